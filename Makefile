@@ -1,0 +1,32 @@
+# Thin over deploy/: every target first makes the checkout ready (once), then runs one command.
+VENV ?= .venv
+export VENV
+.DEFAULT_GOAL := help
+.PHONY: help run test lint typecheck bench clean ready
+
+help: ## show this list
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1	\2/'
+
+ready:
+	@deploy/bootstrap.sh
+
+run: ready ## the demo: broker, clients, meter and job on this machine (DURATION=60 ends it after 60 s, FRESH=1 starts over)
+	@exec $(VENV)/bin/kquota demo $(if $(DURATION),--duration $(DURATION)) $(if $(filter-out 0,$(FRESH)),--fresh)
+
+test: ready ## every test, those with Spark and the real broker too (ARGS="-k wheel" picks some)
+	@exec deploy/test.sh $(ARGS)
+
+lint: ready ## style, format, and which package may import which
+	@$(VENV)/bin/ruff check .
+	@$(VENV)/bin/ruff format --check .
+	@$(VENV)/bin/lint-imports
+
+typecheck: ready ## types, strictly
+	@$(VENV)/bin/mypy
+
+bench: ready ## the benchmarks, one table each
+	@exec $(VENV)/bin/python -m bench $(ARGS)
+
+clean: ## remove the environment and what tools left behind; the demo's data in .kquota stay
+	@rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

