@@ -1,0 +1,92 @@
+"""Arrow schema of a model, and rows brought into it."""
+
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+from pydantic import BaseModel
+
+from schemas.columns import columns
+from schemas.errors import RowsDoNotFit
+
+if TYPE_CHECKING:  # pyarrow's classes are generic to its stubs only
+    from typing import TypeAlias
+
+    _Values: TypeAlias = pa.ChunkedArray[Any] | pa.Array[Any]
+
+# What the Arrow names of the type table stand for; pyarrow has aliases for the unparametrised ones only.
+_TYPES: Final[dict[str, pa.DataType]] = {
+    "string": pa.string(),
+    "int64": pa.int64(),
+    "float64": pa.float64(),
+    "bool": pa.bool_(),
+    "binary": pa.binary(),
+    "date32": pa.date32(),
+    "timestamp[us, tz=UTC]": pa.timestamp("us", "UTC"),
+    "list<string>": pa.list_(pa.string()),
+}
+
+
+def arrow_schema(model: type[BaseModel]) -> pa.Schema:
+    """The Arrow schema of a model: fields in order, nullable exactly where the model takes `None`.
+
+    Raises:
+        UnsupportedFieldType: a field the type table does not know.
+    """
+    return pa.schema([pa.field(c.name, _TYPES[c.type.arrow], nullable=c.nullable) for c in columns(model)])
+
+
+def conform(rows: pa.Table, model: type[BaseModel], **constants: str | int | float | bool) -> pa.Table:
+    """Rows with exactly the columns of a row model, in its order and types.
+
+    Args:
+        rows: any columns, in any order; strings may be `string`, `large_string` or dictionaries. Columns the
+            model does not have are dropped.
+        model: the row model.
+        **constants: columns that have one value in every row (`cluster`, `query_id`, `batch_id`, …); they win
+            over columns of the same name in `rows`.
+
+    Returns:
+        A table of `arrow_schema(model)`. A TIMESTAMP column `x` that is missing is made from `x_ms`, a
+        missing `date` is the UTC day of the first `_ms` column, a missing nullable column is null in every
+        row.
+
+    Raises:
+        RowsDoNotFit: a column that may not be null is missing or holds a null, or a value does not fit its
+            type.
+    """
+    arrays: dict[str, _Values] = dict(zip(rows.column_names, rows.columns, strict=True))
+    schema = arrow_schema(model)
+    for name, value in constants.items():
+        arrays[name] = pa.repeat(pa.scalar(value, schema.field(name).type), rows.num_rows)
+    leading_ms = next((field.name for field in schema if field.name.endswith("_ms")), None)
+    try:
+        for field in schema:
+            if field.name not in arrays:
+                arrays[field.name] = _derived(field, arrays, leading_ms, rows.num_rows, model)
+        return pa.table({name: arrays[name] for name in schema.names}).cast(schema)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as exc:
+        raise RowsDoNotFit(model.__name__, str(exc).splitlines()[0]) from exc
+
+
+def _derived(
+    field: "pa.Field[Any]",
+    arrays: dict[str, "_Values"],
+    leading_ms: str | None,
+    num_rows: int,
+    model: type[BaseModel],
+) -> "_Values":
+    if pa.types.is_timestamp(field.type) and f"{field.name}_ms" in arrays:
+        return _instants(arrays[f"{field.name}_ms"])
+    if pa.types.is_date(field.type) and leading_ms in arrays:
+        days: _Values = _instants(arrays[leading_ms]).cast(pa.date32())
+        return days
+    if field.nullable:
+        return pa.nulls(num_rows, field.type)
+    raise RowsDoNotFit(model.__name__, f"no column '{field.name}'")
+
+
+def _instants(epoch_ms: "_Values") -> "_Values":
+    # By way of the millisecond type: a cast from int64 to microseconds would read the numbers as
+    # microseconds.
+    milliseconds = epoch_ms.cast(pa.int64()).cast(pa.timestamp("ms", "UTC"))
+    return milliseconds.cast(pa.timestamp("us", "UTC"))

@@ -1,0 +1,152 @@
+"""The AsyncAPI 3 document of the topics, and the files generated from the models.
+
+`python -m schemas.asyncapi` writes `schemas/asyncapi.yaml` and `schemas/json/*.schema.json` again. They are
+committed, so that a client in any language can be written from them; a test holds them equal to the models.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+from pydantic import BaseModel
+
+from schemas.batch_row import BatchRow
+from schemas.dead_letter_row import DeadLetterRow
+from schemas.decision_row import DecisionRow
+from schemas.json_schema import json_schema
+from schemas.quota_row import QuotaRow
+from schemas.sensor_state_row import SensorStateRow
+from schemas.throttle_event_row import ThrottleEventRow
+from schemas.throttle_record import ThrottleRecord
+from schemas.usage_event import UsageEvent
+from schemas.usage_row import UsageRow
+
+MODELS: Final[dict[str, type[BaseModel]]] = {
+    "usage_event": UsageEvent,
+    "throttle_record": ThrottleRecord,
+    "quotas": QuotaRow,
+    "usage": UsageRow,
+    "batches": BatchRow,
+    "decisions": DecisionRow,
+    "throttle_events": ThrottleEventRow,
+    "sensor_state": SensorStateRow,
+    "dead_letters": DeadLetterRow,
+}
+"""Every model by the name of its file: topic values by their record, rows by their table."""
+
+_CLOUD_EVENTS_HEADERS: Final[dict[str, Any]] = {
+    "type": "object",
+    "required": ["ce_specversion", "ce_id", "ce_type", "ce_source", "ce_time", "content-type"],
+    "properties": {
+        "ce_specversion": {"type": "string", "const": "1.0"},
+        "ce_id": {"type": "string", "description": "`decision_id`/`publish_seq`."},
+        "ce_type": {"type": "string", "enum": ["kquota.throttle.v1", "kquota.release.v1"]},
+        "ce_source": {"type": "string", "description": "/kquota/ and the cluster, percent-encoded."},
+        "ce_time": {"type": "string", "format": "date-time", "description": "When the record was stored."},
+        "content-type": {"type": "string", "const": "application/json"},
+    },
+}
+
+
+def asyncapi_document() -> dict[str, Any]:
+    """The document of the three topics; the message payloads are the generated JSON Schemas."""
+    return {
+        "asyncapi": "3.0.0",
+        "info": {
+            "title": "kquota topics",
+            "version": "1.0.0",
+            "description": "What meters send to the quota pipeline, and what it tells those who throttle.",
+            "license": {"name": "Apache-2.0"},
+        },
+        "defaultContentType": "application/json",
+        "channels": {"usage": _usage_channel(), "throttle": _throttle_channel(), "marker": _marker_channel()},
+        "operations": {
+            "receiveUsage": {"action": "receive", "channel": {"$ref": "#/channels/usage"}},
+            "sendThrottle": {"action": "send", "channel": {"$ref": "#/channels/throttle"}},
+        },
+        "components": {
+            "schemas": {
+                "UsageEvent": json_schema(UsageEvent),
+                "ThrottleRecord": json_schema(ThrottleRecord),
+            }
+        },
+    }
+
+
+def generated_files() -> dict[str, str]:
+    """Contents of every generated file, by its path inside the package."""
+    files = {f"json/{name}.schema.json": _json_text(json_schema(model)) for name, model in MODELS.items()}
+    files["asyncapi.yaml"] = yaml.safe_dump(asyncapi_document(), sort_keys=False, allow_unicode=True, width=100)
+    return files
+
+
+def main() -> int:
+    """Write every generated file."""
+    root = Path(__file__).parent
+    for path, text in generated_files().items():
+        (root / path).parent.mkdir(exist_ok=True)
+        (root / path).write_text(text, encoding="utf-8")
+    return 0
+
+
+def _usage_channel() -> dict[str, Any]:
+    return {
+        "address": "quota.usage.v1",
+        "description": "What clients used of brokers. Must use `message.timestamp.type=LogAppendTime`.",
+        "messages": {
+            "usage": {
+                "contentType": "application/json",
+                "payload": {
+                    "oneOf": [
+                        {"$ref": "#/components/schemas/UsageEvent"},
+                        {"type": "array", "items": {"$ref": "#/components/schemas/UsageEvent"}},
+                    ]
+                },
+            }
+        },
+        "bindings": {"kafka": {"topicConfiguration": {"retention.ms": 86_400_000}}},
+    }
+
+
+def _throttle_channel() -> dict[str, Any]:
+    return {
+        "address": "quota.throttle.v1",
+        "description": "Throttles and releases. Read it with `isolation.level=read_committed`.",
+        "messages": {
+            "throttle": {
+                "contentType": "application/json",
+                "headers": _CLOUD_EVENTS_HEADERS,
+                "payload": {"$ref": "#/components/schemas/ThrottleRecord"},
+                "bindings": {
+                    "kafka": {
+                        "key": {
+                            "type": "array",
+                            "items": {"type": "string"},
+                            "minItems": 4,
+                            "maxItems": 4,
+                            "description": "[cluster, broker_id, user, client_id] as compact JSON.",
+                        }
+                    }
+                },
+            }
+        },
+        "bindings": {"kafka": {"topicConfiguration": {"cleanup.policy": ["compact", "delete"]}}},
+    }
+
+
+def _marker_channel() -> dict[str, Any]:
+    return {
+        "address": "quota.marker.v1",
+        "description": "Holds no records. Its committed offset is the publish marker of the job.",
+        "bindings": {"kafka": {"partitions": 1}},
+    }
+
+
+def _json_text(schema: dict[str, Any]) -> str:
+    return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,24 @@
+"""One row of `batches`: the facts of one micro-batch."""
+
+from pydantic import Field
+
+from schemas.columns import Count, Day, EpochMs, Instant, Number, PipelineRow, Text
+
+
+class BatchRow(PipelineRow):
+    """What a batch read, when, with which quotas and settings, and what became of its elements."""
+
+    batch_id: Number = Field(description="The micro-batch.")
+    evaluated_at_ms: EpochMs = Field(description="The instant it was evaluated at, by its data.")
+    evaluated_at: Instant = Field(description="`evaluated_at_ms` as a timestamp.")
+    processed_at_ms: EpochMs = Field(description="When it was worked on, by the driver's wall clock.")
+    start_offsets: Text = Field(description="First offset of each partition, inclusive: JSON as Spark prints it.")
+    end_offsets: Text = Field(description="End offset of each partition, exclusive: JSON as Spark prints it.")
+    quota_version: Number = Field(description="Version of the quota table it was decided with.")
+    engine_settings: Text = Field(description="The engine's settings, as a JSON object.")
+    good_count: Count = Field(description="Events taken, late and clamped ones included.")
+    late_count: Count = Field(description="Events older than the windows of the rate: in usage and bucket only.")
+    clamped_count: Count = Field(description="Events whose time was set back to their append time.")
+    ignored_count: Count = Field(description="Records without events: null values and empty arrays.")
+    dead_count: Count = Field(description="Elements and records that went to `dead_letters`.")
+    date: Day = Field(description="UTC day of `evaluated_at_ms`; the partition.")

@@ -1,0 +1,133 @@
+"""The one type table: what a Python field type is in Arrow and in Spark, and which unit its numbers carry.
+
+Arrow schemas, Spark DDL and the units in the JSON Schemas are read from here; no column is typed a second
+time.
+"""
+
+from dataclasses import dataclass
+from datetime import date, datetime
+from functools import cache
+from types import NoneType, UnionType
+from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from schemas.errors import UnsupportedFieldType
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnType:
+    """One row of the type table: the same type in Spark's and in Arrow's words."""
+
+    spark: str
+    arrow: str
+
+
+# Integers are 64 bit everywhere: a column that grows never needs a wider type, which plain Delta can not give
+# it.
+TYPES: Final[dict[object, ColumnType]] = {
+    str: ColumnType("STRING", "string"),
+    int: ColumnType("BIGINT", "int64"),
+    float: ColumnType("DOUBLE", "float64"),
+    bool: ColumnType("BOOLEAN", "bool"),
+    bytes: ColumnType("BINARY", "binary"),
+    datetime: ColumnType("TIMESTAMP", "timestamp[us, tz=UTC]"),
+    date: ColumnType("DATE", "date32"),
+    tuple[str, str]: ColumnType("ARRAY<STRING>", "list<string>"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """Marks a field with the unit of its values, as printed in schemas and reference pages."""
+
+    name: str
+
+
+Name = Annotated[str, Unit("name")]
+Text = Annotated[str, Unit("text")]
+EpochMs = Annotated[int, Unit("ms since 1970-01-01T00:00:00Z")]
+DurationMs = Annotated[int, Unit("ms")]
+DurationNs = Annotated[int, Unit("ns of thread time")]
+Bytes = Annotated[int, Unit("bytes")]
+Count = Annotated[int, Unit("count")]
+Number = Annotated[int, Unit("ordinal number")]
+Rate = Annotated[float, Unit("bytes per second, or percent of one thread for request_percentage")]
+ByteRate = Annotated[float, Unit("bytes per second")]
+Percentage = Annotated[float, Unit("percent of one thread")]
+Tokens = Annotated[float, Unit("bytes, or percent-seconds for request_percentage")]
+Flag = Annotated[bool, Unit("true or false")]
+Instant = Annotated[datetime, Unit("UTC instant, microsecond precision")]
+Day = Annotated[date, Unit("UTC day")]
+Raw = Annotated[bytes, Unit("raw bytes")]
+
+QuotaTypeName = Annotated[Literal["producer_byte_rate", "consumer_byte_rate", "request_percentage"], Unit("quota type")]
+
+
+class Row(BaseModel):
+    """A row of a Delta table: frozen, no unknown columns, bytes as base64 in its JSON form."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", allow_inf_nan=False, ser_json_bytes="base64", val_json_bytes="base64"
+    )
+
+
+class PipelineRow(Row):
+    """A row the job writes: whose cluster it speaks of, and which streaming query wrote it."""
+
+    cluster: Name = Field(min_length=1, description="The Kafka cluster, by its id or the name set for it.")
+    query_id: Name = Field(min_length=1, description="Id of the streaming query: one per checkpoint.")
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A field of a model as a column: its types, whether it may be null, its unit and what it means."""
+
+    name: str
+    type: ColumnType
+    nullable: bool
+    unit: str
+    description: str
+
+
+@cache
+def columns(model: type[BaseModel]) -> tuple[Column, ...]:
+    """The columns of a model, in the order of its fields.
+
+    Args:
+        model: a model whose fields have types of `TYPES`, or `Literal` strings, or either `| None`.
+
+    Returns:
+        One column a field. Nullable exactly if the field's type takes `None`.
+
+    Raises:
+        UnsupportedFieldType: a field of another type.
+    """
+    return tuple(_column(model, name) for name in model.model_fields)
+
+
+def _column(model: type[BaseModel], name: str) -> Column:
+    field = model.model_fields[name]
+    annotation, nullable = _without_none(field.annotation)
+    annotation, inner = _without_metadata(annotation)
+    if get_origin(annotation) is Literal:
+        annotation = type(get_args(annotation)[0])
+    if annotation not in TYPES:
+        raise UnsupportedFieldType(model.__name__, name, annotation)
+    unit = next((m.name for m in (*field.metadata, *inner) if isinstance(m, Unit)), "")
+    return Column(name, TYPES[annotation], nullable, unit, field.description or "")
+
+
+def _without_none(annotation: object) -> tuple[object, bool]:
+    if get_origin(annotation) in {Union, UnionType}:
+        rest = [part for part in get_args(annotation) if part is not NoneType]
+        if len(rest) == 1:
+            return rest[0], True
+    return annotation, False
+
+
+def _without_metadata(annotation: object) -> tuple[object, tuple[Any, ...]]:
+    if get_origin(annotation) is Annotated:
+        inner, *metadata = get_args(annotation)
+        return inner, tuple(metadata)
+    return annotation, ()

@@ -1,0 +1,20 @@
+"""One row of `dead_letters`: bytes of the usage topic that are no usage event."""
+
+from pydantic import Field
+
+from schemas.columns import Day, EpochMs, Instant, Name, Number, PipelineRow, Raw, Text
+
+
+class DeadLetterRow(PipelineRow):
+    """A record, or one element of its array, that was refused, with the cause and where it came from."""
+
+    batch_id: Number = Field(description="The micro-batch that read it.")
+    appended_at_ms: EpochMs = Field(description="When the broker appended the record.")
+    appended_at: Instant = Field(description="`appended_at_ms` as a timestamp.")
+    topic: Name = Field(description="Topic of the record.")
+    partition: Number = Field(description="Partition of the record.")
+    offset: Number = Field(description="Offset of the record.")
+    element_index: Number | None = Field(description="Position in the array, from 0; null = the whole record.")
+    cause: Text = Field(description="What is wrong: the field and the rule it breaks.")
+    value: Raw = Field(description="The record's value, unchanged; for an element its own text.")
+    date: Day = Field(description="UTC day of `appended_at_ms`; the partition.")

@@ -1,0 +1,124 @@
+"""One record of the throttle topic: a client is to wait until an instant, or may go on."""
+
+import json
+from datetime import UTC, datetime
+from typing import Annotated, Any, Final, Literal, Self
+from urllib.parse import quote
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from schemas.columns import (
+    DurationMs,
+    EpochMs,
+    Name,
+    Number,
+    QuotaTypeName,
+    Rate,
+    Text,
+    Tokens,
+    Unit,
+)
+from schemas.errors import UnreadableRecord
+
+Action = Annotated[Literal["throttle", "release"], Unit("action")]
+Cause = Annotated[Literal["violation", "renewed", "expired", "quota_changed", "recovered"], Unit("cause")]
+
+SCHEMA_VERSION: Final = 1
+
+
+class ThrottleRecord(BaseModel):
+    """A value of `quota.throttle.v1`.
+
+    `throttled_until_ms` is wall clock, computed once when the record was stored. A consumer stops throttling
+    after it, whatever happens to the pipeline. The record with the highest `publish_seq` of a key is the one
+    that holds.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    action: Action = Field(description="`throttle`: wait. `release`: go on, before or at the end that was set.")
+    cluster: Name = Field(min_length=1, description="The Kafka cluster, by its id or the name set for it.")
+    broker_id: Name = Field(description='The broker the throttle holds for; "" = the whole cluster.')
+    user: Name = Field(min_length=1, description="The user, as authenticated.")
+    client_id: Name = Field(description='The client-id; "" if the client has none.')
+    throttle_time_ms: DurationMs = Field(
+        ge=0, description="How long to wait from the instant the record was stored; 0 for a release."
+    )
+    throttled_until_ms: EpochMs = Field(
+        ge=0,
+        description="End of the throttle, exclusive, by wall clock; for a release the instant it was stored.",
+    )
+    quota_type: QuotaTypeName = Field(description="Which quota is violated; the applied one, if several are.")
+    sensor: Annotated[tuple[str, str], Unit("names")] = Field(
+        description='User and client-id part of the sensor the rate belongs to; "" = not part of it.'
+    )
+    observed: Rate = Field(ge=0, description="O, the rate over the window.")
+    bound: Rate | None = Field(gt=0, description="T, the quota; null if no bound is left (a release).")
+    window_ms: DurationMs = Field(ge=0, description="W, the span the rate was measured over.")
+    tokens: Tokens | None = Field(description="Level of the sensor's bucket, below 0 = debt; null = no bucket.")
+    owed_ms: DurationMs = Field(ge=0, description="How much longer the client must wait, seen when it was decided.")
+    cause: Cause = Field(description="Why the record was published.")
+    decision_id: Name = Field(
+        min_length=1, description="The decision that began the throttle; renewals and release keep it."
+    )
+    publish_seq: Number = Field(ge=0, description="Position among all records of the job, without gaps.")
+    batch_id: Number = Field(description="The last micro-batch the record is based on.")
+    quota_version: Number = Field(ge=0, description="Version of the quota table the record is based on.")
+    schema_version: Number = Field(default=SCHEMA_VERSION, ge=1, description="Version of this schema.")
+
+    def key(self) -> bytes:
+        """The record key: the JSON array `[cluster, broker_id, user, client_id]`, compact UTF-8.
+
+        Equal for equal parts, so that compaction keeps the last record of each throttled client.
+        """
+        return _json([self.cluster, self.broker_id, self.user, self.client_id])
+
+    def to_value(self) -> bytes:
+        """The record value: all fields as one compact JSON object, UTF-8, nulls written out."""
+        return self.model_dump_json().encode()
+
+    @classmethod
+    def from_value(cls, value: bytes) -> Self:
+        """Read a record value.
+
+        Fields this version does not know are dropped: a consumer may be older than the pipeline.
+
+        Raises:
+            UnreadableRecord: not a JSON object, a field missing, or of the wrong type or range.
+        """
+        try:
+            parsed: Any = json.loads(value)
+            if isinstance(parsed, dict):
+                parsed = {name: parsed[name] for name in cls.model_fields if name in parsed}
+            return cls.model_validate(parsed)
+        except ValidationError as exc:
+            first = exc.errors(include_url=False)[0]
+            where = ".".join(map(str, first["loc"]))
+            raise UnreadableRecord(cls.__name__, f"{where}: {first['msg']}", value) from exc
+        except ValueError as exc:
+            raise UnreadableRecord(cls.__name__, f"no JSON: {exc}", value) from exc
+
+    def headers(self) -> list[tuple[str, bytes]]:
+        """The CloudEvents 1.0 attributes in Kafka's binary content mode.
+
+        `ce_id` is the decision and the publish sequence, so a record published twice has one id; `ce_time` is
+        the instant the record was stored.
+        """
+        attributes: dict[str, Text] = {
+            "ce_specversion": "1.0",
+            "ce_id": f"{self.decision_id}/{self.publish_seq}",
+            "ce_type": f"kquota.{self.action}.v{self.schema_version}",
+            "ce_source": f"/kquota/{quote(self.cluster, safe='')}",
+            "ce_time": _rfc3339(self.throttled_until_ms - self.throttle_time_ms),
+            "content-type": "application/json",
+        }
+        return [(name, value.encode()) for name, value in attributes.items()]
+
+
+def _rfc3339(epoch_ms: int) -> str:
+    instant = datetime.fromtimestamp(epoch_ms // 1000, UTC).replace(microsecond=epoch_ms % 1000 * 1000)
+    return instant.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _json(value: object) -> bytes:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")

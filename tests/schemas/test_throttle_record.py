@@ -1,0 +1,105 @@
+import json
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from schemas.errors import UnreadableRecord
+from schemas.throttle_event_row import ThrottleEventRow, stored_record
+from schemas.throttle_record import ThrottleRecord
+
+FIELDS: dict[str, Any] = {
+    "action": "throttle",
+    "cluster": "c 1",
+    "broker_id": "",
+    "user": "älice",
+    "client_id": "etl",
+    "throttle_time_ms": 1500,
+    "throttled_until_ms": 1_700_000_001_500,
+    "quota_type": "producer_byte_rate",
+    "sensor": ("älice", ""),
+    "observed": 5.2e6,
+    "bound": 1e6,
+    "window_ms": 10_400,
+    "tokens": -1.5,
+    "owed_ms": 1500,
+    "cause": "violation",
+    "decision_id": "7f3a000000000000",
+    "publish_seq": 12,
+    "batch_id": 3,
+    "quota_version": 7,
+}
+
+
+def record(**fields: Any) -> ThrottleRecord:
+    return ThrottleRecord(**{**FIELDS, **fields})
+
+
+def test_the_key_is_a_compact_json_array_in_utf8() -> None:
+    assert record().key() == '["c 1","","älice","etl"]'.encode()
+
+
+def test_entities_that_read_alike_have_keys_of_their_own() -> None:
+    assert record(user='a","b', client_id="c").key() != record(user="a", client_id='b","c').key()
+
+
+def test_a_value_is_read_back_as_it_was() -> None:
+    release = record(action="release", bound=None, tokens=None, throttle_time_ms=0)
+    assert ThrottleRecord.from_value(record().to_value()) == record()
+    assert ThrottleRecord.from_value(release.to_value()) == release
+
+
+def test_nulls_are_written_out() -> None:
+    assert json.loads(record(bound=None).to_value())["bound"] is None
+
+
+def test_a_reader_drops_fields_of_a_newer_writer() -> None:
+    value = json.dumps({**json.loads(record().to_value()), "added_later": 1, "schema_version": 2}).encode()
+    assert ThrottleRecord.from_value(value) == record(schema_version=2)
+
+
+def test_a_writer_may_not_make_up_fields() -> None:
+    with pytest.raises(ValidationError):
+        record(added_later=1)
+
+
+@pytest.mark.parametrize(
+    ("value", "cause"),
+    [
+        (b"", "no JSON"),
+        (b"\xff\xfe", "no JSON"),
+        (b"[]", "Input should be"),
+        (b"{}", "action: Field required"),
+        (json.dumps({**FIELDS, "action": "wait"}).encode(), "action: Input should be 'throttle' or 'release'"),
+        (json.dumps({**FIELDS, "throttle_time_ms": -1}).encode(), "throttle_time_ms: .* greater than or equal to 0"),
+        (json.dumps({**FIELDS, "observed": float("nan")}).encode(), "observed: .* finite"),
+    ],
+)
+def test_what_can_not_be_read_is_told_with_its_cause(value: bytes, cause: str) -> None:
+    with pytest.raises(UnreadableRecord, match=f"'ThrottleRecord' must be readable JSON .*{cause}") as unreadable:
+        ThrottleRecord.from_value(value)
+    assert unreadable.value.value == value
+
+
+def test_the_headers_are_cloud_events() -> None:
+    assert dict(record().headers()) == {
+        "ce_specversion": b"1.0",
+        "ce_id": b"7f3a000000000000/12",
+        "ce_type": b"kquota.throttle.v1",
+        "ce_source": b"/kquota/c%201",
+        "ce_time": b"2023-11-14T22:13:20.000Z",
+        "content-type": b"application/json",
+    }
+
+
+def test_a_stored_row_is_the_record_it_was_made_from() -> None:
+    sensor_user, sensor_client_id = FIELDS["sensor"]
+    stored = {
+        **{name: value for name, value in FIELDS.items() if name != "sensor"},
+        "sensor_user": sensor_user,
+        "sensor_client_id": sensor_client_id,
+        "schema_version": 1,
+    }
+    assert stored_record(stored) == record()
+    assert stored_record(stored).to_value() == record().to_value()
+    assert set(ThrottleRecord.model_fields) - {"sensor"} <= set(ThrottleEventRow.model_fields)

@@ -1,0 +1,85 @@
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from schemas.usage_event import LARGEST_MEASURE, UsageEvent
+
+MEASURES = ["produced_bytes", "fetched_bytes", "io_time_ns", "network_time_ns", "request_count"]
+
+
+def read(**fields: Any) -> UsageEvent:
+    return UsageEvent.model_validate_json(json.dumps({"event_time_ms": 1, "user": "alice", "client_id": "", **fields}))
+
+
+@pytest.mark.parametrize("measure", MEASURES)
+@pytest.mark.parametrize("value", [0, 1, LARGEST_MEASURE])
+def test_a_measure_may_be_zero_and_up_to_the_largest(measure: str, value: int) -> None:
+    assert getattr(read(**{measure: value}), measure) == value
+
+
+@pytest.mark.parametrize("measure", MEASURES)
+@pytest.mark.parametrize("value", [-1, LARGEST_MEASURE + 1, 5.0, 5.5, "5", True, [5]], ids=repr)
+def test_a_measure_that_is_no_integer_in_range_is_refused(measure: str, value: object) -> None:
+    with pytest.raises(ValidationError):
+        read(**{measure: value})
+
+
+def test_no_measure_is_not_a_measure_of_zero() -> None:
+    assert (read().produced_bytes, read(produced_bytes=None).produced_bytes, read(produced_bytes=0).produced_bytes) == (
+        None,
+        None,
+        0,
+    )
+
+
+def test_null_means_the_default_where_there_is_one() -> None:
+    assert read(broker_id=None, request_count=None, throttle_exempt=None, schema_version=None) == read()
+    assert (read().broker_id, read().request_count, read().throttle_exempt, read().schema_version) == ("", 1, False, 1)
+
+
+@pytest.mark.parametrize(("value", "text"), [(42, "42"), (2**70, str(2**70)), (1.5, "1.5"), (-3, "-3")])
+@pytest.mark.parametrize("name", ["user", "client_id", "broker_id"])
+def test_a_number_in_place_of_a_name_is_its_json_text(name: str, value: float, text: str) -> None:
+    assert getattr(read(**{name: value}), name) == text
+
+
+@pytest.mark.parametrize("value", ["", None, True, {}, []], ids=repr)
+def test_a_user_that_is_no_name_is_refused(value: object) -> None:
+    with pytest.raises(ValidationError):
+        read(user=value)
+
+
+@pytest.mark.parametrize("missing", ["event_time_ms", "user", "client_id"])
+def test_a_missing_field_is_refused(missing: str) -> None:
+    fields = {"event_time_ms": 1, "user": "alice", "client_id": ""}
+    del fields[missing]
+    with pytest.raises(ValidationError, match=missing):
+        UsageEvent.model_validate_json(json.dumps(fields))
+
+
+@pytest.mark.parametrize("value", [-1, 2**63, 1.0, "1"], ids=repr)
+def test_an_event_time_outside_the_epoch_milliseconds_is_refused(value: object) -> None:
+    with pytest.raises(ValidationError):
+        read(event_time_ms=value)
+
+
+def test_unknown_fields_are_ignored() -> None:
+    assert read(colour="blue", schema_version=9).schema_version == 9
+
+
+@given(
+    st.builds(
+        UsageEvent,
+        event_time_ms=st.integers(0, 2**63 - 1),
+        user=st.text(st.characters(codec="utf-8"), min_size=1),
+        client_id=st.text(st.characters(codec="utf-8")),
+        produced_bytes=st.none() | st.integers(0, LARGEST_MEASURE),
+        throttle_exempt=st.booleans(),
+    )
+)
+def test_what_is_written_is_read_back(event: UsageEvent) -> None:
+    assert UsageEvent.model_validate_json(event.to_value()) == event
