@@ -1,0 +1,153 @@
+"""The rows of a decision: every violated quota of every client that sent usage, and which of them applies."""
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from quota.entity import QUOTA_TYPES, TIE_ORDER
+from quota.key_index import Ids
+from quota.resolution import Side
+from quota.throttle_time import NO_CAP, ThrottleCaps, throttle_time_ms
+from quota.usage import EntityNames
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+SCHEMA: Final = pa.schema(
+    [
+        ("broker_id", pa.string()),
+        ("user", pa.string()),
+        ("client_id", pa.string()),
+        ("quota_type", pa.string()),
+        ("observed", pa.float64()),
+        ("bound", pa.float64()),
+        ("window_ms", pa.int64()),
+        ("raw_throttle_time_ms", pa.int64()),
+        ("max_throttle_time_ms", pa.int64()),
+        ("throttle_time_ms", pa.int64()),
+        ("level", pa.int64()),
+        ("sensor_user", pa.string()),
+        ("sensor_client_id", pa.string()),
+        ("mode", pa.string()),
+        ("applied", pa.bool_()),
+    ]
+)
+"""Columns of `QuotaEngine.record`: those of `decisions` without ids. Only `max_throttle_time_ms` can be null."""
+
+_MODES: Final = ("enforce", "shadow")
+
+
+@dataclass(frozen=True, slots=True)
+class Violations:
+    """The violated quotas of one type on one side, one an entity.
+
+    Attributes:
+        side: which resolution they belong to.
+        quota_type: position in `QUOTA_TYPES`.
+        rows: a usage row of each entity, int64[n].
+        entities: number of each entity, int64[n].
+        observed: O per second, float64[n].
+        bound: T per second, float64[n].
+        window_ms: W, int64[n].
+        level: 1–8, int64[n].
+        has_user: the user is one of the sensor's tags, bool[n].
+        has_client_id: the client-id is one of the sensor's tags, bool[n].
+    """
+
+    side: Side
+    quota_type: int
+    rows: Ids
+    entities: Ids
+    observed: Floats
+    bound: Floats
+    window_ms: Ints
+    level: Ints
+    has_user: NDArray[np.bool_]
+    has_client_id: NDArray[np.bool_]
+
+
+def decisions_table(
+    violations: list[Violations], names: EntityNames, caps: ThrottleCaps, sample_window_ms: int
+) -> pa.Table:
+    """All violations as rows, sorted by broker, user, client-id (by code point), quota type, enforced before shadow.
+
+    Of the enforced rows of an entity with a capped throttle time above 0 the one with the largest is `applied`; of
+    equal ones the request quota's, then the producer's.
+    """
+    if not violations:
+        return SCHEMA.empty_table()
+    entities = np.concatenate([found.entities for found in violations])
+    rows = np.concatenate([found.rows for found in violations])
+    _, first, local = np.unique(entities, return_index=True, return_inverse=True)
+    broker, user, client_id = names.take(rows[first])
+    rank = _ranks(broker, user, client_id)[local]
+    types = np.concatenate([np.full(len(found.rows), found.quota_type) for found in violations])
+    sides = np.concatenate([np.full(len(found.rows), found.side) for found in violations])
+    order = np.argsort((rank * len(QUOTA_TYPES) + types) * len(_MODES) + sides)
+
+    observed, bound = _joined([v.observed for v in violations]), _joined([v.bound for v in violations])
+    window_ms, level = _joined([v.window_ms for v in violations]), _joined([v.level for v in violations])
+    raw_ms = throttle_time_ms(observed, bound, window_ms)
+    cap_ms = _joined([caps.max_throttle_time_ms(v.quota_type, v.window_ms, sample_window_ms) for v in violations])
+    capped_ms = np.where(cap_ms == NO_CAP, raw_ms, np.minimum(raw_ms, cap_ms))
+    applied = _applied(local, types, sides, capped_ms, len(first))
+    has_user, has_client_id = _joined([v.has_user for v in violations]), _joined([v.has_client_id for v in violations])
+
+    at = pa.array(local[order])
+    user, client_id = user.take(at), client_id.take(at)
+    blank = pa.scalar("")
+    columns = [
+        broker.take(at),
+        user,
+        client_id,
+        names_of(QUOTA_TYPES, types[order]),
+        pa.array(observed[order]),
+        pa.array(bound[order]),
+        pa.array(window_ms[order]),
+        pa.array(raw_ms[order]),
+        pa.array(cap_ms[order], mask=cap_ms[order] == NO_CAP),
+        pa.array(capped_ms[order]),
+        pa.array(level[order]),
+        pc.if_else(pa.array(has_user[order]), user, blank),
+        pc.if_else(pa.array(has_client_id[order]), client_id, blank),
+        names_of(_MODES, sides[order]),
+        pa.array(applied[order]),
+    ]
+    return pa.Table.from_arrays(columns, schema=SCHEMA)
+
+
+def _joined(parts: list[NDArray[Any]]) -> NDArray[Any]:
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+def _ranks(*columns: pa.Array) -> Ids:
+    """The place of each row in the order of the columns."""
+    names = [str(i) for i in range(len(columns))]
+    table = pa.table(dict(zip(names, columns, strict=True)))
+    order = pc.sort_indices(table, [(name, "ascending") for name in names]).to_numpy().astype(np.int64)
+    ranks = np.empty(len(order), np.int64)
+    ranks[order] = np.arange(len(order))
+    return ranks
+
+
+def _applied(local: Ids, types: Ints, sides: Ints, capped_ms: Ints, num_entities: int) -> NDArray[np.bool_]:
+    """True for the row of each entity that holds for it: the first of `TIE_ORDER` among the largest above 0."""
+    largest = np.zeros(num_entities, np.int64)
+    holds = np.full(num_entities, -1, np.int64)
+    for quota_type in TIE_ORDER:
+        rows = np.flatnonzero((types == quota_type) & (sides == Side.ENFORCED))
+        rows = rows[capped_ms[rows] > largest[local[rows]]]
+        largest[local[rows]] = capped_ms[rows]
+        holds[local[rows]] = rows
+    applied = np.zeros(len(local), np.bool_)
+    applied[holds[holds >= 0]] = True
+    return applied
+
+
+def names_of(words: tuple[str, ...], codes: Ints) -> pa.Array:
+    """A string column from positions in a short list of words."""
+    return pa.array(words).take(pa.array(codes))

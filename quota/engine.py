@@ -1,0 +1,268 @@
+"""The quota engine: usage in, decisions out. Everything it knows came in through its methods: no clock, no I/O."""
+
+from typing import Final, Literal
+
+import numpy as np
+import pyarrow as pa
+
+from quota.answers import Answers
+from quota.buckets import TokenBuckets
+from quota.decisions import SCHEMA, Violations, decisions_table
+from quota.errors import InvalidEngineSetting, InvalidUsage
+from quota.key_index import Ids
+from quota.recording import Clock, SensorGroups, record_piece, split_by_window, violated_sensors
+from quota.resolution import Side
+from quota.sensor_table import SensorTable
+from quota.sensors import Key
+from quota.snapshot import QuotaSnapshot
+from quota.throttle_time import ThrottleCaps
+from quota.usage import EntityNames, Usage
+
+__all__ = ["QuotaEngine", "QuotaSnapshot", "ThrottleCaps"]
+
+Scope = Literal["cluster", "broker"]
+
+_MAX_SAMPLES: Final = 1024
+_MAX_SAMPLE_WINDOW_MS: Final = 3_600_000
+
+
+class QuotaEngine:
+    """Decides, for each batch of usage, which clients are over quota and for how long they must wait.
+
+    For every sensor (the tags that the matched quota gives a `<user, client-id>`; per broker in broker scope) and quota
+    type it keeps the sums of the last N + 1 sample windows and a token bucket; see `quota.rates`, `quota.resolution`,
+    `quota.buckets` and `quota.throttle_time` for the rules. Work is done by columns, without a Python loop over rows.
+
+    The same batches with the same snapshots give the same answers, in any process. Names are told apart by 128-bit
+    hashes with seeds of the process (`quota.names`).
+
+    Thread rule: no lock inside. Callers see to it that one call runs at a time, reads included.
+
+    Args:
+        num_samples: N, how many sample windows a rate spans, from 1 to 1024. Kafka's default is 11.
+        sample_window_ms: w, from 1 ms to an hour.
+        max_throttle_time: the caps, per quota type.
+        scope: `cluster` sums over brokers, and `broker_id` is "" in every answer; `broker` keeps them apart.
+        carry_debt: keep token buckets. False = Kafka's rate alone: `tokens` is null and `owed_ms` is X.
+
+    Raises:
+        InvalidEngineSetting: an argument is out of its range.
+    """
+
+    def __init__(
+        self,
+        num_samples: int = 11,
+        sample_window_ms: int = 1000,
+        max_throttle_time: ThrottleCaps | None = None,
+        scope: Scope = "cluster",
+        carry_debt: bool = True,
+    ) -> None:
+        ranges = (
+            ("num_samples", num_samples, _MAX_SAMPLES),
+            ("sample_window_ms", sample_window_ms, _MAX_SAMPLE_WINDOW_MS),
+        )
+        for name, value, largest in ranges:
+            if not 1 <= value <= largest:
+                raise InvalidEngineSetting(name, f"be from 1 to {largest}", value)
+        if scope not in {"cluster", "broker"}:
+            raise InvalidEngineSetting(name="scope", requirement="be cluster or broker", got=repr(scope))
+        self.num_samples = num_samples
+        self.sample_window_ms = sample_window_ms
+        self.max_throttle_time = max_throttle_time or ThrottleCaps()
+        self.scope: Scope = scope
+        self.carry_debt = carry_debt
+        self._snapshot = QuotaSnapshot(0, ())
+        self._sensors = SensorTable(num_samples, sample_window_ms, scope == "broker", carry_debt)
+        self._evaluated_at_ms: int | None = None
+
+    @property
+    def snapshot(self) -> QuotaSnapshot:
+        """The quotas in force; before the first `load_quotas` none, of version 0."""
+        return self._snapshot
+
+    @property
+    def num_sensors(self) -> int:
+        """How many sensors there are."""
+        return len(self._sensors)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of all sensors and known entities, with the room they have to grow."""
+        return self._sensors.nbytes
+
+    def load_quotas(self, snapshot: QuotaSnapshot) -> None:
+        """Put other quotas in force. Changes no sensor: samples and buckets stay and meet the new bounds.
+
+        An entity whose tags change goes to another sensor, new or resumed; a sensor no entity goes to any more keeps
+        its samples until `expire_idle` drops it. Loading the same quotas again costs nothing.
+        """
+        if snapshot.quotas is not self._snapshot.quotas and snapshot.quotas != self._snapshot.quotas:
+            self._sensors.load(snapshot)
+        self._snapshot = snapshot
+
+    def record(self, usage: pa.Table, evaluated_at_ms: int) -> pa.Table:
+        """Add a batch of usage to the sensors and decide who is over quota.
+
+        Args:
+            usage: columns sample_start_ms, broker_id (in broker scope), user, client_id, produced_bytes, fetched_bytes,
+                io_time_ns, network_time_ns, last_event_ms; others are ignored. Rows in any order; an entity may have
+                many. A null measure does not touch the sensor of its type, 0 does. Rows of windows before the N + 1
+                newest are late: in no rate, but in the bucket.
+            evaluated_at_ms: the instant to decide at, not before any event and not before the last call's.
+
+        Returns:
+            One row for each entity and quota type that had usage in this batch (late included) and whose rate is above
+            the bound, and one more if it is above the bound of a shadow row. Columns and order: `quota.decisions`.
+
+        Raises:
+            InvalidUsage: the table or the instant breaks the above; no sensor was changed.
+        """
+        self._check_instant(evaluated_at_ms)
+        batch = Usage.read(usage, self.scope == "broker", self.sample_window_ms, evaluated_at_ms)
+        self._evaluated_at_ms = evaluated_at_ms
+        newest = evaluated_at_ms // self.sample_window_ms
+        self._sensors.advance(newest)
+        if not self._sensors.recording or batch.names.num_rows == 0:
+            return SCHEMA.empty_table()
+        with np.errstate(over="ignore"):
+            entities, of_row = self._sensors.look_up(batch.names, evaluated_at_ms)
+            clock = Clock(evaluated_at_ms, newest, self.num_samples, self.sample_window_ms)
+            groups = self._record_all(batch, of_row, clock)
+            found = (
+                self._violations(key, groups[key], batch, entities, of_row[key], evaluated_at_ms)
+                for key in self._sensors.recording
+            )
+            violations = [of_type for of_type in found if of_type is not None]
+            return decisions_table(violations, batch.names, self.max_throttle_time, self.sample_window_ms)
+
+    def evaluate(self, entities: pa.Table, evaluated_at_ms: int) -> pa.Table:
+        """What entities owe at an instant. Reads only.
+
+        `owed_ms` is the larger of X, by the rate at that instant, and of the time the bucket needs to come back to 0.
+        Both are raw: a cap slices what is owed into throttles, it does not lessen it, so applying one is the caller's.
+
+        Args:
+            entities: columns user, client_id and, in broker scope, broker_id.
+            evaluated_at_ms: not before the last `record`.
+
+        Returns:
+            Each entity once a quota type, in the order of the table: broker_id, user, client_id, quota_type, observed
+            (0.0 without a sensor), bound (null = none enforced), window_ms, tokens (null without a bound or if no debt
+            is carried), owed_ms.
+
+        Raises:
+            InvalidUsage: a column is missing, or the instant is before the last `record`.
+        """
+        self._check_instant(evaluated_at_ms)
+        names = EntityNames(entities, self.scope == "broker")
+        with np.errstate(over="ignore"):
+            return self._answers().owed(names, self._sensors.hashes(names), evaluated_at_ms, self.carry_debt)
+
+    def resolve(self, entities: pa.Table) -> pa.Table:
+        """Which quota holds for entities, and whether it is violated as of the last `record`. Reads only.
+
+        Answers with the enforced quota (or exemption) where there is one, else with a shadow quota if one matches.
+
+        Args:
+            entities: as for `evaluate`.
+
+        Returns:
+            Each entity once a quota type, in the order of the table: broker_id, user, client_id, quota_type, level
+            (null = no quota), sensor_user, sensor_client_id (raw; "" = not a tag), bound (null = none), mode (null,
+            enforce, shadow, exempt), violated.
+
+        Raises:
+            InvalidUsage: a column is missing.
+        """
+        names = EntityNames(entities, self.scope == "broker")
+        with np.errstate(over="ignore"):
+            return self._answers().levels(names, self._sensors.hashes(names), self._evaluated_at_ms)
+
+    def buckets(self) -> pa.Table:
+        """The buckets that are not full, to be stored. With the usage of the last N + 1 windows they restore an engine.
+
+        A bucket counts as full if it was so at the end of the oldest window of the last `record`: no usage that is
+        still in time can then tell it from a new one.
+
+        Returns:
+            broker_id, sensor_user, sensor_client_id, quota_type, tokens, refilled_at_ms; tokens as of that instant.
+        """
+        with np.errstate(over="ignore"):
+            return self._sensors.buckets()
+
+    def restore_buckets(self, table: pa.Table) -> None:
+        """Set buckets to what `buckets` said, and all others to full. Changes no sample.
+
+        Args:
+            table: columns as `buckets` returns them; others are ignored. Ignored as a whole if no debt is carried.
+
+        Raises:
+            InvalidUsage: a column is missing, a value null, or a quota type unknown.
+        """
+        self._sensors.restore_buckets(table)
+
+    def expire_idle(self, now_ms: int) -> int:
+        """Drop the sensors without usage in the hour before an instant.
+
+        Args:
+            now_ms: the instant; a sensor used exactly an hour before it stays.
+
+        Returns:
+            How many sensors were dropped.
+        """
+        return self._sensors.expire_idle(now_ms)
+
+    def _check_instant(self, evaluated_at_ms: int) -> None:
+        earliest_ms = self._evaluated_at_ms or 0
+        if evaluated_at_ms < earliest_ms:
+            raise InvalidUsage(name="evaluated_at_ms", requirement=f"not be before {earliest_ms}", got=evaluated_at_ms)
+
+    def _answers(self) -> Answers:
+        short_window_ms = max((self.num_samples - 1) * self.sample_window_ms, 1)
+        full = TokenBuckets(self.num_samples, self.sample_window_ms)
+        return Answers(self._sensors.resolution, self._sensors.numbers, self._sensors.by_key, short_window_ms, full)
+
+    def _record_all(self, batch: Usage, of_row: dict[Key, Ids], clock: Clock) -> dict[Key, list[SensorGroups]]:
+        """Record window by window, oldest first, each side and type; the groups say which sensors were touched."""
+        groups: dict[Key, list[SensorGroups]] = {key: [] for key in self._sensors.recording}
+        for piece in split_by_window(batch, clock.newest, self.num_samples):
+            for key in self._sensors.recording:
+                group, sums, newest_ms = piece.group(batch, key[1], of_row[key], self.num_sensors)
+                record_piece(self._sensors.by_key[key], piece, group, sums, newest_ms, key[1], clock)
+                self._sensors.numbers.used_at_ms[group.sensors] = clock.now_ms
+                groups[key].append(group)
+        return groups
+
+    def _violations(
+        self, key: Key, groups: list[SensorGroups], batch: Usage, entities: Ids, of_row: Ids, now_ms: int
+    ) -> Violations | None:
+        """The violated quotas of one side and type, one an entity that had usage of the type; None without any."""
+        side, quota_type = key
+        sensors, numbers = self._sensors.by_key[key], self._sensors.numbers
+        ids = violated_sensors(sensors, groups, self.num_sensors, now_ms)
+        if side is Side.SHADOW:
+            ids = ids[self._sensors.resolution.is_shadow(sensors.quota[ids])]
+        if len(ids) == 0:
+            return None
+        violated = np.zeros(self.num_sensors, np.bool_)
+        violated[ids] = True
+        rows = np.flatnonzero(violated[of_row])
+        present = batch.measures[quota_type].present
+        if present is not None:
+            rows = rows[present[rows]]
+        _, first = np.unique(entities[rows], return_index=True)
+        rows = rows[first]
+        of_entity = of_row[rows]
+        observed, window_ms = sensors.windows.observed(of_entity, now_ms)
+        return Violations(
+            side=side,
+            quota_type=quota_type,
+            rows=rows,
+            entities=entities[rows],
+            observed=observed,
+            bound=sensors.bound[of_entity],
+            window_ms=window_ms,
+            level=self._sensors.resolution.levels_of(sensors.quota[of_entity]),
+            has_user=numbers.has_user[of_entity],
+            has_client_id=numbers.has_client_id[of_entity],
+        )

@@ -1,0 +1,74 @@
+"""Quota entities: the pairs a quota can be set on, and Kafka's order among them."""
+
+from enum import IntEnum, IntFlag
+from typing import Final
+
+DEFAULT: Final = "<default>"
+"""The reserved name that stands for every user (or client-id) without a quota of its own."""
+
+QUOTA_TYPES: Final = ("producer_byte_rate", "consumer_byte_rate", "request_percentage")
+"""What is limited, in the order used everywhere."""
+
+REQUEST: Final = 2
+"""Position of `request_percentage` in `QUOTA_TYPES`: the one type measured in ns, not bytes."""
+
+TIE_ORDER: Final = (2, 0, 1)
+"""Positions in `QUOTA_TYPES` in the order that decides between equal throttle times: request first."""
+
+
+class Level(IntEnum):
+    """The eight levels a quota can be set at, most specific first."""
+
+    USER_CLIENT = 1
+    USER_DEFAULT_CLIENT = 2
+    USER = 3
+    DEFAULT_USER_CLIENT = 4
+    DEFAULT_USER_DEFAULT_CLIENT = 5
+    DEFAULT_USER = 6
+    CLIENT = 7
+    DEFAULT_CLIENT = 8
+
+
+class LevelKind(IntFlag):
+    """Which parts of `<user, client-id>` a level names; these parts are the tags of its sensors."""
+
+    NONE = 0
+    CLIENT = 1
+    USER = 2
+    USER_CLIENT = 4
+
+
+KIND_OF_LEVEL: Final = {
+    Level.USER_CLIENT: LevelKind.USER_CLIENT,
+    Level.USER_DEFAULT_CLIENT: LevelKind.USER_CLIENT,
+    Level.USER: LevelKind.USER,
+    Level.DEFAULT_USER_CLIENT: LevelKind.USER_CLIENT,
+    Level.DEFAULT_USER_DEFAULT_CLIENT: LevelKind.USER_CLIENT,
+    Level.DEFAULT_USER: LevelKind.USER,
+    Level.CLIENT: LevelKind.CLIENT,
+    Level.DEFAULT_CLIENT: LevelKind.CLIENT,
+}
+
+
+def level_of(user: str, client_id: str) -> Level:
+    """The level of a quota row, from which of its two parts are named, default or absent ("").
+
+    Args:
+        user: a user, `DEFAULT`, or "" for a row without a user part.
+        client_id: a client-id, `DEFAULT`, or "" for a row without a client-id part.
+
+    Raises:
+        ValueError: both parts are "".
+    """
+    if not user and not client_id:
+        message = "'user' and 'client_id' must not both be empty; got \"\" and \"\""
+        raise ValueError(message)
+    if not user:
+        return Level.DEFAULT_CLIENT if client_id == DEFAULT else Level.CLIENT
+    if user == DEFAULT:
+        if not client_id:
+            return Level.DEFAULT_USER
+        return Level.DEFAULT_USER_DEFAULT_CLIENT if client_id == DEFAULT else Level.DEFAULT_USER_CLIENT
+    if not client_id:
+        return Level.USER
+    return Level.USER_DEFAULT_CLIENT if client_id == DEFAULT else Level.USER_CLIENT

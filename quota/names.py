@@ -1,0 +1,174 @@
+"""Names as 128-bit hashes, computed column by column.
+
+The engine tells names apart by two 64-bit hashes with seeds of its own, drawn when it is built: among 10 million
+entities the chance that any two are taken for one is below 1e-24, and nobody outside the process can aim for it.
+Both hashes read the UTF-8 bytes of an Arrow column eight at a time, and mix with different operations and shifts, so
+that a pair of names made to collide in one does not collide in the other.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+Words = NDArray[np.uint64]
+Pair = tuple[Words, Words]
+"""The two hashes of n names, uint64[n] each."""
+
+_WORD: Final = 8
+_SHIFT_1: Final = np.uint64(32)
+_SHIFT_2: Final = np.uint64(29)
+_EMPTY: Final = np.uint64(0)
+"""Both hashes of "", whatever the seeds: nothing to multiply."""
+_LOW_BYTES: Final = np.array([(1 << (8 * n)) - 1 for n in range(_WORD + 1)], np.uint64)
+"""Mask of the first n bytes of a little-endian word."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seeds:
+    """Odd 64-bit factors, one a hash: for the length of a name, for its words, and for each name of an entity."""
+
+    length: Pair
+    word: Pair
+    user: Pair
+    client_id: Pair
+    broker_id: Pair
+
+    @classmethod
+    def draw(cls) -> "Seeds":
+        """New factors from the operating system's entropy."""
+        factors = np.random.default_rng().integers(0, 1 << 64, (5, 2), np.uint64) | np.uint64(1)
+        return cls(*(tuple(row) for row in factors))
+
+
+class NameColumn:
+    """One Arrow column of names, read block by block as hashes.
+
+    Takes string, large_string and dictionary-encoded columns; null counts as "". The column must outlive this object's
+    use; nothing is copied but the last few names of it.
+    """
+
+    def __init__(self, column: pa.Array, seeds: Seeds) -> None:
+        self._seeds = seeds
+        self._codes: NDArray[np.int64] | None = None
+        if pa.types.is_dictionary(column.type):
+            codes = column.indices.cast(pa.int64())
+            null_code = len(column.dictionary)
+            self._codes = codes.fill_null(null_code).to_numpy(zero_copy_only=False)
+            values = pa.concat_arrays([column.dictionary.cast(pa.large_string()), pa.array([""], pa.large_string())])
+            self._read(values)
+            self._of_code = self._hash(0, len(values))
+        else:
+            self._read(column)
+
+    def _read(self, column: pa.Array) -> None:
+        if column.null_count:
+            column = column.fill_null("")
+        offset_type = np.int64 if pa.types.is_large_string(column.type) else np.int32
+        _, offsets, data = column.buffers()
+        size = np.dtype(offset_type).itemsize
+        if len(column) == 0 or offsets is None:
+            self._offsets = np.zeros(len(column) + 1, np.int64)
+        else:
+            self._offsets = np.frombuffer(offsets, offset_type, len(column) + 1, column.offset * size)
+        self._data = np.frombuffer(data, np.uint8) if data is not None else np.zeros(0, np.uint8)
+
+    def hash(self, start: int, stop: int) -> Pair:
+        """Both hashes of the names of rows start (inclusive) to stop (exclusive)."""
+        if self._codes is None:
+            return self._hash(start, stop)
+        codes = self._codes[start:stop]
+        return self._of_code[0][codes], self._of_code[1][codes]
+
+    def _hash(self, start: int, stop: int) -> Pair:
+        """Mix the length of each name and then its words into two states.
+
+        The words are those at bytes 0, 8, 16 …, and for the last one the last eight bytes, which may overlap the one
+        before. A name shorter than that is one word, filled up with 0.
+        """
+        bounds = self._offsets[start : stop + 1].astype(np.int64)
+        at, length = bounds[:-1], np.diff(bounds)
+        data = self._data
+        if bounds[-1] + _WORD > len(data):
+            data = np.concatenate((data[bounds[0] : bounds[-1]], np.zeros(_WORD, np.uint8)))
+            at = at - bounds[0]
+        # Every byte position as the start of a word: overlapping, unaligned, and no copy.
+        words = np.ndarray((len(data) - _WORD + 1,), np.uint64, data, strides=(1,))
+        hash_1, hash_2 = (length.astype(np.uint64) * factor for factor in self._seeds.length)
+        shortest, longest = (int(length.min()), int(length.max())) if len(length) else (0, 0)
+        word = words[at]
+        if shortest < _WORD:
+            word &= _LOW_BYTES[np.minimum(length, _WORD)]
+        self._mix(hash_1, hash_2, word)
+        for position in range(_WORD, longest, _WORD):
+            if shortest > position:
+                self._mix(hash_1, hash_2, words[at + np.minimum(length - _WORD, position)])
+                continue
+            rows = np.flatnonzero(length > position)
+            part_1, part_2 = hash_1[rows], hash_2[rows]
+            self._mix(part_1, part_2, words[at[rows] + np.minimum(length[rows] - _WORD, position)])
+            hash_1[rows], hash_2[rows] = part_1, part_2
+        return hash_1, hash_2
+
+    def _mix(self, state_1: Words, state_2: Words, word: Words) -> None:
+        """Mix one word of each name into both states, in place."""
+        factor_1, factor_2 = self._seeds.word
+        state_1 ^= word
+        state_1 *= factor_1
+        state_1 ^= state_1 >> _SHIFT_1
+        state_2 += word
+        state_2 *= factor_2
+        state_2 ^= state_2 >> _SHIFT_2
+
+
+@dataclass(frozen=True, slots=True)
+class HashedNames:
+    """Users and client-ids of n rows, with the broker where there is one, as hashes."""
+
+    seeds: Seeds
+    user: Pair
+    client_id: Pair
+    broker_id: Pair | None
+
+    def __len__(self) -> int:
+        return len(self.user[0])
+
+    def take(self, rows: NDArray[np.int64]) -> "HashedNames":
+        """The same for some of the rows."""
+        broker = None if self.broker_id is None else (self.broker_id[0][rows], self.broker_id[1][rows])
+        return HashedNames(
+            self.seeds,
+            (self.user[0][rows], self.user[1][rows]),
+            (self.client_id[0][rows], self.client_id[1][rows]),
+            broker,
+        )
+
+    def entity_keys(self) -> Pair:
+        """One 128-bit key a row, of broker, user and client-id together."""
+        return self._keys(self.user, self.client_id)
+
+    def sensor_keys(self, has_user: NDArray[np.bool_], has_client_id: NDArray[np.bool_]) -> Pair:
+        """The key of each row's sensor: as of an entity, with "" for a name that is not one of the tags."""
+        user = (np.where(has_user, self.user[0], _EMPTY), np.where(has_user, self.user[1], _EMPTY))
+        client_id = (
+            np.where(has_client_id, self.client_id[0], _EMPTY),
+            np.where(has_client_id, self.client_id[1], _EMPTY),
+        )
+        return self._keys(user, client_id)
+
+    def _keys(self, user: Pair, client_id: Pair) -> Pair:
+        first, second = (
+            user[side] * self.seeds.user[side] + client_id[side] * self.seeds.client_id[side] for side in (0, 1)
+        )
+        if self.broker_id is not None:
+            first += self.broker_id[0] * self.seeds.broker_id[0]
+            second += self.broker_id[1] * self.seeds.broker_id[1]
+        return first, second
+
+
+def is_named(name: Pair) -> NDArray[np.bool_]:
+    """True where the hashed name is not ""."""
+    named: NDArray[np.bool_] = (name[0] | name[1]) != _EMPTY
+    return named

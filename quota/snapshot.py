@@ -1,0 +1,130 @@
+"""One version of the quota table as an immutable value. Knows rows, not sensors."""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from numbers import Real
+from typing import Final, Literal, Self, cast
+
+from quota.entity import QUOTA_TYPES, Level, level_of
+from quota.errors import InvalidQuotas
+
+Mode = Literal["enforce", "shadow", "exempt"]
+MODES: Final = ("enforce", "shadow", "exempt")
+
+Bounds = tuple[float | None, float | None, float | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """The quota of one entity.
+
+    Attributes:
+        user: raw name, `<default>`, or "" when the user is not part of the entity.
+        client_id: raw name, `<default>`, or "" when the client-id is not part of the entity.
+        bounds: one a quota type, in the order of `QUOTA_TYPES`; bytes per second, and percent of one
+            thread. None = no bound of that type: the row does not exist for it.
+        mode: `enforce`, `shadow`, or `exempt`, which matches for every type and bounds none of them.
+        level: 1–8, from the entity.
+    """
+
+    user: str
+    client_id: str
+    bounds: Bounds
+    mode: Mode
+    level: Level
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaSnapshot:
+    """All quotas of one version of the table.
+
+    Attributes:
+        version: version of the quota table.
+        quotas: one an entity, in the order of the rows.
+    """
+
+    version: int
+    quotas: tuple[Quota, ...]
+
+    @classmethod
+    def from_rows(
+        cls,
+        rows: Iterable[Mapping[str, object]],
+        version: int,
+        mode: Literal["enforce", "shadow"] = "enforce",
+    ) -> Self:
+        """Check rows of the quota table and freeze them.
+
+        Args:
+            rows: mappings with the columns of `quotas`; other columns are ignored, a missing or null
+                bound is none, a missing or null mode is `enforce`. Byte rates may be fractions.
+            version: version of the table the rows come from.
+            mode: `shadow` reads every `enforce` row as a `shadow` row; nothing is then enforced.
+
+        Raises:
+            InvalidQuotas: a bound that is not a finite number above 0, an unknown mode, a name that is
+                not text, an entity given twice, or a row whose parts are both empty. Holds all of them.
+        """
+        problems: list[str] = []
+        seen: dict[tuple[str, str], int] = {}
+        quotas = []
+        for number, row in enumerate(rows, start=1):
+            quota = _read_row(row, number, mode, problems)
+            if quota is None:
+                continue
+            first = seen.setdefault((quota.user, quota.client_id), number)
+            if first != number:
+                entity = f"user {quota.user!r}, client-id {quota.client_id!r}"
+                problems.append(f"row {number}: 'entity' must be given once; got {entity} in row {first} too")
+                continue
+            quotas.append(quota)
+        if mode not in {"enforce", "shadow"}:
+            problems.append(f"'mode' must be enforce or shadow; got {mode!r}")
+        if problems:
+            raise InvalidQuotas(version, problems)
+        return cls(version, tuple(quotas))
+
+
+def _read_row(row: Mapping[str, object], number: int, table_mode: str, problems: list[str]) -> Quota | None:
+    """One row as a quota; what is wrong with it is added to `problems`, and then the answer is None."""
+    before = len(problems)
+    user = _name(row, "user", number, problems)
+    client_id = _name(row, "client_id", number, problems)
+    where = f"row {number} (user {user!r}, client-id {client_id!r})"
+    if len(problems) == before and not user and not client_id:
+        problems.append(f"row {number}: 'user' and 'client_id' must not both be empty; got \"\" and \"\"")
+    mode = row.get("mode")
+    mode = "enforce" if mode is None else mode
+    if mode not in MODES:
+        problems.append(f"{where}: 'mode' must be one of enforce, shadow, exempt; got {mode!r}")
+    bounds = tuple(_bound(row.get(name), name, where, problems) for name in QUOTA_TYPES)
+    if len(problems) != before:
+        return None
+    if mode == "enforce":
+        mode = table_mode
+    return Quota(user, client_id, cast("Bounds", bounds), cast("Mode", mode), level_of(user, client_id))
+
+
+def _name(row: Mapping[str, object], column: str, number: int, problems: list[str]) -> str:
+    value = row.get(column)
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        problems.append(f"row {number}: '{column}' must be text; got {value!r}")
+        return ""
+    return value
+
+
+def _bound(value: object, column: str, where: str, problems: list[str]) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, Real) and not isinstance(value, bool):
+        try:
+            bound = float(value)
+        except OverflowError:
+            bound = math.inf
+        if math.isfinite(bound) and bound > 0:
+            return bound
+    problems.append(f"{where}: '{column}' must be a finite number above 0; got {value!r}")
+    return None

@@ -1,0 +1,179 @@
+"""Usage rows as the engine reads them: Arrow columns in, NumPy columns out, checked before any sensor changes."""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from quota.errors import InvalidUsage
+from quota.names import HashedNames, NameColumn, Seeds
+
+Ints = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+
+BLOCK_ROWS: Final = 1 << 15
+"""Rows worked on at a time where many columns pass over the same rows: what a core's cache holds."""
+
+_BYTES: Final = ("produced_bytes", "fetched_bytes")
+_TIMES: Final = ("io_time_ns", "network_time_ns")
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """What n rows used of one quota type.
+
+    Attributes:
+        values: bytes or ns, int64[n]; 0 where null.
+        present: bool[n], or None if no row is null. Null = no request of the type, its sensor is not touched.
+    """
+
+    values: Ints
+    present: Flags | None
+
+
+class EntityNames:
+    """The name columns of a table, each in one piece. In cluster scope every broker is ""."""
+
+    def __init__(self, table: pa.Table, has_brokers: bool) -> None:
+        self.num_rows = table.num_rows
+        self.user = _names(table, "user")
+        self.client_id = _names(table, "client_id")
+        self.broker_id = _names(table, "broker_id") if has_brokers else None
+
+    def hashed(self, seeds: Seeds) -> "NameReader":
+        """A reader of the hashes of these names."""
+        return NameReader(self, seeds)
+
+    def take(self, rows: Ints) -> tuple[pa.Array, pa.Array, pa.Array]:
+        """Broker, user and client-id of some rows, as plain strings."""
+        indices = pa.array(rows)
+        empty = pa.repeat("", len(rows)) if self.broker_id is None else None
+        broker = empty if self.broker_id is None else _plain(self.broker_id.take(indices))
+        return broker, _plain(self.user.take(indices)), _plain(self.client_id.take(indices))
+
+
+class NameReader:
+    """Hashes of the names of a table, block by block."""
+
+    def __init__(self, names: EntityNames, seeds: Seeds) -> None:
+        self._seeds = seeds
+        self._user = NameColumn(names.user, seeds)
+        self._client_id = NameColumn(names.client_id, seeds)
+        self._broker = None if names.broker_id is None else NameColumn(names.broker_id, seeds)
+
+    def read(self, start: int, stop: int) -> HashedNames:
+        """The hashes of rows start (inclusive) to stop (exclusive)."""
+        broker = None if self._broker is None else self._broker.hash(start, stop)
+        return HashedNames(self._seeds, self._user.hash(start, stop), self._client_id.hash(start, stop), broker)
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """One batch of usage rows.
+
+    Attributes:
+        names: broker, user and client-id of each row.
+        window: index of the sample window of each row, int64[n].
+        last_ms: time of the row's last event, int64[n].
+        measures: one a quota type, in the order of `QUOTA_TYPES`.
+    """
+
+    names: EntityNames
+    window: Ints
+    last_ms: Ints
+    measures: tuple[Measure, Measure, Measure]
+
+    @classmethod
+    def read(cls, table: pa.Table, has_brokers: bool, sample_window_ms: int, evaluated_at_ms: int) -> "Usage":
+        """Read and check a usage table.
+
+        Raises:
+            InvalidUsage: a column is missing or not of its type, a window does not start at a multiple of the sample
+                window, an event lies outside its window or after the evaluation, or a measure is negative.
+        """
+        start_ms = _integers(table, "sample_start_ms").values
+        last_ms = _integers(table, "last_event_ms").values
+        window = _windows(start_ms, last_ms, sample_window_ms)
+        if len(last_ms) and last_ms.max() > evaluated_at_ms:
+            raise InvalidUsage(name="last_event_ms", requirement=f"not be after {evaluated_at_ms}", got=last_ms.max())
+        produced, fetched = (_measure(table, name) for name in _BYTES)
+        io, network = (_measure(table, name) for name in _TIMES)
+        return cls(EntityNames(table, has_brokers), window, last_ms, (produced, fetched, _both(io, network)))
+
+
+def _windows(start_ms: Ints, last_ms: Ints, sample_window_ms: int) -> Ints:
+    """The index of each row's sample window; checked to be one, and to hold the row's last event."""
+    if len(start_ms) and start_ms.min() == start_ms.max():
+        window, offset_ms = divmod(int(start_ms[0]), sample_window_ms)
+        first_ms, end_ms = int(start_ms[0]), int(start_ms[0]) + sample_window_ms
+        if offset_ms == 0 and last_ms.min() >= first_ms and last_ms.max() < end_ms:
+            return np.broadcast_to(np.int64(window), len(start_ms))
+    windows = start_ms // sample_window_ms
+    bad = np.flatnonzero(windows * sample_window_ms != start_ms)
+    if len(bad):
+        raise InvalidUsage(
+            name="sample_start_ms", requirement=f"be a multiple of {sample_window_ms}", got=start_ms[bad[0]]
+        )
+    bad = np.flatnonzero(last_ms // sample_window_ms != windows)
+    if len(bad):
+        raise InvalidUsage(name="last_event_ms", requirement="lie in its sample window", got=last_ms[bad[0]])
+    return windows
+
+
+def _both(io: Measure, network: Measure) -> Measure:
+    """Request time: what both kinds of threads worked; null only where both are."""
+    present = None if io.present is None or network.present is None else io.present | network.present
+    return Measure(io.values + network.values, present)
+
+
+def _column(table: pa.Table, name: str) -> pa.Array:
+    at = table.schema.get_field_index(name)
+    if at < 0:
+        raise InvalidUsage(name, "be a column of the table, once", table.schema.names)
+    column = table.column(at)
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
+def _names(table: pa.Table, name: str) -> pa.Array:
+    column = _column(table, name)
+    if isinstance(column, pa.ChunkedArray):
+        column = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+    kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+    if pa.types.is_string_view(kind):
+        column = column.cast(pa.large_string())
+    elif not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+        raise InvalidUsage(name, "be a string column", column.type)
+    return column
+
+
+def _integers(table: pa.Table, name: str) -> Measure:
+    measure = _measure(table, name)
+    if measure.present is not None:
+        raise InvalidUsage(name, "not be null", f"{int((~measure.present).sum())} nulls")
+    return measure
+
+
+def _measure(table: pa.Table, name: str) -> Measure:
+    column = _column(table, name)
+    if pa.types.is_null(column.type):
+        return Measure(np.zeros(len(column), np.int64), np.zeros(len(column), np.bool_))
+    if not pa.types.is_integer(column.type):
+        raise InvalidUsage(name, "be an integer column", column.type)
+    if column.type != pa.int64():
+        column = column.cast(pa.int64())
+    present = None
+    if column.null_count:
+        present = column.is_valid().to_numpy(zero_copy_only=False)
+        column = column.fill_null(0)
+    values: Ints = column.to_numpy(zero_copy_only=False)
+    if len(values) and values.min() < 0:
+        raise InvalidUsage(name, "not be negative", values.min())
+    return Measure(values, present)
+
+
+def _plain(column: pa.Array) -> pa.Array:
+    """As a string column without nulls."""
+    return pc.fill_null(column.cast(pa.string()), "")

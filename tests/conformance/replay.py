@@ -1,0 +1,137 @@
+"""Replay recorded quota sessions through the engine: `python -m tests.conformance.replay FILE.jsonl[.gz]`.
+
+A session is one JSON object a line: `quota_type`, `num_samples`, `sample_window_ms` and `steps` in order of time. A
+step `quota` sets (or with a null bound removes) the quota of an entity; `record` is one request of `value` bytes or ns,
+with the throttle time and the sensor that Kafka answered. Each record becomes one `QuotaEngine.record` of one row.
+
+Kafka bounds the throttle time of request quotas by one sample window, and that of byte rates not at all.
+"""
+
+import argparse
+import gzip
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote
+
+import pyarrow as pa
+
+from quota.engine import QuotaEngine
+from quota.snapshot import QuotaSnapshot
+from quota.throttle_time import ThrottleCaps
+
+MEASURES: Final = {
+    "producer_byte_rate": "produced_bytes",
+    "consumer_byte_rate": "fetched_bytes",
+    "request_percentage": "io_time_ns",
+}
+KAFKA_CAPS: Final = ThrottleCaps(producer_byte_rate="none", consumer_byte_rate="none")
+SHOWN_MISMATCHES: Final = 10
+
+USAGE: Final = pa.schema(
+    [
+        ("sample_start_ms", pa.int64()),
+        ("user", pa.string()),
+        ("client_id", pa.string()),
+        ("produced_bytes", pa.int64()),
+        ("fetched_bytes", pa.int64()),
+        ("io_time_ns", pa.int64()),
+        ("network_time_ns", pa.int64()),
+        ("last_event_ms", pa.int64()),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """A recorded step the engine answers otherwise."""
+
+    seed: int
+    step: int
+    expected: tuple[int, str, str]
+    got: tuple[int, str, str]
+
+    def __str__(self) -> str:
+        return f"session {self.seed}, step {self.step}: expected {self.expected}, got {self.got}"
+
+
+def read_sessions(path: Path) -> Iterator[dict[str, Any]]:
+    """The sessions of a file, one a line."""
+    with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as lines:
+        for line in lines:
+            if line.strip():
+                yield json.loads(line)
+
+
+def percent_encoded(user: str) -> str:
+    """The user as Kafka writes it into a sensor's tags: every byte but letters, digits, `.`, `-` and `_` as %XX."""
+    return quote(user, safe="").replace("~", "%7E")
+
+
+def as_kafka_int(throttle_time_ms: int) -> int:
+    """The low 32 bits, signed: Kafka narrows a throttle time to int, and a longer one wraps."""
+    return (throttle_time_ms + (1 << 31)) % (1 << 32) - (1 << 31)
+
+
+def replay(session: dict[str, Any]) -> tuple[int, list[Mismatch]]:
+    """Replay one session on an engine of its own: how many records it has, and those answered otherwise."""
+    quota_type = session["quota_type"]
+    window_ms = session["sample_window_ms"]
+    engine = QuotaEngine(session["num_samples"], window_ms, KAFKA_CAPS)
+    bounds: dict[tuple[str, str], float] = {}
+    records, mismatches = 0, []
+    for number, step in enumerate(session["steps"], start=1):
+        if step["op"] == "quota":
+            entity = (step["user"] or "", step["client_id"] or "")
+            bounds.pop(entity, None)
+            if step["bound"] is not None:
+                bounds[entity] = step["bound"]
+            rows = [{"user": user, "client_id": client, quota_type: b} for (user, client), b in bounds.items()]
+            engine.load_quotas(QuotaSnapshot.from_rows(rows, number))
+            continue
+        records += 1
+        expected = (step["throttle_time_ms"], *step["sensor"])
+        got = _answer(engine, step, quota_type, window_ms)
+        if got != expected:
+            mismatches.append(Mismatch(session["seed"], number, expected, got))
+    return records, mismatches
+
+
+def _answer(engine: QuotaEngine, step: dict[str, Any], quota_type: str, window_ms: int) -> tuple[int, str, str]:
+    """Throttle time and sensor of one recorded request, as the engine sees them."""
+    row = {
+        "sample_start_ms": step["t"] // window_ms * window_ms,
+        "user": step["user"],
+        "client_id": step["client_id"],
+        MEASURES[quota_type]: step["value"],
+        "last_event_ms": step["t"],
+    }
+    usage = pa.Table.from_pylist([row], USAGE)
+    throttled = engine.record(usage, step["t"])["throttle_time_ms"].to_pylist()
+    levels = engine.resolve(usage).to_pylist()
+    level = next(level for level in levels if level["quota_type"] == quota_type)
+    user, client_id = percent_encoded(level["sensor_user"]), level["sensor_client_id"]
+    return as_kafka_int(sum(throttled)), user, client_id
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Replay a file; 0 if every record is answered as recorded, 1 otherwise."""
+    parser = argparse.ArgumentParser(prog="python -m tests.conformance.replay", description=main.__doc__)
+    parser.add_argument("file", type=Path, help="sessions, one JSON object a line; may be gzipped")
+    path = parser.parse_args(arguments).file
+    records, mismatches = 0, 0
+    for session in read_sessions(path):
+        count, found = replay(session)
+        records += count
+        for mismatch in found[: max(SHOWN_MISMATCHES - mismatches, 0)]:
+            print(mismatch)  # noqa: T201
+        mismatches += len(found)
+    print(f"{records} records, {mismatches} mismatches")  # noqa: T201
+    return 1 if mismatches else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,272 @@
+"""The rules once more, as plainly as they can be written: dicts, loops, one number at a time.
+
+Nothing here is shared with `quota`, so that the engine can be held against it, and so can anything else that claims to
+know what a quota decision must be. Slow on purpose.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from tests.quota.model_resolution import DEFAULT, QuotaRows, Row
+
+__all__ = ["DEFAULT", "TYPES", "ScalarModel"]
+
+TYPES = ("producer_byte_rate", "consumer_byte_rate", "request_percentage")
+Tags = tuple[str, str, str]
+
+
+def java_round(x: float) -> int:
+    """`Math.round(double)`: half up, NaN is 0, saturating at a long."""
+    if math.isnan(x):
+        return 0
+    if math.isinf(x) or abs(x) >= 2.0**63:
+        return 2**63 - 1 if x > 0 else -(2**63)
+    floor = math.floor(x)
+    return floor + 1 if x - floor >= 0.5 else floor
+
+
+def divided(a: float, b: float) -> float:
+    """a / b as a double does it: overflow is infinity."""
+    try:
+        return a / b
+    except OverflowError:
+        return math.inf
+
+
+class Sensor:
+    """Sample windows (start -> [sum, last event]) and one token bucket."""
+
+    def __init__(self) -> None:
+        self.windows: dict[int, list[int]] = {}
+        self.tokens: float | None = None
+        self.refilled_at_ms = 0
+
+
+class ScalarModel(QuotaRows):
+    """A quota engine by the book. Arguments as `QuotaEngine`'s; caps is a mapping from quota type to cap."""
+
+    def __init__(
+        self,
+        num_samples: int = 11,
+        sample_window_ms: int = 1000,
+        caps: Mapping[str, str | int] | None = None,
+        scope: str = "cluster",
+        carry_debt: bool = True,
+    ) -> None:
+        super().__init__()
+        self.n = num_samples
+        self.w = sample_window_ms
+        self.caps = {TYPES[0]: "window", TYPES[1]: "window", TYPES[2]: "sample_window", **(caps or {})}
+        self.by_broker = scope == "broker"
+        self.carry_debt = carry_debt
+        self.sensors: dict[tuple[str, str, Tags], Sensor] = {}
+        self.evaluated_at_ms: int | None = None
+
+    def used(self, row: Row, quota_type: str) -> int | None:
+        """What a usage row used of a type: bytes or ns, None for no request of the type."""
+        if quota_type == "producer_byte_rate":
+            return row.get("produced_bytes")
+        if quota_type == "consumer_byte_rate":
+            return row.get("fetched_bytes")
+        io, network = row.get("io_time_ns"), row.get("network_time_ns")
+        return None if io is None and network is None else (io or 0) + (network or 0)
+
+    def key(self, side: str, quota_type: str, entity: Row) -> tuple[str, str, Tags]:
+        broker = (entity.get("broker_id") or "") if self.by_broker else ""
+        tags = self.tags(side, quota_type, entity["user"] or "", entity["client_id"] or "")
+        return side, quota_type, (broker, *tags)
+
+    def record(self, rows: Iterable[Row], evaluated_at_ms: int) -> list[dict[str, Any]]:
+        """Add usage, then decide: the violated quotas, in the order of the engine's answer."""
+        now = self.evaluated_at_ms = evaluated_at_ms
+        oldest = (now // self.w - self.n) * self.w
+        rows = sorted(rows, key=lambda row: row["sample_start_ms"])
+        violated = []
+        for side in ("enforced", "shadow"):
+            for quota_type in TYPES:
+                if not self.records(side, quota_type):
+                    continue
+                charges: dict[tuple[str, str, Tags], dict[int, int]] = {}
+                entities = {}
+                for row in rows:
+                    used = self.used(row, quota_type)
+                    if used is None:
+                        continue
+                    key = self.key(side, quota_type, row)
+                    sensor = self.sensors.setdefault(key, Sensor())
+                    entities[key[2][0], row["user"] or "", row["client_id"] or ""] = key
+                    start = row["sample_start_ms"]
+                    if start >= oldest:
+                        window = sensor.windows.setdefault(start, [0, start])
+                        window[0] += used
+                        window[1] = max(window[1], row["last_event_ms"])
+                    by_window = charges.setdefault(key, {})
+                    place = start if start >= oldest else -1
+                    by_window[place] = by_window.get(place, 0) + used
+                if side == "enforced" and self.carry_debt:
+                    for key, by_window in charges.items():
+                        self.charge(key, by_window, now)
+                violated += self.violations(side, quota_type, entities, now)
+        self.apply(violated)
+        violated.sort(
+            key=lambda d: (d["broker_id"], d["user"], d["client_id"], TYPES.index(d["quota_type"]), d["mode"])
+        )
+        return violated
+
+    def charge(self, key: tuple[str, str, Tags], by_window: dict[int, int], now: int) -> None:
+        """Take what was used from the sensor's bucket, window by window; -1 stands for all that came late."""
+        bound = self.bound_of("enforced", key[1], key[2][1:])
+        if bound is None:
+            return
+        sensor = self.sensors[key]
+        burst = self.n * (self.w / 1000.0) * bound
+        for start, used in sorted(by_window.items()):
+            late = start == -1
+            refill_to = min(start + self.w, now)
+            if sensor.tokens is None:
+                sensor.tokens = burst
+                sensor.refilled_at_ms = (now // self.w - self.n) * self.w if late else refill_to
+            tokens = min(max(sensor.tokens, -10.0 * burst), burst)
+            if not late and refill_to > sensor.refilled_at_ms:
+                tokens = min(burst, tokens + bound * ((refill_to - sensor.refilled_at_ms) / 1000.0))
+                sensor.refilled_at_ms = refill_to
+            amount = used * 1e-7 if key[1] == "request_percentage" else float(used)
+            sensor.tokens = max(tokens - amount, -10.0 * burst)
+
+    def rate(self, key: tuple[str, str, Tags], now: int) -> tuple[float, int]:
+        """O and W of a sensor."""
+        sensor = self.sensors.get(key, Sensor())
+        kept = {start: w for start, w in sensor.windows.items() if now - w[1] < self.n * self.w}
+        elapsed = now - min(kept) if kept else 0
+        full = elapsed // self.w
+        if full < self.n - 1:
+            elapsed += (self.n - 1 - full) * self.w
+        window_ms = max(elapsed, 1)
+        total = float(sum(w[0] for w in kept.values()))
+        if key[1] == "request_percentage":
+            total *= 1e-7
+        return total / (window_ms / 1000.0), window_ms
+
+    def violations(
+        self, side: str, quota_type: str, entities: Mapping[Tags, tuple[str, str, Tags]], now: int
+    ) -> list[dict[str, Any]]:
+        """A row for each entity whose sensor's rate is above its bound."""
+        found = []
+        for (broker, user, client), key in entities.items():
+            bound = self.bound_of(side, quota_type, key[2][1:])
+            observed, window_ms = self.rate(key, now)
+            if bound is None or observed <= bound:
+                continue
+            quota = self.quota_of(side, quota_type, key[2][1:])
+            assert quota is not None
+            level, row = quota
+            if side == "shadow" and row["mode"] != "shadow":
+                continue
+            raw = java_round(divided(observed - bound, bound) * window_ms)
+            cap: str | int | None = self.caps[quota_type]
+            cap = {"none": None, "window": window_ms, "sample_window": self.w}.get(str(cap), cap)
+            found.append(
+                {
+                    "broker_id": broker,
+                    "user": user,
+                    "client_id": client,
+                    "quota_type": quota_type,
+                    "observed": observed,
+                    "bound": bound,
+                    "window_ms": window_ms,
+                    "raw_throttle_time_ms": raw,
+                    "max_throttle_time_ms": cap,
+                    "throttle_time_ms": raw if cap is None else min(raw, int(cap)),
+                    "level": level,
+                    "sensor_user": key[2][1],
+                    "sensor_client_id": key[2][2],
+                    "mode": "enforce" if side == "enforced" else "shadow",
+                    "applied": False,
+                }
+            )
+        return found
+
+    def apply(self, violated: list[dict[str, Any]]) -> None:
+        """Mark the enforced row of each entity that holds: the longest, of equal ones request, producer, consumer."""
+        order = ("request_percentage", "producer_byte_rate", "consumer_byte_rate")
+        best: dict[Tags, dict[str, Any]] = {}
+        for row in sorted(violated, key=lambda row: order.index(row["quota_type"])):
+            entity = (row["broker_id"], row["user"], row["client_id"])
+            longest = best[entity]["throttle_time_ms"] if entity in best else 0
+            if row["mode"] == "enforce" and row["throttle_time_ms"] > longest:
+                best[entity] = row
+        for row in best.values():
+            row["applied"] = True
+
+    def evaluate(self, entities: Iterable[Row], evaluated_at_ms: int) -> list[dict[str, Any]]:
+        """What each entity owes, each quota type."""
+        answers = []
+        for entity in entities:
+            for quota_type in TYPES:
+                key = self.key("enforced", quota_type, entity)
+                bound = self.bound_of("enforced", quota_type, key[2][1:])
+                observed, window_ms = self.rate(key, evaluated_at_ms)
+                tokens, owed = None, 0
+                if bound is not None:
+                    x = java_round(divided(observed - bound, bound) * window_ms) if observed > bound else 0
+                    if self.carry_debt:
+                        tokens = self.tokens_at(key, bound, evaluated_at_ms)
+                        x = max(x, java_round(divided(-tokens, bound) * 1000.0))
+                    owed = max(x, 0)
+                answers.append(
+                    {
+                        "broker_id": key[2][0],
+                        "user": entity["user"] or "",
+                        "client_id": entity["client_id"] or "",
+                        "quota_type": quota_type,
+                        "observed": observed,
+                        "bound": bound,
+                        "window_ms": window_ms,
+                        "tokens": tokens,
+                        "owed_ms": owed,
+                    }
+                )
+        return answers
+
+    def tokens_at(self, key: tuple[str, str, Tags], bound: float, now: int) -> float:
+        """Tokens of a sensor's bucket at an instant."""
+        burst = self.n * (self.w / 1000.0) * bound
+        sensor = self.sensors.get(key)
+        if sensor is None or sensor.tokens is None:
+            return burst
+        since = max(now - sensor.refilled_at_ms, 0) / 1000.0
+        return min(burst, max(sensor.tokens, -10.0 * burst) + bound * since)
+
+    def resolve(self, entities: Iterable[Row]) -> list[dict[str, Any]]:
+        """Which quota holds for each entity and type: the enforced one, else a shadow one."""
+        answers = []
+        for entity in entities:
+            for quota_type in TYPES:
+                side = "enforced"
+                key = self.key(side, quota_type, entity)
+                quota = self.quota_of(side, quota_type, key[2][1:])
+                if quota is None:
+                    shadow_key = self.key("shadow", quota_type, entity)
+                    shadow = self.quota_of("shadow", quota_type, shadow_key[2][1:])
+                    if shadow is not None and shadow[1]["mode"] == "shadow":
+                        side, key, quota = "shadow", shadow_key, shadow
+                bound = self.bound_of(side, quota_type, key[2][1:])
+                violated = False
+                if self.evaluated_at_ms is not None and bound is not None:
+                    violated = self.rate(key, self.evaluated_at_ms)[0] > bound
+                answers.append(
+                    {
+                        "broker_id": key[2][0],
+                        "user": entity["user"] or "",
+                        "client_id": entity["client_id"] or "",
+                        "quota_type": quota_type,
+                        "level": None if quota is None else quota[0],
+                        "sensor_user": key[2][1],
+                        "sensor_client_id": key[2][2],
+                        "bound": bound,
+                        "mode": None if quota is None else quota[1]["mode"],
+                        "violated": violated,
+                    }
+                )
+        return answers

@@ -1,0 +1,115 @@
+"""Debt: how buckets are charged, refilled, limited, stored and put back."""
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from quota.errors import InvalidUsage
+from quota.snapshot import QuotaSnapshot
+from tests.quota.factories import decide, loaded, owed, quota_row, table, usage_row
+
+AT_MS = 1_700_000_040_000
+
+
+def test_late_usage_is_in_no_rate_but_in_the_bucket() -> None:
+    engine = loaded(quota_row(producer_byte_rate=1000))
+    decide(engine, AT_MS, usage_row(AT_MS, produced_bytes=1000))
+    oldest_ms = AT_MS - 11_000
+    assert decide(engine, AT_MS, usage_row(oldest_ms - 1, produced_bytes=30_000)) == []
+    assert owed(engine, AT_MS)["observed"] == 100.0
+    assert (owed(engine, AT_MS)["tokens"], owed(engine, AT_MS)["owed_ms"]) == (-20_000.0, 20_000)
+
+
+def test_late_usage_does_not_refill_the_bucket() -> None:
+    engine = loaded(quota_row(producer_byte_rate=1000))
+    decide(engine, AT_MS, usage_row(AT_MS, produced_bytes=11_000))
+    decide(engine, AT_MS + 60_000, usage_row(AT_MS + 10_000, produced_bytes=70_000))
+    assert owed(engine, AT_MS + 60_000)["tokens"] == 0.0 - 70_000.0 + 60_000.0  # not 11 000 - 70 000
+
+
+def test_a_debt_is_never_larger_than_ten_bursts() -> None:
+    engine = loaded(quota_row(producer_byte_rate=1000))
+    decide(engine, AT_MS, usage_row(AT_MS, produced_bytes=10**9))
+    assert owed(engine, AT_MS)["tokens"] == -110_000.0
+    engine.load_quotas(QuotaSnapshot.from_rows([quota_row(producer_byte_rate=10)], 2))
+    assert owed(engine, AT_MS)["tokens"] == -1100.0
+
+
+def test_a_debt_at_the_limit_of_a_lower_bound_is_paid_off_from_there() -> None:
+    engine = loaded(quota_row(producer_byte_rate=1000))
+    decide(engine, AT_MS, usage_row(AT_MS, produced_bytes=10**9))
+    engine.load_quotas(QuotaSnapshot.from_rows([quota_row(producer_byte_rate=10)], 2))
+    decide(engine, AT_MS + 10_000, usage_row(AT_MS + 10_000, produced_bytes=0))
+    assert owed(engine, AT_MS + 10_000)["tokens"] == -1100.0 + 100.0
+
+
+def test_a_refill_does_not_go_back_in_time() -> None:
+    engine = loaded(quota_row(producer_byte_rate=1000))
+    decide(engine, AT_MS, usage_row(AT_MS, produced_bytes=5000))
+    decide(engine, AT_MS, usage_row(AT_MS - 5000, produced_bytes=1000))
+    assert owed(engine, AT_MS)["tokens"] == 11_000.0 - 5000.0 - 1000.0
+
+
+def test_a_bucket_is_charged_window_by_window() -> None:
+    engine = loaded(quota_row(producer_byte_rate=1000))
+    rows = [usage_row(AT_MS - age_ms, produced_bytes=6000) for age_ms in (0, 3000, 6000)]
+    decide(engine, AT_MS + 500, *rows)
+    # 11 000 at first - 6000, + 3000 - 6000, + 2500 (to the evaluation, not to the end of the window) - 6000
+    assert owed(engine, AT_MS + 500)["tokens"] == -1500.0
+
+
+def test_without_debt_what_is_owed_is_the_rate_alone() -> None:
+    engine = loaded(quota_row(producer_byte_rate=1000), carry_debt=False)
+    decide(engine, AT_MS, usage_row(AT_MS, produced_bytes=20_000))
+    assert (owed(engine, AT_MS)["tokens"], owed(engine, AT_MS)["owed_ms"]) == (None, 10_000)
+    assert owed(engine, AT_MS + 11_000)["owed_ms"] == 0
+    assert engine.buckets().num_rows == 0
+
+
+def test_buckets_put_back_owe_what_they_owed() -> None:
+    rows = [quota_row(producer_byte_rate=1000), quota_row("<default>", "<default>", request_percentage=5)]
+    engine = loaded(*rows, scope="broker")
+    used = [usage_row(AT_MS, broker_id=broker, produced_bytes=10**5, io_time_ns=10**10) for broker in ("1", "2")]
+    decide(engine, AT_MS, *used, usage_row(AT_MS, user="idle", produced_bytes=0))
+    stored = engine.buckets()
+    assert stored.num_rows == 4
+    other = loaded(*rows, scope="broker")
+    decide(other, AT_MS, usage_row(AT_MS, broker_id="1", client_id="other", produced_bytes=77))
+    other.restore_buckets(stored)
+    look = table(used)
+    for column in ("tokens", "bound"):
+        assert other.evaluate(look, AT_MS + 700)[column].equals(engine.evaluate(look, AT_MS + 700)[column])
+    assert other.buckets().sort_by("broker_id").equals(stored.sort_by("broker_id"))
+
+
+def test_buckets_that_are_full_again_are_not_stored() -> None:
+    engine = loaded(quota_row(producer_byte_rate=1000))
+    decide(engine, AT_MS, usage_row(AT_MS, produced_bytes=5000))
+    for seconds, stored in ((0, 1), (14, 1), (15, 0)):
+        decide(engine, AT_MS + seconds * 1000)
+        assert engine.buckets().num_rows == stored
+
+
+def test_a_debt_without_a_bound_is_kept_for_the_next_bound() -> None:
+    engine = loaded(quota_row(producer_byte_rate=1000))
+    decide(engine, AT_MS, usage_row(AT_MS, produced_bytes=11_005))
+    engine.load_quotas(QuotaSnapshot.from_rows([], 2))
+    decide(engine, AT_MS + 60_000)
+    assert engine.buckets()["tokens"].to_pylist() == [-5.0]
+    assert (owed(engine, AT_MS + 60_000)["tokens"], owed(engine, AT_MS + 60_000)["owed_ms"]) == (None, 0)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"quota_type": "disk"}, "'quota_type' must be one of producer_byte_rate, consumer_byte_rate"),
+        ({"tokens": None}, "'tokens' must not be null; got 1 nulls"),
+    ],
+)
+def test_buckets_that_can_not_be_are_refused(change: dict[str, Any], message: str) -> None:
+    engine = loaded(quota_row(producer_byte_rate=1000))
+    row = {"broker_id": "", "sensor_user": "u", "sensor_client_id": "", "tokens": -1.0, "refilled_at_ms": AT_MS}
+    stored = pa.Table.from_pylist([{**row, "quota_type": "producer_byte_rate", **change}], engine.buckets().schema)
+    with pytest.raises(InvalidUsage, match=message):
+        engine.restore_buckets(stored)

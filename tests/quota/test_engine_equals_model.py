@@ -1,0 +1,127 @@
+"""The engine against the scalar model, on random histories: batches, late rows, quota edits, looks in between."""
+
+from typing import Any, Literal
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from quota.engine import QuotaEngine, Scope
+from quota.snapshot import QuotaSnapshot
+from quota.throttle_time import ThrottleCaps
+from tests.quota.factories import quota_row, table, usage_row
+from tests.quota.model import DEFAULT, TYPES, ScalarModel
+
+START_MS = 1_700_000_000_000
+USERS = ["a", "b", "zoë", "a-user-of-more-than-16-bytes"]
+CLIENTS = ["", "c", "d", "client-0123456789-0123456789", DEFAULT]
+ENTITIES = [{"broker_id": broker, "user": u, "client_id": c} for broker in ("1", "2") for u in USERS for c in CLIENTS]
+
+SCOPES: tuple[Scope, ...] = ("cluster", "broker")
+MODES: tuple[Literal["enforce", "shadow"], ...] = ("enforce", "enforce", "enforce", "shadow")
+
+# Bounds and usage are near each other, so that rates pass the bound and buckets are neither full nor at the bottom.
+bounds = st.one_of(st.none(), st.sampled_from([0.5, 7.5, 100, 1000.0, 12345]))
+quota_rows = st.lists(
+    st.fixed_dictionaries(
+        {
+            "user": st.sampled_from(["", DEFAULT, DEFAULT, *USERS]),
+            "client_id": st.sampled_from(["", DEFAULT, *CLIENTS[1:4]]),
+            "mode": st.sampled_from(["enforce", "enforce", "enforce", "enforce", "shadow", "exempt"]),
+            **dict.fromkeys(TYPES, bounds),
+        }
+    ).filter(lambda row: row["user"] or row["client_id"]),
+    max_size=6,
+    unique_by=lambda row: (row["user"], row["client_id"]),
+)
+some_bytes = st.one_of(st.none(), st.just(0), *[st.integers(0, 100_000)] * 3, st.integers(0, 1 << 40))
+some_ns = st.one_of(st.none(), st.just(0), *[st.integers(0, 10**12)] * 2, st.integers(0, 10**9))
+
+
+@st.composite
+def batch(draw: st.DrawFn, now_ms: int, num_samples: int, window_ms: int) -> list[dict[str, Any]]:
+    """Rows up to `now_ms`, some of them older than the rates know."""
+    rows = []
+    for _ in range(draw(st.integers(0, 8))):
+        age_ms = draw(st.one_of(st.integers(0, window_ms), st.integers(0, (num_samples + 4) * window_ms)))
+        at_ms = now_ms - age_ms
+        used = {
+            "produced_bytes": draw(some_bytes),
+            "fetched_bytes": draw(some_bytes),
+            "io_time_ns": draw(some_ns),
+            "network_time_ns": draw(some_ns),
+        }
+        start_ms = at_ms // window_ms * window_ms
+        entity = draw(st.one_of(st.sampled_from(ENTITIES[:3]), st.sampled_from(ENTITIES)))
+        rows.append({**entity, **used, "sample_start_ms": start_ms, "last_event_ms": at_ms})
+    return rows
+
+
+caps = st.one_of(st.sampled_from(["sample_window", "window", "none"]), st.integers(1, 50_000))
+
+
+@given(data=st.data())
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+def test_engine_equals_the_scalar_model(data: st.DataObject) -> None:
+    num_samples, window_ms = data.draw(st.integers(1, 11)), data.draw(st.sampled_from([1000, 2000, 5000]))
+    scope: Scope = data.draw(st.sampled_from(SCOPES))
+    carry_debt = data.draw(st.booleans())
+    cap = {quota_type: data.draw(caps) for quota_type in TYPES}
+    engine = QuotaEngine(num_samples, window_ms, ThrottleCaps(**cap), scope, carry_debt)
+    model = ScalarModel(num_samples, window_ms, cap, scope, carry_debt)
+    now_ms = START_MS + data.draw(st.integers(0, 10_000))
+    entities = table(ENTITIES)
+    for version in range(data.draw(st.integers(1, 4))):
+        rows, mode = data.draw(quota_rows), data.draw(st.sampled_from(MODES))
+        engine.load_quotas(QuotaSnapshot.from_rows(rows, version, mode))
+        model.load_quotas(rows, mode)
+        for _ in range(data.draw(st.integers(1, 4))):
+            now_ms += data.draw(st.one_of(st.just(0), st.integers(0, window_ms), st.integers(0, 15 * window_ms)))
+            usage = data.draw(batch(now_ms, num_samples, window_ms))
+            assert engine.record(table(usage), now_ms).to_pylist() == model.record(usage, now_ms)
+            look_ms = now_ms + data.draw(st.integers(0, 13 * window_ms))
+            assert engine.evaluate(entities, look_ms).to_pylist() == model.evaluate(ENTITIES, look_ms)
+            assert engine.resolve(entities).to_pylist() == model.resolve(ENTITIES)
+
+
+@given(data=st.data())
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+def test_adding_shadow_rows_changes_no_enforced_decision(data: st.DataObject) -> None:
+    rows = data.draw(quota_rows)
+    visible = [row for row in rows if row["mode"] != "shadow"]
+    with_shadow, without = QuotaEngine(5), QuotaEngine(5)
+    with_shadow.load_quotas(QuotaSnapshot.from_rows(rows, 1))
+    without.load_quotas(QuotaSnapshot.from_rows(visible, 1))
+    now_ms = START_MS
+    for _ in range(3):
+        now_ms += data.draw(st.integers(0, 3000))
+        usage = table(data.draw(batch(now_ms, 5, 1000)))
+        decided = with_shadow.record(usage, now_ms).to_pylist()
+        assert [row for row in decided if row["mode"] == "enforce"] == without.record(usage, now_ms).to_pylist()
+        entities = table(ENTITIES)
+        assert with_shadow.evaluate(entities, now_ms).equals(without.evaluate(entities, now_ms))
+
+
+@pytest.mark.parametrize("scope", ["cluster", "broker"])
+def test_sensors_that_expire_start_anew_and_the_others_stay(scope: Scope) -> None:
+    rows = [quota_row("a", producer_byte_rate=100), quota_row(DEFAULT, DEFAULT, request_percentage=1)]
+    engine, model = QuotaEngine(scope=scope), ScalarModel(scope=scope)
+    engine.load_quotas(QuotaSnapshot.from_rows(rows, 1))
+    model.load_quotas(rows)
+    hour_ms = 3_600_000
+    end_ms = START_MS + hour_ms
+    for at_ms, users in (
+        (START_MS, {"a", "b"}),
+        (end_ms, {"b"}),
+        (end_ms + 1, {"b"}),
+        (end_ms + 2, {"b", "zoë"}),
+        (end_ms + 3, {"a", "b"}),
+    ):
+        senders = [entity for entity in ENTITIES if entity["user"] in users]
+        # Request time only at first and at last: the sensors of the two types do not idle out together.
+        io_time_ns = 10**9 if at_ms in {START_MS, end_ms + 3} else None
+        usage = [{**usage_row(at_ms, produced_bytes=9999, io_time_ns=io_time_ns), **sender} for sender in senders]
+        assert engine.record(table(usage), at_ms).to_pylist() == model.record(usage, at_ms)
+        dropped = engine.expire_idle(at_ms)
+        assert (dropped > 0) == (at_ms == end_ms + 1)
+        assert engine.evaluate(table(ENTITIES), at_ms).to_pylist() == model.evaluate(ENTITIES, at_ms)

@@ -1,0 +1,113 @@
+"""What rows can be quotas."""
+
+import math
+from typing import Any
+
+import pytest
+
+from quota.entity import Level, level_of
+from quota.errors import InvalidQuotas
+from quota.snapshot import QuotaSnapshot
+from tests.quota.factories import quota_row
+
+
+@pytest.mark.parametrize(
+    ("row", "problem"),
+    [
+        (
+            quota_row(producer_byte_rate=0),
+            "row 1 (user 'u', client-id ''): 'producer_byte_rate' must be a finite number above 0; got 0",
+        ),
+        (
+            quota_row(consumer_byte_rate=-1.5),
+            "row 1 (user 'u', client-id ''): 'consumer_byte_rate' must be a finite number above 0; got -1.5",
+        ),
+        (
+            quota_row(request_percentage=math.nan),
+            "row 1 (user 'u', client-id ''): 'request_percentage' must be a finite number above 0; got nan",
+        ),
+        (
+            quota_row(request_percentage=math.inf),
+            "row 1 (user 'u', client-id ''): 'request_percentage' must be a finite number above 0; got inf",
+        ),
+        (
+            quota_row(producer_byte_rate="1000"),
+            "row 1 (user 'u', client-id ''): 'producer_byte_rate' must be a finite number above 0; got '1000'",
+        ),
+        (
+            quota_row(producer_byte_rate=True),
+            "row 1 (user 'u', client-id ''): 'producer_byte_rate' must be a finite number above 0; got True",
+        ),
+        (
+            quota_row(mode="off"),
+            "row 1 (user 'u', client-id ''): 'mode' must be one of enforce, shadow, exempt; got 'off'",
+        ),
+        (quota_row("", ""), "row 1: 'user' and 'client_id' must not both be empty; got \"\" and \"\""),
+        ({"user": 7, "client_id": "c"}, "row 1: 'user' must be text; got 7"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_row_that_can_not_be_a_quota_is_refused_with_the_reason(row: dict[str, Any], problem: str) -> None:
+    with pytest.raises(InvalidQuotas) as refused:
+        QuotaSnapshot.from_rows([row], version=3)
+    assert refused.value.problems == (problem,)
+    assert str(refused.value) == f"quotas v3: {problem}"
+
+
+def test_all_problems_are_reported_at_once() -> None:
+    rows = [
+        quota_row(producer_byte_rate=0, consumer_byte_rate=-1),
+        quota_row("a", "b"),
+        quota_row("", ""),
+        quota_row("a", "b", mode="x"),
+        quota_row("a", "b", producer_byte_rate=1),
+    ]
+    with pytest.raises(InvalidQuotas) as refused:
+        QuotaSnapshot.from_rows(rows, version=1)
+    assert [problem.split(":")[0] for problem in refused.value.problems] == [
+        "row 1 (user 'u', client-id '')",
+        "row 1 (user 'u', client-id '')",
+        "row 3",
+        "row 4 (user 'a', client-id 'b')",
+        "row 5",
+    ]
+    assert "got user 'a', client-id 'b' in row 2 too" in refused.value.problems[-1]
+
+
+def test_a_long_list_of_problems_is_cut_in_the_message_only() -> None:
+    with pytest.raises(InvalidQuotas, match=r"and 2 more$") as refused:
+        QuotaSnapshot.from_rows([quota_row(f"u{i}", producer_byte_rate=0) for i in range(12)], version=1)
+    assert len(refused.value.problems) == 12
+
+
+def test_missing_columns_and_nulls_are_no_bound_and_enforce() -> None:
+    (quota,) = QuotaSnapshot.from_rows([{"user": None, "client_id": "c", "mode": None, "owner": "x"}], 1).quotas
+    assert (quota.user, quota.client_id, quota.bounds, quota.mode) == ("", "c", (None, None, None), "enforce")
+
+
+def test_a_table_in_shadow_mode_enforces_nothing_and_still_exempts() -> None:
+    rows = [quota_row("a"), quota_row("b", mode="shadow"), quota_row("c", mode="exempt")]
+    snapshot = QuotaSnapshot.from_rows(rows, 1, mode="shadow")
+    assert [quota.mode for quota in snapshot.quotas] == ["shadow", "shadow", "exempt"]
+
+
+@pytest.mark.parametrize(
+    ("user", "client_id", "level"),
+    [
+        ("u", "c", 1),
+        ("u", "<default>", 2),
+        ("u", "", 3),
+        ("<default>", "c", 4),
+        ("<default>", "<default>", 5),
+        ("<default>", "", 6),
+        ("", "c", 7),
+        ("", "<default>", 8),
+    ],
+)
+def test_the_eight_levels(user: str, client_id: str, level: int) -> None:
+    assert level_of(user, client_id) == Level(level)
+
+
+def test_a_quota_names_at_least_one_part() -> None:
+    with pytest.raises(ValueError, match="must not both be empty"):
+        level_of("", "")
