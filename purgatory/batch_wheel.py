@@ -1,0 +1,260 @@
+"""A timing wheel that schedules, cancels and releases whole arrays of entries at once.
+
+It stands where Kafka keeps a hierarchy of linked lists (`SystemTimer`): pending entries are rows of a slab,
+buckets are lists of reference arrays, a schedule is one radix pass and an advance drains whole buckets. Differences
+to Kafka, all on purpose: entries of one millisecond come out in submission order, none comes out early, and an
+entry that is already due when scheduled comes out at the next advance even if the clock stands still.
+"""
+
+from operator import index
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from purgatory.errors import InvalidBatchError, InvalidTimeError
+from purgatory.levels import Levels
+from purgatory.radix import (
+    EXPIRATION,
+    HANDLE,
+    MAX_TIME_MS,
+    NO_REFERENCES,
+    Int64s,
+    References,
+    expiration_order,
+)
+from purgatory.slab import MAX_PENDING, Slab
+from purgatory.staging import Staging
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+__all__ = ["MAX_PENDING", "MAX_TIME_MS", "BatchTimingWheel"]
+
+_STAGED_MAX = 1 << 15
+_DEAD_SLACK = 1 << 16  # dead references that are never worth a compaction
+_TIME_RANGE = f"be whole milliseconds from 0 to {MAX_TIME_MS} (2^48 − 1)"
+
+
+class BatchTimingWheel:
+    """Pending expirations in whole milliseconds on a clock that only `advance` moves.
+
+    Times are integers in [0, MAX_TIME_MS]: milliseconds since the epoch fit as they are. Up to MAX_PENDING
+    entries may be pending at once. A handle names one scheduled entry: once the entry is cancelled or handed out
+    the handle is stale, and stale, repeated or made-up handles cancel nothing.
+
+    No lock, thread or clock: the caller serialises all calls and decides what time it is. Throughput comes with
+    batches; below about a dozen entries a call `schedule` and `cancel` are faster than the array calls.
+    """
+
+    def __init__(self, start_ms: int = 0) -> None:
+        """Make an empty wheel.
+
+        Args:
+            start_ms: where its clock stands.
+
+        Raises:
+            InvalidTimeError: start_ms is negative, beyond MAX_TIME_MS or not an integer.
+        """
+        self._clock_ms = _whole("start_ms", start_ms)
+        if not 0 <= self._clock_ms <= MAX_TIME_MS:
+            raise InvalidTimeError(name="start_ms", value=start_ms, reason=_TIME_RANGE)
+        self._slab = Slab()
+        self._levels = Levels()
+        self._staging = Staging()
+        self._overdue: list[References] = []
+        self._overdue_min_ms = MAX_TIME_MS
+        self._dead = 0
+        self._compactions = 0
+
+    def schedule_many(self, expiration_ms: "ArrayLike") -> Int64s:
+        """Schedule n entries; order of submission is order in the array.
+
+        Args:
+            expiration_ms: int64[n], absolute; those at or before the clock come out at the next advance.
+
+        Returns:
+            int64[n], one handle for each, not negative.
+
+        Raises:
+            InvalidTimeError: an element is negative or beyond MAX_TIME_MS. Nothing was scheduled.
+            InvalidBatchError: not a one-dimensional array of integers. Nothing was scheduled.
+            WheelFullError: more than MAX_PENDING would be pending. Nothing was scheduled.
+        """
+        given = _integers("expiration_ms", expiration_ms)
+        if not given.size:
+            return np.empty(0, dtype=np.int64)
+        min_ms, max_ms = int(given.min()), int(given.max())
+        if min_ms < 0 or max_ms > MAX_TIME_MS:
+            refused = given[(given < 0) | (given > MAX_TIME_MS)]
+            raise InvalidTimeError(name="expiration_ms", value=int(refused[0]), reason=_TIME_RANGE)
+        self._slab.reserve(given.size)
+        owned_ms = given.astype(np.int64)  # a copy: the caller may reuse its array
+        handles = self._slab.take_many(owned_ms.size)
+        self._staging.extend(owned_ms, handles, min_ms)
+        if self._staging.size >= _STAGED_MAX:
+            self._flush()
+        return handles.copy()
+
+    def schedule(self, expiration_ms: int) -> int:
+        """Schedule one entry; returns its handle. Same rules and errors as `schedule_many`."""
+        expiration_ms = _whole("expiration_ms", expiration_ms)
+        if not 0 <= expiration_ms <= MAX_TIME_MS:
+            raise InvalidTimeError(name="expiration_ms", value=expiration_ms, reason=_TIME_RANGE)
+        handle = self._slab.take()
+        self._staging.append(expiration_ms, handle)
+        if len(self._staging.tail_ms) >= _STAGED_MAX:
+            self._flush()
+        return handle
+
+    def cancel_many(self, handles: "ArrayLike") -> int:
+        """Cancel entries; returns how many were pending. Any int64 is accepted, repeated ones count once.
+
+        Raises:
+            InvalidBatchError: not a one-dimensional array of integers.
+        """
+        cancelled = self._slab.remove_many(_integers("handles", handles).astype(np.int64, copy=False))
+        self._dead += cancelled
+        self._compact_if_worth_while()
+        return cancelled
+
+    def cancel(self, handle: int) -> bool:
+        """Cancel one entry; True when it was pending."""
+        if not self._slab.remove(handle):
+            return False
+        self._dead += 1
+        self._compact_if_worth_while()
+        return True
+
+    def advance(self, now_ms: int) -> tuple[Int64s, Int64s]:
+        """Move the clock and hand out everything due at it: expiration ≤ clock.
+
+        Args:
+            now_ms: the new clock. A time before the clock leaves it where it is; what was scheduled overdue
+                in the meantime is still handed out.
+
+        Returns:
+            (handles, expiration_ms), int64[m] each, ordered by (expiration, submission). The handles are stale.
+
+        Raises:
+            InvalidTimeError: now_ms is beyond MAX_TIME_MS or not an integer. Nothing happened.
+        """
+        now_ms = _whole("now_ms", now_ms)
+        if now_ms > MAX_TIME_MS:
+            raise InvalidTimeError(name="now_ms", value=now_ms, reason=_TIME_RANGE)
+        due = self._overdue
+        in_order = not due
+        self._overdue = []
+        if now_ms > self._clock_ms:
+            drained = self._levels.drain(self._clock_ms, now_ms)
+            self._clock_ms = now_ms
+            due += drained.due
+            if drained.boundary:
+                self._settle(self._still_pending(drained.boundary))
+            in_order = in_order and drained.in_order
+        if self._staging.min_ms <= self._clock_ms:
+            self._flush()
+        # What the boundary bucket and the staging gave up follows the drained entries of its millisecond.
+        in_order = in_order and not self._overdue
+        due += self._overdue
+        self._overdue, self._overdue_min_ms = [], MAX_TIME_MS
+        references = self._still_pending(due)
+        order = None if in_order else expiration_order(references[:, EXPIRATION])
+        if order is not None:
+            references = references.take(order, axis=0)
+        handles = references[:, HANDLE].copy()
+        self._slab.release_many(handles)
+        return handles, references[:, EXPIRATION].copy()
+
+    def _still_pending(self, parts: list[References]) -> References:
+        """Join references in the given order and drop those to cancelled entries."""
+        references = np.concatenate(parts) if parts else NO_REFERENCES
+        if not self._dead:
+            return references
+        pending = self._slab.are_pending(references[:, HANDLE])
+        dropped = len(references) - int(np.count_nonzero(pending))
+        self._dead -= dropped
+        return references.compress(pending, axis=0) if dropped else references
+
+    def _flush(self) -> None:
+        references = self._staging.take_all()
+        if 2 * self._dead >= len(references):  # many may be cancelled: a look costs less than placing them
+            references = self._still_pending([references])
+        self._settle(references)
+
+    def _settle(self, references: References) -> None:
+        """Put references where they belong as seen from the clock: among the overdue, or into a bucket."""
+        if not len(references):
+            return
+        min_ms = int(references[:, EXPIRATION].min())
+        if min_ms <= self._clock_ms:
+            due = references[:, EXPIRATION] <= self._clock_ms
+            self._overdue.append(references.compress(due, axis=0))
+            self._overdue_min_ms = min(self._overdue_min_ms, min_ms)
+            references = references.compress(~due, axis=0)
+        self._levels.place(references, self._clock_ms)
+
+    def _compact_if_worth_while(self) -> None:
+        """Rebuild the buckets without the dead references once these outweigh the pending ones."""
+        if self._dead <= self._slab.live + _DEAD_SLACK:
+            return
+        parts = [*self._overdue, *self._levels.take_all(), self._staging.take_all()]
+        self._overdue, self._overdue_min_ms = [], MAX_TIME_MS
+        self._compactions += 1
+        self._settle(self._still_pending(parts))
+
+    def __len__(self) -> int:
+        return self._slab.live
+
+    @property
+    def clock_ms(self) -> int:
+        """The latest time `advance` was given, or the start."""
+        return self._clock_ms
+
+    @property
+    def next_expiration_ms(self) -> int | None:
+        """A lower bound of the next expiration, None when nothing is pending: how long a reaper may sleep.
+
+        At or before the clock means: advance now. A later bound may turn out to be the start of a coarse bucket
+        or a cancelled entry's time; the advance at that time then hands out nothing and moves the bound on.
+        """
+        if not self._slab.live:
+            return None
+        bound_ms = self._staging.min_ms
+        if self._overdue:
+            bound_ms = min(bound_ms, self._overdue_min_ms)
+        bucket_ms = self._levels.first_bucket_ms(self._clock_ms)
+        return int(bound_ms if bucket_ms is None else min(bound_ms, bucket_ms))
+
+    @property
+    def staged(self) -> int:
+        """References that no radix pass has put into a bucket yet, those to cancelled entries included."""
+        return self._staging.size
+
+    @property
+    def dead_references(self) -> int:
+        """References to cancelled entries that are still held."""
+        return self._dead
+
+    @property
+    def compactions(self) -> int:
+        """How often the buckets were rebuilt to drop dead references."""
+        return self._compactions
+
+    @property
+    def capacity(self) -> int:
+        """Number of slots: the length of a payload column indexed by `purgatory.slab.slots_of(handles)`."""
+        return self._slab.capacity
+
+
+def _whole(name: str, value: int) -> int:
+    try:
+        return index(value)
+    except TypeError:
+        raise InvalidTimeError(name=name, value=value, reason=_TIME_RANGE) from None
+
+
+def _integers(name: str, values: "ArrayLike") -> np.ndarray[tuple[int], np.dtype[np.integer]]:
+    array = np.asarray(values)
+    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+        raise InvalidBatchError(name, str(array.dtype), array.shape)
+    return array if array.size else array.astype(np.int64)

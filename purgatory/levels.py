@@ -1,0 +1,131 @@
+"""Six aligned levels of 256 buckets each: where references to pending entries wait for their time.
+
+An entry due at x waits, as seen from the clock, at the level of the highest base-256 digit in which x and the
+clock differ, in the bucket of x's digit there:
+
+    level 0   256 buckets of      1 ms        level 3   256 buckets of  4.66 h
+    level 1   256 buckets of    256 ms        level 4   256 buckets of 49.7 days
+    level 2   256 buckets of  65.536 s        level 5   256 buckets of 34.8 years
+
+Windows are aligned to multiples of their span, so at any time all entries of one millisecond are in the same
+bucket. That gives first in, first out inside a millisecond, which sliding windows (Kafka's wheel) do not.
+
+A bucket is a list of reference arrays in submission order. References to cancelled entries stay until drained or
+compacted away: the slab knows which are pending.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from purgatory.radix import BUCKETS_PER_LEVEL, DIGIT_BITS, EXPIRATION, LEVELS, References, Uint16s, bucket_keys
+
+_PART_MAX = 40_000  # entries a pass; larger temporaries are mapped and page-faulted anew each time
+_CHUNKS_MAX = 128
+_FIRST_COPIED_KEY = 2 * BUCKETS_PER_LEVEL
+
+
+@dataclass(slots=True)
+class Drained:
+    """What a move of the clock takes out of the levels.
+
+    Attributes:
+        due: reference arrays whose entries are all due, by ascending bucket.
+        in_order: the concatenation of `due` is ordered by expiration (it came from level 0 only).
+        boundary: reference arrays of the one bucket that holds the new clock: partly due.
+    """
+
+    due: list[References] = field(default_factory=list)
+    in_order: bool = True
+    boundary: list[References] = field(default_factory=list)
+
+
+class Levels:
+    """Buckets and one occupancy bit for each of them. Knows no clock: the caller passes it."""
+
+    def __init__(self) -> None:
+        self._buckets: list[list[References]] = [[] for _ in range(LEVELS * BUCKETS_PER_LEVEL)]
+        self._occupied = [0] * LEVELS
+
+    def place(self, references: References, clock_ms: int) -> None:
+        """Put references into their buckets, behind those already there: one radix pass.
+
+        Args:
+            references: int64[n, 2] in submission order, each expiration in (clock_ms, MAX_TIME_MS].
+            clock_ms: the wheel's clock.
+        """
+        n = len(references)
+        parts = -(-n // _PART_MAX)
+        for part in range(parts):
+            here = references[part * n // parts : (part + 1) * n // parts]
+            self._place_part(bucket_keys(here[:, EXPIRATION], clock_ms), here)
+
+    def _place_part(self, keys: Uint16s, references: References) -> None:
+        by_bucket = references.take(np.argsort(keys, kind="stable"), axis=0)
+        counts = np.bincount(keys)
+        filled = np.flatnonzero(counts)
+        start = 0
+        for key, end in zip(filled.tolist(), np.cumsum(counts[filled]).tolist(), strict=True):
+            chunk = by_bucket[start:end]
+            start = end
+            if key >= _FIRST_COPIED_KEY:
+                chunk = chunk.copy()  # a view would keep the whole batch in memory for longer than 65 s
+            bucket = self._buckets[key]
+            if not bucket:
+                self._occupied[key >> DIGIT_BITS] |= 1 << (key & (BUCKETS_PER_LEVEL - 1))
+            elif len(bucket) == _CHUNKS_MAX:  # tiny batches: an array object weighs more than a few handles
+                bucket[:] = [np.concatenate(bucket)]
+            bucket.append(chunk)
+
+    def drain(self, from_ms: int, to_ms: int) -> Drained:
+        """Take out every bucket that the clock passes on its way, and the one it stops in.
+
+        With h the highest digit that changes: levels below h are due whole, on level h the buckets before the
+        new digit are due whole, and the bucket at the new digit is the boundary (on level 0 it is due as well).
+        Higher levels are not touched. At most 256 · h steps, however far the clock jumps.
+
+        Args:
+            from_ms: the clock the entries were placed against.
+            to_ms: the new clock, later than from_ms.
+        """
+        drained = Drained()
+        top = ((from_ms ^ to_ms).bit_length() - 1) // DIGIT_BITS
+        digit = (to_ms >> (top * DIGIT_BITS)) & (BUCKETS_PER_LEVEL - 1)
+        for level in range(top):
+            self._take(level, self._occupied[level], drained.due)
+            drained.in_order = drained.in_order and (level == 0 or not self._occupied[level])
+            self._occupied[level] = 0
+        passed = self._occupied[top] & ((1 << digit) - 1)
+        self._take(top, passed, drained.due)
+        stop = self._occupied[top] & (1 << digit)
+        self._take(top, stop, drained.boundary if top else drained.due)
+        drained.in_order = drained.in_order and (top == 0 or not passed)
+        self._occupied[top] &= ~(passed | stop)
+        return drained
+
+    def _take(self, level: int, mask: int, into: list[References]) -> None:
+        base = level * BUCKETS_PER_LEVEL - 1
+        while mask:
+            lowest = mask & -mask
+            mask ^= lowest
+            key = base + lowest.bit_length()
+            into += self._buckets[key]
+            self._buckets[key] = []
+
+    def first_bucket_ms(self, clock_ms: int) -> int | None:
+        """Start of the first occupied bucket, later than the clock; None when all are empty."""
+        for level, occupied in enumerate(self._occupied):
+            if occupied:
+                shift = level * DIGIT_BITS
+                digit = (occupied & -occupied).bit_length() - 1
+                window_start_ms = clock_ms >> (shift + DIGIT_BITS) << (shift + DIGIT_BITS)
+                return window_start_ms | digit << shift
+        return None
+
+    def take_all(self) -> list[References]:
+        """Empty every bucket; within one millisecond the order of submission is kept."""
+        references: list[References] = []
+        for level, occupied in enumerate(self._occupied):
+            self._take(level, occupied, references)
+            self._occupied[level] = 0
+        return references

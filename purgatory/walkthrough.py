@@ -1,0 +1,126 @@
+"""The timing wheel poll by poll, for reading along.
+
+    python -m purgatory.walkthrough 9 88 222 520 521 522 [--tick 1] [--wheel-size 10]
+
+`L2·8@80` is bucket 8 of level 2, whose time begins at 80.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from purgatory.timer_task_list import TaskCounter, TimerTask, TimerTaskEntry
+from purgatory.timing_wheel import BucketQueue, TimingWheel
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one poll of the bucket queue did.
+
+    Attributes:
+        polled_ms: expiration of the polled bucket.
+        clocks_ms: clock of every level afterwards, finest first.
+        fired_ms: expirations of the tasks that ran.
+        moved: expiration, bucket before, bucket after.
+        queue_ms: expirations of the buckets still queued.
+    """
+
+    polled_ms: int
+    clocks_ms: list[int]
+    fired_ms: list[int]
+    moved: list[tuple[int, str, str]]
+    queue_ms: list[int]
+
+
+class Walkthrough:
+    """Tasks in a wheel that starts at 0, moved by hand.
+
+    Attributes:
+        wheel: the finest level.
+        queue: the buckets of all levels that wait for their time.
+        refused_ms: expirations that were due when added.
+    """
+
+    def __init__(self, tick_ms: int, wheel_size: int) -> None:
+        self.counter = TaskCounter()
+        self.queue = BucketQueue()
+        self.wheel = TimingWheel(tick_ms, wheel_size, 0, self.counter, self.queue)
+        self.refused_ms: list[int] = []
+
+    def add(self, expiration_ms: int) -> str:
+        """Add a task; returns where it waits, "due" when nowhere."""
+        entry = TimerTaskEntry(TimerTask(expiration_ms), expiration_ms)
+        if not self.wheel.add(entry):
+            self.refused_ms.append(expiration_ms)
+            return "due"
+        return self.place_of(entry)
+
+    def place_of(self, entry: TimerTaskEntry) -> str:
+        """Level, bucket and the beginning of the bucket's time."""
+        for wheel in self.wheel.levels:
+            for number, bucket in enumerate(wheel.buckets):
+                if bucket is entry.bucket:
+                    return f"L{wheel.level}·{number}@{bucket.expiration_ms}"
+        return "due"
+
+    def poll(self) -> Step | None:
+        """Poll the next bucket as if its time had come; None when no bucket waits."""
+        polled_ms = self.queue.first_expiration_ms
+        bucket = None if polled_ms is None else self.queue.poll(polled_ms)
+        if polled_ms is None or bucket is None:
+            return None
+        places = {entry: self.place_of(entry) for entry in bucket}
+        fired_ms: list[int] = []
+        moved: list[tuple[int, str, str]] = []
+
+        def add_again(entry: TimerTaskEntry) -> None:
+            if self.wheel.add(entry):
+                moved.append((entry.expiration_ms, places[entry], self.place_of(entry)))
+            elif not entry.is_cancelled:
+                fired_ms.append(entry.expiration_ms)
+
+        self.wheel.advance_clock(polled_ms)
+        bucket.flush(add_again)
+        clocks_ms = [wheel.clock_ms for wheel in self.wheel.levels]
+        return Step(polled_ms, clocks_ms, fired_ms, moved, self.queue.expirations_ms)
+
+
+def lines(expirations_ms: Sequence[int], tick_ms: int, wheel_size: int) -> list[str]:
+    """The whole story as text, one line an event."""
+    walk = Walkthrough(tick_ms, wheel_size)
+    told = [f"tick {tick_ms} ms, {wheel_size} buckets a level, clock 0", ""]
+    told += [f"add {expiration_ms:>6}   {walk.add(expiration_ms)}" for expiration_ms in expirations_ms]
+    for wheel in walk.wheel.levels:
+        told.append(f"level {wheel.level}: {wheel_size} buckets of {wheel.tick_ms} ms, {wheel.interval_ms} ms in all")
+    told += [f"queue        {_listed(walk.queue.expirations_ms)}", ""]
+    told.append(f"{'poll':>8}   {'clocks':<24} {'fired':<12} {'queue after':<24} moved")
+    while (step := walk.poll()) is not None:
+        moved = "; ".join(f"{expiration_ms}: {before} -> {after}" for expiration_ms, before, after in step.moved)
+        row = (
+            f"{step.polled_ms:>8}   {_listed(step.clocks_ms):<24} {_listed(step.fired_ms):<12}"
+            f" {_listed(step.queue_ms):<24} {moved}"
+        )
+        told.append(row.rstrip())
+    return told
+
+
+def _listed(values: Sequence[int]) -> str:
+    return ", ".join(map(str, values)) or "-"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the walk-through of the given expirations."""
+    parser = argparse.ArgumentParser(
+        prog="python -m purgatory.walkthrough", description="A timing wheel, poll by poll."
+    )
+    parser.add_argument("expirations_ms", type=int, nargs="+", metavar="EXPIRATION_MS")
+    parser.add_argument("--tick", type=int, default=1, metavar="MS")
+    parser.add_argument("--wheel-size", type=int, default=10, metavar="BUCKETS")
+    asked = parser.parse_args(arguments)
+    sys.stdout.write("\n".join(lines(asked.expirations_ms, asked.tick, asked.wheel_size)) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

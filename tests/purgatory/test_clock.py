@@ -1,0 +1,31 @@
+"""The contract of the clock port, for the system's clock and for the one tests move by hand."""
+
+import pytest
+
+from purgatory.clock import Clock, SystemClock
+from tests.fakes.monotonic_clock import ManualMonotonicClock
+
+
+@pytest.mark.parametrize(
+    "clock", [SystemClock(), ManualMonotonicClock(), ManualMonotonicClock(7)], ids=("system", "manual", "manual from 7")
+)
+def test_a_clock_tells_whole_milliseconds_that_never_go_back(clock: Clock) -> None:
+    readings = [clock.monotonic_ms() for _ in range(1000)]
+    assert all(type(reading) is int and reading >= 0 for reading in readings)
+    assert readings == sorted(readings)
+
+
+def test_the_system_clock_counts_milliseconds() -> None:
+    clock = SystemClock()
+    started_ms = clock.monotonic_ms()
+    reads = 0
+    while clock.monotonic_ms() < started_ms + 20:
+        reads += 1
+    assert reads > 20  # nanoseconds would be through in a handful, seconds would take 20 s
+
+
+def test_the_manual_clock_moves_by_hand_only() -> None:
+    clock = ManualMonotonicClock(5)
+    assert clock.monotonic_ms() == clock.monotonic_ms() == 5
+    clock.advance(3)
+    assert clock.monotonic_ms() == 8

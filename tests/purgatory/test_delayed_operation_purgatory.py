@@ -1,0 +1,252 @@
+"""Kafka's DelayedOperationTest (3.4), and where we promise more."""
+
+import random
+import threading
+import time
+
+import pytest
+
+from purgatory.clock import SystemClock
+from purgatory.delayed_operation import DelayedOperation
+from purgatory.delayed_operation_purgatory import DelayedOperationPurgatory
+from purgatory.errors import MissingWatchKeyError
+from purgatory.reaper import Reaper
+from purgatory.timer import SystemTimer
+from purgatory.timer_task_list import TimerTask
+from tests.fakes.monotonic_clock import ManualMonotonicClock
+
+
+class Operation(DelayedOperation):
+    """Completes when told that it can."""
+
+    def __init__(self, delay_ms: int = 100_000) -> None:
+        super().__init__(delay_ms)
+        self.completable = False
+        self.expired = False
+        self.completions = 0
+
+    def try_complete(self) -> bool:
+        return self.completable and self.force_complete()
+
+    def on_complete(self) -> None:
+        self.completions += 1
+
+    def on_expiration(self) -> None:
+        self.expired = True
+
+
+class Setting:
+    """A purgatory on a clock moved by hand."""
+
+    def __init__(self, purge_interval: int = 1000) -> None:
+        self.clock = ManualMonotonicClock()
+        timer = SystemTimer(self.clock)
+        self.purgatory: DelayedOperationPurgatory[Operation] = DelayedOperationPurgatory(timer, purge_interval)
+
+    def pass_time(self, by_ms: int) -> None:
+        self.clock.advance(by_ms)
+        self.purgatory.advance_clock(0)
+
+    @property
+    def gauges(self) -> tuple[int, int]:
+        return self.purgatory.num_delayed, self.purgatory.watched
+
+
+def test_satisfaction_by_event() -> None:
+    purgatory = Setting().purgatory
+    first, second = Operation(), Operation()
+    assert purgatory.check_and_complete("test1") == 0
+    assert not purgatory.try_complete_else_watch(first, ["test1"])
+    assert purgatory.check_and_complete("test1") == 0
+    assert not purgatory.try_complete_else_watch(second, ["test2"])
+    assert purgatory.check_and_complete("test2") == 0
+    first.completable = True
+    assert [purgatory.check_and_complete("test1") for _ in range(2)] == [1, 0]
+    second.completable = True
+    assert [purgatory.check_and_complete("test2") for _ in range(2)] == [1, 0]
+    assert (first.completions, second.completions) == (1, 1)
+
+
+def test_an_operation_that_can_complete_at_once_is_not_watched() -> None:
+    setting = Setting()
+    operation = Operation()
+    operation.completable = True
+    assert setting.purgatory.try_complete_else_watch(operation, ["test1"])
+    assert setting.gauges == (0, 0)
+
+
+def test_expiry_of_one_leaves_the_other() -> None:
+    setting = Setting()
+    first, second = Operation(20), Operation(200_000)
+    setting.purgatory.try_complete_else_watch(first, ["test1"])
+    setting.purgatory.try_complete_else_watch(second, ["test2"])
+    setting.pass_time(19)
+    assert not first.is_completed
+    setting.pass_time(1)
+    assert (first.expired, first.completions, second.is_completed) == (True, 1, False)
+
+
+def test_purge_vector() -> None:
+    setting = Setting()
+    purgatory = setting.purgatory
+    one, two, three = Operation(), Operation(), Operation()
+    purgatory.try_complete_else_watch(one, ["test1"])
+    purgatory.try_complete_else_watch(two, ["test1", "test2"])
+    purgatory.try_complete_else_watch(three, ["test1", "test2", "test3"])
+    assert setting.gauges == (3, 6)
+    two.force_complete()
+    assert purgatory.num_delayed == 2
+    three.force_complete()
+    assert purgatory.num_delayed == 1
+    watched = []
+    for key in ("test1", "test2", "test3"):
+        assert purgatory.check_and_complete(key) == 0
+        watched.append(purgatory.watched)
+    assert watched == [4, 2, 1]
+    assert purgatory.watched_keys == 1
+
+
+@pytest.mark.parametrize(("completed", "watched_after"), [(5, 6 * 2), (6, 0)], ids=["at the interval", "above it"])
+def test_more_completed_operations_than_the_interval_are_purged(completed: int, watched_after: int) -> None:
+    setting = Setting(purge_interval=5)
+    operations = [Operation() for _ in range(6)]
+    for operation in operations:
+        setting.purgatory.try_complete_else_watch(operation, ["key", "other"])
+    for operation in operations[:completed]:
+        operation.force_complete()
+    setting.purgatory.advance_clock(0)
+    assert setting.purgatory.watched == watched_after
+
+
+def test_a_purge_keeps_what_is_pending() -> None:
+    setting = Setting(purge_interval=0)
+    done, pending = Operation(), Operation()
+    setting.purgatory.try_complete_else_watch(done, ["key"])
+    setting.purgatory.try_complete_else_watch(pending, ["key"])
+    done.force_complete()
+    setting.purgatory.advance_clock(0)
+    assert setting.gauges == (1, 1)
+    pending.completable = True
+    assert setting.purgatory.check_and_complete("key") == 1
+
+
+def test_cancel_for_key_returns_and_forgets_the_operations_of_one_key() -> None:
+    setting = Setting()
+    first, second, third = Operation(), Operation(), Operation()
+    for operation, key in ((first, "key"), (second, "key"), (third, "key2")):
+        setting.purgatory.try_complete_else_watch(operation, [key])
+    assert setting.purgatory.cancel_for_key("key") == [first, second]
+    assert setting.gauges == (1, 1)
+    assert setting.purgatory.cancel_for_key("unknown") == []
+    assert not first.is_completed
+
+
+def test_cancel_for_key_leaves_nothing_on_other_keys_where_kafka_leaks() -> None:
+    setting = Setting()
+    operation = Operation(10)
+    setting.purgatory.try_complete_else_watch(operation, ["key", "other"])
+    setting.purgatory.cancel_for_key("key")
+    assert setting.gauges == (0, 0)
+    operation.completable = True
+    assert setting.purgatory.check_and_complete("other") == 0
+    setting.pass_time(10)
+    assert operation.completions == 0
+
+
+def test_repeated_keys_are_watched_once() -> None:
+    setting = Setting()
+    setting.purgatory.try_complete_else_watch(Operation(), ["key", "key"])
+    assert setting.purgatory.watched == 1
+
+
+def test_an_operation_without_a_key_is_refused() -> None:
+    with pytest.raises(MissingWatchKeyError):
+        Setting().purgatory.try_complete_else_watch(Operation(), [])
+
+
+def test_an_event_between_watching_and_the_timer_leaves_no_timer_behind() -> None:
+    setting = Setting()
+
+    class CompletedElsewhere(Operation):
+        looks = 0
+
+        def try_complete(self) -> bool:
+            self.looks += 1
+            if self.looks == 2:  # another thread completes it just now, this look does not
+                self.force_complete()
+            return False
+
+    operation = CompletedElsewhere()
+    assert not setting.purgatory.try_complete_else_watch(operation, ["key"])
+    assert operation.completions == 1
+    assert setting.purgatory.num_delayed == 0
+
+
+def test_completion_while_the_timer_is_started_leaves_no_timer_behind() -> None:
+    class CompletingTimer(SystemTimer):
+        def add(self, task: TimerTask) -> None:
+            if isinstance(task, Operation):
+                task.force_complete()  # another thread's event, just before the timer gets the operation
+            super().add(task)
+
+    purgatory: DelayedOperationPurgatory[Operation] = DelayedOperationPurgatory(CompletingTimer(ManualMonotonicClock()))
+    assert not purgatory.try_complete_else_watch(Operation(), ["key"])
+    assert purgatory.num_delayed == 0
+
+
+def test_a_failing_expiry_is_raised_after_the_others_and_the_purge() -> None:
+    setting = Setting(purge_interval=0)
+
+    class Failing(Operation):
+        def on_expiration(self) -> None:
+            msg = "broken expiry"
+            raise RuntimeError(msg)
+
+    fine = Operation(5)
+    setting.purgatory.try_complete_else_watch(Failing(5), ["key"])
+    setting.purgatory.try_complete_else_watch(fine, ["key"])
+    with pytest.raises(ExceptionGroup):
+        setting.pass_time(5)
+    assert fine.expired
+    assert setting.gauges == (0, 0)
+
+
+def test_all_of_a_hundred_operations_end_completed_under_twenty_threads() -> None:
+    # Each turns completable at its 20th attempt; a thread that lost a race must not leave one behind.
+    purgatory: DelayedOperationPurgatory[Operation] = DelayedOperationPurgatory(SystemTimer(SystemClock()))
+    operations = [Operation(60_000) for _ in range(100)]
+    attempts = [0] * 100
+    counting = threading.Lock()
+    for number, operation in enumerate(operations):
+        purgatory.try_complete_else_watch(operation, [number])
+    order = [number for number in range(100) for _ in range(20)]
+    random.Random(8).shuffle(order)
+
+    def work(numbers: list[int]) -> None:
+        for number in numbers:
+            time.sleep(0.0005)
+            with counting:
+                attempts[number] += 1
+                operations[number].completable = attempts[number] == 20 or operations[number].completable
+            purgatory.check_and_complete(number)
+
+    workers = [threading.Thread(target=work, args=(order[first::20],)) for first in range(20)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert [operation.completions for operation in operations] == [1] * 100
+    assert (purgatory.num_delayed, purgatory.watched) == (0, 0)
+
+
+def test_a_reaper_expires_what_waits() -> None:
+    purgatory: DelayedOperationPurgatory[Operation] = DelayedOperationPurgatory(SystemTimer(SystemClock()))
+    expired = threading.Event()
+
+    class Signalling(Operation):
+        def on_expiration(self) -> None:
+            expired.set()
+
+    with Reaper(purgatory, "ExpirationReaper", on_error=lambda failure: None):
+        purgatory.try_complete_else_watch(Signalling(10), ["key"])
+        assert expired.wait(10)

@@ -1,0 +1,151 @@
+"""KIP-72's pool: vectors M1 to M8, and where we promise more."""
+
+import pytest
+
+from purgatory.errors import InvalidSizeError, NotAllocatedError
+from purgatory.memory_pool import Allocation, MemoryPool
+from tests.fakes.monotonic_clock import ManualMonotonicClock
+
+
+def pool(size: int, largest: int, *, strict: bool = False, clock: ManualMonotonicClock | None = None) -> MemoryPool:
+    return MemoryPool(size, largest, clock or ManualMonotonicClock(), strict=strict, depleted_window_ms=1000)
+
+
+def taken(memory: MemoryPool, size_bytes: int) -> Allocation:
+    allocation = memory.try_allocate(size_bytes)
+    assert allocation is not None
+    return allocation
+
+
+@pytest.mark.parametrize(
+    ("size", "largest", "name"),
+    [
+        (0, 1, "size_bytes"),
+        (-1, 1, "size_bytes"),
+        (100, 0, "max_allocation_bytes"),
+        (100, -1, "max_allocation_bytes"),
+        (100, 101, "max_allocation_bytes"),
+    ],
+)
+def test_m1_impossible_pools_are_refused(size: int, largest: int, name: str) -> None:
+    with pytest.raises(InvalidSizeError, match=f"^'{name}' must be"):
+        pool(size, largest)
+
+
+@pytest.mark.parametrize("size_bytes", [11, 0, -1])
+def test_m2_impossible_allocations_are_refused(size_bytes: int) -> None:
+    memory = pool(1000, 10)
+    with pytest.raises(InvalidSizeError, match=f"'size_bytes' must be from 1 to 10 bytes; got {size_bytes}"):
+        memory.try_allocate(size_bytes)
+    assert memory.available_bytes == 1000
+
+
+def test_m3_a_non_strict_pool_is_overdrawn_once() -> None:
+    memory = pool(21, 10)
+    available = []
+    for _ in range(3):
+        taken(memory, 10)
+        available.append((memory.available_bytes, memory.is_out_of_memory))
+    assert available == [(11, False), (1, False), (-9, True)]
+    assert memory.try_allocate(10) is None
+    assert (memory.available_bytes, memory.used_bytes) == (-9, 30)
+
+
+def test_m4_one_release_lets_one_more_in() -> None:
+    memory = pool(21, 10)
+    first, *_ = (taken(memory, 10) for _ in range(3))
+    memory.release(first)
+    assert (memory.available_bytes, memory.is_out_of_memory) == (1, False)
+    taken(memory, 10)
+    assert memory.try_allocate(1) is None
+
+
+def test_m5_a_strict_pool_refuses_although_it_is_not_out() -> None:
+    memory = pool(21, 10, strict=True)
+    taken(memory, 10)
+    taken(memory, 10)
+    assert memory.try_allocate(10) is None
+    assert not memory.is_out_of_memory
+    taken(memory, 1)
+    assert (memory.available_bytes, memory.is_out_of_memory) == (0, True)
+
+
+def test_m6_outstanding_bytes_stay_at_size_plus_largest_minus_one() -> None:
+    memory = pool(100, 100)
+    taken(memory, 99)
+    taken(memory, 100)
+    assert (memory.available_bytes, memory.used_bytes) == (-99, 199)
+    assert memory.try_allocate(1) is None
+
+
+def test_m7_a_double_release_is_refused_where_kafka_inflates_the_pool() -> None:
+    memory = pool(100, 100)
+    allocation = taken(memory, 10)
+    memory.release(allocation)
+    with pytest.raises(NotAllocatedError):
+        memory.release(allocation)
+    assert memory.available_bytes == 100
+
+
+def test_m8_a_foreign_release_is_refused() -> None:
+    memory, other = pool(1000, 10), pool(1000, 10)
+    taken(memory, 10)
+    for foreign in (taken(other, 10), Allocation(10)):
+        with pytest.raises(NotAllocatedError):
+            memory.release(foreign)
+    assert memory.available_bytes == 990
+
+
+@pytest.mark.parametrize(("used", "low"), [(89, False), (90, False), (91, True)])
+def test_memory_is_low_below_a_tenth(used: int, low: bool) -> None:
+    memory = pool(100, 100)
+    taken(memory, used)
+    assert memory.is_low_on_memory is low
+
+
+def test_a_dry_spell_begins_with_the_refusal_and_ends_with_the_release() -> None:
+    clock = ManualMonotonicClock()
+    memory = pool(10, 10, clock=clock)
+    allocation = taken(memory, 10)
+    clock.advance(100)  # empty, but nobody was refused
+    assert memory.depleted_total_ms == 0
+    memory.try_allocate(1)
+    clock.advance(200)
+    assert memory.depleted_total_ms == 200  # counts while it lasts
+    memory.try_allocate(1)
+    clock.advance(50)
+    memory.release(allocation)
+    clock.advance(150)
+    assert memory.depleted_total_ms == 250
+    assert memory.depleted_percent == 50.0  # 250 of 500 ms
+
+
+def test_a_dry_spell_ends_with_a_smaller_allocation_too() -> None:
+    clock = ManualMonotonicClock()
+    memory = pool(10, 10, strict=True, clock=clock)
+    taken(memory, 5)
+    memory.try_allocate(6)
+    clock.advance(30)
+    taken(memory, 5)
+    clock.advance(30)
+    assert memory.depleted_total_ms == 30
+
+
+def test_the_depleted_percent_looks_back_over_its_window_only() -> None:
+    clock = ManualMonotonicClock()
+    memory = pool(10, 10, clock=clock)
+    for _ in range(3):
+        allocation = taken(memory, 10)
+        memory.try_allocate(1)
+        clock.advance(600)
+        memory.release(allocation)
+        clock.advance(400)
+    assert memory.depleted_percent == 60.0
+    clock.advance(400)  # the last spell was from 2000 to 2600, the window begins at 2400
+    assert memory.depleted_percent == 20.0
+    clock.advance(300)
+    assert memory.depleted_percent == 0.0
+    taken(memory, 10)
+    memory.try_allocate(1)
+    clock.advance(250)
+    assert memory.depleted_percent == 25.0

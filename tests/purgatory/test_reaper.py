@@ -1,0 +1,55 @@
+"""The one thread."""
+
+import threading
+
+from purgatory.clock import SystemClock
+from purgatory.reaper import Reaper
+from purgatory.timer import SystemTimer
+from purgatory.timer_task_list import TimerTask
+
+
+class Signal(TimerTask):
+    def __init__(self, delay_ms: int, *, fails: bool = False) -> None:
+        super().__init__(delay_ms)
+        self.ran = threading.Event()
+        self.fails = fails
+
+    def run(self) -> None:
+        self.ran.set()
+        if self.fails:
+            msg = "broken task"
+            raise RuntimeError(msg)
+
+
+def test_tasks_run_without_anybody_advancing() -> None:
+    timer = SystemTimer(SystemClock())
+    tasks = [Signal(delay_ms) for delay_ms in (10, 20, 30)]
+    with Reaper(timer, "reaper", on_error=lambda failure: None):
+        for task in tasks:
+            timer.add(task)
+        assert all(task.ran.wait(10) for task in tasks)
+
+
+def test_closing_stops_the_thread_at_once_and_can_be_repeated() -> None:
+    timer = SystemTimer(SystemClock())
+    far = Signal(600_000)
+    timer.add(far)
+    reaper = Reaper(timer, "reaper", on_error=lambda failure: None)
+    reaper.start()
+    assert reaper.is_running
+    reaper.close()
+    reaper.close()
+    assert not reaper.is_running
+    assert not far.ran.is_set()
+
+
+def test_a_failing_task_is_told_and_the_reaper_goes_on() -> None:
+    told: list[Exception] = []
+    timer = SystemTimer(SystemClock())
+    broken, fine = Signal(1, fails=True), Signal(30)
+    with Reaper(timer, "reaper", on_error=told.append):
+        timer.add(broken)
+        timer.add(fine)
+        assert fine.ran.wait(10)
+    assert len(told) == 1
+    assert isinstance(told[0], ExceptionGroup)

@@ -1,0 +1,184 @@
+"""The timer: Kafka's TimerTest (3.2), V9 to V13, and where we promise more."""
+
+import random
+import threading
+
+import pytest
+
+from purgatory.clock import SystemClock
+from purgatory.timer import SystemTimer
+from purgatory.timer_task_list import TimerTask
+from tests.fakes.monotonic_clock import ManualMonotonicClock
+
+
+class Noted(TimerTask):
+    """Writes its name down when it runs."""
+
+    def __init__(self, delay_ms: int, name: object, ran: list[object]) -> None:
+        super().__init__(delay_ms)
+        self.name = name
+        self.ran = ran
+
+    def run(self) -> None:
+        self.ran.append(self.name)
+
+
+class Failing(TimerTask):
+    def run(self) -> None:
+        msg = "broken task"
+        raise RuntimeError(msg)
+
+
+def test_already_expired_tasks_run_at_the_next_advance() -> None:
+    ran: list[object] = []
+    timer = SystemTimer(ManualMonotonicClock(100), wheel_size=3)
+    for delay_ms in (-5, -4, -3, -2, -1):
+        timer.add(Noted(delay_ms, delay_ms, ran))
+    assert (ran, timer.size()) == ([], 5)
+    assert timer.advance_clock(0)
+    assert ran == [-5, -4, -3, -2, -1]
+    assert timer.size() == 0
+
+
+def test_585_tasks_run_in_exact_time_order() -> None:
+    delays_ms = [*range(5), *range(10, 100), *range(10, 100), *range(100, 500)]
+    random.Random(3).shuffle(delays_ms)
+    ran: list[object] = []
+    clock = ManualMonotonicClock(7)
+    timer = SystemTimer(clock, wheel_size=3)
+    for delay_ms in delays_ms:
+        timer.add(Noted(delay_ms, delay_ms, ran))
+    for _ in range(500):
+        while timer.advance_clock(0):
+            pass
+        clock.advance(1)
+    assert len(ran) == 585
+    assert ran == sorted(delays_ms)
+
+
+def test_v9_entries_of_one_millisecond_run_first_in_first_out() -> None:
+    #   A (25) on level 2, B (25) on level 1: the bare wheel runs B first, the timer A.
+    ran: list[object] = []
+    clock = ManualMonotonicClock()
+    timer = SystemTimer(clock)
+    timer.add(Noted(25, "A", ran))
+    timer.add(Noted(10, "at ten", ran))
+    clock.advance(10)
+    timer.advance_clock(0)
+    timer.add(Noted(15, "B", ran))
+    clock.advance(10)
+    timer.advance_clock(0)
+    clock.advance(5)
+    timer.advance_clock(0)
+    assert ran == ["at ten", "A", "B"]
+
+
+def test_v10_adding_a_waiting_task_again_moves_it() -> None:
+    ran: list[object] = []
+    clock = ManualMonotonicClock()
+    timer = SystemTimer(clock)
+    task = Noted(25, "T", ran)
+    timer.add(task)
+    task.delay_ms = 40
+    timer.add(task)
+    assert timer.size() == 1
+    clock.advance(39)
+    timer.advance_clock(0)
+    assert ran == []
+    clock.advance(1)
+    timer.advance_clock(0)
+    assert ran == ["T"]
+
+
+def test_v11_a_cancelled_task_can_be_added_again() -> None:
+    ran: list[object] = []
+    clock = ManualMonotonicClock()
+    timer = SystemTimer(clock)
+    task = Noted(25, "T", ran)
+    timer.add(task)
+    task.cancel()
+    assert task.is_cancelled
+    timer.add(task)
+    clock.advance(25)
+    timer.advance_clock(0)
+    assert ran == ["T"]
+    assert not task.is_cancelled
+
+
+def test_v12_cancelling_twice_counts_once() -> None:
+    timer = SystemTimer(ManualMonotonicClock())
+    tasks = [Noted(25, number, []) for number in range(2)]
+    for task in tasks:
+        timer.add(task)
+    tasks[0].cancel()
+    tasks[0].cancel()
+    assert timer.size() == 1
+
+
+def test_v13_a_bucket_of_cancelled_tasks_is_polled_and_runs_nothing() -> None:
+    ran: list[object] = []
+    clock = ManualMonotonicClock()
+    timer = SystemTimer(clock)
+    task = Noted(5, "T", ran)
+    timer.add(task)
+    task.cancel()
+    clock.advance(5)
+    assert timer.advance_clock(0)
+    assert not timer.advance_clock(0)
+    assert ran == []
+
+
+@pytest.mark.parametrize(("delay_ms", "runs_at_ms"), [(4, 5), (5, 5), (6, 10), (99, 100), (100, 100)])
+def test_a_coarse_tick_is_never_early(delay_ms: int, runs_at_ms: int) -> None:
+    ran: list[object] = []
+    clock = ManualMonotonicClock()
+    timer = SystemTimer(clock, tick_ms=5, wheel_size=4)
+    timer.add(Noted(delay_ms, "T", ran))
+    while not ran:
+        clock.advance(1)
+        timer.advance_clock(0)
+    assert clock.now_ms == runs_at_ms
+
+
+def test_a_failing_task_does_not_stop_the_others() -> None:
+    ran: list[object] = []
+    clock = ManualMonotonicClock()
+    timer = SystemTimer(clock)
+    timer.add(Failing(1))
+    timer.add(Noted(1, "after it", ran))
+    clock.advance(1)
+    with pytest.raises(ExceptionGroup, match="1 of 2 due tasks failed"):
+        timer.advance_clock(0)
+    assert ran == ["after it"]
+
+
+def test_a_task_that_cancels_another_due_one_stops_it() -> None:
+    ran: list[object] = []
+    clock = ManualMonotonicClock()
+    timer = SystemTimer(clock)
+    second = Noted(1, "second", ran)
+
+    class Cancelling(TimerTask):
+        def run(self) -> None:
+            second.cancel()
+
+    timer.add(Cancelling(1))
+    timer.add(second)
+    clock.advance(1)
+    timer.advance_clock(0)
+    assert ran == []
+
+
+def test_waiting_ends_when_a_sooner_task_is_added() -> None:
+    ran: list[object] = []
+    timer = SystemTimer(SystemClock())
+    timer.add(Noted(60_000, "late", ran))
+    waiting = threading.Thread(target=timer.advance_clock, args=(30_000,), daemon=True)
+    waiting.start()
+    timer.add(Noted(5, "soon", ran))
+    waiting.join(10)
+    assert ran == ["soon"]
+
+
+def test_waiting_without_anything_due_gives_up() -> None:
+    assert not SystemTimer(SystemClock()).advance_clock(5)
