@@ -1,0 +1,1 @@
+"""The shell: everything that touches Spark, Delta, Kafka, files, clocks or threads."""

@@ -1,0 +1,43 @@
+"""A thread that takes steps until it is stopped, and says so when a step fails."""
+
+import logging
+from collections.abc import Callable
+from threading import Event, Thread
+
+log = logging.getLogger(__name__)
+
+
+class Background:
+    """Runs `step` again and again on a thread of its own.
+
+    Args:
+        name: Of the thread.
+        step: One step; returns for how many seconds to rest before the next.
+        failed: Called once, on that thread, with what a step raised; the thread ends then.
+    """
+
+    def __init__(self, name: str, step: Callable[[], float], failed: Callable[[BaseException], None]) -> None:
+        self._step = step
+        self._failed = failed
+        self._stopping = Event()
+        self._thread = Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Begin. Once only."""
+        self._thread.start()
+
+    def close(self, timeout_seconds: float = 10) -> None:
+        """Stop after the step under way; returns when the thread has ended or the time-out has passed."""
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout_seconds)
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                rest_seconds = self._step()
+            except Exception as exc:
+                log.debug("step of %s failed", self._thread.name, exc_info=True)
+                self._failed(exc)
+                return
+            self._stopping.wait(rest_seconds)

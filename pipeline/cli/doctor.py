@@ -1,0 +1,30 @@
+"""`kquota doctor`: is everything there that the job needs, and if not, what to do."""
+
+import sys
+
+import typer
+
+from pipeline.cli.options import BootstrapServers, CommandConfig, ConfigFile, TablesRoot, flags
+
+
+def doctor(
+    config: ConfigFile = None,
+    bootstrap_server: BootstrapServers = None,
+    command_config: CommandConfig = None,
+    tables: TablesRoot = None,
+) -> None:
+    """Check Java, jars, cluster, topics, tables, quotas and lock; one line each, with the way out.
+
+    Exit codes: 0 all is well; 1 something is not. Without --bootstrap-server the cluster is left out.
+    """
+    from pipeline.diagnosis import diagnose
+    from pipeline.settings.loading import load_settings
+
+    settings = load_settings(config, flags(bootstrap_server, command_config, tables))
+    wrong = 0
+    for finding in diagnose(settings):
+        sign = {"ok": "ok   ", "warning": "warn ", "error": "ERROR"}[finding.severity]
+        sys.stdout.write(f"{sign} {finding.subject:<9} {finding.text}\n")
+        wrong += finding.severity == "error"
+    if wrong:
+        raise typer.Exit(1)

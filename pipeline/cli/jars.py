@@ -1,0 +1,58 @@
+"""`kquota jars`: bring the locked jars here, prove them, list them."""
+
+from typing import Annotated
+
+import typer
+
+from pipeline.cli.output import print_rows
+
+app = typer.Typer(help="Fetch and check the locked jars of Spark and of the embedded broker.", no_args_is_help=True)
+
+Output = Annotated[str, typer.Option("--output", "-o", help="table, json or yaml.")]
+
+
+@app.command("fetch")
+def fetch_jars() -> None:
+    """Fetch every locked jar that is missing or altered. Prints one summary line; safe to run twice.
+
+    Sources, in order: the cache, the local Maven repository, mvn, the Ivy inside pyspark. Exit code 6: none has it.
+    """
+    from pipeline.embedded import jars
+
+    report = jars.fetch(lambda line: typer.echo(line, err=True))
+    typer.echo(f"{len(report.fetched)} fetched, {len(report.cached)} from cache")
+
+
+@app.command("verify")
+def verify_jars() -> None:
+    """Compare every locked jar's size and sha256 with the lock. Exit code 1 when one is missing or altered."""
+    from pipeline.embedded.jar_lock import read_lock
+    from pipeline.embedded.jars import JarStore
+
+    store = JarStore(read_lock())
+    problems = store.verify()
+    for problem in problems:
+        typer.echo(str(problem), err=True)
+    typer.echo(f"{len(store.locked) - len(problems)} of {len(store.locked)} jars are as locked")
+    if problems:
+        raise typer.Exit(1)
+
+
+@app.command("list")
+def list_jars(output: Output = "table") -> None:
+    """List the lock: set, coordinates, size, hash, and where each jar belongs on this machine."""
+    from pipeline.embedded.jar_lock import read_lock
+    from pipeline.embedded.jars import JarStore
+
+    store = JarStore(read_lock())
+    rows = [
+        {
+            "set": jar.jar_set,
+            "jar": jar.coordinates,
+            "size_bytes": jar.size_bytes,
+            "sha256": jar.sha256,
+            "path": store.path_of(jar),
+        }
+        for jar in store.locked
+    ]
+    print_rows(rows, output)

@@ -1,0 +1,52 @@
+"""`kquota`: the verbs, and how every error ends: one line on stderr and its exit code, never a stack trace."""
+
+import os
+import sys
+from typing import Final
+
+import typer
+
+from pipeline.cli import config, demo, doctor, jars, meter, quotas, run, throttles, topics
+from pipeline.errors import PipelineError
+
+_INTERRUPTED: Final = 130
+
+app = typer.Typer(
+    name="kquota",
+    help="Client quotas for Kafka platforms, cluster-wide and explained.",
+    no_args_is_help=True,
+    add_completion=True,
+    pretty_exceptions_enable=False,
+)
+app.command("run")(run.run)
+app.command("demo")(demo.demo)
+app.command("doctor")(doctor.doctor)
+app.add_typer(quotas.app, name="quotas")
+app.add_typer(throttles.app, name="throttles")
+app.add_typer(topics.app, name="topics")
+app.add_typer(meter.app, name="meter")
+app.add_typer(config.app, name="config")
+app.add_typer(jars.app, name="jars")
+
+
+def main() -> None:
+    """Entry point of the console script.
+
+    Exit codes: 0 done; 1 failed; 2 wrong usage; 3 nothing matched; 4 conflict; 5 refused by validation;
+    6 an outside service is unreachable; 130 interrupted.
+    """
+    try:
+        app()
+    except PipelineError as exc:
+        sys.stderr.write(f"kquota: {exc}\n")
+        sys.exit(exc.exit_code)
+    except KeyboardInterrupt:
+        sys.exit(_INTERRUPTED)
+    except BrokenPipeError:
+        # The reader of our output has gone (`| head`): leave without Python's own complaint at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+
+
+if __name__ == "__main__":
+    main()

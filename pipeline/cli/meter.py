@@ -1,0 +1,149 @@
+"""`kquota meter`: report the usage of a broker's clients, as the broker itself observes it.
+
+The Kafka client takes 0.3 s to import, so it is imported where it is used, and `--help` never waits for it.
+"""
+
+import signal
+import threading
+import time
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, Any
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+import typer
+
+from pipeline.cli.options import BootstrapServers, CommandConfig
+
+app = typer.Typer(help="Turn what a broker observes into usage events.", no_args_is_help=True)
+
+
+@app.callback()
+def _meters() -> None:
+    # With a callback the one command keeps its name.
+    pass
+
+
+@app.command("request-log")
+def request_log(
+    file: Annotated[Path, typer.Argument(help="The file kafka.request.logger writes now, at DEBUG.")],
+    broker_id: Annotated[str, typer.Option(help="node.id of the broker; written to every event.")],
+    bootstrap_server: BootstrapServers = None,
+    command_config: CommandConfig = None,
+    topic: Annotated[str, typer.Option(help="The usage topic.")] = "quota.usage.v1",
+    from_beginning: Annotated[
+        bool, typer.Option("--from-beginning", help="Without state: read the whole file, not only new lines.")
+    ] = False,
+    state_file: Annotated[
+        Path | None,
+        typer.Option(help="Remembers the place in the log [default: .kquota/meter-<broker-id>.json]."),
+    ] = None,
+    internal_listener: Annotated[
+        list[str] | None, typer.Option(help="Listener of the brokers among themselves; repeatable.")
+    ] = None,
+    internal_principal: Annotated[
+        list[str] | None, typer.Option(help="Who the brokers are on those listeners; repeatable.")
+    ] = None,
+    time_zone: Annotated[
+        str | None, typer.Option(help="Zone of the log's times, as Europe/Berlin [default: this machine's].")
+    ] = None,
+) -> None:
+    """Follow the request log of a Kafka 4 broker and send a usage event for each client request.
+
+    Requests of --internal-principal (default User:ANONYMOUS) on --internal-listener (default CONTROLLER) are
+    the cluster's own and left out, as are follower fetches. Runs until SIGTERM or Ctrl-C, sends the rest, and
+    ends with 0, or with 6 if the rest could not be stored (it is sent at the next start).
+    """
+    from kafka import KafkaProducer
+
+    from pipeline.cluster.client_properties import command_line_options
+    from pipeline.cluster.connecting import open_client
+    from pipeline.log import set_up_logging
+    from pipeline.meter.request_log import OwnTraffic, RequestLogParser
+
+    set_up_logging("INFO")
+    address, options = command_line_options(bootstrap_server, command_config)
+    client_id = options.pop("client_id", f"kquota-meter-{broker_id}")
+    own = OwnTraffic(
+        listeners=frozenset(internal_listener or OwnTraffic().listeners),
+        principals=frozenset(internal_principal or OwnTraffic().principals),
+        clients=frozenset({(options.get("sasl_plain_username", "ANONYMOUS"), client_id)}),
+    )
+    parser = RequestLogParser(broker_id, own, _zone(time_zone))
+    stopping = _stop_on_signals()
+    producer: Any = open_client(
+        KafkaProducer,
+        address,
+        client_id=client_id,
+        acks="all",
+        linger_ms=5,
+        batch_size=262_144,
+        max_block_ms=5_000,
+        request_timeout_ms=5_000,
+        delivery_timeout_ms=10_000,
+        **options,
+    )
+    try:
+        state_path = state_file or Path(".kquota") / f"meter-{broker_id}.json"
+        _run(file, from_beginning, state_path, parser, producer, topic, address, stopping)
+    finally:
+        producer.close(timeout=2)
+
+
+def _run(
+    file: Path,
+    from_beginning: bool,
+    state_path: Path,
+    parser: Any,
+    producer: Any,
+    topic: str,
+    address: str,
+    stopping: threading.Event,
+) -> None:
+    from pipeline.meter.errors import RequestLogMissing, UsageNotStored
+    from pipeline.meter.log_follower import LogFollower
+    from pipeline.meter.request_meter import RequestMeter, read_state
+    from pipeline.meter.usage_producer import Batching, KafkaUsageSink, UsageProducer
+
+    if not file.parent.is_dir():
+        raise RequestLogMissing(file, "has no folder")
+    state_path.parent.mkdir(parents=True, exist_ok=True)
+    usage = UsageProducer(KafkaUsageSink(producer, topic, address), Batching(), f"{topic} at {address}")
+    try:
+        resume = read_state(state_path)
+        follower = LogFollower(file, "beginning" if from_beginning else "end", resume)
+        meter = RequestMeter(
+            follower, parser, usage, state_path, lambda: time.monotonic_ns() // 1_000_000, stopping.wait
+        )
+        place = "where it was left" if resume else "the beginning" if from_beginning else "the end"
+        typer.echo(f"following {file} from {place}, to {topic} at {address}", err=True)
+        stored = meter.run(stopping.is_set)
+    except OSError as exc:
+        raise RequestLogMissing(file, f"cannot be followed: {exc}") from exc
+    typer.echo(
+        f"{parser.counts}; {usage.counts}; {follower.counts}",
+        err=True,
+    )
+    if not stored:
+        raise UsageNotStored(topic, address, usage.unsent_bytes)
+
+
+def _zone(name: str | None) -> ZoneInfo | None:
+    if name is None:
+        return None
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError) as exc:
+        msg = f"'time-zone' must be a name of the tz database; got {name!r}"
+        raise typer.BadParameter(msg) from exc
+
+
+def _stop_on_signals() -> threading.Event:
+    stopping = threading.Event()
+
+    def stop(_signal: int, _frame: FrameType | None) -> None:
+        stopping.set()
+
+    for kind in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(kind, stop)
+    return stopping

@@ -1,0 +1,38 @@
+"""Options that several commands share, and how they become settings."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+ConfigFile = Annotated[
+    Path | None, typer.Option("--config", help="TOML settings file.", envvar="KQUOTA_CONFIG", show_default=False)
+]
+BootstrapServers = Annotated[
+    str | None, typer.Option("--bootstrap-server", help="host:port[,host:port…] of the cluster.", show_default=False)
+]
+CommandConfig = Annotated[
+    Path | None,
+    typer.Option("--command-config", help="client.properties: how to sign in to the cluster.", show_default=False),
+]
+TablesRoot = Annotated[str | None, typer.Option("--tables", help="Root of the Delta tables.", show_default=False)]
+Output = Annotated[str, typer.Option("-o", "--output", help="table, json or yaml.")]
+
+
+def flags(
+    bootstrap_servers: str | None = None,
+    command_config: Path | None = None,
+    tables: str | None = None,
+    **others: Any,
+) -> dict[str, Any]:
+    """Command-line options as a nested mapping for `load_settings`; None counts as not given."""
+    client = None
+    if command_config is not None:
+        from pipeline.cluster.client_properties import read_client_properties
+
+        client = read_client_properties(command_config)
+    return {
+        "kafka": {"bootstrap_servers": bootstrap_servers, "client": client},
+        "tables": {"root": tables},
+        **others,
+    }

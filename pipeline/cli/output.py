@@ -1,0 +1,58 @@
+"""How data is printed: a table for people, JSON or YAML for programs; always on stdout."""
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from pipeline.errors import PipelineError
+
+FORMATS: Final = ("table", "json", "yaml")
+
+
+class UnknownFormat(PipelineError):
+    """`-o` names no format we have."""
+
+    exit_code = 2
+
+    def __init__(self, given: str) -> None:
+        super().__init__(f"'--output' must be one of {', '.join(FORMATS)}; got {given}", "give one of them")
+
+
+def print_rows(rows: Sequence[Mapping[str, Any]], output: str, columns: Sequence[str] | None = None) -> None:
+    """Print rows that share their keys.
+
+    Args:
+        rows: May be empty: the table prints nothing, JSON and YAML an empty list.
+        output: table, json or yaml.
+        columns: Which keys the table shows, in order; None shows all.
+
+    Raises:
+        UnknownFormat: Another output format.
+    """
+    if output == "json":
+        sys.stdout.write(json.dumps(list(rows), indent=2, default=str, ensure_ascii=False) + "\n")
+    elif output == "yaml":
+        import yaml
+
+        sys.stdout.write(yaml.safe_dump(json.loads(json.dumps(list(rows), default=str)), sort_keys=False))
+    elif output == "table":
+        _print_table(rows, columns or list(rows[0] if rows else ()))
+    else:
+        raise UnknownFormat(output)
+
+
+def _print_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    if not rows:
+        return
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column.replace("_", " "), overflow="fold")
+    for row in rows:
+        table.add_row(*("" if row[column] is None else str(row[column]) for column in columns))
+    # A pipe has no width: rows must not be folded for a program that reads them line by line.
+    width = None if sys.stdout.isatty() else 400
+    Console(file=sys.stdout, width=width, highlight=False, soft_wrap=width is not None).print(table)

@@ -1,0 +1,46 @@
+"""`kquota run`: the job against your cluster."""
+
+from typing import Annotated
+
+import typer
+
+from pipeline.cli.options import BootstrapServers, CommandConfig, ConfigFile, TablesRoot, flags
+
+
+def run(
+    config: ConfigFile = None,
+    bootstrap_server: BootstrapServers = None,
+    command_config: CommandConfig = None,
+    tables: TablesRoot = None,
+    checkpoint: Annotated[str | None, typer.Option(help="Spark's checkpoint folder.", show_default=False)] = None,
+    run_dir: Annotated[str | None, typer.Option(help="Folder of the lock file.", show_default=False)] = None,
+    job: Annotated[str | None, typer.Option(help="Name of the job.", show_default=False)] = None,
+    trigger_ms: Annotated[
+        int | None, typer.Option(help="A micro-batch starts at most this often.", show_default=False)
+    ] = None,
+) -> None:
+    """Run the job until SIGTERM or Ctrl-C: meter, decide, throttle, release, record.
+
+    Missing tables are created; topics are checked and never changed (see `kquota topics create`).
+    """
+    from pipeline.app import Job, Listeners
+    from pipeline.cli.console import log_batch, log_throttle
+    from pipeline.cli.signals import call_on_signals
+    from pipeline.log import set_up_logging
+    from pipeline.settings.loading import load_settings
+    from pipeline.tables.open import create_tables
+
+    given = flags(
+        bootstrap_server,
+        command_config,
+        tables,
+        stream={"trigger_ms": trigger_ms, "checkpoint": checkpoint},
+        job=job,
+        run_dir=run_dir,
+    )
+    settings = load_settings(config, given)
+    set_up_logging(settings.log_level)
+    running = Job(settings, Listeners(log_throttle, log_batch))
+    with call_on_signals(running.stop):
+        create_tables(settings.tables)
+        running.run()

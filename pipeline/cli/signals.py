@@ -1,0 +1,28 @@
+"""SIGTERM and Ctrl-C as a call, so that what runs can end in its own order."""
+
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Final
+
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+
+
+@contextmanager
+def call_on_signals(stop: Callable[[], None]) -> Iterator[None]:
+    """Call `stop` on the first SIGINT or SIGTERM; a second one acts as it did before (Ctrl-C: at once)."""
+    former = {kind: signal.getsignal(kind) for kind in _SIGNALS}
+
+    def first(_kind: int, _frame: FrameType | None) -> None:
+        for kind, handler in former.items():
+            signal.signal(kind, handler)
+        stop()
+
+    for kind in _SIGNALS:
+        signal.signal(kind, first)
+    try:
+        yield
+    finally:
+        for kind, handler in former.items():
+            signal.signal(kind, handler)

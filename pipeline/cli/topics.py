@@ -1,0 +1,115 @@
+"""`kquota topics`: make the three topics, and check those that are there.
+
+The Kafka client takes 0.3 s to import, so it is imported where it is used, and `--help` never waits for it.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from pipeline.cli.options import BootstrapServers, CommandConfig, Output
+from pipeline.cli.output import print_rows
+
+app = typer.Typer(help="Create and check the topics of the pipeline.", no_args_is_help=True)
+
+_FINDING_COLUMNS: Final = ("topic", "severity", "what", "got", "wanted")
+
+Cores = Annotated[
+    int | None, typer.Option(min=1, help="Cores of the job; default: of this machine.", show_default=False)
+]
+LongestThrottleMs = Annotated[int, typer.Option(min=1, help="Largest cap of a throttle.")]
+UsageTopic = Annotated[str, typer.Option(help="Name of the usage topic.")]
+ThrottleTopic = Annotated[str, typer.Option(help="Name of the throttle topic.")]
+MarkerTopic = Annotated[str, typer.Option(help="Name of the marker topic.")]
+
+
+@app.command()
+def create(
+    bootstrap_server: BootstrapServers = None,
+    command_config: CommandConfig = None,
+    cores: Cores = None,
+    longest_throttle_ms: LongestThrottleMs = 12_000,
+    replication_factor: Annotated[int, typer.Option(min=-1, help="-1: the cluster's default.")] = -1,
+    usage_topic: UsageTopic = "quota.usage.v1",
+    throttle_topic: ThrottleTopic = "quota.throttle.v1",
+    marker_topic: MarkerTopic = "quota.marker.v1",
+    output: Output = "table",
+) -> None:
+    """Create the topics that are missing; then check all three. Running it again changes nothing.
+
+    Exit codes: 0 they are there and fit, 5 one that was there is unfit, 6 the cluster does not answer.
+    """
+    from pipeline.throttle import topics
+
+    specs = topics.topic_specs(
+        cores or os.cpu_count() or 1, longest_throttle_ms, usage_topic, throttle_topic, marker_topic
+    )
+    with _connected(bootstrap_server, command_config) as (address, admin):
+        done = topics.create_topics(admin, specs, replication_factor)
+        findings = topics.check_topics(admin, specs, address)
+    rows = [
+        {"topic": spec.name, "partitions": spec.partitions, "settings": _settings(spec), "result": done[spec.name]}
+        for spec in specs
+    ]
+    print_rows(rows, output)
+    for finding in findings:
+        typer.echo(f"{finding.severity}: {finding}. To mend it: {finding.remedy}", err=True)
+    if any(finding.severity == "error" for finding in findings):
+        raise typer.Exit(topics.TopicsUnfit.exit_code)
+
+
+@app.command()
+def check(
+    bootstrap_server: BootstrapServers = None,
+    command_config: CommandConfig = None,
+    cores: Cores = None,
+    longest_throttle_ms: LongestThrottleMs = 12_000,
+    usage_topic: UsageTopic = "quota.usage.v1",
+    throttle_topic: ThrottleTopic = "quota.throttle.v1",
+    marker_topic: MarkerTopic = "quota.marker.v1",
+    output: Output = "table",
+) -> None:
+    """Tell what is wrong with the topics, each with the command that mends it.
+
+    Exit codes: 0 nothing, or warnings only; 5 the job would refuse to start; 6 the cluster does not answer.
+    """
+    from pipeline.throttle import topics
+
+    specs = topics.topic_specs(
+        cores or os.cpu_count() or 1, longest_throttle_ms, usage_topic, throttle_topic, marker_topic
+    )
+    with _connected(bootstrap_server, command_config) as (address, admin):
+        findings = topics.check_topics(admin, specs, address)
+    print_rows([asdict(finding) for finding in findings], output, _FINDING_COLUMNS)
+    if output == "table":
+        # Below the table, where a narrow terminal does not cut them.
+        for remedy in dict.fromkeys(finding.remedy for finding in findings):
+            typer.echo(remedy)
+    if not findings:
+        typer.echo(f"the topics at {address} are as they must be", err=True)
+    if any(finding.severity == "error" for finding in findings):
+        raise typer.Exit(topics.TopicsUnfit.exit_code)
+
+
+@contextmanager
+def _connected(bootstrap_server: str | None, command_config: Path | None) -> Iterator[tuple[str, Any]]:
+    from kafka import KafkaAdminClient
+
+    from pipeline.cluster.client_properties import command_line_options
+    from pipeline.cluster.connecting import open_client
+
+    address, options = command_line_options(bootstrap_server, command_config)
+    admin: Any = open_client(KafkaAdminClient, address, **{"client_id": "kquota-topics"} | options)
+    try:
+        yield address, admin
+    finally:
+        admin.close()
+
+
+def _settings(spec: Any) -> str:
+    return " ".join(f"{key}={value}" for key, value in {**spec.required, **spec.advised}.items())

@@ -1,0 +1,39 @@
+"""The one port to time. Everything below it receives a `Moment`; nothing below it reads a clock."""
+
+import time
+from typing import NamedTuple, Protocol
+
+
+class Moment(NamedTuple):
+    """One instant, read once.
+
+    Attributes:
+        wall_ms: Wall clock, epoch milliseconds. Written to records that other machines compare with their own.
+        steady_ms: The wall clock of the process start plus monotonic time since, in milliseconds: it never
+            steps, so the timing wheel runs on it. The two drift apart when the machine's clock is set.
+    """
+
+    wall_ms: int
+    steady_ms: int
+
+
+class Clock(Protocol):
+    """Tells the time. `now()` never goes back in `steady_ms`; `wall_ms` may step."""
+
+    def now(self) -> Moment:
+        """The present moment."""
+        ...
+
+
+class SystemClock:
+    """The machine's clocks, anchored to each other once, when the object is made."""
+
+    def __init__(self) -> None:
+        self._anchor_ns = time.time_ns() - time.monotonic_ns()
+
+    def now(self) -> Moment:
+        """Both clocks, read one after the other (well under a millisecond apart)."""
+        return Moment(
+            wall_ms=time.time_ns() // 1_000_000,
+            steady_ms=(time.monotonic_ns() + self._anchor_ns) // 1_000_000,
+        )

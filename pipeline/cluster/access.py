@@ -1,0 +1,79 @@
+"""How this process reaches the cluster, in the words of each client it uses."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Self, TypeVar
+
+from kafka import KafkaAdminClient
+
+from pipeline.cluster.client_properties import kafka_options
+from pipeline.cluster.connecting import open_client
+from pipeline.errors import PipelineError
+from pipeline.settings.model import KafkaSettings
+
+Client = TypeVar("Client")
+
+
+class BootstrapServersMissing(PipelineError):
+    """Nobody said where the cluster is."""
+
+    exit_code = 2
+
+    def __init__(self) -> None:
+        super().__init__(
+            "'kafka.bootstrap_servers' must be given; got nothing",
+            "pass --bootstrap-server host:port, or try `kquota demo`, which brings its own broker",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterAccess:
+    """Addresses and client properties of one cluster.
+
+    Attributes:
+        bootstrap_servers: host:port[,host:port…].
+        properties: Entries of client.properties; hold secrets, so they are never printed.
+    """
+
+    bootstrap_servers: str
+    properties: Mapping[str, str] = field(repr=False, default_factory=dict)
+
+    @classmethod
+    def from_settings(cls, kafka: KafkaSettings) -> Self:
+        """The access the settings describe.
+
+        Raises:
+            BootstrapServersMissing: They do not say where the cluster is.
+        """
+        if not kafka.bootstrap_servers:
+            raise BootstrapServersMissing
+        properties = {key: value.get_secret_value() for key, value in kafka.client.items()}
+        return cls(kafka.bootstrap_servers, properties)
+
+    def open(self, make: Callable[..., Client], **options: Any) -> Client:
+        """A connected kafka-python client of a class, signed in.
+
+        Raises:
+            ClusterUnreachable: No broker answers.
+            SignInRefused: The credentials are refused.
+        """
+        return open_client(make, self.bootstrap_servers, **kafka_options(self.properties), **options)
+
+    def spark_options(self) -> dict[str, str]:
+        """Client properties for Spark's Kafka source: Java's own keys, taken as they are."""
+        return dict(self.properties)
+
+    @contextmanager
+    def admin(self) -> Iterator[KafkaAdminClient]:
+        """A connected admin client, closed at the end.
+
+        Raises:
+            ClusterUnreachable: No broker answers.
+            SignInRefused: The credentials are refused.
+        """
+        client = self.open(KafkaAdminClient)
+        try:
+            yield client
+        finally:
+            client.close()

@@ -1,0 +1,83 @@
+"""What can go wrong on the way to a cluster.
+
+PipelineError
+├── ClusterUnreachable       no broker answers, or not in the way asked for
+├── SignInRefused            the broker answers and refuses the credentials
+├── ClientPropertiesInvalid  a client.properties file cannot be used
+└── TopicMissing             a topic of ours is not there
+"""
+
+from collections.abc import Sequence
+
+from pipeline.errors import PipelineError
+
+
+class ClusterUnreachable(PipelineError):
+    """No broker answers at the address.
+
+    Attributes:
+        bootstrap_servers: The address tried.
+        cause: What the network, or the broker, said.
+    """
+
+    exit_code = 6
+
+    def __init__(self, bootstrap_servers: str, cause: str, remedy: str) -> None:
+        self.bootstrap_servers = bootstrap_servers
+        self.cause = cause
+        super().__init__(f"no Kafka broker answers at {bootstrap_servers}: {cause}", remedy)
+
+
+class SignInRefused(PipelineError):
+    """A broker answers and refuses the credentials.
+
+    Attributes:
+        bootstrap_servers: The address tried.
+        user: Who tried; "" if not known.
+        cause: The broker's words.
+    """
+
+    exit_code = 6
+
+    def __init__(self, bootstrap_servers: str, user: str, cause: str) -> None:
+        self.bootstrap_servers = bootstrap_servers
+        self.user = user
+        self.cause = cause
+        who = f"user '{user}'" if user else "the client"
+        super().__init__(
+            f"the Kafka broker at {bootstrap_servers} refuses {who}: {cause}",
+            "check sasl.mechanism, user and password of the client properties",
+        )
+
+
+class ClientPropertiesInvalid(PipelineError):
+    """Client properties that cannot be used, all mistakes at once.
+
+    Attributes:
+        source: The file, or where else they come from.
+        mistakes: `'key' must …; got …`, one each.
+    """
+
+    exit_code = 2
+
+    def __init__(self, source: str, mistakes: Sequence[str]) -> None:
+        self.source = source
+        self.mistakes = tuple(mistakes)
+        super().__init__(f"{source}: {'; '.join(mistakes)}", f"correct {source}")
+
+
+class TopicMissing(PipelineError):
+    """A topic of ours is not there.
+
+    Attributes:
+        topic: Its name.
+        bootstrap_servers: The cluster.
+    """
+
+    def __init__(self, topic: str, bootstrap_servers: str) -> None:
+        self.topic = topic
+        self.bootstrap_servers = bootstrap_servers
+        super().__init__(
+            f"topic '{topic}' does not exist at {bootstrap_servers}",
+            f"kquota topics create --bootstrap-server {bootstrap_servers}",
+        )

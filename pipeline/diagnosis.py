@@ -1,0 +1,122 @@
+"""What `kquota doctor` looks at. Every check ends in a finding; none of them raises."""
+
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from filelock import FileLock, Timeout
+
+from pipeline.cluster.access import ClusterAccess
+from pipeline.embedded.jar_lock import read_lock
+from pipeline.embedded.jars import JarStore
+from pipeline.embedded.java import find_java
+from pipeline.errors import PipelineError
+from pipeline.parts import wanted_topics
+from pipeline.settings.model import Settings
+from pipeline.tables.layout import TABLES, table_uri
+from pipeline.tables.open import open_quota_table
+from pipeline.tables.reader import read_table
+from pipeline.throttle.topics import check_topics
+from quota.errors import InvalidQuotas
+from quota.snapshot import QuotaSnapshot
+
+_LITTLE_SPACE_BYTES = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """One thing that was looked at."""
+
+    severity: Literal["ok", "warning", "error"]
+    subject: str
+    text: str
+
+
+def diagnose(settings: Settings) -> Iterator[Diagnosis]:
+    """Look at everything, in the order a start needs it; findings come as they are made."""
+    yield from _guarded("java", _java)
+    yield from _guarded("jars", _jars)
+    yield from _guarded("lock", lambda: _lock(settings))
+    yield from _guarded("disk", lambda: _disk(settings))
+    yield from _guarded("tables", lambda: _tables(settings))
+    yield from _guarded("quotas", lambda: _quotas(settings))
+    if settings.kafka.bootstrap_servers:
+        yield from _guarded("cluster", lambda: _cluster(settings))
+    else:
+        yield Diagnosis("warning", "cluster", "not looked at: no --bootstrap-server")
+
+
+def _guarded(subject: str, check: Callable[[], Iterator[Diagnosis]]) -> Iterator[Diagnosis]:
+    try:
+        yield from check()
+    except PipelineError as exc:
+        yield Diagnosis("error", subject, str(exc))
+
+
+def _java() -> Iterator[Diagnosis]:
+    java = find_java()
+    kind = "JDK" if java.has_compiler else "JRE"
+    yield Diagnosis("ok", "java", f"{kind} {java.version} at {java.home}")
+
+
+def _jars() -> Iterator[Diagnosis]:
+    store = JarStore(read_lock())
+    problems = store.verify()
+    for problem in problems:
+        yield Diagnosis("error", "jars", str(problem))
+    if not problems:
+        yield Diagnosis("ok", "jars", "every locked jar is there and has its sha256")
+
+
+def _lock(settings: Settings) -> Iterator[Diagnosis]:
+    path = settings.run_dir / f"{settings.job}.lock"
+    if not path.exists():
+        yield Diagnosis("ok", "lock", f"job {settings.job!r} does not run from {settings.run_dir}")
+        return
+    try:
+        with FileLock(path, timeout=0):
+            yield Diagnosis("ok", "lock", f"job {settings.job!r} does not run from {settings.run_dir}")
+    except Timeout:
+        pid = path.with_suffix(".pid").read_text().strip()
+        yield Diagnosis("ok", "lock", f"job {settings.job!r} runs as process {pid}")
+
+
+def _disk(settings: Settings) -> Iterator[Diagnosis]:
+    if "://" in settings.tables.root:
+        return
+    place = Path(settings.tables.root)
+    while not place.exists():
+        place = place.parent
+    free_bytes = shutil.disk_usage(place).free
+    severity: Literal["ok", "warning"] = "warning" if free_bytes < _LITTLE_SPACE_BYTES else "ok"
+    yield Diagnosis(severity, "disk", f"{free_bytes / 1e9:.1f} GB free under {settings.tables.root}")
+
+
+def _tables(settings: Settings) -> Iterator[Diagnosis]:
+    for name in TABLES:
+        uri = table_uri(settings.tables.root, name)
+        rows = read_table(uri, ["user"] if name == "quotas" else ["date"]).num_rows
+        yield Diagnosis("ok", "tables", f"{name}: {rows} rows")
+
+
+def _quotas(settings: Settings) -> Iterator[Diagnosis]:
+    state = open_quota_table(settings.tables).read()
+    try:
+        QuotaSnapshot.from_rows(state.rows, version=state.version)
+    except InvalidQuotas as exc:
+        yield Diagnosis("error", "quotas", f"v{state.version} is invalid, the job keeps the last valid one: {exc}")
+        return
+    yield Diagnosis("ok", "quotas", f"v{state.version}: {len(state.rows)} entities, {state.scope}, {state.mode}")
+
+
+def _cluster(settings: Settings) -> Iterator[Diagnosis]:
+    access = ClusterAccess.from_settings(settings.kafka)
+    with access.admin() as admin:
+        yield Diagnosis("ok", "cluster", f"{access.bootstrap_servers} answers")
+        findings = check_topics(admin, wanted_topics(settings), access.bootstrap_servers)
+    for finding in findings:
+        yield Diagnosis(finding.severity, "topics", f"{finding}. To mend it: {finding.remedy}")
+    if not findings:
+        yield Diagnosis("ok", "topics", "all three are there and fit")

@@ -1,0 +1,174 @@
+"""The text of the embedded broker's three inputs: server.properties, log4j2.properties, the java command.
+
+One node, broker and controller in one process, on 127.0.0.1 only. Sizes are those of a laptop demo and of tests.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+LISTENERS = ("PLAINTEXT", "SASL_PLAINTEXT", "CONTROLLER")
+
+# What JAAS reads as one word after `user_`; quoting is not possible there.
+_USER_NAME = re.compile(r"[A-Za-z0-9_$-]+(\.[A-Za-z0-9_$-]+)*")
+
+_SETTINGS: Mapping[str, str] = {
+    "process.roles": "broker,controller",
+    "node.id": "1",
+    "controller.listener.names": "CONTROLLER",
+    "inter.broker.listener.name": "PLAINTEXT",
+    "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT",
+    "sasl.enabled.mechanisms": "PLAIN",
+    "auto.create.topics.enable": "false",
+    "num.network.threads": "2",
+    "num.io.threads": "2",
+    "offsets.topic.num.partitions": "1",
+    "offsets.topic.replication.factor": "1",
+    "transaction.state.log.num.partitions": "1",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "share.coordinator.state.topic.num.partitions": "1",
+    "share.coordinator.state.topic.replication.factor": "1",
+    "share.coordinator.state.topic.min.isr": "1",
+    "group.initial.rebalance.delay.ms": "0",
+    # 128 MiB by default and taken at start: a small heap dies of it.
+    "log.cleaner.dedupe.buffer.size": "2097152",
+    "log.segment.bytes": "16777216",
+    # A broker that was killed may register again only when its former session is over: 9 s by default.
+    "broker.session.timeout.ms": "3000",
+    "broker.heartbeat.interval.ms": "500",
+}
+
+
+@dataclass(frozen=True)
+class BrokerOptions:
+    """How the broker runs.
+
+    Attributes:
+        request_log: write every completed request to the request log, as JSON. Heavy: meters and their tests only.
+        heap_mib: upper bound of the Java heap. 384 serves demo and tests; give benchmarks 1024.
+        quick_start: stop at the first compiler tier. Ready in 2 s instead of 3; slower once warm, so off in benchmarks.
+        start_timeout_seconds: how long the broker may take to answer.
+        settings: broker settings that replace or join ours.
+    """
+
+    request_log: bool = False
+    heap_mib: int = 384
+    quick_start: bool = True
+    start_timeout_seconds: float = 60.0
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+
+def server_properties(
+    data: Path, ports: Mapping[str, int], users: Mapping[str, str], settings: Mapping[str, str]
+) -> str:
+    """The broker's configuration.
+
+    Args:
+        data: folder of the topics.
+        ports: listener name to port, all of `LISTENERS`.
+        users: user name to password for the SASL listener; may be empty, then nobody can sign in there.
+        settings: replace or join ours.
+
+    Raises:
+        ValueError: a user name that JAAS cannot hold, or a password with a control character.
+    """
+    lines = {
+        **_SETTINGS,
+        "controller.quorum.bootstrap.servers": f"127.0.0.1:{ports['CONTROLLER']}",
+        "listeners": _addresses(ports, LISTENERS),
+        "advertised.listeners": _addresses(ports, LISTENERS[:2]),
+        "log.dirs": str(data),
+        "listener.name.sasl_plaintext.plain.sasl.jaas.config": _jaas(users),
+        **settings,
+    }
+    return "".join(f"{key}={_escaped(value)}\n" for key, value in lines.items())
+
+
+def log4j2_properties(server_log: Path, request_log: Path, request_log_on: bool) -> str:
+    """Logging of the broker: its own words to one file, completed requests to another; both capped and rolled.
+
+    The properties syntax, because the YAML one needs a further jar. A rolled file is renamed to `.1`, `.2`, …, the
+    newest being `.1`.
+    """
+    return "\n".join(
+        [
+            "status = error",
+            *_rolling_file("server", server_log, "[%d] %p %m (%c)%n", size_mib=8, files=2),
+            *_rolling_file("request", request_log, "[%d] %p %m (%c)%n", size_mib=64, files=3),
+            "rootLogger.level = warn",
+            "rootLogger.appenderRef.server.ref = server",
+            *_logger("kafka", "kafka.server", "info"),
+            *_logger("server", "org.apache.kafka.server", "info"),
+            *_logger("controller", "org.apache.kafka.controller", "info"),
+            *_logger("request", "kafka.request.logger", "debug" if request_log_on else "off", "request"),
+            "",
+        ]
+    )
+
+
+def java_command(java: Path, classpath: Sequence[Path], options: BrokerOptions, log4j2: Path) -> list[str]:
+    """The command up to the main class."""
+    tier = ["-XX:TieredStopAtLevel=1"] if options.quick_start else []
+    return [
+        str(java),
+        "-Xms128m",
+        f"-Xmx{options.heap_mib}m",
+        "-XX:+UseSerialGC",
+        *tier,
+        "-Djava.awt.headless=true",
+        f"-Dlog4j2.configurationFile={log4j2.as_uri()}",
+        "-cp",
+        ":".join(map(str, classpath)),
+    ]
+
+
+def _addresses(ports: Mapping[str, int], names: Sequence[str]) -> str:
+    return ",".join(f"{name}://127.0.0.1:{ports[name]}" for name in names)
+
+
+def _jaas(users: Mapping[str, str]) -> str:
+    words = ["org.apache.kafka.common.security.plain.PlainLoginModule required"]
+    for name, password in users.items():
+        if not _USER_NAME.fullmatch(name):
+            msg = f"'user' must be letters, digits, '_', '-', '$' and inner dots; got {name!r}"
+            raise ValueError(msg)
+        if not password.isprintable() or not password.isascii():
+            msg = f"'password' of user '{name}' must be printable ASCII"
+            raise ValueError(msg)
+        quoted = password.replace("\\", "\\\\").replace('"', '\\"')
+        words.append(f'user_{name}="{quoted}"')
+    return " ".join(words) + ";"
+
+
+def _escaped(value: str) -> str:
+    """A value as Java reads it back from a properties file."""
+    return value.replace("\\", "\\\\").replace("\n", "\\n")
+
+
+def _rolling_file(name: str, path: Path, pattern: str, *, size_mib: int, files: int) -> list[str]:
+    prefix = f"appender.{name}"
+    return [
+        f"{prefix}.type = RollingFile",
+        f"{prefix}.name = {name}",
+        f"{prefix}.fileName = {_escaped(str(path))}",
+        f"{prefix}.filePattern = {_escaped(str(path))}.%i",
+        f"{prefix}.layout.type = PatternLayout",
+        f"{prefix}.layout.pattern = {pattern}",
+        f"{prefix}.policies.type = Policies",
+        f"{prefix}.policies.size.type = SizeBasedTriggeringPolicy",
+        f"{prefix}.policies.size.size = {size_mib}MB",
+        f"{prefix}.strategy.type = DefaultRolloverStrategy",
+        f"{prefix}.strategy.max = {files}",
+        f"{prefix}.strategy.fileIndex = min",
+    ]
+
+
+def _logger(key: str, name: str, level: str, appender: str = "server") -> list[str]:
+    return [
+        f"logger.{key}.name = {name}",
+        f"logger.{key}.level = {level}",
+        f"logger.{key}.additivity = false",
+        f"logger.{key}.appenderRef.file.ref = {appender}",
+    ]

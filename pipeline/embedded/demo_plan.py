@@ -1,0 +1,145 @@
+"""The clients of the demo: who they are, what each may use, how much each uses.
+
+Eight clients of a shop's platform. One sends five times its quota and one reads twice its quota; the other six
+stay well below theirs and should notice nothing. The quotas cover six of Kafka's eight levels.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final, Literal
+
+Role = Literal["produce", "consume"]
+
+PLAN_VERSION: Final = 1
+
+DEMO_QUOTAS: Final[tuple[Mapping[str, Any], ...]] = tuple(
+    {
+        "user": user,
+        "client_id": client_id,
+        "producer_byte_rate": producer_byte_rate,
+        "consumer_byte_rate": consumer_byte_rate,
+        "request_percentage": request_percentage,
+        "mode": "enforce",
+        "owner": owner,
+        "note": note,
+    }
+    for user, client_id, producer_byte_rate, consumer_byte_rate, request_percentage, owner, note in (
+        ("alice", "etl", 100_000.0, None, None, "data-platform", "nightly loads; agreed with alice"),
+        ("billing", "invoices", 60_000.0, None, None, "finance", "month end included"),
+        ("inventory", "<default>", 80_000.0, None, None, "warehouse", "any scanner gateway"),
+        ("search", "", None, 100_000.0, None, "search", "all indexers together"),
+        ("clickstream", "", 400_000.0, None, None, "web", "all trackers together"),
+        ("<default>", "scorer", None, 200_000.0, None, "fraud", "scorers of any team"),
+        ("<default>", "", 120_000.0, None, 100.0, "platform", "whoever has no agreement of their own"),
+        ("", "dashboard", None, 60_000.0, None, "platform", "all dashboards together"),
+    )
+)
+"""Rows of `quotas`, at the levels 1, 1, 2, 3, 3, 4, 6 and 7."""
+
+DEMO_TOPICS: Final[Mapping[str, Mapping[str, str]]] = {
+    topic: {"retention.ms": "900000", "retention.bytes": "268435456", "segment.bytes": "16777216"}
+    for topic in ("clicks", "orders", "invoices", "payments", "stock")
+}
+"""Topic name to settings; one partition each. The demo leaves at most 256 MB a topic behind."""
+
+DEMO_INTERNAL_LISTENERS: Final = ("CONTROLLER", "PLAINTEXT")
+"""Where the embedded broker and the job itself talk; a meter leaves ANONYMOUS out there."""
+
+
+@dataclass(frozen=True, slots=True)
+class DemoClient:
+    """One client and its load.
+
+    Attributes:
+        user: Name on the SASL listener.
+        client_id: Of its requests.
+        role: produce or consume.
+        topic: Which topic.
+        quota_bytes_per_second: What it may use; the bound its <user, client-id> resolves to.
+        load_factor: Its rate as a multiple of that; above 1 it is noisy.
+        requests_per_second: Into how many produce requests a second the load is cut. A consumer fetches what
+            one of them wrote at a time.
+    """
+
+    user: str
+    client_id: str
+    role: Role
+    topic: str
+    quota_bytes_per_second: int
+    load_factor: float
+    requests_per_second: int = 20
+
+    @property
+    def bytes_per_second(self) -> float:
+        """Its target rate."""
+        return self.quota_bytes_per_second * self.load_factor
+
+    @property
+    def bytes_per_request(self) -> int:
+        """Payload of one request, rounded."""
+        return round(self.bytes_per_second / self.requests_per_second)
+
+
+DEMO_CLIENTS: Final = (
+    DemoClient("alice", "etl", "produce", "orders", 100_000, 5.0),
+    DemoClient("search", "indexer", "consume", "clicks", 100_000, 2.0),
+    # Writes more than the noisy indexer reads, so that there is always something to read.
+    DemoClient("clickstream", "tracker", "produce", "clicks", 400_000, 0.7, requests_per_second=40),
+    DemoClient("billing", "invoices", "produce", "invoices", 60_000, 0.8),
+    DemoClient("payments", "ledger", "produce", "payments", 120_000, 0.6),
+    DemoClient("inventory", "sync", "produce", "stock", 80_000, 0.5),
+    DemoClient("fraud", "scorer", "consume", "clicks", 200_000, 0.4),
+    DemoClient("bi", "dashboard", "consume", "payments", 60_000, 0.3),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class DemoPlan:
+    """All that the process of the demo clients is told, as one JSON file.
+
+    Attributes:
+        bootstrap_servers: The SASL_PLAINTEXT listener, for the clients.
+        view_bootstrap_servers: Where the throttle topic is followed, without sign-in.
+        throttle_topic: Its name.
+        cluster: Whose throttles hold; null: all.
+        passwords: User to password.
+        clients: Who.
+    """
+
+    bootstrap_servers: str
+    view_bootstrap_servers: str
+    passwords: Mapping[str, str]
+    throttle_topic: str = "quota.throttle.v1"
+    cluster: str | None = None
+    clients: tuple[DemoClient, ...] = DEMO_CLIENTS
+
+    def __post_init__(self) -> None:
+        missing = sorted({client.user for client in self.clients} - set(self.passwords))
+        if missing:
+            msg = f"'passwords' must have one for each user; got none for {', '.join(missing)}"
+            raise ValueError(msg)
+
+    def write(self, path: Path) -> None:
+        """Write the plan, readable by its owner alone: it holds passwords."""
+        path.touch(mode=0o600)
+        path.write_text(json.dumps({"version": PLAN_VERSION, **asdict(self)}, indent=2), encoding="utf-8")
+
+    @classmethod
+    def read(cls, path: Path) -> "DemoPlan":
+        """Read a plan.
+
+        Raises:
+            ValueError, TypeError: it is of another version or lacks something.
+        """
+        stored = json.loads(path.read_text(encoding="utf-8"))
+        if stored.pop("version", None) != PLAN_VERSION:
+            msg = f"'version' of {path} must be {PLAN_VERSION}"
+            raise ValueError(msg)
+        return cls(**stored | {"clients": tuple(DemoClient(**client) for client in stored["clients"])})
+
+
+def demo_users() -> Iterator[str]:
+    """The users the broker must know, each once."""
+    return iter(dict.fromkeys(client.user for client in DEMO_CLIENTS))

@@ -1,0 +1,168 @@
+"""One life of the streaming query: everything that is rebuilt from the tables when it starts."""
+
+import logging
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+
+from pipeline.background import Background
+from pipeline.clock import Clock
+from pipeline.cluster.access import ClusterAccess
+from pipeline.parts import new_batch_rules, new_engine, new_lead, new_slicing
+from pipeline.settings.model import Settings
+from pipeline.stream.collect import CollectedBatch, collect
+from pipeline.stream.micro_batch import BatchReport, MicroBatch
+from pipeline.stream.offset_log import OffsetLog
+from pipeline.stream.query import QueryPlan, UsageQuery
+from pipeline.stream.recovery import rebuild
+from pipeline.stream.source import read_usage_topic
+from pipeline.tables.job_tables import JobTables
+from pipeline.tables.open import open_quota_table, open_writer
+from pipeline.tables.quota_source import QuotaSource
+from pipeline.throttle.decider import Decider
+from pipeline.throttle.kafka_topic import KafkaThrottleTopic
+from pipeline.throttle.outbox import Written
+from pipeline.throttle.publisher import Publisher
+from pipeline.throttle.purgatory import ThrottlePurgatory
+
+log = logging.getLogger(__name__)
+
+Announce = Callable[[Written, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The cluster a job works for: how to reach it, and the name its rows carry."""
+
+    access: ClusterAccess
+    cluster: str
+
+
+class JobRun:
+    """Engine, purgatory and query, rebuilt from the tables.
+
+    Making one takes the tables over, rebuilds the engine, fences an earlier publisher and publishes what it left;
+    `start` starts the query and the threads; `close` ends them in reverse.
+
+    Args:
+        settings: The whole tree.
+        place: The cluster.
+        clock: Time of everything written.
+        announce: See `Listeners`.
+        report: See `Listeners`.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        place: Place,
+        clock: Clock,
+        announce: Announce,
+        report: Callable[[BatchReport], None],
+    ) -> None:
+        self._settings = settings
+        self._place = place
+        self._clock = clock
+        self._report = report
+        self._failure: BaseException | None = None
+        self._query: UsageQuery | None = None
+        self._quotas = QuotaSource(open_quota_table(settings.tables))
+        scope = settings.scope or self._quotas.scope
+        self._tables = JobTables.open(
+            partial(open_writer, settings.tables, settings.job),
+            settings.job,
+            place.cluster,
+            settings.stream.sensor_state_interval_ms,
+        )
+        self._decider = Decider(new_engine(settings.engine, scope), place.cluster)
+        ring_ms = (settings.engine.num_samples + 1) * settings.engine.sample_window_ms
+        self._recovered = rebuild(self._tables, self._quotas, self._decider, clock, ring_ms)
+        if self._recovered.batches:
+            log.info("rebuilt rates from %d batches, %d rows", self._recovered.batches, self._recovered.rows)
+        self._decider.adopt(self._quotas.pin())
+        topic = KafkaThrottleTopic(
+            job=settings.job,
+            topic=settings.kafka.throttle_topic,
+            marker_topic=settings.kafka.marker_topic,
+            access=place.access,
+            transaction_timeout_ms=settings.kafka.transaction_timeout_ms,
+        )
+        outbox = self._tables.throttle_events
+        self._purgatory = ThrottlePurgatory(
+            decider=self._decider,
+            publisher=Publisher(settings.job, place.cluster, outbox, topic),
+            outbox=outbox,
+            slicing=new_slicing(settings),
+            lead=new_lead(settings),
+            clock=clock,
+            announce=lambda written: announce(written, self._decider.last.quota_version),
+        )
+        self._purgatory.start()
+        self._reaper = Background("reaper", self._reap, self._failed)
+        self._quota_poller = Background("quota-poller", self._poll_quotas, self._failed)
+
+    def start(self, spark: SparkSession) -> None:
+        """Start the threads and the query."""
+        settings = self._settings
+        batch = MicroBatch(
+            collect=self._collect,
+            offsets=OffsetLog(spark, settings.stream.checkpoint),
+            tables=self._tables,
+            quotas=self._quotas,
+            decider=self._decider,
+            purgatory=self._purgatory,
+            clock=self._clock,
+            rules=new_batch_rules(settings, self._place.cluster),
+            recovered=self._recovered,
+            report=self._report,
+        )
+        source = read_usage_topic(
+            spark,
+            self._place.access.bootstrap_servers,
+            settings.kafka.usage_topic,
+            client_options=self._place.access.spark_options(),
+            starting_offsets=self._recovered.end_offsets or settings.stream.starting_offsets,
+            max_offsets_per_trigger=settings.stream.max_offsets_per_trigger,
+        )
+        plan = QueryPlan(settings.job, _absolute(settings.stream.checkpoint), settings.stream.trigger_ms)
+        self._query = UsageQuery(source, batch, plan)
+        self._query.start()
+        self._reaper.start()
+        self._quota_poller.start()
+
+    def failure(self) -> BaseException | None:
+        """What has ended the query or one of the threads; None while all is well."""
+        return self._failure or (self._query.failure() if self._query is not None else None)
+
+    def close(self) -> None:
+        """Stop the query between two batches, then the threads, then leave the topic."""
+        if self._query is not None:
+            self._query.stop()
+        self._quota_poller.close()
+        self._reaper.close()
+        self._purgatory.close()
+
+    def _collect(self, frame: DataFrame) -> CollectedBatch:
+        return collect(frame, self._settings.engine.sample_window_ms)
+
+    def _reap(self) -> float:
+        self._purgatory.tick()
+        return self._settings.purgatory.tick_ms / 1000
+
+    def _poll_quotas(self) -> float:
+        snapshot = self._quotas.poll()
+        if snapshot is not None:
+            log.info("quotas v%d in force: %d entities", snapshot.version, len(snapshot.quotas))
+        self._purgatory.quotas_changed(self._quotas.pin())
+        return self._settings.stream.trigger_ms / 1000
+
+    def _failed(self, failure: BaseException) -> None:
+        self._failure = failure
+
+
+def _absolute(checkpoint: str) -> str:
+    return checkpoint if re.match(r"\w+://", checkpoint) else str(Path(checkpoint).resolve())

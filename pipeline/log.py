@@ -1,0 +1,36 @@
+"""The job's log: one line an event on stderr, key=value facts, no Spark or Kafka chatter below WARNING."""
+
+import logging
+import sys
+import time
+from typing import Final
+
+_QUIET: Final = ("py4j", "kafka", "pyspark", "deltalake")
+
+
+class _LineFormatter(logging.Formatter):
+    """`12:00:17.804 INFO stream.query batch_id=7 …`; the package name is dropped, it is always ours."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        stamp = f"{time.strftime('%H:%M:%S', time.gmtime(record.created))}.{int(record.msecs):03d}"
+        line = f"{stamp} {record.levelname} {record.name.removeprefix('pipeline.')} {record.getMessage()}"
+        if record.exc_info and logging.getLogger().isEnabledFor(logging.DEBUG):
+            line = f"{line}\n{self.formatException(record.exc_info)}"
+        return line
+
+
+def set_up_logging(level: str) -> None:
+    """Send this process's log to stderr. Replaces earlier handlers, so it may be called again.
+
+    Stack traces are printed only at DEBUG; above it a line says what is wrong and what to do.
+    """
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_LineFormatter())
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level)
+    for name in _QUIET:
+        logging.getLogger(name).setLevel(max(logging.WARNING, root.level))
+    # These report what our own errors say again: kafka-python in other words, py4j with a whole stack trace.
+    for name in ("kafka", "py4j"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)

@@ -1,0 +1,222 @@
+"""Lines of a broker's request log, turned into usage events.
+
+Kafka 4.3.1 writes `[time] DEBUG Completed request:{json} (kafka.request.logger)` for every request when
+`kafka.request.logger` is at DEBUG. The line carries the principal, the client-id, both bodies with
+`recordsSizeInBytes` in place of records, and the time the request handler worked.
+
+What the log does not tell, and so no event of this meter has: the time of network threads
+(`network_time_ns` stays null; `sendTimeMs` includes waiting for the client and is not it).
+"""
+
+import json
+import math
+import re
+from dataclasses import dataclass, field, fields
+from datetime import datetime, tzinfo
+from functools import lru_cache
+from typing import Any, Final
+
+from pipeline.meter.wire_size import UnsupportedVersion, fetch_response_size, produce_request_size
+from schemas.usage_event import UsageEvent
+
+_MARK: Final = "Completed request:"
+_LINE_TIME: Final = re.compile(r"\[?(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)[,.](\d{3})")
+_READ_JSON: Final = json.JSONDecoder().raw_decode
+
+# Kafka charges these to no client (KIP-124's exempt requests).
+EXEMPT_APIS: Final = frozenset({
+    "LEADER_AND_ISR", "STOP_REPLICA", "UPDATE_METADATA", "CONTROLLED_SHUTDOWN", "WRITE_TXN_MARKERS",
+    "ALTER_PARTITION", "VOTE", "BEGIN_QUORUM_EPOCH", "END_QUORUM_EPOCH", "FETCH_SNAPSHOT",
+})  # fmt: skip
+# A broker charges these to the client that asked; the controller it forwards them to charges nobody.
+EXEMPT_APIS_WHEN_FORWARDED: Final = frozenset({
+    "DESCRIBE_QUORUM", "ADD_RAFT_VOTER", "REMOVE_RAFT_VOTER", "UPDATE_RAFT_VOTER",
+})  # fmt: skip
+
+
+class MalformedLine(ValueError):
+    """A line says `Completed request:` but cannot be read.
+
+    Attributes:
+        reason: what is wrong with it.
+    """
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(reason)
+
+
+@dataclass(frozen=True, slots=True)
+class OwnTraffic:
+    """Requests that are no client's: the cluster's, and this meter's own.
+
+    A request is the cluster's if its listener **and** its principal are named here. Both are needed: on a
+    cluster without authentication every client is `User:ANONYMOUS`, and an authenticated client may reach an
+    internal listener.
+
+    Attributes:
+        listeners: Listener names that brokers and controllers use among themselves.
+        principals: Who they are there, `Type:name`.
+        clients: (user, client-id) pairs that are left out on any listener. The meter names itself, or each
+            message it sends would be usage to report, without end.
+    """
+
+    listeners: frozenset[str] = frozenset({"CONTROLLER"})
+    principals: frozenset[str] = frozenset({"User:ANONYMOUS"})
+    clients: frozenset[tuple[str, str]] = frozenset()
+
+    def covers(self, listener: str, principal: str, user: str, client_id: str) -> bool:
+        """Whether a request is left out."""
+        return (listener in self.listeners and principal in self.principals) or (
+            user,
+            client_id,
+        ) in self.clients
+
+
+@dataclass(slots=True)
+class LineCounts:
+    """What became of the lines so far. `events + own + malformed + other = lines`.
+
+    Attributes:
+        lines: Lines read.
+        events: Usage events made.
+        own: Left out: the cluster's own requests, follower fetches, this meter.
+        malformed: Request lines that could not be read.
+        other: Lines of another logger.
+        unsized: Events without bytes although the request moved some: a version or an API whose layout is not
+            known, or a response that was never sent. Their io time is counted.
+    """
+
+    lines: int = 0
+    events: int = 0
+    own: int = 0
+    malformed: int = 0
+    other: int = 0
+    unsized: int = 0
+
+    def __str__(self) -> str:
+        return ", ".join(f"{getattr(self, column.name):,} {column.name}" for column in fields(self))
+
+
+@dataclass(slots=True)
+class RequestLogParser:
+    """Reads request lines of one broker.
+
+    Args:
+        broker_id: Written to every event.
+        own_traffic: What is left out.
+        time_zone: Zone of the line times; null: the zone of this machine. Log4j writes local time without an
+            offset, so in the hour that is repeated when summer time ends events may be an hour early.
+    """
+
+    broker_id: str
+    own_traffic: OwnTraffic = OwnTraffic()
+    time_zone: tzinfo | None = None
+    counts: LineCounts = field(default_factory=LineCounts)
+
+    def parse(self, line: str) -> UsageEvent | None:
+        """The usage of one line; null if it is nobody's, or no request line.
+
+        Event time is the line's time less `responseQueueTimeMs` and `sendTimeMs`, rounded down to the
+        millisecond: about when the broker checked the quota. `io_time_ns` is `localTimeMs`. A produce has
+        `produced_bytes`, a fetch `fetched_bytes`, all other requests neither. A produce with acks=0 is
+        exempt from request time, as in Kafka. A request that a broker forwarded is charged to its user again
+        where the controller worked on it, with `request_count` 0.
+
+        Raises:
+            MalformedLine: not readable; already counted.
+        """
+        self.counts.lines += 1
+        start = line.find(_MARK)
+        if start < 0:
+            self.counts.other += 1
+            return None
+        try:
+            logged, _ = _READ_JSON(line, start + len(_MARK))
+            event = self._usage(logged, self._line_time_ms(line))
+        except KeyError as exc:
+            self.counts.malformed += 1
+            reason = f"field {exc} is missing"
+            raise MalformedLine(reason) from exc
+        except (ValueError, TypeError, AttributeError) as exc:
+            self.counts.malformed += 1
+            raise MalformedLine(" ".join(str(exc).split())) from exc
+        if event is None:
+            self.counts.own += 1
+        else:
+            self.counts.events += 1
+        return event
+
+    def _usage(self, logged: dict[str, Any], line_time_ms: int) -> UsageEvent | None:
+        header = logged["requestHeader"]
+        api = header["requestApiKeyName"]
+        principal = logged["principal"]
+        user = principal.partition(":")[2]
+        client_id = header["clientId"] or ""
+        if self.own_traffic.covers(logged["listener"], principal, user, client_id) or (
+            api == "FETCH" and _is_follower(logged["request"])
+        ):
+            return None
+        produced_bytes = fetched_bytes = None
+        if api == "PRODUCE":
+            produced_bytes = self._produced_bytes(header, logged["request"])
+        elif api in {"FETCH", "SHARE_FETCH"}:
+            fetched_bytes = self._fetched_bytes(header, logged["response"])
+        forwarded = bool(logged["isForwarded"])
+        return UsageEvent(
+            event_time_ms=math.floor(line_time_ms - logged["responseQueueTimeMs"] - logged["sendTimeMs"]),
+            user=user,
+            client_id=client_id,
+            broker_id=self.broker_id,
+            produced_bytes=produced_bytes,
+            fetched_bytes=fetched_bytes,
+            # The log has whole microseconds.
+            io_time_ns=round(logged["localTimeMs"] * 1000) * 1000,
+            request_count=0 if forwarded else 1,
+            throttle_exempt=(
+                api in EXEMPT_APIS
+                or (forwarded and api in EXEMPT_APIS_WHEN_FORWARDED)
+                or (api == "PRODUCE" and bool(logged["request"]) and logged["request"]["acks"] == 0)
+            ),
+        )
+
+    def _produced_bytes(self, header: dict[str, Any], request: Any) -> int | None:
+        # DEBUG switched on in mid-request leaves "".
+        try:
+            if request:
+                return produce_request_size(header["requestApiVersion"], header["clientId"], request)
+        except UnsupportedVersion:
+            pass
+        self.counts.unsized += 1
+        return None
+
+    def _fetched_bytes(self, header: dict[str, Any], response: Any) -> int | None:
+        # The connection was closed before the response was sent: "". A share fetch has a layout of its own.
+        try:
+            if response and header["requestApiKeyName"] == "FETCH":
+                return fetch_response_size(header["requestApiVersion"], response)
+        except UnsupportedVersion:
+            pass
+        self.counts.unsized += 1
+        return None
+
+    def _line_time_ms(self, line: str) -> int:
+        match = _LINE_TIME.match(line)
+        if match is None:
+            msg = f"must begin with [yyyy-MM-dd HH:mm:ss,SSS]; got {line[:25]!r}"
+            raise ValueError(msg)
+        return _epoch_ms(f"{match[1]}T{match[2]}", self.time_zone) + int(match[3])
+
+
+def _is_follower(request: Any) -> bool:
+    # Up to v14 in the body, later in a tagged struct that consumers leave out. -1 is a consumer.
+    if not request:
+        return False
+    replica_id: int = request.get("replicaId", (request.get("replicaState") or {}).get("replicaId", -1))
+    return replica_id >= 0
+
+
+@lru_cache(maxsize=64)
+def _epoch_ms(local_second: str, zone: tzinfo | None) -> int:
+    local = datetime.fromisoformat(local_second)
+    return int((local.astimezone() if zone is None else local.replace(tzinfo=zone)).timestamp()) * 1000

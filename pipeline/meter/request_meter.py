@@ -1,0 +1,129 @@
+"""The meter on a request log: read lines, make events, send them, remember how far they are stored.
+
+At least once from the log to the topic: the remembered place is the start of the first line whose event is not
+known to be stored. After a clean stop a restart repeats nothing and misses nothing. After a kill it repeats
+what was stored since the state was last written (a second's worth); Kafka's own time-outs can repeat a message.
+"""
+
+import json
+import logging
+import os
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Final
+
+from pipeline.meter.log_follower import LogFollower, ResumePoint
+from pipeline.meter.request_log import MalformedLine, RequestLogParser
+from pipeline.meter.usage_producer import UsageProducer
+
+logger = logging.getLogger(__name__)
+
+STATE_VERSION: Final = 1
+SAVE_EVERY_MS: Final = 1_000
+FLUSH_WITHIN_MS: Final = 10_000
+COMPLAIN_EVERY_MS: Final = 10_000
+
+
+class RequestMeter:
+    """Runs the steps of the meter. One thread, no clock of its own.
+
+    Args:
+        follower: The log.
+        parser: Makes the events.
+        producer: Stores them.
+        state_path: Where the place in the log is remembered; null: nowhere.
+        now_ms: A monotonic clock.
+        wait: Sleeps for so many seconds, or less when the meter is to stop.
+    """
+
+    def __init__(
+        self,
+        follower: LogFollower,
+        parser: RequestLogParser,
+        producer: UsageProducer,
+        state_path: Path | None,
+        now_ms: Callable[[], int],
+        wait: Callable[[float], object],
+    ) -> None:
+        self._follower = follower
+        self._parser = parser
+        self._producer = producer
+        self._state_path = state_path
+        self._now_ms = now_ms
+        self._wait = wait
+        self._saved_ms = now_ms()
+        self._complained_ms: int | None = None
+        self._unreported = 0
+
+    def run(self, stopping: Callable[[], bool]) -> bool:
+        """Go on until `stopping()`, then send the rest.
+
+        Returns:
+            Whether all events were stored within `FLUSH_WITHIN_MS` of the end.
+        """
+        while not stopping():
+            if not self.step():
+                self._wait(0.02)
+        self._producer.send_open()
+        give_up_ms = self._now_ms() + FLUSH_WITHIN_MS
+        while self._producer.first_unsent() is not None and self._now_ms() < give_up_ms:
+            self._producer.pump(self._now_ms())
+            self._wait(0.01)
+        self.save()
+        self._follower.close()
+        return self._producer.first_unsent() is None
+
+    def step(self) -> bool:
+        """Read and send once; whether there was anything to read."""
+        lines = self._follower.read() if self._producer.has_room else []
+        for line in lines:
+            try:
+                event = self._parser.parse(line.text)
+            except MalformedLine as exc:
+                self._report(exc, line.text)
+                continue
+            if event is not None:
+                self._producer.add(event, line.start, self._now_ms())
+        self._producer.pump(self._now_ms())
+        if self._now_ms() - self._saved_ms >= SAVE_EVERY_MS:
+            self.save()
+        return bool(lines)
+
+    def save(self) -> None:
+        """Write the state file, whole or not at all."""
+        self._saved_ms = self._now_ms()
+        point = self._follower.resume_point(self._producer.first_unsent() or self._follower.position)
+        if self._state_path is None or point is None:
+            return
+        written = self._state_path.with_name(f"{self._state_path.name}.new")
+        written.write_text(json.dumps({"version": STATE_VERSION, **asdict(point)}), encoding="utf-8")
+        os.replace(written, self._state_path)
+
+    def _report(self, error: MalformedLine, text: str) -> None:
+        self._unreported += 1
+        now_ms = self._now_ms()
+        if self._complained_ms is None or now_ms - self._complained_ms >= COMPLAIN_EVERY_MS:
+            logger.warning(
+                "%s of %s skipped: %s: %.120s",
+                f"{self._unreported:,} malformed line{'s' if self._unreported > 1 else ''}",
+                self._follower.path,
+                error.reason,
+                text,
+            )
+            self._complained_ms, self._unreported = now_ms, 0
+
+
+def read_state(path: Path) -> ResumePoint | None:
+    """The place an earlier meter stopped at; null if there is none, or it cannot be read (said in the log)."""
+    try:
+        stored = json.loads(path.read_text(encoding="utf-8"))
+        if stored.pop("version") != STATE_VERSION:
+            msg = f"'version' must be {STATE_VERSION}"
+            raise ValueError(msg)
+        return ResumePoint(**stored)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as exc:
+        logger.warning("state file %s is ignored: %s", path, exc)
+        return None

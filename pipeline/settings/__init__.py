@@ -1,0 +1,1 @@
+"""The settings of a job: their model, and where their values come from."""

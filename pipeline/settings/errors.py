@@ -1,0 +1,35 @@
+"""What can be wrong with settings.
+
+PipelineError
+├── InvalidSettings         values that do not fit; all of them at once
+└── SettingsFileUnreadable  the file is missing or no TOML
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from pipeline.errors import PipelineError
+
+
+class InvalidSettings(PipelineError):
+    """One or more values do not fit.
+
+    Attributes:
+        mistakes: One line each: place, key, what it must be, what it is.
+    """
+
+    exit_code = 2
+
+    def __init__(self, mistakes: Sequence[str]) -> None:
+        self.mistakes = tuple(mistakes)
+        super().__init__("; ".join(mistakes), "see `kquota config schema` for every key and its range")
+
+
+class SettingsFileUnreadable(PipelineError):
+    """The settings file can not be used."""
+
+    exit_code = 2
+
+    def __init__(self, file: Path, reason: str) -> None:
+        self.file = file
+        super().__init__(f"'--config' must name a readable TOML file; got {file} ({reason})", "check path and syntax")

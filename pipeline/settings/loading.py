@@ -1,0 +1,132 @@
+"""Where settings come from: defaults < TOML file < environment (`KQUOTA_`, `__` for nesting) < flags.
+
+All mistakes are reported at once, each with the place it stands in and the key.
+"""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import ValidationError
+from pydantic_settings import (
+    BaseSettings,
+    EnvSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
+
+from pipeline.settings.errors import InvalidSettings, SettingsFileUnreadable
+from pipeline.settings.model import Settings
+
+ENV_PREFIX: Final = "KQUOTA_"
+
+
+class _Sources(BaseSettings, Settings):
+    """The settings model with its sources attached; only this module makes one."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=ENV_PREFIX, env_nested_delimiter="__", frozen=True, extra="forbid", validate_default=False
+    )
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        del dotenv_settings, file_secret_settings
+        toml = TomlConfigSettingsSource(settings_cls, cls.model_config.get("toml_file"))
+        return init_settings, env_settings, toml
+
+
+def load_settings(file: Path | None = None, flags: Mapping[str, Any] | None = None) -> Settings:
+    """Gather the settings of this process.
+
+    Args:
+        file: TOML file; None reads none.
+        flags: Values given on the command line, nested as the model is; None values count as not given.
+
+    Raises:
+        SettingsFileUnreadable: The file is missing or no TOML.
+        InvalidSettings: Any value is of the wrong type, out of range or unknown; holds all of them.
+    """
+    given = _without_none(flags or {})
+    sources = _sources_with(file)
+    try:
+        return Settings.model_validate(sources(**given).model_dump())
+    except ValidationError as exc:
+        raise InvalidSettings(_explained(exc, given, file)) from exc
+
+
+def origins(file: Path | None = None, flags: Mapping[str, Any] | None = None) -> dict[str, str]:
+    """Where each setting that is not a default comes from: dotted key -> "flag", variable name or file name."""
+    found: dict[str, str] = {}
+    sources = _sources_with(file)
+    if file is not None:
+        toml = TomlConfigSettingsSource(sources, file)()
+        found.update(dict.fromkeys(_dotted(toml), str(file)))
+    env = EnvSettingsSource(sources, env_prefix=ENV_PREFIX, env_nested_delimiter="__")()
+    found.update({key: ENV_PREFIX + key.replace(".", "__").upper() for key in _dotted(env)})
+    found.update(dict.fromkeys(_dotted(_without_none(flags or {})), "flag"))
+    return found
+
+
+def _sources_with(file: Path | None) -> type[_Sources]:
+    if file is None:
+        return _Sources
+    if not file.is_file():
+        raise SettingsFileUnreadable(file, "there is no such file")
+    config = SettingsConfigDict(**{**_Sources.model_config, "toml_file": file})
+    sources = type("_SourcesWithFile", (_Sources,), {"model_config": config})
+    try:
+        TomlConfigSettingsSource(sources, file)()
+    except ValueError as exc:
+        raise SettingsFileUnreadable(file, str(exc)) from exc
+    return sources
+
+
+def _explained(exc: ValidationError, flags: Mapping[str, Any], file: Path | None) -> list[str]:
+    flag_keys = set(_dotted(flags))
+    lines = []
+    for error in exc.errors(include_url=False):
+        key = ".".join(str(part) for part in error["loc"] if not str(part).startswith(("function-", "constrained")))
+        variable = ENV_PREFIX + key.replace(".", "__").upper()
+        if key in flag_keys:
+            place = "flag"
+        elif any(name.upper() == variable for name in os.environ):
+            place = variable
+        else:
+            place = str(file) if file else "settings"
+        given = "" if error["type"] == "missing" or not key else f"; got {error['input']!r}"
+        subject = f"'{key}' " if key else ""
+        lines.append(f"{place}: {subject}{_lower_first(error['msg'])}{given}")
+    return lines
+
+
+def _lower_first(message: str) -> str:
+    message = message.removeprefix("Value error, ")
+    return message[:1].lower() + message[1:]
+
+
+def _without_none(values: Mapping[str, Any]) -> dict[str, Any]:
+    kept = {}
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            inner = _without_none(value)
+            if inner:
+                kept[key] = inner
+        elif value is not None:
+            kept[key] = value
+    return kept
+
+
+def _dotted(values: Mapping[str, Any], prefix: str = "") -> list[str]:
+    keys: list[str] = []
+    for key, value in values.items():
+        keys += _dotted(value, f"{prefix}{key}.") if isinstance(value, Mapping) else [prefix + key]
+    return keys

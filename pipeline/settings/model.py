@@ -1,0 +1,131 @@
+"""What the job can be told, and in which ranges.
+
+The tree is frozen and forbids unknown keys, so a typo is an error at start and no part of the program can
+change a setting behind another's back. Parts receive the smallest branch they need, never the whole tree.
+How the values are gathered (defaults, file, environment, flags) is `pipeline.settings.loading`'s business.
+"""
+
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, model_validator
+
+
+def _known_cap(cap: object) -> object:
+    if cap in {"sample_window", "window", "none"}:
+        return cap
+    try:
+        cap_ms = int(str(cap))
+    except ValueError:
+        cap_ms = 0
+    if cap_ms <= 0:
+        message = "must be sample_window, window, none or milliseconds above 0"
+        raise ValueError(message)
+    return cap_ms
+
+
+Cap = Annotated[Literal["sample_window", "window", "none"] | int, BeforeValidator(_known_cap)]
+
+
+class Branch(BaseModel):
+    """One frozen branch of the settings tree."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class KafkaSettings(Branch):
+    """Where the topics live and how every Kafka client of the job signs in."""
+
+    bootstrap_servers: str | None = Field(None, description="host:port[,host:port…] of the cluster")
+    usage_topic: str = Field("quota.usage.v1", description="usage events; must be on LogAppendTime")
+    throttle_topic: str = Field("quota.throttle.v1", description="throttles and releases; compacted")
+    marker_topic: str = Field("quota.marker.v1", description="holds the publish marker as a group offset")
+    client: dict[str, SecretStr] = Field(
+        default_factory=dict,
+        description="client.properties entries (security.protocol, sasl.mechanism, …) for every client",
+    )
+    request_timeout_ms: int = Field(15_000, ge=1_000, description="how long a call to the broker may take")
+    transaction_timeout_ms: int = Field(15_000, ge=1_000, description="longest life of one transaction")
+
+
+class TablesSettings(Branch):
+    """Where the Delta tables live and who writes them."""
+
+    root: str = Field(".kquota/tables", description="a folder, s3://… or abfss://…")
+    writer: Literal["delta-rs", "delta-spark"] = Field(
+        "delta-rs", description="delta-rs: 15 ms a commit; delta-spark: 0.5 s, for catalogs only Spark writes"
+    )
+    usage_retention_ms: int = Field(7_200_000, ge=60_000, description="how long `usage` rows are kept")
+
+
+class StreamSettings(Branch):
+    """The streaming query."""
+
+    checkpoint: str = Field(".kquota/checkpoint", description="Spark's checkpoint folder of this job")
+    trigger_ms: int = Field(500, ge=50, description="a micro-batch starts at most this often")
+    max_offsets_per_trigger: int = Field(2_000_000, gt=0, description="most messages one micro-batch takes")
+    starting_offsets: Literal["earliest", "latest"] = Field(
+        "earliest", description="where a job without checkpoint and without stored batches begins"
+    )
+    max_decision_age_ms: int = Field(
+        10_000, gt=0, description="a batch older than this records its decisions and publishes none"
+    )
+    sensor_state_interval_ms: int = Field(60_000, ge=1_000, description="how often buckets are written")
+    restart_limit: int = Field(5, ge=0, description="in-process restarts of a failed query in a row")
+
+
+class EngineSettings(Branch):
+    """Kafka's quota settings, under Kafka's defaults (quota.window.num, quota.window.size.seconds)."""
+
+    num_samples: int = Field(11, ge=1, le=31, description="sample windows of a rate (10 whole + 1 current)")
+    sample_window_ms: int = Field(1_000, ge=100, description="span of one sample window")
+    producer_byte_rate_cap: Cap = Field("window", description="longest slice of a producer throttle")
+    consumer_byte_rate_cap: Cap = Field("window", description="longest slice of a consumer throttle")
+    request_percentage_cap: Cap = Field("sample_window", description="longest slice of a request throttle")
+    carry_debt: bool = Field(True, description="false gives Kafka's rate alone, without the token bucket")
+
+
+class PurgatorySettings(Branch):
+    """How throttles are held, renewed and released."""
+
+    republish_ms: int = Field(
+        250, ge=0, description="a running throttle is published again only if it would end later by more"
+    )
+    client_lag_ms: int = Field(500, ge=0, description="publish to effect at a client; part of the lead of a look")
+    min_renew_lead_ms: int = Field(300, ge=0, description="a look happens at least this long before the end")
+    tick_ms: int = Field(5, ge=1, le=1_000, description="longest sleep of the reaper while something is due")
+
+
+class SparkSettings(Branch):
+    """The Spark session of the job."""
+
+    master: str | None = Field(None, description="null: local[*] unless spark-submit says otherwise")
+    shuffle_partitions: int | None = Field(None, gt=0, description="null: the number of cores")
+    driver_memory: str = Field("1g", pattern=r"^\d+[mg]$", description="heap of the driver's JVM")
+    conf: dict[str, str] = Field(default_factory=dict, description="further Spark settings, as they are")
+
+
+class Settings(Branch):
+    """The whole tree of one job."""
+
+    job: str = Field("kquota", pattern=r"^[a-z0-9][a-z0-9-]{0,40}$", description="names lock, group and txn")
+    cluster: str | None = Field(None, description="written to every row; null: the broker's cluster id")
+    scope: Literal["cluster", "broker"] | None = Field(
+        None, description="null: the quota table's own kquota.scope property"
+    )
+    run_dir: Path = Field(Path(".kquota"), description="lock file and logs of this job")
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field("INFO", description="of the job's log")
+    kafka: KafkaSettings = KafkaSettings()
+    tables: TablesSettings = TablesSettings()
+    stream: StreamSettings = StreamSettings()
+    engine: EngineSettings = EngineSettings()
+    purgatory: PurgatorySettings = PurgatorySettings()
+    spark: SparkSettings = SparkSettings()
+
+    @model_validator(mode="after")
+    def _topics_differ(self) -> Self:
+        topics = (self.kafka.usage_topic, self.kafka.throttle_topic, self.kafka.marker_topic)
+        if len(set(topics)) < len(topics):
+            msg = f"'kafka' topics must be three different ones; got {', '.join(topics)}"
+            raise ValueError(msg)
+        return self

@@ -1,0 +1,86 @@
+"""Usage events to sums per sample window and client, and in the same pass everything that is no event."""
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from pipeline.stream.decode import EXEMPT, REFUSED
+from pipeline.stream.event_rules import FIELD_RULES
+
+LARGEST_SUM: Final = 2**53
+"""Sums saturate here, 9 PB or 104 days in one sample window: doubles are exact up to it, and can not overflow."""
+
+GROUP_KEYS: Final = ("sample_start_ms", "broker_id", "user", "client_id")
+SUMS: Final = (
+    "produced_bytes",
+    "fetched_bytes",
+    "io_time_ns",
+    "network_time_ns",
+    "request_count",
+    "event_count",
+    "clamped_count",
+)
+_DEFAULTS: Final = {rule.name: rule.default for rule in FIELD_RULES}
+
+
+def aggregate(decoded: DataFrame, sample_window_ms: int, dead_letter_columns: Sequence[str] = ()) -> DataFrame:
+    """Sum usage per sample window, broker, user and client-id.
+
+    An event later than its record's append time is taken as of the append time (DESIGN §5 rule 6; equal is not
+    later).
+
+    Args:
+        decoded: rows of `decode` or `refused.decode_again`.
+        sample_window_ms: span of a sample window, > 0; windows start at multiples of it since the epoch.
+        dead_letter_columns: columns of `decoded` that tell what a row marked `REFUSED` is; null in every other row.
+
+    Returns:
+        One row a group: `GROUP_KEYS`, `mark`, `dead_letter_columns`, `SUMS` BIGINT and `last_event_ms`. Exempt events
+        are groups of their own. What is no event has null `GROUP_KEYS` and is counted in `event_count`. A sum is null
+        if no event of the group had a value: there was no request of that type.
+    """
+    return decoded.groupBy(*_keys(sample_window_ms, tuple(dead_letter_columns))).agg(*_sums())
+
+
+# Columns are built once a process, see `pipeline.stream.decode`.
+
+
+@cache
+def _keys(sample_window_ms: int, dead_letter_columns: tuple[str, ...]) -> tuple[Column, ...]:
+    is_event = F.coalesce(F.col("mark"), F.lit(EXEMPT)) == EXEMPT
+    event_time_ms = F.least("event_time_ms", "appended_at_ms")
+    keys = [
+        event_time_ms - F.pmod(event_time_ms, F.lit(sample_window_ms)),
+        _or_default("broker_id"),
+        F.col("user"),
+        F.col("client_id"),
+    ]
+    return (
+        *[F.when(is_event, key).alias(name) for name, key in zip(GROUP_KEYS, keys, strict=True)],
+        F.col("mark"),
+        *[F.when(F.col("mark") == REFUSED, F.col(name)).alias(name) for name in dead_letter_columns],
+    )
+
+
+@cache
+def _sums() -> tuple[Column, ...]:
+    is_clamped = F.col("event_time_ms") > F.col("appended_at_ms")
+    return (
+        *[_saturating_sum(F.col(name)).alias(name) for name in SUMS[:4]],
+        _saturating_sum(_or_default("request_count")).alias("request_count"),
+        F.count(F.lit(1)).alias("event_count"),
+        F.count(F.when(is_clamped, 1)).alias("clamped_count"),
+        F.max(F.least("event_time_ms", "appended_at_ms")).alias("last_event_ms"),
+    )
+
+
+def _or_default(name: str) -> Column:
+    return F.coalesce(F.col(name), F.lit(_DEFAULTS[name]))
+
+
+def _saturating_sum(value: Column) -> Column:
+    total = F.sum(value.cast("double"))
+    return F.when(total <= LARGEST_SUM, total).when(total.isNotNull(), LARGEST_SUM).cast("bigint")

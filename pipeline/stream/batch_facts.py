@@ -1,0 +1,62 @@
+"""The facts of one micro-batch: written with its usage, atomically, and once more as a row of `batches`."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Final, Self
+
+import pyarrow as pa
+
+from pipeline.throttle.evaluation import Evaluation
+from schemas.arrow import conform
+from schemas.batch_row import BatchRow
+
+METADATA_KEY: Final = "kquota.batch"
+
+
+@dataclass(frozen=True, slots=True)
+class BatchFacts:
+    """What a batch read, when it was worked on, and what became of its elements.
+
+    Attributes:
+        evaluation: Query, batch, time and quota version.
+        processed_at_ms: Driver's wall clock when it was worked on first.
+        start_offsets: First offset of each partition, inclusive, as Spark prints it; "" before the first batch.
+        end_offsets: End offset of each partition, exclusive, as Spark prints it.
+        engine_settings: The engine's settings as a JSON object.
+        good_count: Events taken, late and clamped ones included.
+        late_count: Events older than the windows of the rate.
+        clamped_count: Events whose time was set back to their append time.
+        ignored_count: Null values and empty arrays.
+        dead_count: Elements and records that went to `dead_letters`.
+    """
+
+    evaluation: Evaluation
+    processed_at_ms: int
+    start_offsets: str
+    end_offsets: str
+    engine_settings: str
+    good_count: int
+    late_count: int
+    clamped_count: int
+    ignored_count: int
+    dead_count: int
+
+    def to_metadata(self) -> dict[str, str]:
+        """As commit metadata."""
+        return {METADATA_KEY: json.dumps(asdict(self), separators=(",", ":"))}
+
+    @classmethod
+    def from_metadata(cls, metadata: Mapping[str, str]) -> Self | None:
+        """Back from commit metadata; None if the commit carries no batch."""
+        text = metadata.get(METADATA_KEY)
+        if text is None:
+            return None
+        fields = json.loads(text)
+        return cls(**{**fields, "evaluation": Evaluation(**fields["evaluation"])})
+
+    def to_row(self, cluster: str) -> pa.Table:
+        """As the one row of `batches`."""
+        fields = {name: value for name, value in asdict(self).items() if name != "evaluation"}
+        row = pa.Table.from_pylist([{**asdict(self.evaluation), **fields}])
+        return conform(row, BatchRow, cluster=cluster)

@@ -1,0 +1,140 @@
+"""Kafka messages to usage events, the fast reading: each message is parsed once, as a whole.
+
+A message is one JSON object or an array of them. What this reading does not like it does not explain: it marks the
+message, or the element, for `pipeline.stream.refused` to look at again. So the good path carries neither raw bytes
+nor causes, and costs little more than a bare `from_json`.
+"""
+
+import secrets
+from functools import cache
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from pipeline.stream.event_rules import EVENT_STRUCT, FIELD_RULES, PARSER_OPTIONS, FieldOf, broken_rule
+
+# Marks: null is a good event; negative marks are these; any other is where to look again, see `_look_again_at`.
+EXEMPT: Final = -1
+"""A good event whose request time is exempt."""
+IGNORED: Final = -2
+"""A message with a null value or an empty array: nothing in it, and nothing wrong."""
+REFUSED: Final = -3
+"""No usage event; only the second look says so."""
+OFFSET_BITS: Final = 47
+"""A mark holds an offset below 2^47 and, above it, twice the partition (below 2^15), plus 1 for a whole message."""
+
+# from_json stops at the end of the first value and takes what came before; it does not see the rest of
+# `{...} garbage`. So a value is parsed with its last bracket cut off and an end of our own behind it, which holds a key
+# drawn at random: it is found in its place if, and only if, the value is one object or one array.
+END_KEY: Final = f"end_{secrets.token_hex(8)}"
+_ELEMENT = EVENT_STRUCT.replace("STRUCT<", f"STRUCT<{END_KEY}: BOOLEAN, ", 1)
+_OBJECT = _ELEMENT.replace("STRUCT<", "STRUCT<_corrupt: STRING, ", 1)
+_ARRAY = f"STRUCT<_corrupt: STRING, elements: ARRAY<{_ELEMENT}>>"
+_FIELDS: Final = tuple(rule.name for rule in FIELD_RULES)
+_NAMES: Final = tuple(rule.name for rule in FIELD_RULES if rule.spark_type == "STRING")
+_REPLACEMENT_CHARACTER: Final = "\ufffd"  # what from_json reads invalid UTF-8 as
+
+
+def decode(raw: DataFrame) -> DataFrame:
+    """Read the usage events of a frame of messages.
+
+    A user, client-id or broker that is not a JSON string is taken as its JSON text; a lone surrogate becomes `?`.
+    Null in place of an optional field is the field's absence. Of a field written twice the last one counts.
+
+    Args:
+        raw: frame with the columns `source.RAW_COLUMNS`, streaming or static.
+
+    Returns:
+        One row an element, or one for a message without readable elements: the fields of `UsageEvent` (optional
+        ones null where absent), `appended_at_ms` BIGINT and `mark` BIGINT: null, `EXEMPT`, `IGNORED` or where to
+        look again. The event's fields mean something only for null and `EXEMPT`.
+    """
+    return raw.select(*_parsed()).select(*_exploded()).filter(_is_element()).select(*_fields()).select(*_marked())
+
+
+# A Column is built by many calls into the JVM, a quarter of a second for all of these, and belongs to no frame: each is
+# built once a process, so that a micro-batch costs a handful of calls.
+
+
+@cache
+def _parsed() -> tuple[Column, ...]:
+    text = F.col("value").cast("string")
+    length = F.octet_length("value")
+    cut = F.substring(F.col("value"), F.lit(1), length - 1).cast("string")
+    opening = F.substring(text, 1, 1)
+    closing = F.substring(F.col("value"), length, F.lit(1)).cast("string")
+    an_object = F.concat(cut, F.lit(f',"{END_KEY}":true}}'))
+    an_array = F.concat(F.lit('{"elements":'), cut, F.lit(f',{{"{END_KEY}":true}}]}}'))
+    return (
+        F.when((opening == "{") & (closing == "}"), F.from_json(an_object, _OBJECT, PARSER_OPTIONS)).alias("object"),
+        F.when((opening == "[") & (closing == "]"), F.from_json(an_array, _ARRAY, PARSER_OPTIONS)).alias("array"),
+        opening.alias("opening"),
+        F.unix_millis("timestamp").alias("appended_at_ms"),
+        F.col("partition"),
+        F.col("offset"),
+    )
+
+
+@cache
+def _exploded() -> tuple[Column, ...]:
+    is_object = F.col("opening") == "{"
+    an_object, elements = F.col("object"), F.col("array")["elements"]
+    object_is_whole = an_object["_corrupt"].isNull() & an_object[END_KEY].isNotNull()
+    array_is_whole = F.col("array")["_corrupt"].isNull() & F.try_element_at(elements, F.lit(-1))[END_KEY].isNotNull()
+    is_whole = F.when(is_object, object_is_whole).otherwise(array_is_whole)
+    return (
+        an_object,
+        # The outer form: of the plain one Spark infers a filter on the array, and parses every value again for it.
+        F.explode_outer(F.when(is_whole, elements)).alias("element"),
+        is_object.alias("is_object"),
+        F.col("opening").isNull().alias("is_null"),
+        F.coalesce(is_whole, F.lit(False)).alias("is_whole"),
+        F.col("appended_at_ms"),
+        F.col("partition"),
+        F.col("offset"),
+    )
+
+
+@cache
+def _is_element() -> Column:
+    return F.col("element")[END_KEY].isNull()
+
+
+@cache
+def _fields() -> tuple[Column, ...]:
+    is_object = F.col("is_object")
+    return (
+        *[F.when(is_object, F.col("object")[name]).otherwise(F.col("element")[name]).alias(name) for name in _FIELDS],
+        *[F.col(name) for name in ("is_null", "is_whole", "appended_at_ms", "partition", "offset")],
+    )
+
+
+@cache
+def _marked() -> tuple[Column, ...]:
+    mark = (
+        F.when(F.col("is_null"), F.lit(IGNORED).cast("bigint"))
+        .when(~F.col("is_whole"), _look_again_at(is_whole_message=True))
+        .when(is_suspect(F.col), _look_again_at(is_whole_message=False))
+        .when(F.col("throttle_exempt"), F.lit(EXEMPT).cast("bigint"))
+    )
+    return (*[F.col(name) for name in _FIELDS], F.col("appended_at_ms"), mark.alias("mark"))
+
+
+def _look_again_at(*, is_whole_message: bool) -> Column:
+    """The mark of a message of which nothing has been counted, or (False) all but suspect elements."""
+    place = F.col("partition").cast("bigint") * 2 + int(is_whole_message)
+    return F.shiftleft(place, OFFSET_BITS).bitwiseOR(F.col("offset"))
+
+
+def is_suspect(field: FieldOf) -> Column:
+    """True for a well-typed event that breaks a rule, or may have been written in something else than UTF-8."""
+    return broken_rule(field).isNotNull() | has_replacement_character(field)
+
+
+def has_replacement_character(field: FieldOf) -> Column:
+    """True if a name holds U+FFFD: sent as such, or what became of invalid UTF-8. Never null."""
+    found = F.lit(False)
+    for name in _NAMES:
+        found = found | F.coalesce(F.contains(field(name), F.lit(_REPLACEMENT_CHARACTER)), F.lit(False))
+    return found

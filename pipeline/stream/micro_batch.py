@@ -1,0 +1,217 @@
+"""One micro-batch, from the records Spark hands over to the record a client reads.
+
+    1 pin the quota version                                   4 engine.record; append decisions, batches
+    2 collect aggregates                                      5 publisher: outbox, then one Kafka transaction
+    3 append dead_letters, then usage with the batch's facts  6 hold in purgatory; return: Spark commits
+
+A batch may be run again, from any point: Spark repeats the last one that was not committed, with the same id and the
+same records. Every append carries the query's id and the batch id as its version and is skipped if it is recorded;
+a batch that is already in `usage` is taken from there, with its stored time and quota version, not from Kafka.
+"""
+
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame
+
+from pipeline.clock import Clock
+from pipeline.stream.batch_facts import BatchFacts
+from pipeline.stream.collect import CollectedBatch
+from pipeline.stream.offset_log import OffsetLog
+from pipeline.stream.recovery import Recovered
+from pipeline.tables.job_tables import JobTables
+from pipeline.tables.quota_source import QuotaSource
+from pipeline.throttle.decider import Decided, Decider
+from pipeline.throttle.evaluation import Evaluation
+from pipeline.throttle.purgatory import ThrottlePurgatory
+from schemas.arrow import conform
+from schemas.dead_letter_row import DeadLetterRow
+from schemas.decision_row import DecisionRow
+from schemas.usage_row import UsageRow
+
+log = logging.getLogger(__name__)
+
+Collect = Callable[[DataFrame], CollectedBatch]
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRules:
+    """What of the settings a batch needs.
+
+    Attributes:
+        cluster: Written to every row.
+        ring_ms: Span of the rate's sample windows, N · w; older events are late.
+        max_decision_age_ms: A batch whose time lies further back publishes nothing.
+        engine_settings: The engine's settings as a JSON object, for the record.
+    """
+
+    cluster: str
+    ring_ms: int
+    max_decision_age_ms: int
+    engine_settings: str
+
+
+class MicroBatch:
+    """The `foreachBatch` function. One at a time; a failure ends the query before anything later is written."""
+
+    def __init__(
+        self,
+        collect: Collect,
+        offsets: OffsetLog,
+        tables: JobTables,
+        quotas: QuotaSource,
+        decider: Decider,
+        purgatory: ThrottlePurgatory,
+        clock: Clock,
+        rules: BatchRules,
+        recovered: Recovered,
+        report: Callable[["BatchReport"], None],
+    ) -> None:
+        self._collect = collect
+        self._offsets = offsets
+        self._tables = tables
+        self._quotas = quotas
+        self._decider = decider
+        self._purgatory = purgatory
+        self._clock = clock
+        self._rules = rules
+        self._recovered = recovered
+        self._report = report
+        self._side_by_side = ThreadPoolExecutor(max_workers=1, thread_name_prefix="append")
+
+    def __call__(self, frame: DataFrame, batch_id: int) -> None:
+        """Run one micro-batch.
+
+        Args:
+            frame: Spark's batch of Kafka records.
+            batch_id: Its number in this query.
+        """
+        query_id = query_id_of(frame)
+        began = self._clock.now()
+        stored = self._recovered.outcome_of(query_id, batch_id)
+        if stored is None:
+            self._tables.sensor_state.write_if_due(self._decider, began)
+            snapshot = self._quotas.pin()
+            batch = self._collect(frame)
+            facts = self._facts(query_id, batch_id, snapshot.version, batch)
+            collected = self._clock.now()
+            self._append_input(batch, facts)
+            appended = self._clock.now()
+            decided = self._decider.decide(snapshot, batch.usage, facts.evaluation, self._clock.now())
+        else:
+            collected = appended = began
+            facts, decided = stored.facts, stored.decided
+        self._append_outcome(decided, facts)
+        decided_at = self._clock.now()
+        published = self._publish(decided, facts)
+        done = self._clock.now()
+        self._report(
+            BatchReport(
+                facts=facts,
+                violations=len(decided.violations),
+                published=published,
+                held=len(self._purgatory),
+                collect_ms=collected.steady_ms - began.steady_ms,
+                append_ms=appended.steady_ms - collected.steady_ms,
+                decide_ms=decided_at.steady_ms - appended.steady_ms,
+                publish_ms=done.steady_ms - decided_at.steady_ms,
+                age_ms=done.wall_ms - facts.evaluation.evaluated_at_ms,
+            )
+        )
+
+    def _facts(self, query_id: str, batch_id: int, quota_version: int, batch: CollectedBatch) -> BatchFacts:
+        evaluated_at_ms = max(batch.newest_event_ms or 0, self._decider.last.evaluated_at_ms)
+        offsets = self._offsets.range_of(batch_id)
+        return BatchFacts(
+            evaluation=Evaluation(query_id, batch_id, evaluated_at_ms, quota_version),
+            processed_at_ms=self._clock.now().wall_ms,
+            start_offsets=offsets.start,
+            end_offsets=offsets.end,
+            engine_settings=self._rules.engine_settings,
+            good_count=batch.good_count,
+            late_count=self._late_count(batch.usage, evaluated_at_ms),
+            clamped_count=batch.clamped_count,
+            ignored_count=batch.ignored_count,
+            dead_count=batch.dead_count,
+        )
+
+    def _late_count(self, usage: pa.Table, evaluated_at_ms: int) -> int:
+        late = pc.less_equal(usage["last_event_ms"], evaluated_at_ms - self._rules.ring_ms)
+        return int(pc.sum(usage["event_count"].filter(late)).as_py() or 0)
+
+    def _append_input(self, batch: CollectedBatch, facts: BatchFacts) -> None:
+        evaluation = facts.evaluation
+        versions = {evaluation.query_id: evaluation.batch_id}
+        identity: dict[str, str | int] = {
+            "cluster": self._rules.cluster,
+            "query_id": evaluation.query_id,
+            "batch_id": evaluation.batch_id,
+        }
+        if batch.dead_letters.num_rows:
+            letters = conform(batch.dead_letters, DeadLetterRow, **identity)
+            self._tables.dead_letters.append(letters, versions, {})
+        usage = conform(
+            batch.usage,
+            UsageRow,
+            **identity,
+            evaluated_at_ms=evaluation.evaluated_at_ms,
+            quota_version=evaluation.quota_version,
+        )
+        self._tables.usage.append(usage, versions, facts.to_metadata())
+
+    def _append_outcome(self, decided: Decided, facts: BatchFacts) -> None:
+        evaluation = facts.evaluation
+        versions = {evaluation.query_id: evaluation.batch_id}
+        decisions = conform(
+            decided.decisions,
+            DecisionRow,
+            cluster=self._rules.cluster,
+            query_id=evaluation.query_id,
+            batch_id=evaluation.batch_id,
+            evaluated_at_ms=evaluation.evaluated_at_ms,
+            quota_version=evaluation.quota_version,
+        )
+        row = facts.to_row(self._rules.cluster)
+        # Two tables, two commits, neither reads the other: side by side they cost the time of one.
+        batches = self._side_by_side.submit(self._tables.batches.append, row, versions, facts.to_metadata())
+        self._tables.decisions.append(decisions, versions, {})
+        batches.result()
+
+    def _publish(self, decided: Decided, facts: BatchFacts) -> int:
+        evaluation = facts.evaluation
+        age_ms = self._clock.now().wall_ms - evaluation.evaluated_at_ms
+        if age_ms > self._rules.max_decision_age_ms:
+            if decided.violations:
+                log.warning(
+                    "batch_id=%d is %.1f s old: its %d violations are recorded, none is published",
+                    evaluation.batch_id,
+                    age_ms / 1000,
+                    len(decided.violations),
+                )
+            return 0
+        versions = {evaluation.query_id: evaluation.batch_id}
+        return self._purgatory.violated(decided.violations, evaluation, versions)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchReport:
+    """What a batch did and how long its parts took, for the status line and the metrics."""
+
+    facts: BatchFacts
+    violations: int
+    published: int
+    held: int
+    collect_ms: int
+    append_ms: int
+    decide_ms: int
+    publish_ms: int
+    age_ms: int
+
+
+def query_id_of(frame: DataFrame) -> str:
+    """Spark's id of the query a micro-batch belongs to: it is a local property of the stream's thread."""
+    return str(frame.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId") or "")

@@ -1,0 +1,103 @@
+"""The streaming query: started, watched, and stopped where no batch is cut in two."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from threading import Event
+
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming.query import StreamingQuery as SparkQuery
+
+from pipeline.stream.errors import QueryFailed
+
+_POLL_SECONDS = 0.02
+
+
+class _StopRequested(Exception):
+    """Ends the query at the start of a batch, before any effect; never an error."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueryPlan:
+    """What Spark needs to know of the query.
+
+    Attributes:
+        name: Of the query, in Spark's metrics.
+        checkpoint: Its checkpoint folder.
+        trigger_ms: A micro-batch starts at most this often.
+    """
+
+    name: str
+    checkpoint: str
+    trigger_ms: int
+
+
+class UsageQuery:
+    """One run of the query over the usage topic.
+
+    Args:
+        source: The streaming frame.
+        run_batch: What to do with each micro-batch. What it raises ends the query.
+        plan: Name, checkpoint and trigger.
+    """
+
+    def __init__(self, source: DataFrame, run_batch: Callable[[DataFrame, int], None], plan: QueryPlan) -> None:
+        self._source = source
+        self._run_batch = run_batch
+        self._plan = plan
+        self._stopping = Event()
+        self._failure: BaseException | None = None
+        self._query: SparkQuery | None = None
+
+    def start(self) -> None:
+        """Start the query; batches run on a thread of Spark's."""
+        self._query = (
+            self._source.writeStream.queryName(self._plan.name)
+            .option("checkpointLocation", self._plan.checkpoint)
+            .trigger(processingTime=f"{self._plan.trigger_ms} milliseconds")
+            .foreachBatch(self._guarded)
+            .start()
+        )
+
+    def is_active(self) -> bool:
+        """Whether Spark still runs it."""
+        return self._query is not None and self._query.isActive
+
+    def failure(self) -> BaseException | None:
+        """What ended the query: what a batch raised, or Spark's own error; None if it runs or was stopped."""
+        if self._failure is not None:
+            return self._failure
+        if self._query is None or self._query.isActive or self._stopping.is_set():
+            return None
+        error = self._query.exception()
+        return QueryFailed(_first_line(error)) if error is not None else QueryFailed("it ended without an error")
+
+    def stop(self, timeout_seconds: float = 20) -> None:
+        """Stop between two batches. A batch that has begun is finished; one that begins now does nothing.
+
+        Stopping in mid-batch would interrupt the JVM thread inside whatever it waits for. Spark repeats an
+        abandoned batch at the next start, so nothing is lost if the time-out has to cut one short.
+        """
+        self._stopping.set()
+        query = self._query
+        if query is None:
+            return
+        deadline = time.monotonic() + timeout_seconds
+        while query.isActive and query.status["isTriggerActive"] and time.monotonic() < deadline:
+            time.sleep(_POLL_SECONDS)
+        if query.isActive:
+            query.stop()
+
+    def _guarded(self, frame: DataFrame, batch_id: int) -> None:
+        if self._stopping.is_set():
+            raise _StopRequested
+        try:
+            self._run_batch(frame, batch_id)
+        except Exception as exc:
+            self._failure = exc
+            raise
+
+
+def _first_line(error: StreamingQueryException) -> str:
+    return str(error).strip().splitlines()[0]

@@ -1,0 +1,151 @@
+"""The engine rebuilt from what is stored, so that a restart decides as if it had never stopped.
+
+Token buckets come from the newest snapshot and the batches after it; sample windows from all usage of the last
+(N + 1) · w. Each batch is recorded again with its stored rows, its own `evaluated_at_ms` and its own quota version.
+A gap longer than the windows needs no special case: there is no usage to read, so the windows are empty.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+
+from pipeline.clock import Clock, Moment
+from pipeline.stream.batch_facts import BatchFacts
+from pipeline.tables.job_tables import JobTables
+from pipeline.tables.port import TableWriter
+from pipeline.tables.quota_source import QuotaSource
+from pipeline.throttle.decider import Decided, Decider
+from pipeline.throttle.evaluation import Evaluation
+
+_COMMITS_LOOKED_AT: Final = (20, 500, 20_000)
+
+_MEASURES: Final = [
+    "query_id",
+    "batch_id",
+    "evaluated_at_ms",
+    "quota_version",
+    "sample_start_ms",
+    "broker_id",
+    "user",
+    "client_id",
+    "produced_bytes",
+    "fetched_bytes",
+    "io_time_ns",
+    "network_time_ns",
+    "last_event_ms",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredOutcome:
+    """The newest batch in `usage`, decided again: what is left of it to do may be any of the later steps."""
+
+    facts: BatchFacts
+    decided: Decided
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """What a start has found.
+
+    Attributes:
+        newest: The newest stored batch; None for new tables.
+        batches: How many batches were recorded again.
+        rows: How many rows of usage they had.
+        end_offsets: End offsets of the newest batch, with or without usage, as Spark takes them: where a new
+            checkpoint begins. "" for new tables.
+    """
+
+    newest: StoredOutcome | None
+    batches: int
+    rows: int
+    end_offsets: str
+
+    def outcome_of(self, query_id: str, batch_id: int) -> StoredOutcome | None:
+        """The stored outcome of this batch if it is the newest stored one; only that can be run again."""
+        newest = self.newest
+        if newest is None or (newest.facts.evaluation.query_id, newest.facts.evaluation.batch_id) != (
+            query_id,
+            batch_id,
+        ):
+            return None
+        return newest
+
+
+def rebuild(tables: JobTables, quotas: QuotaSource, decider: Decider, clock: Clock, ring_ms: int) -> Recovered:
+    """Bring the engine to where the last stored batch left it.
+
+    Args:
+        tables: The job's tables.
+        quotas: For the versions the batches were decided with.
+        decider: With an engine that has recorded nothing.
+        clock: For the event clock of looks.
+        ring_ms: (N + 1) · w: usage further back can not be in any window.
+    """
+    facts = _newest_facts(tables.usage)
+    newest = max(
+        (found for found in (facts, _newest_facts(tables.batches)) if found is not None),
+        key=lambda found: found.processed_at_ms,
+        default=None,
+    )
+    end_offsets = newest.end_offsets if newest else ""
+    if facts is None:
+        return Recovered(None, 0, 0, end_offsets)
+    snapshot = tables.sensor_state.newest()
+    usage = _usage_since(tables, facts.evaluation.evaluated_at_ms - ring_ms, snapshot)
+    at = _moment_of(facts, clock.now())
+    batches = rows = 0
+    decided: Decided | None = None
+    restored = snapshot is None
+    for evaluation, batch in _by_batch(usage):
+        if not restored and snapshot is not None and _is_after(evaluation, snapshot[0]):
+            decider.restore_buckets(snapshot[1])
+            restored = True
+        decided = decider.decide(quotas.at(evaluation.quota_version), batch, evaluation, at)
+        batches, rows = batches + 1, rows + batch.num_rows
+    if not restored and snapshot is not None:
+        decider.restore_buckets(snapshot[1])
+    outcome = None if decided is None else StoredOutcome(facts, decided)
+    return Recovered(outcome, batches, rows, end_offsets)
+
+
+def _newest_facts(table: TableWriter) -> BatchFacts | None:
+    """Facts of the newest batch in a table. Commits without one (epochs, maintenance) may have come after it."""
+    for limit in _COMMITS_LOOKED_AT:
+        for metadata in table.commit_metadata(limit):
+            facts = BatchFacts.from_metadata(metadata)
+            if facts is not None:
+                return facts
+    return None
+
+
+def _usage_since(tables: JobTables, since_ms: int, snapshot: tuple[Evaluation, pa.Table] | None) -> pa.Table:
+    if snapshot is not None:
+        since_ms = min(since_ms, snapshot[0].evaluated_at_ms)
+    return tables.usage.read(_MEASURES, [("evaluated_at_ms", ">=", since_ms)])
+
+
+def _by_batch(usage: pa.Table) -> Iterator[tuple[Evaluation, pa.Table]]:
+    """Stored rows batch by batch, in the order they were decided."""
+    ordered = usage.sort_by([(column, "ascending") for column in ("evaluated_at_ms", "batch_id", "query_id")])
+    keys = ordered.select(["query_id", "batch_id", "evaluated_at_ms", "quota_version"])
+    counted = keys.group_by(keys.column_names, use_threads=False).aggregate([([], "count_all")])
+    first = 0
+    for key in counted.to_pylist():
+        count = key.pop("count_all")
+        yield Evaluation(**key), ordered.slice(first, count)
+        first += count
+
+
+def _is_after(evaluation: Evaluation, snapshot: Evaluation) -> bool:
+    if evaluation.query_id == snapshot.query_id:
+        return evaluation.batch_id > snapshot.batch_id
+    return evaluation.evaluated_at_ms >= snapshot.evaluated_at_ms
+
+
+def _moment_of(facts: BatchFacts, now: Moment) -> Moment:
+    """The moment the newest batch was worked on, on this process's steady clock: looks count on from it."""
+    passed_ms = max(now.wall_ms - facts.processed_at_ms, 0)
+    return Moment(facts.processed_at_ms, now.steady_ms - passed_ms)

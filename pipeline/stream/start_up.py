@@ -1,0 +1,81 @@
+"""Starts Spark beside everything else a start has to do, and warms it up.
+
+The first run of a plan loads classes, compiles its generated code and takes seconds; run once on made-up messages, the
+first real batch finds all that done, and its decisions are young enough to be published.
+"""
+
+import os
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import TracebackType
+from typing import Final, Self
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from pipeline.embedded.jars import spark_jars
+from pipeline.embedded.java import find_java
+from pipeline.settings.model import SparkSettings
+from pipeline.stream.collect import collect
+from pipeline.stream.session import build_spark_session
+
+_WARM_UP_ROWS: Final = 2_000
+_WARM_UP_RUNS: Final = 2
+
+
+class SparkStarter:
+    """A Spark session on its way, on a thread of its own; stopped when the context ends.
+
+    Jars and Java are checked on entering, at once: what is wrong with them is raised there.
+
+    Args:
+        spark: The settings' branch.
+        checkpoint: Of the query; a local one gets the quick checkpoint manager.
+    """
+
+    def __init__(self, spark: SparkSettings, checkpoint: str) -> None:
+        self._spark = spark
+        self._checkpoint_is_local = "://" not in checkpoint
+        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="spark-start")
+        self._session: Future[SparkSession] | None = None
+
+    def __enter__(self) -> Self:
+        jars = spark_jars()
+        os.environ["JAVA_HOME"] = str(find_java().home)
+
+        def start() -> SparkSession:
+            session = build_spark_session(self._spark, jars, self._checkpoint_is_local)
+            _warm_up(session)
+            return session
+
+        self._session = self._pool.submit(start)
+        return self
+
+    def session(self) -> SparkSession:
+        """Wait for the session; raises what its start raised."""
+        if self._session is None:
+            message = "enter the starter before asking for its session"
+            raise RuntimeError(message)
+        return self._session.result()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._session is not None and not self._session.cancel() and self._session.exception() is None:
+            self._session.result().stop()
+        self._pool.shutdown()
+
+
+def _warm_up(session: SparkSession) -> None:
+    number = F.col("id")
+    message = F.concat(
+        F.lit('{"event_time_ms":1,"user":"u'), number % 100, F.lit('","client_id":"c","produced_bytes":1}')
+    )
+    raw = session.range(_WARM_UP_ROWS).select(
+        message.cast("binary").alias("value"),
+        F.lit("warm-up").alias("topic"),
+        F.lit(0).alias("partition"),
+        number.alias("offset"),
+        F.timestamp_millis(F.lit(1_000)).alias("timestamp"),
+    )
+    for _ in range(_WARM_UP_RUNS):
+        collect(raw, 1_000)

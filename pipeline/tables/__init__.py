@@ -1,0 +1,1 @@
+"""The Delta tables: their layout, the guarded appends of the job, the quota table and upkeep."""

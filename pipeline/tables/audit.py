@@ -1,0 +1,16 @@
+"""Who edits quotas, from where, with which version of the tool: written into every edit's commit."""
+
+import getpass
+import socket
+from importlib.metadata import PackageNotFoundError, version
+
+from pipeline.tables.quota_table import EditAudit
+
+
+def local_audit(reason: str) -> EditAudit:
+    """The person at this machine, editing with this version of kquota."""
+    try:
+        tool_version = version("kafka-quota-pipeline")
+    except PackageNotFoundError:
+        tool_version = "unknown"
+    return EditAudit(actor=getpass.getuser(), host=socket.gethostname(), tool_version=tool_version, reason=reason)

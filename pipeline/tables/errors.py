@@ -1,0 +1,167 @@
+"""Errors of the tables.
+
+PipelineError
+└── tables
+    ├── Fenced             another driver writes these tables now
+    ├── LostRace           every attempt to commit was overtaken
+    ├── VersionWentBack    a commit would set a recorded version back
+    ├── EpochNotRaised     an append before the driver's epoch is in the table
+    ├── TableMissing       no table at the address
+    ├── TableUnwritable    the store refused the write
+    ├── RowsRefused        rows that break the table's schema or CHECK constraints
+    ├── QuotaEditRefused   an edit that would leave an invalid quota table
+    └── QuotaTableBusy     somebody else is editing the quotas
+"""
+
+from collections.abc import Sequence
+
+from pipeline.errors import PipelineError
+
+
+class Fenced(PipelineError):
+    """A driver with a higher epoch, or an equal one that is not ours, has written to the table.
+
+    Attributes:
+        table: address of the table.
+        epoch: ours.
+        recorded_epoch: the one in the table.
+    """
+
+    exit_code = 4
+
+    def __init__(self, table: str, epoch: int, recorded_epoch: int) -> None:
+        self.table = table
+        self.epoch = epoch
+        self.recorded_epoch = recorded_epoch
+        super().__init__(
+            f"'epoch' of {table} must be {epoch}, this driver's; got {recorded_epoch} of another driver",
+            "stop one of the two drivers; the one that started last carries on",
+        )
+
+
+class LostRace(PipelineError):
+    """Other commits came first at every attempt.
+
+    Attributes:
+        table: address of the table.
+        attempts: how many were made.
+    """
+
+    exit_code = 4
+
+    def __init__(self, table: str, attempts: int) -> None:
+        self.table = table
+        self.attempts = attempts
+        super().__init__(
+            f"a commit to {table} was overtaken {attempts} times",
+            "find what else writes to it; besides maintenance the job is its only writer",
+        )
+
+
+class VersionWentBack(PipelineError):
+    """An app id other than the guarding one already has this version or a higher one.
+
+    Attributes:
+        table: address of the table.
+        app_id: whose version.
+        version: the one to be written.
+        recorded: the one in the table.
+    """
+
+    def __init__(self, table: str, app_id: str, version: int, recorded: int) -> None:
+        self.table = table
+        self.app_id = app_id
+        self.version = version
+        self.recorded = recorded
+        super().__init__(
+            f"version of '{app_id}' in {table} must be above {recorded}; got {version}",
+            "restart the job; it continues after what is stored",
+        )
+
+
+class EpochNotRaised(PipelineError):
+    """An append before `raise_epoch`.
+
+    Attributes:
+        table: address of the table.
+    """
+
+    def __init__(self, table: str) -> None:
+        self.table = table
+        super().__init__(f"no epoch was raised in {table} before the first append", "raise the epoch at start")
+
+
+class TableMissing(PipelineError):
+    """There is no Delta table at an address.
+
+    Attributes:
+        table: the address.
+    """
+
+    def __init__(self, table: str) -> None:
+        self.table = table
+        super().__init__(f"no Delta table at {table}", "check the tables' root, or start the job: it creates them")
+
+
+class TableUnwritable(PipelineError):
+    """The store refused a write: permissions, a full disk, an unreachable service.
+
+    Attributes:
+        table: address of the table.
+        cause: what the store said, one line.
+    """
+
+    def __init__(self, table: str, cause: str) -> None:
+        self.table = table
+        self.cause = cause
+        super().__init__(
+            f"{table} can not be written: {cause}", "make it writable and start again; nothing was published"
+        )
+
+
+class RowsRefused(PipelineError):
+    """Rows that do not fit the table's schema or break one of its CHECK constraints.
+
+    Attributes:
+        table: address of the table.
+        cause: what the writer said, one line.
+    """
+
+    exit_code = 5
+
+    def __init__(self, table: str, cause: str) -> None:
+        self.table = table
+        self.cause = cause
+        super().__init__(f"rows for {table} must satisfy its schema and constraints; got {cause}", "mend the rows")
+
+
+class QuotaEditRefused(PipelineError):
+    """An edit would leave rows that are no valid quotas.
+
+    Attributes:
+        mistakes: one line each, all at once.
+    """
+
+    exit_code = 5
+
+    def __init__(self, mistakes: Sequence[str]) -> None:
+        self.mistakes = tuple(mistakes)
+        super().__init__(f"quotas were not changed: {'; '.join(mistakes)}", "mend the edit and repeat it")
+
+
+class QuotaTableBusy(PipelineError):
+    """The lock of the quota table was not free in time.
+
+    Attributes:
+        lock: path of the lock file.
+        waited_seconds: how long it was waited for.
+    """
+
+    exit_code = 4
+
+    def __init__(self, lock: str, waited_seconds: float) -> None:
+        self.lock = lock
+        self.waited_seconds = waited_seconds
+        super().__init__(
+            f"{lock} is held by another edit, waited {waited_seconds:g} s", "repeat the edit when that one is done"
+        )

@@ -1,0 +1,37 @@
+"""Opens the tables the settings name, with the adapter they ask for."""
+
+import logging
+
+from pipeline.settings.model import TablesSettings
+from pipeline.tables.delta_rs import DeltaRsWriter
+from pipeline.tables.layout import create_missing, table_uri
+from pipeline.tables.port import TableWriter
+from pipeline.tables.quota_table import QuotaTable
+
+log = logging.getLogger(__name__)
+
+
+def create_tables(tables: TablesSettings) -> list[str]:
+    """Create the tables that are missing; returns their names."""
+    created = create_missing(tables.root)
+    if created:
+        log.info("created tables %s under %s", ", ".join(created), tables.root)
+    return created
+
+
+def open_writer(tables: TablesSettings, job: str, name: str) -> TableWriter:
+    """The guarded writer of one of the job's tables. With delta-spark the session must be running."""
+    uri = table_uri(tables.root, name)
+    if tables.writer == "delta-spark":
+        # The core runs without pyspark: only this choice needs it.
+        from pyspark.sql import SparkSession  # noqa: PLC0415
+
+        from pipeline.tables.delta_spark import DeltaSparkWriter  # noqa: PLC0415
+
+        return DeltaSparkWriter(SparkSession.builder.getOrCreate(), uri, job)
+    return DeltaRsWriter(uri, job)
+
+
+def open_quota_table(tables: TablesSettings) -> QuotaTable:
+    """The quota table."""
+    return QuotaTable(tables.root)

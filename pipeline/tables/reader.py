@@ -1,0 +1,34 @@
+"""Reads a table without being its writer: for the command line and for checks."""
+
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+from deltalake import DeltaTable
+from deltalake.exceptions import TableNotFoundError
+
+from pipeline.tables.errors import TableMissing
+from pipeline.tables.port import Condition
+
+
+def read_table(
+    uri: str,
+    columns: Sequence[str] | None = None,
+    where: Sequence[Condition] = (),
+    storage_options: Mapping[str, str] | None = None,
+) -> pa.Table:
+    """The newest rows of a table, in no order.
+
+    Args:
+        uri: Its address.
+        columns: Which, in which order; None = all.
+        where: Conditions that all hold; those on `date` skip whole partitions.
+        storage_options: Of delta-rs, for stores that need them.
+
+    Raises:
+        TableMissing: Nothing there.
+    """
+    try:
+        table = DeltaTable(uri, storage_options=dict(storage_options) if storage_options else None)
+    except TableNotFoundError as exc:
+        raise TableMissing(uri) from exc
+    return table.to_pyarrow_table(columns=list(columns) if columns is not None else None, filters=list(where) or None)

@@ -1,0 +1,78 @@
+"""Snapshots of the token buckets, so that a restart need not replay more than a minute of usage."""
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipeline.clock import Moment
+from pipeline.tables.port import TableWriter
+from pipeline.throttle.decider import Decider
+from pipeline.throttle.evaluation import Evaluation
+from schemas.arrow import conform
+from schemas.sensor_state_row import SensorStateRow
+
+# A snapshot without any bucket needs a row all the same, or an older one would pass for the newest. The
+# sensor without parts stands for clients without any quota and never has a bucket.
+_PLACEHOLDER = {
+    "broker_id": "",
+    "sensor_user": "",
+    "sensor_client_id": "",
+    "quota_type": "producer_byte_rate",
+    "tokens": 0.0,
+}
+
+
+class SensorStateTable:
+    """Writes and reads the `sensor_state` table.
+
+    Args:
+        table: Its guarded writer.
+        cluster: Written to every row.
+        interval_ms: At least this much steady time lies between two snapshots.
+    """
+
+    def __init__(self, table: TableWriter, cluster: str, interval_ms: int) -> None:
+        self._table = table
+        self._cluster = cluster
+        self._interval_ms = interval_ms
+        self._written_at_ms: int | None = None
+
+    def write_if_due(self, decider: Decider, now: Moment) -> bool:
+        """Write the buckets as they stand after the last batch, if the interval has passed; True if written.
+
+        Called at the start of a batch, before it changes any bucket. Guarded by the last batch's id: run
+        again, the snapshot is skipped.
+        """
+        if self._written_at_ms is None:
+            self._written_at_ms = now.steady_ms
+        last = decider.last
+        if last.batch_id < 0 or now.steady_ms - self._written_at_ms < self._interval_ms:
+            return False
+        self._written_at_ms = now.steady_ms
+        return self._table.append(self._rows(decider.buckets(), last), {last.query_id: last.batch_id}, {})
+
+    def newest(self) -> tuple[Evaluation, pa.Table] | None:
+        """The newest snapshot: after which batch it was taken, and its buckets (columns of `engine.buckets`)."""
+        marks = self._table.read(["evaluated_at_ms", "batch_id", "query_id"])
+        if not marks.num_rows:
+            return None
+        newest = (
+            marks.sort_by([("evaluated_at_ms", "descending"), ("batch_id", "descending")]).slice(0, 1).to_pylist()[0]
+        )
+        rows = self._table.read(
+            None,
+            [("evaluated_at_ms", "=", newest["evaluated_at_ms"]), ("batch_id", "=", newest["batch_id"])],
+        ).filter(pc.field("query_id") == newest["query_id"])
+        evaluation = Evaluation(newest["query_id"], newest["batch_id"], newest["evaluated_at_ms"], -1)
+        return evaluation, rows.filter((pc.field("sensor_user") != "") | (pc.field("sensor_client_id") != ""))
+
+    def _rows(self, buckets: pa.Table, last: Evaluation) -> pa.Table:
+        if not buckets.num_rows:
+            buckets = pa.Table.from_pylist([{**_PLACEHOLDER, "refilled_at_ms": last.evaluated_at_ms}])
+        return conform(
+            buckets,
+            SensorStateRow,
+            cluster=self._cluster,
+            query_id=last.query_id,
+            batch_id=last.batch_id,
+            evaluated_at_ms=last.evaluated_at_ms,
+        )

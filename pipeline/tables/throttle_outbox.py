@@ -1,0 +1,45 @@
+"""The outbox on a Delta table: `throttle_events`."""
+
+from collections.abc import Mapping
+from datetime import timedelta
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipeline.tables.port import TableWriter
+
+_KEY = ["cluster", "broker_id", "user", "client_id"]
+
+
+def last_throttles(events: pa.Table) -> pa.Table:
+    """Of rows of `throttle_events`, the last of every client, where that is a throttle and no release."""
+    last = events.group_by(_KEY).aggregate([("publish_seq", "max")])["publish_seq_max"]
+    newest = events.filter(pc.is_in(events["publish_seq"], value_set=last.combine_chunks()))
+    return newest.filter(pc.field("action") == "throttle")
+
+
+class DeltaOutbox:
+    """`pipeline.throttle.outbox.Outbox` on the guarded writer of `throttle_events`."""
+
+    def __init__(self, table: TableWriter) -> None:
+        self._table = table
+
+    def append(self, rows: pa.Table, versions: Mapping[str, int], metadata: Mapping[str, str]) -> bool:
+        """One commit, skipped as a whole if one of the versions is already recorded."""
+        return self._table.append(rows, versions, metadata)
+
+    def rows_from(self, publish_seq: int) -> pa.Table:
+        """Stored rows from this `publish_seq` on, in its order."""
+        return self._table.read(None, [("publish_seq", ">=", publish_seq)]).sort_by("publish_seq")
+
+    def newest(self) -> tuple[int, pa.Table]:
+        """The highest stored `publish_seq`, and of every client whose last row is a throttle, that row.
+
+        Reads the last two days that have rows: a throttle that ended before them has long lapsed at its client.
+        """
+        days = pc.unique(self._table.read(["date"])["date"])
+        if not len(days):
+            return -1, self._table.read(None, [("publish_seq", "<", 0)])
+        since = pc.max(days).as_py() - timedelta(days=1)
+        rows = self._table.read(None, [("date", ">=", since)]).sort_by("publish_seq")
+        return rows["publish_seq"][-1].as_py(), last_throttles(rows)

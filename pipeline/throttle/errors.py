@@ -1,0 +1,32 @@
+"""What can go wrong between the driver and the throttle topic.
+
+PipelineError
+├── PublishUndecided    a transaction failed, or nobody knows: the marker will tell
+└── PublisherFenced     another driver of the same job has taken over; this one must stop
+"""
+
+from pipeline.errors import PipelineError
+
+
+class PublishUndecided(PipelineError):
+    """The outcome of a transaction on the throttle topic is not known, or it failed."""
+
+    def __init__(self, detail: str) -> None:
+        self.detail = detail
+        super().__init__(
+            f"a transaction on the throttle topic must commit; got {detail}",
+            "nothing needs doing: stored records are published again when the broker answers",
+        )
+
+
+class PublisherFenced(PipelineError):
+    """Another driver with the same job name has taken the throttle topic over."""
+
+    exit_code = 4
+
+    def __init__(self, job: str) -> None:
+        self.job = job
+        super().__init__(
+            f"'job' must name one running driver; got a second one for {job!r}, which has fenced this one",
+            "stop one of the two, or give it another job name and tables of its own",
+        )

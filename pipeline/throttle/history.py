@@ -1,0 +1,133 @@
+"""What the tables say about throttles: who is held now, and the story of one decision."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipeline.errors import PipelineError
+from pipeline.tables.layout import table_uri
+from pipeline.tables.reader import read_table
+from pipeline.tables.throttle_outbox import last_throttles
+from quota.entity import QUOTA_TYPES
+
+
+class NothingMatches(PipelineError):
+    """No decision of that id, or of that client."""
+
+    exit_code = 3
+
+    def __init__(self, wanted: str, looked_at: str) -> None:
+        self.wanted = wanted
+        super().__init__(
+            f"'decision' must be the beginning of a decision_id, or a user and a client-id; got {wanted}, "
+            f"which matches nothing in {looked_at}",
+            "see `kquota throttles list --all` for what is recorded",
+        )
+
+
+class SeveralMatch(PipelineError):
+    """The beginning of an id fits more than one decision."""
+
+    exit_code = 2
+
+    def __init__(self, wanted: str, matches: list[str]) -> None:
+        self.matches = tuple(matches)
+        super().__init__(
+            f"'decision' must fit one decision_id; got {wanted}, which fits {', '.join(matches)}", "give more digits"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """One throttle from its decision to its release.
+
+    Attributes:
+        decision: The row of `decisions` that began it.
+        events: Its rows of `throttle_events`, in order; empty if nothing was published for it.
+        samples: Bytes, or nanoseconds, its sensor's clients used per sample window in the window of the rate, as pairs
+            (sample_start_ms, amount), oldest first.
+    """
+
+    decision: dict[str, Any]
+    events: list[dict[str, Any]]
+    samples: list[tuple[int, int]]
+
+
+def running_throttles(root: str, now_ms: int) -> list[dict[str, Any]]:
+    """The last record of every client that is throttled at `now_ms` (wall clock), the longest to go first."""
+    rows = read_table(table_uri(root, "throttle_events"), None, [("throttled_until_ms", ">", now_ms - 86_400_000)])
+    if not rows.num_rows:
+        return []
+    running = last_throttles(rows).filter(pc.field("throttled_until_ms") > now_ms)
+    return list(running.sort_by([("throttled_until_ms", "descending")]).to_pylist())
+
+
+def recent_events(root: str, limit: int) -> list[dict[str, Any]]:
+    """The newest records, newest first."""
+    rows = read_table(table_uri(root, "throttle_events"))
+    return list(rows.sort_by([("publish_seq", "descending")]).slice(0, limit).to_pylist())
+
+
+def story_of(root: str, decision: str, client_id: str | None = None) -> Story:
+    """The story of a decision, by the beginning of its id; or of a client's newest decision.
+
+    Args:
+        root: Of the tables.
+        decision: Beginning of a `decision_id`, or a user if `client_id` is given.
+        client_id: The client-id; None reads `decision` as an id.
+
+    Raises:
+        NothingMatches: There is none.
+        SeveralMatch: The beginning fits several.
+    """
+    uri = table_uri(root, "decisions")
+    if client_id is None:
+        rows = read_table(uri, None, [("decision_id", ">=", decision), ("decision_id", "<=", decision + "g")])
+        ids = sorted(set(rows["decision_id"].to_pylist()))
+        if len(ids) > 1:
+            raise SeveralMatch(decision, ids)
+        wanted = decision
+    else:
+        rows = read_table(uri, None, [("user", "=", decision), ("client_id", "=", client_id)])
+        wanted = f"{decision}/{client_id}"
+    if not rows.num_rows:
+        raise NothingMatches(wanted, uri)
+    row = rows.sort_by([("evaluated_at_ms", "descending"), ("batch_id", "descending")]).slice(0, 1).to_pylist()[0]
+    events = read_table(table_uri(root, "throttle_events"), None, [("decision_id", "=", row["decision_id"])])
+    return Story(row, events.sort_by("publish_seq").to_pylist(), _samples(root, row))
+
+
+def _samples(root: str, decision: dict[str, Any]) -> list[tuple[int, int]]:
+    """Usage of the sensor's clients in the decision's window, from the batches up to the decision's own."""
+    at_ms, window_ms = decision["evaluated_at_ms"], decision["window_ms"]
+    conditions: list[tuple[str, str, Any]] = [
+        ("sample_start_ms", ">=", at_ms - window_ms),
+        ("sample_start_ms", "<=", at_ms),
+        ("evaluated_at_ms", "<=", at_ms),
+    ]
+    if decision["sensor_user"]:
+        conditions.append(("user", "=", decision["sensor_user"]))
+    if decision["sensor_client_id"]:
+        conditions.append(("client_id", "=", decision["sensor_client_id"]))
+    if decision["broker_id"]:
+        conditions.append(("broker_id", "=", decision["broker_id"]))
+    rows = read_table(table_uri(root, "usage"), None, conditions)
+    if not rows.num_rows:
+        return []
+    sums = (
+        pa.table({"start": rows["sample_start_ms"], "amount": _amount(rows, decision["quota_type"])})
+        .group_by("start")
+        .aggregate([("amount", "sum")])
+        .sort_by("start")
+    )
+    return [(row["start"], row["amount_sum"] or 0) for row in sums.to_pylist()]
+
+
+def _amount(rows: pa.Table, quota_type: str) -> pa.ChunkedArray:
+    columns = dict(zip(QUOTA_TYPES, ("produced_bytes", "fetched_bytes", "io_time_ns"), strict=True))
+    amount = pc.fill_null(rows[columns[quota_type]], 0)
+    if quota_type == "request_percentage":
+        amount = pc.add(amount, pc.fill_null(rows["network_time_ns"], 0))
+    return amount

@@ -1,0 +1,150 @@
+"""The throttle topic on a real broker, through kafka-python's transactional producer."""
+
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Final
+
+from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+from kafka import errors as kafka_errors
+from kafka.structs import OffsetAndMetadata
+
+from pipeline.cluster.access import ClusterAccess
+from pipeline.cluster.errors import ClusterUnreachable
+from pipeline.throttle.errors import PublisherFenced, PublishUndecided
+from schemas.errors import UnreadableRecord
+from schemas.throttle_record import ThrottleRecord
+
+_FENCING: Final = (kafka_errors.ProducerFencedError, kafka_errors.InvalidProducerEpochError)
+_TAIL_RECORDS: Final = 500
+_RETRY_SECONDS: Final = 0.1
+_WAIT: Final = "nothing needs doing: it is tried again"
+
+
+class KafkaThrottleTopic:
+    """Publishes in transactions whose last act is to move the marker.
+
+    Args:
+        job: Group and transactional id are `kquota-<job>`.
+        topic: The throttle topic.
+        marker_topic: One partition, nothing in it; only its committed offset is used.
+        access: How to reach the cluster.
+        transaction_timeout_ms: The broker aborts a transaction that is open for longer.
+    """
+
+    def __init__(
+        self,
+        job: str,
+        topic: str,
+        marker_topic: str,
+        access: ClusterAccess,
+        transaction_timeout_ms: int,
+    ) -> None:
+        self._job = job
+        self._id = f"kquota-{job}"
+        self._topic = topic
+        self._marker_partition = TopicPartition(marker_topic, 0)
+        self._access = access
+        self._timeout_ms = transaction_timeout_ms
+        self._producer: KafkaProducer | None = None
+
+    def open(self) -> int | None:
+        """See `ThrottleTopic.open`: a new producer with our transactional id fences every earlier one.
+
+        A coordinator that is being elected, or whose topic is being made, is waited for.
+        """
+        self._drop_producer()
+        deadline = time.monotonic() + self._timeout_ms / 1000
+        while True:
+            try:
+                return self._opened()
+            except kafka_errors.KafkaError as exc:
+                self._drop_producer()
+                if not isinstance(exc, kafka_errors.RetriableError) or time.monotonic() > deadline:
+                    raise ClusterUnreachable(self._access.bootstrap_servers, _detail(exc), _WAIT) from exc
+                time.sleep(_RETRY_SECONDS)
+
+    def publish(self, records: Sequence[ThrottleRecord], marker: int) -> None:
+        """See `ThrottleTopic.publish`."""
+        producer = self._producer
+        if producer is None:
+            detail = "no open producer"
+            raise PublishUndecided(detail)
+        try:
+            producer.begin_transaction()
+            sent = [producer.send(self._topic, key=r.key(), value=r.to_value(), headers=r.headers()) for r in records]
+            producer.send_offsets_to_transaction({self._marker_partition: OffsetAndMetadata(marker, "", -1)}, self._id)
+            producer.commit_transaction()
+            for future in sent:
+                future.get(timeout=0)
+        except _FENCING as exc:
+            raise PublisherFenced(self._job) from exc
+        except kafka_errors.KafkaError as exc:
+            self._drop_producer()
+            raise PublishUndecided(_detail(exc)) from exc
+
+    def highest_published(self) -> int:
+        """See `ThrottleTopic.highest_published`: reads the end of every partition, all of it only if need be."""
+        consumer = self._access.open(
+            KafkaConsumer, isolation_level="read_committed", enable_auto_commit=False, group_id=None
+        )
+        try:
+            return max(self._highest_in(consumer, partition) for partition in self._partitions(consumer))
+        except kafka_errors.KafkaError as exc:
+            raise ClusterUnreachable(self._access.bootstrap_servers, _detail(exc), _WAIT) from exc
+        finally:
+            consumer.close()
+
+    def close(self) -> None:
+        """See `ThrottleTopic.close`."""
+        self._drop_producer()
+
+    def _opened(self) -> int | None:
+        producer = self._access.open(
+            KafkaProducer,
+            client_id=self._id,
+            transactional_id=self._id,
+            transaction_timeout_ms=self._timeout_ms,
+            max_block_ms=self._timeout_ms,
+            request_timeout_ms=min(self._timeout_ms, 10_000),
+            delivery_timeout_ms=self._timeout_ms,
+            linger_ms=0,
+            batch_size=262_144,
+        )
+        self._producer = producer
+        producer.init_transactions()
+        return self._committed_marker()
+
+    def _committed_marker(self) -> int | None:
+        with self._access.admin() as admin:
+            offsets = admin.list_group_offsets({self._id: [self._marker_partition]})[self._id]
+        committed = offsets.get(self._marker_partition)
+        return None if committed is None or committed.offset < 0 else int(committed.offset)
+
+    def _partitions(self, consumer: KafkaConsumer) -> list[TopicPartition]:
+        return [TopicPartition(self._topic, number) for number in consumer.partitions_for_topic(self._topic) or {0}]
+
+    def _highest_in(self, consumer: KafkaConsumer, partition: TopicPartition) -> int:
+        consumer.assign([partition])
+        begin = consumer.beginning_offsets([partition])[partition]
+        end = consumer.end_offsets([partition])[partition]
+        for first in sorted({max(begin, end - _TAIL_RECORDS), begin}, reverse=True):
+            consumer.seek(partition, first)
+            highest = -1
+            while consumer.position(partition) < end:
+                for record in consumer.poll(timeout_ms=500).get(partition, []):
+                    with suppress(UnreadableRecord):
+                        highest = max(highest, ThrottleRecord.from_value(record.value).publish_seq)
+            if highest >= 0:
+                return highest
+        return -1
+
+    def _drop_producer(self) -> None:
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            with suppress(kafka_errors.KafkaError):
+                producer.close(timeout=2)
+
+
+def _detail(exc: Exception) -> str:
+    return f"{type(exc).__name__}: {exc}".rstrip(": ")

@@ -1,0 +1,187 @@
+"""The life of a throttle, as functions of values (no clock, no I/O).
+
+    violated ──▶ publish `throttle` ──▶ look, `lead_ms` before the end ──▶ owes longer? ──▶ publish `renewed` ─┐
+                     ▲                                     ▲     │ no                                        │
+                     └── violated again, ends later ───────┘     ▼                                           │
+                                                          wait for the end ──▶ publish `release`    look again ◀┘
+
+A look happens ahead of the end because a record needs time to take effect: a renewal that is published when
+the throttle ends lets the client run for one loop delay each cycle, which for an offender at k times its quota
+is a leak of its own. A slice is never a pardon: what is left of `owed_ms` is found again at the next look.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from pipeline.throttle.held import Cause, ClientKey, HeldThrottle, Publication, Reason
+
+
+@dataclass(frozen=True, slots=True)
+class Slicing:
+    """How throttles are cut and repeated.
+
+    Attributes:
+        lead_ms: A look is taken this long before the end: trigger + publish lag + client lag, at least 300.
+        republish_ms: A running throttle is published again only if it would end later by more than this.
+        caps: Longest slice per quota type, before the floor of three leads: milliseconds, "window" for the
+            window the rate was measured over, None for no cap.
+    """
+
+    lead_ms: int
+    republish_ms: int
+    caps: Mapping[str, int | Literal["window"] | None]
+
+    def renewal_ms(self, owed_ms: int, window_ms: int, quota_type: str) -> int:
+        """Length of a renewal: min(owed, max(cap, 3 × lead))."""
+        cap = self.caps[quota_type]
+        if cap is None:
+            return owed_ms
+        return min(owed_ms, max(window_ms if cap == "window" else cap, 3 * self.lead_ms))
+
+
+def violations_to_publish(
+    violations: Iterable[Publication],
+    held: Mapping[ClientKey, HeldThrottle],
+    now_ms: int,
+    republish_ms: int,
+) -> list[Publication]:
+    """The batch's throttles that tell a client something new.
+
+    A client that is held already hears of a violation only if it would end more than `republish_ms` after the end
+    published last (equal is not more). Such an extension keeps the decision that began the throttle.
+
+    Args:
+        violations: One publication a client, cause `violation`.
+        held: The running throttles.
+        now_ms: Steady time at which they will be written.
+        republish_ms: See `Slicing`.
+    """
+    news = []
+    for violation in violations:
+        running = held.get(violation.key)
+        if running is None:
+            news.append(violation)
+        elif now_ms + violation.throttle_time_ms > running.end_ms + republish_ms:
+            news.append(_continued(running, violation.cause, violation.throttle_time_ms, violation.reason))
+    return news
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a look decided: records to publish, and throttles that now wait for their end."""
+
+    publications: list[Publication]
+    waiting: list[HeldThrottle]
+
+
+def look(
+    throttles: Iterable[HeldThrottle],
+    reasons: Mapping[ClientKey, Reason],
+    now_ms: int,
+    slicing: Slicing,
+    handed_out_ms: int,
+) -> Verdict:
+    """Look at throttles shortly before they end.
+
+    Owes longer than what is left: renewed, ahead of time. Owes as long or less: left to end.
+
+    Args:
+        throttles: The throttles that are due for their look.
+        reasons: What each of their clients owes now, the quota type that owes most.
+        now_ms: Steady time.
+        slicing: Lead and caps.
+        handed_out_ms: Steady time at which the wheel handed them out, for their lateness.
+    """
+    publications, waiting = [], []
+    for throttle in throttles:
+        reason = reasons[throttle.key]
+        if reason.owed_ms > max(throttle.end_ms - now_ms, 0):
+            slice_ms = slicing.renewal_ms(reason.owed_ms, reason.window_ms, reason.quota_type)
+            lateness_ms = max(handed_out_ms - throttle.due_ms, 0)
+            publications.append(_continued(throttle, "renewed", slice_ms, reason, throttle.due_ms, lateness_ms))
+        else:
+            waiting.append(throttle)
+    return Verdict(publications, waiting)
+
+
+def expiries(
+    throttles: Iterable[HeldThrottle], reasons: Mapping[ClientKey, Reason], handed_out_ms: int
+) -> list[Publication]:
+    """Releases for throttles whose end has come and that owe no more than they have waited."""
+    return [
+        _release(throttle, "expired", reasons[throttle.key], throttle.end_ms, handed_out_ms) for throttle in throttles
+    ]
+
+
+def look_after_edit(
+    throttles: Iterable[HeldThrottle],
+    reasons: Mapping[ClientKey, Reason],
+    now_ms: int,
+    slicing: Slicing,
+) -> Verdict:
+    """Look at throttles whose bound, mode or level an operator has just changed.
+
+    Nothing owed under the new quotas (also: shadow, exempt, no bound): released at once. Owes longer than what is
+    left: renewed. Owes less than what is left by more than `republish_ms`: shortened to what is still owed, but
+    only where the bound did not fall: a lower bound never shortens a throttle.
+    """
+    publications, waiting = [], []
+    for throttle in throttles:
+        reason = reasons[throttle.key]
+        left_ms = max(throttle.end_ms - now_ms, 0)
+        if reason.owed_ms <= 0:
+            publications.append(_release(throttle, "quota_changed", reason))
+        elif reason.owed_ms > left_ms or (
+            left_ms - reason.owed_ms > slicing.republish_ms and not _bound_fell(throttle.reason, reason)
+        ):
+            slice_ms = slicing.renewal_ms(reason.owed_ms, reason.window_ms, reason.quota_type)
+            publications.append(_continued(throttle, "quota_changed", slice_ms, reason))
+        else:
+            waiting.append(throttle)
+    return Verdict(publications, waiting)
+
+
+def _bound_fell(before: Reason, after: Reason) -> bool:
+    if before.quota_type != after.quota_type or before.bound is None or after.bound is None:
+        return False
+    return after.bound < before.bound
+
+
+def _release(
+    throttle: HeldThrottle,
+    cause: Cause,
+    reason: Reason,
+    due_ms: int | None = None,
+    handed_out_ms: int | None = None,
+) -> Publication:
+    return Publication(
+        key=throttle.key,
+        action="release",
+        cause=cause,
+        throttle_time_ms=0,
+        reason=reason,
+        decision_id=throttle.decision_id,
+        due_ms=due_ms,
+        lateness_ms=None if due_ms is None or handed_out_ms is None else max(handed_out_ms - due_ms, 0),
+    )
+
+
+def _continued(
+    throttle: HeldThrottle,
+    cause: Cause,
+    throttle_time_ms: int,
+    reason: Reason,
+    due_ms: int | None = None,
+    lateness_ms: int | None = None,
+) -> Publication:
+    return Publication(
+        key=throttle.key,
+        action="throttle",
+        cause=cause,
+        throttle_time_ms=throttle_time_ms,
+        reason=reason,
+        decision_id=throttle.decision_id,
+        due_ms=due_ms,
+        lateness_ms=lateness_ms,
+    )

@@ -1,0 +1,68 @@
+"""A throttle in one line, for logs, the demo and `throttles list`."""
+
+from datetime import UTC, datetime
+from typing import Final
+
+import numpy as np
+
+from pipeline.throttle.held import Reason
+from pipeline.throttle.outbox import Written
+from quota.throttle_time import throttle_time_ms
+
+_SHOWN_DIGITS: Final = 8
+_UNITS: Final = (("GB/s", 1e9), ("MB/s", 1e6), ("kB/s", 1e3), ("B/s", 1.0))
+
+
+def line_of(record: Written, quota_version: int) -> str:
+    """What happened, to whom, why, until when, and how to ask for more.
+
+    Instants are UTC; O and T share one unit; seconds have one decimal.
+    """
+    publication, reason = record.publication, record.publication.reason
+    who = f"{publication.key.user}/{publication.key.client_id}"
+    if publication.key.broker_id:
+        who += f"@{publication.key.broker_id}"
+    figures = f"{who} {reason.quota_type} {_rates(reason)}"
+    more = f"kquota throttles explain {publication.decision_id[:_SHOWN_DIGITS]}"
+    if publication.action == "release":
+        return f"release  {figures} ({publication.cause}) · {more}"
+    is_new = publication.cause == "violation"
+    asked_ms = _raw_throttle_time_ms(reason) if is_new else reason.owed_ms
+    asked = f"{'X' if is_new else 'owes'} {seconds(asked_ms)}"
+    if publication.throttle_time_ms < asked_ms:
+        asked += f", capped {seconds(publication.throttle_time_ms)}"
+    level = "" if reason.level is None else f"level {reason.level}, "
+    return (
+        f"{'throttle' if is_new else 'renew   '} {figures} ({level}quotas v{quota_version}) "
+        f"W {seconds(reason.window_ms)} {asked}, until {clock_time(record.throttled_until_ms)} · {more}"
+    )
+
+
+def seconds(duration_ms: int) -> str:
+    """Milliseconds as seconds with one decimal: 10400 -> "10.4 s"."""
+    return f"{duration_ms / 1000:.1f} s"
+
+
+def clock_time(epoch_ms: int) -> str:
+    """Time of day in UTC with tenths of a second: "12:00:17.8"."""
+    instant = datetime.fromtimestamp(epoch_ms / 1000, UTC)
+    return f"{instant:%H:%M:%S}.{instant.microsecond // 100_000}"
+
+
+def _raw_throttle_time_ms(reason: Reason) -> int:
+    if reason.bound is None:
+        return 0
+    observed, bound = np.array([reason.observed]), np.array([reason.bound])
+    return int(throttle_time_ms(observed, bound, np.array([reason.window_ms]))[0])
+
+
+def _rates(reason: Reason) -> str:
+    observed, bound = reason.observed, reason.bound
+    sign = ">" if bound is not None and observed > bound else "≤"
+    if reason.quota_type == "request_percentage":
+        unit, factor = "%", 1.0
+    else:
+        scale = observed if bound is None else bound
+        unit, factor = next(((name, size) for name, size in _UNITS if scale >= size), _UNITS[-1])
+    held = "none" if bound is None else f"{bound / factor:.1f}"
+    return f"O {observed / factor:.1f} {sign} T {held} {unit}"

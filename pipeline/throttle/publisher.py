@@ -1,0 +1,148 @@
+"""The one publisher: rows into the outbox, then onto the topic, in the order of `publish_seq`.
+
+Guarantee: every row is on the topic exactly once for a `read_committed` reader, in order, without gaps, whatever
+fails in between. What a retry does, step by step:
+
+* append: carries the last `publish_seq` as its version, so appending the same rows again is skipped;
+* transaction: built from stored rows only; after a failed or undecided one the marker is read again by a new
+  producer, and stored rows past it go first.
+
+Callers hold one lock around every call (`pipeline.throttle.purgatory`).
+"""
+
+import logging
+from collections.abc import Sequence
+
+from pipeline.clock import Moment
+from pipeline.cluster.errors import ClusterUnreachable
+from pipeline.throttle.errors import PublishUndecided
+from pipeline.throttle.evaluation import Evaluation
+from pipeline.throttle.held import Publication
+from pipeline.throttle.outbox import Outbox, Written, rows_of, write_down
+from pipeline.throttle.topic import ThrottleTopic
+from schemas.throttle_event_row import stored_record
+
+log = logging.getLogger(__name__)
+
+_MOST_RECORDS_A_TRANSACTION = 5_000
+
+
+class Publisher:
+    """Writes records down and publishes them.
+
+    Args:
+        job: Names the version under which rows are guarded: `<job>:publish`.
+        cluster: Written to every row.
+        outbox: The `throttle_events` table.
+        topic: The throttle topic.
+    """
+
+    def __init__(self, job: str, cluster: str, outbox: Outbox, topic: ThrottleTopic) -> None:
+        self._publish_app_id = f"{job}:publish"
+        self._cluster = cluster
+        self._outbox = outbox
+        self._topic = topic
+        self._next_seq = 0
+        self._behind = True
+        self._retry_at_ms = 0
+        self._failures = 0
+
+    @property
+    def next_seq(self) -> int:
+        """The `publish_seq` the next record will get."""
+        return self._next_seq
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether stored rows may be missing from the topic."""
+        return self._behind
+
+    def start(self, highest_stored_seq: int) -> None:
+        """Continue after the highest stored `publish_seq`, and publish what is stored but not on the topic.
+
+        Raises:
+            ClusterUnreachable: the topic can not be reached.
+        """
+        self._next_seq = highest_stored_seq + 1
+        self._catch_up()
+
+    def write(
+        self,
+        publications: Sequence[Publication],
+        evaluation: Evaluation,
+        now: Moment,
+        batch_versions: dict[str, int] | None = None,
+    ) -> list[Written]:
+        """Append records to the outbox; nothing is published yet.
+
+        Args:
+            publications: The records, in the order they shall have.
+            evaluation: Facts of the batch or look.
+            now: The moment the rows are written; their wall-clock ends count from it.
+            batch_versions: For a batch, its own version, recorded in the same commit: a batch that is run again
+                after this commit finds it recorded and writes nothing.
+
+        Returns:
+            What was written; empty if there was nothing to write or the batch had already written its rows.
+        """
+        if not publications:
+            return []
+        written = write_down(publications, self._next_seq, now)
+        last_seq = written[-1].publish_seq
+        versions = {**(batch_versions or {}), self._publish_app_id: last_seq}
+        rows = rows_of(written, evaluation, self._cluster)
+        if not self._outbox.append(rows, versions, {"publish_seq": f"{self._next_seq}..{last_seq}"}):
+            return []
+        self._next_seq = last_seq + 1
+        if not self._behind:
+            self._transact(rows.to_pylist())
+        return written
+
+    def catch_up(self, now: Moment) -> bool:
+        """Publish stored rows that may be missing on the topic, if a retry is due; True when none is missing.
+
+        A failure is logged once a try, with back-off from 0.25 to 8 seconds; rows stay in the outbox meanwhile.
+        """
+        if not self._behind:
+            return True
+        if now.steady_ms < self._retry_at_ms:
+            return False
+        try:
+            self._catch_up()
+        except (ClusterUnreachable, PublishUndecided) as exc:
+            self._failures += 1
+            delay_ms = min(250 * 2 ** (self._failures - 1), 8_000)
+            self._retry_at_ms = now.steady_ms + delay_ms
+            log.warning("throttle records wait in the outbox: %s; next try in %.1f s", exc, delay_ms / 1000)
+        return not self._behind
+
+    def close(self) -> None:
+        """Leave the topic; what is stored and not published goes out at the next start."""
+        self._topic.close()
+
+    def _catch_up(self) -> None:
+        self._behind = True
+        marker = self._topic.open()
+        if marker is None and self._next_seq > 0:
+            marker = self._topic.highest_published() + 1
+        marker = marker or 0
+        missing = self._outbox.rows_from(marker).to_pylist() if marker < self._next_seq else []
+        if missing:
+            log.info("publishing %d stored records from publish_seq %d on", len(missing), marker)
+        self._behind = False
+        self._transact(missing)
+        if self._behind:
+            detail = "the transaction with the stored records did not commit"
+            raise PublishUndecided(detail)
+        self._failures = 0
+
+    def _transact(self, rows: list[dict[str, object]]) -> None:
+        """Publish stored rows; on an undecided outcome the publisher is behind, and `catch_up` settles it."""
+        for start in range(0, len(rows), _MOST_RECORDS_A_TRANSACTION):
+            records = [stored_record(row) for row in rows[start : start + _MOST_RECORDS_A_TRANSACTION]]
+            try:
+                self._topic.publish(records, records[-1].publish_seq + 1)
+            except PublishUndecided as exc:
+                self._behind = True
+                log.warning("%s; the records are stored and will be published again", exc)
+                return

@@ -1,0 +1,194 @@
+"""Throttled clients in purgatory: held, looked at ahead of their end, renewed or released; each ends exactly once.
+
+The one lock here serialises everything that writes records: batches, looks and quota edits. The wheel inside the
+ledger has a lock of its own that is never held over I/O, so what is due is known at once even while a batch is being
+published; its record follows within one batch.
+"""
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from threading import Lock
+
+from pipeline.clock import Clock, Moment
+from pipeline.throttle.decider import Decider, Standing
+from pipeline.throttle.evaluation import Evaluation
+from pipeline.throttle.held import HeldThrottle, Publication
+from pipeline.throttle.lead import RenewLead
+from pipeline.throttle.ledger import ThrottleLedger
+from pipeline.throttle.lifecycle import (
+    Slicing,
+    Verdict,
+    expiries,
+    look,
+    look_after_edit,
+    violations_to_publish,
+)
+from pipeline.throttle.outbox import Outbox, Written, held_from
+from pipeline.throttle.publisher import Publisher
+from quota.snapshot import QuotaSnapshot
+
+log = logging.getLogger(__name__)
+
+Announce = Callable[[Written], None]
+
+
+class ThrottlePurgatory:
+    """Holds throttled clients and tells the topic.
+
+    Args:
+        decider: Says what a client owes.
+        publisher: Writes and publishes records.
+        outbox: Read once at start, for the throttles that are running.
+        slicing: Caps and the threshold of repeating; its lead is replaced by `lead`'s.
+        lead: How long before its end a throttle is looked at.
+        clock: Time of everything that is written here.
+        announce: Called for every record that was written, under the lock; must be quick.
+    """
+
+    def __init__(
+        self,
+        decider: Decider,
+        publisher: Publisher,
+        outbox: Outbox,
+        slicing: Slicing,
+        lead: RenewLead,
+        clock: Clock,
+        announce: Announce = lambda _: None,
+    ) -> None:
+        self._decider = decider
+        self._publisher = publisher
+        self._outbox = outbox
+        self._base_slicing = slicing
+        self._lead = lead
+        self._clock = clock
+        self._announce = announce
+        self._ledger = ThrottleLedger(start_ms=clock.now().steady_ms)
+        self._lock = Lock()
+
+    def __len__(self) -> int:
+        """How many clients are held (NumDelayedOperations; PurgatorySize is the same: nothing is held twice)."""
+        return len(self._ledger)
+
+    def __iter__(self) -> Iterator[HeldThrottle]:
+        """The running throttles, in no order."""
+        with self._lock:
+            return iter(self._ledger)
+
+    def start(self) -> None:
+        """Take up the stored throttles and publish what is stored but not yet on the topic.
+
+        What is overdue is due at once: the first `tick` looks at it and renews or releases it.
+        """
+        with self._lock:
+            highest_seq, running = self._outbox.newest()
+            self._publisher.start(highest_seq)
+            now = self._clock.now()
+            for row in running.to_pylist():
+                self._ledger.hold(held_from(row, now, self._slicing.lead_ms))
+        if running.num_rows:
+            log.info("took up %d running throttles", running.num_rows)
+
+    def violated(
+        self, violations: Sequence[Publication], evaluation: Evaluation, batch_versions: dict[str, int]
+    ) -> int:
+        """Publish and hold what a batch's violations ask for; returns the number of records.
+
+        A batch that is run again finds its version recorded and writes nothing; the throttles it wrote the first
+        time were taken up by `start`.
+        """
+        with self._lock:
+            now = self._clock.now()
+            self._publisher.catch_up(now)
+            news = violations_to_publish(violations, self._ledger.held, now.steady_ms, self._slicing.republish_ms)
+            return self._publish(news, evaluation, now, batch_versions)
+
+    def tick(self) -> int:
+        """Handle all that is due: looks and ends; returns the number of records."""
+        handed_out_ms = self._clock.now().steady_ms
+        due = self._ledger.due(handed_out_ms)
+        if not due and not self._publisher.is_behind:
+            return 0
+        with self._lock:
+            now = self._clock.now()
+            self._publisher.catch_up(now)
+            # While the lock was awaited, a batch may have extended or an edit released a throttle: not due any more.
+            current = [throttle for throttle in due if self._ledger.held.get(throttle.key) is throttle]
+            return self._look(current, now, handed_out_ms) if current else 0
+
+    def quotas_changed(self, snapshot: QuotaSnapshot) -> int:
+        """Adopt a newer quota version and look at once at every throttle it touches; returns the records."""
+        with self._lock:
+            if not self._decider.adopt(snapshot):
+                return 0
+            now = self._clock.now()
+            self._publisher.catch_up(now)
+            held = list(self._ledger)
+            if not held:
+                return 0
+            standing = self._decider.standing(held)
+            touched = [throttle for throttle in held if _is_touched(throttle, standing[throttle.key])]
+            if not touched:
+                return 0
+            evaluation, reasons = self._decider.look(touched, now)
+            verdict = look_after_edit(touched, reasons, now.steady_ms, self._slicing)
+            return self._act(verdict, [], evaluation, now)
+
+    def next_due_ms(self) -> int | None:
+        """A lower bound, on the steady clock, of when `tick` has something to do; None: not before a batch."""
+        return self._ledger.next_due_ms()
+
+    def close(self) -> None:
+        """Leave the topic. Running throttles stay stored; they lapse at consumers when they end."""
+        with self._lock:
+            self._publisher.close()
+
+    def _look(self, due: list[HeldThrottle], now: Moment, handed_out_ms: int) -> int:
+        ends = [throttle for throttle in due if throttle.is_at_end()]
+        looks = [throttle for throttle in due if not throttle.is_at_end()]
+        evaluation, reasons = self._decider.look(due, now)
+        verdict = look(looks, reasons, now.steady_ms, self._slicing, handed_out_ms)
+        return self._act(verdict, expiries(ends, reasons, handed_out_ms), evaluation, now)
+
+    def _act(self, verdict: Verdict, ended: list[Publication], evaluation: Evaluation, now: Moment) -> int:
+        self._ledger.wait_for_end(verdict.waiting)
+        return self._publish([*verdict.publications, *ended], evaluation, now, None)
+
+    def _publish(
+        self,
+        publications: Sequence[Publication],
+        evaluation: Evaluation,
+        now: Moment,
+        batch_versions: dict[str, int] | None,
+    ) -> int:
+        written = self._publisher.write(publications, evaluation, now, batch_versions)
+        for record in written:
+            if record.publication.action == "release":
+                self._ledger.drop([record.publication.key])
+            else:
+                self._ledger.hold(self._held(record, now))
+            self._announce(record)
+        if written:
+            self._lead.observe(self._clock.now().steady_ms - now.steady_ms)
+        return len(written)
+
+    @property
+    def _slicing(self) -> Slicing:
+        return replace(self._base_slicing, lead_ms=self._lead.lead_ms)
+
+    def _held(self, record: Written, now: Moment) -> HeldThrottle:
+        publication = record.publication
+        end_ms = now.steady_ms + publication.throttle_time_ms
+        return HeldThrottle(
+            key=publication.key,
+            reason=publication.reason,
+            decision_id=publication.decision_id,
+            throttled_until_ms=record.throttled_until_ms,
+            end_ms=end_ms,
+            due_ms=max(end_ms - self._slicing.lead_ms, now.steady_ms),
+        )
+
+
+def _is_touched(throttle: HeldThrottle, standing: Standing) -> bool:
+    level = throttle.reason.level
+    return throttle.reason.bound != standing.bound or (level is not None and level != standing.level)

@@ -1,0 +1,54 @@
+"""From the engine's answers to the reason a client must wait."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+
+from pipeline.throttle.held import ClientKey, Reason
+
+QUOTA_TYPES: Final = ("producer_byte_rate", "consumer_byte_rate", "request_percentage")
+
+# Equal claims of types that are not preferred: request before producer before consumer, as for decisions.
+_TIE_ORDER: Final = {"request_percentage": 0, "producer_byte_rate": 1, "consumer_byte_rate": 2}
+
+
+def entities_of(keys: Sequence[ClientKey]) -> pa.Table:
+    """Clients as the engine's `entities` table: broker_id, user, client_id, all strings, in the order given."""
+    names = zip(*keys, strict=True) if keys else ((), (), ())
+    return pa.table(
+        {column: pa.array(values, pa.string()) for column, values in zip(ClientKey._fields, names, strict=True)}
+    )
+
+
+def largest_claims(owed: pa.Table, preferred: Mapping[ClientKey, str]) -> dict[ClientKey, dict[str, Any]]:
+    """Of each client the row of the quota type that asks for the longest wait.
+
+    Args:
+        owed: Answer of `QuotaEngine.evaluate`: three rows an entity.
+        preferred: The quota type to name where several ask for the same wait (also: for none), per client.
+    """
+    claims: dict[ClientKey, dict[str, Any]] = {}
+    ranks: dict[ClientKey, tuple[int, bool, int]] = {}
+    for row in owed.to_pylist():
+        key = ClientKey(row["broker_id"], row["user"], row["client_id"])
+        quota_type = row["quota_type"]
+        rank = (row["owed_ms"], quota_type == preferred[key], -_TIE_ORDER[quota_type])
+        if key not in ranks or rank > ranks[key]:
+            ranks[key], claims[key] = rank, row
+    return claims
+
+
+def reason_of(figures: Mapping[str, Any], sensor: Mapping[str, Any]) -> Reason:
+    """A reason from the figures of `evaluate` and the sensor of `resolve` (or of a decision)."""
+    return Reason(
+        quota_type=figures["quota_type"],
+        sensor_user=sensor["sensor_user"] or "",
+        sensor_client_id=sensor["sensor_client_id"] or "",
+        observed=figures["observed"],
+        bound=figures["bound"],
+        window_ms=figures["window_ms"],
+        tokens=figures["tokens"],
+        owed_ms=figures["owed_ms"],
+        level=sensor["level"],
+    )

@@ -1,0 +1,251 @@
+"""The three topics: what they must be like, making them, and finding what is wrong with those that are there.
+
+A usage topic with the producers' own timestamps, a throttle topic that is not compacted or a marker topic of
+several partitions make decisions late, lost or repeated without any other sign. The job refuses to start on
+them; a retention that differs only changes how far back one can look.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from kafka import admin as kafka_admin
+from kafka import errors as kafka_errors
+
+from pipeline.errors import PipelineError
+
+# kafka-python has no types.
+_ERRORS: Final[Any] = kafka_errors
+_ADMIN: Final[Any] = kafka_admin
+
+HOUR_MS: Final = 3_600_000
+
+Severity = Literal["error", "warning"]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSpec:
+    """What one topic must be like.
+
+    Attributes:
+        name: Of the topic.
+        purpose: usage, throttle or marker; demo for the load of the demo.
+        partitions: How many it is made with.
+        partition_rule: exactly (else an error), at_least (else a warning), any.
+        required: Settings without which the job refuses to start.
+        advised: Settings whose difference is worth a warning.
+    """
+
+    name: str
+    purpose: Literal["usage", "throttle", "marker", "demo"]
+    partitions: int
+    partition_rule: Literal["exactly", "at_least", "any"]
+    required: Mapping[str, str]
+    advised: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is not as it should be.
+
+    Attributes:
+        topic: Its name.
+        severity: error: the job refuses to start; warning: it starts.
+        what: The setting, `partitions` or `topic`.
+        got: What it is.
+        wanted: What it must be.
+        remedy: The command that mends it.
+    """
+
+    topic: str
+    severity: Severity
+    what: str
+    got: str
+    wanted: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"topic '{self.topic}': '{self.what}' must be {self.wanted}; got {self.got}"
+
+
+class TopicsUnfit(PipelineError):
+    """Topics the job can not work with.
+
+    Attributes:
+        findings: The errors among the findings.
+    """
+
+    exit_code = 5
+
+    def __init__(self, findings: Sequence[Finding]) -> None:
+        self.findings = tuple(findings)
+        super().__init__("; ".join(map(str, findings)), "; ".join(dict.fromkeys(f.remedy for f in findings)))
+
+
+class TopicNotCreated(PipelineError):
+    """The cluster refused to make a topic.
+
+    Attributes:
+        topic: Its name.
+        reason: The cluster's words.
+    """
+
+    def __init__(self, topic: str, reason: str) -> None:
+        self.topic = topic
+        self.reason = reason
+        super().__init__(
+            f"topic '{topic}' could not be created: {reason}",
+            "grant Create on the topic, or set --replication-factor to what the cluster can hold",
+        )
+
+
+def topic_specs(
+    cores: int,
+    longest_throttle_ms: int,
+    usage_topic: str = "quota.usage.v1",
+    throttle_topic: str = "quota.throttle.v1",
+    marker_topic: str = "quota.marker.v1",
+) -> tuple[TopicSpec, TopicSpec, TopicSpec]:
+    """The usage, throttle and marker topic.
+
+    Args:
+        cores: Of the job; the usage topic has twice as many partitions.
+        longest_throttle_ms: The largest cap; the throttle topic keeps records for twice as long, an hour at
+            least.
+        usage_topic: Names, if they are not the usual ones.
+        throttle_topic: As above.
+        marker_topic: As above.
+    """
+    throttle_retention_ms = max(HOUR_MS, 2 * longest_throttle_ms)
+    return (
+        TopicSpec(
+            usage_topic,
+            "usage",
+            partitions=2 * cores,
+            partition_rule="at_least",
+            required={"message.timestamp.type": "LogAppendTime"},
+            advised={"retention.ms": str(24 * HOUR_MS)},
+        ),
+        TopicSpec(
+            throttle_topic,
+            "throttle",
+            partitions=1,
+            partition_rule="any",
+            required={"cleanup.policy": "compact,delete"},
+            advised={"retention.ms": str(throttle_retention_ms), "segment.ms": str(HOUR_MS // 6)},
+        ),
+        TopicSpec(marker_topic, "marker", partitions=1, partition_rule="exactly", required={}, advised={}),
+    )
+
+
+def create_topics(
+    admin: Any, specs: Iterable[TopicSpec], replication_factor: int = -1
+) -> dict[str, Literal["created", "exists"]]:
+    """Make the topics that are missing. One that exists is left as it is: see `check_topics`.
+
+    Args:
+        admin: A connected `kafka.KafkaAdminClient`.
+        specs: What to make.
+        replication_factor: -1 = the cluster's default.
+
+    Returns:
+        Topic name to what was done. Running it again changes nothing.
+
+    Raises:
+        TopicNotCreated: the cluster refused one; those before it are made.
+    """
+    done: dict[str, Literal["created", "exists"]] = {}
+    for spec in specs:
+        wanted = {
+            "num_partitions": spec.partitions,
+            "replication_factor": replication_factor,
+            "configs": {**spec.required, **spec.advised},
+        }
+        answer = admin.create_topics({spec.name: wanted}, raise_errors=False)["topics"][0]
+        error = _ERRORS.for_code(answer["error_code"])
+        if error is kafka_errors.TopicAlreadyExistsError:
+            done[spec.name] = "exists"
+        elif answer["error_code"]:
+            raise TopicNotCreated(spec.name, answer["error_message"] or error.__name__)
+        else:
+            done[spec.name] = "created"
+    created = [name for name, what in done.items() if what == "created"]
+    admin.wait_for_topics(created)
+    return done
+
+
+def check_topics(admin: Any, specs: Iterable[TopicSpec], bootstrap_servers: str) -> list[Finding]:
+    """All that is not as `specs` say; empty if all is well.
+
+    Args:
+        admin: A connected `kafka.KafkaAdminClient`.
+        specs: What to expect.
+        bootstrap_servers: Written into the commands.
+    """
+    wanted = list(specs)
+    described = {topic["name"]: topic for topic in admin.describe_topics([spec.name for spec in wanted])}
+    there = [spec for spec in wanted if described[spec.name]["error_code"] == 0]
+    settings: dict[str, dict[str, dict[str, Any]]] = {}
+    if there:
+        resources = [_ADMIN.ConfigResource(_ADMIN.ConfigResourceType.TOPIC, spec.name) for spec in there]
+        settings = admin.describe_configs(resources, config_filter="all")["topic"]
+    findings: list[Finding] = []
+    for spec in wanted:
+        if spec not in there:
+            create = f"kquota topics create --bootstrap-server {bootstrap_servers}"
+            findings.append(Finding(spec.name, "error", "topic", "none", "there", create))
+            continue
+        partitions = len(described[spec.name]["partitions"])
+        findings += _check_partitions(spec, partitions, bootstrap_servers)
+        values = {key: setting["value"] for key, setting in settings[spec.name].items()}
+        findings += _check_settings(spec, values, bootstrap_servers)
+    return findings
+
+
+def refuse_unfit(findings: Iterable[Finding]) -> None:
+    """Raise if there is an error among the findings.
+
+    Raises:
+        TopicsUnfit: with all errors and the commands that mend them.
+    """
+    errors = [finding for finding in findings if finding.severity == "error"]
+    if errors:
+        raise TopicsUnfit(errors)
+
+
+def _check_partitions(spec: TopicSpec, partitions: int, address: str) -> list[Finding]:
+    if spec.partition_rule == "exactly" and partitions != spec.partitions:
+        # Partitions can not be taken away, so the topic is made anew; nothing is stored in it.
+        remedy = (
+            f"kafka-topics --bootstrap-server {address} --delete --topic {spec.name} && "
+            f"kquota topics create --bootstrap-server {address}"
+        )
+        return [Finding(spec.name, "error", "partitions", str(partitions), str(spec.partitions), remedy)]
+    if spec.partition_rule == "at_least" and partitions < spec.partitions:
+        remedy = f"kafka-topics --bootstrap-server {address} --alter --topic {spec.name} --partitions {spec.partitions}"
+        wanted = f"{spec.partitions} or more"
+        return [Finding(spec.name, "warning", "partitions", str(partitions), wanted, remedy)]
+    return []
+
+
+def _check_settings(spec: TopicSpec, values: Mapping[str, str], address: str) -> list[Finding]:
+    findings = []
+    for key, wanted in {**spec.required, **spec.advised}.items():
+        got = values.get(key, "")
+        if _words(got) == _words(wanted):
+            continue
+        # Compacted for ever is still compacted: records are kept longer than needed, none is missing.
+        harmless = key == "cleanup.policy" and "compact" in _words(got)
+        severity: Severity = "error" if key in spec.required and not harmless else "warning"
+        # A value with a comma is put in brackets, as kafka-configs wants it.
+        value = f"[{wanted}]" if "," in wanted else wanted
+        remedy = (
+            f"kafka-configs --bootstrap-server {address} --alter --entity-type topics --entity-name {spec.name} "
+            f"--add-config '{key}={value}'"
+        )
+        findings.append(Finding(spec.name, severity, key, got or "nothing", wanted, remedy))
+    return findings
+
+
+def _words(value: str) -> frozenset[str]:
+    return frozenset(word.strip() for word in value.split(","))
