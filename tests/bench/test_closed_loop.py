@@ -1,0 +1,48 @@
+"""An offender that obeys throttles ends at its quota, and at no instant is it far ahead of it."""
+
+import pytest
+
+from bench.closed_loop import Loop, Offender, offenders
+
+HOURS = 1.0
+LEAD_MS = 1_000
+
+
+@pytest.fixture(scope="module")
+def loop() -> Loop:
+    loop = Loop(LEAD_MS, carry_debt=True, offenders=offenders())
+    loop.run(HOURS)
+    return loop
+
+
+@pytest.mark.timeout(900)
+def test_the_mean_over_whole_throttle_cycles_is_the_quota_within_five_percent(loop: Loop) -> None:
+    ratios = {_name(offender): offender.mean_ratio for offender in loop.offenders.values()}
+    assert all(len(offender.cycles) > 10 for offender in loop.offenders.values())
+    assert {name: ratio for name, ratio in ratios.items() if not 0.95 <= ratio <= 1.05} == {}
+
+
+def test_at_every_instant_after_the_first_throttle_the_excess_is_bounded(loop: Loop) -> None:
+    beyond = {
+        _name(offender): (offender.excess_seconds, offender.allowed_excess_seconds)
+        for offender in loop.offenders.values()
+        if offender.excess_seconds > offender.allowed_excess_seconds
+    }
+    assert beyond == {}
+    assert all(offender.excess_seconds > 0 for offender in loop.offenders.values()), "the bound was looked at"
+
+
+@pytest.mark.timeout(600)
+def test_without_the_debt_the_rate_alone_leaks() -> None:
+    """DESIGN §5: by rate, 300 ms ahead, 200 ms to take effect, cap 1 s: 1.34 · T at k = 20 and 1.87 · T at k = 50."""
+    big = [Offender(overload, 200, "1 s") for overload in (2.0, 20.0, 50.0)]
+    loop = Loop(300, carry_debt=False, offenders=big)
+    loop.run(0.25)
+    ratios = {offender.overload: offender.mean_ratio for offender in loop.offenders.values()}
+    assert ratios[2.0] < 1.05
+    assert ratios[20.0] > 1.2
+    assert ratios[50.0] > 1.5
+
+
+def _name(offender: Offender) -> str:
+    return f"k {offender.overload}, lag {offender.lag_ms} ms, cap {offender.cap}"

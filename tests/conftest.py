@@ -1,0 +1,65 @@
+"""The two things that are slow to start, each once a session: the real broker and the Spark session."""
+
+import gc
+import os
+import warnings
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pipeline.embedded.broker_config import BrokerOptions
+from pipeline.embedded.jars import fetch
+from pipeline.embedded.java import find_java
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from pipeline.embedded.broker import EmbeddedBroker
+
+USERS = {"alice": "alice-secret", "bob": "bob-secret", "carol": "carol-secret"}
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Warnings are errors, but not those inside kafka-python.
+
+    It reads its schemas by a deprecated call, and a client that was refused leaves the socket pair of its
+    selector to the garbage collector.
+    """
+    for kafka_python in (
+        "ignore:(read|open)_text is deprecated:DeprecationWarning",
+        r"ignore:Exception ignored in. <socket.socket fd=\d+, family=\d+,:pytest.PytestUnraisableExceptionWarning",
+    ):
+        config.addinivalue_line("filterwarnings", kafka_python)
+
+
+def pytest_sessionfinish() -> None:
+    """Collects such sockets now: what is found after this hook is judged without the filters above."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
+
+
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator["EmbeddedBroker"]:
+    """A running broker with `USERS` on its SASL listener and its request log on. Make topics of your own in it."""
+    from pipeline.embedded.broker import EmbeddedBroker  # noqa: PLC0415 - imports the Kafka client
+
+    fetch()
+    options = BrokerOptions(request_log=True)
+    with EmbeddedBroker(tmp_path_factory.mktemp("broker"), USERS, options=options) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator["SparkSession"]:
+    """The one Spark session of the run: local, UTC, with the Kafka source and Delta."""
+    from pipeline.embedded.jars import spark_jars  # noqa: PLC0415 - as above, for pyspark
+    from pipeline.settings.model import SparkSettings  # noqa: PLC0415
+    from pipeline.stream.session import build_spark_session  # noqa: PLC0415
+
+    fetch()
+    os.environ["JAVA_HOME"] = str(find_java().home)  # pyspark's launcher looks nowhere else but PATH
+    session = build_spark_session(SparkSettings(), spark_jars(), checkpoint_is_local=True)
+    yield session
+    session.stop()

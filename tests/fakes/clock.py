@@ -1,0 +1,23 @@
+"""A clock moved by hand."""
+
+from pipeline.clock import Moment
+
+
+class ManualClock:
+    """Both clocks stand still until `advance`. Wall and steady time start equal and may be set apart."""
+
+    def __init__(self, start_ms: int = 1_700_000_000_000) -> None:
+        self.wall_ms = start_ms
+        self.steady_ms = start_ms
+
+    def now(self) -> Moment:
+        return Moment(self.wall_ms, self.steady_ms)
+
+    def advance(self, by_ms: int) -> None:
+        """Let time pass on both clocks."""
+        self.wall_ms += by_ms
+        self.steady_ms += by_ms
+
+    def set_wall(self, wall_ms: int) -> None:
+        """Set the machine's clock; steady time does not notice."""
+        self.wall_ms = wall_ms

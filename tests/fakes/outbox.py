@@ -1,0 +1,39 @@
+"""An outbox in memory, under the contract of `pipeline.throttle.outbox.Outbox`."""
+
+from collections.abc import Mapping
+
+import pyarrow as pa
+
+from schemas.arrow import arrow_schema
+from schemas.throttle_event_row import ThrottleEventRow
+
+
+class MemoryOutbox:
+    """Keeps rows and versions; what a table does in one commit happens here in one call."""
+
+    def __init__(self) -> None:
+        self.rows: list[dict[str, object]] = []
+        self.versions: dict[str, int] = {}
+
+    def append(self, rows: pa.Table, versions: Mapping[str, int], metadata: Mapping[str, str]) -> bool:
+        del metadata
+        guard = next(iter(versions))
+        if self.versions.get(guard, -1) >= versions[guard]:
+            return False
+        self.rows += rows.to_pylist()
+        self.versions.update(versions)
+        return True
+
+    def rows_from(self, publish_seq: int) -> pa.Table:
+        return self._table([row for row in self.rows if int(str(row["publish_seq"])) >= publish_seq])
+
+    def newest(self) -> tuple[int, pa.Table]:
+        last: dict[tuple[object, ...], dict[str, object]] = {}
+        for row in self.rows:
+            last[row["broker_id"], row["user"], row["client_id"]] = row
+        highest = int(str(self.rows[-1]["publish_seq"])) if self.rows else -1
+        return highest, self._table([row for row in last.values() if row["action"] == "throttle"])
+
+    @staticmethod
+    def _table(rows: list[dict[str, object]]) -> pa.Table:
+        return pa.Table.from_pylist(rows, schema=arrow_schema(ThrottleEventRow))

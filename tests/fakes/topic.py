@@ -1,0 +1,51 @@
+"""A throttle topic in memory, under the contract of `pipeline.throttle.topic.ThrottleTopic`."""
+
+from collections.abc import Sequence
+
+from pipeline.cluster.errors import ClusterUnreachable
+from pipeline.throttle.errors import PublisherFenced, PublishUndecided
+from schemas.throttle_record import ThrottleRecord
+
+
+class TopicBroker:
+    """What several writers of one job share: committed records, the marker, and who may write."""
+
+    def __init__(self) -> None:
+        self.records: list[ThrottleRecord] = []
+        self.marker: int | None = None
+        self.epoch = 0
+        self.is_reachable = True
+
+
+class MemoryTopic:
+    """One writer. `fail_next` makes the next transaction undecided: "lost" before or "late" after its commit."""
+
+    def __init__(self, broker: TopicBroker, job: str = "kquota") -> None:
+        self._broker = broker
+        self._job = job
+        self._epoch = 0
+        self.fail_next: str | None = None
+
+    def open(self) -> int | None:
+        if not self._broker.is_reachable:
+            raise ClusterUnreachable(bootstrap_servers="memory", cause="switched off", remedy="switch it on")
+        self._broker.epoch += 1
+        self._epoch = self._broker.epoch
+        return self._broker.marker
+
+    def publish(self, records: Sequence[ThrottleRecord], marker: int) -> None:
+        if self._epoch != self._broker.epoch:
+            raise PublisherFenced(self._job)
+        failure, self.fail_next = self.fail_next, None
+        if failure == "lost" or not self._broker.is_reachable:
+            raise PublishUndecided(detail="the transaction was lost")
+        self._broker.records += records
+        self._broker.marker = marker
+        if failure == "late":
+            raise PublishUndecided(detail="the answer was lost")
+
+    def highest_published(self) -> int:
+        return max((record.publish_seq for record in self._broker.records), default=-1)
+
+    def close(self) -> None:
+        self._epoch = -1

@@ -1,0 +1,191 @@
+"""`kquota run` as a process of its own, and what a test wants to ask of it."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pyarrow as pa
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
+
+from pipeline.embedded.process import kill, terminate
+from pipeline.parts import wanted_topics
+from pipeline.settings.loading import load_settings
+from pipeline.settings.model import Settings
+from pipeline.tables.layout import table_uri
+from pipeline.tables.reader import read_table
+from pipeline.throttle.topics import create_topics
+
+START_SECONDS = 120.0
+
+
+@dataclass
+class RunningJob:
+    """A job with topics, tables, checkpoint and name of its own, on a broker that others share."""
+
+    name: str
+    folder: Path
+    bootstrap_servers: str
+    overrides: dict[str, str] = field(default_factory=dict)
+    log: list[str] = field(default_factory=list)
+    process: "subprocess.Popen[str] | None" = None
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Settings of the job, as variables."""
+        return {
+            "KQUOTA_JOB": self.name,
+            "KQUOTA_CLUSTER": "test",
+            "KQUOTA_RUN_DIR": str(self.folder),
+            "KQUOTA_KAFKA__BOOTSTRAP_SERVERS": self.bootstrap_servers,
+            "KQUOTA_KAFKA__USAGE_TOPIC": f"{self.name}.usage",
+            "KQUOTA_KAFKA__THROTTLE_TOPIC": f"{self.name}.throttle",
+            "KQUOTA_KAFKA__MARKER_TOPIC": f"{self.name}.marker",
+            "KQUOTA_TABLES__ROOT": str(self.folder / "tables"),
+            "KQUOTA_STREAM__CHECKPOINT": str(self.folder / "checkpoint"),
+            "KQUOTA_STREAM__TRIGGER_MS": "200",
+            # A loaded machine must not turn a slow batch into one that is too old to be published.
+            "KQUOTA_STREAM__MAX_DECISION_AGE_MS": "60000",
+            **self.overrides,
+        }
+
+    @property
+    def settings(self) -> Settings:
+        """The settings the process runs with."""
+        before = dict(os.environ)
+        os.environ.update(self.environment)
+        try:
+            return load_settings()
+        finally:
+            os.environ.clear()
+            os.environ.update(before)
+
+    def create_topics(self) -> None:
+        """Make its three topics."""
+        admin: Any = KafkaAdminClient(bootstrap_servers=self.bootstrap_servers)
+        create_topics(admin, wanted_topics(self.settings))
+        admin.close()
+
+    def start(self, wait: bool = True) -> None:
+        """Start the process; returns when it runs."""
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "pipeline.cli.main", "run"],
+            env={**os.environ, **self.environment},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        Thread(target=self._read_log, args=(self.process,), daemon=True).start()
+        if wait:
+            self.wait_for_line("running; trigger", START_SECONDS)
+
+    def command(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
+        """Run another `kquota` command with the job's settings."""
+        return subprocess.run(
+            [sys.executable, "-m", "pipeline.cli.main", *arguments],
+            env={**os.environ, **self.environment},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+
+    def stop(self) -> int:
+        """SIGTERM; the exit code."""
+        assert self.process is not None
+        self.process.terminate()
+        return self.process.wait(60)
+
+    def kill(self) -> None:
+        """SIGKILL to the job and its JVM."""
+        assert self.process is not None
+        kill(self.process)  # type: ignore[arg-type]  # a text-mode process is one all the same
+
+    def close(self) -> None:
+        """End it if it runs."""
+        if self.process is not None:
+            terminate(self.process, 20)  # type: ignore[arg-type]  # as above
+
+    def wait_for_line(self, text: str, seconds: float = 30.0, since: int = 0) -> str:
+        """The first log line that holds a text."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            for line in self.log[since:]:
+                if text in line:
+                    return line
+            if self.process is not None and self.process.poll() is not None:
+                break
+            time.sleep(0.02)
+        raise AssertionError(f"no line with {text!r} in:\n" + "\n".join(self.log[-40:]))
+
+    def send(self, *messages: bytes | dict[str, Any] | list[Any] | None) -> None:
+        """Produce to the usage topic; mappings and lists as JSON."""
+        producer: Any = KafkaProducer(bootstrap_servers=self.bootstrap_servers)
+        for message in messages:
+            value = message if message is None or isinstance(message, bytes) else json.dumps(message).encode()
+            producer.send(f"{self.name}.usage", value, key=b"key")
+        producer.flush()
+        producer.close()
+
+    def records(self) -> list[dict[str, Any]]:
+        """All committed records of the throttle topic now."""
+        consumer: Any = KafkaConsumer(
+            f"{self.name}.throttle",
+            bootstrap_servers=self.bootstrap_servers,
+            isolation_level="read_committed",
+            auto_offset_reset="earliest",
+            consumer_timeout_ms=1_500,
+        )
+        found: list[dict[str, Any]] = [json.loads(record.value) for record in consumer]
+        consumer.close()
+        return sorted(found, key=lambda record: int(record["publish_seq"]))
+
+    def wait_for_record(self, seconds: float = 30.0, **wanted: Any) -> dict[str, Any]:
+        """The newest committed record with these fields."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            for record in self.records()[::-1]:
+                if all(record[name] == value for name, value in wanted.items()):
+                    return record
+        raise AssertionError(f"no record with {wanted} among {self.records()}\n" + "\n".join(self.log[-40:]))
+
+    def table(self, name: str, columns: Sequence[str] | None = None) -> pa.Table:
+        """Rows of one of its tables."""
+        return read_table(table_uri(str(self.folder / "tables"), name), columns)
+
+    def _read_log(self, process: "subprocess.Popen[str]") -> None:
+        assert process.stdout is not None
+        with process.stdout:
+            for line in process.stdout:
+                self.log.append(line.rstrip())
+
+
+@contextmanager
+def running_job(name: str, folder: Path, bootstrap_servers: str) -> Iterator[RunningJob]:
+    """A job with its topics, not yet started; ended at the end, also when the test fails."""
+    job = RunningJob(name, folder, bootstrap_servers)
+    job.create_topics()
+    try:
+        yield job
+    finally:
+        job.close()
+
+
+def usage(user: str, produced_bytes: int, **overrides: Any) -> dict[str, Any]:
+    """A usage event of now."""
+    event = {
+        "event_time_ms": time.time_ns() // 1_000_000,
+        "user": user,
+        "client_id": "c",
+        "produced_bytes": produced_bytes,
+    }
+    return {**event, **overrides}

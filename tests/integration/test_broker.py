@@ -1,0 +1,164 @@
+"""The embedded broker, as a Kafka client and an operator meet it."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
+from kafka.errors import KafkaError
+
+from pipeline.embedded.broker import EmbeddedBroker
+from pipeline.embedded.broker_config import BrokerOptions
+from pipeline.errors import BrokerAlreadyRunning, BrokerStartFailed, PortBusy
+
+pytestmark = pytest.mark.broker
+
+
+@pytest.fixture
+def own_broker(tmp_path: Path) -> Iterator[EmbeddedBroker]:
+    """A broker this test may kill."""
+    own = EmbeddedBroker(tmp_path / "broker", {"alice": 'se"cr\\et'})
+    yield own
+    own.stop()
+
+
+def client(kind: Callable[..., Any], **options: Any) -> Any:
+    """A client of kafka-python, which has no types."""
+    return kind(**options)
+
+
+def create_topic(bootstrap_servers: str, topic: str) -> None:
+    admin = client(KafkaAdminClient, bootstrap_servers=bootstrap_servers)
+    try:
+        admin.create_topics({topic: {"num_partitions": 1}}, wait_for_metadata=True)
+    finally:
+        admin.close()
+
+
+def values_of(bootstrap_servers: str, topic: str) -> list[bytes]:
+    consumer = client(KafkaConsumer, bootstrap_servers=bootstrap_servers, auto_offset_reset="earliest")
+    try:
+        partition = TopicPartition(topic, 0)
+        consumer.assign([partition])
+        end = consumer.end_offsets([partition])[partition]
+        values: list[bytes] = []
+        while len(values) < end:
+            for records in consumer.poll(timeout_ms=1_000).values():
+                values += [record.value for record in records]
+        return values
+    finally:
+        consumer.close()
+
+
+def sasl_producer(bootstrap_servers: str, user: str, password: str) -> Any:
+    return client(
+        KafkaProducer,
+        bootstrap_servers=bootstrap_servers,
+        security_protocol="SASL_PLAINTEXT",
+        sasl_mechanism="PLAIN",
+        sasl_plain_username=user,
+        sasl_plain_password=password,
+        client_id="etl",
+        bootstrap_timeout_ms=3_000,
+    )
+
+
+def send(producer: Any, topic: str, value: bytes) -> None:
+    try:
+        producer.send(topic, value).get(timeout=15)
+    finally:
+        producer.close()
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+
+
+def test_a_named_user_signs_in_and_the_request_log_names_it(broker: EmbeddedBroker) -> None:
+    create_topic(broker.bootstrap_servers, "named-user")
+    send(sasl_producer(broker.sasl_bootstrap_servers, "alice", "alice-secret"), "named-user", b"x" * 1_000)
+    deadline = time.monotonic() + 10
+    produces: list[str] = []
+    while not produces and time.monotonic() < deadline:
+        lines = broker.request_log_path.read_text(encoding="utf-8").splitlines()
+        produces = [line for line in lines if '"requestApiKeyName":"PRODUCE"' in line and "named-user" in line]
+    assert len(produces) == 1
+    assert '"principal":"User:alice"' in produces[0]
+    assert '"clientId":"etl"' in produces[0]
+    assert '"recordsSizeInBytes"' in produces[0]
+
+
+def test_a_wrong_password_is_refused(broker: EmbeddedBroker) -> None:
+    with pytest.raises(KafkaError):
+        sasl_producer(broker.sasl_bootstrap_servers, "alice", "bob-secret")
+
+
+def test_data_survive_a_kill_and_the_ports_stay(own_broker: EmbeddedBroker) -> None:
+    own_broker.start()
+    create_topic(own_broker.bootstrap_servers, "kept")
+    send(sasl_producer(own_broker.sasl_bootstrap_servers, "alice", 'se"cr\\et'), "kept", b"before the kill")
+    address = own_broker.bootstrap_servers
+    own_broker.kill()
+    own_broker.start()
+    assert own_broker.bootstrap_servers == address
+    assert values_of(own_broker.bootstrap_servers, "kept") == [b"before the kill"]
+
+
+def test_stop_leaves_no_process_and_takes_seconds(own_broker: EmbeddedBroker) -> None:
+    own_broker.start()
+    pid = own_broker.pid
+    assert pid is not None
+    began = time.monotonic()
+    own_broker.stop()
+    assert time.monotonic() - began < 8
+    assert not is_alive(pid)
+    assert own_broker.pid is None
+
+
+def test_the_broker_dies_with_the_process_that_started_it(tmp_path: Path) -> None:
+    program = (
+        "import sys, time; from pathlib import Path; from pipeline.embedded.broker import EmbeddedBroker\n"
+        "broker = EmbeddedBroker(Path(sys.argv[1])); broker.start(); print(broker.pid, flush=True); time.sleep(60)"
+    )
+    driver = subprocess.Popen([sys.executable, "-c", program, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    with driver:
+        assert driver.stdout is not None
+        pid = int(driver.stdout.readline())
+        assert is_alive(pid)
+        driver.send_signal(signal.SIGKILL)
+        driver.wait()
+    deadline = time.monotonic() + 5
+    while is_alive(pid) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not is_alive(pid)
+
+
+def test_a_second_broker_on_the_same_directory_is_refused(broker: EmbeddedBroker) -> None:
+    with pytest.raises(BrokerAlreadyRunning, match=f"is in use by process {broker.pid}") as refused:
+        EmbeddedBroker(broker.directory).start()
+    assert refused.value.exit_code == 4
+    assert broker.pid is not None
+
+
+def test_a_port_that_is_taken_is_named_with_its_listener(broker: EmbeddedBroker, tmp_path: Path) -> None:
+    taken = int(broker.bootstrap_servers.rpartition(":")[2])
+    with pytest.raises(PortBusy, match=f"port {taken} of listener 'SASL_PLAINTEXT'"):
+        EmbeddedBroker(tmp_path, ports={"SASL_PLAINTEXT": taken}).start()
+
+
+def test_a_broker_that_cannot_start_tells_why_in_one_line(tmp_path: Path) -> None:
+    options = BrokerOptions(settings={"num.io.threads": "none"})
+    with pytest.raises(BrokerStartFailed, match=r"num\.io\.threads") as failed:
+        EmbeddedBroker(tmp_path, options=options).start()
+    assert "\n" not in str(failed.value)
+    assert str(tmp_path) in str(failed.value)

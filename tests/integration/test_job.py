@@ -1,0 +1,174 @@
+"""The whole job against a real broker, Spark and Delta: one process, asked from outside."""
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from pipeline.embedded.broker import EmbeddedBroker
+from schemas.arrow import arrow_schema
+from schemas.quota_row import QuotaRow
+from tests.integration.running_job import RunningJob, running_job, usage
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark]
+
+
+@pytest.fixture(scope="module")
+def job(broker: EmbeddedBroker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningJob]:
+    with running_job("whole", tmp_path_factory.mktemp("whole"), broker.bootstrap_servers) as running:
+        added = running.command(
+            "quotas", "alter", "--user-defaults", "--add-config", "producer_byte_rate=1000", "--reason", "test"
+        )
+        assert added.returncode == 0, added.stderr
+        running.start()
+        yield running
+
+
+def test_a_client_over_quota_is_throttled_and_the_record_is_the_stored_row(job: RunningJob) -> None:
+    job.send(usage("alice", 40_000), usage("quiet", 10))
+    record = job.wait_for_record(user="alice", action="throttle")
+    assert record["bound"] == 1_000.0
+    assert record["observed"] == pytest.approx(4_000.0, rel=0.1)
+    assert record["cause"] == "violation"
+    stored = [row for row in job.table("throttle_events").to_pylist() if row["publish_seq"] == record["publish_seq"]]
+    assert len(stored) == 1
+    shared = set(record) & set(stored[0])
+    assert {name: record[name] for name in shared} == {name: stored[0][name] for name in shared}
+    decisions = job.table("decisions").to_pylist()
+    assert [row["user"] for row in decisions if row["decision_id"] == record["decision_id"]] == ["alice"]
+    assert all(row["user"] != "quiet" for row in decisions)
+
+
+def test_raising_a_quota_by_the_command_line_releases_without_traffic(job: RunningJob) -> None:
+    job.send(usage("bob", 500_000))
+    throttle = job.wait_for_record(user="bob", action="throttle")
+    edited = job.command("quotas", "alter", "--user", "bob", "--add-config", "producer_byte_rate=1e9")
+    assert edited.stdout == "Updated config for entity: user-principal 'bob'.\n"
+    release = job.wait_for_record(user="bob", action="release")
+    assert (release["cause"], release["decision_id"]) == ("quota_changed", throttle["decision_id"])
+    assert release["quota_version"] > throttle["quota_version"]
+
+
+def test_a_quota_written_by_delta_rs_decides_the_next_batch(job: RunningJob) -> None:
+    uri = str(job.folder / "tables" / "quotas")
+    before = DeltaTable(uri).version()
+    row = {"user": "carol", "client_id": "", "producer_byte_rate": 50.0, "mode": "enforce"}
+    write_deltalake(uri, pa.Table.from_pylist([row], schema=arrow_schema(QuotaRow)), mode="append")
+    job.wait_for_line(f"quotas v{before + 1} in force")
+    job.send(usage("carol", 600))
+    record = job.wait_for_record(user="carol", action="throttle")
+    assert (record["bound"], record["quota_version"]) == (50.0, before + 1)
+
+
+def test_a_thousand_malformed_messages_are_dead_letters_and_no_good_event_is_lost(job: RunningJob) -> None:
+    bad = [
+        b"not json",
+        b'{"event_time_ms": 1, "client_id": "c"}',
+        b'{"event_time_ms": "soon", "user": "u", "client_id": "c"}',
+        b'{"event_time_ms": 1, "user": "", "client_id": "c"}',
+        b'{"event_time_ms": 1, "user": "u", "client_id": "c", "produced_bytes": -1}',
+        b'{"event_time_ms": 1, "user": "u", "client_id": "c", "produced_bytes": 1099511627777}',
+        b"\xff\xfe\x00",
+        b'[{"event_time_ms": 1}',
+    ]
+    messages: list[object] = []
+    for number in range(1_000):
+        messages += [bad[number % len(bad)], usage(f"good-{number % 10}", 1)]
+    messages += [[usage("in-array", 5), {"user": 7, "event_time_ms": None}, usage("in-array", 6)], None, []]
+    job.send(*messages)  # type: ignore[arg-type]  # a list of everything a message can be
+    deadline = time.monotonic() + 60
+    while job.table("dead_letters", ["cause"]).num_rows < 1_001 and time.monotonic() < deadline:
+        time.sleep(0.5)
+    time.sleep(1)
+    letters = job.table("dead_letters").to_pylist()
+    assert len(letters) == 1_001
+    assert all(letter["cause"] and letter["offset"] >= 0 and letter["value"] is not None for letter in letters)
+    assert len({(letter["partition"], letter["offset"], letter["element_index"]) for letter in letters}) == 1_001
+    assert [letter["element_index"] for letter in letters if letter["element_index"] is not None] == [1]
+    rows = job.table("usage").to_pylist()
+    assert sum(row["produced_bytes"] for row in rows if row["user"].startswith("good-")) == 1_000
+    assert sum(row["produced_bytes"] for row in rows if row["user"] == "in-array") == 11
+    batches = job.table("batches").to_pylist()
+    assert sum(row["dead_count"] for row in batches) == 1_001
+    assert sum(row["ignored_count"] for row in batches) == 2
+
+
+def test_an_invalid_row_keeps_the_last_good_quotas_and_doctor_names_it(job: RunningJob) -> None:
+    uri = str(job.folder / "tables" / "quotas")
+    row = {"user": "carol", "client_id": "", "producer_byte_rate": 70.0, "mode": "enforce"}
+    write_deltalake(uri, pa.Table.from_pylist([row], schema=arrow_schema(QuotaRow)), mode="append")
+    refused = job.wait_for_line("are refused, the last valid version stays in force")
+    assert "given once; got user 'carol'" in refused
+    told = job.command("doctor")
+    assert told.returncode == 1
+    assert "ERROR quotas" in told.stdout
+    assert "carol" in told.stdout
+    job.send(usage("dave", 40_000))
+    assert job.wait_for_record(user="dave", action="throttle")["bound"] == 1_000.0
+    job.command("quotas", "alter", "--user", "carol", "--add-config", "producer_byte_rate=60")
+    assert job.command("doctor").returncode == 0
+
+
+def test_list_and_explain_tell_who_and_why(job: RunningJob) -> None:
+    job.send(usage("erin", 900_000))
+    record = job.wait_for_record(user="erin", action="throttle")
+    listed = job.command("throttles", "list", "-o", "json")
+    assert "erin" in {row["user"] for row in json.loads(listed.stdout)}
+    told = job.command("throttles", "explain", record["decision_id"][:10])
+    assert told.returncode == 0, told.stderr
+    for part in ("erin/c is over producer_byte_rate", "level 6", "T = 1000.0 bytes/s", "X = (O − T) / T · W", "900.0"):
+        assert part in told.stdout
+    assert job.command("throttles", "explain", "ffffffffffffffff").returncode == 3
+
+
+def test_a_second_driver_on_the_same_folder_is_refused(job: RunningJob) -> None:
+    second = job.command("run")
+    assert second.returncode == 4
+    assert second.stderr.count("\n") == 1
+    assert "one running driver" in second.stderr
+
+
+def test_a_killed_job_continues_without_gap_or_repeat(job: RunningJob) -> None:
+    for number in range(5):
+        job.send(usage(f"before-{number}", 30_000))
+    job.wait_for_record(user="before-4", action="throttle")
+    job.kill()
+    job.send(usage("while-away", 30_000))
+    since = len(job.log)
+    job.start(wait=False)
+    job.wait_for_line("running; trigger", 120, since)
+    job.wait_for_record(user="while-away", action="throttle", seconds=60)
+    sequences = [record["publish_seq"] for record in job.records()]
+    assert sequences == list(range(len(sequences)))
+    rows = job.table("usage").to_pylist()
+    assert sum(row["produced_bytes"] for row in rows if row["user"] == "while-away") == 30_000
+    assert sum(row["produced_bytes"] for row in rows if row["user"].startswith("before-")) == 150_000
+
+
+def test_sigterm_ends_it_in_seconds_without_a_stack_trace(job: RunningJob) -> None:
+    began = time.monotonic()
+    assert job.stop() == 0
+    assert time.monotonic() - began < 15
+    assert not [line for line in job.log if "Traceback" in line or "Exception" in line]
+    stored = [row["publish_seq"] for row in job.table("throttle_events").to_pylist()]
+    assert sorted(stored) == list(range(len(stored)))
+    assert [record["publish_seq"] for record in job.records()] == sorted(stored)
+
+
+def test_what_stops_a_start_is_one_line_with_its_remedy(broker: EmbeddedBroker, tmp_path: Path) -> None:
+    with running_job("stopped", tmp_path, broker.bootstrap_servers) as job:
+        job.overrides["KQUOTA_KAFKA__THROTTLE_TOPIC"] = "not.there"
+        missing = job.command("run")
+        assert missing.returncode == 5
+        assert "not.there" in missing.stderr
+        assert "kquota topics create" in missing.stderr
+        job.overrides["KQUOTA_KAFKA__BOOTSTRAP_SERVERS"] = "127.0.0.1:1"
+        away = job.command("run")
+        assert away.returncode == 6
+        assert "127.0.0.1:1" in away.stderr
+        for refusal in (missing, away):
+            assert "Traceback" not in refusal.stderr

@@ -1,0 +1,60 @@
+"""Each way not to connect is told by its cause and the address."""
+
+from typing import Any
+
+import pytest
+from kafka import KafkaAdminClient
+
+from pipeline.cluster.connecting import LostWhileSigningIn, explain, open_client
+from pipeline.cluster.errors import ClusterUnreachable, SignInRefused
+from pipeline.embedded.broker import EmbeddedBroker
+
+
+def test_nothing_listens() -> None:
+    with pytest.raises(ClusterUnreachable, match=r"no Kafka broker answers at 127.0.0.1:1: connection refused"):
+        open_client(KafkaAdminClient, "127.0.0.1:1", timeout_ms=500)
+
+
+def test_no_such_host() -> None:
+    with pytest.raises(ClusterUnreachable, match=r"nohost.invalid:9092: the host name has no address"):
+        open_client(KafkaAdminClient, "nohost.invalid:9092", timeout_ms=500)
+
+
+@pytest.mark.parametrize(("protocol", "kind"), [("SASL_PLAINTEXT", SignInRefused), ("PLAINTEXT", ClusterUnreachable)])
+def test_a_connection_that_is_closed_at_sign_in_is_a_refusal(protocol: str, kind: type[Exception]) -> None:
+    options = {"security_protocol": protocol, "sasl_plain_username": "alice"}
+
+    error = explain("b:1", options, [LostWhileSigningIn("socket disconnected"), TimeoutError("7")], 2_000)
+
+    assert type(error) is kind
+
+
+@pytest.mark.broker
+def test_a_wrong_password(broker: EmbeddedBroker) -> None:
+    options: dict[str, Any] = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "PLAIN"}
+    with pytest.raises(SignInRefused, match=r"refuses user 'alice': .*user.* password") as caught:
+        open_client(
+            KafkaAdminClient,
+            broker.sasl_bootstrap_servers,
+            timeout_ms=2_000,
+            sasl_plain_username="alice",
+            sasl_plain_password="wrong",  # noqa: S106 - that is the point
+            **options,
+        )
+
+    assert broker.sasl_bootstrap_servers in str(caught.value)
+    assert caught.value.exit_code == 6
+
+
+@pytest.mark.broker
+def test_the_wrong_security_protocol(broker: EmbeddedBroker) -> None:
+    with pytest.raises(ClusterUnreachable, match="closes the connection to a PLAINTEXT client"):
+        open_client(KafkaAdminClient, broker.sasl_bootstrap_servers, timeout_ms=2_000)
+
+
+@pytest.mark.broker
+def test_a_broker_that_answers(broker: EmbeddedBroker) -> None:
+    admin: Any = open_client(KafkaAdminClient, broker.bootstrap_servers)
+
+    assert admin.describe_cluster()["brokers"]
+    admin.close()

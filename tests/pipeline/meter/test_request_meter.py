@@ -1,0 +1,261 @@
+"""The meter from the log of a real broker to the usage topic, and across restarts."""
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
+
+from pipeline.embedded.broker import EmbeddedBroker
+from pipeline.meter.log_follower import LogFollower
+from pipeline.meter.request_log import OwnTraffic, RequestLogParser
+from pipeline.meter.request_meter import RequestMeter, read_state
+from pipeline.meter.usage_producer import Batching, KafkaUsageSink, UsageProducer
+from pipeline.meter.wire_size import produce_request_size
+from pipeline.throttle.topics import TopicSpec, create_topics
+
+LINE = (
+    '[2026-11-21 07:33:33,391] DEBUG Completed request:{{"isForwarded":false,"requestHeader":{{"requestApiVersion":1,'
+    '"clientId":"c{0}","requestApiKeyName":"METADATA"}},"request":{{}},"response":{{}},"localTimeMs":1.0,'
+    '"responseQueueTimeMs":0.0,"sendTimeMs":0.0,"principal":"User:alice","listener":"SASL"}}'
+    " (kafka.request.logger)\n"
+)
+
+
+class Topic:
+    """A topic in memory; it answers at once, or not at all while it is away."""
+
+    partition_count = 1
+
+    def __init__(self) -> None:
+        self.client_ids: list[str] = []
+        self.is_away = False
+
+    def send(self, partition: int, value: bytes, done: Callable[[Exception | None], None]) -> None:
+        if self.is_away:
+            done(ConnectionError("broker away"))
+        else:
+            self.client_ids += [event["client_id"] for event in json.loads(value)]
+            done(None)
+
+
+class Run:
+    """One life of a meter on a clock set by hand; `now_ms` may be moved between steps."""
+
+    def __init__(self, log: Path, topic: Topic, **batching: int) -> None:
+        self.now_ms = 0
+        self.follower = LogFollower(log, "beginning", read_state(log.with_name("state.json")))
+        self.meter = RequestMeter(
+            self.follower,
+            RequestLogParser("1"),
+            UsageProducer(topic, Batching(**batching), "topic"),
+            log.with_name("state.json"),
+            lambda: self.now_ms,
+            self._wait,
+        )
+
+    def _wait(self, seconds: float) -> None:
+        self.now_ms += max(1, round(seconds * 1000))
+
+    def steps(self, count: int = 3) -> None:
+        for _ in range(count):
+            self.meter.step()
+            self.now_ms += 100
+
+    def stop(self) -> bool:
+        return self.meter.run(lambda: True)
+
+    def die(self) -> None:
+        self.follower.close()
+
+
+def append(log: Path, *numbers: int) -> None:
+    with log.open("a", encoding="utf-8") as file:
+        file.writelines(LINE.format(number) for number in numbers)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    return tmp_path / "kafka-request.log"
+
+
+def test_a_restart_after_a_clean_stop_repeats_nothing_and_misses_nothing(log: Path) -> None:
+    topic = Topic()
+    append(log, 1, 2)
+    first = Run(log, topic)
+    first.steps()
+    assert first.stop()
+    append(log, 3)
+
+    second = Run(log, topic)
+    second.steps()
+    second.stop()
+
+    assert topic.client_ids == ["c1", "c2", "c3"]
+
+
+def test_what_was_not_stored_when_it_was_killed_is_sent_by_the_next(log: Path) -> None:
+    topic = Topic()
+    append(log, 1)
+    first = Run(log, topic)
+    first.steps(12)
+    topic.is_away = True
+    append(log, 2)
+    first.steps(12)
+    first.die()
+
+    topic.is_away = False
+    second = Run(log, topic)
+    second.steps()
+    second.stop()
+
+    assert topic.client_ids == ["c1", "c2"]
+
+
+def test_a_stop_sends_what_is_still_gathered(log: Path) -> None:
+    topic = Topic()
+    append(log, 1)
+    run = Run(log, topic, linger_ms=60_000)
+    run.steps(1)
+    assert topic.client_ids == []
+
+    assert run.stop()
+
+    assert topic.client_ids == ["c1"]
+
+
+def test_a_stop_gives_up_on_a_topic_that_stays_away_and_says_so(log: Path) -> None:
+    topic = Topic()
+    topic.is_away = True
+    append(log, 1)
+    run = Run(log, topic)
+    run.steps(1)
+
+    assert not run.stop()
+
+
+def test_nothing_is_read_while_too_much_is_unsent(log: Path) -> None:
+    topic = Topic()
+    topic.is_away = True
+    append(log, 1)
+    run = Run(log, topic, max_unsent_bytes=50)
+    run.steps(2)
+    append(log, 2)
+    before = run.follower.position
+
+    run.steps(3)
+    assert run.follower.position == before
+
+    topic.is_away = False
+    run.steps(20)
+    run.stop()
+    assert topic.client_ids == ["c1", "c2"]
+
+
+def test_a_malformed_line_stops_nothing_and_is_told(log: Path, caplog: pytest.LogCaptureFixture) -> None:
+    topic = Topic()
+    append(log, 1)
+    with log.open("a", encoding="utf-8") as file:
+        file.write("[2026-11-21 07:33:33,391] DEBUG Completed request:{broken\n")
+    append(log, 2)
+    run = Run(log, topic)
+
+    run.steps()
+    run.stop()
+
+    assert topic.client_ids == ["c1", "c2"]
+    assert "1 malformed line of" in caplog.text
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"version": 99}', '{"version": 1, "inode": 1}'])
+def test_a_state_file_that_cannot_be_used_is_ignored(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "state.json"
+    path.write_text(text, encoding="utf-8")
+
+    assert read_state(path) is None
+
+
+@pytest.fixture
+def usage_topic(broker: EmbeddedBroker) -> Iterator[str]:
+    admin: Any = KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)
+    create_topics(admin, [TopicSpec(name, "demo", 2, "any", {}, {}) for name in ("metered.usage", "metered")])
+    yield "metered.usage"
+    admin.close()
+
+
+def alice(broker: EmbeddedBroker, **settings: Any) -> dict[str, Any]:
+    return {
+        "bootstrap_servers": broker.sasl_bootstrap_servers,
+        "security_protocol": "SASL_PLAINTEXT",
+        "sasl_mechanism": "PLAIN",
+        "sasl_plain_username": "alice",
+        "sasl_plain_password": broker.users["alice"],
+        **settings,
+    }
+
+
+@pytest.mark.broker
+def test_all_that_alice_produces_and_fetches_is_on_the_usage_topic(
+    broker: EmbeddedBroker, usage_topic: str, tmp_path: Path
+) -> None:
+    producer: Any = KafkaProducer(bootstrap_servers=broker.bootstrap_servers)
+    follower = LogFollower(broker.request_log_path)
+    usage = UsageProducer(KafkaUsageSink(producer, usage_topic, broker.bootstrap_servers), Batching(), usage_topic)
+    meter = RequestMeter(
+        follower,
+        RequestLogParser("1", OwnTraffic(listeners=frozenset({"CONTROLLER", "PLAINTEXT"}))),
+        usage,
+        tmp_path / "state.json",
+        lambda: time.monotonic_ns() // 1_000_000,
+        time.sleep,
+    )
+    client: Any = KafkaProducer(**alice(broker, client_id="metered-app"))
+    for number in range(50):
+        client.send("metered", bytes(1000 + number), partition=0).get(10)
+    client.close()
+    reader: Any = KafkaConsumer(**alice(broker, client_id="metered-reader", auto_offset_reset="earliest"))
+    reader.assign([TopicPartition("metered", 0)])
+    read = 0
+    while read < 50:
+        read += sum(len(records) for records in reader.poll(500).values())
+    reader.close()
+    deadline = time.monotonic() + 3
+
+    assert meter.run(lambda: time.monotonic() > deadline)
+
+    # One record of n zero bytes is a batch of 61 + 9 + n: 6 bytes of record fields and 3 bytes of lengths.
+    sizes = [61 + 9 + 1000 + number for number in range(50)]
+    events = [event for event in all_events(broker, usage_topic) if event["client_id"].startswith("metered-")]
+    produced = [event["produced_bytes"] for event in events if "produced_bytes" in event]
+    assert sum(produced) == sum(
+        produce_request_size(
+            9,
+            "metered-app",
+            {
+                "transactionalId": None,
+                "topicData": [{"name": "metered", "partitionData": [{"recordsSizeInBytes": size}]}],
+            },
+        )
+        for size in sizes
+    )
+    assert len(produced) == 50
+    fetched = sum(event.get("fetched_bytes", 0) for event in events)
+    assert sum(sizes) < fetched < sum(sizes) * 1.1
+    assert {event["user"] for event in events} == {"alice"}
+    assert all(abs(event["event_time_ms"] - time.time() * 1000) < 30_000 for event in events)
+    producer.close()
+
+
+def all_events(broker: EmbeddedBroker, topic: str) -> list[dict[str, Any]]:
+    consumer: Any = KafkaConsumer(
+        topic,
+        bootstrap_servers=broker.bootstrap_servers,
+        auto_offset_reset="earliest",
+        consumer_timeout_ms=1_500,
+    )
+    events = [event for record in consumer for event in json.loads(record.value)]
+    consumer.close()
+    return events

@@ -1,0 +1,96 @@
+"""Settings: defaults < file < environment < flags, and every mistake at once with its place."""
+
+from pathlib import Path
+
+import pytest
+
+from pipeline.settings.errors import InvalidSettings, SettingsFileUnreadable
+from pipeline.settings.loading import load_settings, origins
+from pipeline.settings.model import Settings
+
+BAD = Path(__file__).with_name("bad")
+
+
+def toml(folder: Path, text: str) -> Path:
+    file = folder / "kquota.toml"
+    file.write_text(text)
+    return file
+
+
+def test_without_anything_given_the_defaults_hold() -> None:
+    assert load_settings() == Settings()
+
+
+def test_flags_win_over_environment_over_file_over_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = toml(tmp_path, "[stream]\ntrigger_ms = 100\nmax_decision_age_ms = 1000\nrestart_limit = 1\n")
+    monkeypatch.setenv("KQUOTA_STREAM__TRIGGER_MS", "200")
+    monkeypatch.setenv("KQUOTA_STREAM__MAX_DECISION_AGE_MS", "2000")
+    stream = load_settings(file, {"stream": {"trigger_ms": 300}}).stream
+    assert (stream.trigger_ms, stream.max_decision_age_ms, stream.restart_limit) == (300, 2000, 1)
+    assert stream.max_offsets_per_trigger == Settings().stream.max_offsets_per_trigger
+
+
+def test_a_flag_that_was_not_given_overrides_nothing(tmp_path: Path) -> None:
+    file = toml(tmp_path, "job = 'mine'\n")
+    assert load_settings(file, {"job": None, "stream": {"trigger_ms": None}}).job == "mine"
+
+
+def test_origins_name_the_place_of_every_value_that_is_no_default(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = toml(tmp_path, "job = 'mine'\n[stream]\ntrigger_ms = 100\n")
+    monkeypatch.setenv("KQUOTA_STREAM__TRIGGER_MS", "200")
+    assert origins(file, {"log_level": "DEBUG"}) == {
+        "job": str(file),
+        "stream.trigger_ms": "KQUOTA_STREAM__TRIGGER_MS",
+        "log_level": "flag",
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        (
+            "wrong_type",
+            "'stream.trigger_ms' input should be a valid integer, unable to parse string as an integer; got 'soon'",
+        ),
+        ("below_range", "'engine.num_samples' input should be greater than or equal to 1; got 0"),
+        ("unknown_key", "'kafka.usage_topics' extra inputs are not permitted; got 'quota.usage.v1'"),
+        (
+            "unknown_cap",
+            "'engine.producer_byte_rate_cap' must be sample_window, window, none or milliseconds above 0; got 'minute'",
+        ),
+        (
+            "same_topic_twice",
+            "'kafka' topics must be three different ones; got quota.throttle.v1, quota.throttle.v1, quota.marker.v1",
+        ),
+        ("bad_job_name", "'job' string should match pattern '^[a-z0-9][a-z0-9-]{0,40}$'; got 'My Job'"),
+    ],
+)
+def test_a_bad_file_is_refused_with_place_key_and_rule(name: str, message: str) -> None:
+    file = BAD / f"{name}.toml"
+    with pytest.raises(InvalidSettings) as refused:
+        load_settings(file)
+    assert list(refused.value.mistakes) == [f"{file}: {message}"]
+    assert refused.value.exit_code == 2
+
+
+def test_all_mistakes_are_reported_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = toml(tmp_path, "jobb = 'x'\n[engine]\nnum_samples = 99\n")
+    monkeypatch.setenv("KQUOTA_STREAM__TRIGGER_MS", "often")
+    with pytest.raises(InvalidSettings) as refused:
+        load_settings(file, {"log_level": "LOUD"})
+    places = sorted(mistake.split(": ")[0] for mistake in refused.value.mistakes)
+    assert places == sorted([str(file), str(file), "KQUOTA_STREAM__TRIGGER_MS", "flag"])
+
+
+@pytest.mark.parametrize("name", ["no_toml", "not_there"])
+def test_a_file_that_cannot_be_read_is_named(name: str) -> None:
+    with pytest.raises(SettingsFileUnreadable, match=f"{name}.toml"):
+        load_settings(BAD / f"{name}.toml")
+
+
+def test_secrets_are_not_printed() -> None:
+    settings = load_settings(flags={"kafka": {"client": {"sasl.jaas.config": "password=hunter2"}}})
+    assert "hunter2" not in repr(settings)
+    assert "hunter2" not in settings.model_dump_json()

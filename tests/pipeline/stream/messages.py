@@ -1,0 +1,125 @@
+"""Messages for the reading tests, and the reading itself in plain Python, by the model."""
+
+import json
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+from pydantic import ValidationError
+from pyspark.sql import DataFrame, SparkSession
+
+from schemas.usage_event import UsageEvent
+
+APPENDED_AT_MS = 1_700_000_010_000
+TOPIC = "quota.usage.v1"
+PARTITION = 3
+KEYS = ("sample_start_ms", "broker_id", "user", "client_id")
+
+
+def event(**fields: Any) -> dict[str, Any]:
+    """A good event, 500 ms into a second; a field given as ... is left out."""
+    good: dict[str, Any] = {
+        "event_time_ms": 1_700_000_000_500,
+        "user": "alice",
+        "client_id": "etl",
+        "produced_bytes": 5,
+    }
+    return {name: value for name, value in {**good, **fields}.items() if value is not ...}
+
+
+def message(**fields: Any) -> bytes:
+    """A message of one event."""
+    return json.dumps(event(**fields)).encode()
+
+
+def raw_frame(spark: SparkSession, values: Sequence[bytes | None], appended_at_ms: int = APPENDED_AT_MS) -> DataFrame:
+    """The messages as the source hands them over: offset n is values[n]."""
+    count = len(values)
+    return spark.createDataFrame(
+        pa.table(
+            {
+                "value": pa.array(values, pa.binary()),
+                "topic": pa.array([TOPIC] * count, pa.string()),
+                "partition": pa.array([PARTITION] * count, pa.int32()),
+                "offset": pa.array(range(count), pa.int64()),
+                "timestamp": pa.array([appended_at_ms * 1000] * count, pa.timestamp("us", "UTC")),
+            }
+        )
+    )
+
+
+@dataclass
+class Expected:
+    """What plain Python makes of the messages."""
+
+    usage: dict[tuple[Any, ...], dict[str, int | None]] = field(default_factory=dict)
+    dead: list[tuple[int, int | None]] = field(default_factory=list)
+    good_count: int = 0
+    clamped_count: int = 0
+    ignored_count: int = 0
+
+
+def expected_of(values: Sequence[bytes | None]) -> Expected:
+    """Read the messages with json and `UsageEvent`."""
+    expected = Expected()
+    groups: dict[tuple[Any, ...], list[UsageEvent]] = defaultdict(list)
+    for offset, value in enumerate(values):
+        elements = [] if value is None else _elements(value)
+        if elements is None:
+            expected.dead.append((offset, None))
+            continue
+        expected.ignored_count += not elements
+        for index, element in elements:
+            usage_event = _usage_event(element)
+            if usage_event is None:
+                expected.dead.append((offset, index))
+                continue
+            time_ms = min(usage_event.event_time_ms, APPENDED_AT_MS)
+            expected.good_count += 1
+            expected.clamped_count += time_ms < usage_event.event_time_ms
+            key = (time_ms - time_ms % 1000, usage_event.broker_id, usage_event.user, usage_event.client_id)
+            groups[key].append(usage_event)
+    expected.usage = {key: _sums(events) for key, events in groups.items()}
+    return expected
+
+
+def _elements(value: bytes) -> list[tuple[int | None, Any]] | None:
+    def refuse(constant: str) -> None:
+        raise ValueError(constant)
+
+    try:
+        parsed = json.loads(value.decode(), parse_constant=refuse)
+    except ValueError:
+        return None
+    if isinstance(parsed, dict):
+        return [(None, parsed)]
+    return list(enumerate(parsed)) if isinstance(parsed, list) else None
+
+
+def _usage_event(element: Any) -> UsageEvent | None:
+    try:
+        return UsageEvent.model_validate(element)
+    except ValidationError:
+        return None
+
+
+def _sums(events: Sequence[UsageEvent]) -> dict[str, int | None]:
+    def total(values: list[int | None]) -> int | None:
+        known = [value for value in values if value is not None]
+        return sum(known) if known else None
+
+    exempt = [e for e in events if e.throttle_exempt]
+    charged = [e for e in events if not e.throttle_exempt]
+    return {
+        "produced_bytes": total([e.produced_bytes for e in events]),
+        "fetched_bytes": total([e.fetched_bytes for e in events]),
+        "io_time_ns": total([e.io_time_ns for e in charged]),
+        "network_time_ns": total([e.network_time_ns for e in charged]),
+        "exempt_time_ns": total([t for e in exempt for t in (e.io_time_ns, e.network_time_ns)]),
+        "request_count": sum(e.request_count for e in events),
+        "event_count": len(events),
+        "clamped_count": sum(e.event_time_ms > APPENDED_AT_MS for e in events),
+        "last_event_ms": max(min(e.event_time_ms, APPENDED_AT_MS) for e in events),
+    }

@@ -1,0 +1,339 @@
+"""A micro-batch, from bytes to the two tables: what is summed, what is refused, and that nothing is lost."""
+
+import json
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pyspark.sql import SparkSession
+
+from pipeline.stream.aggregate import LARGEST_SUM
+from pipeline.stream.collect import DEAD_LETTER_SCHEMA, USAGE_SCHEMA, CollectedBatch, collect
+from tests.pipeline.stream.messages import (
+    APPENDED_AT_MS,
+    KEYS,
+    PARTITION,
+    TOPIC,
+    event,
+    expected_of,
+    message,
+    raw_frame,
+)
+
+pytestmark = pytest.mark.spark
+
+LARGEST = 2**40
+
+
+def array(*elements: Any) -> bytes:
+    return json.dumps(elements).encode()
+
+
+def dead(batch: CollectedBatch) -> list[tuple[int, int | None, str]]:
+    return [(row["offset"], row["element_index"], row["cause"]) for row in batch.dead_letters.to_pylist()]
+
+
+def usage(batch: CollectedBatch) -> dict[tuple[Any, ...], dict[str, Any]]:
+    """Rows by their keys; each key once."""
+    rows = {}
+    for row in batch.usage.to_pylist():
+        key = tuple(row.pop(name) for name in KEYS)
+        assert key not in rows
+        rows[key] = row
+    return rows
+
+
+def the_row(batch: CollectedBatch) -> dict[str, Any]:
+    rows: list[dict[str, Any]] = batch.usage.to_pylist()
+    assert len(rows) == 1
+    return rows[0]
+
+
+WHOLE_MESSAGES = [
+    (b"", "value must be JSON"),
+    (b"{", "value must be JSON"),
+    (b"hello", "value must be JSON"),
+    (b"\xff\xfe\x00", "value must be JSON"),
+    (b"\xef\xbb\xbf" + message(), "value must be JSON"),
+    (message() + b" x", "value must be JSON"),
+    (message() + message(), "value must be JSON"),
+    (message() + b"," + message(), "value must be JSON"),
+    (b"[" + message() + b"] ]", "value must be JSON"),
+    (b"[" + message() + b',{"user"', "value must be JSON"),
+    (b"[" + message() + b",]", "value must be JSON"),
+    (message()[:-1], "value must be JSON"),
+    (message()[:-1] + b"]", "value must be JSON"),
+    (b"[" + message() + b"}", "value must be JSON"),
+    (message().replace(b'"', b"'"), "value must be JSON"),
+    (message(produced_bytes=float("nan")), "value must be JSON"),
+    (b"[" * 3000, "value must be JSON"),
+    (b"[" * 3000 + b"]" * 3000, "value must be JSON"),
+    (b"null", "value must be a JSON object or an array of objects"),
+    (b"5", "value must be a JSON object or an array of objects"),
+    (b'"text"', "value must be a JSON object or an array of objects"),
+    (b"{}", "'event_time_ms' must be present"),
+    (message(event_time_ms=...), "'event_time_ms' must be present"),
+    (message(event_time_ms=None), "'event_time_ms' must be present"),
+    (message(event_time_ms="1700000000500"), "'event_time_ms' must be a JSON integer"),
+    (message(event_time_ms=1.5), "'event_time_ms' must be a JSON integer"),
+    (message(event_time_ms=-1), "'event_time_ms' must be at least 0"),
+    (message(event_time_ms=2**63), "'event_time_ms' must be at most 9223372036854775807"),
+    (message(user=...), "'user' must be present"),
+    (message(user=None), "'user' must be present"),
+    (message(user=""), "'user' must not be empty"),
+    (message(client_id=...), "'client_id' must be present"),
+    (message(produced_bytes=-1), "'produced_bytes' must be at least 0"),
+    (message(produced_bytes=LARGEST + 1), "'produced_bytes' must be at most 1099511627776"),
+    (message(fetched_bytes=10**30), "'fetched_bytes' must be at most 1099511627776"),
+    (message(fetched_bytes=-(10**30)), "'fetched_bytes' must be at least 0"),
+    (message(io_time_ns=True), "'io_time_ns' must be a JSON integer"),
+    (message(io_time_ns={"ns": 5}), "'io_time_ns' must be a JSON integer"),
+    (message(network_time_ns=[1]), "'network_time_ns' must be a JSON integer"),
+    (message(network_time_ns=5.0), "'network_time_ns' must be a JSON integer"),
+    (message(request_count=-1), "'request_count' must be at least 0"),
+    (message(throttle_exempt="yes"), "'throttle_exempt' must be true or false"),
+    (message(throttle_exempt=1), "'throttle_exempt' must be true or false"),
+    (message(schema_version=0), "'schema_version' must be at least 1"),
+    (message().replace(b"alice", b"J\xe9r\xf4me"), "user, client_id and broker_id must be UTF-8"),
+]
+
+
+def test_a_bad_message_is_a_dead_letter_with_its_cause_and_its_own_bytes(spark: SparkSession) -> None:
+    values = [value for value, _ in WHOLE_MESSAGES]
+    batch = collect(raw_frame(spark, values), 1000)
+    assert dead(batch) == [(offset, None, cause) for offset, (_, cause) in enumerate(WHOLE_MESSAGES)]
+    assert batch.dead_letters["value"].to_pylist() == values
+    assert set(batch.dead_letters["topic"].to_pylist()) == {TOPIC}
+    assert set(batch.dead_letters["partition"].to_pylist()) == {PARTITION}
+    assert set(batch.dead_letters["appended_at_ms"].to_pylist()) == {APPENDED_AT_MS}
+    assert (batch.dead_count, batch.good_count, batch.newest_event_ms) == (len(values), 0, None)
+    assert batch.usage == USAGE_SCHEMA.empty_table()
+    assert batch.dead_letters.schema == DEAD_LETTER_SCHEMA
+
+
+def test_a_bad_element_costs_only_itself(spark: SparkSession) -> None:
+    good = event()
+    values = [
+        array(good, 7, good, "x", None, [good], json.dumps(good), event(user=""), event(fetched_bytes="5"), good),
+        array(good, event(produced_bytes=-1), event(produced_bytes=LARGEST + 1), good),
+        array(event(user=...)),
+    ]
+    batch = collect(raw_frame(spark, values), 1000)
+    no_object = "element must be a JSON object"
+    assert dead(batch) == [
+        (0, 1, no_object),
+        (0, 3, no_object),
+        (0, 4, no_object),
+        (0, 5, no_object),
+        (0, 6, no_object),
+        (0, 7, "'user' must not be empty"),
+        (0, 8, "'fetched_bytes' must be a JSON integer"),
+        (1, 1, "'produced_bytes' must be at least 0"),
+        (1, 2, "'produced_bytes' must be at most 1099511627776"),
+        (2, 0, "'user' must be present"),
+    ]
+    elements = [json.loads(values[offset])[index] for offset, index, _ in dead(batch)]
+    assert [json.loads(value) for value in batch.dead_letters["value"].to_pylist()] == elements
+    assert (batch.good_count, the_row(batch)["event_count"], the_row(batch)["produced_bytes"]) == (5, 5, 25)
+
+
+def test_null_and_empty_array_are_ignored_and_counted(spark: SparkSession) -> None:
+    batch = collect(raw_frame(spark, [None, b"[]", b" [ ]\n", message()]), 1000)
+    assert (batch.ignored_count, batch.good_count, batch.dead_count) == (3, 1, 0)
+
+
+def test_no_bracket_in_a_value_opens_the_frame_it_is_parsed_in(spark: SparkSession) -> None:
+    one = message()
+    values = [
+        b"[" + one + b'],"e":[' + one + b"]",
+        one + b'],"x":[' + one,
+        one + b"],[" + one,
+        b"[" + one + b']],"x":[[' + one + b"]",
+        b'1],"e":[' + one,
+        one + b'}, "x":{"y":1}',
+    ]
+    batch = collect(raw_frame(spark, values), 1000)
+    assert dead(batch) == [(offset, None, "value must be JSON") for offset in range(len(values))]
+    assert batch.good_count == 0
+
+
+def test_what_is_not_ours_in_a_message_does_no_harm(spark: SparkSession) -> None:
+    deep: Any = 1
+    for _ in range(500):
+        deep = [deep]
+    values = [
+        message(unknown={"a": [1, {"b": "}],["}]}),
+        message(unknown=deep),
+        message(unknown="x" * 1_500_000),
+        message()[:-1] + b', "n": 1e999999}',
+        message()[:-1] + b', "n": ' + b"9" * 900 + b"}",
+        message()[:-1] + b', "n": "\xff"}',
+        b"\n " + message() + b" \n",
+        array(event(), event(unknown=[{}])),
+    ]
+    batch = collect(raw_frame(spark, values), 1000)
+    assert dead(batch) == []
+    assert batch.good_count == len(values) + 1
+
+
+def test_null_in_place_of_an_optional_field_is_its_default(spark: SparkSession) -> None:
+    nothing = dict.fromkeys(
+        ["broker_id", "produced_bytes", "io_time_ns", "request_count", "throttle_exempt", "schema_version"]
+    )
+    batch = collect(raw_frame(spark, [message(**nothing), message(produced_bytes=...)]), 1000)
+    row = the_row(batch)
+    assert (row["broker_id"], row["request_count"], row["event_count"]) == ("", 2, 2)
+
+
+def test_a_sum_is_null_only_if_no_event_had_the_measure(spark: SparkSession) -> None:
+    values = [
+        message(user="none", produced_bytes=...),
+        message(user="zero", produced_bytes=0, io_time_ns=0),
+        message(user="mixed", produced_bytes=...),
+        message(user="mixed", produced_bytes=7),
+    ]
+    rows = usage(collect(raw_frame(spark, values), 1000))
+    by_user = {key[2]: row for key, row in rows.items()}
+    assert [by_user[user]["produced_bytes"] for user in ("none", "zero", "mixed")] == [None, 0, 7]
+    assert [by_user[user]["io_time_ns"] for user in ("none", "zero", "mixed")] == [None, 0, None]
+    assert [by_user[user]["exempt_time_ns"] for user in ("none", "zero", "mixed")] == [None, None, None]
+
+
+def test_exempt_request_time_is_kept_apart_and_exempt_bytes_are_not(spark: SparkSession) -> None:
+    values = [
+        message(throttle_exempt=True, io_time_ns=10, network_time_ns=3),
+        message(throttle_exempt=True, io_time_ns=...),
+        message(throttle_exempt=True, network_time_ns=100),
+        message(throttle_exempt=False, io_time_ns=1_000),
+    ]
+    row = the_row(collect(raw_frame(spark, values), 1000))
+    assert (row["io_time_ns"], row["network_time_ns"], row["exempt_time_ns"]) == (1_000, None, 113)
+    assert row["produced_bytes"] == 20
+
+
+def test_an_event_later_than_its_record_is_taken_as_of_the_record(spark: SparkSession) -> None:
+    #        sample windows   |9000 …… 9999|10000 = appended
+    #        event times              x    =            > >
+    times = (APPENDED_AT_MS - 1, APPENDED_AT_MS, APPENDED_AT_MS + 1, 2**63 - 1)
+    batch = collect(raw_frame(spark, [message(event_time_ms=time_ms) for time_ms in times]), 1000)
+    rows = {
+        key[0]: (row["event_count"], row["clamped_count"], row["last_event_ms"]) for key, row in usage(batch).items()
+    }
+    assert rows == {
+        APPENDED_AT_MS - 1000: (1, 0, APPENDED_AT_MS - 1),
+        APPENDED_AT_MS: (3, 2, APPENDED_AT_MS),
+    }
+    assert (batch.clamped_count, batch.newest_event_ms) == (2, APPENDED_AT_MS)
+
+
+def test_sample_windows_start_at_multiples_of_their_span(spark: SparkSession) -> None:
+    values = [message(event_time_ms=time_ms) for time_ms in (0, 699, 700, 1399, 1400)]
+    rows = usage(collect(raw_frame(spark, values), 700))
+    assert {key[0]: row["event_count"] for key, row in rows.items()} == {0: 2, 700: 2, 1400: 1}
+
+
+def test_the_largest_measure_counts_and_sums_stay_exact(spark: SparkSession) -> None:
+    row = the_row(collect(raw_frame(spark, [message(produced_bytes=LARGEST), message(produced_bytes=1)]), 1000))
+    assert row["produced_bytes"] == LARGEST + 1
+
+
+def test_a_sum_stops_at_the_largest_sum(spark: SparkSession) -> None:
+    elements = [array(*[event(produced_bytes=LARGEST)] * 1024)] * 8
+    exact = the_row(collect(raw_frame(spark, elements), 1000))["produced_bytes"]
+    beyond = the_row(collect(raw_frame(spark, [*elements, message(produced_bytes=1)]), 1000))["produced_bytes"]
+    assert (exact, beyond) == (LARGEST_SUM, LARGEST_SUM)
+
+
+@pytest.mark.parametrize("user", ["Jérôme", "用户", "😀", "a\u0000b", 'quote"\\', "\ufffd", "{", "null", " "])
+def test_names_come_through_unchanged(spark: SparkSession, user: str) -> None:
+    batch = collect(raw_frame(spark, [message(user=user), array(event(client_id=user, broker_id=user))]), 1000)
+    assert {key[1:] for key in usage(batch)} == {("", user, "etl"), (user, "alice", user)}
+
+
+def test_a_name_that_is_no_string_is_its_json_text(spark: SparkSession) -> None:
+    batch = collect(raw_frame(spark, [message(user=5), message(user=True), message(user={"a": [1]})]), 1000)
+    assert {key[2] for key in usage(batch)} == {"5", "true", '{"a":[1]}'}
+
+
+def test_a_thousand_bad_messages_among_good_ones_are_all_accounted_for(spark: SparkSession) -> None:
+    values: list[bytes] = []
+    for number in range(1000):
+        values += [message(user=f"u{number % 10}"), WHOLE_MESSAGES[number % len(WHOLE_MESSAGES)][0]]
+    batch = collect(raw_frame(spark, values), 1000)
+    assert batch.dead_letters["offset"].to_pylist() == list(range(1, 2000, 2))
+    assert (batch.good_count, batch.dead_count) == (1000, 1000)
+    assert {row["produced_bytes"] for row in usage(batch).values()} == {500}
+
+
+def test_an_empty_micro_batch_has_empty_tables_with_the_same_columns(spark: SparkSession) -> None:
+    batch = collect(raw_frame(spark, []), 1000)
+    assert (batch.usage, batch.dead_letters) == (USAGE_SCHEMA.empty_table(), DEAD_LETTER_SCHEMA.empty_table())
+    assert batch.newest_event_ms is None
+
+
+def test_usage_keeps_its_columns_whether_or_not_something_was_refused(spark: SparkSession) -> None:
+    clean = collect(raw_frame(spark, [message()]), 1000).usage
+    mixed = collect(raw_frame(spark, [message(), array(event(), 7)]), 1000).usage
+    assert isinstance(clean, pa.Table)
+    assert (clean.schema, mixed.schema) == (USAGE_SCHEMA, USAGE_SCHEMA)
+
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=4)
+names = st.one_of(st.sampled_from(["a", "b", ""]), texts, st.integers(), st.none(), st.just(...))
+measures = st.one_of(
+    st.integers(0, 9),
+    st.sampled_from([LARGEST, LARGEST + 1, -1, 2**63, -(2**64), 1.0, 0.5, "5", "", True, [], {}]),
+    st.none(),
+    st.just(...),
+)
+times = st.one_of(
+    st.integers(1_700_000_000_000, 1_700_000_002_000),
+    st.sampled_from([0, -1, APPENDED_AT_MS, APPENDED_AT_MS + 1, 2**63 - 1, 2**63, "x", 1.5, None, ...]),
+)
+events = st.fixed_dictionaries(
+    {"event_time_ms": times, "user": names, "client_id": names},
+    optional={
+        "broker_id": names,
+        "produced_bytes": measures,
+        "fetched_bytes": measures,
+        "io_time_ns": measures,
+        "network_time_ns": measures,
+        "request_count": measures,
+        "throttle_exempt": st.sampled_from([True, False, None, 0, "true"]),
+        "schema_version": st.sampled_from([1, 2, 0, None, "1"]),
+        "unknown": st.recursive(st.none() | texts | st.booleans(), lambda inner: st.lists(inner, max_size=2)),
+    },
+).map(lambda fields: {name: value for name, value in fields.items() if value is not ...})
+good_events = st.builds(event, user=st.sampled_from(["a", "b"]), fetched_bytes=st.integers(0, 9) | st.none())
+junk = st.recursive(
+    st.none() | st.booleans() | st.integers() | texts,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
+    max_leaves=6,
+)
+elements = st.one_of(good_events, good_events, events, junk)
+documents = st.one_of(elements, st.lists(elements, max_size=5)).map(lambda value: json.dumps(value).encode())
+fragments = st.tuples(documents, st.integers(0, 12), st.binary(max_size=3)).map(
+    lambda cut: cut[0][: -cut[1] or None] + cut[2]
+)
+values_strategy = st.one_of(documents, documents, fragments, st.binary(max_size=20), st.none())
+
+
+@settings(
+    max_examples=25,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example],
+)
+@given(values=st.lists(values_strategy, min_size=20, max_size=60))
+def test_spark_reads_as_the_model_does(spark: SparkSession, values: list[bytes | None]) -> None:
+    batch = collect(raw_frame(spark, values), 1000)
+    expected = expected_of(values)
+    assert [(offset, index) for offset, index, _ in dead(batch)] == expected.dead
+    assert usage(batch) == expected.usage
+    assert (batch.good_count, batch.clamped_count, batch.ignored_count) == (
+        expected.good_count,
+        expected.clamped_count,
+        expected.ignored_count,
+    )

@@ -1,0 +1,56 @@
+"""The session: what it refuses before it starts a JVM, and which settings the stream relies on."""
+
+import os
+
+import pytest
+from pyspark.sql import SparkSession
+
+from pipeline.settings.model import SparkSettings
+from pipeline.stream.errors import SparkConnectRefused
+from pipeline.stream.session import build_spark_session
+
+
+@pytest.mark.parametrize("variable", ["SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED"])
+def test_spark_connect_in_the_environment_is_refused(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(variable, "sc://somewhere")
+    with pytest.raises(SparkConnectRefused) as refusal:
+        build_spark_session(SparkSettings(), [])
+    assert refusal.value.found_in == f"the environment variable {variable}"
+    assert refusal.value.exit_code == 2
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "found_in"),
+    [
+        (SparkSettings(master="sc://somewhere:15002"), "the master sc://somewhere:15002"),
+        (SparkSettings(conf={"spark.remote": "local"}), "the setting spark.remote"),
+        (SparkSettings(conf={"spark.api.mode": "connect"}), "the setting spark.api.mode"),
+    ],
+)
+def test_spark_connect_in_the_settings_is_refused(settings: SparkSettings, found_in: str) -> None:
+    with pytest.raises(SparkConnectRefused) as refusal:
+        build_spark_session(settings, [])
+    assert refusal.value.found_in == found_in
+
+
+@pytest.mark.spark
+def test_the_session_has_the_settings_the_stream_relies_on(spark: SparkSession) -> None:
+    wanted = {
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": str(len(os.sched_getaffinity(0))),
+        "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+        "spark.sql.streaming.stopTimeout": "30s",
+        "spark.databricks.delta.snapshotPartitions": "1",
+        "spark.ui.enabled": "false",
+    }
+    assert {key: spark.conf.get(key) for key in wanted} == wanted
+    assert str(spark.conf.get("spark.sql.streaming.checkpointFileManagerClass")).endswith(
+        ".checkpointing.FileSystemBasedCheckpointFileManager"
+    )
+    assert "-Xss4m" in str(spark.conf.get("spark.driver.extraJavaOptions"))
+
+
+@pytest.mark.spark
+def test_a_session_that_runs_is_joined(spark: SparkSession) -> None:
+    assert build_spark_session(SparkSettings(), []) is spark

@@ -1,0 +1,133 @@
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+from filelock import FileLock
+
+from pipeline.tables.errors import QuotaEditRefused, QuotaTableBusy, TableMissing
+from pipeline.tables.layout import TABLES, create_missing
+from pipeline.tables.quota_edit import QuotaChange
+from pipeline.tables.quota_table import EditAudit, QuotaTable
+
+AUDIT = EditAudit(actor="carol", host="ops1", tool_version="0.1.0", reason="#42: noisy neighbour")
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> QuotaTable:
+    create_missing(str(tmp_path), [TABLES["quotas"]])
+    return QuotaTable(str(tmp_path))
+
+
+def bound(user: str, rate: float | None, **values: Any) -> QuotaChange:
+    return QuotaChange(user, "", {"producer_byte_rate": rate, **values})
+
+
+def rates(table: QuotaTable, version: int | None = None) -> dict[str, float]:
+    return {row["user"]: row["producer_byte_rate"] for row in table.read(version).rows}
+
+
+def test_an_edit_is_one_version_and_earlier_versions_stay_readable(table: QuotaTable) -> None:
+    first = table.alter([bound("alice", 1.0), bound("bob", 2.0)], AUDIT)
+    second = table.alter([bound("alice", 3.0), QuotaChange("bob", "", remove=True)], AUDIT)
+    assert second == first + 1
+    assert (rates(table), rates(table, first)) == ({"alice": 3.0}, {"alice": 1.0, "bob": 2.0})
+
+
+def test_an_alteration_leaves_the_other_columns_alone(table: QuotaTable) -> None:
+    table.alter([bound("alice", 1.0, owner="team-a", mode="shadow")], AUDIT)
+    table.alter([QuotaChange("alice", "", {"request_percentage": 50.0})], AUDIT)
+    (row,) = table.read().rows
+    assert row == {
+        "user": "alice",
+        "client_id": "",
+        "producer_byte_rate": 1.0,
+        "consumer_byte_rate": None,
+        "request_percentage": 50.0,
+        "mode": "shadow",
+        "owner": "team-a",
+        "note": None,
+    }
+
+
+def test_a_quota_without_its_last_bound_is_gone_unless_it_is_exempt(table: QuotaTable) -> None:
+    table.alter([bound("alice", 1.0), bound("bob", 1.0)], AUDIT)
+    table.alter([bound("alice", None), bound("bob", None, mode="exempt")], AUDIT)
+    assert rates(table) == {"bob": None}
+
+
+def test_an_edit_that_changes_nothing_makes_no_commit(table: QuotaTable) -> None:
+    version = table.alter([bound("alice", 1.0)], AUDIT)
+    assert table.alter([bound("alice", 1.0)], AUDIT) == version
+
+
+def test_all_mistakes_of_an_edit_come_at_once_and_nothing_is_stored(table: QuotaTable) -> None:
+    version = table.read().version
+    with pytest.raises(QuotaEditRefused) as refused:
+        table.alter([bound("alice", 0.0), bound("bob", 1.0, mode="off"), bound("", 1.0)], AUDIT)
+    text = "\n".join(refused.value.mistakes)
+    assert len(refused.value.mistakes) == 3
+    assert "<alice, > 'producer_byte_rate'" in text
+    assert "<bob, > 'mode'" in text
+    assert "must not both be empty" in text
+    assert table.read().version == version
+
+
+def test_the_watch_reports_a_version_once(table: QuotaTable) -> None:
+    assert table.version_if_changed() == table.read().version
+    assert table.version_if_changed() is None
+    version = table.alter([bound("alice", 1.0)], AUDIT)
+    assert (table.version_if_changed(), table.version_if_changed()) == (version, None)
+
+
+def test_the_mode_is_a_property_with_a_version_of_its_own(table: QuotaTable) -> None:
+    before = table.read()
+    version = table.set_mode("shadow", AUDIT)
+    after = table.read()
+    assert (before.scope, before.mode, after.scope, after.mode) == ("cluster", "enforce", "cluster", "shadow")
+    assert version == after.version == before.version + 1
+    assert table.set_mode("shadow", AUDIT) == version
+    assert table.read(before.version).mode == "enforce"
+
+
+def test_the_history_tells_who_and_why(table: QuotaTable) -> None:
+    version = table.alter([bound("alice", 1.0)], AUDIT)
+    newest, *older = table.history(10)
+    assert (newest.version, newest.audit) == (version, AUDIT)
+    assert all(commit.audit is None for commit in older)
+
+
+def test_an_edit_waits_for_the_lock_and_gives_up_in_time(table: QuotaTable, tmp_path: Path) -> None:
+    hasty = QuotaTable(str(tmp_path), lock_timeout_seconds=0.05)
+    with (
+        FileLock(tmp_path / "quotas.lock"),
+        pytest.raises(QuotaTableBusy, match=r"quotas\.lock is held by another edit"),
+    ):
+        hasty.alter([bound("alice", 1.0)], AUDIT)
+    assert hasty.alter([bound("alice", 1.0)], AUDIT) == hasty.read().version
+
+
+def test_edits_of_many_at_once_are_all_kept(table: QuotaTable, tmp_path: Path) -> None:
+    def edit(user: str) -> None:
+        QuotaTable(str(tmp_path)).alter([bound(user, 1.0)], AUDIT)
+
+    threads = [threading.Thread(target=edit, args=(f"u{number}",)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(rates(table)) == [f"u{number}" for number in range(8)]
+
+
+def test_a_version_that_never_was_is_missing(table: QuotaTable) -> None:
+    with pytest.raises(TableMissing, match="version 99"):
+        table.read(99)
+
+
+def test_edits_keep_the_protocol_and_the_constraints(table: QuotaTable) -> None:
+    table.alter([bound("alice", 1.0)], AUDIT)
+    table.set_mode("shadow", AUDIT)
+    protocol = DeltaTable(table.uri).protocol()
+    assert (protocol.min_reader_version, protocol.min_writer_version) == (1, 3)
+    assert len([k for k in DeltaTable(table.uri).metadata().configuration if k.startswith("delta.constraints.")]) == 5

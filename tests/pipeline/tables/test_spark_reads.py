@@ -1,0 +1,48 @@
+"""What delta-rs writes, Spark reads; what Spark refuses, it refuses for the same reasons."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pipeline.tables.layout import TABLES, create_missing, table_uri
+from pipeline.tables.quota_edit import QuotaChange
+from pipeline.tables.quota_table import EditAudit, QuotaTable
+from schemas.ddl import spark_ddl
+from schemas.quota_row import QuotaRow
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+AUDIT = EditAudit(actor="carol", host="ops1", tool_version="0.1.0", reason="#42")
+
+
+def test_spark_reads_what_was_edited_and_why(spark: "SparkSession", tmp_path: Path) -> None:
+    create_missing(str(tmp_path), [TABLES["quotas"]])
+    table = QuotaTable(str(tmp_path))
+    version = table.alter([QuotaChange("alice", "", {"producer_byte_rate": 5.0})], AUDIT)
+    rows = spark.read.format("delta").load(table.uri).collect()
+    history = spark.sql(f"DESCRIBE HISTORY delta.`{table.uri}`").where(f"version = {version}").collect()
+    assert [(row["user"], row["producer_byte_rate"]) for row in rows] == [("alice", 5.0)]
+    assert '"actor": "carol"' in history[0]["userMetadata"]
+
+
+@pytest.mark.parametrize("bound", ["0.0", "double('NaN')", "double('Infinity')"])
+def test_spark_refuses_a_bound_that_is_none(spark: "SparkSession", tmp_path: Path, bound: str) -> None:
+    create_missing(str(tmp_path), [TABLES["quotas"]])
+    uri = table_uri(str(tmp_path), "quotas")
+    with pytest.raises(Exception, match="producer_byte_rate_is_positive"):
+        spark.sql(f"INSERT INTO delta.`{uri}` VALUES ('a', '', {bound}, null, null, 'enforce', null, null)")  # noqa: S608
+    spark.sql(f"INSERT INTO delta.`{uri}` VALUES ('a', '', 1.0, null, null, 'enforce', null, null)")  # noqa: S608
+    assert QuotaTable(str(tmp_path)).read().rows[0]["producer_byte_rate"] == 1.0
+
+
+def test_the_ddl_is_the_schema_spark_sees_in_the_table(spark: "SparkSession", tmp_path: Path) -> None:
+    create_missing(str(tmp_path))
+    for name, definition in TABLES.items():
+        seen = spark.read.format("delta").load(table_uri(str(tmp_path), name)).schema
+        declared = spark.createDataFrame([], spark_ddl(definition.model)).schema
+        assert [(f.name, f.dataType) for f in seen] == [(f.name, f.dataType) for f in declared]
+    assert "`user` STRING NOT NULL" in spark_ddl(QuotaRow)

@@ -1,0 +1,180 @@
+"""What every `TableWriter` must do, held against both adapters."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from pipeline.tables.delta_rs import DeltaRsWriter
+from pipeline.tables.errors import EpochNotRaised, Fenced, TableMissing, VersionWentBack
+from pipeline.tables.layout import TABLES, create_missing, table_uri
+from pipeline.tables.port import TableWriter
+from schemas.arrow import conform
+from schemas.usage_row import UsageRow
+
+START_MS = 1_700_000_000_000
+NewWriter = Callable[[str], TableWriter]
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> str:
+    create_missing(str(tmp_path), [TABLES["usage"]])
+    return str(tmp_path)
+
+
+@pytest.fixture(params=["delta-rs", pytest.param("delta-spark", marks=pytest.mark.spark)])
+def new_writer(request: pytest.FixtureRequest) -> NewWriter:
+    """Opens another writer of a table; each call is another driver."""
+    if request.param == "delta-rs":
+        return lambda uri: DeltaRsWriter(uri, "job")
+    from pipeline.tables.delta_spark import DeltaSparkWriter  # noqa: PLC0415 - loads pyspark
+
+    spark = request.getfixturevalue("spark")
+    return lambda uri: DeltaSparkWriter(spark, uri, "job")
+
+
+@pytest.fixture
+def uri(root: str) -> str:
+    return table_uri(root, "usage")
+
+
+@pytest.fixture
+def writer(new_writer: NewWriter, uri: str) -> TableWriter:
+    writer = new_writer(uri)
+    writer.raise_epoch(1)
+    return writer
+
+
+def usage(*users: str, batch_id: int = 0) -> pa.Table:
+    rows = pa.table(
+        {
+            "sample_start_ms": [START_MS] * len(users),
+            "broker_id": [""] * len(users),
+            "user": pa.array(users, pa.string()),
+            "client_id": ["etl"] * len(users),
+            "produced_bytes": [5] * len(users),
+            "request_count": [1] * len(users),
+            "last_event_ms": [START_MS + 5] * len(users),
+        }
+    )
+    return conform(
+        rows,
+        UsageRow,
+        cluster="c1",
+        query_id="q1",
+        batch_id=batch_id,
+        evaluated_at_ms=START_MS + 1000,
+        quota_version=3,
+    )
+
+
+def stored_users(writer: TableWriter) -> list[str]:
+    return sorted(writer.read(["user"])["user"].to_pylist())
+
+
+def test_appended_rows_are_read_back_as_they_were(writer: TableWriter) -> None:
+    rows = usage("alice", "bob")
+    assert writer.append(rows, {"q1": 0}, {})
+    assert writer.read().select(rows.column_names).cast(rows.schema).sort_by("user") == rows
+
+
+def test_a_batch_written_twice_is_stored_once(writer: TableWriter) -> None:
+    assert writer.append(usage("alice"), {"q1": 0}, {})
+    assert not writer.append(usage("alice"), {"q1": 0}, {})
+    assert stored_users(writer) == ["alice"]
+
+
+def test_a_batch_written_again_by_the_next_driver_is_skipped(
+    writer: TableWriter, new_writer: NewWriter, uri: str
+) -> None:
+    assert writer.append(usage("alice"), {"q1": 7}, {})
+    successor = new_writer(uri)
+    successor.raise_epoch(2)
+    assert not successor.append(usage("alice"), {"q1": 7}, {})
+    assert not successor.append(usage("alice"), {"q1": 6}, {})
+    assert successor.append(usage("bob"), {"q1": 8}, {})
+    assert stored_users(successor) == ["alice", "bob"]
+
+
+def test_an_append_without_rows_makes_no_commit(writer: TableWriter) -> None:
+    before = writer.version
+    assert writer.append(usage(), {"q1": 0}, {})
+    assert (writer.version, writer.recorded_version("q1")) == (before, None)
+
+
+def test_all_versions_of_a_commit_and_the_epoch_are_recorded(writer: TableWriter) -> None:
+    writer.append(usage("alice"), {"q1": 4, "job:publish": 17}, {})
+    recorded = [writer.recorded_version(app_id) for app_id in ("q1", "job:publish", "job", "q2")]
+    assert recorded == [4, 17, 1, None]
+
+
+def test_the_first_app_id_guards_and_the_others_must_grow(writer: TableWriter) -> None:
+    writer.append(usage("alice"), {"q1": 4, "job:publish": 17}, {})
+    assert not writer.append(usage("alice"), {"q1": 4, "job:publish": 17}, {})
+    with pytest.raises(VersionWentBack, match=r"version of 'job:publish' in .* must be above 17; got 17"):
+        writer.append(usage("bob"), {"q1": 5, "job:publish": 17}, {})
+    assert writer.append(usage("bob"), {"job:publish": 18}, {})
+    assert (writer.recorded_version("q1"), writer.recorded_version("job:publish")) == (4, 18)
+
+
+def test_a_driver_with_a_lower_epoch_is_fenced(writer: TableWriter, new_writer: NewWriter, uri: str) -> None:
+    writer.append(usage("alice"), {"q1": 0}, {})
+    new_writer(uri).raise_epoch(2)
+    with pytest.raises(Fenced, match="must be 1, this driver's; got 2"):
+        writer.append(usage("bob"), {"q1": 1}, {})
+    assert stored_users(writer) == ["alice"]
+
+
+@pytest.mark.parametrize("epoch", [0, 1])
+def test_an_epoch_that_is_not_above_the_recorded_one_is_refused(
+    writer: TableWriter, new_writer: NewWriter, uri: str, epoch: int
+) -> None:
+    with pytest.raises(Fenced):
+        new_writer(uri).raise_epoch(epoch)
+
+
+def test_the_epoch_is_raised_by_a_commit_without_rows(writer: TableWriter) -> None:
+    assert (writer.version, writer.recorded_version("job"), writer.read().num_rows) == (1, 1, 0)
+
+
+def test_an_append_before_the_epoch_is_refused(new_writer: NewWriter, uri: str) -> None:
+    with pytest.raises(EpochNotRaised):
+        new_writer(uri).append(usage("alice"), {"q1": 0}, {})
+
+
+def test_commits_by_maintenance_between_two_appends_do_no_harm(writer: TableWriter, uri: str) -> None:
+    writer.append(usage("alice"), {"q1": 0}, {})
+    writer.append(usage("bob"), {"q1": 1}, {})
+    DeltaTable(uri).optimize.compact()
+    assert writer.append(usage("carol"), {"q1": 2}, {})
+    assert stored_users(writer) == ["alice", "bob", "carol"]
+
+
+def test_metadata_is_read_back_newest_first(writer: TableWriter) -> None:
+    writer.append(usage("alice"), {"q1": 0}, {"end_offsets": '{"t": {"0": 5}}'})
+    writer.append(usage("alice"), {"q1": 1, "job:publish": 3}, {"end_offsets": '{"t": {"0": 9}}'})
+    newest, older = writer.commit_metadata(2)
+    assert [note["end_offsets"] for note in (newest, older)] == ['{"t": {"0": 9}}', '{"t": {"0": 5}}']
+    assert json.loads(newest["versions"]) == {"q1": 1, "job:publish": 3, "job": 1}
+
+
+def test_conditions_choose_the_rows(writer: TableWriter) -> None:
+    for batch_id, user in enumerate(["alice", "bob", "carol"]):
+        writer.append(usage(user, batch_id=batch_id), {"q1": batch_id}, {})
+    assert writer.read(["user"], [("batch_id", "=", 1)])["user"].to_pylist() == ["bob"]
+    assert writer.read(["user"], [("batch_id", ">=", 1), ("user", "!=", "bob")])["user"].to_pylist() == ["carol"]
+    assert sorted(writer.read(["user"], [("user", "in", ["alice", "bob"])])["user"].to_pylist()) == ["alice", "bob"]
+
+
+def test_the_protocol_stays_plain(writer: TableWriter, uri: str) -> None:
+    writer.append(usage("alice"), {"q1": 0}, {})
+    protocol = DeltaTable(uri).protocol()
+    assert (protocol.min_reader_version, protocol.min_writer_version) == (1, 2)
+
+
+def test_a_missing_table_is_named(new_writer: NewWriter, tmp_path: Path) -> None:
+    with pytest.raises(TableMissing, match=r"no Delta table at .*nowhere"):
+        new_writer(str(tmp_path / "nowhere"))

@@ -1,0 +1,45 @@
+"""Throttles and reasons with every field set, to be overridden where a test cares."""
+
+from typing import Any
+
+from pipeline.throttle.held import ClientKey, HeldThrottle, Publication, Reason
+
+ALICE = ClientKey("", "alice", "etl")
+BOB = ClientKey("", "bob", "")
+
+
+def reason(**overrides: Any) -> Reason:
+    figures: dict[str, Any] = {
+        "quota_type": "producer_byte_rate",
+        "sensor_user": "alice",
+        "sensor_client_id": "etl",
+        "observed": 2_000.0,
+        "bound": 1_000.0,
+        "window_ms": 10_000,
+        "tokens": -500.0,
+        "owed_ms": 0,
+        "level": 1,
+    }
+    return Reason(**{**figures, **overrides})
+
+
+def violation(key: ClientKey = ALICE, throttle_time_ms: int = 1_000, **overrides: Any) -> Publication:
+    return Publication(
+        key=key,
+        action="throttle",
+        cause="violation",
+        throttle_time_ms=throttle_time_ms,
+        reason=overrides.pop("reason", reason()),
+        decision_id=overrides.pop("decision_id", "first"),
+        **overrides,
+    )
+
+
+def held(key: ClientKey = ALICE, end_ms: int = 10_000, **overrides: Any) -> HeldThrottle:
+    fields: dict[str, Any] = {
+        "reason": reason(),
+        "decision_id": "first",
+        "throttled_until_ms": end_ms,
+        "due_ms": end_ms - 300,
+    }
+    return HeldThrottle(key=key, end_ms=end_ms, **{**fields, **overrides})

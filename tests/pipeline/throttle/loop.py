@@ -1,0 +1,104 @@
+"""Engine, purgatory and publisher on a hand-set clock, with the outbox and the topic in memory."""
+
+import pyarrow as pa
+
+from pipeline.throttle.decider import Decider
+from pipeline.throttle.evaluation import Evaluation
+from pipeline.throttle.held import ClientKey
+from pipeline.throttle.lead import RenewLead
+from pipeline.throttle.lifecycle import Slicing
+from pipeline.throttle.publisher import Publisher
+from pipeline.throttle.purgatory import ThrottlePurgatory
+from quota.engine import QuotaEngine
+from quota.snapshot import QuotaSnapshot
+from quota.throttle_time import ThrottleCaps
+from schemas.throttle_record import ThrottleRecord
+from tests.fakes.clock import ManualClock
+from tests.fakes.outbox import MemoryOutbox
+from tests.fakes.topic import MemoryTopic, TopicBroker
+
+LEAD_MS = 300
+CAP_MS = 1_000
+
+USAGE = pa.schema(
+    [
+        *((name, pa.string()) for name in ClientKey._fields),
+        *((name, pa.int64()) for name in ("sample_start_ms", "last_event_ms", "produced_bytes", "fetched_bytes")),
+        *((name, pa.int64()) for name in ("io_time_ns", "network_time_ns")),
+    ]
+)
+
+
+class HandLoop:
+    """A job without Spark: `batch` is a micro-batch, `advance` lets time pass and the wheel turn."""
+
+    def __init__(self, *rows: dict[str, object]) -> None:
+        self.clock = ManualClock()
+        self.outbox = MemoryOutbox()
+        self.broker = TopicBroker()
+        self.version = 1
+        self.batch_id = -1
+        self.quotas = QuotaSnapshot.from_rows(rows, version=1)
+        self.restart()
+
+    def restart(self) -> None:
+        """A new process: nothing survives but outbox and topic (the engine starts empty)."""
+        engine = QuotaEngine(max_throttle_time=ThrottleCaps(producer_byte_rate=CAP_MS, consumer_byte_rate=CAP_MS))
+        self.decider = Decider(engine, "test")
+        self.decider.adopt(self.quotas)
+        self.topic = MemoryTopic(self.broker)
+        caps = {"producer_byte_rate": CAP_MS, "consumer_byte_rate": CAP_MS, "request_percentage": CAP_MS}
+        self.purgatory = ThrottlePurgatory(
+            decider=self.decider,
+            publisher=Publisher("test", "test", self.outbox, self.topic),
+            outbox=self.outbox,
+            slicing=Slicing(lead_ms=LEAD_MS, republish_ms=250, caps=caps),
+            lead=RenewLead(0, 0, LEAD_MS),
+            clock=self.clock,
+        )
+        self.purgatory.start()
+
+    def batch(self, **produced_bytes: int) -> int:
+        """One micro-batch in which users (as keywords, client-id "c") produced bytes now; the records it led to."""
+        now_ms = self.clock.steady_ms
+        rows = [
+            {
+                "broker_id": "",
+                "user": user,
+                "client_id": "c",
+                "sample_start_ms": now_ms // 1_000 * 1_000,
+                "last_event_ms": now_ms,
+                "produced_bytes": amount,
+            }
+            for user, amount in produced_bytes.items()
+        ]
+        self.batch_id += 1
+        evaluation = Evaluation("query", self.batch_id, now_ms, self.quotas.version)
+        decided = self.decider.decide(self.quotas, pa.Table.from_pylist(rows, USAGE), evaluation, self.clock.now())
+        return self.purgatory.violated(decided.violations, evaluation, {"query": self.batch_id})
+
+    def edit(self, *rows: dict[str, object]) -> int:
+        """A new quota version, adopted without traffic; the records it led to."""
+        self.version += 1
+        self.quotas = QuotaSnapshot.from_rows(rows, version=self.version)
+        return self.purgatory.quotas_changed(self.quotas)
+
+    def advance(self, by_ms: int, step_ms: int = 1) -> None:
+        """Let time pass in steps, the reaper ticking at each."""
+        for _ in range(by_ms // step_ms):
+            self.clock.advance(step_ms)
+            self.purgatory.tick()
+
+    @property
+    def records(self) -> list[ThrottleRecord]:
+        """What is on the topic."""
+        return self.broker.records
+
+    def told(self) -> list[tuple[str, str, int]]:
+        """(action, cause, throttle_time_ms) of every record."""
+        return [(record.action, record.cause, record.throttle_time_ms) for record in self.records]
+
+
+def quota(user: str, producer_byte_rate: float | None, client_id: str = "", mode: str = "enforce") -> dict[str, object]:
+    """A row of `quotas`."""
+    return {"user": user, "client_id": client_id, "producer_byte_rate": producer_byte_rate, "mode": mode}

@@ -1,0 +1,104 @@
+"""The life of a throttle at its boundaries: below, equal, above, capped, zero."""
+
+from typing import Any
+
+import pytest
+
+from pipeline.throttle.lifecycle import Slicing, expiries, look, look_after_edit, violations_to_publish
+from tests.pipeline.throttle.factories import ALICE, held, reason, violation
+
+SLICING = Slicing(
+    lead_ms=300,
+    republish_ms=250,
+    caps={"producer_byte_rate": 1_000, "consumer_byte_rate": "window", "request_percentage": None},
+)
+
+
+@pytest.mark.parametrize(
+    ("throttle_time_ms", "is_news"),
+    [(0, False), (4_999, False), (5_250, False), (5_251, True), (60_000, True)],
+    ids=["nothing", "ends sooner", "later by exactly republish_ms", "later by 1 ms more", "much later"],
+)
+def test_a_held_client_hears_of_a_violation_only_if_it_ends_clearly_later(throttle_time_ms: int, is_news: bool) -> None:
+    news = violations_to_publish([violation(throttle_time_ms=throttle_time_ms)], {ALICE: held()}, 5_000, 250)
+    assert bool(news) is is_news
+
+
+def test_an_extension_keeps_the_decision_that_began_the_throttle() -> None:
+    running = held(decision_id="began it")
+    [news] = violations_to_publish([violation(throttle_time_ms=9_000, decision_id="new")], {ALICE: running}, 5_000, 250)
+    assert (news.decision_id, news.cause, news.throttle_time_ms) == ("began it", "violation", 9_000)
+
+
+def test_a_client_that_is_not_held_hears_of_every_violation() -> None:
+    assert violations_to_publish([violation(throttle_time_ms=1)], {}, 5_000, 250) == [violation(throttle_time_ms=1)]
+
+
+@pytest.mark.parametrize(
+    ("owed_ms", "renewed_ms"),
+    [(0, None), (299, None), (300, None), (301, 301), (999, 999), (1_000, 1_000), (50_000, 1_000)],
+    ids=["nothing owed", "below", "exactly what is left", "1 ms more", "under the cap", "the cap", "capped"],
+)
+def test_a_look_renews_what_owes_longer_than_is_left(owed_ms: int, renewed_ms: int | None) -> None:
+    throttle = held(end_ms=10_000)
+    verdict = look([throttle], {ALICE: reason(owed_ms=owed_ms)}, 9_700, SLICING, 9_700)
+    assert [p.throttle_time_ms for p in verdict.publications] == ([] if renewed_ms is None else [renewed_ms])
+    assert verdict.waiting == ([throttle] if renewed_ms is None else [])
+
+
+@pytest.mark.parametrize(
+    ("quota_type", "lead_ms", "expected_ms"),
+    [
+        ("producer_byte_rate", 300, 1_000),
+        ("producer_byte_rate", 400, 1_200),
+        ("consumer_byte_rate", 300, 10_000),
+        ("request_percentage", 300, 90_000),
+    ],
+    ids=["cap", "three leads are the floor of a cap", "window", "no cap"],
+)
+def test_a_renewal_is_as_long_as_its_cap_allows(quota_type: str, lead_ms: int, expected_ms: int) -> None:
+    slicing = Slicing(lead_ms, SLICING.republish_ms, SLICING.caps)
+    assert slicing.renewal_ms(90_000, 10_000, quota_type) == expected_ms
+
+
+def test_a_look_reports_how_late_the_wheel_handed_it_out() -> None:
+    verdict = look([held(due_ms=9_700)], {ALICE: reason(owed_ms=5_000)}, 9_760, SLICING, 9_712)
+    assert (verdict.publications[0].due_ms, verdict.publications[0].lateness_ms) == (9_700, 12)
+
+
+def test_a_throttle_that_ends_is_released_with_its_decision() -> None:
+    [release] = expiries([held(end_ms=10_000, decision_id="began it")], {ALICE: reason()}, 10_003)
+    assert (release.action, release.cause, release.decision_id, release.lateness_ms) == (
+        "release",
+        "expired",
+        "began it",
+        3,
+    )
+
+
+@pytest.mark.parametrize(
+    ("after", "expected"),
+    [
+        ({"owed_ms": 0, "bound": None, "level": None}, ("release", 0)),
+        ({"owed_ms": 0, "bound": 9_000.0}, ("release", 0)),
+        ({"owed_ms": 400, "bound": 1_500.0}, ("throttle", 400)),
+        ({"owed_ms": 4_750, "bound": 1_001.0}, None),
+        ({"owed_ms": 5_000, "bound": 1_001.0}, None),
+        ({"owed_ms": 5_001, "bound": 900.0}, ("throttle", 1_000)),
+        ({"owed_ms": 10, "bound": 900.0}, None),
+    ],
+    ids=[
+        "no bound left: released",
+        "raised, nothing owed: released",
+        "raised, less owed: shortened to it",
+        "raised, shorter by exactly republish_ms: left",
+        "raised, the same owed: left",
+        "lowered, more owed: renewed, capped",
+        "lowered, less owed: never shortened",
+    ],
+)
+def test_an_edit_releases_shortens_or_prolongs(after: dict[str, Any], expected: tuple[str, int] | None) -> None:
+    throttle = held(end_ms=10_000)
+    verdict = look_after_edit([throttle], {ALICE: reason(**after)}, 5_000, SLICING)
+    assert [(p.action, p.throttle_time_ms) for p in verdict.publications] == ([] if expected is None else [expected])
+    assert all(p.cause == "quota_changed" for p in verdict.publications)

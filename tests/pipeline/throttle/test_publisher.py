@@ -1,0 +1,122 @@
+"""Every stored row reaches the topic once, in order, whatever a transaction does."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.clock import Moment
+from pipeline.cluster.errors import ClusterUnreachable
+from pipeline.throttle.errors import PublisherFenced
+from pipeline.throttle.evaluation import Evaluation
+from pipeline.throttle.publisher import Publisher
+from tests.fakes.outbox import MemoryOutbox
+from tests.fakes.topic import MemoryTopic, TopicBroker
+from tests.pipeline.throttle.factories import BOB, violation
+
+FACTS = Evaluation("query", 7, 1_700_000_000_000, 3)
+NOW = Moment(1_700_000_000_000, 1_700_000_000_000)
+
+
+def started(outbox: MemoryOutbox, topic: MemoryTopic) -> Publisher:
+    publisher = Publisher("kquota", "test", outbox, topic)
+    publisher.start(outbox.newest()[0])
+    return publisher
+
+
+def sequences(broker: TopicBroker) -> list[int]:
+    return [record.publish_seq for record in broker.records]
+
+
+def test_records_carry_what_was_stored() -> None:
+    outbox, broker = MemoryOutbox(), TopicBroker()
+    publisher = started(outbox, MemoryTopic(broker))
+    publisher.write([violation(throttle_time_ms=1_500), violation(BOB)], FACTS, NOW)
+    assert sequences(broker) == [0, 1]
+    assert broker.marker == 2
+    record = broker.records[0]
+    assert (record.throttled_until_ms, record.batch_id, record.quota_version) == (NOW.wall_ms + 1_500, 7, 3)
+    assert record.sensor == ("alice", "etl")
+
+
+def test_nothing_to_write_moves_nothing() -> None:
+    outbox, broker = MemoryOutbox(), TopicBroker()
+    publisher = started(outbox, MemoryTopic(broker))
+    assert publisher.write([], FACTS, NOW, {"query": 7}) == []
+    assert (outbox.versions, broker.marker, publisher.next_seq) == ({}, None, 0)
+
+
+def test_a_batch_that_is_run_again_writes_and_publishes_nothing() -> None:
+    outbox, broker = MemoryOutbox(), TopicBroker()
+    started(outbox, MemoryTopic(broker)).write([violation()], FACTS, NOW, {"query": 7})
+    again = started(outbox, MemoryTopic(broker))
+    assert again.write([violation()], FACTS, NOW, {"query": 7}) == []
+    assert sequences(broker) == [0]
+
+
+@pytest.mark.parametrize("failure", ["lost", "late"])
+def test_an_undecided_transaction_is_settled_by_the_marker(failure: str) -> None:
+    outbox, broker = MemoryOutbox(), TopicBroker()
+    topic = MemoryTopic(broker)
+    publisher = started(outbox, topic)
+    publisher.write([violation()], FACTS, NOW)
+    topic.fail_next = failure
+    publisher.write([violation(BOB)], FACTS, NOW)
+    assert publisher.is_behind
+    assert publisher.catch_up(NOW)
+    publisher.write([violation()], FACTS, NOW)
+    assert sequences(broker) == [0, 1, 2]
+
+
+def test_rows_wait_in_the_outbox_while_the_broker_is_away() -> None:
+    outbox, broker = MemoryOutbox(), TopicBroker()
+    publisher = started(outbox, MemoryTopic(broker))
+    broker.is_reachable = False
+    for _ in range(3):
+        publisher.write([violation()], FACTS, NOW)
+    assert not publisher.catch_up(NOW)
+    broker.is_reachable = True
+    assert not publisher.catch_up(NOW), "the back-off has not passed yet"
+    assert publisher.catch_up(Moment(NOW.wall_ms, NOW.steady_ms + 250))
+    assert sequences(broker) == [0, 1, 2]
+
+
+def test_an_expired_marker_is_replaced_by_the_highest_record_on_the_topic() -> None:
+    outbox, broker = MemoryOutbox(), TopicBroker()
+    started(outbox, MemoryTopic(broker)).write([violation()], FACTS, NOW)
+    broker.marker = None
+    started(outbox, MemoryTopic(broker)).write([violation(BOB)], FACTS, NOW)
+    assert sequences(broker) == [0, 1]
+
+
+def test_a_fenced_publisher_stops() -> None:
+    outbox, broker = MemoryOutbox(), TopicBroker()
+    first = started(outbox, MemoryTopic(broker))
+    started(MemoryOutbox(), MemoryTopic(broker))
+    with pytest.raises(PublisherFenced, match="one running driver"):
+        first.write([violation()], FACTS, NOW)
+
+
+def test_a_broker_that_is_away_at_start_is_an_error() -> None:
+    broker = TopicBroker()
+    broker.is_reachable = False
+    with pytest.raises(ClusterUnreachable):
+        started(MemoryOutbox(), MemoryTopic(broker))
+
+
+@given(st.lists(st.sampled_from(["ok", "lost", "late", "restart", "lost marker"]), max_size=30))
+def test_the_topic_has_every_stored_row_once_and_in_order(steps: list[str]) -> None:
+    outbox, broker = MemoryOutbox(), TopicBroker()
+    topic = MemoryTopic(broker)
+    publisher = started(outbox, topic)
+    for batch_id, step in enumerate(steps):
+        if step == "restart":
+            topic = MemoryTopic(broker)
+            publisher = started(outbox, topic)
+        elif step == "lost marker":
+            broker.marker = None
+        else:
+            publisher.catch_up(NOW)
+            topic.fail_next = step if step in {"lost", "late"} else None
+            publisher.write([violation(), violation(BOB)], FACTS, NOW, {"query": batch_id})
+    publisher = started(outbox, MemoryTopic(broker))
+    assert sequences(broker) == [row["publish_seq"] for row in outbox.rows] == list(range(len(outbox.rows)))

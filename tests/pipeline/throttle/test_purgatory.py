@@ -1,0 +1,188 @@
+"""Throttled clients in purgatory: published, looked at ahead of the end, renewed or released, each ending once."""
+
+from collections import defaultdict
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from tests.pipeline.throttle.loop import CAP_MS, LEAD_MS, HandLoop, quota
+
+# alice may produce 1 000 B/s: 10 000 B in one instant are free, each 1 000 B more cost a second.
+
+
+def test_a_small_violation_is_throttled_once_and_released_when_its_windows_empty() -> None:
+    loop = HandLoop(quota("alice", 1_000.0))
+    assert loop.batch(alice=10_000) == 0, "equal to the bound is no violation"
+    assert loop.batch(alice=500) == 1
+    assert loop.told() == [("throttle", "violation", 500)]
+    loop.advance(12_000, step_ms=10)
+    actions = [action for action, _, _ in loop.told()]
+    assert actions[-1] == "release"
+    assert actions.count("release") == 1
+    assert len(loop.purgatory) == 0
+
+
+def test_a_debt_beyond_the_cap_is_renewed_ahead_of_each_end() -> None:
+    loop = HandLoop(quota("alice", 1_000.0))
+    loop.batch(alice=60_000)
+    assert loop.told() == [("throttle", "violation", CAP_MS)]
+    loop.advance(CAP_MS - LEAD_MS - 1)
+    assert len(loop.records) == 1, "the look is not due yet"
+    loop.advance(1)
+    assert loop.told()[1:] == [("throttle", "renewed", CAP_MS)]
+    assert loop.records[1].decision_id == loop.records[0].decision_id
+    assert loop.records[1].throttled_until_ms == loop.clock.wall_ms + CAP_MS
+
+
+def test_a_debt_is_paid_in_full_before_the_release() -> None:
+    loop = HandLoop(quota("alice", 1_000.0))
+    began_ms = loop.clock.steady_ms
+    loop.batch(alice=60_000)
+    loop.advance(70_000, step_ms=10)
+    released_ms = loop.outbox.rows[-1]["evaluated_at_ms"]
+    assert loop.told()[-1][0] == "release"
+    # 60 000 B against a burst of 11 000 B and 1 000 B/s: 49 s of debt, and at most one slice more.
+    assert isinstance(released_ms, int)
+    assert 49_000 <= released_ms - began_ms <= 49_000 + CAP_MS
+
+
+def test_raising_the_bound_releases_at_once_without_traffic() -> None:
+    loop = HandLoop(quota("alice", 1_000.0))
+    loop.batch(alice=20_000)
+    loop.advance(100)
+    assert loop.edit(quota("alice", 1_000_000.0)) == 1
+    assert loop.told()[-1] == ("release", "quota_changed", 0)
+    assert (len(loop.purgatory), loop.records[-1].quota_version) == (0, 2)
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [[], [quota("alice", 1_000.0, mode="shadow")], [quota("alice", 1_000.0), quota("alice", None, "c", "exempt")]],
+    ids=["no quota left", "shadow", "exempt"],
+)
+def test_an_edit_that_no_longer_enforces_releases(rows: list[dict[str, object]]) -> None:
+    loop = HandLoop(quota("alice", 1_000.0))
+    loop.batch(alice=20_000)
+    loop.edit(*rows)
+    assert loop.told()[-1] == ("release", "quota_changed", 0)
+
+
+def test_an_edit_of_another_entity_touches_nothing() -> None:
+    loop = HandLoop(quota("alice", 1_000.0), quota("bob", 1_000.0))
+    loop.batch(alice=20_000)
+    assert loop.edit(quota("alice", 1_000.0), quota("bob", 5_000.0)) == 0
+    assert len(loop.purgatory) == 1
+
+
+def test_lowering_the_bound_never_shortens() -> None:
+    loop = HandLoop(quota("alice", 1_000.0))
+    loop.batch(alice=10_900)
+    until_ms = loop.records[-1].throttled_until_ms
+    loop.edit(quota("alice", 999.0))
+    assert all(record.throttled_until_ms >= until_ms for record in loop.records)
+
+
+def test_a_client_that_goes_on_sending_is_not_told_the_same_again() -> None:
+    loop = HandLoop(quota("alice", 1_000.0))
+    loop.batch(alice=60_000)
+    loop.advance(200)
+    assert loop.batch(alice=1) == 0, "the capped end is 200 ms later, within republish_ms"
+    loop.advance(100)
+    assert loop.batch(alice=1) == 1, "now it is later by more"
+    assert loop.records[-1].decision_id == loop.records[0].decision_id
+
+
+def test_a_restart_takes_up_running_throttles_and_looks_at_overdue_ones_first() -> None:
+    loop = HandLoop(quota("alice", 1_000.0), quota("bob", 1_000.0))
+    loop.batch(alice=60_000)
+    loop.advance(500)
+    loop.batch(bob=60_000)
+    loop.clock.advance(600)
+    loop.restart()
+    assert len(loop.purgatory) == 2
+    loop.purgatory.tick()
+    # A new engine owes nothing: alice's end has passed, bob's look finds nothing owed and waits for the end.
+    assert [(r.user, r.action, r.cause) for r in loop.records[2:]] == [("alice", "release", "expired")]
+    loop.advance(400)
+    assert [(r.user, r.action, r.cause) for r in loop.records[3:]] == [("bob", "release", "expired")]
+    assert loop.records[2].decision_id == loop.records[0].decision_id
+
+
+def test_the_machines_clock_may_be_set_without_moving_the_end() -> None:
+    loop = HandLoop(quota("alice", 1_000.0))
+    loop.batch(alice=10_500)
+    loop.clock.set_wall(loop.clock.wall_ms + 3_600_000)
+    loop.advance(499)
+    assert len(loop.purgatory) == 1
+
+
+class ThrottlesEndOnce(RuleBasedStateMachine):
+    """Random usage, edits, waiting, restarts and lost transactions, against what a reader of the topic sees."""
+
+    users = ("alice", "bob", "carol")
+
+    @initialize()
+    def begin(self) -> None:
+        self.loop = HandLoop(*(quota(user, 1_000.0) for user in self.users))
+
+    @rule(user=st.sampled_from(users), amount=st.sampled_from([0, 1, 9_999, 10_001, 12_000, 40_000]))
+    def use(self, user: str, amount: int) -> None:
+        self.loop.batch(**{user: amount})
+
+    @rule(by_ms=st.sampled_from([1, LEAD_MS - 1, LEAD_MS, CAP_MS - LEAD_MS, CAP_MS, 5_000]))
+    def wait(self, by_ms: int) -> None:
+        self.loop.advance(by_ms, step_ms=1 if by_ms < 100 else by_ms // 50)
+
+    @rule(user=st.sampled_from(users), bound=st.sampled_from([None, 100.0, 1_000.0, 50_000.0]))
+    def edit(self, user: str, bound: float | None) -> None:
+        self.loop.edit(*(quota(name, bound if name == user else 1_000.0) for name in self.users))
+
+    @rule(failure=st.sampled_from(["lost", "late"]))
+    def lose_a_transaction(self, failure: str) -> None:
+        self.loop.topic.fail_next = failure
+
+    @precondition(lambda self: self.loop.batch_id >= 0)
+    @rule()
+    def restart(self) -> None:
+        self.loop.restart()
+
+    @invariant()
+    def every_release_ends_a_throttle_and_the_held_are_those_without_one(self) -> None:
+        if not hasattr(self, "loop"):
+            return
+        running: dict[str, str] = {}
+        for row in self.loop.outbox.rows:
+            user, decision_id = str(row["user"]), str(row["decision_id"])
+            if row["action"] == "release":
+                assert running.pop(user) == decision_id
+            elif row["cause"] == "violation":
+                assert running.setdefault(user, decision_id) == decision_id
+            else:
+                assert running[user] == decision_id
+        held = {throttle.key.user: throttle.decision_id for throttle in self.loop.purgatory}
+        assert held == running
+
+    @invariant()
+    def sequence_numbers_have_no_gap(self) -> None:
+        if hasattr(self, "loop"):
+            sequences = [row["publish_seq"] for row in self.loop.outbox.rows]
+            assert sequences == list(range(len(sequences)))
+
+    def teardown(self) -> None:
+        if not hasattr(self, "loop"):
+            return
+        self.loop.advance(600_000, step_ms=200)
+        self.loop.advance(400, step_ms=1)
+        assert len(self.loop.purgatory) == 0, "everyone is released in the end"
+        published = [record.publish_seq for record in self.loop.records]
+        assert published == list(range(len(self.loop.outbox.rows))), "each row is on the topic once, in order"
+        last: dict[str, str] = defaultdict(str)
+        for record in self.loop.records:
+            last[record.user] = record.action
+        assert set(last.values()) <= {"release"}
+
+
+ThrottlesEndOnceTest = ThrottlesEndOnce.TestCase
+ThrottlesEndOnceTest.settings = settings(max_examples=25, stateful_step_count=25, deadline=None)
