@@ -1,0 +1,1 @@
+"""Benchmarks, each a command: `python -m bench` runs them all."""

@@ -1,0 +1,168 @@
+"""Catching up after an outage: events per second of the whole reading path, held against bare Spark.
+
+A real broker holds two topics with the same events, one as an object a message, one as arrays of 100. Each of the
+following reads a topic from its first to its last offset, in turns:
+
+    consume only   the Kafka connector alone
+    parse only     and `from_json`
+    limit          and sums per second and client, fetched with `toArrow`; no check, no clamp, no dead letters
+    kquota         source, decode, aggregate and collect, as in a micro-batch
+
+    python -m bench.catch_up [--events 1000000] [--clients 10000] [--rounds 5]
+"""
+
+import argparse
+import os
+import random
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+from kafka import KafkaAdminClient, KafkaProducer
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from bench.machine import machine_line
+from pipeline.embedded.broker import EmbeddedBroker
+from pipeline.embedded.jars import fetch, spark_jars
+from pipeline.embedded.java import find_java
+from pipeline.settings.model import SparkSettings
+from pipeline.stream.collect import collect
+from pipeline.stream.event_rules import EVENT_STRUCT
+from pipeline.stream.session import build_spark_session
+from pipeline.stream.source import RAW_COLUMNS
+
+_PARTITIONS: Final = 4
+_ARRAY_LENGTH: Final = 100
+_EVENTS_PER_SECOND: Final = 100_000  # of event time
+_SUMMED: Final = ("produced_bytes", "fetched_bytes", "io_time_ns", "network_time_ns", "request_count")
+_WARM_UP_ROUNDS: Final = 2
+
+Case = Callable[[DataFrame], object]
+
+
+def main() -> int:
+    """Fill the topics, run the cases in turns, print the machine and a table."""
+    arguments = _arguments()
+    fetch()
+    os.environ["JAVA_HOME"] = str(find_java().home)
+    print(machine_line(), flush=True)
+    with tempfile.TemporaryDirectory() as folder, EmbeddedBroker(Path(folder) / "broker") as broker:
+        _fill(broker.bootstrap_servers, arguments.events, arguments.clients)
+        spark = build_spark_session(SparkSettings(driver_memory="2g"), spark_jars())
+        try:
+            print(f"{arguments.events} events, {arguments.clients} clients, median of {arguments.rounds}; k events/s")
+            print(f"{'messages':<9}" + "".join(f"{name:>14}" for name in (*_cases(is_array=False), "kquota/limit")))
+            for topic, cases in (("object", _cases(is_array=False)), ("array", _cases(is_array=True))):
+                messages = _messages(spark, broker.bootstrap_servers, topic)
+                seconds = _measure(messages, cases, arguments.rounds)
+                rates = {name: arguments.events / taken / 1e3 for name, taken in seconds.items()}
+                ratio = seconds["limit"] / seconds["kquota"]
+                print(
+                    f"{topic:<9}" + "".join(f"{rates[name]:>14.0f}" for name in cases) + f"{ratio:>14.2f}", flush=True
+                )
+        finally:
+            spark.stop()
+    return 0
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Events per second after an outage, beside bare Spark.")
+    parser.add_argument("--events", type=int, default=1_000_000, help="events in each topic")
+    parser.add_argument("--clients", type=int, default=10_000, help="distinct <user, client-id> pairs")
+    parser.add_argument("--rounds", type=int, default=5, help="measured runs of each case, after two unmeasured")
+    return parser.parse_args()
+
+
+def _events(count: int, clients: int) -> Iterator[str]:
+    draw = random.Random(7)
+    start_ms = int(time.time() * 1000) - count * 1000 // _EVENTS_PER_SECOND
+    for number in range(count):
+        client = draw.randrange(clients)
+        yield (
+            f'{{"event_time_ms":{start_ms + number * 1000 // _EVENTS_PER_SECOND},"user":"user-{client % 1000}",'
+            f'"client_id":"client-{client}","broker_id":"{client % 3}","produced_bytes":{draw.randrange(100_000)},'
+            f'"fetched_bytes":{draw.randrange(100_000)},"io_time_ns":{draw.randrange(1_000_000)},'
+            f'"network_time_ns":{draw.randrange(1_000_000)},"request_count":1}}'
+        )
+
+
+def _fill(bootstrap_servers: str, count: int, clients: int) -> None:
+    admin = KafkaAdminClient(bootstrap_servers=bootstrap_servers)
+    wanted = {
+        "num_partitions": _PARTITIONS,
+        "replication_factor": 1,
+        "configs": {"message.timestamp.type": "LogAppendTime"},
+    }
+    admin.create_topics({"object": wanted, "array": wanted})
+    admin.close()
+    producer = KafkaProducer(bootstrap_servers=bootstrap_servers, linger_ms=20, batch_size=262_144)
+    elements: list[str] = []
+    for number, event in enumerate(_events(count, clients)):
+        producer.send("object", event.encode(), partition=number % _PARTITIONS)
+        elements.append(event)
+        if len(elements) == _ARRAY_LENGTH:
+            value = f"[{','.join(elements)}]".encode()
+            producer.send("array", value, partition=number // _ARRAY_LENGTH % _PARTITIONS)
+            elements.clear()
+    producer.flush()
+    producer.close()
+
+
+def _messages(spark: SparkSession, bootstrap_servers: str, topic: str) -> DataFrame:
+    return (
+        spark.read.format("kafka")
+        .option("kafka.bootstrap.servers", bootstrap_servers)
+        .option("kafka.isolation.level", "read_committed")
+        .option("subscribe", topic)
+        .load()
+        .select(*RAW_COLUMNS)
+    )
+
+
+def _cases(*, is_array: bool) -> dict[str, Case]:
+    def parsed(messages: DataFrame) -> DataFrame:
+        text = F.col("value").cast("string")
+        if is_array:
+            return messages.select(F.from_json(text, f"ARRAY<{EVENT_STRUCT}>").alias("events"))
+        return messages.select(F.from_json(text, EVENT_STRUCT).alias("event"))
+
+    def limit(messages: DataFrame) -> object:
+        events = parsed(messages).select(F.inline("events") if is_array else "event.*")
+        start = F.expr("event_time_ms - event_time_ms % 1000").alias("sample_start_ms")
+        return (
+            events.groupBy(start, "broker_id", "user", "client_id")
+            .agg(*[F.sum(name) for name in _SUMMED], F.max("event_time_ms"), F.count(F.lit(1)))
+            .toArrow()
+        )
+
+    return {
+        "consume only": lambda messages: _discard(messages.select("value")),
+        "parse only": lambda messages: _discard(parsed(messages)),
+        "limit": limit,
+        "kquota": lambda messages: collect(messages, 1000),
+    }
+
+
+def _discard(frame: DataFrame) -> None:
+    frame.write.format("noop").mode("overwrite").save()
+
+
+def _measure(messages: DataFrame, cases: dict[str, Case], rounds: int) -> dict[str, float]:
+    """Median seconds of each case; the cases take turns, so that a busy moment hits all alike."""
+    seconds: dict[str, list[float]] = {name: [] for name in cases}
+    for number in range(_WARM_UP_ROUNDS + rounds):
+        for name, case in cases.items():
+            begun = time.perf_counter()
+            case(messages)
+            if number >= _WARM_UP_ROUNDS:
+                seconds[name].append(time.perf_counter() - begun)
+    return {name: statistics.median(taken) for name, taken in seconds.items()}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,229 @@
+"""The closed loop on a hand-set clock: does an offender that obeys throttles end at its quota?
+
+Engine, outbox, publisher, ledger and wheel are the product's own; time, the topic and the offenders are modelled. Each
+offender sends at k times its quota whenever it is not throttled. It obeys a record `lag_ms` after it was published. All
+offenders of a run share one engine and one purgatory.
+
+    python -m bench.closed_loop [--hours 1] [--lead-ms 1000] [--without-debt]
+"""
+
+import argparse
+import time
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+import pyarrow as pa
+
+from bench.machine import machine_line
+from pipeline.clock import Moment
+from pipeline.throttle.decider import Decider
+from pipeline.throttle.evaluation import Evaluation
+from pipeline.throttle.held import ClientKey
+from pipeline.throttle.lead import RenewLead
+from pipeline.throttle.lifecycle import Slicing
+from pipeline.throttle.outbox import Written
+from pipeline.throttle.publisher import Publisher
+from pipeline.throttle.purgatory import ThrottlePurgatory
+from quota.engine import QuotaEngine, ThrottleCaps
+from quota.snapshot import QuotaSnapshot
+from tests.fakes.clock import ManualClock
+from tests.fakes.outbox import MemoryOutbox
+from tests.fakes.topic import MemoryTopic, TopicBroker
+
+BOUND: Final = 1_000_000.0
+BURST_SECONDS: Final = 11
+TRIGGER_MS: Final = 250
+STEP_MS: Final = 50
+START_MS: Final = 1_700_000_000_000
+OVERLOADS: Final = (1.2, 1.5, 2.0, 5.0, 10.0, 20.0, 50.0)
+
+# The cap belongs to the quota type, so one run has both: producers sliced at 1 s, consumers at the window.
+CapName = Literal["1 s", "window"]
+_TYPE_OF: Final = {"1 s": "producer_byte_rate", "window": "consumer_byte_rate"}
+
+
+@dataclass
+class Offender:
+    """One client and what it did.
+
+    Attributes:
+        overload: k.
+        lag_ms: From a record's publishing to the client obeying it.
+        cap: Which cap its quota type has.
+        sent: Bytes in all.
+        excess_seconds: Largest sent − T · t after the first throttle, in seconds of T.
+        cycles: Pairs (time, sent) at each beginning of a throttle that followed a release.
+    """
+
+    overload: float
+    lag_ms: int
+    cap: CapName
+    sent: float = 0.0
+    excess_seconds: float = 0.0
+    cycles: list[tuple[int, float]] = field(default_factory=list)
+    _blocked_until_ms: int = 0
+    _orders: list[tuple[int, int]] = field(default_factory=list)
+    _heard: bool = False
+    _idle: bool = True
+
+    @property
+    def key(self) -> ClientKey:
+        """Its name."""
+        return ClientKey("", f"user-{self.cap}-{self.lag_ms}", f"k{self.overload}")
+
+    def hears(self, record: Written, now_ms: int) -> None:
+        """A record was published; it takes effect after the lag."""
+        is_throttle = record.publication.action == "throttle"
+        until_ms = now_ms + record.publication.throttle_time_ms if is_throttle else 0
+        self._orders.append((now_ms + self.lag_ms, until_ms))
+        if is_throttle and self._idle:
+            self.cycles.append((now_ms, self.sent))
+        self._idle = not is_throttle
+        self._heard = self._heard or is_throttle
+
+    def run(self, from_ms: int, span_ms: int) -> int:
+        """Live through a span; returns the bytes sent in it."""
+        while self._orders and self._orders[0][0] <= from_ms:
+            self._blocked_until_ms = self._orders.pop(0)[1]
+        free_ms = from_ms + span_ms - min(max(self._blocked_until_ms, from_ms), from_ms + span_ms)
+        sent = round(self.overload * BOUND * free_ms / 1000)
+        self.sent += sent
+        if self._heard:
+            elapsed_seconds = (from_ms + span_ms - START_MS) / 1000
+            self.excess_seconds = max(self.excess_seconds, self.sent / BOUND - elapsed_seconds)
+        return sent
+
+    @property
+    def mean_ratio(self) -> float:
+        """Mean rate over whole throttle cycles, divided by T; over everything if there was no whole cycle."""
+        if len(self.cycles) < 2:
+            return self.sent / BOUND
+        (first_ms, first_sent), (last_ms, last_sent) = self.cycles[0], self.cycles[-1]
+        return (last_sent - first_sent) / BOUND / ((last_ms - first_ms) / 1000)
+
+    @property
+    def allowed_excess_seconds(self) -> float:
+        """Two bursts + 1.1 · k · (loop delay), in seconds of T."""
+        return 2 * BURST_SECONDS + 1.1 * self.overload * (TRIGGER_MS + self.lag_ms) / 1000
+
+
+class Loop:
+    """Engine, purgatory and offenders on one clock.
+
+    Args:
+        lead_ms: How long before its end a throttle is looked at.
+        carry_debt: Whether the engine keeps token buckets.
+        offenders: Who sends.
+    """
+
+    def __init__(self, lead_ms: int, carry_debt: bool, offenders: list[Offender]) -> None:
+        self.offenders = {offender.key: offender for offender in offenders}
+        self.clock = ManualClock(START_MS)
+        caps = ThrottleCaps(producer_byte_rate=1000, consumer_byte_rate="window")
+        engine = QuotaEngine(max_throttle_time=caps, carry_debt=carry_debt)
+        self._decider = Decider(engine, "simulated")
+        outbox = MemoryOutbox()
+        slicing = Slicing(
+            lead_ms=lead_ms,
+            republish_ms=250,
+            caps={"producer_byte_rate": 1000, "consumer_byte_rate": "window", "request_percentage": 1000},
+        )
+        self._purgatory = ThrottlePurgatory(
+            decider=self._decider,
+            publisher=Publisher("simulated", "simulated", outbox, MemoryTopic(TopicBroker())),
+            outbox=outbox,
+            slicing=slicing,
+            lead=RenewLead(0, lead_ms, lead_ms),
+            clock=self.clock,
+            announce=self._deliver,
+        )
+        self._purgatory.start()
+        self._outbox = outbox
+        self._quotas = QuotaSnapshot.from_rows([_quota(offender) for offender in offenders], version=1)
+
+    def run(self, hours: float) -> None:
+        """Let time pass in triggers of 250 ms; looks happen at their own millisecond."""
+        for batch_id in range(round(hours * 3_600_000 / TRIGGER_MS)):
+            rows = self._live_until_trigger()
+            evaluation = Evaluation("simulated", batch_id, self.clock.steady_ms, 1)
+            decided = self._decider.decide(self._quotas, pa.Table.from_pylist(rows, _USAGE), evaluation, self._now())
+            self._purgatory.violated(decided.violations, evaluation, {"simulated": batch_id})
+            self._outbox.rows.clear()
+
+    def _live_until_trigger(self) -> list[dict[str, object]]:
+        usage: dict[tuple[ClientKey, int], list[int]] = {}
+        end_ms = self.clock.steady_ms + TRIGGER_MS
+        while self.clock.steady_ms < end_ms:
+            due_ms = self._purgatory.next_due_ms()
+            step_end_ms = min(end_ms, self.clock.steady_ms + STEP_MS, max(due_ms or end_ms, self.clock.steady_ms + 1))
+            now_ms = self.clock.steady_ms
+            for key, offender in self.offenders.items():
+                sent = offender.run(now_ms, step_end_ms - now_ms)
+                if sent:
+                    entry = usage.setdefault((key, (step_end_ms - 1) // 1000 * 1000), [0, 0])
+                    entry[0] += sent
+                    entry[1] = step_end_ms - 1
+            self.clock.advance(step_end_ms - now_ms)
+            self._purgatory.tick()
+        return [self._row(key, start_ms, *entry) for (key, start_ms), entry in usage.items()]
+
+    def _row(self, key: ClientKey, start_ms: int, sent: int, last_ms: int) -> dict[str, object]:
+        column = "produced_bytes" if self.offenders[key].cap == "1 s" else "fetched_bytes"
+        return {**key._asdict(), "sample_start_ms": start_ms, "last_event_ms": last_ms, column: sent}
+
+    def _deliver(self, record: Written) -> None:
+        self.offenders[record.publication.key].hears(record, self.clock.steady_ms)
+
+    def _now(self) -> Moment:
+        return self.clock.now()
+
+
+_USAGE: Final = pa.schema(
+    [
+        *((name, pa.string()) for name in ClientKey._fields),
+        *((name, pa.int64()) for name in ("sample_start_ms", "last_event_ms", "produced_bytes", "fetched_bytes")),
+        *((name, pa.int64()) for name in ("io_time_ns", "network_time_ns")),
+    ]
+)
+
+
+def _quota(offender: Offender) -> dict[str, object]:
+    return {
+        "user": offender.key.user,
+        "client_id": offender.key.client_id,
+        "producer_byte_rate": None,
+        "consumer_byte_rate": None,
+        "request_percentage": None,
+        "mode": "enforce",
+        _TYPE_OF[offender.cap]: BOUND,
+    }
+
+
+def offenders(lags_ms: tuple[int, ...] = (200, 500)) -> list[Offender]:
+    """Every overload with every lag and both caps."""
+    caps: tuple[CapName, ...] = ("1 s", "window")
+    return [Offender(overload, lag_ms, cap) for cap in caps for lag_ms in lags_ms for overload in OVERLOADS]
+
+
+def main() -> None:
+    """Print the table: mean ÷ T over whole cycles; largest sent − T·t in seconds of T, and what is allowed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--hours", type=float, default=1.0)
+    parser.add_argument("--lead-ms", type=int, default=1000)
+    parser.add_argument("--without-debt", action="store_true")
+    arguments = parser.parse_args()
+    print(machine_line())
+    began = time.perf_counter()
+    loop = Loop(arguments.lead_ms, not arguments.without_debt, offenders())
+    loop.run(arguments.hours)
+    print(f"{arguments.hours} h simulated in {time.perf_counter() - began:.0f} s, lead {arguments.lead_ms} ms")
+    print(f"{'cap':>7} {'lag ms':>6} {'k':>5} {'mean/T':>7} {'excess s':>9} {'allowed s':>9} {'cycles':>7}")
+    for offender in loop.offenders.values():
+        print(
+            f"{offender.cap:>7} {offender.lag_ms:>6} {offender.overload:>5} {offender.mean_ratio:>7.3f} "
+            f"{offender.excess_seconds:>9.1f} {offender.allowed_excess_seconds:>9.1f} {len(offender.cycles):>7}"
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,147 @@
+"""One batch through the quota engine, beside a bare NumPy sum of the same rows.
+
+    python -m bench.engine [--entities 10000,100000,1000000] [--rounds 9]
+
+Every entity is a user of its own with a client-id of its own (12 and 18 bytes), bounded in all three quota types by the
+level (default user, default client-id), so it has sensors of its own. A batch has one row an entity, in an order drawn
+anew for each batch, with usage of all types; none is over quota unless the row says so. The engine has seen all of
+them before. Process CPU time, median of the rounds, after two batches that fill the engine.
+
+    record        a batch within the sample window of the last one
+    new window    a batch that opens a new sample window
+    5 % violated  record, with every twentieth entity over all three quotas
+    evaluate      what all entities owe, all three types
+    NumPy sum     what is left if the rows come with the number of their entity: three bincounts, no rates, no quotas
+"""
+
+import argparse
+import platform
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from quota.engine import QuotaEngine
+from quota.snapshot import QuotaSnapshot
+
+START_MS: Final = 1_795_000_000_000
+WINDOW_MS: Final = 1000
+BOUNDS: Final = {"producer_byte_rate": 1e6, "consumer_byte_rate": 1e6, "request_percentage": 50.0}
+OVER_QUOTA_BYTES: Final = 100_000_000
+OVER_QUOTA_NS: Final = 100_000_000_000
+
+Int64s = npt.NDArray[np.int64]
+
+
+@dataclass(slots=True)
+class Timings:
+    """Seconds of each round."""
+
+    record: list[float] = field(default_factory=list)
+    new_window: list[float] = field(default_factory=list)
+    violated: list[float] = field(default_factory=list)
+    evaluate: list[float] = field(default_factory=list)
+    numpy_sum: list[float] = field(default_factory=list)
+
+
+class Load:
+    """Batches of one row an entity, each in an order of its own."""
+
+    def __init__(self, entities: int, seed: int) -> None:
+        self._random = np.random.default_rng(seed)
+        self._users = pa.array([f"user-{i:07d}" for i in range(entities)])
+        self._clients = pa.array([f"client-{i % 977:04d}-{i:06d}" for i in range(entities)])
+        self._entities = entities
+
+    def batch(self, at_ms: int, violated: float = 0.0) -> tuple[pa.Table, Int64s]:
+        """A batch whose events happen in the 250 ms up to an instant, and the number of each row's entity."""
+        order = self._random.permutation(self._entities)
+        rows = pa.array(order)
+        window_ms = at_ms // WINDOW_MS * WINDOW_MS
+        over = order < violated * self._entities
+
+        def used(up_to: int, if_over: int) -> Int64s:
+            return np.where(over, if_over, self._random.integers(0, up_to, self._entities))
+
+        columns = {
+            "sample_start_ms": np.full(self._entities, window_ms),
+            "user": self._users.take(rows),
+            "client_id": self._clients.take(rows),
+            "produced_bytes": used(10_000, OVER_QUOTA_BYTES),
+            "fetched_bytes": used(10_000, OVER_QUOTA_BYTES),
+            "io_time_ns": used(100_000, OVER_QUOTA_NS),
+            "network_time_ns": used(100_000, 0),
+            "last_event_ms": np.maximum(at_ms - self._random.integers(0, 250, self._entities), window_ms),
+        }
+        return pa.table(columns), order
+
+
+def seconds(run: Callable[[], object]) -> float:
+    """CPU time of one call; nothing here runs on more than one core."""
+    started = time.process_time()
+    run()
+    return time.process_time() - started
+
+
+def group_sum(batch: pa.Table, entity: Int64s) -> None:
+    """The sums of the three types by entity, as NumPy does them."""
+    time_ns = batch["io_time_ns"].to_numpy() + batch["network_time_ns"].to_numpy()
+    for used in (batch["produced_bytes"].to_numpy(), batch["fetched_bytes"].to_numpy(), time_ns):
+        np.bincount(entity, used)
+
+
+def measure(entities: int, rounds: int) -> tuple[Timings, float]:
+    """Timings of one number of entities, and the engine's memory per sensor in bytes."""
+    load = Load(entities, seed=entities)
+    quota = {"user": "<default>", "client_id": "<default>", **BOUNDS}
+    engine, hot = (QuotaEngine(sample_window_ms=WINDOW_MS) for _ in range(2))
+    for used in (engine, hot):
+        used.load_quotas(QuotaSnapshot.from_rows([quota], version=1))
+        for before_ms in (2000, 1000):
+            used.record(load.batch(START_MS - before_ms)[0], START_MS - before_ms)
+    timings = Timings()
+    for round_ in range(rounds):
+        at_ms = START_MS + round_ * WINDOW_MS
+        batch, _ = load.batch(at_ms)
+        timings.new_window.append(seconds(lambda batch=batch, at_ms=at_ms: engine.record(batch, at_ms)))  # type: ignore[misc]
+        batch, order = load.batch(at_ms + 250)
+        timings.record.append(seconds(lambda batch=batch, at_ms=at_ms: engine.record(batch, at_ms + 250)))  # type: ignore[misc]
+        timings.numpy_sum.append(seconds(lambda batch=batch, order=order: group_sum(batch, order)))  # type: ignore[misc]
+        timings.evaluate.append(seconds(lambda batch=batch, at_ms=at_ms: engine.evaluate(batch, at_ms + 250)))  # type: ignore[misc]
+        hot.record(load.batch(at_ms, 0.05)[0], at_ms)
+        batch, _ = load.batch(at_ms + 250, 0.05)
+        timings.violated.append(seconds(lambda batch=batch, at_ms=at_ms: hot.record(batch, at_ms + 250)))  # type: ignore[misc]
+    return timings, engine.nbytes / engine.num_sensors
+
+
+def main() -> None:
+    """Print the machine and one line a number of entities."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--entities", default="10000,100000,1000000", help="numbers of entities, comma-separated")
+    parser.add_argument("--rounds", type=int, default=9)
+    arguments = parser.parse_args()
+    cpu = next((line for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line), ":")
+    cores = Path("/proc/cpuinfo").read_text().count("processor\t")
+    print(f"{cpu.split(':', 1)[1].strip()}, {cores} cores, Python {platform.python_version()}, NumPy {np.__version__}")
+    print(f"milliseconds of CPU; median of {arguments.rounds} rounds")
+    names = ("entities", "record", "new window", "5 % violated", "evaluate", "NumPy sum", "bytes a sensor")
+    print(" | ".join(f"{name:>14}" for name in names))
+    for entities in (int(count) for count in arguments.entities.split(",")):
+        timings, sensor_bytes = measure(entities, arguments.rounds)
+        measured = (timings.record, timings.new_window, timings.violated, timings.evaluate, timings.numpy_sum)
+        cells = [
+            f"{entities:>14,}",
+            *(f"{median(spent) * 1000:>14.2f}" for spent in measured),
+            f"{sensor_bytes:>14.0f}",
+        ]
+        print(" | ".join(cells))
+
+
+if __name__ == "__main__":
+    main()

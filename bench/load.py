@@ -1,0 +1,45 @@
+"""Steady load on the usage topic, in a process of its own.
+
+    python -m bench.load BOOTSTRAP_SERVERS EVENTS_PER_SECOND CLIENTS
+
+One JSON object a message, clients in turn, 100 steps a second; runs until its stdin is closed or it is terminated.
+Prints the events sent so far once a second.
+"""
+
+import sys
+import time
+from typing import Any, Final
+
+from kafka import KafkaProducer
+
+STEPS_PER_SECOND: Final = 100
+
+
+def run(bootstrap_servers: str, events_per_second: int, clients: int) -> None:
+    """Send for ever."""
+    producer: Any = KafkaProducer(
+        bootstrap_servers=bootstrap_servers, acks=1, enable_idempotence=False, linger_ms=10, batch_size=262_144
+    )
+    names = [
+        f'"user":"team-{number % 997}","client_id":"service-{number}","produced_bytes":{200 + number % 800},'
+        f'"io_time_ns":{20_000 + number}}}'
+        for number in range(clients)
+    ]
+    began, sent, told = time.monotonic(), 0, 0
+    while True:
+        due = int((time.monotonic() - began) * STEPS_PER_SECOND) * events_per_second // STEPS_PER_SECOND
+        now_ms = time.time_ns() // 1_000_000
+        head = f'{{"event_time_ms":{now_ms},'
+        for number in range(sent, due):
+            producer.send("quota.usage.v1", (head + names[number % clients]).encode())
+        sent = max(sent, due)
+        elapsed = int(time.monotonic() - began)
+        if elapsed > told:
+            told = elapsed
+            sys.stdout.write(f"{sent}\n")
+            sys.stdout.flush()
+        time.sleep(1 / STEPS_PER_SECOND)
+
+
+if __name__ == "__main__":
+    run(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))

@@ -1,0 +1,182 @@
+"""Latency of a decision: from a client's first over-quota event to the record in the hands of a reader.
+
+A probe is a client that was never seen before. Its first event puts it over quota; the clock runs from the produce call
+to the throttle record at a `read_committed` consumer. Probes come at random times while a generator sends steady load.
+Broker, generator, job and prober share the machine; job and generator are processes of their own.
+
+    python -m bench.probe [--probes 120] [--events-per-second 20000] [--clients 10000] [--trigger-ms 250]
+
+Held against an empty Spark query on the same topic, under the same load: a trigger that reads offsets and does nothing.
+"""
+
+import argparse
+import io
+import json
+import random
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+from kafka import KafkaConsumer, KafkaProducer
+
+from bench.machine import machine_line
+from pipeline.cluster.access import ClusterAccess
+from pipeline.embedded.broker import EmbeddedBroker
+from pipeline.embedded.process import terminate
+from pipeline.parts import wanted_topics
+from pipeline.settings.model import Settings, TablesSettings
+from pipeline.tables.audit import local_audit
+from pipeline.tables.open import create_tables, open_quota_table
+from pipeline.throttle.topics import create_topics
+
+_FACT = re.compile(r"(\w+_ms)=(\d+)")
+_EMPTY_QUERY = """
+import sys, time
+from pipeline.stream.start_up import SparkStarter
+from pipeline.settings.model import SparkSettings
+from pipeline.stream.source import read_usage_topic
+servers, checkpoint, trigger_ms, seconds = sys.argv[1], sys.argv[2], sys.argv[3], float(sys.argv[4])
+with SparkStarter(SparkSettings(), checkpoint) as starter:
+    source = read_usage_topic(starter.session(), servers, "quota.usage.v1", client_options={},
+                              starting_offsets="latest", max_offsets_per_trigger=2_000_000)
+    query = (source.writeStream.option("checkpointLocation", checkpoint)
+             .trigger(processingTime=f"{trigger_ms} milliseconds").foreachBatch(lambda frame, number: None).start())
+    time.sleep(seconds)
+    for progress in query.recentProgress[-60:]:
+        print(progress.durationMs["triggerExecution"], flush=True)
+    query.stop()
+"""
+
+
+def main() -> None:
+    """Run the whole measurement and print its table."""
+    arguments = _arguments()
+    print(machine_line())
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        broker = stack.enter_context(EmbeddedBroker(folder / "broker"))
+        _prepare(folder, broker.bootstrap_servers, arguments.probes)
+        load = [sys.executable, "-m", "bench.load", broker.bootstrap_servers]
+        load += [str(arguments.events_per_second), str(arguments.clients)]
+        stack.enter_context(_child(load, subprocess.DEVNULL))
+        empty_ms = _empty_query(broker.bootstrap_servers, folder, arguments.trigger_ms)
+        batches: list[dict[str, int]] = []
+        with _job(folder, broker.bootstrap_servers, arguments.trigger_ms, batches):
+            latencies_ms = _probe(broker.bootstrap_servers, arguments.probes)
+    print(
+        f"{arguments.events_per_second} ev/s, {arguments.clients} clients, trigger {arguments.trigger_ms} ms, "
+        f"{len(latencies_ms)} probes, {len(batches)} micro-batches"
+    )
+    _row("produce call -> record at a read_committed reader", latencies_ms)
+    print("of which, per micro-batch:")
+    for step in ("collect_ms", "append_ms", "decide_ms", "publish_ms"):
+        _row(f"  {step}", [batch[step] for batch in batches[20:] if step in batch])
+    _row("peer: empty Spark query, trigger execution", empty_ms)
+
+
+def _prepare(folder: Path, bootstrap_servers: str, probes: int) -> None:
+    settings = Settings(tables=TablesSettings(root=str(folder / "tables")))
+    with ClusterAccess(bootstrap_servers).admin() as admin:
+        create_topics(admin, wanted_topics(settings))
+    create_tables(settings.tables)
+    rows: list[dict[str, Any]] = [{"user": "<default>", "client_id": "<default>", "producer_byte_rate": 1e9}]
+    rows += [{"user": f"probe-{number}", "client_id": "", "producer_byte_rate": 1_000.0} for number in range(probes)]
+    open_quota_table(settings.tables).edit(lambda _: rows, local_audit("bench"))
+
+
+def _probe(bootstrap_servers: str, probes: int) -> list[float]:
+    """One latency in ms a probe; the first ten warm up and do not count."""
+    options = {"bootstrap_servers": bootstrap_servers}
+    consumer: Any = KafkaConsumer(
+        "quota.throttle.v1",
+        isolation_level="read_committed",
+        auto_offset_reset="latest",
+        fetch_max_wait_ms=500,
+        **options,
+    )
+    consumer.poll(timeout_ms=2_000)
+    producer: Any = KafkaProducer(linger_ms=0, **options)
+    draw = random.Random(7)
+    latencies_ms = []
+    for number in range(probes):
+        deadline = time.monotonic() + 0.8 + draw.random()
+        while time.monotonic() < deadline:
+            consumer.poll(timeout_ms=20)
+        user = f"probe-{number}"
+        event = {"event_time_ms": time.time_ns() // 1_000_000, "user": user, "client_id": "p", "produced_bytes": 10**9}
+        began = time.perf_counter()
+        producer.send("quota.usage.v1", json.dumps(event).encode())
+        producer.flush()
+        while user not in {json.loads(r.value)["user"] for rs in consumer.poll(timeout_ms=5_000).values() for r in rs}:
+            if time.perf_counter() - began > 30:
+                sys.exit(f"no record for {user} within 30 s")
+        latencies_ms.append((time.perf_counter() - began) * 1000)
+    return latencies_ms[10:]
+
+
+@contextmanager
+def _job(folder: Path, bootstrap_servers: str, trigger_ms: int, batches: list[dict[str, int]]) -> Iterator[None]:
+    command = [sys.executable, "-m", "pipeline.cli.main", "run", "--bootstrap-server", bootstrap_servers]
+    command += ["--tables", str(folder / "tables"), "--checkpoint", str(folder / "checkpoint")]
+    command += ["--trigger-ms", str(trigger_ms), "--run-dir", str(folder)]
+    with _child(command, subprocess.PIPE) as job:
+        stderr = job.stderr or io.BytesIO()
+        for line in stderr:
+            if b"running; trigger" in line:
+                break
+
+        def read() -> None:
+            for status in stderr:
+                facts = {name: int(value) for name, value in _FACT.findall(status.decode())}
+                if "collect_ms" in facts:
+                    batches.append(facts)
+
+        Thread(target=read, daemon=True).start()
+        time.sleep(15)
+        yield
+
+
+def _empty_query(bootstrap_servers: str, folder: Path, trigger_ms: int) -> list[float]:
+    command = [sys.executable, "-c", _EMPTY_QUERY, bootstrap_servers, str(folder / "empty"), str(trigger_ms), "30"]
+    done = subprocess.run(command, capture_output=True, check=True, timeout=180)
+    return [float(line) for line in done.stdout.split()]
+
+
+@contextmanager
+def _child(command: Sequence[str], stderr: int) -> Iterator["subprocess.Popen[bytes]"]:
+    child = subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=stderr, start_new_session=True
+    )
+    try:
+        yield child
+    finally:
+        terminate(child, 20)
+
+
+def _row(name: str, values: Sequence[float]) -> None:
+    if len(values) < 2:
+        print(f"{name:<52} not measured")
+        return
+    cuts = statistics.quantiles(values, n=100, method="inclusive")
+    print(f"{name:<52} p50 {cuts[49]:>6.0f}   p95 {cuts[94]:>6.0f}   p99 {cuts[98]:>6.0f} ms")
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--probes", type=int, default=130)
+    parser.add_argument("--events-per-second", type=int, default=20_000)
+    parser.add_argument("--clients", type=int, default=10_000)
+    parser.add_argument("--trigger-ms", type=int, default=250)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
