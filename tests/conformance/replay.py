@@ -82,26 +82,36 @@ def replay(session: dict[str, Any]) -> tuple[int, list[Mismatch]]:
     window_ms = session["sample_window_ms"]
     engine = QuotaEngine(session["num_samples"], window_ms, KAFKA_CAPS)
     bounds: dict[tuple[str, str], float] = {}
-    records, mismatches = 0, []
+    sensors: dict[tuple[str, str], tuple[str, str]] = {}  # of entities seen since the last edit
+    edited, records, mismatches = False, 0, []
     for number, step in enumerate(session["steps"], start=1):
         if step["op"] == "quota":
             entity = (step["user"] or "", step["client_id"] or "")
             bounds.pop(entity, None)
             if step["bound"] is not None:
                 bounds[entity] = step["bound"]
+            edited = True
+            continue
+        if edited:
             rows = [{"user": user, "client_id": client, quota_type: b} for (user, client), b in bounds.items()]
             engine.load_quotas(QuotaSnapshot.from_rows(rows, number))
-            continue
+            sensors.clear()
+            edited = False
         records += 1
+        usage = _usage(step, quota_type, window_ms)
+        throttled = engine.record(usage, step["t"])["throttle_time_ms"].to_pylist()
+        entity = (step["user"], step["client_id"])
+        if entity not in sensors:
+            sensors[entity] = _sensor(engine, usage, quota_type)
         expected = (step["throttle_time_ms"], *step["sensor"])
-        got = _answer(engine, step, quota_type, window_ms)
+        got = (as_kafka_int(sum(throttled)), *sensors[entity])
         if got != expected:
             mismatches.append(Mismatch(session["seed"], number, expected, got))
     return records, mismatches
 
 
-def _answer(engine: QuotaEngine, step: dict[str, Any], quota_type: str, window_ms: int) -> tuple[int, str, str]:
-    """Throttle time and sensor of one recorded request, as the engine sees them."""
+def _usage(step: dict[str, Any], quota_type: str, window_ms: int) -> pa.Table:
+    """One recorded request as a usage row."""
     row = {
         "sample_start_ms": step["t"] // window_ms * window_ms,
         "user": step["user"],
@@ -109,12 +119,14 @@ def _answer(engine: QuotaEngine, step: dict[str, Any], quota_type: str, window_m
         MEASURES[quota_type]: step["value"],
         "last_event_ms": step["t"],
     }
-    usage = pa.Table.from_pylist([row], USAGE)
-    throttled = engine.record(usage, step["t"])["throttle_time_ms"].to_pylist()
-    levels = engine.resolve(usage).to_pylist()
+    return pa.Table.from_pylist([row], USAGE)
+
+
+def _sensor(engine: QuotaEngine, entity: pa.Table, quota_type: str) -> tuple[str, str]:
+    """The sensor of one entity as the engine resolves it, named as Kafka does."""
+    levels = engine.resolve(entity).to_pylist()
     level = next(level for level in levels if level["quota_type"] == quota_type)
-    user, client_id = percent_encoded(level["sensor_user"]), level["sensor_client_id"]
-    return as_kafka_int(sum(throttled)), user, client_id
+    return percent_encoded(level["sensor_user"]), level["sensor_client_id"]
 
 
 def main(arguments: list[str] | None = None) -> int:

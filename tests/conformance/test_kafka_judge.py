@@ -1,0 +1,74 @@
+"""The engine before Kafka's own quota classes, on sessions nobody recorded beforehand."""
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pipeline.embedded.jars import fetch
+from pipeline.embedded.java import LOWEST_VERSION, find_java
+from pipeline.errors import JavaNotFound
+from tests.conformance.kafka_judge import KafkaJudge, judge
+from tests.conformance.random_sessions import DEFAULT, draw_session, is_aligned
+from tests.conformance.replay import read_sessions
+
+SESSIONS = 2000
+RECORDED = Path(__file__).with_name("sessions.jsonl")
+
+
+@pytest.fixture(scope="module")
+def kafka() -> Iterator[KafkaJudge]:
+    try:
+        java = find_java()
+    except JavaNotFound as error:
+        pytest.skip(f"no judge: {error}")
+    if not java.has_compiler:
+        pytest.skip(f"no judge: needs a JDK of version {LOWEST_VERSION} or newer; {java.home} has no javac")
+    fetch()
+    with KafkaJudge(java) as running:
+        yield running
+
+
+@pytest.mark.broker
+def test_kafka_answers_the_recorded_sessions_as_it_did_when_they_were_recorded(kafka: KafkaJudge) -> None:
+    recorded = list(read_sessions(RECORDED))
+    assert [kafka.answer(session) for session in recorded] == recorded
+
+
+@pytest.mark.broker
+def test_the_engine_answers_random_sessions_as_kafka_does(kafka: KafkaJudge) -> None:
+    verdict = judge(kafka, first_seed=0, sessions=SESSIONS)
+    assert verdict.minimal is None, f"{verdict.mismatches[0]}; cut down:\n{verdict.minimal}"
+    assert verdict.sessions == SESSIONS
+    assert verdict.records > 10 * SESSIONS
+
+
+def test_a_seed_draws_its_session_again() -> None:
+    assert json.dumps(draw_session(7)) == json.dumps(draw_session(7))
+    assert draw_session(7)["steps"] != draw_session(8)["steps"]
+
+
+def test_sessions_cover_types_samples_windows_levels_and_deletions() -> None:
+    sessions = [draw_session(seed) for seed in range(SESSIONS)]
+    for setting, values in (("quota_type", 3), ("num_samples", 11), ("sample_window_ms", 5)):
+        seen = Counter(session[setting] for session in sessions)
+        assert len(seen) == values
+        assert min(seen.values()) > SESSIONS / values / 2
+    edits = [step for session in sessions for step in session["steps"] if step["op"] == "quota"]
+    levels = Counter((part(edit["user"]), part(edit["client_id"]), edit["bound"] is None) for edit in edits)
+    assert len(levels) == 8 * 2
+    assert min(levels.values()) > 20
+
+
+def part(name: str | None) -> str:
+    if name is None:
+        return "none"
+    return "default" if name == DEFAULT else "named"
+
+
+@pytest.mark.parametrize(("second_ms", "aligned"), [(500, True), (1000, True), (1500, False)])
+def test_a_session_is_aligned_when_every_sensor_begins_its_windows_on_time(second_ms: int, aligned: bool) -> None:
+    steps = [{"op": "record", "t": at_ms, "sensor": ["alice", ""]} for at_ms in (0, second_ms)]
+    assert is_aligned({"sample_window_ms": 1000, "steps": steps}) is aligned
