@@ -72,3 +72,9 @@ def level_of(user: str, client_id: str) -> Level:
     if not client_id:
         return Level.USER
     return Level.USER_DEFAULT_CLIENT if client_id == DEFAULT else Level.USER_CLIENT
+
+
+def label(user: str, client_id: str) -> str:
+    """A quota entity in the words of Kafka's tools: `user-principal 'alice', the default client-id`."""
+    parts = ((user, "user-principal"), (client_id, "client-id"))
+    return ", ".join(f"the default {word}" if name == DEFAULT else f"{word} '{name}'" for name, word in parts if name)

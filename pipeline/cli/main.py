@@ -6,7 +6,8 @@ from typing import Final
 
 import typer
 
-from pipeline.cli import config, demo, doctor, jars, meter, quotas, run, throttles, topics
+from pipeline.cli import config, demo, doctor, jars, meter, run, throttles, topics
+from pipeline.cli.quotas import commands as quotas
 from pipeline.errors import PipelineError
 
 _INTERRUPTED: Final = 130

@@ -15,8 +15,22 @@ class UnknownFormat(PipelineError):
 
     exit_code = 2
 
-    def __init__(self, given: str) -> None:
-        super().__init__(f"'--output' must be one of {', '.join(FORMATS)}; got {given}", "give one of them")
+    def __init__(self, given: str, known: Sequence[str] = FORMATS) -> None:
+        super().__init__(f"'--output' must be one of {', '.join(known)}; got {given}", "give one of them")
+
+
+def refuse_unknown(output: str, also: Sequence[str] = ()) -> None:
+    """Refuse an unknown format before any work is done.
+
+    Args:
+        output: What was given.
+        also: Formats this command has beside table, json and yaml.
+
+    Raises:
+        UnknownFormat: It is none of them.
+    """
+    if output not in {*FORMATS, *also}:
+        raise UnknownFormat(output, (*also, *FORMATS))
 
 
 def print_rows(rows: Sequence[Mapping[str, Any]], output: str, columns: Sequence[str] | None = None) -> None:
@@ -30,14 +44,26 @@ def print_rows(rows: Sequence[Mapping[str, Any]], output: str, columns: Sequence
     Raises:
         UnknownFormat: Another output format.
     """
+    if output == "table":
+        _print_table(rows, columns or list(rows[0] if rows else ()))
+    else:
+        print_document(list(rows), output)
+
+
+def print_document(document: Any, output: str) -> None:
+    """Print one value as JSON or YAML.
+
+    Raises:
+        UnknownFormat: Another output format.
+    """
     if output == "json":
-        sys.stdout.write(json.dumps(list(rows), indent=2, default=str, ensure_ascii=False) + "\n")
+        sys.stdout.write(json.dumps(document, indent=2, default=str, ensure_ascii=False) + "\n")
     elif output == "yaml":
         import yaml
 
-        sys.stdout.write(yaml.safe_dump(json.loads(json.dumps(list(rows), default=str)), sort_keys=False))
-    elif output == "table":
-        _print_table(rows, columns or list(rows[0] if rows else ()))
+        plain = json.loads(json.dumps(document, default=str))
+        dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+        sys.stdout.write(yaml.dump(plain, Dumper=dumper, sort_keys=False, allow_unicode=True))
     else:
         raise UnknownFormat(output)
 

@@ -10,6 +10,7 @@ PipelineError
     ├── TableUnwritable    the store refused the write
     ├── RowsRefused        rows that break the table's schema or CHECK constraints
     ├── QuotaEditRefused   an edit that would leave an invalid quota table
+    ├── VersionIsAnother   the quotas were edited since the version an edit is meant for
     └── QuotaTableBusy     somebody else is editing the quotas
 """
 
@@ -147,6 +148,27 @@ class QuotaEditRefused(PipelineError):
     def __init__(self, mistakes: Sequence[str]) -> None:
         self.mistakes = tuple(mistakes)
         super().__init__(f"quotas were not changed: {'; '.join(mistakes)}", "mend the edit and repeat it")
+
+
+class VersionIsAnother(PipelineError):
+    """The table is not at the version an edit was made for.
+
+    Attributes:
+        table: address of the table.
+        wanted_version: the version the edit is for.
+        version: the one the table is at.
+    """
+
+    exit_code = 4
+
+    def __init__(self, table: str, wanted_version: int, version: int) -> None:
+        self.table = table
+        self.wanted_version = wanted_version
+        self.version = version
+        super().__init__(
+            f"'--if-version' must be the newest version of {table}, {version}; got {wanted_version}",
+            f"see what changed: kquota quotas diff {wanted_version} {version}",
+        )
 
 
 class QuotaTableBusy(PipelineError):

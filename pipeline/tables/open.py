@@ -4,7 +4,7 @@ import logging
 
 from pipeline.settings.model import TablesSettings
 from pipeline.tables.delta_rs import DeltaRsWriter
-from pipeline.tables.layout import create_missing, table_uri
+from pipeline.tables.layout import TABLES, create_missing, table_uri
 from pipeline.tables.port import TableWriter
 from pipeline.tables.quota_table import QuotaTable
 
@@ -35,3 +35,9 @@ def open_writer(tables: TablesSettings, job: str, name: str) -> TableWriter:
 def open_quota_table(tables: TablesSettings) -> QuotaTable:
     """The quota table."""
     return QuotaTable(tables.root)
+
+
+def create_quota_table(tables: TablesSettings) -> QuotaTable:
+    """The quota table, created if it is missing; the others are the job's to create."""
+    create_missing(tables.root, [TABLES["quotas"]])
+    return open_quota_table(tables)

@@ -8,9 +8,12 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from pipeline.tables.errors import QuotaEditRefused
+from quota.bound_rules import bound_mistake
+from quota.entity import QUOTA_TYPES, label
 from schemas.quota_row import QuotaRow
 
-BOUNDS: Final = ("producer_byte_rate", "consumer_byte_rate", "request_percentage")
+_UNSET: Final = {"mode": "enforce"}
+"""What stands in a column where nothing was set; elsewhere null."""
 
 QuotaValues = Mapping[str, Any]
 """A row of `quotas` by column."""
@@ -55,21 +58,45 @@ def altered(rows: Iterable[QuotaValues], changes: Iterable[QuotaChange]) -> list
     return sorted([*by_entity.values(), *repeated], key=lambda row: (row["user"], row["client_id"]))
 
 
-def validated(rows: Sequence[QuotaValues]) -> list[dict[str, Any]]:
+def refuse_absent(rows: Iterable[QuotaValues], user: str, client_id: str, columns: Iterable[str]) -> None:
+    """Refuse to take away what is not set, as kafka-configs does; Kafka's controller would let it pass.
+
+    Raises:
+        QuotaEditRefused: some of the columns are not set for the entity.
+    """
+    row = next((row for row in rows if (row["user"], row["client_id"]) == (user, client_id)), {})
+    absent = [column for column in columns if row.get(column, _UNSET.get(column)) == _UNSET.get(column)]
+    if absent:
+        raise QuotaEditRefused([f"Invalid config(s): {','.join(absent)}"])
+
+
+def validated(rows: Sequence[QuotaValues], before: Iterable[QuotaValues] = ()) -> list[dict[str, Any]]:
     """The rows with all columns of `QuotaRow`.
+
+    Args:
+        rows: to be stored.
+        before: rows that are stored already. Kafka's rules for bounds are not asked of these: SQL may set a fraction
+            of a byte, and an edit of another entity must still pass.
 
     Raises:
         QuotaEditRefused: a row is not valid or an entity has two; all mistakes at once.
     """
+    stored = {(row["user"], row["client_id"]): row for row in before}
     mistakes: list[str] = []
     complete: list[dict[str, Any]] = []
     for row in rows:
+        problems = [] if row == stored.get((row["user"], row["client_id"])) else _bound_mistakes(row)
         try:
             complete.append(QuotaRow.model_validate(row).model_dump())
         except ValidationError as exc:
-            mistakes += [_mistake(row, error) for error in exc.errors(include_url=False)]
+            refused = {column for column, _ in problems}
+            problems += [
+                (column, text) for column, text in map(_mistake, exc.errors(include_url=False)) if column not in refused
+            ]
+        mistakes += [f"{_label(row)}: {text}" for _, text in problems]
     entities = Counter((row["user"], row["client_id"]) for row in rows)
-    mistakes += [f"{_label(*entity)} must have one row; got {count}" for entity, count in entities.items() if count > 1]
+    twice = {entity: count for entity, count in entities.items() if count > 1}
+    mistakes += [f"{label(*entity)} must have one row; got {count}" for entity, count in twice.items()]
     if mistakes:
         raise QuotaEditRefused(mistakes)
     return complete
@@ -82,18 +109,29 @@ def _change(by_entity: dict[tuple[str, str], dict[str, Any]], change: QuotaChang
         return
     row = by_entity.get(entity) or {"user": change.user, "client_id": change.client_id, "mode": "enforce"}
     row = {**row, **change.values}
-    if row["mode"] != "exempt" and all(row.get(bound) is None for bound in BOUNDS):
+    if row["mode"] != "exempt" and all(row.get(bound) is None for bound in QUOTA_TYPES):
         by_entity.pop(entity, None)
     else:
         by_entity[entity] = row
 
 
-def _mistake(row: QuotaValues, error: Any) -> str:
-    where = ".".join(map(str, error["loc"]))
-    column = f" '{where}'" if where else ""
-    got = "" if not where else f"; got {error['input']!r}"
-    return f"{_label(row.get('user'), row.get('client_id'))}{column}: {error['msg']}{got}"
+def _bound_mistakes(row: QuotaValues) -> list[tuple[str, str]]:
+    """Column and text of each bound that Kafka's controller would not take."""
+    given = ((name, row.get(name)) for name in QUOTA_TYPES)
+    numbers = (
+        (name, value) for name, value in given if isinstance(value, (int, float)) and not isinstance(value, bool)
+    )
+    return [
+        (name, f"{mistake}; got {value}") for name, value in numbers if (mistake := bound_mistake(name, float(value)))
+    ]
 
 
-def _label(user: object, client_id: object) -> str:
-    return f"quota of <{user}, {client_id}>"
+def _mistake(error: Any) -> tuple[str, str]:
+    column = ".".join(map(str, error["loc"]))
+    if not column:
+        return "", error["msg"].removeprefix("Value error, ")
+    return column, f"'{column}': {error['msg']}; got {error['input']!r}"
+
+
+def _label(row: QuotaValues) -> str:
+    return label(row["user"], row["client_id"]) or "a row without user and client-id"

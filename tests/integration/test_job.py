@@ -47,7 +47,7 @@ def test_raising_a_quota_by_the_command_line_releases_without_traffic(job: Runni
     job.send(usage("bob", 500_000))
     throttle = job.wait_for_record(user="bob", action="throttle")
     edited = job.command("quotas", "alter", "--user", "bob", "--add-config", "producer_byte_rate=1e9")
-    assert edited.stdout == "Updated config for entity: user-principal 'bob'.\n"
+    assert edited.stdout == "Completed updating config for user bob.\n"
     release = job.wait_for_record(user="bob", action="release")
     assert (release["cause"], release["decision_id"]) == ("quota_changed", throttle["decision_id"])
     assert release["quota_version"] > throttle["quota_version"]

@@ -6,7 +6,7 @@ import pytest
 from deltalake import DeltaTable
 from filelock import FileLock
 
-from pipeline.tables.errors import QuotaEditRefused, QuotaTableBusy, TableMissing
+from pipeline.tables.errors import QuotaEditRefused, QuotaTableBusy, TableMissing, VersionIsAnother
 from pipeline.tables.layout import TABLES, create_missing
 from pipeline.tables.quota_edit import QuotaChange
 from pipeline.tables.quota_table import EditAudit, QuotaTable
@@ -66,11 +66,11 @@ def test_all_mistakes_of_an_edit_come_at_once_and_nothing_is_stored(table: Quota
     version = table.read().version
     with pytest.raises(QuotaEditRefused) as refused:
         table.alter([bound("alice", 0.0), bound("bob", 1.0, mode="off"), bound("", 1.0)], AUDIT)
-    text = "\n".join(refused.value.mistakes)
-    assert len(refused.value.mistakes) == 3
-    assert "<alice, > 'producer_byte_rate'" in text
-    assert "<bob, > 'mode'" in text
-    assert "must not both be empty" in text
+    assert refused.value.mistakes == (
+        "a row without user and client-id: 'user' and 'client_id' must not both be empty; got \"\" and \"\"",
+        "user-principal 'alice': Quota producer_byte_rate must be greater than 0; got 0.0",
+        "user-principal 'bob': 'mode': Input should be 'enforce', 'shadow' or 'exempt'; got 'off'",
+    )
     assert table.read().version == version
 
 
@@ -118,6 +118,22 @@ def test_edits_of_many_at_once_are_all_kept(table: QuotaTable, tmp_path: Path) -
     for thread in threads:
         thread.join()
     assert sorted(rates(table)) == [f"u{number}" for number in range(8)]
+
+
+def test_an_edit_for_another_version_is_a_conflict(table: QuotaTable) -> None:
+    version = table.alter([bound("alice", 1.0)], AUDIT)
+    with pytest.raises(VersionIsAnother, match=f"{version}; got {version - 1}") as refused:
+        table.edit(lambda _: [], AUDIT, if_version=version - 1)
+    assert refused.value.exit_code == 4
+    assert table.edit(lambda _: [], AUDIT, if_version=version).version == version + 1
+
+
+def test_a_plan_writes_nothing_and_waits_for_no_lock(table: QuotaTable, tmp_path: Path) -> None:
+    version = table.alter([bound("alice", 1.0)], AUDIT)
+    with FileLock(tmp_path / "quotas.lock"):
+        plan = table.plan(lambda _: [])
+    assert (plan.version, plan.rows, [row["user"] for row in plan.before.rows]) == (version, (), ["alice"])
+    assert table.read().version == version
 
 
 def test_a_version_that_never_was_is_missing(table: QuotaTable) -> None:

@@ -1,0 +1,1 @@
+"""`kquota quotas`: see, edit, version and restore the quota table."""

@@ -1,0 +1,54 @@
+"""`kquota quotas describe`: the quotas, by default in kafka-configs' lines."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from pipeline.cli.options import ConfigFile, TablesRoot, flags
+from pipeline.cli.quotas.entity import (
+    Client,
+    ClientDefaults,
+    EntityDefaults,
+    EntityNames,
+    EntityTypes,
+    User,
+    UserDefaults,
+    entity_filter,
+)
+
+
+def describe(
+    context: typer.Context,
+    entity_type: EntityTypes = None,
+    entity_name: EntityNames = None,
+    entity_default: EntityDefaults = 0,
+    user: User = None,
+    client: Client = None,
+    user_defaults: UserDefaults = False,
+    client_defaults: ClientDefaults = False,
+    config: ConfigFile = None,
+    tables: TablesRoot = None,
+    output: Annotated[str, typer.Option("-o", "--output", help="kafka, table, json or yaml.")] = "kafka",
+) -> None:
+    """Print the quotas, all of them or those of the entity given; exits with 3 if there are none.
+
+    The filter is kafka-configs': --user alice is alice's own quota, not those of her clients; --entity-type users
+    --entity-name alice --entity-type clients are all of these.
+    """
+    from pipeline.cli.output import print_rows, refuse_unknown
+    from pipeline.cli.quotas.lines import described
+    from pipeline.settings.loading import load_settings
+    from pipeline.tables.open import open_quota_table
+
+    refuse_unknown(output, also=("kafka",))
+    wanted = entity_filter(context, entity_type, (user, client, user_defaults, client_defaults), exact=False)
+    state = open_quota_table(load_settings(config, flags(tables=tables)).tables).read()
+    rows = [row for row in state.rows if wanted.matches(row)]
+    if output == "kafka":
+        sys.stdout.write("".join(f"{described(row)}\n" for row in rows))
+    else:
+        print_rows(rows, output)
+    sys.stderr.write(f"quotas v{state.version}, scope {state.scope}, mode {state.mode}\n")
+    if not rows:
+        raise typer.Exit(3)

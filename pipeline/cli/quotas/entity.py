@@ -1,0 +1,168 @@
+"""Which quota entity a command means: the flags of kafka-configs, with its rules and its words of refusal.
+
+Long forms are matched by their place on the command line, the first `--entity-name` or `--entity-default` with the
+first `--entity-type`. Short forms can not be mixed with them.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Final
+
+import typer
+
+from pipeline.cli.quotas.errors import QuotaUsage
+
+_NAMES: Final = "kquota.entity_names"
+_COLUMNS: Final = {"users": "user", "clients": "client_id"}
+_DEFAULT: Final = "<default>"
+
+
+def _keep_names(context: typer.Context, names: list[str] | None) -> list[str] | None:
+    context.meta.setdefault(_NAMES, []).extend(names or [])
+    return names
+
+
+def _keep_defaults(context: typer.Context, count: int) -> int:
+    # Called before or after `_keep_names`, as the flags stand on the command line: that keeps their order.
+    context.meta.setdefault(_NAMES, []).extend([""] * count)
+    return count
+
+
+EntityTypes = Annotated[
+    list[str] | None, typer.Option("--entity-type", help="users or clients; give it once for each.", show_default=False)
+]
+EntityNames = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--entity-name", help="Name for the --entity-type in the same place.", callback=_keep_names, show_default=False
+    ),
+]
+EntityDefaults = Annotated[
+    int,
+    typer.Option(
+        "--entity-default",
+        help="The default entity, in place of a name.",
+        count=True,
+        callback=_keep_defaults,
+        show_default=False,
+    ),
+]
+User = Annotated[list[str] | None, typer.Option("--user", help="The user.", show_default=False)]
+Client = Annotated[list[str] | None, typer.Option("--client", help="The client-id.", show_default=False)]
+UserDefaults = Annotated[bool, typer.Option("--user-defaults", help="The default user.")]
+ClientDefaults = Annotated[bool, typer.Option("--client-defaults", help="The default client-id.")]
+
+
+@dataclass(frozen=True, slots=True)
+class EntityFilter:
+    """The entities a command means.
+
+    Attributes:
+        names: entity type (`users`, `clients`) to name, in the order given; None = every name and the default.
+            Empty = all entities.
+    """
+
+    names: Mapping[str, str | None]
+
+    @property
+    def user(self) -> str:
+        """Name of the user; "" if it is no part of the entity."""
+        return self.names.get("users") or ""
+
+    @property
+    def client_id(self) -> str:
+        """Name of the client-id; "" if it is no part of the entity."""
+        return self.names.get("clients") or ""
+
+    def matches(self, row: Mapping[str, object]) -> bool:
+        """Whether a row of `quotas` is meant: Kafka's strict filter, so `users` alone finds no pair."""
+        return not self.names or all(
+            (bool(row[column]) and self.names[kind] in {None, row[column]}) if kind in self.names else not row[column]
+            for kind, column in _COLUMNS.items()
+        )
+
+    def completed(self) -> str:
+        """What kafka-configs says after an edit: of the first type only."""
+        kind, name = next(iter(self.names.items()))
+        if name == _DEFAULT:
+            return f"Completed updating default config for {kind} in the cluster."
+        return f"Completed updating config for {kind[:-1]} {name}."
+
+
+def entity_filter(
+    context: typer.Context,
+    types: Sequence[str] | None,
+    short: tuple[Sequence[str] | None, Sequence[str] | None, bool, bool],
+    *,
+    exact: bool,
+) -> EntityFilter:
+    """Read the flags.
+
+    Args:
+        context: Holds the names of `--entity-name` and `--entity-default` in their order.
+        types: Values of `--entity-type`.
+        short: `--user`, `--client`, `--user-defaults`, `--client-defaults`.
+        exact: Whether one entity must be named, for an edit.
+
+    Raises:
+        QuotaUsage: They name none, or contradict each other.
+    """
+    long_names: list[str] = context.meta.get(_NAMES, [])
+    named = _short_forms(*short)
+    if named and (types or long_names):
+        msg = "--entity-{type,name,default} should not be used in conjunction with specific entity flags"
+        raise QuotaUsage(msg)
+    kinds = [kind for kind, _ in named] if named else list(types or ())
+    names = [name for _, name in named] if named else long_names
+    _refuse_types(kinds, needed=exact or bool(names))
+    _refuse_names(kinds, names, exact=exact)
+    padded = [*(name or _DEFAULT for name in names), *([None] * (len(kinds) - len(names)))]
+    return EntityFilter(dict(zip(kinds, padded, strict=True)))
+
+
+def _short_forms(
+    users: Sequence[str] | None, clients: Sequence[str] | None, user_defaults: bool, client_defaults: bool
+) -> list[tuple[str, str]]:
+    """Type and name of each short form, clients first, as kafka-configs goes through them."""
+    for option, values in (("user", users), ("client", clients)):
+        if values and len(values) > 1:
+            msg = f"Found multiple arguments for option {option}, but you asked for only one"
+            raise QuotaUsage(msg)
+    return [
+        *(("clients", name) for name in clients or ()),
+        *(("users", name) for name in users or ()),
+        *([("clients", "")] if client_defaults else []),
+        *([("users", "")] if user_defaults else []),
+    ]
+
+
+def _refuse_types(kinds: Sequence[str], *, needed: bool) -> None:
+    if needed and not kinds:
+        msg = "At least one entity type must be specified"
+        raise QuotaUsage(msg, "name one: --user, --client, --entity-type")
+    for kind in kinds:
+        if kind not in _COLUMNS:
+            msg = f"Invalid entity type {kind}, the entity type must be one of users, clients"
+            raise QuotaUsage(msg)
+    if len(set(kinds)) != len(kinds):
+        twice = ",".join(sorted({kind for kind in kinds if kinds.count(kind) > 1}))
+        msg = f"Duplicate entity type(s) specified: {twice}"
+        raise QuotaUsage(msg)
+
+
+def _refuse_names(kinds: Sequence[str], names: Sequence[str], *, exact: bool) -> None:
+    if exact and not names:
+        msg = "An entity-name or default entity must be specified with --alter of users, clients"
+        raise QuotaUsage(msg)
+    if not exact and len(names) > len(kinds):
+        msg = "More entity names specified than entity types"
+        raise QuotaUsage(msg)
+    if exact and len(names) != len(kinds):
+        msg = "An entity name must be specified for every entity type"
+        raise QuotaUsage(msg)
+    if _DEFAULT in names:
+        msg = f"'--entity-name' must not be {_DEFAULT}, which is reserved for the default entity; got {_DEFAULT}"
+        raise QuotaUsage(
+            msg,
+            "say --entity-default, --user-defaults or --client-defaults",
+        )

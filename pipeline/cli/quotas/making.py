@@ -1,0 +1,120 @@
+"""One way to make an edit: for real, or as a dry run that shows what it would change and for whom."""
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from pipeline.cli.options import flags
+
+if TYPE_CHECKING:
+    from pipeline.settings.model import Settings
+    from pipeline.tables.quota_table import QuotaEdit
+
+Reason = Annotated[str, typer.Option("--reason", help="Why; kept with the edit.")]
+IfVersion = Annotated[
+    int | None,
+    typer.Option("--if-version", help="Only if the table is at this version; else exit 4.", show_default=False),
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would change and for which clients; write nothing.")]
+EditOutput = Annotated[str, typer.Option("-o", "--output", help="kafka, table, json or yaml.")]
+
+_CHANGE_COLUMNS: Final = ("action", "entity", "value", "old", "new")
+
+
+def make_edit(
+    change: Callable[[Sequence[dict[str, Any]]], Sequence[Mapping[str, Any]]],
+    *,
+    answer: str | None,
+    reason: str,
+    if_version: int | None,
+    dry_run: bool,
+    config: Path | None,
+    tables: str | None,
+    output: str,
+) -> "QuotaEdit":
+    """Make an edit, or plan it, and say so.
+
+    Args:
+        change: The rows to be, from the rows that are.
+        answer: The one line of `-o kafka`; None for commands Kafka does not have.
+        reason: Kept in the commit.
+        if_version: The version the table must be at.
+        dry_run: Write nothing; the changes are printed even with `-o kafka`, which has no words for them.
+        config: Settings file.
+        tables: Root of the tables.
+        output: kafka (if there is an answer), table, json or yaml.
+    """
+    from pipeline.cli.output import refuse_unknown
+    from pipeline.settings.loading import load_settings
+    from pipeline.tables.audit import local_audit
+    from pipeline.tables.open import create_quota_table, open_quota_table
+
+    refuse_unknown(output, also=("kafka",) if answer is not None else ())
+    settings = load_settings(config, flags(tables=tables))
+    if dry_run:
+        edit = open_quota_table(settings.tables).plan(change, if_version)
+    else:
+        edit = create_quota_table(settings.tables).edit(change, local_audit(reason), if_version)
+    if output == "kafka" and not dry_run:
+        sys.stdout.write(f"{answer}\n")
+    else:
+        print_edit(settings, edit, "table" if output == "kafka" else output, with_clients=dry_run)
+    changed = edit.rows != edit.before.rows
+    note = "dry run, nothing was written" if dry_run else "" if changed else "nothing to change"
+    sys.stderr.write(f"quotas v{edit.version}{f', {note}' if note else ''}\n")
+    return edit
+
+
+def print_edit(settings: "Settings", edit: "QuotaEdit", output: str, *, with_clients: bool) -> None:
+    """Print what an edit changes: every value of every entity, and on request the live clients it moves."""
+    from pipeline.cli.output import print_document, print_rows
+    from pipeline.tables.quota_diff import differences
+
+    changes = differences(edit.before.rows, edit.rows)
+    clients = _moved_clients(settings, edit) if with_clients else []
+    if output != "table":
+        document = {
+            "version": edit.version,
+            "previous_version": edit.before.version,
+            "dry_run": with_clients,
+            "changes": [change.as_row() for change in changes],
+        }
+        print_document({**document, "clients": clients} if with_clients else document, output)
+        return
+    print_rows([change_line(change) for change in changes], "table", _CHANGE_COLUMNS)
+    if with_clients and clients:
+        sys.stdout.write("\n")
+        print_rows(clients, "table")
+    elif with_clients:
+        sys.stderr.write("no live client changes its level or bound\n")
+
+
+def change_line(change: Any) -> dict[str, Any]:
+    """A difference as a row of the printed table."""
+    from quota.entity import label
+
+    return {
+        "action": change.action,
+        "entity": label(change.user, change.client_id),
+        "value": change.column,
+        "old": change.old,
+        "new": change.new,
+    }
+
+
+def _moved_clients(settings: "Settings", edit: "QuotaEdit") -> list[dict[str, Any]]:
+    from pipeline.tables.layout import table_uri
+    from pipeline.tables.live_clients import live_clients
+    from quota.snapshot import QuotaSnapshot
+    from quota.standing_changes import standing_changes
+
+    clients = live_clients(table_uri(settings.tables.root, "usage"))
+    mode: Any = "shadow" if edit.before.mode == "shadow" else "enforce"
+    before, after = (
+        QuotaSnapshot.from_rows(rows, version=version, mode=mode)
+        for rows, version in ((edit.before.rows, 0), (edit.rows, 1))
+    )
+    return standing_changes(clients, before, after)

@@ -1,0 +1,35 @@
+"""Who uses the cluster now, as the `usage` table has it."""
+
+from typing import Final
+
+import pyarrow as pa
+from deltalake import DeltaTable, QueryBuilder
+from deltalake.exceptions import TableNotFoundError
+
+_RECENT_MS: Final = 300_000
+_NONE: Final = pa.table({"user": pa.array([], pa.string()), "client_id": pa.array([], pa.string())})
+
+
+def live_clients(usage_uri: str, recent_ms: int = _RECENT_MS) -> pa.Table:
+    """Each `<user, client-id>` of the last minutes of recorded usage, once; empty if there is no usage.
+
+    "Last" counts back from the newest row, not from now: a job that stands still still has clients.
+
+    Args:
+        usage_uri: address of the table; it may be missing.
+        recent_ms: how far back.
+    """
+    try:
+        table = DeltaTable(usage_uri)
+    except TableNotFoundError:
+        return _NONE
+    # The newest row from the log's statistics: no file is opened for it.
+    files = pa.record_batch(table.get_add_actions(flatten=True))
+    newest = max((value for value in files["max.sample_start_ms"].to_pylist() if value is not None), default=None)
+    if newest is None:
+        return _NONE
+    query = (
+        'SELECT DISTINCT "user", client_id FROM usage '  # noqa: S608 - two integers of our own
+        f"WHERE sample_start_ms >= {newest - recent_ms} ORDER BY 1, 2"
+    )
+    return pa.table(QueryBuilder().register("usage", table).execute(query).read_all())

@@ -1,0 +1,34 @@
+"""Runs a command of kquota in this process, as the console script would."""
+
+import io
+import sys
+from contextlib import redirect_stderr, redirect_stdout
+from typing import NamedTuple
+from unittest.mock import patch
+
+from pipeline.cli.main import main
+
+
+class Answer(NamedTuple):
+    """What a command ended with and said."""
+
+    exit_code: int
+    stdout: str
+    stderr: str
+
+
+def kquota(*arguments: str, stdin: str = "") -> Answer:
+    """Run `kquota ARGUMENTS`."""
+    out, err = io.StringIO(), io.StringIO()
+    code: object = 0
+    with (
+        patch.object(sys, "argv", ["kquota", *arguments]),
+        patch.object(sys, "stdin", io.StringIO(stdin)),
+        redirect_stdout(out),
+        redirect_stderr(err),
+    ):
+        try:
+            main()
+        except SystemExit as ended:
+            code = ended.code
+    return Answer(code if isinstance(code, int) else 0, out.getvalue(), err.getvalue())

@@ -1,0 +1,128 @@
+"""`kquota quotas describe|alter` answers as Kafka's own kafka-configs does."""
+
+import re
+import shlex
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from pipeline.embedded.broker import EmbeddedBroker
+from pipeline.embedded.jars import fetch
+from pipeline.embedded.java import find_java
+from tests.pipeline.cli.kafka_configs import golden, kafkas_answers
+from tests.pipeline.cli.running import Answer, kquota
+
+# What Kafka says of things kquota does not have, and of the languages it is written in.
+NOT_OURS: Final = (
+    (r"^requirement failed: ", ""),
+    (r" and SCRAM credential", ""),
+    (r" using --bootstrap-server", ""),
+    (r"(?:Set|ArrayBuffer)\((.*)\)$", r"\1"),
+    (r", brokers or ips$", ""),
+    (r"  +", " "),
+    (r"\.$", ""),
+    (r"one of topics, clients, users, .* argument$", "one of users, clients"),
+)
+
+# Lines on which kquota means to differ: its answer, and why.
+DIFFERENT: Final = {
+    "--alter --user alice --add-config producer_byte_rate=5 --delete-config producer_byte_rate": (
+        "'--delete-config' must not name what --add-config sets; got producer_byte_rate",
+        "Kafka's controller calls it a duplicate entity",
+    ),
+    "--alter --user alice --add-config producer_byte_rate=NaN": (
+        "Quota producer_byte_rate must be a finite number; got NaN",
+        "Kafka stores it, and then every request violates the quota and none is throttled",
+    ),
+    "--alter --user alice --add-config request_percentage=Infinity": (
+        "Quota request_percentage must be a finite number; got Infinity",
+        "Kafka stores it; no bound is said by --delete-config",
+    ),
+    "--alter --user alice --add-config controller_mutation_rate=5": (
+        "Unexpected config names: controller_mutation_rate",
+        "usage events do not carry mutations",
+    ),
+    "--alter --entity-type topics --entity-name x --add-config producer_byte_rate=5": (
+        "Invalid entity type topics, the entity type must be one of users, clients",
+        "kquota has no topics",
+    ),
+    "--describe --user '<default>'": (
+        "'--entity-name' must not be <default>, which is reserved for the default entity",
+        "in Kafka it is a user like any other",
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[dict[str, Any], Answer]]:
+    """Kafka's answer and ours to every line, each on what those before it have left."""
+    root = str(tmp_path_factory.mktemp("tables"))
+    kquota("quotas", "alter", "--user", "first", "--add-config", "producer_byte_rate=1", "--tables", root)
+    kquota("quotas", "delete", "--user", "first", "--tables", root)
+    pairs = []
+    for kafkas in golden():
+        verb, *arguments = shlex.split(kafkas["line"])
+        pairs.append((kafkas, kquota("quotas", verb.removeprefix("--"), *arguments, "--tables", root)))
+    return pairs
+
+
+def spoken(error: str) -> str:
+    for pattern, text in NOT_OURS:
+        error = re.sub(pattern, text, error)
+    return error
+
+
+def configs(line: str) -> str:
+    """A line of `--describe`; Kafka prints the configs of an entity in the order of a hash table."""
+    entity, _, values = line.partition(" are ")
+    return f"{entity} are {', '.join(sorted(values.split(', ')))}"
+
+
+def test_what_is_printed_is_what_kafka_prints(answers: list[tuple[dict[str, Any], Answer]]) -> None:
+    for kafkas, ours in answers:
+        if kafkas["line"] in {*DIFFERENT, "--describe"}:
+            continue
+        printed = sorted(map(configs, ours.stdout.splitlines()))
+        assert printed == sorted(map(configs, kafkas["stdout"])), kafkas["line"]
+
+
+def test_what_is_refused_is_refused_in_kafkas_words(answers: list[tuple[dict[str, Any], Answer]]) -> None:
+    refused = [(k, o) for k, o in answers if k["error"] and k["line"] not in {*DIFFERENT, "--describe"}]
+    assert len(refused) >= 25
+    for kafkas, ours in refused:
+        assert spoken(kafkas["error"]).strip() in ours.stderr, kafkas["line"]
+        assert ours.exit_code in {2, 5}, kafkas["line"]
+
+
+def test_exit_codes_are_kafkas_but_for_nothing_found(answers: list[tuple[dict[str, Any], Answer]]) -> None:
+    for kafkas, ours in answers:
+        if kafkas["exit_code"] == 0 and kafkas["line"] not in DIFFERENT:
+            expected = 0 if kafkas["stdout"] else 3
+            assert ours.exit_code == expected, kafkas["line"]
+
+
+def test_kquota_differs_only_where_it_says_so(answers: list[tuple[dict[str, Any], Answer]]) -> None:
+    found = {kafkas["line"]: ours for kafkas, ours in answers if kafkas["line"] in DIFFERENT}
+    for line, (words, _why) in DIFFERENT.items():
+        assert words in found[line].stderr
+        assert found[line].exit_code in {2, 5}
+
+
+def test_describe_without_an_entity_prints_every_quota(answers: list[tuple[dict[str, Any], Answer]]) -> None:
+    (ours,) = (ours for kafkas, ours in answers if kafkas["line"] == "--describe")
+    assert ours.exit_code == 0
+    assert len(ours.stdout.splitlines()) == 13
+
+
+@pytest.mark.broker
+def test_the_recorded_answers_are_kafkas_own(tmp_path: Path) -> None:
+    if not find_java().has_compiler:
+        pytest.skip("runs a Java source file: needs a JDK, this is a JRE")
+    fetch()
+    with EmbeddedBroker(tmp_path / "broker") as broker:
+        now = kafkas_answers(broker)
+    for recorded, answered in zip(golden(), now, strict=True):
+        for answer in (recorded, answered):
+            answer["stdout"] = sorted(map(configs, answer["stdout"]))
+        assert answered == recorded
