@@ -1,7 +1,7 @@
 """Where delayed operations wait, found by watch keys and by time (Kafka's `DelayedOperationPurgatory`)."""
 
 import threading
-from collections.abc import Hashable, Iterable
+from collections.abc import Collection, Hashable, Iterable
 from typing import Generic, TypeVar
 
 from purgatory.delayed_operation import DelayedOperation
@@ -99,6 +99,24 @@ class DelayedOperationPurgatory(Generic[Operation]):
         for operation in operations:
             operation.cancel()
         return list(operations)
+
+    def forget(self, operation: Operation, keys: Collection[Hashable]) -> None:
+        """Take one operation out of its timer and off its keys, completed or not. Repeating it changes nothing.
+
+        Kafka has no such call: its operations leave the lists with the next check of a key or with a purge. Whoever
+        knows that an operation is over (its caller gave up, or has gone on) need not leave that to chance.
+
+        Args:
+            operation: which.
+            keys: those it was put on; others are harmless.
+        """
+        operation.cancel()
+        with self._lock:
+            was_watched = any(operation in self._watchers.get(key, ()) for key in keys)
+            for key in keys:
+                self._unwatch(operation, key)
+            if was_watched:
+                self._estimated_total -= 1
 
     def advance_clock(self, timeout_ms: int) -> bool:
         """Expire what is due, waiting up to timeout_ms for it; then purge if that is worth while.

@@ -1,8 +1,11 @@
-"""What can go wrong between the driver and the throttle topic.
+"""What can go wrong between the driver and the throttle topic, and at the gate.
 
 PipelineError
 ├── PublishUndecided    a transaction failed, or nobody knows: the marker will tell
-└── PublisherFenced     another driver of the same job has taken over; this one must stop
+├── PublisherFenced     another driver of the same job has taken over; this one must stop
+├── GateDepleted        the gate's memory pool has nothing left for another throttled request
+├── GateTimeout         a throttle lasted longer than the caller wanted to wait
+└── RequestSizeRefused  a request of a size the gate can not hold
 """
 
 from pipeline.errors import PipelineError
@@ -29,4 +32,66 @@ class PublisherFenced(PipelineError):
         super().__init__(
             f"'job' must name one running driver; got a second one for {job!r}, which has fenced this one",
             "stop one of the two, or give it another job name and tables of its own",
+        )
+
+
+class GateDepleted(PipelineError):
+    """The gate holds as many bytes of throttled requests as it may. Clients that are not throttled still pass.
+
+    Attributes:
+        request_bytes: What was asked for.
+        available_bytes: What is left, at or below 0.
+        pool_bytes: Size of the pool.
+    """
+
+    exit_code = 5
+
+    def __init__(self, request_bytes: int, available_bytes: int, pool_bytes: int) -> None:
+        self.request_bytes = request_bytes
+        self.available_bytes = available_bytes
+        self.pool_bytes = pool_bytes
+        super().__init__(
+            f"'request_bytes' must find room in the gate's pool of {pool_bytes} bytes; got {request_bytes} with "
+            f"{available_bytes} left",
+            "answer the client that it is throttled, or give the gate a larger pool_bytes or when_full='wait'",
+        )
+
+
+class GateTimeout(PipelineError, TimeoutError):
+    """A client is still throttled after the time its caller was ready to wait.
+
+    Attributes:
+        user: Who is throttled.
+        client_id: With which client-id.
+        timeout_ms: How long was waited.
+        remaining_ms: How much longer the throttle lasts, as known now; 0 when only room was lacking.
+    """
+
+    def __init__(self, user: str, client_id: str, timeout_ms: int, remaining_ms: int) -> None:
+        self.user = user
+        self.client_id = client_id
+        self.timeout_ms = timeout_ms
+        self.remaining_ms = remaining_ms
+        super().__init__(
+            f"the throttle of {user}/{client_id} must end within {timeout_ms} ms; got {remaining_ms} ms more",
+            f"come back in {-(-remaining_ms // 1000)} s, or wait longer",
+        )
+
+
+class RequestSizeRefused(PipelineError, ValueError):
+    """A request of a size the gate can not hold, whatever else it holds.
+
+    Attributes:
+        request_bytes: What was given.
+        max_request_bytes: The most it may be.
+    """
+
+    exit_code = 5
+
+    def __init__(self, request_bytes: int, max_request_bytes: int) -> None:
+        self.request_bytes = request_bytes
+        self.max_request_bytes = max_request_bytes
+        super().__init__(
+            f"'request_bytes' must be from 0 to {max_request_bytes}; got {request_bytes}",
+            "split the request, or give the gate a larger max_request_bytes",
         )

@@ -1,6 +1,6 @@
 """A throttle topic in memory, under the contract of `pipeline.throttle.topic.ThrottleTopic`."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from pipeline.cluster.errors import ClusterUnreachable
 from pipeline.throttle.errors import PublisherFenced, PublishUndecided
@@ -15,6 +15,7 @@ class TopicBroker:
         self.marker: int | None = None
         self.epoch = 0
         self.is_reachable = True
+        self.readers: list[Callable[[Sequence[ThrottleRecord]], None]] = []
 
 
 class MemoryTopic:
@@ -41,6 +42,8 @@ class MemoryTopic:
             raise PublishUndecided(detail="the transaction was lost")
         self._broker.records += records
         self._broker.marker = marker
+        for read in self._broker.readers:
+            read(records)
         if failure == "late":
             raise PublishUndecided(detail="the answer was lost")
 

@@ -250,3 +250,31 @@ def test_a_reaper_expires_what_waits() -> None:
     with Reaper(purgatory, "ExpirationReaper", on_error=lambda failure: None):
         purgatory.try_complete_else_watch(Signalling(10), ["key"])
         assert expired.wait(10)
+
+
+@pytest.mark.parametrize("is_completed", [False, True], ids=["waiting", "completed"])
+def test_a_forgotten_operation_leaves_nothing_behind(is_completed: bool) -> None:
+    setting = Setting()
+    gone, left = Operation(), Operation()
+    setting.purgatory.try_complete_else_watch(gone, ["key", "other"])
+    setting.purgatory.try_complete_else_watch(left, ["key"])
+    if is_completed:
+        gone.force_complete()
+    for _ in range(2):
+        setting.purgatory.forget(gone, ["key", "other", "unknown"])
+    assert setting.gauges == (1, 1)
+    gone.completable = left.completable = True
+    assert setting.purgatory.check_and_complete("key") == 1
+
+
+def test_forgotten_operations_do_not_bring_a_purge_nearer() -> None:
+    setting = Setting(purge_interval=1)
+    for _ in range(3):
+        gone = Operation()
+        setting.purgatory.try_complete_else_watch(gone, ["key"])
+        setting.purgatory.forget(gone, ["key"])
+    done = Operation()
+    setting.purgatory.try_complete_else_watch(done, ["key"])
+    done.force_complete()
+    setting.purgatory.advance_clock(0)
+    assert setting.gauges == (0, 1)

@@ -3,6 +3,7 @@
 from typing import Any
 
 from pipeline.throttle.held import ClientKey, HeldThrottle, Publication, Reason
+from schemas.throttle_record import ThrottleRecord
 
 ALICE = ClientKey("", "alice", "etl")
 BOB = ClientKey("", "bob", "")
@@ -43,3 +44,32 @@ def held(key: ClientKey = ALICE, end_ms: int = 10_000, **overrides: Any) -> Held
         "due_ms": end_ms - 300,
     }
     return HeldThrottle(key=key, end_ms=end_ms, **{**fields, **overrides})
+
+
+def record(publish_seq: int = 1, until_ms: int = 5_000, **changes: Any) -> ThrottleRecord:
+    fields: dict[str, Any] = {
+        "action": "throttle",
+        "cluster": "c",
+        "broker_id": "",
+        "user": "alice",
+        "client_id": "etl",
+        "throttle_time_ms": 1_000,
+        "throttled_until_ms": until_ms,
+        "quota_type": "producer_byte_rate",
+        "sensor": ("alice", "etl"),
+        "observed": 2.0,
+        "bound": 1.0,
+        "window_ms": 10_000,
+        "tokens": None,
+        "owed_ms": 1_000,
+        "cause": "violation",
+        "decision_id": "d",
+        "publish_seq": publish_seq,
+        "batch_id": 1,
+        "quota_version": 1,
+    }
+    return ThrottleRecord(**fields | changes)
+
+
+def release(publish_seq: int, **changes: Any) -> ThrottleRecord:
+    return record(publish_seq, action="release", throttle_time_ms=0, **changes)

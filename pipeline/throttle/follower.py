@@ -1,0 +1,190 @@
+"""Follows the throttle topic on a thread of its own and hands over its records, whatever happens to the broker."""
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from threading import Event, Thread
+from typing import Any, Final, Literal, Protocol
+
+from kafka import KafkaConsumer, TopicPartition
+
+from pipeline.cluster.connecting import open_client
+from pipeline.cluster.errors import TopicMissing
+from pipeline.errors import PipelineError
+from schemas.errors import UnreadableRecord
+from schemas.throttle_record import ThrottleRecord
+
+log = logging.getLogger(__name__)
+
+FollowerState = Literal["connecting", "catching-up", "following", "stale", "closed"]
+Take = Callable[[ThrottleRecord], object]
+
+POLL_MS: Final = 200
+RETRY_SECONDS: Final = (0.5, 1.0, 2.0, 5.0)
+NEW_PARTITIONS_MS: Final = 5_000
+PROBE_EVERY_SECONDS: Final = 2.0
+PROBE_TIMEOUT_MS: Final = 3_000
+
+
+class Follower(Protocol):
+    """Port to the throttle topic as its readers see it."""
+
+    @property
+    def state(self) -> FollowerState:
+        """How things stand.
+
+        connecting: nothing was ever read; catching-up: reads what was there at the start; following: knows all
+        that is readable; stale: the broker was lost and is tried again; closed: by `close`.
+        """
+        ...
+
+    @property
+    def unreadable(self) -> int:
+        """Records that were skipped because they are no throttle records."""
+        ...
+
+    def start(self, take: Take) -> None:
+        """Hand every committed record to `take`, on one thread, the oldest first within a client. Once only."""
+        ...
+
+    def wait_until_caught_up(self, timeout_seconds: float) -> bool:
+        """Wait until all that was on the topic at the start is handed over; whether that came to pass in time."""
+        ...
+
+    def close(self, timeout_seconds: float = 5.0) -> None:
+        """Stop; nothing is handed over afterwards. May be called twice, or before `start`."""
+        ...
+
+
+class KafkaFollower:
+    """A `Follower` of a real topic.
+
+    Begins at the start of the compacted topic, so that who has just started knows of a running throttle; reads
+    committed records only, and partitions that are added later from their start. While the topic can not be
+    reached it tries again without end; then it reads the topic anew, so `take` sees records twice.
+
+    Args:
+        bootstrap_servers: Of the cluster that has the topic.
+        topic: The throttle topic.
+        options: Further kafka-python options, as of `client_properties.kafka_options`.
+        name: Of the thread.
+    """
+
+    def __init__(
+        self, bootstrap_servers: str, topic: str, options: Mapping[str, Any] | None = None, name: str = "throttle-view"
+    ) -> None:
+        self.unreadable = 0
+        self._state: FollowerState = "connecting"
+        self._servers = bootstrap_servers
+        self._topic = topic
+        self._options = dict(options or {})
+        self._caught_up = Event()
+        self._stopping = Event()
+        self._take: Take = lambda _: None
+        self._thread = Thread(target=self._run, name=name, daemon=True)
+
+    @property
+    def state(self) -> FollowerState:
+        """See `Follower.state`."""
+        return "closed" if self._stopping.is_set() else self._state
+
+    def start(self, take: Take) -> None:
+        """See `Follower.start`; a daemon thread, returns at once."""
+        self._take = take
+        self._thread.start()
+
+    def wait_until_caught_up(self, timeout_seconds: float) -> bool:
+        """See `Follower.wait_until_caught_up`."""
+        return self._caught_up.wait(timeout_seconds)
+
+    def close(self, timeout_seconds: float = 5.0) -> None:
+        """See `Follower.close`."""
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout_seconds)
+
+    def _run(self) -> None:
+        failures = 0
+        while not self._stopping.is_set():
+            consumer = None
+            try:
+                consumer = self._open()
+                failures = 0
+                self._follow(consumer)
+            except Exception as exc:
+                wait_seconds = RETRY_SECONDS[min(failures, len(RETRY_SECONDS) - 1)]
+                failures += 1
+                if self._state != "connecting":
+                    self._state = "stale"
+                # Once a failure, not once a try.
+                level = logging.WARNING if failures == 1 else logging.DEBUG
+                log.log(level, "throttles are not followed, clients go on freely: %s", _one_line(exc))
+                self._stopping.wait(wait_seconds)
+            finally:
+                if consumer is not None:
+                    with suppress(Exception):
+                        consumer.close()
+
+    def _open(self) -> Any:
+        ours = {
+            "isolation_level": "read_committed",
+            "enable_auto_commit": False,
+            "group_id": None,
+            # A topic that was made anew is read from its start, too.
+            "auto_offset_reset": "earliest",
+            "allow_auto_create_topics": False,
+            "metadata_max_age_ms": NEW_PARTITIONS_MS,
+        }
+        consumer: Any = open_client(KafkaConsumer, self._servers, **self._options | ours)
+        if not self._assign(consumer):
+            consumer.close()
+            raise TopicMissing(self._topic, self._servers)
+        return consumer
+
+    def _assign(self, consumer: Any) -> bool:
+        """Take the topic's new partitions in, from their start; False if it has none at all."""
+        known = consumer.assignment()
+        found = {TopicPartition(self._topic, number) for number in consumer.partitions_for_topic(self._topic) or ()}
+        added = sorted(found - known)
+        if added:
+            consumer.assign(sorted(found | known))
+            consumer.seek_to_beginning(*added)
+        return bool(found)
+
+    def _follow(self, consumer: Any) -> None:
+        # Committed up to here; an open transaction ends the read there until it is decided.
+        ends = consumer.end_offsets(list(consumer.assignment()))
+        self._state = "catching-up"
+        knows_all = False
+        probe_at = time.monotonic() + PROBE_EVERY_SECONDS
+        while not self._stopping.is_set():
+            for records in consumer.poll(POLL_MS).values():
+                for record in records:
+                    self._hand_over(record)
+            if not knows_all and all(consumer.position(tp) >= end for tp, end in ends.items()):
+                knows_all = True
+                self._state = "following"
+                self._caught_up.set()
+            self._assign(consumer)
+            if time.monotonic() > probe_at:
+                # A poll does not say that nobody answers any more; this does.
+                consumer.end_offsets(list(consumer.assignment()), timeout_ms=PROBE_TIMEOUT_MS)
+                probe_at = time.monotonic() + PROBE_EVERY_SECONDS
+
+    def _hand_over(self, record: Any) -> None:
+        if record.value is None or self._stopping.is_set():  # a tombstone; or nobody listens any more
+            return
+        try:
+            throttle = ThrottleRecord.from_value(record.value)
+        except UnreadableRecord as exc:
+            self.unreadable += 1
+            if self.unreadable == 1:
+                log.warning("a record of %s is skipped: %s", self._topic, _one_line(exc))
+            return
+        self._take(throttle)
+
+
+def _one_line(error: Exception) -> str:
+    text = error.message if isinstance(error, PipelineError) else f"{type(error).__name__}: {error}"
+    return " ".join(text.split())[:300]

@@ -1,0 +1,37 @@
+"""A follower of the topic in memory, under the contract of `pipeline.throttle.follower.Follower`."""
+
+from collections.abc import Sequence
+
+from pipeline.throttle.follower import FollowerState, Take
+from schemas.throttle_record import ThrottleRecord
+from tests.fakes.topic import TopicBroker
+
+
+class MemoryFollower:
+    """Hands records over on the thread that publishes them; reads nothing if the broker is away at the start."""
+
+    def __init__(self, broker: TopicBroker) -> None:
+        self.unreadable = 0
+        self.state: FollowerState = "connecting"
+        self._broker = broker
+        self._take: Take = lambda _: None
+
+    def start(self, take: Take) -> None:
+        if self._broker.is_reachable and self.state != "closed":
+            self._take = take
+            self._hand_over(self._broker.records)
+            self._broker.readers.append(self._hand_over)
+            self.state = "following"
+
+    def wait_until_caught_up(self, timeout_seconds: float) -> bool:
+        del timeout_seconds
+        return self.state == "following"
+
+    def close(self, timeout_seconds: float = 5.0) -> None:
+        del timeout_seconds
+        self.state = "closed"
+
+    def _hand_over(self, records: Sequence[ThrottleRecord]) -> None:
+        for record in records:
+            if self.state != "closed":
+                self._take(record)
