@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pipeline.background import Background
 from pipeline.clock import Clock
 from pipeline.cluster.access import ClusterAccess
-from pipeline.parts import new_batch_rules, new_engine, new_lead, new_slicing
+from pipeline.parts import new_batch_rules
 from pipeline.settings.model import Settings
 from pipeline.stream.collect import CollectedBatch, collect
 from pipeline.stream.micro_batch import BatchReport, MicroBatch
@@ -23,6 +23,7 @@ from pipeline.stream.source import read_usage_topic
 from pipeline.tables.job_tables import JobTables
 from pipeline.tables.open import open_quota_table, open_writer
 from pipeline.tables.quota_source import QuotaSource
+from pipeline.throttle.building import new_engine, new_lead, new_slicing
 from pipeline.throttle.decider import Decider
 from pipeline.throttle.kafka_topic import KafkaThrottleTopic
 from pipeline.throttle.outbox import Written

@@ -78,3 +78,20 @@ def label(user: str, client_id: str) -> str:
     """A quota entity in the words of Kafka's tools: `user-principal 'alice', the default client-id`."""
     parts = ((user, "user-principal"), (client_id, "client-id"))
     return ", ".join(f"the default {word}" if name == DEFAULT else f"{word} '{name}'" for name, word in parts if name)
+
+
+def entity_at(level: Level, user: str, client_id: str) -> tuple[str, str]:
+    """The quota entity that a level names for a `<user, client-id>`: the inverse of `level_of`.
+
+    Args:
+        level: the level.
+        user: the user, where the level names it.
+        client_id: the client-id, where the level names it.
+
+    Returns:
+        User and client-id as in the quota table, `DEFAULT` and "" among them.
+    """
+    users = {Level.USER_CLIENT: user, Level.USER_DEFAULT_CLIENT: user, Level.USER: user}
+    clients = {Level.USER_CLIENT: client_id, Level.DEFAULT_USER_CLIENT: client_id, Level.CLIENT: client_id}
+    of_user = users.get(level, "" if level >= Level.CLIENT else DEFAULT)
+    return of_user, clients.get(level, "" if level in {Level.USER, Level.DEFAULT_USER} else DEFAULT)

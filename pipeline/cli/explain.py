@@ -3,6 +3,7 @@
 import sys
 from typing import Any, Final
 
+from pipeline.tables.quota_origin import QuotaOrigin
 from pipeline.throttle.history import Story
 from pipeline.throttle.line import clock_time, seconds
 
@@ -20,10 +21,30 @@ _LEVELS: Final = (
 )
 
 
-def print_story(story: Story, sample_window_ms: int) -> None:
+def print_story(story: Story, sample_window_ms: int, origin: QuotaOrigin | None) -> None:
     """Print the decision, how its figures come about, its samples and what was published for it; on stdout."""
-    lines = [*_decision(story.decision), "", *_samples(story, sample_window_ms), "", *_events(story.events)]
+    decision = [*_decision(story.decision), f"  T set     {origin_line(story.decision, origin)}"]
+    lines = [*decision, "", *_samples(story, sample_window_ms), "", *_events(story.events)]
     sys.stdout.write("\n".join(lines) + "\n")
+
+
+def origin_line(decision: dict[str, Any], origin: QuotaOrigin | None) -> str:
+    """The edit that set T, in one line: version, old and new bound, when, by whom, why."""
+    if origin is None:
+        return f"quota table version {decision['quota_version']} can no longer be read"
+    change = f"{_bound(origin.before)} → {_bound(origin.after)}" if origin.is_exact else f"{_bound(origin.after)}"
+    line = f"{'by' if origin.is_exact else 'in or before'} quota table version {origin.version}: {change}"
+    if origin.commit is None:
+        return line
+    line += f", {origin.commit.committed_at:%Y-%m-%d %H:%M:%S} UTC"
+    audit = origin.commit.audit
+    if audit is None:
+        return f"{line}, by another tool ({origin.commit.operation})"
+    return f"{line}, by {audit.actor} at {audit.host}" + (f": {audit.reason}" if audit.reason else ", no reason given")
+
+
+def _bound(bound: float | None) -> str:
+    return "none" if bound is None else f"{bound:.1f}"
 
 
 def _decision(row: dict[str, Any]) -> list[str]:

@@ -2,11 +2,14 @@
 
 import sys
 import time
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from pipeline.cli.options import ConfigFile, Output, TablesRoot, flags
+
+if TYPE_CHECKING:
+    from pipeline.settings.model import Settings
 
 app = typer.Typer(help="See who is throttled, and why.", no_args_is_help=True)
 
@@ -39,22 +42,76 @@ def list_(
 def explain(
     decision: Annotated[str, typer.Argument(help="Beginning of a decision_id; or a user, with a client-id after it.")],
     client_id: Annotated[str | None, typer.Argument(help="The client-id, where the first is a user.")] = None,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Recompute the row from the usage of its sensor; 1 if it differs.")
+    ] = False,
     config: ConfigFile = None,
     tables: TablesRoot = None,
     output: Output = "table",
 ) -> None:
-    """Say why a client was throttled: O, T, W, X, the samples behind them, the quota, and what followed."""
-    from pipeline.cli.explain import print_story
+    """Say why a client was throttled: O, T, W, X, the samples behind them, the edit that set T, and what followed."""
+    from pipeline.cli.explain import origin_line, print_story
     from pipeline.cli.output import print_rows
     from pipeline.settings.loading import load_settings
-    from pipeline.throttle.history import story_of
+    from pipeline.tables.open import open_quota_table
+    from pipeline.throttle.history import origin_of_bound, story_of
 
     settings = load_settings(config, flags(tables=tables))
     story = story_of(settings.tables.root, decision, client_id)
+    origin = origin_of_bound(open_quota_table(settings.tables), story.decision)
     if output == "table":
-        print_story(story, settings.engine.sample_window_ms)
+        print_story(story, settings.engine.sample_window_ms, origin)
     else:
-        print_rows([{"decision": story.decision, "events": story.events, "samples": story.samples}], output)
+        told = {"decision": story.decision, "bound_set": origin_line(story.decision, origin)}
+        print_rows([{**told, "events": story.events, "samples": story.samples}], output)
+    if verify:
+        _verify_one(settings, story.decision)
+
+
+@app.command("verify")
+def verify(
+    since: Annotated[str, typer.Option(help="First instant: 2h (ago), ISO 8601 in UTC, or epoch ms.")] = "10000d",
+    until: Annotated[str, typer.Option(help="Last instant, in the same ways.")] = "0s",
+    limit: Annotated[int, typer.Option(help="How many mismatches are shown.", min=0)] = 20,
+    config: ConfigFile = None,
+    tables: TablesRoot = None,
+    output: Output = "table",
+) -> None:
+    """Decide all kept usage of a range again and compare every stored decision; exits with 1 if one differs."""
+    from pipeline.cli.instants import parse_instant
+    from pipeline.cli.output import print_rows
+    from pipeline.cli.progress import progress_bar
+    from pipeline.cli.verification import difference_row, summary
+    from pipeline.replay.verification import verify as verify_range
+    from pipeline.settings.loading import load_settings
+    from pipeline.tables.open import open_quota_table
+    from pipeline.tables.quota_source import QuotaSource
+
+    settings = load_settings(config, flags(tables=tables))
+    now_ms = time.time_ns() // 1_000_000
+    ends = max(parse_instant("--since", since, now_ms), 0), parse_instant("--until", until, now_ms)
+    quotas = QuotaSource(open_quota_table(settings.tables))
+    with progress_bar("replaying usage") as progress:
+        found = verify_range(settings.tables.root, settings.scope or quotas.scope, quotas.at, *ends, progress)
+    rows = [difference_row(mismatch) for mismatch in found.mismatches[:limit]]
+    print_rows(rows, output)
+    stream = sys.stdout if output == "table" else sys.stderr
+    stream.write(summary(found) + "\n")
+    if found.mismatches:
+        raise typer.Exit(1)
+
+
+def _verify_one(settings: "Settings", decision: dict[str, Any]) -> None:
+    from pipeline.cli.verification import verdict
+    from pipeline.replay.verification import verify_decision
+    from pipeline.tables.open import open_quota_table
+    from pipeline.tables.quota_source import QuotaSource
+
+    quotas = QuotaSource(open_quota_table(settings.tables))
+    found = verify_decision(settings.tables.root, settings.scope or quotas.scope, quotas.at, decision)
+    sys.stderr.write(verdict(found) + "\n")
+    if found.difference is not None:
+        raise typer.Exit(1)
 
 
 def _shown(row: dict[str, Any]) -> dict[str, Any]:

@@ -5,7 +5,6 @@ Token buckets come from the newest snapshot and the batches after it; sample win
 A gap longer than the windows needs no special case: there is no usage to read, so the windows are empty.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,6 +17,7 @@ from pipeline.tables.port import TableWriter
 from pipeline.tables.quota_source import QuotaSource
 from pipeline.throttle.decider import Decided, Decider
 from pipeline.throttle.evaluation import Evaluation
+from quota.replay import batches_of
 
 _COMMITS_LOOKED_AT: Final = (20, 500, 20_000)
 
@@ -99,12 +99,13 @@ def rebuild(tables: JobTables, quotas: QuotaSource, decider: Decider, clock: Clo
     batches = rows = 0
     decided: Decided | None = None
     restored = snapshot is None
-    for evaluation, batch in _by_batch(usage):
+    for batch in batches_of(usage):
+        evaluation = Evaluation(batch.query_id, batch.batch_id, batch.evaluated_at_ms, batch.quota_version)
         if not restored and snapshot is not None and _is_after(evaluation, snapshot[0]):
             decider.restore_buckets(snapshot[1])
             restored = True
-        decided = decider.decide(quotas.at(evaluation.quota_version), batch, evaluation, at)
-        batches, rows = batches + 1, rows + batch.num_rows
+        decided = decider.decide(quotas.at(evaluation.quota_version), batch.usage, evaluation, at)
+        batches, rows = batches + 1, rows + batch.usage.num_rows
     if not restored and snapshot is not None:
         decider.restore_buckets(snapshot[1])
     outcome = None if decided is None else StoredOutcome(facts, decided)
@@ -125,18 +126,6 @@ def _usage_since(tables: JobTables, since_ms: int, snapshot: tuple[Evaluation, p
     if snapshot is not None:
         since_ms = min(since_ms, snapshot[0].evaluated_at_ms)
     return tables.usage.read(_MEASURES, [("evaluated_at_ms", ">=", since_ms)])
-
-
-def _by_batch(usage: pa.Table) -> Iterator[tuple[Evaluation, pa.Table]]:
-    """Stored rows batch by batch, in the order they were decided."""
-    ordered = usage.sort_by([(column, "ascending") for column in ("evaluated_at_ms", "batch_id", "query_id")])
-    keys = ordered.select(["query_id", "batch_id", "evaluated_at_ms", "quota_version"])
-    counted = keys.group_by(keys.column_names, use_threads=False).aggregate([([], "count_all")])
-    first = 0
-    for key in counted.to_pylist():
-        count = key.pop("count_all")
-        yield Evaluation(**key), ordered.slice(first, count)
-        first += count
 
 
 def _is_after(evaluation: Evaluation, snapshot: Evaluation) -> bool:

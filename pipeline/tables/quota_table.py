@@ -175,8 +175,8 @@ class QuotaTable:
 
         return self._committed(attempt)
 
-    def history(self, limit: int) -> list[QuotaCommit]:
-        """The newest commits, newest first."""
+    def history(self, limit: int | None) -> list[QuotaCommit]:
+        """The newest commits, newest first; None = all that the log still has."""
         return [_commit(entry) for entry in self._opened().history(limit)]
 
     @contextmanager

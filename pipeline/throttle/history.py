@@ -7,10 +7,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.errors import PipelineError
+from pipeline.tables.errors import TableMissing
 from pipeline.tables.layout import table_uri
+from pipeline.tables.quota_origin import QuotaOrigin, origin_of
+from pipeline.tables.quota_table import QuotaTable
 from pipeline.tables.reader import read_table
 from pipeline.tables.throttle_outbox import last_throttles
-from quota.entity import QUOTA_TYPES
+from quota.entity import QUOTA_TYPES, Level, entity_at
 
 
 class NothingMatches(PipelineError):
@@ -97,6 +100,15 @@ def story_of(root: str, decision: str, client_id: str | None = None) -> Story:
     row = rows.sort_by([("evaluated_at_ms", "descending"), ("batch_id", "descending")]).slice(0, 1).to_pylist()[0]
     events = read_table(table_uri(root, "throttle_events"), None, [("decision_id", "=", row["decision_id"])])
     return Story(row, events.sort_by("publish_seq").to_pylist(), _samples(root, row))
+
+
+def origin_of_bound(table: QuotaTable, decision: dict[str, Any]) -> QuotaOrigin | None:
+    """The edit that set the bound of a decision; None if the quota table no longer reaches back so far."""
+    entity = entity_at(Level(decision["level"]), decision["sensor_user"], decision["sensor_client_id"])
+    try:
+        return origin_of(table, decision["quota_version"], *entity, decision["quota_type"])
+    except TableMissing:
+        return None
 
 
 def _samples(root: str, decision: dict[str, Any]) -> list[tuple[int, int]]:

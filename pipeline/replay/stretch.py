@@ -1,0 +1,124 @@
+"""Batches of one life of the job: decided with the same engine settings, so one engine can decide them again."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final, Literal, Self
+
+import pyarrow as pa
+
+from pipeline.settings.model import EngineSettings
+from pipeline.tables.time_slices import TimeSlices
+from pipeline.throttle.building import new_engine
+from quota.replay import Replayed, SnapshotAt, StoredBatch, batches_of, replay, warm_up_ms
+
+SLICE_MS: Final = 60_000
+
+USAGE_COLUMNS: Final = (
+    "query_id",
+    "batch_id",
+    "evaluated_at_ms",
+    "quota_version",
+    "sample_start_ms",
+    "broker_id",
+    "user",
+    "client_id",
+    "produced_bytes",
+    "fetched_bytes",
+    "io_time_ns",
+    "network_time_ns",
+    "last_event_ms",
+)
+
+BATCH_COLUMNS: Final = ("cluster", "query_id", "batch_id", "evaluated_at_ms", "engine_settings")
+
+Scope = Literal["cluster", "broker"]
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Batches that follow each other and share their settings.
+
+    Attributes:
+        cluster: Of the rows.
+        settings: The engine's.
+        batches: (query_id, batch_id) of each.
+        first_ms: Instant of the first one.
+        last_ms: Instant of the last one.
+    """
+
+    cluster: str
+    settings: EngineSettings
+    batches: frozenset[tuple[str, int]]
+    first_ms: int
+    last_ms: int
+
+    @classmethod
+    def from_rows(cls, rows: list[dict[str, Any]]) -> Self:
+        """From rows of `batches` that share cluster and settings, in order."""
+        return cls(
+            cluster=rows[0]["cluster"],
+            settings=EngineSettings.model_validate_json(rows[0]["engine_settings"]),
+            batches=frozenset((row["query_id"], row["batch_id"]) for row in rows),
+            first_ms=rows[0]["evaluated_at_ms"],
+            last_ms=rows[-1]["evaluated_at_ms"],
+        )
+
+    @property
+    def warm_up_ms(self) -> int:
+        """How much usage before its first batch the windows of the rates reach back to."""
+        return warm_up_ms(self.settings.num_samples, self.settings.sample_window_ms)
+
+    def slices(self) -> Iterator[tuple[int, int]]:
+        """Its time, the warm-up before it included, as (start inclusive, end exclusive)."""
+        start_ms = self.first_ms - self.warm_up_ms
+        while start_ms <= self.last_ms:
+            end_ms = min(start_ms + SLICE_MS, self.last_ms + 1)
+            yield start_ms, end_ms
+            start_ms = end_ms
+
+
+def stretches(rows: list[dict[str, Any]]) -> list[Stretch]:
+    """Rows of `batches`, in any order, as stretches in order."""
+    ordered = sorted(rows, key=lambda row: (row["evaluated_at_ms"], row["batch_id"], row["query_id"]))
+    groups: list[list[dict[str, Any]]] = []
+    for row in ordered:
+        alike = groups and all(groups[-1][0][name] == row[name] for name in ("cluster", "engine_settings"))
+        if alike:
+            groups[-1].append(row)
+        else:
+            groups.append([row])
+    return [Stretch.from_rows(group) for group in groups]
+
+
+def replayed(
+    stretch: Stretch,
+    scope: Scope,
+    usage: TimeSlices,
+    snapshot_at: SnapshotAt,
+    sensor: tuple[tuple[str, str], ...] = (),
+) -> Iterator[tuple[int, list[Replayed]]]:
+    """Decide a stretch again, slice by slice.
+
+    Args:
+        stretch: Which batches.
+        scope: The engine's.
+        usage: The table `usage` by `evaluated_at_ms`.
+        snapshot_at: Quotas by version.
+        sensor: Conditions on the names, for the usage of one sensor alone; its decisions need no other.
+
+    Yields:
+        The end of the slice in ms, exclusive, and the batches of the stretch in it that have usage.
+    """
+    engine = new_engine(stretch.settings, scope)
+    for start_ms, end_ms in stretch.slices():
+        batches = batches_of(_rows(usage, start_ms, end_ms, sensor))
+        again = replay(engine, batches, snapshot_at)
+        yield end_ms, [one for one in again if _identity(one.batch) in stretch.batches]
+
+
+def _rows(usage: TimeSlices, start_ms: int, end_ms: int, sensor: tuple[tuple[str, str], ...]) -> pa.Table:
+    return usage.read(USAGE_COLUMNS, start_ms, end_ms, sensor)
+
+
+def _identity(batch: StoredBatch) -> tuple[str, int]:
+    return batch.query_id, batch.batch_id

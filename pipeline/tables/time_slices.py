@@ -1,0 +1,63 @@
+"""A table read in slices of time, none of which must hold the whole: for replays of long ranges."""
+
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+from deltalake.exceptions import TableNotFoundError
+
+from pipeline.tables.errors import TableMissing
+
+
+class TimeSlices:
+    """One version of a table, by one of its columns of epoch milliseconds.
+
+    Files whose statistics say that they hold nothing of a slice are not opened.
+
+    Args:
+        uri: Its address.
+        time_column: The column, one with statistics.
+        storage_options: Of delta-rs, for stores that need them.
+
+    Raises:
+        TableMissing: Nothing there.
+    """
+
+    def __init__(self, uri: str, time_column: str, storage_options: Mapping[str, str] | None = None) -> None:
+        try:
+            table = DeltaTable(uri, storage_options=dict(storage_options) if storage_options else None)
+        except TableNotFoundError as exc:
+            raise TableMissing(uri) from exc
+        self.uri = uri
+        self._column = time_column
+        self._dataset = table.to_pyarrow_dataset()
+
+    def read(
+        self,
+        columns: Sequence[str],
+        start_ms: int,
+        end_ms: int,
+        where: Sequence[tuple[str, str]] = (),
+    ) -> pa.Table:
+        """The rows of a slice, in no order.
+
+        Args:
+            columns: Which, in which order.
+            start_ms: Inclusive.
+            end_ms: Exclusive.
+            where: (column, text it must equal), all of them.
+        """
+        time = pc.field(self._column)
+        condition = (time >= start_ms) & (time < end_ms)
+        for column, text in where:
+            condition &= pc.field(column) == text
+        return self._dataset.to_table(columns=list(columns), filter=condition)
+
+    def span(self) -> tuple[int, int] | None:
+        """The first and the last instant in the table; None if it has no rows."""
+        times = self._dataset.to_table(columns=[self._column])[self._column]
+        if not len(times):
+            return None
+        ends = pc.min_max(times)
+        return ends["min"].as_py(), ends["max"].as_py()

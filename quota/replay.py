@@ -1,0 +1,88 @@
+"""Kept usage decided again: the same batches with the same snapshots give the same decisions.
+
+First decisions (DESIGN §5 rule 1) depend on the sample windows alone, never on a token bucket. So a replay may begin
+anywhere: after the usage of the (N + 1) · w before, the windows are what they were.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from quota.engine import QuotaEngine
+from quota.snapshot import QuotaSnapshot
+
+_ORDER: Final = ("evaluated_at_ms", "batch_id", "query_id")
+
+SnapshotAt = Callable[[int], QuotaSnapshot]
+"""The quotas of a version of the quota table."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredBatch:
+    """The usage of one micro-batch, as it was decided.
+
+    Attributes:
+        query_id: the streaming query that decided it.
+        batch_id: its number in that query.
+        evaluated_at_ms: the instant it was evaluated at.
+        quota_version: version of the quota table it was decided with.
+        usage: its rows of `usage`, in no order.
+    """
+
+    query_id: str
+    batch_id: int
+    evaluated_at_ms: int
+    quota_version: int
+    usage: pa.Table
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """A batch and what it comes to: the columns of `QuotaEngine.record`."""
+
+    batch: StoredBatch
+    decisions: pa.Table
+
+
+def batches_of(usage: pa.Table) -> Iterator[StoredBatch]:
+    """Rows of `usage` batch by batch, in the order they were decided.
+
+    Args:
+        usage: whole batches; columns query_id, batch_id, evaluated_at_ms, quota_version and the measures.
+    """
+    ordered = usage.sort_by([(column, "ascending") for column in _ORDER]).combine_chunks()
+    if not ordered.num_rows:
+        return
+    # Not by group_by: the order of its groups is not specified.
+    begins = np.zeros(ordered.num_rows, np.bool_)
+    begins[0] = True
+    for name in _ORDER:
+        column = ordered[name]
+        begins[1:] |= pc.not_equal(column[1:], column[:-1]).to_numpy()
+    first = np.flatnonzero(begins)
+    keys = ordered.select([*_ORDER, "quota_version"]).take(pa.array(first)).to_pylist()
+    counts = np.diff(first, append=ordered.num_rows)
+    for key, start, count in zip(keys, first.tolist(), counts.tolist(), strict=True):
+        yield StoredBatch(**key, usage=ordered.slice(start, count))
+
+
+def replay(engine: QuotaEngine, batches: Iterable[StoredBatch], snapshot_at: SnapshotAt) -> Iterator[Replayed]:
+    """Decide batches again, each with its own quotas at its own instant.
+
+    Args:
+        engine: has recorded nothing later than the first batch.
+        batches: in the order they were decided.
+        snapshot_at: gives the quotas of a version; asked once a batch.
+    """
+    for batch in batches:
+        engine.load_quotas(snapshot_at(batch.quota_version))
+        yield Replayed(batch, engine.record(batch.usage, batch.evaluated_at_ms))
+
+
+def warm_up_ms(num_samples: int, sample_window_ms: int) -> int:
+    """How long before the first decision a replay must begin: (N + 1) · w."""
+    return (num_samples + 1) * sample_window_ms

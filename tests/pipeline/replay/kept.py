@@ -1,0 +1,98 @@
+"""A job without Spark on real tables: its engine and its writers, on a clock set by hand."""
+
+from typing import Any, Final
+
+import pyarrow as pa
+
+from pipeline.clock import Moment
+from pipeline.settings.model import EngineSettings
+from pipeline.stream.batch_facts import BatchFacts
+from pipeline.stream.recovery import rebuild
+from pipeline.tables.delta_rs import DeltaRsWriter
+from pipeline.tables.job_tables import JobTables
+from pipeline.tables.layout import create_missing, table_uri
+from pipeline.tables.quota_edit import QuotaChange
+from pipeline.tables.quota_source import QuotaSource
+from pipeline.tables.quota_table import EditAudit, QuotaTable
+from pipeline.throttle.building import new_engine
+from pipeline.throttle.decider import Decider
+from pipeline.throttle.evaluation import Evaluation
+from quota.replay import warm_up_ms
+from schemas.arrow import conform
+from schemas.decision_row import DecisionRow
+from schemas.usage_row import UsageRow
+from tests.fakes.clock import ManualClock
+from tests.quota.factories import table
+
+AUDIT: Final = EditAudit(actor="carol", host="ops1", tool_version="0.1.0", reason="more for the nightly run")
+QUERY: Final = "0000-query"
+_BATCHES_A_COMMIT: Final = 50
+
+
+class KeptJob:
+    """Decides batches as they are given and keeps them; many batches share a commit, which changes no row."""
+
+    def __init__(self, root: str, *quotas: QuotaChange) -> None:
+        create_missing(root)
+        self.root = root
+        self.clock = ManualClock()
+        self.quota_table = QuotaTable(root)
+        self.quota_table.alter(quotas, AUDIT)
+        self.quotas = QuotaSource(self.quota_table)
+        self.batch_id = -1
+        self.decided: list[dict[str, Any]] = []
+        self.start(EngineSettings())
+
+    def start(self, settings: EngineSettings) -> None:
+        """A new process: what is not in the tables is gone."""
+        self._settings = settings
+        self._usage: list[pa.Table] = []
+        self._decisions: list[pa.Table] = []
+        self._facts: list[BatchFacts] = []
+        self._tables = JobTables.open(
+            lambda name: DeltaRsWriter(table_uri(self.root, name), "job"), "job", "test", 60_000
+        )
+        self._decider = Decider(new_engine(settings, "cluster"), "test")
+        ring_ms = warm_up_ms(settings.num_samples, settings.sample_window_ms)
+        rebuild(self._tables, self.quotas, self._decider, self.clock, ring_ms)
+
+    def edit(self, *changes: QuotaChange) -> None:
+        """An operator edits the quotas; the next batch decides by them."""
+        self.quota_table.alter(changes, AUDIT)
+        self.quotas.poll()
+
+    def batch(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """One micro-batch of usage rows (`tests.quota.factories.usage_row`); its decisions."""
+        self.batch_id += 1
+        newest_ms = max((row["last_event_ms"] for row in rows), default=0)
+        snapshot = self.quotas.pin()
+        at_ms = max(newest_ms, self._decider.last.evaluated_at_ms)
+        evaluation = Evaluation(QUERY, self.batch_id, at_ms, snapshot.version)
+        usage = table(rows)
+        decided = self._decider.decide(snapshot, usage, evaluation, Moment(at_ms, at_ms))
+        identity: dict[str, Any] = {
+            "cluster": "test",
+            "query_id": QUERY,
+            "batch_id": self.batch_id,
+            "evaluated_at_ms": at_ms,
+            "quota_version": snapshot.version,
+        }
+        self._usage.append(conform(usage, UsageRow, **identity, request_count=1))
+        self._decisions.append(conform(decided.decisions, DecisionRow, **identity))
+        settings = self._settings.model_dump_json()
+        self._facts.append(BatchFacts(evaluation, at_ms, "", "", settings, len(rows), 0, 0, 0, 0))
+        if len(self._facts) == _BATCHES_A_COMMIT:
+            self.flush()
+        decisions: list[dict[str, Any]] = decided.decisions.to_pylist()
+        return decisions
+
+    def flush(self) -> None:
+        """Write what is not written yet."""
+        if not self._facts:
+            return
+        versions, metadata = {QUERY: self.batch_id}, self._facts[-1].to_metadata()
+        self._tables.usage.append(pa.concat_tables(self._usage), versions, metadata)
+        self._tables.decisions.append(pa.concat_tables(self._decisions), versions, {})
+        batches = pa.concat_tables([facts.to_row("test") for facts in self._facts])
+        self._tables.batches.append(batches, versions, metadata)
+        self._usage, self._decisions, self._facts = [], [], []

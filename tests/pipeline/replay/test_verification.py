@@ -1,0 +1,169 @@
+import random
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from pipeline.replay.errors import BatchNotRecorded, NothingKept
+from pipeline.replay.verification import Verification, verify, verify_decision
+from pipeline.settings.model import EngineSettings
+from pipeline.tables.layout import table_uri
+from pipeline.tables.quota_edit import QuotaChange
+from tests.pipeline.replay.kept import KeptJob
+from tests.quota.factories import usage_row
+
+TRIGGER_MS = 4_000
+FOREVER_MS = 10**15
+
+
+def bound(user: str, client_id: str = "", **values: Any) -> QuotaChange:
+    return QuotaChange(user, client_id, values)
+
+
+QUOTAS = (
+    bound("alice", producer_byte_rate=40_000.0),
+    bound("<default>", "<default>", producer_byte_rate=60_000.0, consumer_byte_rate=3_000.0),
+    bound("bob", "etl", request_percentage=0.01, mode="shadow"),
+)
+EDITS = (
+    bound("alice", "etl", producer_byte_rate=20_000.0),
+    bound("bob", producer_byte_rate=10_000.0, request_percentage=0.02),
+    bound("alice", producer_byte_rate=None),
+    bound("bob", mode="exempt"),
+    bound("", "etl", consumer_byte_rate=500.0, mode="shadow"),
+    bound("bob", mode="enforce"),
+    bound("<default>", "<default>", producer_byte_rate=15_000.0),
+)
+
+
+def random_rows(draw: random.Random, now_ms: int) -> list[dict[str, Any]]:
+    """What some of the clients used since the last trigger, some of it late, some types not at all."""
+    rows: dict[tuple[str, str, int], dict[str, Any]] = {}
+    for _ in range(draw.randrange(8)):
+        user, client_id = draw.choice(("alice", "bob", "carol")), draw.choice(("etl", "app", ""))
+        at_ms = now_ms - draw.choice((0, 300, 900, 1_500, 5_000, 10_800, 13_000, 40_000))
+        amounts: dict[str, Any] = {
+            "produced_bytes": draw.choice((None, 0, 9_000, 200_000)),
+            "fetched_bytes": draw.choice((None, 0, 50_000)),
+            "io_time_ns": draw.choice((None, 2_000_000)),
+            "network_time_ns": draw.choice((None, 1_000_000)),
+        }
+        rows[user, client_id, at_ms // 1_000] = usage_row(at_ms, user=user, client_id=client_id, **amounts)
+    return list(rows.values())
+
+
+@pytest.fixture(scope="module")
+def hour(tmp_path_factory: pytest.TempPathFactory) -> KeptJob:
+    """An hour of random clients; quotas edited seven times; restarted in mid-way with other engine settings."""
+    draw = random.Random(7)
+    job = KeptJob(str(tmp_path_factory.mktemp("tables")), *QUOTAS)
+    edits = list(EDITS)
+    for trigger in range(3_600_000 // TRIGGER_MS):
+        job.clock.advance(TRIGGER_MS)
+        if trigger % 120 == 119:
+            job.edit(edits.pop(0))
+        if trigger == 450:
+            job.flush()
+            job.start(EngineSettings(num_samples=6, producer_byte_rate_cap=700))
+        job.decided += job.batch(random_rows(draw, job.clock.wall_ms))
+    job.flush()
+    return job
+
+
+def checked(job: KeptJob, since_ms: int = 0, until_ms: int = FOREVER_MS) -> Verification:
+    return verify(job.root, "cluster", job.quotas.at, since_ms, until_ms, lambda done, whole: None)
+
+
+def stored_decisions(job: KeptJob) -> pa.Table:
+    return DeltaTable(table_uri(job.root, "decisions")).to_pyarrow_table().sort_by("batch_id")
+
+
+def test_an_hour_of_usage_comes_to_the_live_decisions_row_for_row(hour: KeptJob) -> None:
+    found = checked(hour)
+    assert (found.mismatches, found.decisions) == ([], len(hour.decided))
+    assert {row["mode"] for row in hour.decided} == {"enforce", "shadow"}
+    assert {row["quota_type"] for row in hour.decided} == {
+        "producer_byte_rate",
+        "consumer_byte_rate",
+        "request_percentage",
+    }
+    assert {row["level"] for row in hour.decided} >= {1, 3, 5}
+
+
+def test_a_range_in_the_middle_is_decided_as_it_was(hour: KeptJob) -> None:
+    middle_ms = hour.clock.wall_ms - 1_800_000
+    found = checked(hour, middle_ms - 30_000, middle_ms + 30_000)
+    assert found.mismatches == []
+    assert 0 < found.decisions < len(hour.decided)
+    assert middle_ms - 30_000 <= found.since_ms <= found.until_ms <= middle_ms + 30_000
+
+
+def test_every_kind_of_falsified_row_is_found(hour: KeptJob, tmp_path: Path) -> None:
+    stored = stored_decisions(hour)
+    rows = stored.to_pylist()
+    rows[10]["throttle_time_ms"] += 1
+    rows[20]["observed"] = rows[20]["observed"] * (1 + 2**-52)
+    removed = rows.pop(30)
+    rows.append({**rows[40], "user": "mallory"})
+    copy = KeptCopy(hour, tmp_path)
+    write_deltalake(
+        copy.uri("decisions"), pa.Table.from_pylist(rows, stored.schema), mode="overwrite", partition_by=["date"]
+    )
+    found = verify(str(tmp_path), "cluster", hour.quotas.at, 0, FOREVER_MS, lambda done, whole: None)
+    assert [sorted(mismatch.columns) for mismatch in found.mismatches if mismatch.columns] == [
+        ["throttle_time_ms"],
+        ["observed"],
+    ]
+    assert [one.key["batch_id"] for one in found.mismatches if not one.is_stored] == [removed["batch_id"]]
+    assert [one.key["user"] for one in found.mismatches if not one.is_recomputed] == ["mallory"]
+
+
+def test_one_decision_is_recomputed_from_the_usage_of_its_sensor(hour: KeptJob) -> None:
+    rows = stored_decisions(hour).to_pylist()
+    for row in rows[:: len(rows) // 12]:
+        found = verify_decision(hour.root, "cluster", hour.quotas.at, row)
+        assert found.difference is None
+        assert found.usage_rows > 0
+
+
+def test_one_falsified_decision_is_told_by_its_columns(hour: KeptJob) -> None:
+    row = stored_decisions(hour).to_pylist()[50]
+    found = verify_decision(hour.root, "cluster", hour.quotas.at, {**row, "window_ms": row["window_ms"] - 1})
+    assert found.difference is not None
+    assert found.difference.columns == {"window_ms": (row["window_ms"] - 1, row["window_ms"])}
+
+
+def test_a_decision_of_an_unknown_batch_is_refused(hour: KeptJob) -> None:
+    row = stored_decisions(hour).to_pylist()[0]
+    with pytest.raises(BatchNotRecorded, match="batch 99999 "):
+        verify_decision(hour.root, "cluster", hour.quotas.at, {**row, "batch_id": 99_999})
+
+
+def test_trimmed_usage_shortens_the_range_by_the_windows_that_reach_back_into_it(hour: KeptJob, tmp_path: Path) -> None:
+    copy = KeptCopy(hour, tmp_path)
+    cut_ms = hour.clock.wall_ms - 600_000
+    usage = DeltaTable(copy.uri("usage"))
+    usage.delete(f"evaluated_at_ms < {cut_ms}")
+    found = verify(str(tmp_path), "cluster", hour.quotas.at, 0, FOREVER_MS, lambda done, whole: None)
+    assert found.mismatches == []
+    assert cut_ms + 12_000 <= found.since_ms < cut_ms + 60_000
+    with pytest.raises(NothingKept):
+        verify(str(tmp_path), "cluster", hour.quotas.at, 0, cut_ms + 11_000, lambda done, whole: None)
+    gone = stored_decisions(hour).to_pylist()[0]
+    with pytest.raises(NothingKept, match=gone["decision_id"]):
+        verify_decision(str(tmp_path), "cluster", hour.quotas.at, gone)
+
+
+class KeptCopy:
+    """The usage, batches and decisions of a job under another root, to be tampered with."""
+
+    def __init__(self, job: KeptJob, root: Path) -> None:
+        self._root = str(root)
+        for name in ("usage", "batches", "decisions"):
+            rows = DeltaTable(table_uri(job.root, name)).to_pyarrow_table()
+            write_deltalake(self.uri(name), rows, partition_by=["date"])
+
+    def uri(self, name: str) -> str:
+        return table_uri(self._root, name)
