@@ -7,9 +7,9 @@ entry that is already due when scheduled comes out at the next advance even if t
 """
 
 from operator import index
-from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from purgatory.errors import InvalidBatchError, InvalidTimeError
 from purgatory.levels import Levels
@@ -24,9 +24,6 @@ from purgatory.radix import (
 )
 from purgatory.slab import MAX_PENDING, Slab
 from purgatory.staging import Staging
-
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike
 
 __all__ = ["MAX_PENDING", "MAX_TIME_MS", "BatchTimingWheel"]
 
@@ -66,7 +63,7 @@ class BatchTimingWheel:
         self._dead = 0
         self._compactions = 0
 
-    def schedule_many(self, expiration_ms: "ArrayLike") -> Int64s:
+    def schedule_many(self, expiration_ms: npt.ArrayLike) -> Int64s:
         """Schedule n entries; order of submission is order in the array.
 
         Args:
@@ -106,14 +103,18 @@ class BatchTimingWheel:
             self._flush()
         return handle
 
-    def cancel_many(self, handles: "ArrayLike") -> int:
+    def cancel_many(self, handles: npt.ArrayLike) -> int:
         """Cancel entries; returns how many were pending. Any int64 is accepted, repeated ones count once.
 
         Raises:
             InvalidBatchError: not a one-dimensional array of integers.
         """
+        return self.withdraw_many(handles).size
+
+    def withdraw_many(self, handles: npt.ArrayLike) -> Int64s:
+        """`cancel_many` that tells which ones it cancelled: int64[m], each once. Do not write into the array."""
         cancelled = self._slab.remove_many(_integers("handles", handles).astype(np.int64, copy=False))
-        self._dead += cancelled
+        self._dead += cancelled.size
         self._compact_if_worth_while()
         return cancelled
 
@@ -202,6 +203,10 @@ class BatchTimingWheel:
         self._compactions += 1
         self._settle(self._still_pending(parts))
 
+    def are_pending(self, handles: Int64s) -> npt.NDArray[np.bool_]:
+        """Which of these handles, all once issued by this wheel, are pending: bool[n]."""
+        return self._slab.are_pending(handles)
+
     def __len__(self) -> int:
         return self._slab.live
 
@@ -253,7 +258,7 @@ def _whole(name: str, value: int) -> int:
         raise InvalidTimeError(name=name, value=value, reason=_TIME_RANGE) from None
 
 
-def _integers(name: str, values: "ArrayLike") -> np.ndarray[tuple[int], np.dtype[np.integer]]:
+def _integers(name: str, values: npt.ArrayLike) -> np.ndarray[tuple[int], np.dtype[np.integer]]:
     array = np.asarray(values)
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
         raise InvalidBatchError(name, str(array.dtype), array.shape)

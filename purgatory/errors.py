@@ -34,19 +34,23 @@ class InvalidTimeError(PurgatoryError, ValueError):
 
 
 class InvalidBatchError(PurgatoryError, TypeError):
-    """A batch that is not a one-dimensional array of integers.
+    """A batch that is no array of integers, or has the wrong shape.
 
     Attributes:
         name: the argument.
         dtype: the array's type.
         shape: the array's shape.
+        expected: what it must be.
     """
 
-    def __init__(self, name: str, dtype: str, shape: tuple[int, ...]) -> None:
+    def __init__(
+        self, name: str, dtype: str, shape: tuple[int, ...], expected: str = "a one-dimensional integer array"
+    ) -> None:
         self.name = name
         self.dtype = dtype
         self.shape = shape
-        super().__init__(f"'{name}' must be a one-dimensional integer array; got {dtype} of shape {shape}")
+        self.expected = expected
+        super().__init__(f"'{name}' must be {expected}; got {dtype} of shape {shape}")
 
 
 class WheelFullError(PurgatoryError):

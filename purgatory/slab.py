@@ -121,23 +121,23 @@ class Slab:
         self._free_count += len(self._hot)
         self._hot = []
 
-    def remove_many(self, handles: Int64s) -> int:
-        """Free the slots of those handles that are pending; returns how many entries that were."""
+    def remove_many(self, handles: Int64s) -> Int64s:
+        """Free the slots of those handles that are pending; returns these, each once."""
         if handles.size and int(handles.min()) < 0:
             handles = handles.compress(handles >= 0)  # a free slot's owner is negative and must not match
         slots = handles & (self.capacity - 1)
         pending = self._owner[slots] == handles
         if not pending.all():
-            slots = slots.compress(pending)
+            slots, handles = slots.compress(pending), handles.compress(pending)
         # A handle given twice passes the test twice. Of several tags written to a slot one is read back, so
         # exactly one of the repetitions recognises its own; tags are negative and mark the slots free as well.
         tags = np.arange(-slots.size, 0)
         self._owner[slots] = tags
         first = self._owner[slots] == tags
         if not first.all():
-            slots = slots.compress(first)
+            slots, handles = slots.compress(first), handles.compress(first)
         self._push(slots)
-        return slots.size
+        return handles
 
     def remove(self, handle: int) -> bool:
         """Free the slot of one handle; False when it is not pending."""
