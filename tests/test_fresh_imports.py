@@ -17,6 +17,7 @@ ENGINES = ("pyspark", "delta", "deltalake", "py4j")
         "purgatory.delayed_operation_purgatory",
         "pipeline.throttle.view",
         "pipeline.throttle.gate",
+        "pipeline.cli.gate",
     ],
 )
 def test_an_import_loads_no_engine(module: str) -> None:

@@ -6,7 +6,7 @@ from typing import Final
 
 import typer
 
-from pipeline.cli import config, demo, doctor, jars, meter, run, throttles, topics
+from pipeline.cli import config, demo, doctor, gate, jars, meter, run, throttles, topics
 from pipeline.cli.quotas import commands as quotas
 from pipeline.errors import PipelineError
 
@@ -22,6 +22,7 @@ app = typer.Typer(
 app.command("run")(run.run)
 app.command("demo")(demo.demo)
 app.command("doctor")(doctor.doctor)
+app.command("gate")(gate.gate)
 app.add_typer(quotas.app, name="quotas")
 app.add_typer(throttles.app, name="throttles")
 app.add_typer(topics.app, name="topics")

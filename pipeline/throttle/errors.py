@@ -5,7 +5,8 @@ PipelineError
 ├── PublisherFenced     another driver of the same job has taken over; this one must stop
 ├── GateDepleted        the gate's memory pool has nothing left for another throttled request
 ├── GateTimeout         a throttle lasted longer than the caller wanted to wait
-└── RequestSizeRefused  a request of a size the gate can not hold
+├── RequestSizeRefused  a request of a size the gate can not hold
+└── of the side-car: ListenAddressInvalid, ListenUnguarded, ListenBusy, GateTokenInvalid, GateExtraMissing
 """
 
 from pipeline.errors import PipelineError
@@ -94,4 +95,88 @@ class RequestSizeRefused(PipelineError, ValueError):
         super().__init__(
             f"'request_bytes' must be from 0 to {max_request_bytes}; got {request_bytes}",
             "split the request, or give the gate a larger max_request_bytes",
+        )
+
+
+class ListenAddressInvalid(PipelineError):
+    """`--listen` is no address.
+
+    Attributes:
+        given: What was given.
+    """
+
+    exit_code = 2
+
+    def __init__(self, given: str) -> None:
+        self.given = given
+        super().__init__(f"'--listen' must be HOST:PORT; got {given!r}", "give one, as 127.0.0.1:8787 or [::1]:8787")
+
+
+class ListenUnguarded(PipelineError):
+    """Others than this machine could ask the side-car, and it has no token.
+
+    Attributes:
+        host: What was to be listened on.
+    """
+
+    exit_code = 2
+
+    def __init__(self, host: str) -> None:
+        self.host = host
+        super().__init__(
+            f"'--listen' must be a loopback address without a token; got {host}",
+            "listen on 127.0.0.1, or give --token-file or KQUOTA_GATE_TOKEN",
+        )
+
+
+class ListenBusy(PipelineError):
+    """The address can not be listened on.
+
+    Attributes:
+        host: The address.
+        port: Its port.
+        reason: The system's words.
+    """
+
+    exit_code = 4
+
+    def __init__(self, host: str, port: int, reason: str) -> None:
+        self.host = host
+        self.port = port
+        self.reason = reason
+        super().__init__(
+            f"'--listen' must be free and of this machine; got {host}:{port}: {reason}",
+            "choose another port, or 0 for any that is free",
+        )
+
+
+class GateTokenInvalid(PipelineError):
+    """The side-car's token can not be used. The token itself is never quoted.
+
+    Attributes:
+        source: Where it comes from.
+    """
+
+    exit_code = 2
+
+    def __init__(self, source: str, got: str) -> None:
+        self.source = source
+        super().__init__(
+            f"the token of '{source}' must be visible ASCII characters; got {got}",
+            "write one line, as of `openssl rand -hex 32`",
+        )
+
+
+class GateExtraMissing(PipelineError):
+    """The side-car's libraries are not installed.
+
+    Attributes:
+        library: The first that is missing.
+    """
+
+    def __init__(self, library: str) -> None:
+        self.library = library
+        super().__init__(
+            f"'kquota gate' must have starlette and uvicorn; got no {library}",
+            "pip install 'kafka-quota-pipeline[gate]'",
         )

@@ -1,0 +1,61 @@
+"""`kquota gate`: the gate as a side-car, for services in any language."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pipeline.cli.options import BootstrapServers, CommandConfig, ConfigFile, flags
+
+
+def gate(
+    listen: Annotated[str, typer.Option(help="HOST:PORT; port 0 = any that is free.")] = "127.0.0.1:8787",
+    config: ConfigFile = None,
+    bootstrap_server: BootstrapServers = None,
+    command_config: CommandConfig = None,
+    topic: Annotated[str | None, typer.Option(help="The throttle topic.", show_default=False)] = None,
+    cluster: Annotated[str | None, typer.Option(help="Take records of this cluster alone.", show_default=False)] = None,
+    pool_bytes: Annotated[
+        int, typer.Option(help="Bound of held requests; each is charged 16 KiB.", min=16_384)
+    ] = 67_108_864,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(
+            help="Demand the bearer token of its first line [default: KQUOTA_GATE_TOKEN].", show_default=False
+        ),
+    ] = None,
+) -> None:
+    """Answer over HTTP whether a client is throttled, until when and why; hold requests that ask for it.
+
+    GET /v1/throttle?user=&client_id=[&wait_ms=] is answered with 200, or 429 and Retry-After; GET /v1/throttles
+    lists what runs; GET /healthz says ok, catching-up or stale. Starts without a broker, too: then nobody is
+    throttled, and it is tried again. Runs until SIGTERM or Ctrl-C.
+    """
+    import sys
+
+    from pipeline.cli.signals import call_on_signals
+    from pipeline.cluster.access import ClusterAccess
+    from pipeline.cluster.client_properties import kafka_options
+    from pipeline.log import set_up_logging
+    from pipeline.settings.loading import load_settings
+    from pipeline.throttle.errors import GateExtraMissing
+    from pipeline.throttle.follower import KafkaFollower
+    from pipeline.throttle.gate import Gate
+    from pipeline.throttle.waiting_room import Room
+
+    try:
+        from pipeline.throttle.gate_server import GateServer, parse_listen, read_token
+    except ModuleNotFoundError as exc:
+        raise GateExtraMissing(exc.name or "starlette") from exc
+    settings = load_settings(config, flags(bootstrap_server, command_config, cluster=cluster))
+    set_up_logging(settings.log_level)
+    access = ClusterAccess.from_settings(settings.kafka)
+    throttle_topic = topic or settings.kafka.throttle_topic
+    follower = KafkaFollower(access.bootstrap_servers, throttle_topic, kafka_options(access.properties))
+    held = Gate(follower, Room(pool_bytes, max_request_bytes=16_384), settings.cluster)
+    server = GateServer(held, parse_listen(listen), read_token(token_file))
+    with call_on_signals(server.stop):
+        held.start()
+        sys.stderr.write(f"listening on port {server.port}, following {throttle_topic} at {access.bootstrap_servers}\n")
+        sys.stderr.flush()
+        server.run()
