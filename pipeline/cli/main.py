@@ -6,7 +6,7 @@ from typing import Final
 
 import typer
 
-from pipeline.cli import config, demo, doctor, gate, jars, meter, run, throttles, topics
+from pipeline.cli import config, demo, doctor, gate, jars, meter, mode, run, throttles, topics
 from pipeline.cli.quotas import commands as quotas
 from pipeline.errors import PipelineError
 
@@ -21,6 +21,7 @@ app = typer.Typer(
 )
 app.command("run")(run.run)
 app.command("demo")(demo.demo)
+app.command("mode")(mode.mode)
 app.command("doctor")(doctor.doctor)
 app.command("gate")(gate.gate)
 app.add_typer(quotas.app, name="quotas")

@@ -8,6 +8,7 @@ from typing import Any, Final
 from pipeline.errors import PipelineError
 
 FORMATS: Final = ("table", "json", "yaml")
+_MANY_ROWS: Final = 200
 
 
 class UnknownFormat(PipelineError):
@@ -69,16 +70,23 @@ def print_document(document: Any, output: str) -> None:
 
 
 def _print_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:
+    if not rows:
+        return
+    header = [column.replace("_", " ") for column in columns]
+    cells = [["" if row[column] is None else str(row[column]) for column in columns] for row in rows]
+    # A pipe has no width, so rows must not be folded; and rich takes seconds over thousands of them.
+    if not sys.stdout.isatty() or len(rows) > _MANY_ROWS:
+        widths = [max(map(len, column)) for column in zip(header, *cells, strict=True)]
+        for line in (header, *cells):
+            padded = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
+            sys.stdout.write("  ".join(padded).rstrip() + "\n")
+        return
     from rich.console import Console
     from rich.table import Table
 
-    if not rows:
-        return
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in columns:
-        table.add_column(column.replace("_", " "), overflow="fold")
-    for row in rows:
-        table.add_row(*("" if row[column] is None else str(row[column]) for column in columns))
-    # A pipe has no width: rows must not be folded for a program that reads them line by line.
-    width = None if sys.stdout.isatty() else 400
-    Console(file=sys.stdout, width=width, highlight=False, soft_wrap=width is not None).print(table)
+    for column in header:
+        table.add_column(column, overflow="fold")
+    for line in cells:
+        table.add_row(*line)
+    Console(file=sys.stdout, highlight=False).print(table)

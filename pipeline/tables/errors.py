@@ -11,10 +11,13 @@ PipelineError
     ├── RowsRefused        rows that break the table's schema or CHECK constraints
     ├── QuotaEditRefused   an edit that would leave an invalid quota table
     ├── VersionIsAnother   the quotas were edited since the version an edit is meant for
+    ├── VersionGone        an instant before the oldest version that is kept
+    ├── TimeUnreadable     text that is no instant
     └── QuotaTableBusy     somebody else is editing the quotas
 """
 
 from collections.abc import Sequence
+from datetime import datetime
 
 from pipeline.errors import PipelineError
 
@@ -168,6 +171,45 @@ class VersionIsAnother(PipelineError):
         super().__init__(
             f"'--if-version' must be the newest version of {table}, {version}; got {wanted_version}",
             f"see what changed: kquota quotas diff {wanted_version} {version}",
+        )
+
+
+class VersionGone(PipelineError):
+    """No version is kept that was in force at an instant.
+
+    Attributes:
+        table: address of the table.
+        instant: the one asked for.
+        oldest_version: the oldest that is kept.
+    """
+
+    exit_code = 3
+
+    def __init__(self, table: str, instant: datetime, oldest_version: int, oldest_at: datetime) -> None:
+        self.table = table
+        self.instant = instant
+        self.oldest_version = oldest_version
+        super().__init__(
+            f"'time' must not be before the oldest version of {table}, v{oldest_version} of {oldest_at.isoformat()}; "
+            f"got {instant.isoformat()}",
+            "ask for a later time",
+        )
+
+
+class TimeUnreadable(PipelineError):
+    """A text names no instant.
+
+    Attributes:
+        text: what was given.
+    """
+
+    exit_code = 2
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        super().__init__(
+            f"'time' must be ISO 8601 or an age like -90s, -15m, -2h, -3d, -1w; got {text}",
+            "write it as 2026-11-21T10:00, in UTC unless a zone is given",
         )
 
 

@@ -24,7 +24,7 @@ def live_clients(usage_uri: str, recent_ms: int = _RECENT_MS) -> pa.Table:
     except TableNotFoundError:
         return _NONE
     # The newest row from the log's statistics: no file is opened for it.
-    files = pa.record_batch(table.get_add_actions(flatten=True))
+    files = pa.RecordBatchReader.from_stream(table.get_add_actions(flatten=True)).read_all()
     newest = max((value for value in files["max.sample_start_ms"].to_pylist() if value is not None), default=None)
     if newest is None:
         return _NONE
@@ -32,4 +32,6 @@ def live_clients(usage_uri: str, recent_ms: int = _RECENT_MS) -> pa.Table:
         'SELECT DISTINCT "user", client_id FROM usage '  # noqa: S608 - two integers of our own
         f"WHERE sample_start_ms >= {newest - recent_ms} ORDER BY 1, 2"
     )
-    return pa.table(QueryBuilder().register("usage", table).execute(query).read_all())
+    return pa.RecordBatchReader.from_stream(
+        QueryBuilder().register("usage", table).execute(query).read_all()
+    ).read_all()

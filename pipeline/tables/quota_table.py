@@ -175,8 +175,8 @@ class QuotaTable:
 
         return self._committed(attempt)
 
-    def history(self, limit: int | None) -> list[QuotaCommit]:
-        """The newest commits, newest first; None = all that the log still has."""
+    def history(self, limit: int | None = None) -> list[QuotaCommit]:
+        """The newest commits, newest first; None = all that the log still holds."""
         return [_commit(entry) for entry in self._opened().history(limit)]
 
     @contextmanager
@@ -225,8 +225,9 @@ def _state(table: DeltaTable) -> QuotaTableState:
     # Names in the model's order, so that rows compare equal whatever the order in the table.
     # Through delta-rs' own engine: `to_pyarrow_table` imports pyarrow.dataset and pandas, 0.4 s of a command's start.
     columns = ", ".join(f'"{name}"' for name in arrow_schema(QuotaRow).names)
+    # And `pa.table()` would import pandas to ask whether it was given a data frame.
     found = QueryBuilder().register("quotas", table).execute(f"SELECT {columns} FROM quotas").read_all()  # noqa: S608 - our own names
-    rows = pa.table(found).to_pylist()
+    rows = pa.RecordBatchReader.from_stream(found).read_all().to_pylist()
     return QuotaTableState(
         version=table.version(),
         rows=tuple(sorted(rows, key=lambda row: (row["user"], row["client_id"]))),

@@ -2,10 +2,17 @@
 
 import typer
 
-from pipeline.cli.quotas import describe, edit, sql
+from pipeline.cli.quotas import describe, edit, files, history, sql
 
 app = typer.Typer(help="See, edit, version and restore quotas.", no_args_is_help=True)
 app.command("describe")(describe.describe)
 app.command("alter")(edit.alter)
 app.command("delete")(edit.delete)
+app.command("export")(files.export)
+app.command("apply")(files.apply)
+app.command("import")(files.import_)
+app.command("history")(history.history)
+app.command("diff")(history.diff)
+app.command("at", context_settings={"ignore_unknown_options": True})(history.at)  # -2h is no option
+app.command("rollback")(history.rollback)
 app.command("sql")(sql.sql)

@@ -1,7 +1,7 @@
 """`kquota quotas describe`: the quotas, by default in kafka-configs' lines."""
 
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -10,12 +10,18 @@ from pipeline.cli.quotas.entity import (
     Client,
     ClientDefaults,
     EntityDefaults,
+    EntityFilter,
     EntityNames,
     EntityTypes,
     User,
     UserDefaults,
     entity_filter,
 )
+
+if TYPE_CHECKING:
+    from pipeline.tables.quota_table import QuotaTableState
+
+QuotasOutput = Annotated[str, typer.Option("-o", "--output", help="kafka, table, json or yaml.")]
 
 
 def describe(
@@ -29,21 +35,31 @@ def describe(
     client_defaults: ClientDefaults = False,
     config: ConfigFile = None,
     tables: TablesRoot = None,
-    output: Annotated[str, typer.Option("-o", "--output", help="kafka, table, json or yaml.")] = "kafka",
+    output: QuotasOutput = "kafka",
 ) -> None:
     """Print the quotas, all of them or those of the entity given; exits with 3 if there are none.
 
     The filter is kafka-configs': --user alice is alice's own quota, not those of her clients; --entity-type users
     --entity-name alice --entity-type clients are all of these.
     """
-    from pipeline.cli.output import print_rows, refuse_unknown
-    from pipeline.cli.quotas.lines import described
+    from pipeline.cli.output import refuse_unknown
     from pipeline.settings.loading import load_settings
     from pipeline.tables.open import open_quota_table
 
     refuse_unknown(output, also=("kafka",))
     wanted = entity_filter(context, entity_type, (user, client, user_defaults, client_defaults), exact=False)
-    state = open_quota_table(load_settings(config, flags(tables=tables)).tables).read()
+    print_quotas(open_quota_table(load_settings(config, flags(tables=tables)).tables).read(), wanted, output)
+
+
+def print_quotas(state: "QuotaTableState", wanted: EntityFilter, output: str) -> None:
+    """Print the quotas of one version that are meant, and on stderr the version.
+
+    Raises:
+        typer.Exit: With 3, if there are none.
+    """
+    from pipeline.cli.output import print_rows
+    from pipeline.cli.quotas.lines import described
+
     rows = [row for row in state.rows if wanted.matches(row)]
     if output == "kafka":
         sys.stdout.write("".join(f"{described(row)}\n" for row in rows))

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from pipeline.cli.options import ConfigFile, TablesRoot
+from pipeline.cli.quotas.describe import QuotasOutput
 from pipeline.cli.quotas.entity import (
     Client,
     ClientDefaults,
@@ -19,7 +20,7 @@ from pipeline.cli.quotas.entity import (
     entity_filter,
 )
 from pipeline.cli.quotas.errors import NothingMatched, QuotaUsage
-from pipeline.cli.quotas.making import DryRun, EditOutput, IfVersion, Reason, make_edit
+from pipeline.cli.quotas.making import DryRun, IfVersion, Reason, make_edit
 
 Pairs = Annotated[
     list[str] | None,
@@ -53,7 +54,7 @@ def alter(
     dry_run: DryRun = False,
     config: ConfigFile = None,
     tables: TablesRoot = None,
-    output: EditOutput = "kafka",
+    output: QuotasOutput = "kafka",
 ) -> None:
     """Change the quota of one entity; the next micro-batch of a running job decides by it.
 
@@ -88,7 +89,7 @@ def delete(
     dry_run: DryRun = False,
     config: ConfigFile = None,
     tables: TablesRoot = None,
-    output: EditOutput = "kafka",
+    output: QuotasOutput = "kafka",
 ) -> None:
     """Take away the quota of one entity: all its bounds, its mode, owner and note. Exits with 3 if it has none."""
     entity = entity_filter(context, entity_type, (user, client, user_defaults, client_defaults), exact=True)

@@ -19,9 +19,8 @@ IfVersion = Annotated[
     typer.Option("--if-version", help="Only if the table is at this version; else exit 4.", show_default=False),
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would change and for which clients; write nothing.")]
-EditOutput = Annotated[str, typer.Option("-o", "--output", help="kafka, table, json or yaml.")]
 
-_CHANGE_COLUMNS: Final = ("action", "entity", "value", "old", "new")
+CHANGE_COLUMNS: Final = ("action", "entity", "value", "old", "new")
 
 
 def make_edit(
@@ -84,7 +83,7 @@ def print_edit(settings: "Settings", edit: "QuotaEdit", output: str, *, with_cli
         }
         print_document({**document, "clients": clients} if with_clients else document, output)
         return
-    print_rows([change_line(change) for change in changes], "table", _CHANGE_COLUMNS)
+    print_rows([change_line(change) for change in changes], "table", CHANGE_COLUMNS)
     if with_clients and clients:
         sys.stdout.write("\n")
         print_rows(clients, "table")

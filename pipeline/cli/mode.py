@@ -1,0 +1,44 @@
+"""`kquota mode`: enforce the quotas, or only record what they would do."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from pipeline.cli.options import ConfigFile, Output, TablesRoot, flags
+from pipeline.cli.quotas.errors import QuotaUsage
+
+_MODES = ("enforce", "shadow")
+
+
+def mode(
+    wanted: Annotated[str | None, typer.Argument(metavar="[enforce|shadow]", help="The mode to be.")] = None,
+    reason: Annotated[str, typer.Option("--reason", help="Why; kept with the change.")] = "",
+    config: ConfigFile = None,
+    tables: TablesRoot = None,
+    output: Output = "table",
+) -> None:
+    """Print the mode of all quotas, or set it; a running job follows within one trigger.
+
+    In shadow mode every throttle is released at once and nobody is throttled; decisions are recorded as they would be.
+    Rows that are shadow or exempt themselves are so in either mode.
+    """
+    from pipeline.cli.output import print_document, refuse_unknown
+    from pipeline.settings.loading import load_settings
+    from pipeline.tables.audit import local_audit
+    from pipeline.tables.open import create_quota_table, open_quota_table
+
+    refuse_unknown(output)
+    if wanted not in {None, *_MODES}:
+        msg = f"'mode' must be one of {', '.join(_MODES)}; got {wanted}"
+        raise QuotaUsage(msg, "give one of them, or none to see the mode")
+    settings = load_settings(config, flags(tables=tables))
+    table = open_quota_table(settings.tables) if wanted is None else create_quota_table(settings.tables)
+    if wanted is not None:
+        table.set_mode(wanted, local_audit(reason))
+    state = table.read()
+    if output == "table":
+        sys.stdout.write(f"{state.mode}\n")
+        sys.stderr.write(f"quotas v{state.version}\n")
+    else:
+        print_document({"mode": state.mode, "version": state.version}, output)

@@ -1,0 +1,140 @@
+"""`kquota quotas export`, `import` and `apply`: quotas as JSON or YAML, for rpk and for git."""
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pipeline.cli.options import ConfigFile, Output, TablesRoot, flags
+from pipeline.cli.quotas.errors import QuotaUsage
+from pipeline.cli.quotas.making import DryRun, IfVersion, Reason, make_edit
+from pipeline.errors import PipelineError
+
+if TYPE_CHECKING:
+    from pipeline.tables.quota_file import DeclaredQuota
+
+_DIFFERENT = 1
+_TROUBLE = 2
+
+
+def export(
+    config: ConfigFile = None,
+    tables: TablesRoot = None,
+    version: Annotated[int | None, typer.Option("--version", help="As of this version.", show_default=False)] = None,
+    output: Annotated[str, typer.Option("-o", "--output", help="json or yaml.")] = "yaml",
+) -> None:
+    """Print all quotas as `rpk cluster quotas describe` does; `apply` and `import` read it back."""
+    from pipeline.cli.output import print_document
+    from pipeline.settings.loading import load_settings
+    from pipeline.tables.open import open_quota_table
+    from pipeline.tables.quota_file import to_document
+
+    state = open_quota_table(load_settings(config, flags(tables=tables)).tables).read(version)
+    print_document(to_document(state.rows), output)
+    sys.stderr.write(f"quotas v{state.version}: {len(state.rows)} entities\n")
+
+
+def apply(
+    file: Annotated[str, typer.Option("-f", "--file", help="JSON or YAML; - reads standard input.")],
+    prune: Annotated[bool, typer.Option("--prune", help="Take away what the file does not name.")] = False,
+    exit_code: Annotated[
+        bool, typer.Option("--exit-code", help="Exit with 1 if anything differs, above 1 on trouble, like diff.")
+    ] = False,
+    reason: Reason = "",
+    if_version: IfVersion = None,
+    dry_run: DryRun = False,
+    config: ConfigFile = None,
+    tables: TablesRoot = None,
+    output: Output = "table",
+) -> None:
+    """Make the table what a file declares, in one commit, and print what that changed.
+
+    An entity of the file has the bounds named there and no others; its mode, owner and note stay where the file does
+    not name them. Entities that are not in the file stay, unless --prune is given.
+    """
+    try:
+        declared = _read(_text(file))
+        edit = make_edit(
+            _applier(declared, prune=prune),
+            answer=None,
+            reason=reason,
+            if_version=if_version,
+            dry_run=dry_run,
+            config=config,
+            tables=tables,
+            output=output,
+        )
+    except PipelineError as exc:
+        if exit_code and exc.exit_code == _DIFFERENT:
+            exc.exit_code = _TROUBLE
+        raise
+    if exit_code and edit.rows != edit.before.rows:
+        raise typer.Exit(_DIFFERENT)
+
+
+def import_(
+    source: Annotated[str, typer.Option("--from", help="A file, or the JSON or YAML itself.")],
+    no_confirm: Annotated[bool, typer.Option("--no-confirm", help="Do not ask.")] = False,
+    reason: Reason = "",
+    if_version: IfVersion = None,
+    dry_run: DryRun = False,
+    config: ConfigFile = None,
+    tables: TablesRoot = None,
+    output: Output = "table",
+) -> None:
+    """Replace all quotas by those of a file, as `rpk cluster quotas import` does: what the file does not name goes.
+
+    Shows the changes and asks before it writes; without a terminal --no-confirm must be given. The write is refused if
+    the table was edited while the question stood.
+    """
+    is_text = any(sign in source for sign in "{:\n")
+    declared = _read(source if is_text and not os.path.isfile(source) else _text(source))
+    ask = not (no_confirm or dry_run)
+    if ask and not sys.stdin.isatty():
+        msg = "'--no-confirm' must be given where nobody can be asked"
+        raise QuotaUsage(msg, "give --no-confirm, or see first what would change: --dry-run")
+
+    def edit(*, only_show: bool, at_version: int | None) -> Any:
+        return make_edit(
+            _applier(declared, prune=True),
+            answer=None,
+            reason=reason,
+            if_version=at_version,
+            dry_run=only_show,
+            config=config,
+            tables=tables,
+            output=output,
+        )
+
+    if ask:
+        plan = edit(only_show=True, at_version=if_version)
+        if plan.rows == plan.before.rows:
+            return
+        typer.confirm("Import these quotas?", abort=True, err=True)
+        if_version = plan.version
+    edit(only_show=dry_run, at_version=if_version)
+
+
+def _applier(declared: "Sequence[DeclaredQuota]", *, prune: bool) -> Any:
+    from pipeline.tables.quota_file import applied
+
+    return lambda rows: applied(rows, declared, prune=prune)
+
+
+def _read(text: str) -> "list[DeclaredQuota]":
+    from pipeline.tables.quota_file import from_text
+
+    return from_text(text)
+
+
+def _text(file: str) -> str:
+    if file == "-":
+        return sys.stdin.read()
+    try:
+        return Path(file).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as exc:
+        msg = f"'file' must be a text file that can be read; got {file}: {exc}"
+        raise QuotaUsage(msg) from exc

@@ -1,0 +1,152 @@
+"""`kquota quotas history`, `diff`, `at` and `rollback`: earlier versions of the quotas."""
+
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from pipeline.cli.options import ConfigFile, Output, TablesRoot, flags
+from pipeline.cli.quotas.describe import QuotasOutput, print_quotas
+from pipeline.cli.quotas.entity import (
+    Client,
+    ClientDefaults,
+    EntityDefaults,
+    EntityNames,
+    EntityTypes,
+    User,
+    UserDefaults,
+    entity_filter,
+)
+from pipeline.cli.quotas.making import CHANGE_COLUMNS, DryRun, IfVersion, Reason, change_line, make_edit
+
+if TYPE_CHECKING:
+    from pipeline.tables.quota_history import QuotaVersion
+    from pipeline.tables.quota_table import QuotaTable
+
+_SHOWN_CHANGES: Final = 3
+
+
+def history(
+    limit: Annotated[int, typer.Option("--limit", "-n", help="How many versions, newest first.", min=1)] = 20,
+    config: ConfigFile = None,
+    tables: TablesRoot = None,
+    output: Output = "table",
+) -> None:
+    """Print the versions of the quota table: when, who, from where, why, and old → new of every value.
+
+    The table shows the first changes of a version; -o json and `quotas diff` show all.
+    """
+    from pipeline.cli.output import print_rows, refuse_unknown
+    from pipeline.tables.quota_history import versions
+
+    refuse_unknown(output)
+    found = list(versions(_table(config, tables), limit))
+    print_rows([_short(version) if output == "table" else _full(version) for version in found], output)
+
+
+def diff(
+    old: Annotated[int | None, typer.Argument(help="A version; by default the one before NEW.")] = None,
+    new: Annotated[int | None, typer.Argument(help="A version; by default the newest.")] = None,
+    config: ConfigFile = None,
+    tables: TablesRoot = None,
+    output: Output = "table",
+) -> None:
+    """Print what differs between two versions of the quotas, value by value."""
+    from pipeline.cli.output import print_rows, refuse_unknown
+    from pipeline.tables.quota_diff import differences
+
+    refuse_unknown(output)
+    table = _table(config, tables)
+    after = table.read(new)
+    before = table.read(old if old is not None else max(after.version - 1, 0))
+    changes = differences(before.rows, after.rows)
+    if output == "table":
+        print_rows([change_line(change) for change in changes], output, CHANGE_COLUMNS)
+    else:
+        print_rows([change.as_row() for change in changes], output)
+    mode = f", mode {before.mode} → {after.mode}" if before.mode != after.mode else ""
+    sys.stderr.write(f"quotas v{before.version} → v{after.version}: {len(changes)} values differ{mode}\n")
+
+
+def at(
+    context: typer.Context,
+    time: Annotated[str, typer.Argument(help="ISO 8601, UTC unless it says otherwise, or an age: -15m, -2h, -3d.")],
+    entity_type: EntityTypes = None,
+    entity_name: EntityNames = None,
+    entity_default: EntityDefaults = 0,
+    user: User = None,
+    client: Client = None,
+    user_defaults: UserDefaults = False,
+    client_defaults: ClientDefaults = False,
+    config: ConfigFile = None,
+    tables: TablesRoot = None,
+    output: QuotasOutput = "kafka",
+) -> None:
+    """Print the quotas as they were at a time, as `describe` does."""
+    from pipeline.cli.output import refuse_unknown
+    from pipeline.tables.quota_history import parse_instant, version_at
+
+    refuse_unknown(output, also=("kafka",))
+    wanted = entity_filter(context, entity_type, (user, client, user_defaults, client_defaults), exact=False)
+    instant = parse_instant(time, datetime.now(UTC))
+    table = _table(config, tables)
+    print_quotas(table.read(version_at(table, instant)), wanted, output)
+
+
+def rollback(
+    version: Annotated[int, typer.Argument(help="The version whose quotas shall be in force again.", min=0)],
+    reason: Reason = "",
+    if_version: IfVersion = None,
+    dry_run: DryRun = False,
+    config: ConfigFile = None,
+    tables: TablesRoot = None,
+    output: Output = "table",
+) -> None:
+    """Write the quotas of an earlier version as a new version; nothing of the history is lost.
+
+    The table's mode (`kquota mode`) stays as it is.
+    """
+    rows = _table(config, tables).read(version).rows
+    make_edit(
+        lambda _rows: rows,
+        answer=None,
+        reason=f"rollback to v{version}" + (f": {reason}" if reason else ""),
+        if_version=if_version,
+        dry_run=dry_run,
+        config=config,
+        tables=tables,
+        output=output,
+    )
+
+
+def _table(config: Path | None, tables: str | None) -> "QuotaTable":
+    from pipeline.settings.loading import load_settings
+    from pipeline.tables.open import open_quota_table
+
+    return open_quota_table(load_settings(config, flags(tables=tables)).tables)
+
+
+def _full(version: "QuotaVersion") -> dict[str, Any]:
+    audit = version.commit.audit
+    return {
+        "version": version.commit.version,
+        "committed_at": version.commit.committed_at.isoformat(timespec="milliseconds"),
+        "operation": version.commit.operation,
+        **{name: getattr(audit, name, None) for name in ("actor", "host", "tool_version", "reason")},
+        "mode": {"old": version.mode[0], "new": version.mode[1]},
+        "changes": [change.as_row() for change in version.changes],
+    }
+
+
+def _short(version: "QuotaVersion") -> dict[str, Any]:
+    full = _full(version)
+    shown = [str(change) for change in version.changes[:_SHOWN_CHANGES]]
+    if version.mode[0] != version.mode[1]:
+        shown.insert(0, f"mode of all {version.mode[0]} → {version.mode[1]}")
+    more = len(version.changes) - _SHOWN_CHANGES
+    changes = "; ".join([*shown, *([f"and {more} more"] if more > 0 else [])])
+    columns = ("version", "committed_at", "actor", "host", "reason")
+    made_by = full["operation"].lower() if version.commit.audit is None else ""
+    return {**{name: full[name] for name in columns}, "changes": changes or made_by}

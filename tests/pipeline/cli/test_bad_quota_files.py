@@ -1,0 +1,36 @@
+"""One bad quota file a mistake: every one is refused with its place, and the table stays as it was."""
+
+import json
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.pipeline.cli.running import kquota
+
+FILES: Final = Path(__file__).parent / "bad_quota_files"
+
+MISTAKES: Final[dict[str, list[str]]] = json.loads(FILES.with_suffix(".json").read_text())
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = str(tmp_path_factory.mktemp("tables"))
+    kquota("quotas", "alter", "--user", "alice", "--add-config", "producer_byte_rate=1024", "--tables", folder)
+    return folder
+
+
+def test_every_bad_file_has_its_message() -> None:
+    assert sorted(path.name for path in FILES.iterdir()) == sorted(MISTAKES)
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_bad_file_is_refused_as_a_whole(name: str, root: str) -> None:
+    before = kquota("quotas", "describe", "--tables", root)
+    refused = kquota("quotas", "apply", "-f", str(FILES / name), "--prune", "--tables", root)
+    assert refused.exit_code == 5
+    assert refused.stdout == ""
+    assert refused.stderr == (
+        f"kquota: quotas were not changed: {'; '.join(MISTAKES[name])}. To mend it: mend the edit and repeat it\n"
+    )
+    assert kquota("quotas", "describe", "--tables", root) == before

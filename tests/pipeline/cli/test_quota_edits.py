@@ -1,0 +1,146 @@
+"""`kquota quotas alter|delete` beyond what Kafka has: dry runs, versions, labels, formats; and `kquota mode`."""
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+import yaml
+from deltalake import write_deltalake
+
+from pipeline.tables.layout import TABLES, create_missing
+from schemas.arrow import arrow_schema
+from schemas.usage_row import UsageRow
+from tests.pipeline.cli.running import Answer, kquota
+
+NEWEST_MS = 1_700_000_000_000
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> str:
+    folder = str(tmp_path / "tables")
+    kquota("quotas", "alter", "--user", "alice", "--add-config", "producer_byte_rate=1000", "--tables", folder)
+    return folder
+
+
+def alter(root: str, *arguments: str) -> Answer:
+    return kquota("quotas", "alter", "--user", "alice", *arguments, "--tables", root)
+
+
+def version(root: str) -> int:
+    number: int = json.loads(kquota("mode", "-o", "json", "--tables", root).stdout)["version"]
+    return number
+
+
+def use(root: str, user: str, client_id: str, sample_start_ms: int) -> None:
+    """A row of `usage` whose other columns do not matter here."""
+    create_missing(root, [TABLES["usage"]])
+    zero = {"string": "", "int64": 0, "date32[day]": 0}
+    schema = arrow_schema(UsageRow)
+    row = {field.name: zero.get(str(field.type), 0) for field in schema}
+    row |= {"user": user, "client_id": client_id, "sample_start_ms": sample_start_ms}
+    write_deltalake(f"{root}/usage", pa.Table.from_pylist([row], schema=schema), mode="append")
+
+
+def test_a_dry_run_names_the_live_clients_it_moves_and_writes_nothing(root: str) -> None:
+    for user, client_id, age_ms in (("alice", "etl", 0), ("alice", "old", 300_001), ("alice", "app", 300_000)):
+        use(root, user, client_id, NEWEST_MS - age_ms)
+    use(root, "bob", "etl", NEWEST_MS)
+    before = version(root)
+    pair = ("quotas", "alter", "--user", "alice", "--client", "etl", "--add-config", "producer_byte_rate=5,mode=shadow")
+    answer = json.loads(kquota(*pair, "--dry-run", "-o", "json", "--tables", root).stdout)
+    assert answer["dry_run"] is True
+    assert [change["column"] for change in answer["changes"]] == ["producer_byte_rate", "mode"]
+    assert answer["clients"] == [], "alice's own quota is enforced: a shadow row moves nobody"
+    enforced = json.loads(alter(root, "--add-config", "producer_byte_rate=5", "--dry-run", "-o", "json").stdout)
+    assert [(row["client_id"], row["old_bound"], row["new_bound"]) for row in enforced["clients"]] == [
+        ("app", 1000.0, 5.0),
+        ("etl", 1000.0, 5.0),
+    ]
+    assert version(root) == before
+    shown = alter(root, "--delete-config", "producer_byte_rate", "--dry-run")
+    assert "remove  user-principal 'alice'  producer_byte_rate  1000.0" in shown.stdout
+    assert "alice  etl        producer_byte_rate  3" in shown.stdout
+    assert "nothing was written" in shown.stderr
+
+
+def test_an_edit_for_another_version_ends_with_4(root: str) -> None:
+    now = version(root)
+    assert alter(root, "--add-config", "producer_byte_rate=2", "--if-version", str(now)).exit_code == 0
+    late = alter(root, "--add-config", "producer_byte_rate=3", "--if-version", str(now))
+    assert (late.exit_code, late.stdout) == (4, "")
+    assert f"got {now}" in late.stderr
+    assert version(root) == now + 1
+
+
+def test_all_mistakes_of_the_flags_come_at_once(root: str) -> None:
+    before = version(root)
+    refused = alter(root, "--add-config", "producer_byte_rate=0,consumer_byte_rate=1.5,request_percentage=x,colour=red")
+    assert refused.exit_code == 5
+    for words in ("must be greater than 0; got 0", "fractional value; got 1.5", "request_percentage: x", "colour"):
+        assert words in refused.stderr
+    assert version(root) == before
+
+
+def test_labels_are_set_and_taken_away_like_bounds(root: str) -> None:
+    alter(root, "--add-config", "mode=shadow,owner=team-a,note=[until May, then a=b]")
+    line = kquota("quotas", "describe", "--tables", root).stdout
+    assert line.endswith("mode=shadow, owner=team-a, note=[until May, then a=b]\n")
+    alter(root, "--delete-config", "mode,note")
+    assert kquota("quotas", "describe", "--tables", root).stdout.endswith("producer_byte_rate=1000.0, owner=team-a\n")
+    assert alter(root, "--delete-config", "note").stderr.startswith(
+        "kquota: quotas were not changed: Invalid config(s): note"
+    )
+
+
+def test_configs_may_come_from_a_file(root: str, tmp_path: Path) -> None:
+    (tmp_path / "configs").write_text("# agreed\nproducer_byte_rate = 7\nnote=a, b\n")
+    assert alter(root, "--add-config-file", str(tmp_path / "configs")).exit_code == 0
+    assert "producer_byte_rate=7.0, note=[a, b]" in kquota("quotas", "describe", "--tables", root).stdout
+    assert alter(root, "--add-config-file", str(tmp_path / "configs"), "--add-config", "note=c").exit_code == 2
+
+
+def test_delete_takes_the_whole_quota_and_ends_with_3_if_there_is_none(root: str) -> None:
+    pair = ("quotas", "delete", "--user", "alice", "--client", "etl", "--tables", root)
+    assert kquota(*pair).exit_code == 3
+    kquota("quotas", "alter", *pair[2:6], "--add-config", "mode=exempt", "--tables", root)
+    assert kquota(*pair).stdout == "Completed updating config for client etl.\n"
+    assert kquota("quotas", "describe", "--tables", root).stdout.count("\n") == 1
+
+
+@pytest.mark.parametrize("output", ["json", "yaml"])
+def test_an_edit_answers_programs_with_what_it_changed(root: str, output: str) -> None:
+    before = version(root)
+    answer = yaml.safe_load(alter(root, "--add-config", "producer_byte_rate=2", "-o", output).stdout)
+    assert answer == {
+        "version": before + 1,
+        "previous_version": before,
+        "dry_run": False,
+        "changes": [
+            {
+                "action": "alter",
+                "user": "alice",
+                "client_id": "",
+                "column": "producer_byte_rate",
+                "old": 1000.0,
+                "new": 2.0,
+            }
+        ],
+    }
+
+
+def test_an_unknown_format_is_refused_before_anything_is_done(root: str) -> None:
+    before = version(root)
+    assert alter(root, "--add-config", "producer_byte_rate=2", "-o", "xml").exit_code == 2
+    assert version(root) == before
+
+
+def test_the_mode_is_printed_and_set_with_a_reason(root: str) -> None:
+    before = version(root)
+    assert kquota("mode", "--tables", root).stdout == "enforce\n"
+    assert kquota("mode", "shadow", "--reason", "incident 7", "--tables", root).stdout == "shadow\n"
+    (newest,) = json.loads(kquota("quotas", "history", "-n", "1", "-o", "json", "--tables", root).stdout)
+    assert (newest["version"], newest["reason"]) == (before + 1, "incident 7")
+    assert newest["mode"] == {"old": "enforce", "new": "shadow"}
+    assert kquota("mode", "off", "--tables", root).exit_code == 2
+    assert version(root) == before + 1

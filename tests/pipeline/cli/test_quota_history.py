@@ -1,0 +1,134 @@
+"""`kquota quotas history|diff|at|rollback`: what was, who changed it, and back again."""
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+
+from pipeline.tables.errors import TimeUnreadable
+from pipeline.tables.maintenance import maintain
+from pipeline.tables.quota_history import parse_instant
+from tests.pipeline.cli.running import kquota
+
+NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> str:
+    """Four edits: alice 1000, alice 2000 and bob, bob gone, alice shadow."""
+    folder = str(tmp_path / "tables")
+
+    def edit(verb: str, *arguments: str) -> None:
+        assert kquota("quotas", verb, *arguments, "--tables", folder).exit_code == 0
+
+    edit("alter", "--user", "alice", "--add-config", "producer_byte_rate=1000", "--reason", "first")
+    edit("alter", "--user", "alice", "--add-config", "producer_byte_rate=2000", "--reason", "second")
+    edit("alter", "--user", "bob", "--add-config", "request_percentage=5")
+    edit("delete", "--user", "bob", "--reason", "left")
+    return folder
+
+
+def history(root: str, *arguments: str) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = json.loads(
+        kquota("quotas", "history", *arguments, "-o", "json", "--tables", root).stdout
+    )
+    return rows
+
+
+def described(root: str, *arguments: str) -> list[str]:
+    return kquota("quotas", *(arguments or ("describe",)), "--tables", root).stdout.splitlines()
+
+
+ALICE_1000 = "Quota configs for user-principal 'alice' are producer_byte_rate=1000.0"
+ALICE_2000 = "Quota configs for user-principal 'alice' are producer_byte_rate=2000.0"
+BOB = "Quota configs for user-principal 'bob' are request_percentage=5.0"
+
+
+def test_history_tells_who_why_and_old_to_new(root: str) -> None:
+    left, bob, second, first, *_creation = history(root)
+    assert [row["reason"] for row in (left, bob, second, first)] == ["left", "", "second", "first"]
+    assert all(second[name] for name in ("actor", "host", "tool_version"))
+    (change,) = second["changes"]
+    assert (change["action"], change["old"], change["new"]) == ("alter", 1000.0, 2000.0)
+    assert [(c["action"], c["column"], c["old"], c["new"]) for c in left["changes"]] == [
+        ("remove", "request_percentage", 5.0, None)
+    ]
+    shown = kquota("quotas", "history", "-n", "1", "--tables", root).stdout
+    assert "left    user-principal 'bob': request_percentage 5.0 → none" in shown
+
+
+def test_diff_compares_any_two_versions(root: str) -> None:
+    newest = history(root, "-n", "1")[0]["version"]
+    last = kquota("quotas", "diff", "--tables", root)
+    assert last.stdout.splitlines()[1].split() == ["remove", "user-principal", "'bob'", "request_percentage", "5.0"]
+    backwards = kquota("quotas", "diff", str(newest), str(newest - 3), "-o", "json", "--tables", root)
+    (change,) = json.loads(backwards.stdout)
+    assert (change["old"], change["new"]) == (2000.0, 1000.0)
+    assert kquota("quotas", "diff", "0", "99", "--tables", root).exit_code == 1
+
+
+def test_at_shows_the_quotas_of_a_time(root: str) -> None:
+    commits = {row["reason"]: row["committed_at"] for row in history(root, "-n", "4")}
+    assert described(root, "at", commits["first"]) == [ALICE_1000]
+    assert described(root, "at", commits[""]) == [ALICE_2000, BOB]
+    assert described(root, "at", commits[""], "--user", "bob") == [BOB]
+    assert described(root, "at", "2999-01-01") == [ALICE_2000]
+    too_early = kquota("quotas", "at", "-52w", "--tables", root)
+    assert (too_early.exit_code, too_early.stdout) == (3, "")
+
+
+def test_a_rollback_is_a_new_version_that_says_so(root: str) -> None:
+    with_bob = history(root, "-n", "2")[1]["version"]
+    shown = kquota("quotas", "rollback", str(with_bob), "--dry-run", "--tables", root)
+    assert "add     user-principal 'bob'  request_percentage       5.0" in shown.stdout
+    assert described(root) == [ALICE_2000]
+    kquota("quotas", "rollback", str(with_bob), "--reason", "he is back", "--tables", root)
+    assert described(root) == [ALICE_2000, BOB]
+    newest, before = history(root, "-n", "2")
+    assert newest["reason"] == f"rollback to v{with_bob}: he is back"
+    assert newest["version"] == before["version"] + 1
+    kquota("quotas", "rollback", str(before["version"]), "--tables", root)
+    assert history(root, "-n", "1")[0]["reason"] == f"rollback to v{before['version']}"
+    assert kquota("quotas", "rollback", "99", "--tables", root).exit_code == 1
+
+
+def test_history_outlives_compaction_vacuum_and_clean_up(root: str) -> None:
+    for rate in range(25):
+        pair = ("--user", "carol", "--add-config", f"consumer_byte_rate={rate + 1}")
+        kquota("quotas", "alter", *pair, "--tables", root)
+    before = history(root, "-n", "100")
+    upkeep = maintain(f"{root}/quotas", many_files=0)
+    assert (upkeep.compacted, upkeep.removed_file_count) == (True, 0)
+    with pytest.raises(Exception, match=r"(?i)retention"):
+        DeltaTable(f"{root}/quotas").vacuum(retention_hours=1, dry_run=False)
+    after = [row for row in history(root, "-n", "100") if row["operation"] != "OPTIMIZE"]
+    assert after == before
+    first = next(row for row in after if row["reason"] == "first")
+    assert described(root, "at", first["committed_at"]) == [ALICE_1000]
+    changes = json.loads(kquota("quotas", "diff", str(first["version"]), "-o", "json", "--tables", root).stdout)
+    assert [(change["user"], change["new"]) for change in changes] == [("alice", 2000.0), ("carol", 25.0)]
+
+
+@pytest.mark.parametrize(
+    ("text", "instant"),
+    [
+        ("2026-11-21T10:00", datetime(2026, 11, 21, 10, tzinfo=UTC)),
+        ("2026-11-21T11:00:00+01:00", datetime(2026, 11, 21, 10, tzinfo=UTC)),
+        ("2026-11-21", datetime(2026, 11, 21, tzinfo=UTC)),
+        ("-0s", NOON),
+        ("-90s", datetime(2026, 11, 21, 11, 58, 30, tzinfo=UTC)),
+        ("-2h", datetime(2026, 11, 21, 10, tzinfo=UTC)),
+        ("-1w", datetime(2026, 11, 14, 12, tzinfo=UTC)),
+    ],
+)
+def test_a_time_is_iso_or_an_age(text: str, instant: datetime) -> None:
+    assert parse_instant(text, NOON) == instant
+
+
+@pytest.mark.parametrize("text", ["yesterday", "2h", "-2y", "-h", "", "-99999999999999w", "2026-13-01"])
+def test_any_other_text_is_no_time(text: str) -> None:
+    with pytest.raises(TimeUnreadable, match="must be ISO 8601 or an age"):
+        parse_instant(text, NOON)
