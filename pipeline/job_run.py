@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from pipeline.background import Background
 from pipeline.clock import Clock
 from pipeline.cluster.access import ClusterAccess
 from pipeline.parts import new_batch_rules
 from pipeline.settings.model import Settings
-from pipeline.stream.collect import CollectedBatch, collect
+from pipeline.stream.collector import Collector
 from pipeline.stream.micro_batch import BatchReport, MicroBatch
 from pipeline.stream.offset_log import OffsetLog
 from pipeline.stream.query import QueryPlan, UsageQuery
@@ -29,6 +29,7 @@ from pipeline.throttle.kafka_topic import KafkaThrottleTopic
 from pipeline.throttle.outbox import Written
 from pipeline.throttle.publisher import Publisher
 from pipeline.throttle.purgatory import ThrottlePurgatory
+from pipeline.upkeep import Upkeep
 
 log = logging.getLogger(__name__)
 
@@ -105,12 +106,14 @@ class JobRun:
         self._purgatory.start()
         self._reaper = Background("reaper", self._reap, self._failed)
         self._quota_poller = Background("quota-poller", self._poll_quotas, self._failed)
+        upkeep = Upkeep(settings.tables, clock, self._decider.expire_idle)
+        self._upkeep = Background("upkeep", upkeep.round, self._failed)
 
     def start(self, spark: SparkSession) -> None:
         """Start the threads and the query."""
         settings = self._settings
         batch = MicroBatch(
-            collect=self._collect,
+            collect=Collector(settings.engine.sample_window_ms),
             offsets=OffsetLog(spark, settings.stream.checkpoint),
             tables=self._tables,
             quotas=self._quotas,
@@ -134,6 +137,7 @@ class JobRun:
         self._query.start()
         self._reaper.start()
         self._quota_poller.start()
+        self._upkeep.start()
 
     def failure(self) -> BaseException | None:
         """What has ended the query or one of the threads; None while all is well."""
@@ -143,12 +147,10 @@ class JobRun:
         """Stop the query between two batches, then the threads, then leave the topic."""
         if self._query is not None:
             self._query.stop()
+        self._upkeep.close()
         self._quota_poller.close()
         self._reaper.close()
         self._purgatory.close()
-
-    def _collect(self, frame: DataFrame) -> CollectedBatch:
-        return collect(frame, self._settings.engine.sample_window_ms)
 
     def _reap(self) -> float:
         self._purgatory.tick()

@@ -55,7 +55,15 @@ class TablesSettings(Branch):
     writer: Literal["delta-rs", "delta-spark"] = Field(
         "delta-rs", description="delta-rs: 15 ms a commit; delta-spark: 0.5 s, for catalogs only Spark writes"
     )
-    usage_retention_ms: int = Field(7_200_000, ge=60_000, description="how long `usage` rows are kept")
+    usage_retention_ms: int = Field(
+        7_200_000, ge=60_000, description="how long rows of `usage` and `sensor_state` are kept"
+    )
+    history_retention_ms: int = Field(
+        7_776_000_000, ge=3_600_000, description="how long decisions, throttles, batches and dead letters are kept"
+    )
+    upkeep_interval_ms: int = Field(
+        60_000, ge=1_000, description="how often old rows are trimmed and small files put together"
+    )
 
 
 class StreamSettings(Branch):

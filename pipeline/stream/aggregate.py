@@ -1,7 +1,6 @@
 """Usage events to sums per sample window and client, and in the same pass everything that is no event."""
 
 from collections.abc import Sequence
-from functools import cache
 from typing import Final
 
 from pyspark.sql import Column, DataFrame
@@ -9,6 +8,7 @@ from pyspark.sql import functions as F
 
 from pipeline.stream.decode import EXEMPT, REFUSED
 from pipeline.stream.event_rules import FIELD_RULES
+from pipeline.stream.prepared import group
 
 LARGEST_SUM: Final = 2**53
 """Sums saturate here, 9 PB or 104 days in one sample window: doubles are exact up to it, and can not overflow."""
@@ -42,13 +42,9 @@ def aggregate(decoded: DataFrame, sample_window_ms: int, dead_letter_columns: Se
         are groups of their own. What is no event has null `GROUP_KEYS` and is counted in `event_count`. A sum is null
         if no event of the group had a value: there was no request of that type.
     """
-    return decoded.groupBy(*_keys(sample_window_ms, tuple(dead_letter_columns))).agg(*_sums())
+    return group(decoded, _keys, (sample_window_ms, tuple(dead_letter_columns)), _sums)
 
 
-# Columns are built once a process, see `pipeline.stream.decode`.
-
-
-@cache
 def _keys(sample_window_ms: int, dead_letter_columns: tuple[str, ...]) -> tuple[Column, ...]:
     is_event = F.coalesce(F.col("mark"), F.lit(EXEMPT)) == EXEMPT
     event_time_ms = F.least("event_time_ms", "appended_at_ms")
@@ -65,7 +61,6 @@ def _keys(sample_window_ms: int, dead_letter_columns: tuple[str, ...]) -> tuple[
     )
 
 
-@cache
 def _sums() -> tuple[Column, ...]:
     is_clamped = F.col("event_time_ms") > F.col("appended_at_ms")
     return (

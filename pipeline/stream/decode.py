@@ -13,6 +13,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from pipeline.stream.event_rules import EVENT_STRUCT, FIELD_RULES, PARSER_OPTIONS, FieldOf, broken_rule
+from pipeline.stream.prepared import select
 
 # Marks: null is a good event; negative marks are these; any other is where to look again, see `_look_again_at`.
 EXEMPT: Final = -1
@@ -50,14 +51,10 @@ def decode(raw: DataFrame) -> DataFrame:
         ones null where absent), `appended_at_ms` BIGINT and `mark` BIGINT: null, `EXEMPT`, `IGNORED` or where to
         look again. The event's fields mean something only for null and `EXEMPT`.
     """
-    return raw.select(*_parsed()).select(*_exploded()).filter(_is_element()).select(*_fields()).select(*_marked())
+    elements = select(select(raw, _parsed), _exploded).filter(_is_element())
+    return select(select(elements, _fields), _marked)
 
 
-# A Column is built by many calls into the JVM, a quarter of a second for all of these, and belongs to no frame: each is
-# built once a process, so that a micro-batch costs a handful of calls.
-
-
-@cache
 def _parsed() -> tuple[Column, ...]:
     text = F.col("value").cast("string")
     length = F.octet_length("value")
@@ -76,7 +73,6 @@ def _parsed() -> tuple[Column, ...]:
     )
 
 
-@cache
 def _exploded() -> tuple[Column, ...]:
     is_object = F.col("opening") == "{"
     an_object, elements = F.col("object"), F.col("array")["elements"]
@@ -101,7 +97,6 @@ def _is_element() -> Column:
     return F.col("element")[END_KEY].isNull()
 
 
-@cache
 def _fields() -> tuple[Column, ...]:
     is_object = F.col("is_object")
     return (
@@ -110,7 +105,6 @@ def _fields() -> tuple[Column, ...]:
     )
 
 
-@cache
 def _marked() -> tuple[Column, ...]:
     mark = (
         F.when(F.col("is_null"), F.lit(IGNORED).cast("bigint"))

@@ -21,7 +21,7 @@ from pyspark.sql import DataFrame
 from pipeline.clock import Clock
 from pipeline.stream.batch_facts import BatchFacts
 from pipeline.stream.collect import CollectedBatch
-from pipeline.stream.offset_log import OffsetLog
+from pipeline.stream.offset_log import OffsetLog, OffsetRange
 from pipeline.stream.recovery import Recovered
 from pipeline.tables.job_tables import JobTables
 from pipeline.tables.quota_source import QuotaSource
@@ -35,7 +35,8 @@ from schemas.usage_row import UsageRow
 
 log = logging.getLogger(__name__)
 
-Collect = Callable[[DataFrame], CollectedBatch]
+Collect = Callable[[DataFrame, int | None], CollectedBatch]
+"""Of Spark's batch and how many messages it has, if that is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +97,9 @@ class MicroBatch:
         if stored is None:
             self._tables.sensor_state.write_if_due(self._decider, began)
             snapshot = self._quotas.pin()
-            batch = self._collect(frame)
-            facts = self._facts(query_id, batch_id, snapshot.version, batch)
+            offsets = self._offsets.range_of(batch_id)
+            batch = self._collect(frame, offsets.message_count)
+            facts = self._facts(query_id, batch_id, snapshot.version, batch, offsets)
             collected = self._clock.now()
             self._append_input(batch, facts)
             appended = self._clock.now()
@@ -123,9 +125,10 @@ class MicroBatch:
             )
         )
 
-    def _facts(self, query_id: str, batch_id: int, quota_version: int, batch: CollectedBatch) -> BatchFacts:
+    def _facts(
+        self, query_id: str, batch_id: int, quota_version: int, batch: CollectedBatch, offsets: OffsetRange
+    ) -> BatchFacts:
         evaluated_at_ms = max(batch.newest_event_ms or 0, self._decider.last.evaluated_at_ms)
-        offsets = self._offsets.range_of(batch_id)
         return BatchFacts(
             evaluation=Evaluation(query_id, batch_id, evaluated_at_ms, quota_version),
             processed_at_ms=self._clock.now().wall_ms,

@@ -4,6 +4,7 @@ Spark writes `offsets/<batch id>` before it calls `foreachBatch`, so the entry i
 is run. The file has a version line, a metadata line and one line a source.
 """
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -19,6 +20,18 @@ class OffsetRange:
 
     start: str
     end: str
+
+    @property
+    def message_count(self) -> int | None:
+        """How many offsets the batch covers; None for the first batch of a checkpoint, whose start is not written."""
+        if not self.start:
+            return None
+        before, after = json.loads(self.start), json.loads(self.end or "{}")
+        return sum(
+            int(end) - int(before.get(topic, {}).get(partition, 0))
+            for topic, partitions in after.items()
+            for partition, end in partitions.items()
+        )
 
 
 class OffsetLog:

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +16,9 @@ from pipeline.stream.errors import SparkConnectRefused
 _LOCAL_CHECKPOINT_MANAGER = (
     "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 )
+# Two choices are an error to the JVM, so an operator's own replaces ours. Ours does without G1's concurrent threads and
+# barriers: a micro-batch leaves short-lived garbage only.
+_CHOICE_OF_COLLECTOR = re.compile(r"-XX:\+Use\w+GC\b")
 _LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
 
 
@@ -77,6 +81,10 @@ def _session_conf(spark: SparkSettings, jars: Sequence[Path], checkpoint_is_loca
         "spark.sql.shuffle.partitions": str(partitions),
         "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
         "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+        # The plan is small and always the same: to plan it again after each stage costs 30 ms and finds nothing.
+        "spark.sql.adaptive.enabled": "false",
+        # Every execution is described for a UI that is off; this is the short form.
+        "spark.sql.ui.explainMode": "simple",
         # The default waits for ever for a batch that does not listen to the interrupt.
         "spark.sql.streaming.stopTimeout": "30s",
         # Named sources, so that topics can be added later; can not be switched on for an existing checkpoint.
@@ -91,6 +99,8 @@ def _session_conf(spark: SparkSettings, jars: Sequence[Path], checkpoint_is_loca
     # -Xss4m: on a stop in mid-batch Spark matches a regular expression against the Python traceback, which
     # overflows the default thread stack and kills the stream's thread.
     java_options = ["-Xss4m", f'"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}"']
+    if not _CHOICE_OF_COLLECTOR.search(spark.conf.get("spark.driver.extraJavaOptions", "")):
+        java_options.append("-XX:+UseParallelGC")
     all_jars = [str(jar) for jar in jars]
     for key, value in spark.conf.items():
         if key == "spark.driver.extraJavaOptions":

@@ -1,43 +1,87 @@
-"""Upkeep of a table beside the stream: few files, a recent log checkpoint, a short log.
+"""Upkeep of a table beside the stream: old rows out, few files, a recent log checkpoint, a short log.
 
-None of it carries the job's app id. Compaction adds no rows and may run while the job appends: it re-tries by itself,
-and an append that was overtaken is compared and made again (`delta_rs`).
+None of it carries the job's app id, and it commits on handles of its own. An append of the job that is overtaken by
+one of these commits is compared and made again (`delta_rs`); what is overtaken by an append is made again here. Each
+step may be repeated, and cut short at any point: the next round does what it left undone.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Final, TypeVar
 
+import pyarrow.compute as pc
 from deltalake import DeltaTable
+from deltalake.exceptions import CommitFailedError
+
+from pipeline.tables.errors import LostRace
 
 _MANY_FILES: Final = 200
+_ATTEMPTS: Final = 5
+
+_Result = TypeVar("_Result")
+Options = Mapping[str, str] | None
 
 
-@dataclass(frozen=True, slots=True)
-class Upkeep:
-    """What one round did: whether it compacted, and how many files it took away from disk."""
-
-    version: int
-    compacted: bool
-    removed_file_count: int
-
-
-def maintain(uri: str, storage_options: Mapping[str, str] | None = None, many_files: int = _MANY_FILES) -> Upkeep:
-    """One round of upkeep.
-
-    Compacts if the table has more than `many_files` files, writes a log checkpoint, then deletes log entries and
-    replaced files that are older than the table's own retention properties allow.
+def trim(uri: str, column: str, before_ms: int, storage_options: Options = None) -> int:
+    """Delete the rows whose time lies before an instant; without such rows no commit is made.
 
     Args:
         uri: address of the table.
+        column: an INT64 `_ms` column that is never before the day in `date`.
+        before_ms: rows at exactly this instant stay.
         storage_options: of delta-rs.
-        many_files: how many files may stay as they are.
+
+    Returns:
+        How many rows were deleted.
+
+    Raises:
+        LostRace: overtaken at every attempt.
+    """
+    day = datetime.fromtimestamp(before_ms / 1000, UTC).date()
+
+    def delete(table: DeltaTable) -> int:
+        old = (pc.field("date") <= day) & (pc.field(column) < before_ms)
+        count = int(table.to_pyarrow_dataset().count_rows(filter=old))
+        if count:
+            table.delete(f"date <= '{day.isoformat()}' AND {column} < {before_ms}")
+        return count
+
+    return _committed(uri, delete, storage_options)
+
+
+def compact(uri: str, many_files: int = _MANY_FILES, storage_options: Options = None) -> bool:
+    """Put small files together if there are more than `many_files`; says whether it did.
+
+    Raises:
+        LostRace: overtaken at every attempt.
+    """
+
+    def optimize(table: DeltaTable) -> bool:
+        is_due = len(table.file_uris()) > many_files
+        if is_due:
+            table.optimize.compact()
+        return is_due
+
+    return _committed(uri, optimize, storage_options)
+
+
+def clean(uri: str, storage_options: Options = None) -> int:
+    """Write a log checkpoint, then delete log entries and replaced files older than the table's properties keep.
+
+    Returns:
+        How many data files were deleted.
     """
     table = DeltaTable(uri, storage_options=dict(storage_options) if storage_options else None)
-    compacted = len(table.file_uris()) > many_files
-    if compacted:
-        table.optimize.compact()
     table.create_checkpoint()
     table.cleanup_metadata()
-    removed = table.vacuum(dry_run=False)
-    return Upkeep(table.version(), compacted, len(removed))
+    return len(table.vacuum(dry_run=False))
+
+
+def _committed(uri: str, commit: Callable[[DeltaTable], _Result], storage_options: Options) -> _Result:
+    for _ in range(_ATTEMPTS):
+        table = DeltaTable(uri, storage_options=dict(storage_options) if storage_options else None)
+        try:
+            return commit(table)
+        except CommitFailedError:
+            continue
+    raise LostRace(uri, _ATTEMPTS)

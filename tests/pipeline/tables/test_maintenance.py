@@ -1,16 +1,22 @@
+import time
 from pathlib import Path
+from threading import Thread
 
 import pyarrow as pa
+import pytest
 from deltalake import DeltaTable
 
 from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.layout import TABLES, create_missing, table_uri
-from pipeline.tables.maintenance import maintain
+from pipeline.tables.maintenance import clean, compact, trim
 from schemas.arrow import conform
 from schemas.sensor_state_row import SensorStateRow
 
+NOON_MS = 1_699_963_200_000 + 43_200_000
+DAY_MS = 86_400_000
 
-def state(batch_id: int) -> pa.Table:
+
+def state(batch_id: int, evaluated_at_ms: int = NOON_MS) -> pa.Table:
     rows = pa.table({"tokens": [float(batch_id)]})
     return conform(
         rows,
@@ -18,31 +24,89 @@ def state(batch_id: int) -> pa.Table:
         cluster="c1",
         query_id="q1",
         batch_id=batch_id,
-        evaluated_at_ms=1_700_000_000_000,
+        evaluated_at_ms=evaluated_at_ms,
         broker_id="",
         sensor_user="alice",
         sensor_client_id="",
         quota_type="producer_byte_rate",
-        refilled_at_ms=1_700_000_000_000,
+        refilled_at_ms=NOON_MS,
     )
 
 
-def test_upkeep_leaves_rows_and_versions_and_the_job_goes_on(tmp_path: Path) -> None:
+@pytest.fixture
+def uri(tmp_path: Path) -> str:
     create_missing(str(tmp_path), [TABLES["sensor_state"]])
-    uri = table_uri(str(tmp_path), "sensor_state")
-    job = DeltaRsWriter(uri, "job")
-    job.raise_epoch(1)
+    return table_uri(str(tmp_path), "sensor_state")
+
+
+@pytest.fixture
+def job(uri: str) -> DeltaRsWriter:
+    writer = DeltaRsWriter(uri, "job")
+    writer.raise_epoch(1)
+    return writer
+
+
+def kept(job: DeltaRsWriter) -> list[int]:
+    return sorted(job.read(["batch_id"])["batch_id"].to_pylist())
+
+
+def test_upkeep_leaves_rows_and_versions_and_the_job_goes_on(uri: str, job: DeltaRsWriter) -> None:
     for batch_id in range(10):
         job.append(state(batch_id), {"q1": batch_id}, {})
-    upkeep = maintain(uri, many_files=5)
-    assert (upkeep.compacted, len(DeltaTable(uri).file_uris())) == (True, 1)
-    assert Path(uri, "_delta_log", f"{upkeep.version:020}.checkpoint.parquet").exists()
+    assert compact(uri, many_files=5)
+    clean(uri)
+    assert len(DeltaTable(uri).file_uris()) == 1
+    assert Path(uri, "_delta_log", f"{DeltaTable(uri).version():020}.checkpoint.parquet").exists()
     assert not job.append(state(9), {"q1": 9}, {})
     assert job.append(state(10), {"q1": 10}, {})
-    assert sorted(job.read(["batch_id"])["batch_id"].to_pylist()) == list(range(11))
+    assert kept(job) == list(range(11))
     assert DeltaRsWriter(uri, "job").recorded_version("q1") == 10
 
 
-def test_few_files_are_left_as_they_are(tmp_path: Path) -> None:
-    create_missing(str(tmp_path), [TABLES["sensor_state"]])
-    assert not maintain(table_uri(str(tmp_path), "sensor_state")).compacted
+def test_few_files_are_left_as_they_are(uri: str, job: DeltaRsWriter) -> None:
+    job.append(state(0), {"q1": 0}, {})
+    version = DeltaTable(uri).version()
+    assert not compact(uri, many_files=1)
+    assert DeltaTable(uri).version() == version
+
+
+@pytest.mark.parametrize(
+    ("before_ms", "left"),
+    [
+        (NOON_MS - DAY_MS, [0, 1, 2, 3]),  # nothing is older; a row at the very instant stays
+        (NOON_MS - DAY_MS + 1, [1, 2, 3]),
+        (NOON_MS, [1, 2, 3]),
+        (NOON_MS + 1, [2, 3]),
+        (NOON_MS + 2, [3]),
+        (NOON_MS + DAY_MS, []),
+    ],
+)
+def test_rows_before_the_instant_go_and_no_others(
+    uri: str, job: DeltaRsWriter, before_ms: int, left: list[int]
+) -> None:
+    for batch_id, at_ms in enumerate((NOON_MS - DAY_MS, NOON_MS, NOON_MS + 1, NOON_MS + 2)):
+        job.append(state(batch_id, at_ms), {"q1": batch_id}, {})
+    compact(uri, many_files=0)
+    assert trim(uri, "evaluated_at_ms", before_ms) == 4 - len(left)
+    assert kept(job) == left
+    version = DeltaTable(uri).version()
+    assert trim(uri, "evaluated_at_ms", before_ms) == 0
+    assert DeltaTable(uri).version() == version, "nothing to delete, no commit"
+
+
+def test_rounds_beside_a_writing_job_lose_nothing(uri: str, job: DeltaRsWriter) -> None:
+    def write() -> None:
+        for batch_id in range(60):
+            job.append(state(batch_id, NOON_MS + batch_id), {"q1": batch_id}, {})
+            time.sleep(0.03)
+
+    writing = Thread(target=write)
+    writing.start()
+    trimmed = 0
+    while writing.is_alive():
+        trimmed += trim(uri, "evaluated_at_ms", NOON_MS + 20)
+        compact(uri, many_files=3)
+    writing.join()
+    trimmed += trim(uri, "evaluated_at_ms", NOON_MS + 20)
+    assert trimmed == 20
+    assert kept(job) == list(range(20, 60))

@@ -1,0 +1,86 @@
+"""What keeps a job running for a year: short tables, few files, a short log, no sensors nobody uses."""
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from deltalake.exceptions import DeltaError
+
+from pipeline.clock import Clock
+from pipeline.errors import PipelineError
+from pipeline.settings.model import TablesSettings
+from pipeline.tables.job_tables import WRITTEN_BY_THE_JOB
+from pipeline.tables.layout import table_uri
+from pipeline.tables.maintenance import clean, compact, trim
+
+log = logging.getLogger(__name__)
+
+# Not the sample's time: a late row belongs to the batch it came with, and is kept with it.
+_TIME: Final = "evaluated_at_ms"
+_TIME_OF: Final = {"dead_letters": "appended_at_ms"}
+_SHORT_LIVED: Final = ("usage", "sensor_state")
+# Listing all files and log entries costs more than the rest, and what it deletes has been kept for hours already.
+_ROUNDS_PER_CLEANING: Final = 30
+
+
+class Upkeep:
+    """The rounds of upkeep of the tables the job writes; the job is their one writer, so this is its business.
+
+    A failure of a step is told and the step is taken again in the next round: a table that grows is no reason to stop
+    throttling.
+
+    Args:
+        tables: Where the tables are and how long rows are kept.
+        clock: Time that retention is counted by: wall clock, as events are.
+        expire_idle: Drops the engine's idle sensors; returns how many.
+        usage_read_until_ms: Usage evaluated at this time or later may not have been read by all that must; it stays.
+    """
+
+    def __init__(
+        self,
+        tables: TablesSettings,
+        clock: Clock,
+        expire_idle: Callable[[], int],
+        usage_read_until_ms: Callable[[], int | None] = lambda: None,
+    ) -> None:
+        self._tables = tables
+        self._clock = clock
+        self._expire_idle = expire_idle
+        self._usage_read_until_ms = usage_read_until_ms
+        self._rounds = 0
+
+    def round(self) -> float:
+        """One round; returns the seconds to rest before the next."""
+        dropped = self._expire_idle()
+        if dropped:
+            log.info("dropped %d sensors that were idle for an hour", dropped)
+        cleaning = self._rounds % _ROUNDS_PER_CLEANING == 0
+        self._rounds += 1
+        now_ms = self._clock.now().wall_ms
+        for name in WRITTEN_BY_THE_JOB:
+            try:
+                self._keep_up(name, now_ms, cleaning)
+            except (PipelineError, DeltaError, OSError, ValueError) as exc:
+                log.warning("upkeep of %s failed and is tried again in the next round: %s", name, exc)
+        return self._tables.upkeep_interval_ms / 1000
+
+    def _keep_up(self, name: str, now_ms: int, cleaning: bool) -> None:
+        uri = table_uri(self._tables.root, name)
+        trimmed = trim(uri, _TIME_OF.get(name, _TIME), self._kept_from_ms(name, now_ms))
+        compacted = compact(uri)
+        removed = clean(uri) if cleaning else 0
+        if trimmed or removed:
+            log.info(
+                "upkeep of %s: %d old rows deleted, %s, %d replaced files removed",
+                name,
+                trimmed,
+                "compacted" if compacted else "not compacted",
+                removed,
+            )
+
+    def _kept_from_ms(self, name: str, now_ms: int) -> int:
+        if name not in _SHORT_LIVED:
+            return now_ms - self._tables.history_retention_ms
+        kept_from_ms = now_ms - self._tables.usage_retention_ms
+        unread_ms = self._usage_read_until_ms() if name == "usage" else None
+        return kept_from_ms if unread_ms is None else min(kept_from_ms, unread_ms)

@@ -1,0 +1,30 @@
+import json
+
+import pytest
+from pyspark.sql import SparkSession
+
+from pipeline.stream.collector import Collector
+from tests.pipeline.stream.messages import message, raw_frame
+
+pytestmark = pytest.mark.spark
+
+
+def test_a_batch_is_for_one_task_while_its_messages_hold_few_events(spark: SparkSession) -> None:
+    collector = Collector(1000)
+    assert not collector.is_small(1), "nothing is known of the first batch"
+    collector(raw_frame(spark, [message(), message()]), 2)
+    assert [collector.is_small(count) for count in (None, 0, 10_000, 10_001)] == [False, True, True, False]
+    array = json.dumps([json.loads(message())] * 100).encode()
+    collector(raw_frame(spark, [array, array]), 2)
+    assert [collector.is_small(count) for count in (100, 101)] == [True, False]
+
+
+def test_one_task_and_many_collect_the_same(spark: SparkSession) -> None:
+    frame = raw_frame(spark, [message(user=f"u{number % 7}") for number in range(50)] + [b"broken", None])
+    collector = Collector(1000)
+    wide, narrow = collector(frame, None), collector(frame, 52)
+    assert not collector.is_small(None)
+    order = [("user", "ascending")]
+    assert wide.usage.sort_by(order).equals(narrow.usage.sort_by(order))
+    assert wide.dead_letters.equals(narrow.dead_letters)
+    assert (wide.good_count, wide.dead_count, wide.ignored_count) == (50, 1, 1)

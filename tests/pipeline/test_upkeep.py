@@ -1,0 +1,67 @@
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.settings.model import TablesSettings
+from pipeline.tables.delta_rs import DeltaRsWriter
+from pipeline.tables.layout import create_missing, table_uri
+from pipeline.upkeep import Upkeep
+from schemas.arrow import conform
+from schemas.usage_row import UsageRow
+from tests.fakes.clock import ManualClock
+from tests.quota.factories import table, usage_row
+
+NOW_MS = 1_700_000_000_000
+HOUR_MS = 3_600_000
+
+
+def write_usage(root: Path, *evaluated_at_ms: int) -> DeltaRsWriter:
+    writer = DeltaRsWriter(table_uri(str(root), "usage"), "job")
+    writer.raise_epoch(1)
+    for batch_id, at_ms in enumerate(evaluated_at_ms):
+        late = table([usage_row(at_ms - 10 * HOUR_MS, produced_bytes=1)])
+        same: dict[str, Any] = {"cluster": "c", "query_id": "q", "quota_version": 1, "request_count": 1}
+        rows = conform(late, UsageRow, batch_id=batch_id, evaluated_at_ms=at_ms, **same)
+        writer.append(rows, {"q": batch_id}, {})
+    return writer
+
+
+def batches(writer: DeltaRsWriter) -> list[int]:
+    return sorted(writer.read(["batch_id"])["batch_id"].to_pylist())
+
+
+@pytest.mark.parametrize(
+    ("unread_from_ms", "left"),
+    [(None, [1, 2]), (NOW_MS, [1, 2]), (NOW_MS - 3 * HOUR_MS, [0, 1, 2])],
+)
+def test_usage_is_kept_for_its_time_and_until_it_has_been_read(
+    tmp_path: Path, unread_from_ms: int | None, left: list[int]
+) -> None:
+    create_missing(str(tmp_path))
+    usage = write_usage(tmp_path, NOW_MS - 2 * HOUR_MS - 1, NOW_MS - 2 * HOUR_MS, NOW_MS)
+    settings = TablesSettings(root=str(tmp_path))
+    Upkeep(settings, ManualClock(NOW_MS), lambda: 0, lambda: unread_from_ms).round()
+    assert batches(usage) == left
+
+
+def test_idle_sensors_are_dropped_each_round(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    create_missing(str(tmp_path))
+    idle = [7, 0]
+    upkeep = Upkeep(TablesSettings(root=str(tmp_path)), ManualClock(NOW_MS), lambda: idle.pop(0))
+    with caplog.at_level(logging.INFO):
+        assert [upkeep.round(), upkeep.round()] == [60, 60]
+    assert [line for line in caplog.messages if "idle" in line] == ["dropped 7 sensors that were idle for an hour"]
+
+
+def test_a_table_that_can_not_be_kept_up_is_told_and_the_others_are(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    create_missing(str(tmp_path))
+    usage = write_usage(tmp_path, NOW_MS - 3 * HOUR_MS)
+    for file in Path(tmp_path, "dead_letters", "_delta_log").iterdir():
+        file.unlink()
+    Upkeep(TablesSettings(root=str(tmp_path)), ManualClock(NOW_MS), lambda: 0).round()
+    assert "upkeep of dead_letters failed" in caplog.text
+    assert batches(usage) == []
