@@ -65,6 +65,8 @@ class ThrottlePurgatory:
         self._announce = announce
         self._ledger = ThrottleLedger(start_ms=clock.now().steady_ms)
         self._lock = Lock()
+        # Every held throttle was decided under this quota version, or looked at since it came into force.
+        self._settled_version = -1
 
     def __len__(self) -> int:
         """How many clients are held (NumDelayedOperations; PurgatorySize is the same: nothing is held twice)."""
@@ -101,6 +103,8 @@ class ThrottlePurgatory:
             now = self._clock.now()
             self._publisher.catch_up(now)
             news = violations_to_publish(violations, self._ledger.held, now.steady_ms, self._slicing.republish_ms)
+            # A batch that pinned its quotas before an edit may be decided after it was adopted.
+            self._settled_version = min(self._settled_version, evaluation.quota_version)
             return self._publish(news, evaluation, now, batch_versions)
 
     def tick(self) -> int:
@@ -117,22 +121,17 @@ class ThrottlePurgatory:
             return self._look(current, now, handed_out_ms) if current else 0
 
     def quotas_changed(self, snapshot: QuotaSnapshot) -> int:
-        """Adopt a newer quota version and look at once at every throttle it touches; returns the records."""
+        """Adopt a newer quota version and look at once at every throttle it touches; returns the records.
+
+        To be called again with the version in force, as the poller does: an edit that meets a batch in flight is
+        settled by a later call, even if another batch has adopted the version by then.
+        """
         with self._lock:
-            if not self._decider.adopt(snapshot):
+            if not self._decider.adopt(snapshot) and snapshot.version <= self._settled_version:
                 return 0
-            now = self._clock.now()
-            self._publisher.catch_up(now)
-            held = list(self._ledger)
-            if not held:
-                return 0
-            standing = self._decider.standing(held)
-            touched = [throttle for throttle in held if _is_touched(throttle, standing[throttle.key])]
-            if not touched:
-                return 0
-            evaluation, reasons = self._decider.look(touched, now)
-            verdict = look_after_edit(touched, reasons, now.steady_ms, self._slicing)
-            return self._act(verdict, [], evaluation, now)
+            records = self._look_after_edit()
+            self._settled_version = snapshot.version
+            return records
 
     def next_due_ms(self) -> int | None:
         """A lower bound, on the steady clock, of when `tick` has something to do; None: not before a batch."""
@@ -142,6 +141,20 @@ class ThrottlePurgatory:
         """Leave the topic. Running throttles stay stored; they lapse at consumers when they end."""
         with self._lock:
             self._publisher.close()
+
+    def _look_after_edit(self) -> int:
+        now = self._clock.now()
+        self._publisher.catch_up(now)
+        held = list(self._ledger)
+        if not held:
+            return 0
+        standing = self._decider.standing(held)
+        touched = [throttle for throttle in held if _is_touched(throttle, standing[throttle.key])]
+        if not touched:
+            return 0
+        evaluation, reasons = self._decider.look(touched, now)
+        verdict = look_after_edit(touched, reasons, now.steady_ms, self._slicing)
+        return self._act(verdict, [], evaluation, now)
 
     def _look(self, due: list[HeldThrottle], now: Moment, handed_out_ms: int) -> int:
         ends = [throttle for throttle in due if throttle.is_at_end()]

@@ -1,5 +1,7 @@
 """Engine, purgatory and publisher on a hand-set clock, with the outbox and the topic in memory."""
 
+from typing import Literal
+
 import pyarrow as pa
 
 from pipeline.throttle.decider import Decider
@@ -39,6 +41,7 @@ class HandLoop:
         self.version = 1
         self.batch_id = -1
         self.quotas = QuotaSnapshot.from_rows(rows, version=1)
+        self.decisions = pa.table({})
         self.restart()
 
     def restart(self) -> None:
@@ -75,12 +78,13 @@ class HandLoop:
         self.batch_id += 1
         evaluation = Evaluation("query", self.batch_id, now_ms, self.quotas.version)
         decided = self.decider.decide(self.quotas, pa.Table.from_pylist(rows, USAGE), evaluation, self.clock.now())
+        self.decisions = decided.decisions
         return self.purgatory.violated(decided.violations, evaluation, {"query": self.batch_id})
 
-    def edit(self, *rows: dict[str, object]) -> int:
+    def edit(self, *rows: dict[str, object], mode: Literal["enforce", "shadow"] = "enforce") -> int:
         """A new quota version, adopted without traffic; the records it led to."""
         self.version += 1
-        self.quotas = QuotaSnapshot.from_rows(rows, version=self.version)
+        self.quotas = QuotaSnapshot.from_rows(rows, version=self.version, mode=mode)
         return self.purgatory.quotas_changed(self.quotas)
 
     def advance(self, by_ms: int, step_ms: int = 1) -> None:
