@@ -17,6 +17,8 @@ from pipeline.parts import wanted_topics
 from pipeline.settings.model import Settings
 from pipeline.tables.layout import TABLES, table_uri
 from pipeline.tables.open import open_quota_table
+from pipeline.tables.quota_source import newest_valid
+from pipeline.tables.quota_table import QuotaTable
 from pipeline.tables.reader import read_table
 from pipeline.throttle.topics import check_topics
 from quota.errors import InvalidQuotas
@@ -102,13 +104,28 @@ def _tables(settings: Settings) -> Iterator[Diagnosis]:
 
 
 def _quotas(settings: Settings) -> Iterator[Diagnosis]:
-    state = open_quota_table(settings.tables).read()
+    table = open_quota_table(settings.tables)
+    state = table.read()
     try:
         QuotaSnapshot.from_rows(state.rows, version=state.version)
     except InvalidQuotas as exc:
-        yield Diagnosis("error", "quotas", f"v{state.version} is invalid, the job keeps the last valid one: {exc}")
+        for problem in exc.problems:
+            yield Diagnosis("error", "quotas", f"v{state.version}: {problem}")
+        yield Diagnosis("error", "quotas", _way_back(table, state.version))
         return
     yield Diagnosis("ok", "quotas", f"v{state.version}: {len(state.rows)} entities, {state.scope}, {state.mode}")
+
+
+def _way_back(table: QuotaTable, invalid_version: int) -> str:
+    """Which version the job keeps while the newest is invalid, and how to make the table valid again."""
+    try:
+        kept = newest_valid(table, invalid_version - 1)
+    except InvalidQuotas:
+        return "no version is valid: the job does not start. To mend it: delete the rows named, by kquota quotas sql"
+    return (
+        f"v{kept.version} is in force, the newest valid version. To mend it: kquota quotas rollback {kept.version}, "
+        f"or mend the rows named; kquota quotas history tells who wrote v{invalid_version}"
+    )
 
 
 def _cluster(settings: Settings) -> Iterator[Diagnosis]:

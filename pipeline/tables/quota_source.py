@@ -5,6 +5,7 @@ from collections import OrderedDict
 from threading import Lock
 from typing import Final, Literal
 
+from pipeline.tables.errors import TableMissing
 from pipeline.tables.quota_table import QuotaTable, QuotaTableState
 from quota.errors import InvalidQuotas
 from quota.snapshot import QuotaSnapshot
@@ -33,7 +34,8 @@ class QuotaSource:
         self._refused_version = -1
         newest = table.read()
         self.scope: Literal["cluster", "broker"] = "broker" if newest.scope == "broker" else "cluster"
-        self._pinned = self._newest_valid(newest)
+        self._pinned = self._valid(newest) or newest_valid(table, newest.version)
+        self._keep(self._pinned)
 
     def pin(self) -> QuotaSnapshot:
         """The newest valid version seen so far; costs nothing."""
@@ -60,16 +62,6 @@ class QuotaSource:
             self._cache.move_to_end(version)
             return self._cache[version]
 
-    def _newest_valid(self, newest: QuotaTableState) -> QuotaSnapshot:
-        snapshot = self._valid(newest)
-        version = newest.version
-        while snapshot is None and version > 0:
-            version -= 1
-            snapshot = self._valid(self._table.read(version))
-        if snapshot is None:
-            return _snapshot(newest)
-        return snapshot
-
     def _valid(self, stored: QuotaTableState) -> QuotaSnapshot | None:
         try:
             snapshot = _snapshot(stored)
@@ -85,6 +77,23 @@ class QuotaSource:
         self._cache[snapshot.version] = snapshot
         while len(self._cache) > _KEPT_VERSIONS:
             self._cache.popitem(last=False)
+
+
+def newest_valid(table: QuotaTable, version: int) -> QuotaSnapshot:
+    """The newest valid version that is not above a given one.
+
+    Raises:
+        InvalidQuotas: None of those that are kept is valid; says what is wrong with the given one.
+    """
+    first: InvalidQuotas | None = None
+    for candidate in range(version, -1, -1):
+        try:
+            return _snapshot(table.read(candidate))
+        except InvalidQuotas as exc:
+            first = first or exc
+        except TableMissing:
+            break
+    raise first or InvalidQuotas(version, ["no version of it is kept"])
 
 
 def _snapshot(stored: QuotaTableState) -> QuotaSnapshot:

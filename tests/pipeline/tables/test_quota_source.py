@@ -1,0 +1,118 @@
+"""The quotas in force follow the table; a version that is not valid leaves the last valid one in force."""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from pipeline.diagnosis import Diagnosis, diagnose
+from pipeline.settings.model import Settings, TablesSettings
+from pipeline.tables.layout import TABLES, create_missing
+from pipeline.tables.quota_edit import QuotaChange
+from pipeline.tables.quota_source import QuotaSource
+from pipeline.tables.quota_table import EditAudit, QuotaTable
+from quota.errors import InvalidQuotas
+from schemas.arrow import arrow_schema
+from schemas.quota_row import QuotaRow
+
+AUDIT = EditAudit(actor="carol", host="ops1", tool_version="0.1.0", reason="")
+
+GOOD = {"user": "alice", "client_id": "", "producer_byte_rate": 1.0, "mode": "enforce"}
+
+# What the CHECK constraints let through, or let through once somebody has dropped them; the row, and why it is refused.
+BAD_ROWS: list[tuple[str, dict[str, Any], str]] = [
+    ("entity twice", GOOD, "row 2: 'entity' must be given once; got user 'alice', client-id '' in row 1 too"),
+    (
+        "zero",
+        {**GOOD, "user": "bob", "producer_byte_rate": 0.0},
+        "row 2 (user 'bob', client-id ''): 'producer_byte_rate' must be a finite number above 0; got 0.0",
+    ),
+    (
+        "NaN",
+        {**GOOD, "user": "bob", "request_percentage": float("nan")},
+        "row 2 (user 'bob', client-id ''): 'request_percentage' must be a finite number above 0; got nan",
+    ),
+    (
+        "mode",
+        {**GOOD, "user": "bob", "mode": "observe"},
+        "row 2 (user 'bob', client-id ''): 'mode' must be one of enforce, shadow, exempt; got 'observe'",
+    ),
+    ("nobody", {**GOOD, "user": "zz", "client_id": ""} | {"user": ""}, "must not both be empty"),
+]
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> QuotaTable:
+    create_missing(str(tmp_path), [TABLES["quotas"]])
+    table = QuotaTable(str(tmp_path))
+    table.alter([QuotaChange("alice", "", {"producer_byte_rate": 1.0})], AUDIT)
+    return table
+
+
+def write_past_us(table: QuotaTable, row: dict[str, Any]) -> int:
+    """A row by another tool, on a table whose constraints somebody has dropped; the version."""
+    handle = DeltaTable(table.uri)
+    for name in [key for key in handle.metadata().configuration if key.startswith("delta.constraints.")]:
+        handle.alter.drop_constraint(name.removeprefix("delta.constraints."))
+    write_deltalake(handle, pa.Table.from_pylist([row], schema=arrow_schema(QuotaRow)), mode="append")
+    return DeltaTable(table.uri).version()
+
+
+def quota_findings(tmp_path: Path) -> list[Diagnosis]:
+    settings = Settings(tables=TablesSettings(root=str(tmp_path)), run_dir=tmp_path)
+    return [finding for finding in diagnose(settings) if finding.subject == "quotas"]
+
+
+@pytest.mark.parametrize(("row", "why"), [case[1:] for case in BAD_ROWS], ids=[case[0] for case in BAD_ROWS])
+def test_a_bad_row_leaves_the_last_valid_version_in_force(
+    table: QuotaTable, row: dict[str, Any], why: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    source = QuotaSource(table)
+    valid = source.pin()
+    version = write_past_us(table, row)
+    with caplog.at_level(logging.ERROR):
+        assert source.poll() is None
+    assert source.pin() is valid
+    assert f"quotas v{version} are refused, the last valid version stays in force" in caplog.text
+    assert why in caplog.text
+    # A start into the bad table finds the same quotas; the dropped constraints are versions of their own.
+    assert QuotaSource(table).pin().quotas == valid.quotas
+
+
+@pytest.mark.parametrize(("row", "why"), [case[1:] for case in BAD_ROWS], ids=[case[0] for case in BAD_ROWS])
+def test_the_doctor_says_which_row_and_why_and_what_is_in_force(
+    table: QuotaTable, tmp_path: Path, row: dict[str, Any], why: str
+) -> None:
+    version = write_past_us(table, row)
+    row_finding, remedy = quota_findings(tmp_path)
+    assert (row_finding.severity, remedy.severity) == ("error", "error")
+    assert row_finding.text.startswith(f"v{version}: row ")
+    assert why in row_finding.text
+    assert f"v{version - 1} is in force" in remedy.text
+    assert f"kquota quotas rollback {version - 1}" in remedy.text
+    table.edit(lambda _: table.read(version - 1).rows, AUDIT)
+    (well,) = quota_findings(tmp_path)
+    assert (well.severity, well.text) == ("ok", f"v{version + 1}: 1 entities, cluster, enforce")
+
+
+def test_the_mode_of_the_table_is_a_version_that_makes_every_row_shadow(table: QuotaTable) -> None:
+    source = QuotaSource(table)
+    version = table.set_mode("shadow", AUDIT)
+    snapshot = source.poll()
+    assert snapshot is not None
+    assert (snapshot.version, [quota.mode for quota in snapshot.quotas]) == (version, ["shadow"])
+    table.set_mode("enforce", AUDIT)
+    assert [quota.mode for quota in (source.poll() or snapshot).quotas] == ["enforce"]
+
+
+def test_a_table_without_a_valid_version_is_refused(tmp_path: Path) -> None:
+    schema = arrow_schema(QuotaRow)
+    write_deltalake(str(tmp_path / "quotas"), pa.Table.from_pylist([{**GOOD, "mode": "observe"}], schema=schema))
+    with pytest.raises(InvalidQuotas, match="row 1"):
+        QuotaSource(QuotaTable(str(tmp_path)))
+    (row_finding, remedy) = quota_findings(tmp_path)
+    assert "'mode' must be one of" in row_finding.text
+    assert "no version is valid" in remedy.text
