@@ -10,6 +10,7 @@ BENCHES: Final = {
     "closed_loop": "does an offender end at its quota: k = 1.2 … 50, one hour on a hand-set clock",
     "catch_up": "events per second after an outage, beside bare Spark on the same topic",
     "probe": "from a client's event to its throttle record, under 20 k ev/s",
+    "what_if": "a day of a thousand clients' seconds replayed with other quotas",
 }
 
 

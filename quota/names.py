@@ -43,6 +43,30 @@ class Seeds:
         return cls(*(tuple(row) for row in factors))
 
 
+class DictionaryMemo:
+    """The hashes of the dictionaries that came last: slices of one table share them, and they are hashed once."""
+
+    _KEPT: Final = 4
+
+    def __init__(self) -> None:
+        self._kept: list[tuple[pa.Array, Pair]] = []
+
+    def find(self, dictionary: pa.Array) -> Pair | None:
+        """The hashes kept for this very array, not for an equal one; None if there are none."""
+        return next((hashes for kept, hashes in self._kept if _is_same(kept, dictionary)), None)
+
+    def keep(self, dictionary: pa.Array, hashes: Pair) -> None:
+        """Remember the hashes; the array is held, so that its memory is not used for another."""
+        self._kept = [*self._kept, (dictionary, hashes)][-self._KEPT :]
+
+
+def _is_same(one: pa.Array, other: pa.Array) -> bool:
+    if len(one) != len(other) or one.offset != other.offset:
+        return False
+    pairs = zip(one.buffers(), other.buffers(), strict=True)
+    return all((a and a.address) == (b and b.address) for a, b in pairs)
+
+
 class NameColumn:
     """One Arrow column of names, read block by block as hashes.
 
@@ -50,18 +74,27 @@ class NameColumn:
     use; nothing is copied but the last few names of it.
     """
 
-    def __init__(self, column: pa.Array, seeds: Seeds) -> None:
+    def __init__(self, column: pa.Array, seeds: Seeds, memo: DictionaryMemo | None = None) -> None:
         self._seeds = seeds
-        self._codes: NDArray[np.int64] | None = None
+        self._codes: NDArray[np.int64] | NDArray[np.int32] | None = None
         if pa.types.is_dictionary(column.type):
-            codes = column.indices.cast(pa.int64())
-            null_code = len(column.dictionary)
-            self._codes = codes.fill_null(null_code).to_numpy(zero_copy_only=False)
-            values = pa.concat_arrays([column.dictionary.cast(pa.large_string()), pa.array([""], pa.large_string())])
-            self._read(values)
-            self._of_code = self._hash(0, len(values))
+            self._read_dictionary(column, memo or DictionaryMemo())
         else:
             self._read(column)
+
+    def _read_dictionary(self, column: pa.Array, memo: DictionaryMemo) -> None:
+        indices, dictionary = column.indices, column.dictionary
+        if indices.null_count:
+            indices = indices.cast(pa.int64()).fill_null(len(dictionary))
+        self._codes = indices.to_numpy(zero_copy_only=False)
+        known = memo.find(dictionary)
+        if known is None:
+            # The last place is that of null.
+            values = pa.concat_arrays([dictionary.cast(pa.large_string()), pa.array([""], pa.large_string())])
+            self._read(values)
+            known = self._hash(0, len(values))
+            memo.keep(dictionary, known)
+        self._of_code = known
 
     def _read(self, column: pa.Array) -> None:
         if column.null_count:

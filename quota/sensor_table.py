@@ -9,7 +9,7 @@ import pyarrow as pa
 from quota.buckets import TokenBuckets
 from quota.directory import UNRESOLVED, EntityDirectory
 from quota.key_index import Ids
-from quota.names import HashedNames, Seeds
+from quota.names import DictionaryMemo, HashedNames, Seeds
 from quota.rates import SampleWindows
 from quota.resolution import Resolution, Resolved, Side
 from quota.sensor_state import add_sensors, buckets_table, read_buckets
@@ -38,6 +38,7 @@ class SensorTable:
         self._carry_debt = carry_debt
         self._newest = 0
         self._seeds = Seeds.draw()
+        self._memo = DictionaryMemo()
         self._entities = EntityDirectory()
         self.resolution = Resolution(QuotaSnapshot(0, ()), self._seeds)
         self.recording: tuple[Key, ...] = ()
@@ -74,7 +75,7 @@ class SensorTable:
 
         While all of these agree they are one and the same array.
         """
-        reader = names.hashed(self._seeds)
+        reader = names.hashed(self._seeds, self._memo)
         entities = np.empty(names.num_rows, np.int64)
         first, *others = self.recording
         of_row = {first: np.empty(names.num_rows, np.int64)}

@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from quota.errors import InvalidUsage
-from quota.names import HashedNames, NameColumn, Seeds
+from quota.names import DictionaryMemo, HashedNames, NameColumn, Seeds
 
 Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
@@ -43,9 +43,9 @@ class EntityNames:
         self.client_id = _names(table, "client_id")
         self.broker_id = _names(table, "broker_id") if has_brokers else None
 
-    def hashed(self, seeds: Seeds) -> "NameReader":
-        """A reader of the hashes of these names."""
-        return NameReader(self, seeds)
+    def hashed(self, seeds: Seeds, memo: DictionaryMemo | None = None) -> "NameReader":
+        """A reader of the hashes of these names; with a memo, dictionaries it knows are not hashed again."""
+        return NameReader(self, seeds, memo)
 
     def take(self, rows: Ints) -> tuple[pa.Array, pa.Array, pa.Array]:
         """Broker, user and client-id of some rows, as plain strings."""
@@ -58,11 +58,11 @@ class EntityNames:
 class NameReader:
     """Hashes of the names of a table, block by block."""
 
-    def __init__(self, names: EntityNames, seeds: Seeds) -> None:
+    def __init__(self, names: EntityNames, seeds: Seeds, memo: DictionaryMemo | None = None) -> None:
         self._seeds = seeds
-        self._user = NameColumn(names.user, seeds)
-        self._client_id = NameColumn(names.client_id, seeds)
-        self._broker = None if names.broker_id is None else NameColumn(names.broker_id, seeds)
+        self._user = NameColumn(names.user, seeds, memo)
+        self._client_id = NameColumn(names.client_id, seeds, memo)
+        self._broker = None if names.broker_id is None else NameColumn(names.broker_id, seeds, memo)
 
     def read(self, start: int, stop: int) -> HashedNames:
         """The hashes of rows start (inclusive) to stop (exclusive)."""

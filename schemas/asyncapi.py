@@ -20,6 +20,7 @@ from schemas.quota_row import QuotaRow
 from schemas.sensor_state_row import SensorStateRow
 from schemas.throttle_event_row import ThrottleEventRow
 from schemas.throttle_record import ThrottleRecord
+from schemas.usage_by_second_row import UsageBySecondRow
 from schemas.usage_event import UsageEvent
 from schemas.usage_row import UsageRow
 
@@ -28,6 +29,7 @@ MODELS: Final[dict[str, type[BaseModel]]] = {
     "throttle_record": ThrottleRecord,
     "quotas": QuotaRow,
     "usage": UsageRow,
+    "usage_by_second": UsageBySecondRow,
     "batches": BatchRow,
     "decisions": DecisionRow,
     "throttle_events": ThrottleEventRow,

@@ -1,7 +1,7 @@
 """Every table the job and the command line create: rows, partition, properties, constraints.
 
 The protocol stays plain, (1, 2), and (1, 3) where there are CHECK constraints, so that every reader of Delta
-can read the tables. The roll-up tables belong to the streams that fill them.
+can read the tables.
 """
 
 from collections.abc import Iterable, Mapping
@@ -20,6 +20,7 @@ from schemas.decision_row import DecisionRow
 from schemas.quota_row import QuotaRow
 from schemas.sensor_state_row import SensorStateRow
 from schemas.throttle_event_row import ThrottleEventRow
+from schemas.usage_by_second_row import UsageBySecondRow
 from schemas.usage_row import UsageRow
 
 _PLAIN: Final = {
@@ -37,6 +38,14 @@ _HOT: Final = {
     "delta.checkpointInterval": "50",
     "delta.logRetentionDuration": "interval 6 hours",
     "delta.deletedFileRetentionDuration": "interval 6 hours",
+}
+
+# About a commit a minute, by Spark alone.
+_ROLL_UP: Final = {
+    **_PLAIN,
+    "delta.checkpointInterval": "20",
+    "delta.logRetentionDuration": "interval 2 days",
+    "delta.deletedFileRetentionDuration": "interval 2 days",
 }
 
 # Decisions name quota versions; each must stay readable at least as long as they are kept.
@@ -98,6 +107,7 @@ TABLES: Final[Mapping[str, TableDefinition]] = {
         ),
         TableDefinition("sensor_state", SensorStateRow, ("batch_id", "evaluated_at_ms")),
         TableDefinition("dead_letters", DeadLetterRow, ("batch_id", "appended_at_ms")),
+        TableDefinition("usage_by_second", UsageBySecondRow, ("second_start_ms",), properties=_ROLL_UP),
     )
 }
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quota.names import NameColumn, Seeds
+from quota.names import DictionaryMemo, NameColumn, Seeds
 
 SEEDS = Seeds.draw()
 
@@ -60,3 +60,21 @@ def test_a_million_numbered_names_do_not_collide_in_either_half() -> None:
     column = pa.array(np.arange(1_000_000)).cast(pa.string())
     for half in NameColumn(column, SEEDS).hash(0, len(column)):
         assert all(one != other for one, other in pairwise(np.sort(half).tolist()))
+
+
+def test_a_memo_knows_the_dictionary_of_another_slice_and_no_equal_one() -> None:
+    memo = DictionaryMemo()
+    column = pa.array(["alice", "bob", "alice", None]).dictionary_encode()
+    whole = NameColumn(column, SEEDS, memo).hash(0, 4)
+    part = NameColumn(column.slice(2), SEEDS, memo).hash(0, 2)
+    assert [half.tolist() for half in part] == [half[2:].tolist() for half in whole]
+    assert memo.find(column.slice(1).dictionary) is not None
+    assert memo.find(pa.array(["alice", "bob"])) is None
+
+
+def test_another_dictionary_with_the_same_codes_gives_other_hashes() -> None:
+    memo = DictionaryMemo()
+    for names in (["alice", "bob"], ["carol", "dave"], ["alice", "bob"]):
+        column = pa.array(names).dictionary_encode()
+        again, plain = NameColumn(column, SEEDS, memo).hash(0, 2), NameColumn(pa.array(names), SEEDS).hash(0, 2)
+        assert [half.tolist() for half in again] == [half.tolist() for half in plain]

@@ -1,0 +1,126 @@
+"""A day of kept usage under other quotas: what `kquota what-if` takes, from the first file to the report.
+
+    python -m bench.what_if [--hours 24] [--clients 1000] [--quick] [--keep FOLDER]
+
+Writes `usage_by_second` (one row a second and client, ten minutes a file) under a temporary folder, then replays it
+with the quotas that were live and with a candidate, as the command does: two replays at once, in two processes. One
+client in twenty is over its live quota for 30 s of every 120 s; the candidate halves the bounds of half the clients,
+which puts some 90 of them over quota in every second.
+"""
+
+import argparse
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from deltalake import DeltaTable, write_deltalake
+
+from bench.machine import machine_line
+from pipeline.replay.happened import happened
+from pipeline.replay.report import report_lines, totals_of
+from pipeline.replay.side_by_side import live_timeline, run_both
+from pipeline.replay.what_if import ReplayOrder
+from pipeline.settings.model import EngineSettings
+from pipeline.tables.audit import local_audit
+from pipeline.tables.layout import create_missing, table_uri
+from pipeline.tables.quota_edit import QuotaChange
+from pipeline.tables.quota_source import QuotaSource
+from pipeline.tables.quota_table import QuotaTable
+from quota.snapshot import QuotaSnapshot
+from schemas.arrow import conform
+from schemas.usage_by_second_row import UsageBySecondRow
+
+BOUND: Final = 100_000.0
+FILE_SECONDS: Final = 600
+TARGET_SECONDS: Final = 120
+
+
+def quota_rows(clients: int, bound: float) -> list[dict[str, Any]]:
+    """A default for everybody; every other user has a bound of its own."""
+    own = [{"user": f"user-{i:05d}", "client_id": "", "producer_byte_rate": bound} for i in range(0, clients, 2)]
+    return [{"user": "<default>", "client_id": "", "producer_byte_rate": BOUND, "consumer_byte_rate": 1e7}, *own]
+
+
+def write_usage(root: str, start_ms: int, seconds: int, clients: int) -> int:
+    """The table, file by file; returns its rows."""
+    draw = np.random.default_rng(1)
+    names = {
+        "user": pa.array([f"user-{i:05d}" for i in range(clients)]),
+        "client_id": pa.array([f"client-{i % 97:03d}" for i in range(clients)]),
+    }
+    usual = draw.integers(5_000, 80_000, clients)
+    for first in range(0, seconds, FILE_SECONDS):
+        span = min(FILE_SECONDS, seconds - first)
+        size = span * clients
+        own = np.tile(np.arange(clients), span)
+        second_ms = np.repeat(start_ms + 1_000 * (first + np.arange(span)), clients)
+        over = (own % 20 == 0) & (second_ms // 1_000 % 120 < 30)
+        rows = pa.table(
+            {
+                **{name: column.take(pa.array(own)) for name, column in names.items()},
+                "second_start_ms": second_ms,
+                "broker_id": pa.repeat("1", size),
+                "produced_bytes": usual[own] // 2 + draw.integers(0, 30_000, size) + np.where(over, 300_000, 0),
+                "fetched_bytes": draw.integers(0, 50_000, size),
+                "io_time_ns": draw.integers(0, 1_000_000, size),
+                "network_time_ns": draw.integers(0, 1_000_000, size),
+                "request_count": pa.repeat(10, size),
+                "last_event_ms": second_ms + draw.integers(900, 1_000, size),
+            }
+        )
+        rows = conform(rows, UsageBySecondRow, cluster="bench")
+        write_deltalake(table_uri(root, "usage_by_second"), rows, mode="append")
+    return seconds * clients
+
+
+def measure(root: str, seconds: int, clients: int) -> None:
+    """Write, replay, print."""
+    create_missing(root)
+    table = QuotaTable(root)
+    changes = [QuotaChange(row.pop("user"), row.pop("client_id"), row) for row in quota_rows(clients, BOUND)]
+    table.alter(changes, local_audit("bench"))
+    start_ms = (time.time_ns() // 1_000_000_000 + 60) * 1_000
+    began = time.perf_counter()
+    rows = write_usage(root, start_ms, seconds, clients)
+    files = DeltaTable(table_uri(root, "usage_by_second")).file_uris()
+    size = sum(Path(file.removeprefix("file://")).stat().st_size for file in files)
+    print(f"written in {time.perf_counter() - began:.0f} s: {rows:,} rows, {len(files)} files, {size / 1e6:,.0f} MB")
+
+    candidate = QuotaSnapshot.from_rows(quota_rows(clients, BOUND / 2), 0)
+    until_ms = start_ms + seconds * 1_000
+    began = time.perf_counter()
+    timeline = live_timeline(table, QuotaSource(table), start_ms)
+    order = ReplayOrder(root, "usage_by_second", "cluster", EngineSettings(), start_ms, until_ms, timeline)
+    live, other = run_both(order, candidate, lambda done, whole: None)
+    lines = report_lines(live, other, happened(root, start_ms, until_ms, 1_000))
+    totals = totals_of(lines)
+    spent = time.perf_counter() - began
+    print(
+        f"what-if: {spent:.1f} s for {seconds / 3600:g} h × {clients} clients, both replays at once "
+        f"({spent / seconds * 1e3:.2f} ms a second of usage; target for a day {TARGET_SECONDS} s)"
+    )
+    print(f"{totals.throttled} throttled, {totals.newly_throttled} newly, held {totals.throttle_seconds:,.0f} s")
+
+
+def main() -> None:
+    """Print the machine, what was written, and how long the replay took."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--hours", type=float, default=24.0)
+    parser.add_argument("--clients", type=int, default=1_000)
+    parser.add_argument("--quick", action="store_true", help="one hour of 1 000 clients")
+    parser.add_argument("--keep", help="folder for the tables, which then stay")
+    arguments = parser.parse_args()
+    print(machine_line())
+    seconds = 3_600 if arguments.quick else round(arguments.hours * 3_600)
+    if arguments.keep:
+        measure(arguments.keep, seconds, arguments.clients)
+        return
+    with tempfile.TemporaryDirectory(prefix="kquota-what-if-") as root:
+        measure(root, seconds, arguments.clients)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,119 @@
+"""`kquota what-if`: kept usage under a candidate quota table."""
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pipeline.cli.options import ConfigFile, Output, TablesRoot, flags
+
+if TYPE_CHECKING:
+    from pipeline.replay.report import Totals
+
+_SOURCES = {"usage_by_second": "one evaluation a second", "usage": "the exact batches"}
+_COLUMNS = (
+    "user",
+    "client_id",
+    "change",
+    "windows_live",
+    "windows_candidate",
+    "throttle_seconds_live",
+    "throttle_seconds_candidate",
+    "bytes_deferred_candidate",
+    "throttle_seconds_happened",
+)
+
+
+def what_if(
+    quotas: Annotated[Path, typer.Option("--quotas", help="The candidate: all its quotas, JSON or YAML.")],
+    since: Annotated[str, typer.Option(help="Begin: 24h (ago), ISO 8601 in UTC, or epoch ms.")] = "24h",
+    until: Annotated[str, typer.Option(help="End, in the same ways.")] = "0s",
+    source: Annotated[
+        str, typer.Option("--from", help="usage_by_second (one evaluation a second) or usage (the exact batches).")
+    ] = "usage_by_second",
+    fail_if: Annotated[
+        list[str] | None, typer.Option("--fail-if", help="metric>number; exits with 1 if it holds. May be repeated.")
+    ] = None,
+    html: Annotated[Path | None, typer.Option("--html", help="Write the report to a page, with charts.")] = None,
+    limit: Annotated[int, typer.Option(help="How many clients the table shows.", min=1)] = 50,
+    config: ConfigFile = None,
+    tables: TablesRoot = None,
+    output: Output = "table",
+) -> None:
+    """Replay kept usage with candidate quotas and say who would be throttled, and for how long.
+
+    It is compared with a replay of the quotas that were live, and shown beside what really happened. Usage is what it
+    was: clients that were held back then sent less than they would have.
+    """
+    from pipeline.cli.instants import parse_instant
+    from pipeline.cli.progress import progress_bar
+    from pipeline.replay.budget import Budget, failures
+    from pipeline.replay.happened import happened
+    from pipeline.replay.page import html_page
+    from pipeline.replay.quota_rows import read_snapshot
+    from pipeline.replay.report import report_lines, to_document, totals_of
+    from pipeline.replay.side_by_side import live_timeline, run_both
+    from pipeline.replay.what_if import ReplayOrder
+    from pipeline.settings.loading import load_settings
+    from pipeline.tables.open import open_quota_table
+    from pipeline.tables.quota_source import QuotaSource
+
+    if source not in _SOURCES:
+        message = f"'--from' must be one of {', '.join(_SOURCES)}; got {source}"
+        raise typer.BadParameter(message)
+    budgets = [Budget.parse(text) for text in fail_if or ()]
+    settings = load_settings(config, flags(tables=tables))
+    candidate = read_snapshot(quotas)
+    now_ms = time.time_ns() // 1_000_000
+    since_ms, until_ms = parse_instant("--since", since, now_ms), parse_instant("--until", until, now_ms)
+    table = open_quota_table(settings.tables)
+    live = QuotaSource(table)
+    root, engine = settings.tables.root, settings.engine
+    scope = settings.scope or live.scope
+    order = ReplayOrder(root, source, scope, engine, since_ms, until_ms, live_timeline(table, live, since_ms))  # type: ignore[arg-type]
+    began = time.perf_counter()
+    with progress_bar("replaying usage") as progress:
+        results = run_both(order, candidate, progress)
+    lines = report_lines(*results, happened(root, since_ms, until_ms, engine.sample_window_ms))
+    totals = totals_of(lines)
+    about = {
+        "candidate": str(quotas),
+        "since_ms": since_ms,
+        "until_ms": until_ms,
+        "replayed": f"{source}, {_SOURCES[source]}",
+        "evaluations": results[1].evaluations,
+        "usage_rows": results[1].rows,
+        "seconds": round(time.perf_counter() - began, 1),
+    }
+    document = to_document(lines, totals, about)
+    _print(document, totals, limit, output)
+    if html is not None:
+        html.write_text(html_page(about, totals, lines, *results, (since_ms, until_ms)), encoding="utf-8")
+        sys.stderr.write(f"written: {html}\n")
+    broken = failures(budgets, totals)
+    for sentence in broken:
+        sys.stderr.write(f"failed: {sentence}\n")
+    if broken:
+        raise typer.Exit(1)
+
+
+def _print(document: dict[str, Any], totals: "Totals", limit: int, output: str) -> None:
+    from pipeline.cli.output import print_rows
+
+    if output != "table":
+        print_rows([document], output)
+        return
+    rows = document["clients"]
+    print_rows(rows[:limit], output, [name for name in _COLUMNS if rows])
+    if len(rows) > limit:
+        sys.stdout.write(f"… and {len(rows) - limit} more\n")
+    about = document["about"]
+    sys.stdout.write(
+        f"{totals.throttled} of {totals.clients} clients throttled, {totals.newly_throttled} newly, "
+        f"{totals.no_longer_throttled} no longer; held {totals.throttle_seconds:.1f} s "
+        f"({totals.throttle_seconds_change:+.1f} s), {totals.bytes_deferred} bytes deferred "
+        f"({totals.bytes_deferred_change:+d})\n"
+    )
+    sys.stderr.write(f"{about['replayed']}: {about['evaluations']} evaluations, {about['usage_rows']} rows\n")

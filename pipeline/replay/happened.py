@@ -1,0 +1,72 @@
+"""What really happened to clients in a range, as `decisions` and `throttle_events` have it."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from pipeline.replay.pieces import Client
+from pipeline.replay.what_if import Outcome
+from pipeline.tables.layout import table_uri
+from pipeline.tables.time_slices import TimeSlices
+
+_LONGEST_THROTTLE_MS: Final = 3_600_000
+_CLIENT: Final = ("broker_id", "user", "client_id")
+
+
+def happened(root: str, since_ms: int, until_ms: int, sample_window_ms: int) -> dict[Client, Outcome]:
+    """Each client's sample windows with an applied decision, and the time it was throttled, renewals included.
+
+    How many bytes it held back is not known, and 0 here.
+
+    Args:
+        root: Of the tables.
+        since_ms: Inclusive.
+        until_ms: Exclusive.
+        sample_window_ms: Windows are counted by.
+    """
+    decisions = TimeSlices(table_uri(root, "decisions"), "evaluated_at_ms")
+    rows = decisions.read([*_CLIENT, "evaluated_at_ms", "applied"], since_ms, until_ms)
+    windows: dict[Client, set[int]] = defaultdict(set)
+    for row in rows.filter(rows["applied"]).to_pylist():
+        windows[_client(row)].add(row["evaluated_at_ms"] // sample_window_ms)
+    events = TimeSlices(table_uri(root, "throttle_events"), "evaluated_at_ms").read(
+        [*_CLIENT, "publish_seq", "action", "throttle_time_ms", "throttled_until_ms"],
+        since_ms - _LONGEST_THROTTLE_MS,
+        until_ms,
+    )
+    by_client: dict[Client, list[dict[str, Any]]] = defaultdict(list)
+    for row in events.sort_by("publish_seq").to_pylist():
+        by_client[_client(row)].append(row)
+    throttled_ms = {client: throttled_in(rows, since_ms, until_ms) for client, rows in by_client.items()}
+    return {
+        client: Outcome(len(windows.get(client, ())), throttled_ms.get(client, 0))
+        for client in {*windows, *throttled_ms}
+    }
+
+
+def throttled_in(events: Iterable[Mapping[str, Any]], since_ms: int, until_ms: int) -> int:
+    """How much of a range one client was throttled, by the wall clock its records were written at.
+
+    A record's throttle lasts to its end or to the next record, whichever comes first: a later throttle takes its
+    place, a release ends it.
+
+    Args:
+        events: Its rows of `throttle_events`, in the order of `publish_seq`.
+        since_ms: Inclusive.
+        until_ms: Exclusive.
+    """
+    whole_ms = from_ms = to_ms = 0
+    for event in events:
+        written_ms = event["throttled_until_ms"] - event["throttle_time_ms"]
+        whole_ms += _overlap(from_ms, min(to_ms, written_ms), since_ms, until_ms)
+        is_throttle = event["action"] == "throttle"
+        from_ms, to_ms = (written_ms, event["throttled_until_ms"]) if is_throttle else (0, 0)
+    return whole_ms + _overlap(from_ms, to_ms, since_ms, until_ms)
+
+
+def _overlap(from_ms: int, to_ms: int, since_ms: int, until_ms: int) -> int:
+    return max(min(to_ms, until_ms) - max(from_ms, since_ms), 0)
+
+
+def _client(row: Mapping[str, Any]) -> Client:
+    return row["broker_id"], row["user"], row["client_id"]

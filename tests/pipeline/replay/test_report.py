@@ -1,0 +1,108 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.replay.happened import throttled_in
+from pipeline.replay.pieces import Client
+from pipeline.replay.report import Line, report_lines, to_document, totals_of, touched
+from pipeline.replay.what_if import Outcome, ReplayResult
+
+ALICE: Client = ("", "alice", "etl")
+BOB: Client = ("", "bob", "")
+CAROL: Client = ("", "carol", "app")
+NOTHING = Outcome()
+
+
+@pytest.mark.parametrize(
+    ("live", "candidate", "change"),
+    [
+        (NOTHING, NOTHING, "same"),
+        (NOTHING, Outcome(1, 500), "newly throttled"),
+        (Outcome(1, 500), NOTHING, "no longer throttled"),
+        (Outcome(3, 500), Outcome(9, 500), "same"),
+        (Outcome(3, 500), Outcome(3, 501), "longer"),
+        (Outcome(3, 500), Outcome(3, 499), "shorter"),
+        (NOTHING, Outcome(1, 0), "newly throttled"),
+    ],
+)
+def test_a_change_is_seen_from_the_live_quotas(live: Outcome, candidate: Outcome, change: str) -> None:
+    assert Line(ALICE, NOTHING, live, candidate).change == change
+
+
+def result(**outcomes: Outcome) -> ReplayResult:
+    by_name = {"alice": ALICE, "bob": BOB, "carol": CAROL}
+    return ReplayResult({by_name[name]: outcome for name, outcome in outcomes.items()})
+
+
+def test_totals_add_up_and_changes_are_candidate_less_live() -> None:
+    live = result(alice=Outcome(2, 3_000, 100), bob=Outcome(1, 1_000, 50), carol=NOTHING)
+    candidate = result(alice=Outcome(5, 4_500, 130), bob=NOTHING, carol=Outcome(1, 250, 1))
+    totals = totals_of(report_lines(live, candidate, {}))
+    assert (totals.clients, totals.throttled, totals.newly_throttled, totals.no_longer_throttled) == (3, 2, 1, 1)
+    assert (totals.windows_throttled, totals.throttle_seconds, totals.throttle_seconds_change) == (6, 4.75, 0.75)
+    assert (totals.bytes_deferred, totals.bytes_deferred_change) == (131, -19)
+
+
+def test_the_largest_change_comes_first() -> None:
+    live = result(alice=Outcome(1, 100), bob=Outcome(9, 9_000), carol=NOTHING)
+    candidate = result(alice=Outcome(1, 200), bob=Outcome(9, 9_000), carol=Outcome(1, 5_000))
+    assert [line.client for line in report_lines(live, candidate, {})] == [CAROL, ALICE, BOB]
+
+
+def test_clients_nobody_throttles_are_counted_and_not_listed() -> None:
+    lines = report_lines(result(alice=NOTHING, bob=NOTHING), result(alice=NOTHING, bob=Outcome(1, 1)), {})
+    document = to_document(touched(lines), totals_of(lines), {})
+    assert document["totals"]["clients"] == 2
+    assert [row["user"] for row in document["clients"]] == ["bob"]
+
+
+def test_a_client_that_only_happened_is_listed() -> None:
+    lines = report_lines(result(), result(), {CAROL: Outcome(4, 2_000)})
+    assert [(line.client, line.happened.windows) for line in touched(lines)] == [(CAROL, 4)]
+
+
+OUTCOMES = st.builds(Outcome, st.integers(0, 9), st.integers(0, 9_999), st.integers(0, 9_999))
+RESULTS = st.builds(ReplayResult, st.dictionaries(st.sampled_from([ALICE, BOB, CAROL]), OUTCOMES))
+
+
+@given(RESULTS)
+def test_the_live_quotas_as_candidate_change_nothing(live: ReplayResult) -> None:
+    lines = report_lines(live, live, {})
+    totals = totals_of(lines)
+    assert (totals.newly_throttled, totals.no_longer_throttled) == (0, 0)
+    assert (totals.throttle_seconds_change, totals.bytes_deferred_change) == (0, 0)
+    assert {line.change for line in lines} <= {"same"}
+
+
+@given(RESULTS, RESULTS)
+def test_exchanging_live_and_candidate_turns_every_change_round(one: ReplayResult, other: ReplayResult) -> None:
+    there, back = (totals_of(report_lines(*pair, {})) for pair in ((one, other), (other, one)))
+    assert there.newly_throttled == back.no_longer_throttled
+    assert there.throttle_seconds_change == -back.throttle_seconds_change
+
+
+T0_MS = 1_700_000_000_000
+
+
+def event(action: str, written_ms: int, throttle_ms: int = 0) -> dict[str, object]:
+    return {"action": action, "throttle_time_ms": throttle_ms, "throttled_until_ms": T0_MS + written_ms + throttle_ms}
+
+
+@pytest.mark.parametrize(
+    ("events", "throttled_ms"),
+    [
+        ([], 0),
+        ([event("throttle", 0, 1_000)], 1_000),
+        ([event("throttle", 0, 1_000), event("release", 1_000)], 1_000),
+        ([event("throttle", 0, 1_000), event("release", 400)], 400),
+        ([event("throttle", 0, 1_000), event("throttle", 700, 1_000)], 1_700),
+        ([event("throttle", 0, 5_000), event("throttle", 700, 300)], 1_000),
+        ([event("throttle", 0, 100), event("throttle", 700, 300)], 400),
+        ([event("throttle", -500, 800)], 300),
+        ([event("throttle", 9_500, 800)], 500),
+    ],
+)
+def test_throttled_time_is_what_the_records_say_within_the_range(
+    events: list[dict[str, object]], throttled_ms: int
+) -> None:
+    assert throttled_in(events, T0_MS, T0_MS + 10_000) == throttled_ms

@@ -1,0 +1,162 @@
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from pipeline.replay.errors import NothingKept, SampleTooFine
+from pipeline.replay.happened import happened
+from pipeline.replay.pieces import Source
+from pipeline.replay.report import report_lines, totals_of
+from pipeline.replay.side_by_side import live_timeline, run_both
+from pipeline.replay.what_if import Outcome, ReplayOrder, ReplayResult, Timeline, run
+from pipeline.settings.model import EngineSettings
+from pipeline.tables.layout import table_uri
+from pipeline.tables.quota_edit import QuotaChange
+from quota.snapshot import QuotaSnapshot
+from schemas.arrow import conform
+from schemas.usage_by_second_row import UsageBySecondRow
+from tests.pipeline.replay.kept import KeptJob
+from tests.quota.factories import quota_row, usage_row
+
+QUOTAS = (
+    QuotaChange("alice", "", {"producer_byte_rate": 20_000.0}),
+    QuotaChange("<default>", "<default>", {"producer_byte_rate": 40_000.0, "consumer_byte_rate": 9_000.0}),
+)
+CLIENTS = (("alice", "etl"), ("alice", "app"), ("bob", "etl"), ("carol", ""))
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> KeptJob:
+    """Ten minutes of four clients, one batch a second, the quotas edited in mid-way; rolled up by the second."""
+    draw = random.Random(3)
+    job = KeptJob(str(tmp_path_factory.mktemp("tables")), *QUOTAS)
+    for second in range(600):
+        job.clock.advance(1_000)
+        if second == 300:
+            job.edit(QuotaChange("bob", "", {"producer_byte_rate": 5_000.0}))
+        rows = [
+            usage_row(
+                job.clock.wall_ms + draw.randrange(1_000),
+                user=user,
+                client_id=client_id,
+                produced_bytes=draw.choice((None, 0, 9_000, 60_000)),
+                fetched_bytes=draw.choice((None, 0, 20_000)),
+            )
+            for user, client_id in CLIENTS
+            if draw.random() < 0.6
+        ]
+        job.decided += job.batch(rows)
+    job.flush()
+    roll_up(job.root)
+    return job
+
+
+def roll_up(root: str) -> None:
+    rows = DeltaTable(table_uri(root, "usage")).to_pyarrow_table()
+    rows = rows.append_column("second_start_ms", rows["sample_start_ms"]).drop_columns(["date", "sample_start"])
+    write_deltalake(table_uri(root, "usage_by_second"), conform(rows, UsageBySecondRow), mode="append")
+
+
+def order(job: KeptJob, source: Source = "usage", **changes: Any) -> ReplayOrder:
+    live = live_timeline(job.quota_table, job.quotas, 0)
+    ends = {"since_ms": job.clock.wall_ms - 599_000, "until_ms": job.clock.wall_ms + 1_000}
+    fields = {"root": job.root, "source": source, "scope": "cluster", "settings": EngineSettings(), "quotas": live}
+    return ReplayOrder(**{**fields, **ends, **changes})
+
+
+def unheard(done: int, whole: int) -> None:
+    del done, whole
+
+
+def windows(result: ReplayResult) -> dict[Any, int]:
+    return {client: outcome.windows for client, outcome in result.outcomes.items() if outcome.windows}
+
+
+def test_the_live_quotas_over_the_exact_batches_come_to_what_was_decided(job: KeptJob) -> None:
+    wanted = order(job)
+    live = run(wanted, unheard)
+    decided = happened(job.root, wanted.since_ms, wanted.until_ms, 1_000)
+    assert windows(live) == {client: outcome.windows for client, outcome in decided.items()}
+    assert windows(live) != {}
+    assert live.evaluations == len(
+        set(DeltaTable(table_uri(job.root, "usage")).to_pyarrow_table()["batch_id"].to_pylist())
+    )
+
+
+def test_the_quotas_that_held_all_along_change_nothing_as_a_candidate(job: KeptJob) -> None:
+    wanted = order(job, until_ms=job.clock.wall_ms - 301_000)
+    live, candidate = run_both(wanted, job.quotas.at(2), unheard)
+    totals = totals_of(report_lines(live, candidate, {}))
+    assert totals.throttled > 0
+    assert (totals.newly_throttled, totals.no_longer_throttled) == (0, 0)
+    assert (totals.throttle_seconds_change, totals.bytes_deferred_change) == (0, 0)
+
+
+def test_an_edit_in_mid_way_is_seen_by_the_live_replay_alone(job: KeptJob) -> None:
+    live, candidate = run_both(order(job), job.quotas.at(2), unheard)
+    changed = {line.client: line.change for line in report_lines(live, candidate, {}) if line.change != "same"}
+    assert set(changed) == {("", "bob", "etl")}
+
+
+def test_seconds_come_to_the_same_as_batches_of_a_second(job: KeptJob) -> None:
+    timeline = Timeline((0,), (job.quotas.at(2),))
+    exact, by_second = (run(order(job, source, quotas=timeline), unheard) for source in ("usage", "usage_by_second"))
+    assert by_second.outcomes == exact.outcomes
+    assert by_second.throttle_ms_by_bin.tolist() == exact.throttle_ms_by_bin.tolist()
+
+
+def test_a_range_in_the_middle_is_warm_when_it_begins(job: KeptJob) -> None:
+    middle_ms = job.clock.wall_ms - 300_000
+    timeline = Timeline((0,), (job.quotas.at(2),))
+    part = run(order(job, since_ms=middle_ms, quotas=timeline), unheard)
+    decided = run(order(job, until_ms=middle_ms, quotas=timeline), unheard)
+    whole = run(order(job, quotas=timeline), unheard)
+    assert {client: count + windows(decided).get(client, 0) for client, count in windows(part).items()} == windows(
+        whole
+    )
+
+
+def test_the_numbers_of_a_single_throttle_can_be_counted_by_hand(tmp_path: Path) -> None:
+    job = KeptJob(str(tmp_path), QuotaChange("u", "", {"producer_byte_rate": 1_000.0}))
+    start_ms = job.clock.wall_ms
+    # 20 000 bytes over W = 10 s: O = 2 000, X = 10 s. Of what follows, 300 and 400 lie in the hold, 500 does not.
+    for at_ms, used_bytes in ((0, 20_000), (4_000, 300), (9_999, 400), (30_000, 500)):
+        job.batch([usage_row(start_ms + at_ms, produced_bytes=used_bytes)])
+    job.flush()
+    found = run(order(job, since_ms=start_ms, until_ms=start_ms + 60_000), unheard)
+    assert found.outcomes[("", "u", "c")].deferred_bytes == 700
+    assert found.outcomes[("", "u", "c")].windows == 3
+
+
+def test_what_nobody_used_is_nothing_kept(job: KeptJob) -> None:
+    with pytest.raises(NothingKept):
+        run(order(job, since_ms=1_000, until_ms=2_000), unheard)
+
+
+def test_seconds_can_not_fill_shorter_windows(job: KeptJob) -> None:
+    with pytest.raises(SampleTooFine, match="must be whole seconds to replay usage_by_second; got 500"):
+        run(order(job, "usage_by_second", settings=EngineSettings(sample_window_ms=500)), unheard)
+
+
+def test_longer_windows_are_filled_by_their_seconds(job: KeptJob) -> None:
+    settings, timeline = EngineSettings(sample_window_ms=3_000), Timeline((0,), (job.quotas.at(2),))
+    assert windows(run(order(job, "usage_by_second", settings=settings, quotas=timeline), unheard)) != {}
+
+
+@pytest.mark.parametrize(("at_ms", "version"), [(0, 1), (99, 1), (100, 1), (199, 1), (200, 2), (10**9, 2)])
+def test_the_quotas_of_an_instant_are_the_newest_before_it(at_ms: int, version: int) -> None:
+    snapshots = tuple(QuotaSnapshot.from_rows([quota_row(producer_byte_rate=1.0)], number) for number in (1, 2))
+    assert Timeline((100, 200), snapshots).at(at_ms).version == version
+
+
+def test_a_replay_of_half_an_hour_is_the_same_in_two_processes(tmp_path: Path) -> None:
+    job = KeptJob(str(tmp_path), QuotaChange("u", "", {"producer_byte_rate": 1_000.0}))
+    start_ms = job.clock.wall_ms
+    for second in range(0, 1_900, 10):
+        job.batch([usage_row(start_ms + second * 1_000, produced_bytes=12_000)])
+    job.flush()
+    wanted = order(job, since_ms=start_ms, until_ms=start_ms + 1_900_000)
+    live, candidate = run_both(wanted, job.quotas.pin(), unheard)
+    assert live.outcomes == candidate.outcomes != {("", "u", "c"): Outcome()}
