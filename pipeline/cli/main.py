@@ -6,8 +6,7 @@ from typing import Final
 
 import typer
 
-from pipeline.cli import config, demo, doctor, gate, jars, meter, mode, run, throttles, topics
-from pipeline.cli import config, demo, doctor, jars, meter, run, throttles, topics, what_if
+from pipeline.cli import config, demo, doctor, gate, jars, meter, mode, run, throttles, topics, what_if
 from pipeline.cli.quotas import commands as quotas
 from pipeline.errors import PipelineError
 
