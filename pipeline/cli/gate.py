@@ -35,7 +35,6 @@ def gate(
 
     from pipeline.cli.signals import call_on_signals
     from pipeline.cluster.access import ClusterAccess
-    from pipeline.cluster.client_properties import kafka_options
     from pipeline.log import set_up_logging
     from pipeline.settings.loading import load_settings
     from pipeline.throttle.errors import GateExtraMissing
@@ -51,7 +50,7 @@ def gate(
     set_up_logging(settings.log_level)
     access = ClusterAccess.from_settings(settings.kafka)
     throttle_topic = topic or settings.kafka.throttle_topic
-    follower = KafkaFollower(access.bootstrap_servers, throttle_topic, kafka_options(access.properties))
+    follower = KafkaFollower(access.bootstrap_servers, throttle_topic, access.client_options())
     held = Gate(follower, Room(pool_bytes, max_request_bytes=16_384), settings.cluster)
     server = GateServer(held, parse_listen(listen), read_token(token_file))
     with call_on_signals(server.stop):

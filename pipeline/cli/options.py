@@ -28,9 +28,10 @@ def flags(
     """Command-line options as a nested mapping for `load_settings`; None counts as not given."""
     client = None
     if command_config is not None:
-        from pipeline.cluster.client_properties import read_client_properties
+        from pipeline.cluster.properties_file import read_properties
 
-        client = read_client_properties(command_config)
+        client = read_properties(command_config)
+        bootstrap_servers = bootstrap_servers or client.get("bootstrap.servers")
     return {
         "kafka": {"bootstrap_servers": bootstrap_servers, "client": client},
         "tables": {"root": tables},

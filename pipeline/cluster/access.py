@@ -7,7 +7,7 @@ from typing import Any, Self, TypeVar
 
 from kafka import KafkaAdminClient
 
-from pipeline.cluster.client_properties import kafka_options
+from pipeline.cluster.client_properties import java_properties, kafka_options
 from pipeline.cluster.connecting import open_client
 from pipeline.errors import PipelineError
 from pipeline.settings.model import KafkaSettings
@@ -33,7 +33,8 @@ class ClusterAccess:
 
     Attributes:
         bootstrap_servers: host:port[,host:port…].
-        properties: Entries of client.properties; hold secrets, so they are never printed.
+        properties: Entries of client.properties, references to secrets unresolved; they may hold secrets all the
+            same, so they are never printed.
     """
 
     bootstrap_servers: str
@@ -55,14 +56,29 @@ class ClusterAccess:
         """A connected kafka-python client of a class, signed in.
 
         Raises:
+            ClientPropertiesInvalid: The properties can not be kept.
             ClusterUnreachable: No broker answers.
             SignInRefused: The credentials are refused.
         """
-        return open_client(make, self.bootstrap_servers, **kafka_options(self.properties), **options)
+        return open_client(make, self.bootstrap_servers, **self.client_options() | options)
+
+    def client_options(self) -> dict[str, Any]:
+        """kafka-python options, without the address.
+
+        Raises:
+            ClientPropertiesInvalid: The properties can not be kept.
+        """
+        options = kafka_options(self.properties)
+        options.pop("bootstrap_servers", None)
+        return options
 
     def spark_options(self) -> dict[str, str]:
-        """Client properties for Spark's Kafka source: Java's own keys, taken as they are."""
-        return dict(self.properties)
+        """Client properties for Spark's Kafka source, in Java's keys; secrets and certificates are in them.
+
+        Raises:
+            ClientPropertiesInvalid: The properties can not be kept.
+        """
+        return java_properties(self.properties)
 
     @contextmanager
     def admin(self) -> Iterator[KafkaAdminClient]:

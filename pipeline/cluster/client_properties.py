@@ -1,153 +1,161 @@
-"""Kafka's `client.properties` as kafka-python options.
+"""Kafka's `client.properties` in the words of each client: kafka-python options, and properties for Java.
 
-The keys are those of the Java client, plus librdkafka's for certificates in PEM files. Keys that do not
-concern the connection are left alone, as Kafka's own tools do: the same file serves consumers and producers.
+The keys are those of the Java client, plus librdkafka's for certificates in PEM files. Keys that do not concern the
+connection are left alone, as Kafka's own tools do: the same file serves consumers and producers.
 """
 
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from pipeline.cluster.errors import ClientPropertiesInvalid
+from pipeline.cluster.jaas import Jaas, module_of, parse_jaas
+from pipeline.cluster.oauth import TokenProvider, TokenSource
+from pipeline.cluster.properties_file import read_properties, resolved
+from pipeline.cluster.tls import KEYS as TLS_KEYS
+from pipeline.cluster.tls import Tls, TlsMistakes, read_tls
 
 SECURITY_PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-SASL_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+SASL_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 
-_JAAS: Final = re.compile(r"(?:[\w$]+\.)*(Plain|Scram)LoginModule\s+\w+\s+(.*?)\s*;?\s*$", re.DOTALL)
-_JAAS_OPTION: Final = re.compile(r"""(\w+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'([^']*)'|([^\s;"']+))""")
-_TAKEN_AS_THEY_ARE: Final = {
-    "bootstrap.servers": "bootstrap_servers",
-    "client.id": "client_id",
-    "sasl.username": "sasl_plain_username",
-    "sasl.password": "sasl_plain_password",
-    "ssl.ca.location": "ssl_cafile",
-    "ssl.certificate.location": "ssl_certfile",
-    "ssl.key.location": "ssl_keyfile",
-    "ssl.key.password": "ssl_password",
+_SECURITY: Final = ("sasl.", "ssl.", "security.")
+_NOT_SUPPORTED: Final = {
+    "GSSAPI": "Kerberos (GSSAPI) is not supported: use SCRAM-SHA-512, OAUTHBEARER or a client certificate",
+    "Krb5LoginModule": "Kerberos (Krb5LoginModule) is not supported: use SCRAM-SHA-512, OAUTHBEARER or a client "
+    "certificate",
+    "tokenauth": "delegation tokens (tokenauth) are not supported: sign in with the user's own SCRAM password",
 }
-_CONCERN_THE_CONNECTION: Final = ("sasl.", "ssl.", "security.")
+_OAUTH_KEYS: Final = {
+    "sasl.oauthbearer.client.credentials.client.id": "clientId",
+    "sasl.oauthbearer.client.credentials.client.secret": "clientSecret",
+    "sasl.oauthbearer.scope": "scope",
+}
+_ENDPOINT: Final = "sasl.oauthbearer.token.endpoint.url"
+_LOGIN_HANDLER: Final = "sasl.login.callback.handler.class"
+_SASL_KEYS: Final = frozenset(
+    {"sasl.mechanism", "sasl.jaas.config", "sasl.username", "sasl.password", _ENDPOINT, _LOGIN_HANDLER, *_OAUTH_KEYS}
+)
+# These tell Java's client when to get its token anew; kafka-python's does it by itself.
+_TIMING: Final = ("sasl.login.refresh.", "sasl.login.retry.", "sasl.login.connect.timeout.", "sasl.login.read.timeout.")
+_HARMLESS: Final = (*_TIMING, "sasl.kerberos.")
+_JAVA_LOGIN_HANDLER: Final = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler"
+_KEPT_FOR_JAVA: Final = (
+    "client.dns.lookup",
+    "client.rack",
+    "connections.",
+    "reconnect.",
+    "socket.connection.",
+    *_TIMING,
+)
 
 
-def read_client_properties(path: Path) -> dict[str, str]:
-    """Read a Java properties file: `key=value` or `key: value`, `#` and `!` comments, a backslash continues.
+@dataclass(frozen=True, slots=True)
+class SignIn:
+    """How to connect, whatever the client is written in.
 
-    Raises:
-        ClientPropertiesInvalid: the file cannot be read, or a line is no setting.
+    Attributes:
+        protocol: One of `SECURITY_PROTOCOLS`.
+        tls: What is trusted, and the certificate of this client; None without TLS.
+        mechanism: One of `SASL_MECHANISMS`; "" without SASL.
+        jaas: Credentials; None without SASL.
+        endpoint: URL of OAuth tokens; "" for other mechanisms.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as exc:
-        raise ClientPropertiesInvalid(str(path), [f"cannot be read: {exc}"]) from exc
-    properties: dict[str, str] = {}
-    mistakes: list[str] = []
-    for number, line in enumerate(re.sub(r"\\\r?\n[ \t]*", "", text).splitlines(), start=1):
-        stripped = line.strip()
-        if not stripped or stripped[0] in "#!":
-            continue
-        match = re.match(r"([^\s=:]+)\s*[=:]\s*(.*)", stripped)
-        if match is None:
-            mistakes.append(f"setting {number} must be key=value; got {stripped.split()[0]!r}")
-        else:
-            properties[match[1]] = match[2]
-    if mistakes:
-        raise ClientPropertiesInvalid(str(path), mistakes)
-    return properties
+
+    protocol: str
+    tls: Tls | None = field(repr=False, default=None)
+    mechanism: str = ""
+    jaas: Jaas | None = None
+    endpoint: str = ""
 
 
 def kafka_options(properties: Mapping[str, str], source: str = "client properties") -> dict[str, Any]:
     """Keyword arguments for `KafkaProducer`, `KafkaConsumer` and `KafkaAdminClient`.
 
     Args:
-        properties: Java keys and values.
+        properties: Java keys and values; references to secrets are resolved.
         source: Named in the error: the file.
 
     Raises:
         ClientPropertiesInvalid: security settings that cannot be kept are refused, all at once, and never
             skipped: half a security setting is worse than none.
     """
-    options: dict[str, Any] = {}
-    mistakes: list[str] = []
-    for key, value in properties.items():
-        if key in _TAKEN_AS_THEY_ARE:
-            options[_TAKEN_AS_THEY_ARE[key]] = value
-        elif key in _READERS:
-            try:
-                options |= _READERS[key](value)
-            except ValueError as exc:
-                mistakes.append(f"'{key}' must {exc}")
-        elif key.startswith(_CONCERN_THE_CONNECTION):
-            mistakes.append(f"'{key}' is not supported; supported are {', '.join(sorted(_supported()))}")
-    if not mistakes:
-        mistakes = _missing(options)
-    if mistakes:
-        raise ClientPropertiesInvalid(source, mistakes)
+    sign_in = read_sign_in(properties, source)
+    taken = {"bootstrap.servers": "bootstrap_servers", "client.id": "client_id"}
+    options: dict[str, Any] = {option: properties[key] for key, option in taken.items() if key in properties}
+    if "security.protocol" in properties:
+        options["security_protocol"] = sign_in.protocol
+    try:
+        if sign_in.tls is not None:
+            options["ssl_context"] = sign_in.tls.context()
+        if sign_in.jaas is not None:
+            options["sasl_mechanism"] = sign_in.mechanism
+            options |= _credentials(sign_in.jaas, sign_in.endpoint)
+    except TlsMistakes as exc:
+        raise ClientPropertiesInvalid(source, exc.mistakes) from exc
     return options
 
 
-def _missing(options: Mapping[str, Any]) -> list[str]:
-    if not str(options.get("security_protocol", "")).startswith("SASL_"):
-        return []
-    wanted = {
-        "sasl_mechanism": "'sasl.mechanism' must be set",
-        "sasl_plain_username": "'sasl.jaas.config' must be set, with a username",
-        "sasl_plain_password": "'sasl.jaas.config' must be set, with a password",
-    }
-    return [f"{message} for {options['security_protocol']}" for key, message in wanted.items() if key not in options]
+def java_properties(properties: Mapping[str, str], source: str = "client properties") -> dict[str, str]:
+    """The entries a Java client needs to connect, whole in themselves: no file and no variable is left to look up.
+
+    Settings of producers and consumers are left out: Spark has its own.
+
+    Args:
+        properties: As of `kafka_options`.
+        source: As of `kafka_options`.
+
+    Raises:
+        ClientPropertiesInvalid: as of `kafka_options`.
+    """
+    sign_in = read_sign_in(properties, source)
+    java = {key: value for key, value in properties.items() if key.startswith(_KEPT_FOR_JAVA)}
+    if "security.protocol" in properties:
+        java["security.protocol"] = sign_in.protocol
+    if sign_in.tls is not None:
+        java |= sign_in.tls.java_properties()
+    if sign_in.jaas is not None:
+        java |= {"sasl.mechanism": sign_in.mechanism, "sasl.jaas.config": sign_in.jaas.to_value()}
+    if sign_in.endpoint:
+        java |= {_ENDPOINT: sign_in.endpoint, _LOGIN_HANDLER: _JAVA_LOGIN_HANDLER}
+    return java
 
 
-def _one_of(option: str, allowed: tuple[str, ...]) -> Callable[[str], dict[str, Any]]:
-    def read(value: str) -> dict[str, Any]:
-        if value.upper() not in allowed:
-            msg = f"be one of {', '.join(allowed)}; got {value!r}"
-            raise ValueError(msg)
-        return {option: value.upper()}
+def read_sign_in(properties: Mapping[str, str], source: str) -> SignIn:
+    """The security settings among client properties.
 
-    return read
-
-
-def _jaas(value: str) -> dict[str, Any]:
-    # The value is a secret: it is never quoted back.
-    match = _JAAS.match(value.strip())
-    if match is None:
-        msg = "name PlainLoginModule or ScramLoginModule; got another module"
-        raise ValueError(msg)
-    given = {
-        name: re.sub(r"\\(.)", r"\1", quoted) if quoted else single or bare
-        for name, quoted, single, bare in _JAAS_OPTION.findall(match[2])
-    }
-    if not {"username", "password"} <= given.keys():
-        msg = f"give username and password; got {', '.join(sorted(given)) or 'neither'}"
-        raise ValueError(msg)
-    return {"sasl_plain_username": given["username"], "sasl_plain_password": given["password"]}
-
-
-def _endpoint_identification(value: str) -> dict[str, Any]:
-    if value.lower() not in {"", "none", "https"}:
-        msg = f"be https or empty; got {value!r}"
-        raise ValueError(msg)
-    return {"ssl_check_hostname": value.lower() == "https"}
-
-
-def _truststore_type(value: str) -> dict[str, Any]:
-    if value.upper() != "PEM":
-        msg = f"be PEM (Java's own stores cannot be read here); got {value!r}"
-        raise ValueError(msg)
-    return {}
-
-
-_READERS: Final[dict[str, Callable[[str], dict[str, Any]]]] = {
-    "security.protocol": _one_of("security_protocol", SECURITY_PROTOCOLS),
-    "sasl.mechanism": _one_of("sasl_mechanism", SASL_MECHANISMS),
-    "sasl.jaas.config": _jaas,
-    "ssl.endpoint.identification.algorithm": _endpoint_identification,
-    "ssl.truststore.type": _truststore_type,
-    "ssl.truststore.location": lambda value: {"ssl_cafile": value},
-}
-
-
-def _supported() -> set[str]:
-    return {key for key in {**_TAKEN_AS_THEY_ARE, **_READERS} if key.startswith(_CONCERN_THE_CONNECTION)}
+    Raises:
+        ClientPropertiesInvalid: as of `kafka_options`.
+    """
+    properties = resolved(properties, source)
+    mistakes: list[str] = []
+    protocol = _one_of(
+        "security.protocol", properties.get("security.protocol", "PLAINTEXT"), SECURITY_PROTOCOLS, mistakes
+    )
+    known = TLS_KEYS | _SASL_KEYS | {"security.protocol"}
+    unknown = [
+        key for key in properties if key.startswith(_SECURITY) and key not in known and not key.startswith(_HARMLESS)
+    ]
+    mistakes += [f"'{key}' is not supported; supported are {', '.join(sorted(known))}" for key in unknown]
+    tls = None
+    try:
+        tls = read_tls(properties)
+    except TlsMistakes as exc:
+        mistakes += exc.mistakes
+    mechanism, jaas = _sasl(properties, mistakes)
+    if protocol.startswith("SASL_") and not mistakes:
+        mistakes += _missing(protocol, mechanism, jaas, properties)
+    if mistakes:
+        raise ClientPropertiesInvalid(source, mistakes)
+    is_sasl = protocol.startswith("SASL_")
+    return SignIn(
+        protocol=protocol,
+        tls=tls if protocol.endswith("SSL") else None,
+        mechanism=mechanism if is_sasl else "",
+        jaas=jaas if is_sasl else None,
+        endpoint=properties[_ENDPOINT] if is_sasl and mechanism == "OAUTHBEARER" else "",
+    )
 
 
 def command_line_options(bootstrap_server: str | None, command_config: Path | None) -> tuple[str, dict[str, Any]]:
@@ -160,10 +168,95 @@ def command_line_options(bootstrap_server: str | None, command_config: Path | No
     """
     options: dict[str, Any] = {}
     if command_config is not None:
-        options = kafka_options(read_client_properties(command_config), str(command_config))
+        options = kafka_options(read_properties(command_config), str(command_config))
     address = bootstrap_server or options.get("bootstrap_servers")
     options.pop("bootstrap_servers", None)
     if not address:
         source = "the command line"
         raise ClientPropertiesInvalid(source, ["'--bootstrap-server' must be given; got nothing"])
     return str(address), options
+
+
+def _sasl(properties: Mapping[str, str], mistakes: list[str]) -> tuple[str, Jaas | None]:
+    """Mechanism and credentials, as far as they are given."""
+    mechanism = properties.get("sasl.mechanism", "").upper()
+    if mechanism in _NOT_SUPPORTED:
+        mistakes.append(_NOT_SUPPORTED[mechanism])
+        return "", None
+    if mechanism:
+        _one_of("sasl.mechanism", mechanism, SASL_MECHANISMS, mistakes)
+    handler = properties.get(_LOGIN_HANDLER, _JAVA_LOGIN_HANDLER)
+    if not handler.endswith(".OAuthBearerLoginCallbackHandler"):
+        mistakes.append(f"'{_LOGIN_HANDLER}' must be {_JAVA_LOGIN_HANDLER}; got {handler}")
+    jaas = None
+    if "sasl.jaas.config" in properties:
+        try:
+            jaas = parse_jaas(properties["sasl.jaas.config"])
+        except ValueError as exc:
+            mistakes.append(f"'sasl.jaas.config' must {exc}")
+            return mechanism, None
+        jaas = _checked(jaas, mechanism, mistakes)
+    elif mechanism in SASL_MECHANISMS:
+        given = {"username": "sasl.username", "password": "sasl.password"}
+        if mechanism == "OAUTHBEARER":
+            given = {name: key for key, name in _OAUTH_KEYS.items()}
+        options = {name: properties[key] for name, key in given.items() if properties.get(key)}
+        jaas = Jaas(module_of(mechanism), options)
+    return mechanism, jaas
+
+
+def _checked(jaas: Jaas, mechanism: str, mistakes: list[str]) -> Jaas | None:
+    if jaas.module in _NOT_SUPPORTED:
+        mistakes.append(_NOT_SUPPORTED[jaas.module])
+    elif jaas.options.get("tokenauth", "").lower() == "true":
+        mistakes.append(_NOT_SUPPORTED["tokenauth"])
+    elif jaas.module not in {module_of(name) for name in SASL_MECHANISMS}:
+        known = "PlainLoginModule, ScramLoginModule or OAuthBearerLoginModule"
+        mistakes.append(f"'sasl.jaas.config' must name {known}; got {jaas.module}")
+    elif mechanism in SASL_MECHANISMS and jaas.module != module_of(mechanism):
+        mistakes.append(f"'sasl.jaas.config' must name {module_of(mechanism)} for {mechanism}; got {jaas.module}")
+    elif jaas.module != module_of("OAUTHBEARER") and not {"username", "password"} <= jaas.options.keys():
+        got = ", ".join(sorted(jaas.options)) or "neither"
+        mistakes.append(f"'sasl.jaas.config' must give username and password; got {got}")
+    else:
+        return jaas
+    return None
+
+
+def _missing(protocol: str, mechanism: str, jaas: Jaas | None, properties: Mapping[str, str]) -> list[str]:
+    if not mechanism:
+        return [f"'sasl.mechanism' must be set for {protocol}; got nothing"]
+    options = jaas.options if jaas is not None else {}
+    if mechanism != "OAUTHBEARER":
+        wanted = [name for name in ("username", "password") if name not in options]
+        return [f"'sasl.jaas.config' must be set for {mechanism}, with a {name}" for name in wanted]
+    url = properties.get(_ENDPOINT, "")
+    if urlsplit(url).scheme not in {"http", "https", "file"}:
+        return [f"'{_ENDPOINT}' must be an http, https or file URL; got {url or 'nothing'}"]
+    if url.startswith("file:") or {"clientId", "clientSecret"} <= options.keys():
+        return []
+    return ["'sasl.jaas.config' must be set for OAUTHBEARER, with clientId and clientSecret"]
+
+
+def _credentials(jaas: Jaas, endpoint: str) -> dict[str, Any]:
+    options = jaas.options
+    if not endpoint:
+        return {"sasl_plain_username": options["username"], "sasl_plain_password": options["password"]}
+    own_tls = {key: value for key, value in options.items() if key.startswith("ssl.")}
+    source = TokenSource(
+        url=endpoint,
+        client_id=options.get("clientId", ""),
+        client_secret=options.get("clientSecret", ""),
+        scope=options.get("scope", ""),
+        extensions={
+            key.removeprefix("extension_"): value for key, value in options.items() if key.startswith("extension_")
+        },
+        tls=read_tls(own_tls).context() if own_tls else None,
+    )
+    return {"sasl_oauth_token_provider": TokenProvider(source)}
+
+
+def _one_of(key: str, value: str, allowed: tuple[str, ...], mistakes: list[str]) -> str:
+    if value.upper() not in allowed:
+        mistakes.append(f"'{key}' must be one of {', '.join(allowed)}; got {value!r}")
+    return value.upper()

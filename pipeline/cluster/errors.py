@@ -3,6 +3,7 @@
 PipelineError
 ├── ClusterUnreachable       no broker answers, or not in the way asked for
 ├── SignInRefused            the broker answers and refuses the credentials
+├── TokenRefused             no OAuth token can be had
 ├── ClientPropertiesInvalid  a client.properties file cannot be used
 └── TopicMissing             a topic of ours is not there
 """
@@ -47,6 +48,25 @@ class SignInRefused(PipelineError):
         super().__init__(
             f"the Kafka broker at {bootstrap_servers} refuses {who}: {cause}",
             "check sasl.mechanism, user and password of the client properties",
+        )
+
+
+class TokenRefused(PipelineError):
+    """No OAuth token can be had, so there is nothing to sign in with.
+
+    Attributes:
+        url: The token endpoint, or the file.
+        cause: What it said; never a secret.
+    """
+
+    exit_code = 6
+
+    def __init__(self, url: str, cause: str) -> None:
+        self.url = url
+        self.cause = cause
+        super().__init__(
+            f"no OAuth token from {url}: it {cause}",
+            "check sasl.oauthbearer.token.endpoint.url, clientId, clientSecret and scope of the client properties",
         )
 
 

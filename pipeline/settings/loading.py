@@ -21,6 +21,7 @@ from pipeline.settings.errors import InvalidSettings, SettingsFileUnreadable
 from pipeline.settings.model import Settings
 
 ENV_PREFIX: Final = "KQUOTA_"
+_HOLDS_SECRETS: Final = "kafka.client"
 
 
 class _Sources(BaseSettings, Settings):
@@ -102,7 +103,8 @@ def _explained(exc: ValidationError, flags: Mapping[str, Any], file: Path | None
             place = variable
         else:
             place = str(file) if file else "settings"
-        given = "" if error["type"] == "missing" or not key else f"; got {error['input']!r}"
+        untold = error["type"] == "missing" or not key or key.startswith(_HOLDS_SECRETS)
+        given = "" if untold else f"; got {error['input']!r}"
         subject = f"'{key}' " if key else ""
         lines.append(f"{place}: {subject}{_lower_first(error['msg'])}{given}")
     return lines

@@ -42,7 +42,8 @@ class KafkaSettings(Branch):
     marker_topic: str = Field("quota.marker.v1", description="holds the publish marker as a group offset")
     client: dict[str, SecretStr] = Field(
         default_factory=dict,
-        description="client.properties entries (security.protocol, sasl.mechanism, …) for every client",
+        description="client.properties entries (security.protocol, sasl.mechanism, …) for every client; "
+        "secrets as ${env:NAME}, ${file:/path}, ${file:/path:key} or ${dir:/path:name}",
     )
     request_timeout_ms: int = Field(15_000, ge=1_000, description="how long a call to the broker may take")
     transaction_timeout_ms: int = Field(15_000, ge=1_000, description="longest life of one transaction")

@@ -119,7 +119,7 @@ def _alteration(
 ) -> Callable[[Sequence[dict[str, Any]]], list[dict[str, Any]]]:
     """What the flags ask for, as a function of the table's rows."""
     from pipeline.cli.quotas.values import checked, parse_added, parse_deleted
-    from pipeline.cluster.client_properties import read_client_properties
+    from pipeline.cluster.properties_file import read_properties
     from pipeline.tables.quota_edit import QuotaChange, altered, refuse_absent
 
     if added is not None and added_file is not None:
@@ -132,7 +132,7 @@ def _alteration(
     if added is not None:
         values = parse_added(added, entity.names)
     elif added_file is not None:
-        values = checked(read_client_properties(added_file), entity.names)
+        values = checked(read_properties(added_file), entity.names)
     taken = parse_deleted(deleted, entity.names) if deleted is not None else {}
     both = sorted(values.keys() & taken.keys())
     if both:

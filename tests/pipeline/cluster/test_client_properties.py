@@ -1,13 +1,24 @@
-"""client.properties as people write them, and the mistakes in them."""
+"""client.properties as people write them, for Python and for Java, and the mistakes in them."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from pipeline.cluster.client_properties import command_line_options, kafka_options, read_client_properties
+from pipeline.cluster.client_properties import command_line_options, java_properties, kafka_options
 from pipeline.cluster.errors import ClientPropertiesInvalid
+from pipeline.cluster.oauth import TokenProvider
+from pipeline.cluster.properties_file import read_properties
+from tests.pipeline.cluster.certificates import Authority
 
-PLAIN = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="alice" password="a;b\\"c";'
+SECURITY = "org.apache.kafka.common.security"
+PASSWORD = 'p"w\\d'  # noqa: S105 - looked for in what is printed
+PLAIN = f'{SECURITY}.plain.PlainLoginModule required username="alice" password="a;b\\\\\\"c";'
+OAUTH = {
+    "security.protocol": "SASL_PLAINTEXT",
+    "sasl.mechanism": "OAUTHBEARER",
+    "sasl.oauthbearer.token.endpoint.url": "https://idp/token",
+}
 
 
 def written(folder: Path, text: str) -> Path:
@@ -23,7 +34,7 @@ def test_a_sasl_file_becomes_options(tmp_path: Path) -> None:
         f"sasl.jaas.config={PLAIN}\nmax.poll.records=10\n",
     )
 
-    assert kafka_options(read_client_properties(path)) == {
+    assert kafka_options(read_properties(path)) == {
         "bootstrap_servers": "broker:9092",
         "security_protocol": "SASL_PLAINTEXT",
         "sasl_mechanism": "PLAIN",
@@ -32,58 +43,140 @@ def test_a_sasl_file_becomes_options(tmp_path: Path) -> None:
     }
 
 
-def test_a_setting_may_go_over_several_lines(tmp_path: Path) -> None:
+def test_java_gets_what_connects_it_and_nothing_else(tmp_path: Path) -> None:
     path = written(
-        tmp_path, "sasl.jaas.config=a.ScramLoginModule required \\\n  username=alice \\\n  password='x y';\n"
+        tmp_path,
+        "bootstrap.servers=broker:9092\nsecurity.protocol=sasl_plaintext\nsasl.mechanism=PLAIN\n"
+        f"sasl.jaas.config={PLAIN}\nmax.poll.records=10\ngroup.id=g\nreconnect.backoff.ms=50\n",
     )
 
-    assert kafka_options(read_client_properties(path)) == {
-        "sasl_plain_username": "alice",
-        "sasl_plain_password": "x y",
+    assert java_properties(read_properties(path)) == {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "PLAIN",
+        "sasl.jaas.config": f'{SECURITY}.plain.PlainLoginModule required username="alice" password="a;b\\"c";',
+        "reconnect.backoff.ms": "50",
     }
 
 
-def test_certificates_are_pem_files() -> None:
-    options = kafka_options({
-        "security.protocol": "ssl",
-        "ssl.truststore.type": "PEM",
-        "ssl.truststore.location": "/etc/ca.pem",
-        "ssl.endpoint.identification.algorithm": "",
-    })  # fmt: skip
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "scram-sha-512"])
+def test_the_short_keys_give_java_its_login_module(mechanism: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KAFKA_PW", PASSWORD)
+    given = {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": mechanism,
+        "sasl.username": "alice",
+        "sasl.password": "${env:KAFKA_PW}",
+    }
+    module = "plain.PlainLoginModule" if mechanism == "PLAIN" else "scram.ScramLoginModule"
+    java = java_properties(given)
 
-    assert options == {"security_protocol": "SSL", "ssl_cafile": "/etc/ca.pem", "ssl_check_hostname": False}
+    assert java["sasl.jaas.config"] == f'{SECURITY}.{module} required username="alice" password="p\\"w\\\\d";'
+    assert kafka_options(given) | {"sasl_mechanism": ""} == {
+        "security_protocol": "SASL_PLAINTEXT",
+        "sasl_mechanism": "",
+        "sasl_plain_username": "alice",
+        "sasl_plain_password": PASSWORD,
+    }
+    assert kafka_options(java) == kafka_options(given), "what Java reads means the same to Python"
+
+
+def test_tokens_are_fetched_with_the_options_of_the_login_module() -> None:
+    login = (
+        f"{SECURITY}.oauthbearer.OAuthBearerLoginModule required "
+        "clientId='meter' clientSecret=\"hidden\" scope='kafka' extension_logicalCluster=\"lkc-1\";"
+    )
+    given = {**OAUTH, "sasl.jaas.config": login, "sasl.login.refresh.window.factor": "0.8"}
+    options = kafka_options(given)
+    provider = options.pop("sasl_oauth_token_provider")
+
+    assert options == {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "OAUTHBEARER"}
+    assert isinstance(provider, TokenProvider)
+    assert provider.extensions() == {"logicalCluster": "lkc-1"}
+    assert java_properties(given) == {
+        **OAUTH,
+        "sasl.jaas.config": login.replace("'", '"'),
+        "sasl.login.callback.handler.class": f"{SECURITY}.oauthbearer.OAuthBearerLoginCallbackHandler",
+        "sasl.login.refresh.window.factor": "0.8",
+    }
+
+
+def test_the_newer_oauth_keys_are_given_to_an_older_java_client_as_its_login_module() -> None:
+    given = {
+        **OAUTH,
+        "sasl.oauthbearer.client.credentials.client.id": "meter",
+        "sasl.oauthbearer.client.credentials.client.secret": "hidden",
+        "sasl.oauthbearer.scope": "kafka",
+    }
+    assert java_properties(given)["sasl.jaas.config"] == (
+        f'{SECURITY}.oauthbearer.OAuthBearerLoginModule required clientId="meter" clientSecret="hidden" scope="kafka";'
+    )
+
+
+def test_certificates_reach_both_clients_and_only_where_tls_is_spoken(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    given = {"ssl.truststore.location": str(authority.certificate)}
+
+    assert kafka_options({**given, "security.protocol": "PLAINTEXT"}) == {"security_protocol": "PLAINTEXT"}
+    options = kafka_options({**given, "security.protocol": "ssl"})
+    assert options["security_protocol"] == "SSL"
+    assert len(options["ssl_context"].get_ca_certs()) == 1
+    java = java_properties({**given, "security.protocol": "ssl"})
+    assert java["ssl.truststore.certificates"] == authority.certificate.read_text().strip()
 
 
 @pytest.mark.parametrize(
     ("properties", "mistake"),
     [
         ({"security.protocol": "TLS"}, "'security.protocol' must be one of PLAINTEXT, SSL, SASL_PLAINTEXT"),
-        ({"sasl.mechanism": "GSSAPI"}, "'sasl.mechanism' must be one of PLAIN"),
+        ({"sasl.mechanism": "AWS_MSK_IAM"}, "'sasl.mechanism' must be one of PLAIN"),
+        ({"sasl.mechanism": "GSSAPI"}, r"Kerberos \(GSSAPI\) is not supported: use SCRAM"),
+        ({"sasl.jaas.config": "a.Krb5LoginModule required;"}, r"Kerberos \(Krb5LoginModule\) is not supported"),
+        (
+            {"sasl.jaas.config": 'a.ScramLoginModule required username="t" password="h" tokenauth="true";'},
+            r"delegation tokens \(tokenauth\) are not supported: sign in with",
+        ),
         ({"ssl.truststore.type": "JKS"}, "'ssl.truststore.type' must be PEM"),
-        ({"ssl.keystore.location": "/k.jks"}, "'ssl.keystore.location' is not supported"),
-        ({"sasl.jaas.config": "a.Krb5LoginModule required;"}, "must name PlainLoginModule or Scram"),
+        ({"ssl.engine.factory.class": "x"}, "'ssl.engine.factory.class' is not supported; supported are"),
+        ({"sasl.jaas.config": "a.LdapLoginModule required;"}, "must name PlainLoginModule, Scram"),
+        ({"sasl.jaas.config": "nothing"}, "must be a login module"),
+        ({"sasl.jaas.config": 'a.PlainLoginModule required username="x'}, "must be a login module"),
         ({"sasl.jaas.config": "a.PlainLoginModule required username=x;"}, "must give username and password; got u"),
+        (
+            {"sasl.mechanism": "PLAIN", "sasl.jaas.config": "a.ScramLoginModule required username=x password=y;"},
+            "must name PlainLoginModule for PLAIN; got ScramLoginModule",
+        ),
+        ({"sasl.login.callback.handler.class": "my.Handler"}, "must be org.*OAuthBearerLoginCallbackHandler; got my"),
         ({"security.protocol": "SASL_SSL"}, "'sasl.mechanism' must be set for SASL_SSL"),
+        (
+            {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN", "sasl.username": "x"},
+            "'sasl.jaas.config' must be set for PLAIN, with a password",
+        ),
+        ({**OAUTH, "sasl.oauthbearer.token.endpoint.url": "ftp://x"}, "must be an http, https or file URL; got ftp"),
+        (OAUTH, "must be set for OAUTHBEARER, with clientId and clientSecret"),
+        ({"sasl.jaas.config": "${env:KQUOTA_NOT_THERE}"}, "must refer to something that is there"),
     ],
 )
 def test_security_that_cannot_be_kept_is_refused(properties: dict[str, str], mistake: str) -> None:
-    with pytest.raises(ClientPropertiesInvalid, match=mistake):
-        kafka_options(properties)
+    for reader in (kafka_options, java_properties):
+        read: Any = reader
+        with pytest.raises(ClientPropertiesInvalid, match=mistake):
+            read(properties)
 
 
 def test_all_mistakes_come_at_once_and_without_the_password() -> None:
     with pytest.raises(ClientPropertiesInvalid) as caught:
         kafka_options(
-            {"sasl.mechanism": "X", "sasl.jaas.config": "Other required password=hidden"}, "client.properties"
+            {
+                "sasl.mechanism": "X",
+                "sasl.jaas.config": "Other required password=hidden",
+                "ssl.keystore.key": "hidden",
+                "ssl.keystore.password": "hidden",
+            },
+            "client.properties",
         )
 
-    assert len(caught.value.mistakes) == 2
+    assert len(caught.value.mistakes) == 4
     assert "hidden" not in str(caught.value)
-
-
-def test_a_line_that_is_no_setting_is_told(tmp_path: Path) -> None:
-    with pytest.raises(ClientPropertiesInvalid, match="setting 2 must be key=value; got 'nonsense'"):
-        read_client_properties(written(tmp_path, "a=b\nnonsense\n"))
 
 
 def test_the_flag_goes_before_the_file(tmp_path: Path) -> None:

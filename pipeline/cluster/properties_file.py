@@ -1,0 +1,115 @@
+"""Java properties files, read as Java reads them, and the references to secrets in their values.
+
+The same `client.properties` serves Kafka's own tools, so a backslash or a `${…}` must mean here what it means there.
+"""
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from pipeline.cluster.errors import ClientPropertiesInvalid
+
+_CONTINUED: Final = re.compile(r"(?<!\\)((?:\\\\)*)\\\r?\n[ \t\f]*")
+_SETTING: Final = re.compile(r"((?:[^\\\s=:]|\\.)+)(?:[ \t\f]*[=:][ \t\f]*|[ \t\f]+)(.*)", re.DOTALL)
+_ESCAPE: Final = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))", re.DOTALL)
+_CONTROL: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+_REFERENCE: Final = re.compile(r"\$\{(env|file|dir):([^}]*)\}")
+
+
+def read_properties(path: Path) -> dict[str, str]:
+    """Read a file of `key=value` lines: `#` and `!` comments, a backslash continues a line or escapes a character.
+
+    References (see `resolved`) are left as they stand.
+
+    Raises:
+        ClientPropertiesInvalid: the file can not be read, or a line is no setting.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as exc:
+        raise ClientPropertiesInvalid(str(path), [f"cannot be read: {exc}"]) from exc
+    return parse_properties(text, str(path))
+
+
+def parse_properties(text: str, source: str) -> dict[str, str]:
+    """The settings of such a text.
+
+    Args:
+        text: Of the file.
+        source: Named in the error.
+
+    Raises:
+        ClientPropertiesInvalid: a line is no setting; all of them at once.
+    """
+    properties: dict[str, str] = {}
+    mistakes: list[str] = []
+    for number, line in enumerate(_CONTINUED.sub(r"\1", text).splitlines(), start=1):
+        stripped = line.strip()
+        if not stripped or stripped[0] in "#!":
+            continue
+        match = _SETTING.fullmatch(stripped)
+        if match is None:
+            mistakes.append(f"setting {number} must be key=value; got {stripped.split()[0]!r}")
+        else:
+            properties[_unescaped(match[1])] = _unescaped(match[2])
+    if mistakes:
+        raise ClientPropertiesInvalid(source, mistakes)
+    return properties
+
+
+def resolved(properties: Mapping[str, str], source: str, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The properties with every reference replaced by the secret it names.
+
+    The references are those of Kafka's config providers, without the need to declare them: `${env:NAME}`,
+    `${file:/path:key}` for an entry of a properties file, `${dir:/path:name}` for a file of a folder, as secrets are
+    mounted; and `${file:/path}` for a whole file. The end of the last line of a file is not part of it. Inside
+    `sasl.jaas.config` a reference stands in double quotes; what the secret contains can not end them.
+
+    Args:
+        properties: Keys and values.
+        source: Named in the error.
+        environ: Environment variables.
+
+    Raises:
+        ClientPropertiesInvalid: a reference leads nowhere; all of them at once, without any secret.
+    """
+    mistakes: list[str] = []
+
+    def secret(key: str, match: re.Match[str]) -> str:
+        try:
+            found = _looked_up(match[1], match[2], environ)
+        except (LookupError, OSError, UnicodeDecodeError, ClientPropertiesInvalid):
+            mistakes.append(f"'{key}' must refer to something that is there; got {match[0]}")
+            return ""
+        return re.sub(r'(["\\])', r"\\\1", found) if key == "sasl.jaas.config" else found
+
+    values = {
+        key: _REFERENCE.sub(lambda match, key=key: secret(key, match), value)  # type: ignore[misc]
+        for key, value in properties.items()
+    }
+    if mistakes:
+        raise ClientPropertiesInvalid(source, mistakes)
+    return values
+
+
+def _looked_up(provider: str, place: str, environ: Mapping[str, str]) -> str:
+    if provider == "env":
+        return environ[place]
+    path, _, name = place.rpartition(":")
+    if provider == "dir":
+        return _content(Path(path) / name)
+    return read_properties(Path(path))[name] if path else _content(Path(name))
+
+
+def _content(path: Path) -> str:
+    return path.read_text(encoding="utf-8").removesuffix("\n").removesuffix("\r")
+
+
+def _unescaped(text: str) -> str:
+    def meant(match: re.Match[str]) -> str:
+        code, character = match.groups()
+        return chr(int(code, 16)) if code else _CONTROL.get(character, character)
+
+    return _ESCAPE.sub(meant, text)

@@ -1,0 +1,79 @@
+"""Properties files as Java reads them, and secrets that stand elsewhere."""
+
+from pathlib import Path
+
+import pytest
+
+from pipeline.cluster.errors import ClientPropertiesInvalid
+from pipeline.cluster.properties_file import parse_properties, read_properties, resolved
+
+
+@pytest.mark.parametrize(
+    ("text", "properties"),
+    [
+        ("a=b", {"a": "b"}),
+        ("a : b", {"a": "b"}),
+        ("a b c", {"a": "b c"}),
+        ("  a = b=c ", {"a": "b=c"}),
+        ("a=", {"a": ""}),
+        ("# a=b\n! a=c\n\n", {}),
+        ("a=1\na=2", {"a": "2"}),
+        ("a=b\\\n   c", {"a": "bc"}),
+        ("a=b\\\r\n\tc", {"a": "bc"}),
+        ("a=b\\\\\nc=d", {"a": "b\\", "c": "d"}),
+        (r"a=\"x\"\\\:\ttab", {"a": '"x"\\:\ttab'}),
+        (r"a=J\u00e9r\u00f4me", {"a": "Jérôme"}),
+        (r"a\=b\ c=d", {"a=b c": "d"}),
+    ],
+)
+def test_a_file_means_what_it_means_to_java(text: str, properties: dict[str, str]) -> None:
+    assert parse_properties(text, "file") == properties
+
+
+def test_lines_that_are_no_settings_are_told_at_once(tmp_path: Path) -> None:
+    file = tmp_path / "client.properties"
+    file.write_text("a=b\nnonsense\nmore\n")
+    with pytest.raises(ClientPropertiesInvalid, match="setting 2 must be key=value; got 'nonsense'; setting 3"):
+        read_properties(file)
+
+
+def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ClientPropertiesInvalid, match="cannot be read"):
+        read_properties(tmp_path / "missing")
+
+
+def test_secrets_come_from_the_environment_and_from_files(tmp_path: Path) -> None:
+    (tmp_path / "whole").write_text("from a file\n")
+    (tmp_path / "some.properties").write_text("user=u\npassword=from an entry\n")
+    given = {
+        "env": "${env:PW}",
+        "whole": f"${{file:{tmp_path}/whole}}",
+        "entry": f"${{file:{tmp_path}/some.properties:password}}",
+        "dir": f"${{dir:{tmp_path}:whole}}",
+        "two": "<${env:PW}|${env:PW}>",
+        "other": "${vault:x} $env",
+    }
+    assert resolved(given, "file", {"PW": "hidden"}) == {
+        "env": "hidden",
+        "whole": "from a file",
+        "entry": "from an entry",
+        "dir": "from a file",
+        "two": "<hidden|hidden>",
+        "other": "${vault:x} $env",
+    }
+
+
+def test_a_secret_can_not_end_the_quotes_it_stands_in() -> None:
+    given = {"sasl.jaas.config": 'Module required password="${env:PW}";'}
+    assert resolved(given, "file", {"PW": 'a"b\\c'}) == {
+        "sasl.jaas.config": r'Module required password="a\"b\\c";',
+    }
+
+
+def test_references_that_lead_nowhere_are_told_at_once() -> None:
+    given = {"a": "${env:MISSING}", "b": "${file:/nowhere}", "c": "${file:/nowhere:k}", "d": "${dir:/nowhere:k}"}
+    with pytest.raises(ClientPropertiesInvalid) as caught:
+        resolved(given, "client.properties", {})
+    assert caught.value.mistakes == tuple(
+        f"'{key}' must refer to something that is there; got {value}" for key, value in given.items()
+    )
