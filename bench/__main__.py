@@ -8,6 +8,7 @@ BENCHES: Final = {
     "engine": "one batch in the engine, 10 k to 1 M entities, beside a NumPy group-sum",
     "wheel": "schedule, cancel and release of the timing wheel, beside heapq",
     "closed_loop": "does an offender end at its quota: k = 1.2 … 50, one hour on a hand-set clock",
+    "gate": "from a release that can be read to 200 threads and 2000 tasks that go on",
     "catch_up": "events per second after an outage, beside bare Spark on the same topic",
     "probe": "from a client's event to its throttle record, under 20 k ev/s",
     "what_if": "a day of a thousand clients' seconds replayed with other quotas",

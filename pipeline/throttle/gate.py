@@ -13,7 +13,7 @@ import logging
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
@@ -210,7 +210,9 @@ class Gate:
             return
         try:
             timeout = None if timeout_ms is None else timeout_ms / 1000
-            await asyncio.wait([awake], timeout=timeout)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(timeout):
+                    await awake
             if not hold.is_completed:
                 raise self._timeout(client, timeout_ms)
             yield Passage(was_throttled=True, waited_ms=_since_ms(began))
