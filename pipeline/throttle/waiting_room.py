@@ -137,9 +137,7 @@ class WaitingRoom:
         hold.force_complete()
         self._purgatory.forget(hold, hold.keys)
         with self._lock:
-            if hold not in self._holds:
-                return
-            self._holds.remove(hold)
+            self._holds.discard(hold)
             self._intake.forget(hold)
             if hold.charge is not None:
                 self._pool.release(hold.charge)

@@ -260,6 +260,21 @@ def test_who_comes_in_while_the_room_closes_passes() -> None:
     assert setting.gauges == (0, 0, 0)
 
 
+def test_a_throttle_that_ends_while_its_caller_comes_in_leaves_nothing_watched() -> None:
+    setting = Setting()
+    setting.take(until(START_MS + 3))
+    when_asked = setting.clock.now
+
+    def a_millisecond_later() -> Moment:
+        setting.clock.advance(1)
+        return when_asked()
+
+    setting.clock.now = a_millisecond_later  # type: ignore[method-assign]
+    setting.must_wait()
+    assert setting.woken == ["caller"]
+    assert setting.gauges == (0, 0, 0)
+
+
 def test_the_gauges() -> None:
     setting = Setting()
     setting.take(until(5_000), until(5_000, client_id="other"), until(500, user="over"))
