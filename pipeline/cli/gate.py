@@ -21,7 +21,7 @@ def gate(
     token_file: Annotated[
         Path | None,
         typer.Option(
-            help="Demand the bearer token of its first line [default: KQUOTA_GATE_TOKEN].", show_default=False
+            help="Demand the bearer token of its first line, else that of KQUOTA_GATE_TOKEN.", show_default=False
         ),
     ] = None,
 ) -> None:

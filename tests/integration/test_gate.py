@@ -1,0 +1,147 @@
+"""The gate behind a real topic and a real transactional publisher: many callers, too many bytes, a broker that dies."""
+
+import asyncio
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from pipeline.embedded.broker import EmbeddedBroker
+from pipeline.embedded.jars import fetch
+from pipeline.throttle.gate import Gate
+from pipeline.throttle.waiting_room import Occupancy, Room
+from tests.integration.throttle_job import ThrottleJob
+
+pytestmark = pytest.mark.broker
+
+CLIENTS = 50
+THREADS = 200
+TASKS = 2_000
+REQUEST_BYTES = 1_000
+
+
+@dataclass
+class Crowd:
+    """Callers on threads and as tasks, spread evenly over the clients; each is counted when it passes."""
+
+    gate: Gate
+    request_bytes: int = REQUEST_BYTES
+
+    def __post_init__(self) -> None:
+        self.passed: Counter[str] = Counter()
+        self._lock = threading.Lock()
+        self._threads = [threading.Thread(target=self._thread, args=(str(n % CLIENTS),)) for n in range(THREADS)]
+        self._threads.append(threading.Thread(target=lambda: asyncio.run(self._tasks())))
+        for thread in self._threads:
+            thread.start()
+
+    def join(self) -> None:
+        for thread in self._threads:
+            thread.join(60)
+        assert not any(thread.is_alive() for thread in self._threads)
+
+    def _thread(self, user: str) -> None:
+        with self.gate.acquire(user, "c", request_bytes=self.request_bytes) as passage:
+            self._count(user, passage.was_throttled)
+
+    async def _tasks(self) -> None:
+        await asyncio.gather(*(self._task(str(number % CLIENTS)) for number in range(TASKS)))
+
+    async def _task(self, user: str) -> None:
+        async with self.gate.acquire_async(user, "c", request_bytes=self.request_bytes) as passage:
+            self._count(user, passage.was_throttled)
+
+    def _count(self, user: str, was_throttled: bool) -> None:
+        assert was_throttled
+        with self._lock:
+            self.passed[user] += 1
+
+
+def within(seconds: float, is_so: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + seconds
+    while not is_so() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return is_so()
+
+
+def occupancy(gate: Gate) -> Occupancy:
+    return gate.stats().occupancy
+
+
+def assert_empty(gate: Gate) -> None:
+    now = occupancy(gate)
+    left = (now.purgatory_size, now.delayed_operations, now.waiting, now.waiting_for_room, now.pool_used_bytes)
+    assert left == (0, 0, 0, 0, 0)
+
+
+@pytest.fixture
+def job(broker: EmbeddedBroker) -> Iterator[ThrottleJob]:
+    with closing(ThrottleJob(broker.bootstrap_servers)) as made:
+        yield made
+
+
+def test_every_caller_goes_on_with_its_clients_release_and_no_earlier(broker: EmbeddedBroker, job: ThrottleJob) -> None:
+    job.throttle(*range(CLIENTS))
+    with Gate.connect(broker.bootstrap_servers, topic=job.name) as gate:
+        assert gate.wait_until_caught_up(10_000)
+        crowd = Crowd(gate)
+        assert within(30, lambda: occupancy(gate).waiting == THREADS + TASKS)
+        assert occupancy(gate).pool_used_bytes == (THREADS + TASKS) * REQUEST_BYTES
+        for user in range(CLIENTS):
+            assert sum(crowd.passed.values()) == user * (THREADS + TASKS) // CLIENTS
+            job.release(user)
+            assert within(10, lambda: crowd.passed[str(user)] == (THREADS + TASKS) // CLIENTS)  # noqa: B023
+        crowd.join()
+        assert_empty(gate)
+
+
+def test_ten_times_more_bytes_than_there_is_room_for_come_in_one_after_the_other(
+    broker: EmbeddedBroker, job: ThrottleJob
+) -> None:
+    room = Room(pool_bytes=(THREADS + TASKS) * REQUEST_BYTES // 10, max_request_bytes=REQUEST_BYTES, when_full="wait")
+    job.throttle(*range(CLIENTS))
+    with Gate.connect(broker.bootstrap_servers, room, topic=job.name) as gate:
+        assert gate.wait_until_caught_up(10_000)
+        crowd = Crowd(gate)
+        assert within(30, lambda: occupancy(gate).waiting == THREADS + TASKS)
+        assert occupancy(gate).waiting_for_room == (THREADS + TASKS) * 9 // 10
+        job.release(*range(CLIENTS))
+        most, deadline = 0, time.monotonic() + 60
+        while time.monotonic() < deadline and sum(crowd.passed.values()) < THREADS + TASKS:
+            most = max(most, occupancy(gate).pool_used_bytes)
+        crowd.join()
+        assert room.pool_bytes - REQUEST_BYTES < most <= room.pool_bytes + REQUEST_BYTES - 1
+        assert_empty(gate)
+
+
+def test_nobody_is_lost_with_the_broker_and_the_gate_finds_it_again(tmp_path: Path) -> None:
+    fetch()
+    with (
+        EmbeddedBroker(tmp_path / "broker") as own,
+        closing(ThrottleJob(own.bootstrap_servers)) as job,
+        Gate.connect(own.bootstrap_servers, topic=job.name) as gate,
+    ):
+        assert gate.wait_until_caught_up(10_000)
+        job.throttle(*range(CLIENTS), for_ms=6_000)
+        assert within(5, lambda: len(gate.throttles()) == CLIENTS)
+        crowd = Crowd(gate)
+        assert within(5, lambda: occupancy(gate).waiting == THREADS + TASKS)
+        own.kill()
+        assert not crowd.passed
+        crowd.join()
+        assert sum(crowd.passed.values()) == THREADS + TASKS
+        assert_empty(gate)
+        assert within(15, lambda: gate.state == "stale")
+        with gate.acquire("0", "c") as passage:
+            assert not passage.was_throttled
+
+        own.start()
+        assert within(30, lambda: gate.state == "following")
+        job.reopen()
+        job.throttle(0)
+        assert within(10, lambda: gate.throttle_of("0", "c") is not None)

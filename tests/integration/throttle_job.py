@@ -1,0 +1,62 @@
+"""The driver's side of a real throttle topic, without a driver: a real transactional publisher."""
+
+import time
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from kafka import KafkaAdminClient
+
+from pipeline.clock import SystemClock
+from pipeline.cluster.access import ClusterAccess
+from pipeline.throttle.evaluation import Evaluation
+from pipeline.throttle.held import ClientKey
+from pipeline.throttle.kafka_topic import KafkaThrottleTopic
+from pipeline.throttle.publisher import Publisher
+from pipeline.throttle.topics import create_topics, topic_specs
+from tests.fakes.outbox import MemoryOutbox
+from tests.pipeline.throttle.factories import violation
+
+
+class ThrottleJob:
+    """Publishes for client-id "c" of some users, through the outbox, in transactions; topic and marker are its own.
+
+    Attributes:
+        name: Of the throttle topic.
+    """
+
+    def __init__(self, servers: str) -> None:
+        self.name = f"throttle.{time.time_ns()}"
+        marker = f"{self.name}.marker"
+        admin: Any = KafkaAdminClient(bootstrap_servers=servers)
+        create_topics(admin, topic_specs(1, 1_000, throttle_topic=self.name, marker_topic=marker)[1:])
+        admin.close()
+        topic = KafkaThrottleTopic(self.name, self.name, marker, ClusterAccess(servers), 15_000)
+        self._publisher = Publisher(self.name, "c", MemoryOutbox(), topic)
+        self._publisher.start(-1)
+
+    def throttle(self, *users: object, for_ms: int = 120_000) -> None:
+        """One transaction."""
+        self._publish("throttle", users, for_ms)
+
+    def release(self, *users: object) -> None:
+        """One transaction."""
+        self._publish("release", users, 0)
+
+    def reopen(self) -> None:
+        """After the broker was away."""
+        self._publisher.start(self._publisher.next_seq - 1)
+
+    def close(self) -> None:
+        """Leave the topic."""
+        self._publisher.close()
+
+    def _publish(self, action: Any, users: Iterable[object], throttle_time_ms: int) -> None:
+        cause: Any = "violation" if action == "throttle" else "expired"
+        publications = [
+            replace(violation(ClientKey("", str(user), "c"), throttle_time_ms), action=action, cause=cause)
+            for user in users
+        ]
+        now = SystemClock().now()
+        assert self._publisher.write(publications, Evaluation("q", 1, now.wall_ms, 1), now)
+        assert not self._publisher.is_behind
