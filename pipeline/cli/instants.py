@@ -1,4 +1,4 @@
-"""Instants as people write them: `2h` for two hours ago, ISO 8601, or epoch milliseconds."""
+"""Instants as people write them: `2h` or `-2h` for two hours ago, ISO 8601, or epoch milliseconds."""
 
 import re
 from datetime import UTC, datetime
@@ -6,7 +6,7 @@ from typing import Final
 
 from pipeline.errors import PipelineError
 
-_UNITS_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_UNITS_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 
 
 class UnknownInstant(PipelineError):
@@ -32,7 +32,7 @@ def parse_instant(option: str, given: str, now_ms: int) -> int:
     Raises:
         UnknownInstant: it is none of the three.
     """
-    age = re.fullmatch(r"(\d+)([smhd])", given)
+    age = re.fullmatch(r"-?(\d+)([smhdw])", given)
     if age:
         return now_ms - int(age[1]) * _UNITS_MS[age[2]]
     if re.fullmatch(r"\d{12,15}", given):

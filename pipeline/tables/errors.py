@@ -10,9 +10,9 @@ PipelineError
     ├── TableUnwritable    the store refused the write
     ├── RowsRefused        rows that break the table's schema or CHECK constraints
     ├── QuotaEditRefused   an edit that would leave an invalid quota table
+    ├── QuotasLeftInvalid  SQL has left rows that are no valid quotas
     ├── VersionIsAnother   the quotas were edited since the version an edit is meant for
     ├── VersionGone        an instant before the oldest version that is kept
-    ├── TimeUnreadable     text that is no instant
     └── QuotaTableBusy     somebody else is editing the quotas
 """
 
@@ -153,6 +153,25 @@ class QuotaEditRefused(PipelineError):
         super().__init__(f"quotas were not changed: {'; '.join(mistakes)}", "mend the edit and repeat it")
 
 
+class QuotasLeftInvalid(PipelineError):
+    """A statement was carried out and left a table that is not valid; the job goes on with the version before.
+
+    Attributes:
+        version: the version that is not valid.
+        problems: one line a mistake.
+    """
+
+    exit_code = 5
+
+    def __init__(self, version: int, version_before: int, problems: Sequence[str]) -> None:
+        self.version = version
+        self.problems = tuple(problems)
+        super().__init__(
+            f"quotas v{version} was written and is invalid, so v{version_before} stays in force: {'; '.join(problems)}",
+            f"kquota quotas rollback {version_before}",
+        )
+
+
 class VersionIsAnother(PipelineError):
     """The table is not at the version an edit was made for.
 
@@ -193,23 +212,6 @@ class VersionGone(PipelineError):
             f"'time' must not be before the oldest version of {table}, v{oldest_version} of {oldest_at.isoformat()}; "
             f"got {instant.isoformat()}",
             "ask for a later time",
-        )
-
-
-class TimeUnreadable(PipelineError):
-    """A text names no instant.
-
-    Attributes:
-        text: what was given.
-    """
-
-    exit_code = 2
-
-    def __init__(self, text: str) -> None:
-        self.text = text
-        super().__init__(
-            f"'time' must be ISO 8601 or an age like -90s, -15m, -2h, -3d, -1w; got {text}",
-            "write it as 2026-11-21T10:00, in UTC unless a zone is given",
         )
 
 

@@ -1,17 +1,12 @@
 """What happened to the quotas: every version with who, when, why and what it changed; the version of an instant."""
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from typing import Final
+from datetime import datetime
 
-from pipeline.tables.errors import TableMissing, TimeUnreadable, VersionGone
+from pipeline.tables.errors import TableMissing, VersionGone
 from pipeline.tables.quota_diff import QuotaDifference, differences
 from pipeline.tables.quota_table import QuotaCommit, QuotaTable, QuotaTableState
-
-_UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
-_AGO: Final = re.compile(r"-(\d+)([smhdw])")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,26 +53,6 @@ def version_at(table: QuotaTable, instant: datetime) -> int:
         if commit.committed_at <= instant:
             return commit.version
     raise VersionGone(table.uri, instant, commits[-1].version, commits[-1].committed_at)
-
-
-def parse_instant(text: str, now: datetime) -> datetime:
-    """An instant as operators write it: ISO 8601 (`2026-11-21T10:00`, UTC unless it says otherwise) or `-2h`.
-
-    Args:
-        text: What was typed; `-90s`, `-15m`, `-2h`, `-3d`, `-1w` count back from now.
-        now: With a zone.
-
-    Raises:
-        TimeUnreadable: It is neither.
-    """
-    ago = _AGO.fullmatch(text)
-    try:
-        if ago:
-            return now - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
-        instant = datetime.fromisoformat(text)
-    except (ValueError, OverflowError) as exc:
-        raise TimeUnreadable(text) from exc
-    return instant if instant.tzinfo else instant.replace(tzinfo=UTC)
 
 
 def _kept(table: QuotaTable, version: int) -> QuotaTableState | None:

@@ -72,7 +72,7 @@ def diff(
 
 def at(
     context: typer.Context,
-    time: Annotated[str, typer.Argument(help="ISO 8601, UTC unless it says otherwise, or an age: -15m, -2h, -3d.")],
+    time: Annotated[str, typer.Argument(help="ISO 8601, UTC unless it says otherwise, or an age: -15m, -2h, 3d.")],
     entity_type: EntityTypes = None,
     entity_name: EntityNames = None,
     entity_default: EntityDefaults = 0,
@@ -85,12 +85,14 @@ def at(
     output: QuotasOutput = "kafka",
 ) -> None:
     """Print the quotas as they were at a time, as `describe` does."""
+    from pipeline.cli.instants import parse_instant
     from pipeline.cli.output import refuse_unknown
-    from pipeline.tables.quota_history import parse_instant, version_at
+    from pipeline.tables.quota_history import version_at
 
     refuse_unknown(output, also=("kafka",))
     wanted = entity_filter(context, entity_type, (user, client, user_defaults, client_defaults), exact=False)
-    instant = parse_instant(time, datetime.now(UTC))
+    now_ms = round(datetime.now(UTC).timestamp() * 1000)
+    instant = datetime.fromtimestamp(parse_instant("TIME", time, now_ms) / 1000, UTC)
     table = _table(config, tables)
     print_quotas(table.read(version_at(table, instant)), wanted, output)
 
