@@ -6,7 +6,7 @@ from typing import Final
 
 import typer
 
-from pipeline.cli import config, demo, doctor, gate, jars, meter, mode, run, throttles, topics, what_if
+from pipeline.cli import config, demo, doctor, gate, jars, meter, mode, run, simulate, throttles, topics, what_if
 from pipeline.cli.quotas import commands as quotas
 from pipeline.errors import PipelineError
 
@@ -24,6 +24,7 @@ app.command("demo")(demo.demo)
 app.command("mode")(mode.mode)
 app.command("doctor")(doctor.doctor)
 app.command("gate")(gate.gate)
+app.command("simulate")(simulate.simulate)
 app.command("what-if")(what_if.what_if)
 app.add_typer(quotas.app, name="quotas")
 app.add_typer(throttles.app, name="throttles")

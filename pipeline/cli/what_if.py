@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from pipeline.replay.report import Totals
 
 _SOURCES = {"usage_by_second": "one evaluation a second", "usage": "the exact batches"}
+_CANDIDATE_VERSION = 0
 _COLUMNS = (
     "user",
     "client_id",
@@ -50,9 +51,9 @@ def what_if(
     from pipeline.cli.instants import parse_instant
     from pipeline.cli.progress import progress_bar
     from pipeline.replay.budget import Budget, failures
+    from pipeline.replay.candidate import read_snapshot
     from pipeline.replay.happened import happened
     from pipeline.replay.page import html_page
-    from pipeline.replay.quota_rows import read_snapshot
     from pipeline.replay.report import report_lines, to_document, totals_of
     from pipeline.replay.side_by_side import live_timeline, run_both
     from pipeline.replay.what_if import ReplayOrder
@@ -65,7 +66,7 @@ def what_if(
         raise typer.BadParameter(message)
     budgets = [Budget.parse(text) for text in fail_if or ()]
     settings = load_settings(config, flags(tables=tables))
-    candidate = read_snapshot(quotas)
+    candidate = read_snapshot(quotas, _CANDIDATE_VERSION)
     now_ms = time.time_ns() // 1_000_000
     since_ms, until_ms = parse_instant("--since", since, now_ms), parse_instant("--until", until, now_ms)
     table = open_quota_table(settings.tables)

@@ -1,0 +1,99 @@
+"""Usage events from a file, checked as the stream checks them."""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from pipeline.errors import PipelineError
+from schemas.usage_event import UsageEvent
+
+
+class UnreadableFile(PipelineError):
+    """A file that can not be read as text.
+
+    Attributes:
+        path: The file.
+    """
+
+    exit_code = 2
+
+    def __init__(self, path: Path, cause: str) -> None:
+        self.path = path
+        super().__init__(f"'FILE' must be a readable text file; got {path}: {cause}", "give another file")
+
+
+@dataclass(frozen=True, slots=True)
+class EventFile:
+    """What a file of events holds.
+
+    Attributes:
+        events: The good ones, in their order.
+        refused: A sentence for each line or element that is no event.
+    """
+
+    events: list[UsageEvent]
+    refused: list[str]
+
+
+def read_text(path: Path) -> str:
+    """The text of a file.
+
+    Raises:
+        UnreadableFile: There is none.
+    """
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as exc:
+        raise UnreadableFile(path, str(exc)) from exc
+
+
+def holds_events(text: str) -> bool:
+    """Whether a file holds events, one JSON value a line, rather than quotas: its first line says it."""
+    first = next((line for line in text.splitlines() if line.strip()), "")
+    try:
+        value = json.loads(first)
+    except ValueError:
+        return False
+    elements = value if isinstance(value, list) else [value]
+    return any(isinstance(element, dict) and "event_time_ms" in element for element in elements)
+
+
+def read_events(text: str) -> EventFile:
+    """Events of a text: a line is a value of the usage topic, an object or an array of objects.
+
+    As in the stream, what is no event is refused by itself; null values and empty arrays are ignored.
+    """
+    events: list[UsageEvent] = []
+    refused: list[str] = []
+    for number, line in enumerate(text.splitlines(), start=1):
+        if not line.strip():
+            continue
+        try:
+            value = json.loads(line)
+        except ValueError as exc:
+            refused.append(f"line {number}: not JSON: {exc}")
+            continue
+        for where, element in _elements(value, number):
+            try:
+                events.append(UsageEvent.model_validate_json(json.dumps(element)))
+            except ValidationError as exc:
+                refused.append(f"{where}: {_mistakes(exc.errors(include_url=False))}")
+    return EventFile(events, refused)
+
+
+def _elements(value: Any, number: int) -> Iterator[tuple[str, Any]]:
+    if value is None:
+        return
+    if not isinstance(value, list):
+        yield f"line {number}", value
+        return
+    for index, element in enumerate(value):
+        yield f"line {number}, element {index}", element
+
+
+def _mistakes(errors: Sequence[Any]) -> str:
+    return "; ".join(f"'{'.'.join(map(str, error['loc']))}' {error['msg']}; got {error['input']!r}" for error in errors)

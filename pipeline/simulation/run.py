@@ -1,0 +1,139 @@
+"""A simulated job: engine, lifecycle and purgatory are the job's own; only its surroundings are not there."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, Literal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipeline.settings.model import Settings
+from pipeline.simulation.batches import SimulatedBatch
+from pipeline.simulation.ports import NoOutbox, NoTopic, SimulatedClock
+from pipeline.throttle.building import new_engine, new_slicing
+from pipeline.throttle.decider import Decider
+from pipeline.throttle.evaluation import Evaluation
+from pipeline.throttle.held import ClientKey
+from pipeline.throttle.lead import RenewLead
+from pipeline.throttle.outbox import Written
+from pipeline.throttle.publisher import Publisher
+from pipeline.throttle.purgatory import ThrottlePurgatory
+from quota.snapshot import QuotaSnapshot
+
+_NAME: Final = "simulated"
+_LONGEST_AFTERMATH_MS: Final = 3_600_000
+
+
+@dataclass(slots=True)
+class ClientStory:
+    """What happened to one client.
+
+    Attributes:
+        violations: Throttles that a batch began or made longer.
+        renewals: Throttles that a look made longer.
+        releases: How often it was let go.
+        shadowed: Batches in which a shadow quota would have throttled it.
+        throttle_ms: How long it was held in all.
+        held_since_ms: Begin of the hold under way; None while it runs free.
+    """
+
+    violations: int = 0
+    renewals: int = 0
+    releases: int = 0
+    shadowed: int = 0
+    throttle_ms: int = 0
+    held_since_ms: int | None = None
+
+    def hear(self, record: Written, now_ms: int) -> None:
+        """Take in a record."""
+        if record.publication.action == "release":
+            self.releases += 1
+            self.throttle_ms += now_ms - (self.held_since_ms if self.held_since_ms is not None else now_ms)
+            self.held_since_ms = None
+            return
+        if record.publication.cause == "violation":
+            self.violations += 1
+        else:
+            self.renewals += 1
+        if self.held_since_ms is None:
+            self.held_since_ms = now_ms
+
+
+class Simulation:
+    """Lives through batches, and through the looks and ends of throttles between and after them.
+
+    Clients do not obey: usage is what the events say, throttled or not.
+
+    Args:
+        settings: Engine and purgatory.
+        trigger_ms: Part of how long before its end a throttle is looked at.
+        quotas: Hold throughout.
+        scope: `cluster` or `broker`.
+        tell: Hears every record, with the instant it is written.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        trigger_ms: int,
+        quotas: QuotaSnapshot,
+        scope: Literal["cluster", "broker"],
+        tell: Callable[[int, Written], None],
+    ) -> None:
+        self._quotas = quotas
+        self._tell = tell
+        self.clients: dict[ClientKey, ClientStory] = {}
+        self._clock = SimulatedClock(0)
+        self._decider = Decider(new_engine(settings.engine, scope), _NAME)
+        lead = RenewLead(trigger_ms, settings.purgatory.client_lag_ms, settings.purgatory.min_renew_lead_ms)
+        self._new_purgatory = partial(
+            ThrottlePurgatory,
+            decider=self._decider,
+            publisher=Publisher(_NAME, _NAME, NoOutbox(), NoTopic()),
+            outbox=NoOutbox(),
+            slicing=new_slicing(settings),
+            lead=lead,
+            clock=self._clock,
+            announce=self._announce,
+        )
+
+    def run(self, batches: Iterable[SimulatedBatch]) -> int:
+        """Live through the batches and until nobody is held, at most an hour longer; returns how many batches."""
+        purgatory: ThrottlePurgatory | None = None
+        batch_id = -1
+        for batch_id, batch in enumerate(batches):
+            if purgatory is None:
+                self._clock.now_ms = batch.trigger_ms
+                purgatory = self._new_purgatory()
+                purgatory.start()
+            self._wait_until(purgatory, batch.trigger_ms)
+            at_ms = max(batch.newest_event_ms, self._decider.last.evaluated_at_ms)
+            evaluation = Evaluation(_NAME, batch_id, at_ms, self._quotas.version)
+            decided = self._decider.decide(self._quotas, batch.usage, evaluation, self._clock.now())
+            self._count_shadows(decided.decisions)
+            purgatory.violated(decided.violations, evaluation, {_NAME: batch_id})
+        if purgatory is not None:
+            self._wait_until(purgatory, self._clock.now_ms + _LONGEST_AFTERMATH_MS, while_held=True)
+        return batch_id + 1
+
+    def _wait_until(self, purgatory: ThrottlePurgatory, until_ms: int, while_held: bool = False) -> None:
+        """Let time pass; looks and ends happen at their own millisecond."""
+        while not while_held or len(purgatory):
+            due_ms = purgatory.next_due_ms()
+            if due_ms is None or due_ms > until_ms or self._clock.now_ms >= until_ms:
+                break
+            self._clock.now_ms = max(due_ms, self._clock.now_ms + 1)
+            purgatory.tick()
+        if not while_held:
+            self._clock.now_ms = max(until_ms, self._clock.now_ms)
+
+    def _count_shadows(self, decisions: pa.Table) -> None:
+        rows = decisions.filter(pc.field("mode") == "shadow").select(ClientKey._fields).to_pylist()
+        for key in {ClientKey(**row) for row in rows}:
+            self.clients.setdefault(key, ClientStory()).shadowed += 1
+
+    def _announce(self, record: Written) -> None:
+        now_ms = self._clock.now_ms
+        self.clients.setdefault(record.publication.key, ClientStory()).hear(record, now_ms)
+        self._tell(now_ms, record)
