@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 from pipeline.background import Background
 from pipeline.clock import Clock
 from pipeline.cluster.access import ClusterAccess
+from pipeline.failpoints import reached
 from pipeline.parts import new_batch_rules
 from pipeline.settings.model import Settings
 from pipeline.stream.collector import Collector
@@ -80,12 +81,14 @@ class JobRun:
             place.cluster,
             settings.stream.sensor_state_interval_ms,
         )
+        reached("start.epochs_raised")
         self._decider = Decider(new_engine(settings.engine, scope), place.cluster)
         ring_ms = (settings.engine.num_samples + 1) * settings.engine.sample_window_ms
         self._recovered = rebuild(self._tables, self._quotas, self._decider, clock, ring_ms)
         if self._recovered.batches:
             log.info("rebuilt rates from %d batches, %d rows", self._recovered.batches, self._recovered.rows)
         self._decider.adopt(self._quotas.pin())
+        reached("start.rebuilt")
         topic = KafkaThrottleTopic(
             job=settings.job,
             topic=settings.kafka.throttle_topic,

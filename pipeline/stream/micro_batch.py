@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
 from pipeline.clock import Clock
+from pipeline.failpoints import reached
 from pipeline.stream.batch_facts import BatchFacts
 from pipeline.stream.collect import CollectedBatch
 from pipeline.stream.offset_log import OffsetLog, OffsetRange
@@ -97,19 +98,24 @@ class MicroBatch:
         if stored is None:
             self._tables.sensor_state.write_if_due(self._decider, began)
             snapshot = self._quotas.pin()
+            reached("batch.pinned")
             offsets = self._offsets.range_of(batch_id)
             batch = self._collect(frame, offsets.message_count)
+            reached("batch.collected")
             facts = self._facts(query_id, batch_id, snapshot.version, batch, offsets)
             collected = self._clock.now()
             self._append_input(batch, facts)
             appended = self._clock.now()
             decided = self._decider.decide(snapshot, batch.usage, facts.evaluation, self._clock.now())
+            reached("batch.decided")
         else:
             collected = appended = began
             facts, decided = stored.facts, stored.decided
         self._append_outcome(decided, facts)
+        reached("batch.recorded")
         decided_at = self._clock.now()
         published = self._publish(decided, facts)
+        reached("batch.published")
         done = self._clock.now()
         self._report(
             BatchReport(
@@ -157,6 +163,7 @@ class MicroBatch:
         if batch.dead_letters.num_rows:
             letters = conform(batch.dead_letters, DeadLetterRow, **identity)
             self._tables.dead_letters.append(letters, versions, {})
+            reached("dead_letters.appended")
         usage = conform(
             batch.usage,
             UsageRow,
@@ -165,6 +172,7 @@ class MicroBatch:
             quota_version=evaluation.quota_version,
         )
         self._tables.usage.append(usage, versions, facts.to_metadata())
+        reached("usage.appended")
 
     def _append_outcome(self, decided: Decided, facts: BatchFacts) -> None:
         evaluation = facts.evaluation
@@ -178,11 +186,17 @@ class MicroBatch:
             evaluated_at_ms=evaluation.evaluated_at_ms,
             quota_version=evaluation.quota_version,
         )
-        row = facts.to_row(self._rules.cluster)
         # Two tables, two commits, neither reads the other: side by side they cost the time of one.
-        batches = self._side_by_side.submit(self._tables.batches.append, row, versions, facts.to_metadata())
+        batches = self._side_by_side.submit(self._append_facts, facts)
         self._tables.decisions.append(decisions, versions, {})
+        reached("decisions.appended")
         batches.result()
+
+    def _append_facts(self, facts: BatchFacts) -> None:
+        evaluation = facts.evaluation
+        versions = {evaluation.query_id: evaluation.batch_id}
+        self._tables.batches.append(facts.to_row(self._rules.cluster), versions, facts.to_metadata())
+        reached("batches.appended")
 
     def _publish(self, decided: Decided, facts: BatchFacts) -> int:
         evaluation = facts.evaluation

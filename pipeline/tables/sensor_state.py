@@ -4,6 +4,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.clock import Moment
+from pipeline.failpoints import reached
 from pipeline.tables.port import TableWriter
 from pipeline.throttle.decider import Decider
 from pipeline.throttle.evaluation import Evaluation
@@ -48,7 +49,9 @@ class SensorStateTable:
         if last.batch_id < 0 or now.steady_ms - self._written_at_ms < self._interval_ms:
             return False
         self._written_at_ms = now.steady_ms
-        return self._table.append(self._rows(decider.buckets(), last), {last.query_id: last.batch_id}, {})
+        is_new = self._table.append(self._rows(decider.buckets(), last), {last.query_id: last.batch_id}, {})
+        reached("sensor_state.appended")
+        return is_new
 
     def newest(self) -> tuple[Evaluation, pa.Table] | None:
         """The newest snapshot: after which batch it was taken, and its buckets (columns of `engine.buckets`)."""

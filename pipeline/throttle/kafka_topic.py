@@ -11,6 +11,7 @@ from kafka.structs import OffsetAndMetadata
 
 from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.errors import ClusterUnreachable
+from pipeline.failpoints import reached
 from pipeline.throttle.errors import PublisherFenced, PublishUndecided
 from schemas.errors import UnreadableRecord
 from schemas.throttle_record import ThrottleRecord
@@ -74,7 +75,9 @@ class KafkaThrottleTopic:
             producer.begin_transaction()
             sent = [producer.send(self._topic, key=r.key(), value=r.to_value(), headers=r.headers()) for r in records]
             producer.send_offsets_to_transaction({self._marker_partition: OffsetAndMetadata(marker, "", -1)}, self._id)
+            reached("transaction.sent")
             producer.commit_transaction()
+            reached("transaction.committed")
             for future in sent:
                 future.get(timeout=0)
         except _FENCING as exc:

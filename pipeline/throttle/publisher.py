@@ -15,6 +15,7 @@ from collections.abc import Sequence
 
 from pipeline.clock import Moment
 from pipeline.cluster.errors import ClusterUnreachable
+from pipeline.failpoints import reached
 from pipeline.throttle.errors import PublishUndecided
 from pipeline.throttle.evaluation import Evaluation
 from pipeline.throttle.held import Publication
@@ -93,6 +94,7 @@ class Publisher:
         rows = rows_of(written, evaluation, self._cluster)
         if not self._outbox.append(rows, versions, {"publish_seq": f"{self._next_seq}..{last_seq}"}):
             return []
+        reached("outbox.appended" if batch_versions else "look.appended")
         self._next_seq = last_seq + 1
         if not self._behind:
             self._transact(rows.to_pylist())
@@ -123,6 +125,7 @@ class Publisher:
     def _catch_up(self) -> None:
         self._behind = True
         marker = self._topic.open()
+        reached("start.fenced")
         if marker is None and self._next_seq > 0:
             marker = self._topic.highest_published() + 1
         marker = marker or 0

@@ -11,6 +11,7 @@ from dataclasses import replace
 from threading import Lock
 
 from pipeline.clock import Clock, Moment
+from pipeline.failpoints import reached
 from pipeline.throttle.decider import Decider, Standing
 from pipeline.throttle.evaluation import Evaluation
 from pipeline.throttle.held import HeldThrottle, Publication
@@ -165,7 +166,10 @@ class ThrottlePurgatory:
 
     def _act(self, verdict: Verdict, ended: list[Publication], evaluation: Evaluation, now: Moment) -> int:
         self._ledger.wait_for_end(verdict.waiting)
-        return self._publish([*verdict.publications, *ended], evaluation, now, None)
+        news = [*verdict.publications, *ended]
+        if news:
+            reached("look.decided")
+        return self._publish(news, evaluation, now, None)
 
     def _publish(
         self,

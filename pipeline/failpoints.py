@@ -1,0 +1,102 @@
+"""Named places at which a process can be made to die, for the fault tests.
+
+Off unless the environment says `KQUOTA_FAILPOINT=name[:nth][:raise]`: at the nth time (1 without one) a thread comes to
+the place, the process kills itself and its process group as `kill -9` does, or raises `FailpointReached` there.
+"""
+
+import os
+import signal
+from collections.abc import Mapping
+from threading import Lock
+from typing import Final, NoReturn
+
+from pipeline.errors import PipelineError
+
+VARIABLE: Final = "KQUOTA_FAILPOINT"
+
+FAILPOINTS: Final[Mapping[str, str]] = {
+    "start.epochs_raised": "every table has the new epoch, nothing is read yet",
+    "start.rebuilt": "rates and debts are rebuilt, an earlier publisher is not fenced yet",
+    "start.fenced": "an earlier publisher is fenced and the marker read, outstanding rows are not published",
+    "sensor_state.appended": "a snapshot of the buckets is stored, the batch has not begun",
+    "batch.pinned": "the quota version of a batch is pinned, nothing of it is read",
+    "batch.collected": "usage is summed, nothing of the batch is stored",
+    "dead_letters.appended": "dead letters of a batch are stored, its usage is not",
+    "usage.appended": "usage and facts of a batch are stored, it is not decided",
+    "batch.decided": "a batch is decided, its decisions are not stored",
+    "decisions.appended": "decisions of a batch are stored, its row of `batches` is stored or not",
+    "batches.appended": "the row of `batches` is stored, the decisions are stored or not",
+    "batch.recorded": "decisions and row of a batch are stored, nothing is in the outbox",
+    "outbox.appended": "a batch's records are in the outbox, not on the topic",
+    "transaction.sent": "records and marker are sent, the transaction is open",
+    "transaction.committed": "the transaction is committed, the driver's memory does not know",
+    "batch.published": "a batch is done, Spark has not committed it",
+    "look.decided": "looks have renewals and releases to tell, nothing is in the outbox",
+    "look.appended": "records of looks are in the outbox, not on the topic",
+}
+
+
+class FailpointUnknown(PipelineError):
+    """`KQUOTA_FAILPOINT` names no failpoint."""
+
+    exit_code = 2
+
+    def __init__(self, text: str) -> None:
+        super().__init__(
+            f"'{VARIABLE}' must be name[:nth][:raise] with a name of {', '.join(FAILPOINTS)}; got {text!r}",
+            f"unset {VARIABLE}, it is for tests only",
+        )
+
+
+class FailpointReached(PipelineError):
+    """What a failpoint raises in place of killing the process."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"failpoint {name} was reached", f"unset {VARIABLE}, it is for tests only")
+
+
+class Failpoint:
+    """One armed failpoint.
+
+    Args:
+        text: `name[:nth][:raise]`.
+
+    Raises:
+        FailpointUnknown: No such name, or the rest can not be read.
+    """
+
+    def __init__(self, text: str) -> None:
+        self.name, *rest = text.split(":")
+        self._raises = rest[-1:] == ["raise"]
+        nth = "".join(rest[:-1] if self._raises else rest) or "1"
+        if self.name not in FAILPOINTS or not nth.isdecimal() or len(rest) > 1 + self._raises:
+            raise FailpointUnknown(text)
+        self._left = int(nth)
+        self._lock = Lock()
+
+    def hit(self) -> None:
+        """A thread has come to the place."""
+        with self._lock:
+            self._left -= 1
+            if self._left:
+                return
+        if self._raises:
+            raise FailpointReached(self.name)
+        _die()
+
+
+def reached(name: str) -> None:
+    """Say that a place has been reached. Does nothing unless the environment names it."""
+    if _armed is not None and _armed.name == name:
+        _armed.hit()
+
+
+def _die() -> NoReturn:
+    # Of a group of our own, Java included; never of a group we share with whoever started us.
+    if os.getpgrp() == os.getpid():
+        os.killpg(0, signal.SIGKILL)
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError
+
+
+_armed = Failpoint(os.environ[VARIABLE]) if os.environ.get(VARIABLE) else None

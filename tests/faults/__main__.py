@@ -1,0 +1,96 @@
+"""Every failpoint, one after the other: kill, restart, verify.
+
+    python -m tests.faults [--points NAME,…] [--rounds N] [--report FILE]
+
+One broker for all, topics, tables and job anew for each round. Prints a line a round and a table at the end; ends with
+1 if anything was lost, written twice or not as it must be.
+"""
+
+import argparse
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from bench.machine import machine_line
+from pipeline.embedded.broker import EmbeddedBroker
+from pipeline.embedded.jars import fetch
+from pipeline.failpoints import FAILPOINTS
+from tests.faults.rounds import Outcome, play
+
+
+def main() -> int:
+    """Play the rounds, print the table; 1 if a round went wrong."""
+    given = _arguments()
+    points = given.points.split(",") if given.points else list(FAILPOINTS)
+    fetch()
+    outcomes: list[Outcome] = []
+    with _folder(given.keep) as folder, EmbeddedBroker(folder / "broker") as broker:
+        for number in range(given.rounds):
+            for point in points:
+                began = time.monotonic()
+                outcome = play(point, folder / f"{point}-{number}", broker.bootstrap_servers, seed=number + 1)
+                outcomes.append(outcome)
+                print(f"{_line(outcome)}  ({time.monotonic() - began:.0f} s)", flush=True)  # noqa: T201
+                for difference in outcome.verdict["differences"]:
+                    print(f"    {difference}", flush=True)  # noqa: T201
+    table = _table(outcomes)
+    print(f"\n{machine_line()}\n\n{table}")  # noqa: T201
+    if given.report:
+        _replace_table(given.report, f"{machine_line()}\n\n{table}\n")
+    return int(any(not outcome.verdict["equal"] for outcome in outcomes))
+
+
+@contextmanager
+def _folder(kept: Path | None) -> Iterator[Path]:
+    if kept is not None:
+        kept.mkdir(parents=True, exist_ok=True)
+        yield kept
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.faults", description="Kill the job at every failpoint.")
+    parser.add_argument("--points", help="comma-separated; all without it")
+    parser.add_argument("--rounds", type=int, default=1, help="how often each, with other content")
+    parser.add_argument("--keep", type=Path, help="a folder for tables, checkpoints and topics, left as they are")
+    parser.add_argument("--report", type=Path, help="a Markdown file whose measured table is replaced")
+    return parser.parse_args()
+
+
+def _line(outcome: Outcome) -> str:
+    verdict = outcome.verdict
+    compared = sum(verdict["compared"].values())
+    return (
+        f"{outcome.point:<22} {'equal' if verdict['equal'] else 'DIFFERENT':<10} compared {compared:>6}  "
+        f"lost {verdict['lost']}  duplicated {verdict['duplicated']}  different {verdict['different']}  "
+        f"recovery {outcome.recovery_seconds:.1f} s"
+    )
+
+
+def _table(outcomes: list[Outcome]) -> str:
+    rows = ["| failpoint | runs | compared | lost | duplicated | different | recovery s |", "|" + " --- |" * 7]
+    for point in dict.fromkeys(outcome.point for outcome in outcomes):
+        own = [outcome for outcome in outcomes if outcome.point == point]
+        sums = [sum(outcome.verdict[name] for outcome in own) for name in ("lost", "duplicated", "different")]
+        compared = sum(sum(outcome.verdict["compared"].values()) for outcome in own)
+        slowest = max(outcome.recovery_seconds for outcome in own)
+        rows.append(f"| `{point}` | {len(own)} | {compared} | {sums[0]} | {sums[1]} | {sums[2]} | {slowest:.1f} |")
+    return "\n".join(rows)
+
+
+_BEGIN, _END = "<!-- measured -->\n", "<!-- /measured -->"
+
+
+def _replace_table(report: Path, text: str) -> None:
+    before, _, rest = report.read_text(encoding="utf-8").partition(_BEGIN)
+    _, _, after = rest.partition(_END)
+    report.write_text(f"{before}{_BEGIN}{text}{_END}{after}", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,118 @@
+"""Usage, dead letters and decisions of every batch, recomputed from its messages."""
+
+import hashlib
+import json
+from collections.abc import Hashable, Iterator, Mapping
+
+from tests.faults.cut import Batch
+from tests.faults.evidence import Evidence, Row
+from tests.faults.usage_reading import SUMS, Reading, read
+from tests.faults.verdict import Values, Verdict
+from tests.quota.model import TYPES, ScalarModel
+
+Tables = Mapping[str, list[Row]]
+_DIGEST_BYTES = 8
+_NAMES = ("sample_start_ms", "broker_id", "user", "client_id")
+
+
+def new_model(settings: str, scope: str) -> ScalarModel:
+    """A scalar model with the engine settings of a batch."""
+    given = json.loads(settings)
+    caps = {quota_type: given[f"{quota_type}_cap"] for quota_type in TYPES}
+    return ScalarModel(given["num_samples"], given["sample_window_ms"], caps, scope, given["carry_debt"])
+
+
+def check_batch(
+    evidence: Evidence,
+    rows: Tables,
+    batch: Batch,
+    model: ScalarModel,
+    verdict: Verdict,
+    before_ms: int,
+) -> int:
+    """Recompute one batch and compare; the model has its usage afterwards.
+
+    Args:
+        evidence: For the quotas.
+        rows: The batch's own rows by table.
+        batch: Which.
+        model: Has recorded all batches before.
+        verdict: Takes what is found.
+        before_ms: `evaluated_at_ms` of the batch before.
+
+    Returns:
+        Its own `evaluated_at_ms`, as recomputed.
+    """
+    reading = read(batch.messages, model.w)
+    now_ms = max(reading.newest_event_ms or 0, before_ms)
+    facts = {
+        "evaluated_at_ms": now_ms,
+        "good_count": reading.good_count,
+        "clamped_count": reading.clamped_count,
+        "ignored_count": reading.ignored_count,
+        "dead_count": len(reading.dead),
+        "late_count": sum(
+            row["event_count"] for row in reading.usage.values() if row["last_event_ms"] <= now_ms - model.n * model.w
+        ),
+    }
+    verdict.same_rows("batches", {batch.key: facts}, [(batch.key, batch.row)])
+    pinned = {"evaluated_at_ms": now_ms, "quota_version": batch.row["quota_version"]}
+    _check_usage(reading, rows["usage"], batch, pinned, verdict)
+    _check_dead_letters(evidence.usage_topic, reading, rows["dead_letters"], batch, verdict)
+    quotas = evidence.quotas[batch.row["quota_version"]]
+    model.load_quotas(quotas.rows, quotas.mode)
+    usage = [dict(zip(_NAMES, key, strict=True)) | row for key, row in reading.usage.items()]
+    wanted: dict[Hashable, Values] = {
+        (*batch.key, *_decision_key(row)): {**row, **pinned, "decision_id": _decision_id(batch, row)}
+        for row in model.record(usage, now_ms)
+    }
+    _forget_old_windows(model)
+    verdict.same_rows("decisions", wanted, (((*batch.key, *_decision_key(row)), row) for row in rows["decisions"]))
+    return now_ms
+
+
+def _check_usage(reading: Reading, rows: list[Row], batch: Batch, pinned: Row, verdict: Verdict) -> None:
+    wanted: dict[Hashable, Values] = {
+        (*batch.key, *key): {**{name: row[name] for name in (*SUMS, "last_event_ms")}, **pinned}
+        for key, row in reading.usage.items()
+    }
+    verdict.same_rows("usage", wanted, (((*batch.key, *(row[name] for name in _NAMES)), row) for row in rows))
+
+
+def _check_dead_letters(topic: str, reading: Reading, rows: list[Row], batch: Batch, verdict: Verdict) -> None:
+    wanted: dict[Hashable, Values] = {
+        (*batch.key, letter.partition, letter.offset, letter.element_index): {
+            "topic": topic,
+            "appended_at_ms": letter.appended_at_ms,
+            "content": letter.text,
+        }
+        for letter in reading.dead
+    }
+    verdict.same_rows("dead_letters", wanted, _letters(rows, batch))
+
+
+def _letters(rows: list[Row], batch: Batch) -> Iterator[tuple[Hashable, Row]]:
+    for row in rows:
+        content = row["value"] if row["element_index"] is None else json.loads(row["value"])
+        key = (*batch.key, row["partition"], row["offset"], row["element_index"])
+        yield key, {**row, "content": content if row["cause"] else None}
+
+
+def _decision_key(row: Row) -> tuple[str, ...]:
+    return tuple(str(row[name]) for name in ("broker_id", "user", "client_id", "quota_type", "mode"))
+
+
+def _decision_id(batch: Batch, decision: Row) -> str:
+    parts = [batch.row["cluster"], batch.row["query_id"], str(batch.row["batch_id"])]
+    parts += [decision[name] for name in ("broker_id", "user", "client_id", "quota_type")]
+    encoded = (part.encode() for part in parts)
+    text = b"".join(len(part).to_bytes(8, "big") + part for part in encoded)
+    return hashlib.blake2b(text, digest_size=_DIGEST_BYTES).hexdigest()
+
+
+def _forget_old_windows(model: ScalarModel) -> None:
+    """The model keeps every window; those before the ring are in no rate any more."""
+    oldest_ms = ((model.evaluated_at_ms or 0) // model.w - model.n) * model.w
+    for sensor in model.sensors.values():
+        for start_ms in [start_ms for start_ms in sensor.windows if start_ms < oldest_ms]:
+            del sensor.windows[start_ms]

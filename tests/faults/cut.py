@@ -1,0 +1,72 @@
+"""The usage topic cut into the micro-batches that `batches` tells of."""
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from tests.faults.evidence import Message, Row
+from tests.faults.verdict import Verdict
+
+Offsets = dict[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One row of `batches` with the messages it covers."""
+
+    row: Row
+    messages: tuple[Message, ...]
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """(query_id, batch_id)."""
+        return self.row["query_id"], self.row["batch_id"]
+
+
+def cut(rows: Iterable[Row], messages: list[Message], topic: str, verdict: Verdict) -> list[Batch]:
+    """Batches in the order they were worked on; checks that they cover the topic once, without gap or overlap."""
+    ordered = _in_order(rows, verdict)
+    by_partition: dict[int, list[Message]] = {}
+    for message in messages:
+        by_partition.setdefault(message.partition, []).append(message)
+    reached: Offsets = {}
+    batches = []
+    covered: list[tuple[int, int]] = []
+    for row in ordered:
+        start, end = _offsets(row["start_offsets"], topic), _offsets(row["end_offsets"], topic)
+        for partition, offset in start.items():
+            text = f"batch {row['batch_id']} begins at {partition}:{offset}; the one before ended at {reached}"
+            verdict.expect("batches", reached.get(partition, 0) == offset, text)
+        first = {partition: start.get(partition, reached.get(partition, 0)) for partition in end}
+        own = tuple(
+            message
+            for partition, offset in end.items()
+            for message in by_partition.get(partition, ())
+            if first[partition] <= message.offset < offset
+        )
+        covered += [(message.partition, message.offset) for message in own]
+        batches.append(Batch(row, own))
+        reached = {**reached, **end}
+    verdict.once_each("messages", ((message.partition, message.offset) for message in messages), covered)
+    return batches
+
+
+def _in_order(rows: Iterable[Row], verdict: Verdict) -> list[Row]:
+    by_query: dict[str, list[Row]] = {}
+    for row in sorted(rows, key=lambda row: int(row["batch_id"])):
+        by_query.setdefault(row["query_id"], []).append(row)
+    for query_id, of_query in by_query.items():
+        ids = [row["batch_id"] for row in of_query]
+        verdict.once_each("batches", ((query_id, n) for n in range(len(set(ids)))), ((query_id, n) for n in ids))
+    queries = sorted(by_query.values(), key=lambda of_query: int(of_query[0]["processed_at_ms"]))
+    return list(_chained(queries))
+
+
+def _chained(queries: list[list[Row]]) -> Iterator[Row]:
+    for of_query in queries:
+        yield from of_query
+
+
+def _offsets(text: str, topic: str) -> Offsets:
+    parsed = json.loads(text) if text else {}
+    return {int(partition): int(offset) for partition, offset in parsed.get(topic, {}).items()}

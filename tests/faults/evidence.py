@@ -1,0 +1,113 @@
+"""What the verifier judges: what is on the topics and what is in the tables, as plain values.
+
+Reads with the Kafka and Delta libraries alone; nothing of the system under test is imported.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from deltalake import DeltaTable
+from kafka import KafkaConsumer, TopicPartition
+
+Row = dict[str, Any]
+TABLES = ("usage", "batches", "decisions", "dead_letters", "throttle_events")
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One record of the usage topic."""
+
+    partition: int
+    offset: int
+    appended_at_ms: int
+    key: bytes | None
+    value: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class Quotas:
+    """The quota table at one version."""
+
+    rows: tuple[Row, ...]
+    mode: str
+
+
+@dataclass
+class Evidence:
+    """All that a verdict is based on.
+
+    Attributes:
+        usage_topic: Its name.
+        messages: All committed records of the usage topic, by partition and offset.
+        records: Values of all committed records of the throttle topic, in no order, each with its key as `"key"`.
+        tables: Rows by table.
+        quotas: The quota table by version, those the rows name.
+        scope: Of the quota table: cluster or broker.
+        ledger: What the generator says it has sent, by key; None without a ledger.
+    """
+
+    usage_topic: str
+    messages: list[Message]
+    records: list[Row]
+    tables: dict[str, list[Row]]
+    quotas: dict[int, Quotas]
+    scope: str = "cluster"
+    ledger: dict[str, Row] | None = field(default=None)
+
+
+def gather(
+    root: str, bootstrap_servers: str, usage_topic: str, throttle_topic: str, ledgers: Sequence[Path] = ()
+) -> Evidence:
+    """Read everything there is, once."""
+    tables = {name: DeltaTable(f"{root}/{name}").to_pyarrow_table().to_pylist() for name in TABLES}
+    versions = {row["quota_version"] for name in ("batches", "throttle_events") for row in tables[name]}
+    messages = [
+        Message(record.partition, record.offset, record.timestamp, record.key, record.value)
+        for record in read_topic(bootstrap_servers, usage_topic)
+    ]
+    return Evidence(
+        usage_topic=usage_topic,
+        messages=sorted(messages, key=lambda message: (message.partition, message.offset)),
+        records=[
+            {**json.loads(record.value), "key": json.loads(record.key)}
+            for record in read_topic(bootstrap_servers, throttle_topic)
+        ],
+        tables=tables,
+        quotas={version: _quotas(f"{root}/quotas", version) for version in versions if version >= 0},
+        scope=DeltaTable(f"{root}/quotas").metadata().configuration.get("kquota.scope", "cluster"),
+        ledger=_ledger(ledgers) if ledgers else None,
+    )
+
+
+def read_topic(bootstrap_servers: str, topic: str) -> Iterable[Any]:
+    """All committed records of a topic up to its present end."""
+    consumer: Any = KafkaConsumer(
+        bootstrap_servers=bootstrap_servers,
+        isolation_level="read_committed",
+        enable_auto_commit=False,
+        auto_offset_reset="earliest",
+    )
+    try:
+        partitions = [TopicPartition(topic, number) for number in consumer.partitions_for_topic(topic) or ()]
+        consumer.assign(partitions)
+        consumer.seek_to_beginning(*partitions)
+        ends = consumer.end_offsets(partitions)
+        while any(consumer.position(partition) < end for partition, end in ends.items()):
+            for records in consumer.poll(timeout_ms=500).values():
+                yield from records
+    finally:
+        consumer.close()
+
+
+def _quotas(uri: str, version: int) -> Quotas:
+    table = DeltaTable(uri, version=version)
+    mode = table.metadata().configuration.get("kquota.mode", "enforce")
+    return Quotas(tuple(table.to_pyarrow_table().to_pylist()), mode)
+
+
+def _ledger(paths: Sequence[Path]) -> dict[str, Row]:
+    texts = (line for path in paths for line in path.read_text(encoding="utf-8").splitlines())
+    return {line["key"]: line for line in map(json.loads, texts)}

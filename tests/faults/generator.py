@@ -1,0 +1,160 @@
+"""Usage with known content, and a ledger of it: `python -m tests.faults.generator --help`.
+
+Messages follow from the seed alone, all but the event times, which are the present. Runs until its standard input is
+closed, then waits for what is under way and writes the ledger: one JSON object a message, with its key, what it holds
+and whether the broker has acknowledged it.
+"""
+
+import argparse
+import hashlib
+import json
+import random
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from kafka import KafkaProducer
+from kafka.errors import KafkaError
+
+OFFENDERS = 8
+QUIET_CLIENTS = 12
+RATES = {"producer_byte_rate": 10_000.0, "consumer_byte_rate": 20_000.0, "request_percentage": 5.0}
+"""The quotas the load is made for, per user."""
+_AMOUNTS = {"produced_bytes": 10_000, "fetched_bytes": 20_000, "io_time_ns": 50_000_000}
+"""A second's worth of each."""
+
+GARBAGE: tuple[bytes | None, ...] = (
+    b"not json",
+    b'{"event_time_ms": 1, "client_id": "c"}',
+    b'{"event_time_ms": "soon", "user": "u", "client_id": "c"}',
+    b'{"event_time_ms": 1, "user": "", "client_id": "c"}',
+    b'{"event_time_ms": 1, "user": "u", "client_id": "c", "produced_bytes": -1}',
+    b'{"event_time_ms": 1, "user": "u", "client_id": "c", "produced_bytes": 1099511627777}',
+    b'[{"event_time_ms": 1}',
+    b"\xff\xfe\x00",
+    b"17",
+    b"null",
+    b'{"event_time_ms": 1, "user": "u", "client_id": "c"} and more',
+)
+_BAD_ELEMENTS: tuple[Any, ...] = (
+    7,
+    None,
+    "text",
+    {"user": "u"},
+    {"event_time_ms": None, "user": "u", "client_id": "c"},
+)
+
+
+class Content:
+    """One message after the other.
+
+    Args:
+        seed: Same seed, same messages.
+        garbage_share: Share of messages that are no usage at all.
+        skew_ms: One event in twenty is dated up to this much into the future or the past.
+    """
+
+    def __init__(self, seed: int, garbage_share: float, skew_ms: int) -> None:
+        self._random = random.Random(seed)
+        self._garbage_share = garbage_share
+        self._skew_ms = skew_ms
+
+    def message(self, now_ms: int) -> tuple[bytes | None, dict[str, int]]:
+        """The next value, and how many good, dead and ignored parts it has."""
+        kind = self._random.random()
+        if kind < self._garbage_share:
+            value = self._random.choice(GARBAGE)
+            return value, {"good": 0, "dead": 1, "ignored": 0}
+        if kind < self._garbage_share + 0.03:
+            return self._random.choice((None, b"[]")), {"good": 0, "dead": 0, "ignored": 1}
+        if kind < self._garbage_share + 0.15:
+            elements = [self._element(now_ms) for _ in range(self._random.randrange(1, 6))]
+            bad = [element for element in elements if element in _BAD_ELEMENTS]
+            counts = {"good": len(elements) - len(bad), "dead": len(bad), "ignored": 0}
+            return json.dumps(elements).encode(), counts
+        return json.dumps(self._event(now_ms)).encode(), {"good": 1, "dead": 0, "ignored": 0}
+
+    def _element(self, now_ms: int) -> Any:
+        event = self._event(now_ms)
+        return self._random.choice(_BAD_ELEMENTS) if self._random.random() < 0.2 else event
+
+    def _event(self, now_ms: int) -> dict[str, Any]:
+        """A burst of some seconds' worth now and then, else next to nothing."""
+        draw = self._random
+        is_burst = draw.random() < 0.06
+        user = f"offender-{draw.randrange(OFFENDERS)}" if is_burst else f"quiet-{draw.randrange(QUIET_CLIENTS)}"
+        measure = draw.choice(list(_AMOUNTS))
+        amount = draw.randrange(3, 6) * _AMOUNTS[measure] if is_burst else draw.randrange(_AMOUNTS[measure] // 200)
+        event: dict[str, Any] = {
+            "event_time_ms": now_ms + self._skew(),
+            "user": user,
+            "client_id": draw.choice(("", "etl", "app")),
+            measure: amount,
+        }
+        if draw.random() < 0.3:
+            event |= {"broker_id": str(draw.randrange(3)), "request_count": draw.randrange(4), "later_field": [1]}
+        if draw.random() < 0.1:
+            event |= {"network_time_ns": draw.randrange(1_000_000), "throttle_exempt": draw.random() < 0.5}
+        return event
+
+    def _skew(self) -> int:
+        return self._random.randrange(-self._skew_ms, self._skew_ms) if self._random.random() < 0.05 else 0
+
+
+def run(producer: Any, given: argparse.Namespace, content: Content, stop: threading.Event) -> Iterator[dict[str, Any]]:
+    """Send until told to stop; the ledger's lines."""
+    sent: list[tuple[dict[str, Any], Any]] = []
+    began = time.monotonic()
+    while not stop.wait(max(began + len(sent) / given.per_second - time.monotonic(), 0)):
+        value, counts = content.message(time.time_ns() // 1_000_000)
+        key = f"{given.seed}/{len(sent)}"
+        line = {"key": key, **counts, "sha256": hashlib.sha256(value or b"").hexdigest()}
+        sent.append((line, producer.send(given.topic, value, key=key.encode())))
+    for line, future in sent:
+        try:
+            future.get(timeout=30)
+            yield {**line, "acknowledged": True}
+        except KafkaError:
+            yield {**line, "acknowledged": False}
+
+
+def _await_end_of_input(stop: threading.Event) -> None:
+    sys.stdin.read()
+    stop.set()
+
+
+def main() -> int:
+    """Parse, send, write the ledger."""
+    parser = argparse.ArgumentParser(prog="python -m tests.faults.generator", description=__doc__.split("\n", 1)[0])
+    parser.add_argument("--bootstrap-server", required=True)
+    parser.add_argument("--topic", default="quota.usage.v1")
+    parser.add_argument("--ledger", type=Path, required=True)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--per-second", type=float, default=60)
+    parser.add_argument("--garbage-share", type=float, default=0.05)
+    parser.add_argument("--skew-ms", type=int, default=2_000)
+    given = parser.parse_args()
+    stop = threading.Event()
+    threading.Thread(target=_await_end_of_input, args=(stop,), daemon=True).start()
+    producer: Any = KafkaProducer(
+        bootstrap_servers=given.bootstrap_server,
+        acks="all",
+        linger_ms=2,
+        delivery_timeout_ms=60_000,
+        request_timeout_ms=5_000,
+        metadata_max_age_ms=2_000,
+        max_block_ms=60_000,
+    )
+    content = Content(given.seed, given.garbage_share, given.skew_ms)
+    with given.ledger.open("w", encoding="utf-8") as ledger:
+        for line in run(producer, given, content, stop):
+            ledger.write(json.dumps(line) + "\n")
+    producer.close(timeout=10)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

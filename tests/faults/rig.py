@@ -1,0 +1,152 @@
+"""A job under test with its load: generator, job and verifier, each a process of its own."""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from kafka import KafkaConsumer, TopicPartition
+
+from pipeline.failpoints import VARIABLE
+from pipeline.settings.model import TablesSettings
+from pipeline.tables.layout import create_missing
+from pipeline.tables.open import open_quota_table
+from pipeline.tables.quota_edit import QuotaChange
+from pipeline.tables.quota_table import EditAudit
+from tests.faults.generator import RATES
+from tests.integration.running_job import RunningJob
+
+SETTINGS = {
+    "KQUOTA_ENGINE__NUM_SAMPLES": "4",
+    "KQUOTA_ENGINE__SAMPLE_WINDOW_MS": "500",
+    "KQUOTA_STREAM__SENSOR_STATE_INTERVAL_MS": "1000",
+    "KQUOTA_PURGATORY__CLIENT_LAG_MS": "100",
+    "KQUOTA_SPARK__DRIVER_MEMORY": "512m",
+}
+"""Short windows: debts are paid within seconds, and many throttles fit into one round."""
+
+_AUDIT = EditAudit("faults", "localhost", "0", "fault test")
+
+
+@dataclass
+class Rig:
+    """One job, its load and its judge."""
+
+    job: RunningJob
+    generators: dict[Path, "subprocess.Popen[bytes]"] = field(default_factory=dict)
+
+    def set_quotas(self, factor: float = 1.0) -> None:
+        """The default quotas of every user, times a factor."""
+        table = open_quota_table(TablesSettings(root=self.tables))
+        values = {name: rate * factor for name, rate in RATES.items()}
+        table.alter([QuotaChange(user="<default>", client_id="", values=values)], _AUDIT)
+
+    @property
+    def tables(self) -> str:
+        """Root of its tables."""
+        return str(self.job.folder / "tables")
+
+    def begin_load(self, seed: int, *options: str) -> None:
+        """Start a generator; runs until `end_load`."""
+        ledger = self.job.folder / f"ledger-{len(self.generators)}.jsonl"
+        command = [sys.executable, "-m", "tests.faults.generator", "--topic", f"{self.job.name}.usage"]
+        command += ["--bootstrap-server", self.job.bootstrap_servers, "--ledger", str(ledger), "--seed", str(seed)]
+        self.generators[ledger] = subprocess.Popen([*command, *options], stdin=subprocess.PIPE)
+
+    def end_load(self) -> None:
+        """End the generators; returns when their ledgers are written."""
+        for process in self.generators.values():
+            if process.stdin is not None:
+                process.stdin.close()
+        for process in self.generators.values():
+            process.wait(90)
+
+    def start(self, failpoint: str | None = None, wait: bool = True) -> float:
+        """Start the job; seconds until its first micro-batch was done, 0 without waiting."""
+        self.job.overrides.pop(VARIABLE, None)
+        if failpoint is not None:
+            self.job.overrides[VARIABLE] = failpoint
+        began, since = time.monotonic(), len(self.job.log)
+        self.job.start(wait=False)
+        if not wait:
+            return 0.0
+        self.job.wait_for_line("batch_id=", 120, since)
+        return time.monotonic() - began
+
+    def await_death(self, seconds: float = 60) -> int:
+        """Wait for the job to end; its exit code."""
+        assert self.job.process is not None
+        return self.job.process.wait(seconds)
+
+    def drain(self, seconds: float = 90) -> None:
+        """Wait until every message is in a batch and every throttle has ended."""
+        _await(lambda: self._read_to() == self._ends() and not self._held(), seconds, self.job)
+
+    def verdict(self) -> dict[str, Any]:
+        """What the verifier says."""
+        command = [sys.executable, "-m", "tests.faults.verifier", "--json", "--tables", self.tables]
+        command += ["--bootstrap-server", self.job.bootstrap_servers]
+        command += ["--usage-topic", f"{self.job.name}.usage", "--throttle-topic", f"{self.job.name}.throttle"]
+        for ledger in self.generators:
+            command += ["--ledger", str(ledger)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+        if not done.stdout:
+            raise AssertionError(done.stderr)
+        found: dict[str, Any] = json.loads(done.stdout)
+        return found
+
+    def close(self) -> None:
+        """End what still runs."""
+        for process in self.generators.values():
+            process.kill()
+        self.job.close()
+
+    def _read_to(self) -> dict[int, int]:
+        rows = self.job.table("batches", ["processed_at_ms", "end_offsets"]).to_pylist()
+        ends: dict[int, int] = {}
+        for row in sorted(rows, key=lambda row: int(row["processed_at_ms"])):
+            of_topic = json.loads(row["end_offsets"])[f"{self.job.name}.usage"]
+            ends |= {int(partition): offset for partition, offset in of_topic.items()}
+        return {partition: end for partition, end in ends.items() if end}
+
+    def _ends(self) -> dict[int, int]:
+        topic = f"{self.job.name}.usage"
+        consumer: Any = KafkaConsumer(bootstrap_servers=self.job.bootstrap_servers)
+        partitions = [TopicPartition(topic, number) for number in consumer.partitions_for_topic(topic) or ()]
+        ends = consumer.end_offsets(partitions)
+        consumer.close()
+        return {partition.partition: end for partition, end in ends.items() if end}
+
+    def _held(self) -> set[tuple[str, str]]:
+        rows = self.job.table("throttle_events", ["publish_seq", "user", "client_id", "action"]).to_pylist()
+        last = {
+            (row["user"], row["client_id"]): row["action"] for row in sorted(rows, key=lambda row: row["publish_seq"])
+        }
+        return {client for client, action in last.items() if action == "throttle"}
+
+
+@contextmanager
+def rig(name: str, folder: Path, bootstrap_servers: str, **overrides: str) -> Iterator[Rig]:
+    """A job with topics, tables and quotas of its own, not yet started; everything is ended at the end."""
+    job = RunningJob(name, folder, bootstrap_servers, {**SETTINGS, **overrides})
+    job.create_topics()
+    made = Rig(job)
+    create_missing(made.tables)
+    made.set_quotas()
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def _await(condition: Callable[[], bool], seconds: float, job: RunningJob) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline or (job.process is not None and job.process.poll() is not None):
+            raise AssertionError("the job did not come to rest:\n" + "\n".join(job.log[-40:]))
+        time.sleep(0.5)

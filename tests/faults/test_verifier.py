@@ -1,0 +1,98 @@
+"""The judge lets a correct job pass, and none of these."""
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.faults.evidence import Evidence, Message
+from tests.faults.handmade import T_MS, evidence
+from tests.faults.verifier import verify
+
+Tamper = Callable[[Evidence], object]
+
+
+def test_what_a_correct_job_leaves_is_equal() -> None:
+    verdict = verify(evidence())
+    assert verdict.differences == []
+    assert verdict.compared == {
+        "batches": 5,
+        "messages": 3,
+        "usage": 2,
+        "dead_letters": 1,
+        "decisions": 1,
+        "violations": 1,
+        "looks": 5,
+        "publish_seq": 3,
+        "topic": 3,
+        "pairs": 4,
+    }
+
+
+def change(table: str, place: int, **values: object) -> Tamper:
+    return lambda found: found.tables[table][place].update(values)
+
+
+def drop(table: str, place: int) -> Tamper:
+    return lambda found: found.tables[table].pop(place)
+
+
+def repeat(table: str, place: int) -> Tamper:
+    return lambda found: found.tables[table].append(dict(found.tables[table][place]))
+
+
+def send(value: bytes) -> Tamper:
+    return lambda found: found.messages.append(Message(0, 3, T_MS + 300, b"1/3", value))
+
+
+@pytest.mark.parametrize(
+    ("tamper", "told"),
+    [
+        (drop("usage", 0), "usage: lost"),
+        (repeat("usage", 1), "usage: duplicated"),
+        (change("usage", 0, produced_bytes=39_999), "produced_bytes must be 40000; got 39999"),
+        (change("usage", 1, produced_bytes=0), "produced_bytes must be None; got 0"),
+        (change("usage", 0, batch_id=1), "usage: lost"),
+        (drop("dead_letters", 0), "dead_letters: lost"),
+        (change("dead_letters", 0, value=b"8"), "dead_letters: different"),
+        (drop("decisions", 0), "decisions: lost"),
+        (change("decisions", 0, raw_throttle_time_ms=30_001), "raw_throttle_time_ms must be 30000; got 30001"),
+        (change("decisions", 0, decision_id="0"), "decisions: different"),
+        (change("batches", 1, ignored_count=0), "ignored_count must be 1; got 0"),
+        (change("batches", 1, start_offsets='{"usage":{"0":2}}'), "batches: different"),
+        (change("batches", 1, end_offsets='{"usage":{"0":2}}'), "messages: lost: (0, 2)"),
+        (drop("batches", 0), "batches: lost: ('q', 0)"),
+        (send(b'{"event_time_ms":1,"user":"u","client_id":"c"}'), "messages: lost: (0, 3)"),
+        (change("throttle_events", 1, publish_seq=0), "publish_seq: duplicated: 0"),
+        (drop("throttle_events", 1), "publish_seq: lost: 1"),
+        (drop("throttle_events", 2), "pairs: lost: the release of ('test', '', 'alice', 'etl')"),
+        (change("throttle_events", 1, owed_ms=29_999), "owed_ms must be 30000; got 29999"),
+        (change("throttle_events", 1, evaluated_at_ms=T_MS + 9_001), "tokens must be -19999.0; got -20000.0"),
+        (change("throttle_events", 1, throttle_time_ms=30_001), "a slice of 30001 ms of 30000 ms owed"),
+        (change("throttle_events", 0, batch_id=1), "decided nothing about the client"),
+        (change("throttle_events", 2, decision_id="0"), "pairs: different"),
+        (lambda found: found.records.pop(1), "topic: lost: 1"),
+        (lambda found: found.records.append(found.records[0]), "topic: duplicated: 0"),
+        (lambda found: found.records[2].update(throttled_until_ms=1), "topic: different: 2"),
+        (lambda found: found.records[2].update(key=["test", "", "bob", ""]), "topic: different: 2"),
+    ],
+)
+def test_what_was_tampered_with_is_found(tamper: Tamper, told: str) -> None:
+    found = evidence()
+    tamper(found)
+    assert [line for line in verify(found).as_json()["differences"] if told in line], verify(found).as_table()
+
+
+def test_what_the_generator_has_sent_must_be_on_the_topic_as_it_was_sent() -> None:
+    found = evidence()
+    empty = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+    found.messages = found.messages[2:]
+    nothing = {"good": 0, "dead": 0, "ignored": 1, "sha256": empty}
+    found.ledger = {
+        "1/2": {**nothing, "acknowledged": True},
+        "1/3": {**nothing, "acknowledged": True},
+        "1/4": {**nothing, "acknowledged": False},
+    }
+    told = [line for line in verify(found).as_json()["differences"] if line.startswith("ledger")]
+    assert told == ["ledger: lost: 1/3"]
+    found.ledger["1/2"]["good"] = 1
+    assert "ledger: different: message 1/2" in verify(found).as_table()

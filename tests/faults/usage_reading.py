@@ -1,0 +1,118 @@
+"""Usage messages read as the design has them, in plain Python: elements, their faults, and sums per sample window."""
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.faults.evidence import Message, Row
+
+LARGEST_MEASURE = 2**40
+MEASURES = ("produced_bytes", "fetched_bytes", "io_time_ns", "network_time_ns")
+SUMS = ("produced_bytes", "fetched_bytes", "io_time_ns", "network_time_ns", "exempt_time_ns", "request_count")
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """Where something was refused; `text` is the whole message, or the element as JSON."""
+
+    partition: int
+    offset: int
+    element_index: int | None
+    appended_at_ms: int
+    text: Any
+
+
+@dataclass
+class Reading:
+    """What a range of messages holds."""
+
+    usage: dict[tuple[int, str, str, str], Row] = field(default_factory=dict)
+    dead: list[DeadLetter] = field(default_factory=list)
+    good_count: int = 0
+    clamped_count: int = 0
+    ignored_count: int = 0
+    newest_event_ms: int | None = None
+
+
+def read(messages: Iterable[Message], sample_window_ms: int) -> Reading:
+    """Read messages and add them up per sample window, broker, user and client-id."""
+    reading = Reading()
+    for message in messages:
+        elements = _elements(message.value)
+        if elements is None:
+            reading.dead.append(_dead(message, None, message.value))
+            continue
+        if not elements:
+            reading.ignored_count += 1
+        for index, element in elements:
+            if is_event(element):
+                _add(reading, element, message.appended_at_ms, sample_window_ms)
+            else:
+                reading.dead.append(_dead(message, index, message.value if index is None else element))
+    return reading
+
+
+def is_event(element: Any) -> bool:
+    """Whether a JSON value is a usage event."""
+    if not isinstance(element, dict):
+        return False
+    time_ms = element.get("event_time_ms")
+    numbers = {name: element.get(name) for name in (*MEASURES, "request_count", "schema_version")}
+    return (
+        _is_integer_within(time_ms, 2**63 - 1)
+        and isinstance(element.get("user"), str)
+        and bool(element["user"])
+        and isinstance(element.get("client_id"), str)
+        and isinstance(element.get("broker_id") or "", str)
+        and isinstance(element.get("throttle_exempt") or False, bool)
+        and all(value is None or _is_integer_within(value, LARGEST_MEASURE) for value in numbers.values())
+    )
+
+
+def _is_integer_within(value: Any, largest: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= largest
+
+
+def _elements(value: bytes | None) -> list[tuple[int | None, Any]] | None:
+    """Elements with their places; empty for null and for an empty array, None for what is no JSON object or array."""
+    if value is None:
+        return []
+    try:
+        parsed = json.loads(value.decode(), parse_constant=_no_json)
+    except ValueError:
+        return None
+    if isinstance(parsed, list):
+        return list(enumerate(parsed))
+    return [(None, parsed)] if isinstance(parsed, dict) else None
+
+
+def _no_json(constant: str) -> None:
+    raise ValueError(constant)
+
+
+def _dead(message: Message, index: int | None, text: Any) -> DeadLetter:
+    return DeadLetter(message.partition, message.offset, index, message.appended_at_ms, text)
+
+
+def _add(reading: Reading, event: Row, appended_at_ms: int, sample_window_ms: int) -> None:
+    time_ms = min(event["event_time_ms"], appended_at_ms)
+    reading.good_count += 1
+    reading.clamped_count += time_ms < event["event_time_ms"]
+    reading.newest_event_ms = max(time_ms, reading.newest_event_ms or 0)
+    start_ms = time_ms - time_ms % sample_window_ms
+    key = (start_ms, event.get("broker_id") or "", event["user"], event["client_id"])
+    row = reading.usage.setdefault(key, {**dict.fromkeys(SUMS), "last_event_ms": 0, "event_count": 0})
+    for name, amount in _amounts(event):
+        if amount is not None:
+            row[name] = (row[name] or 0) + amount
+    row["last_event_ms"] = max(row["last_event_ms"], time_ms)
+    row["event_count"] += 1
+
+
+def _amounts(event: Row) -> Iterator[tuple[str, int | None]]:
+    yield from ((name, event.get(name)) for name in ("produced_bytes", "fetched_bytes"))
+    for name in ("io_time_ns", "network_time_ns"):
+        yield ("exempt_time_ns" if event.get("throttle_exempt") else name), event.get(name)
+    count = event.get("request_count")
+    yield "request_count", 1 if count is None else count
