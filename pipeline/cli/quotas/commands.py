@@ -2,7 +2,7 @@
 
 import typer
 
-from pipeline.cli.quotas import describe, edit, files, history, sql
+from pipeline.cli.quotas import describe, edit, effective, files, history, sql
 
 app = typer.Typer(help="See, edit, version and restore quotas.", no_args_is_help=True)
 app.command("describe")(describe.describe)
@@ -15,4 +15,5 @@ app.command("history")(history.history)
 app.command("diff")(history.diff)
 app.command("at", context_settings={"ignore_unknown_options": True})(history.at)  # -2h is no option
 app.command("rollback")(history.rollback)
+app.command("effective")(effective.effective)
 app.command("sql")(sql.sql)

@@ -1,0 +1,83 @@
+"""`kquota quotas effective`: which quotas hold for one client, and who shares its sensors."""
+
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pipeline.cli.options import ConfigFile, Output, TablesRoot, flags
+
+if TYPE_CHECKING:
+    from quota.effective import Held, LevelRow
+
+
+def effective(
+    user: Annotated[str, typer.Option("--user", help="The user.")],
+    client_id: Annotated[str, typer.Option("--client-id", help='The client-id; "" for none.')] = "",
+    config: ConfigFile = None,
+    tables: TablesRoot = None,
+    output: Output = "table",
+) -> None:
+    """Print the eight levels for a client, which row matches for each quota type, and the clients that count with it.
+
+    The clients are those of the last five minutes of recorded usage.
+    """
+    from pipeline.cli.output import print_rows
+    from pipeline.settings.loading import load_settings
+    from pipeline.tables.layout import table_uri
+    from pipeline.tables.live_clients import live_clients
+    from pipeline.tables.open import open_quota_table
+    from pipeline.tables.quota_source import QuotaSource
+    from quota.effective import effective as resolved
+
+    settings = load_settings(config, flags(tables=tables))
+    snapshot = QuotaSource(open_quota_table(settings.tables)).pin()
+    clients = live_clients(table_uri(settings.tables.root, "usage"))
+    found = resolved(snapshot, user, client_id, clients)
+    levels, held = [_level_row(row) for row in found.levels], [_held_row(one) for one in found.held]
+    if output == "table":
+        print_rows([_readable(row) for row in levels], output)
+        sys.stdout.write("\n")
+        print_rows([_readable(row) for row in held], output)
+    else:
+        client = {"user": user, "client_id": client_id, "quota_version": snapshot.version}
+        print_rows([{**client, "levels": levels, "effective": held}], output)
+    sys.stderr.write(f"quotas v{snapshot.version}, {clients.num_rows} recent clients\n")
+
+
+def _level_row(row: "LevelRow") -> dict[str, Any]:
+    from quota.effective import types_bounded
+
+    return {
+        "level": int(row.level),
+        "user": row.user,
+        "client_id": row.client_id,
+        "mode": row.quota.mode if row.quota else None,
+        "bounds": types_bounded(row.quota) if row.quota else None,
+        "matches": list(row.matched),
+    }
+
+
+def _held_row(one: "Held") -> dict[str, Any]:
+    return {
+        "quota_type": one.quota_type,
+        "level": one.level,
+        "mode": one.mode,
+        "bound": one.bound,
+        "sensor_user": one.sensor_user,
+        "sensor_client_id": one.sensor_client_id,
+        "shared_with": [f"{user}/{client_id}" for user, client_id in one.shared_with],
+    }
+
+
+def _readable(row: dict[str, Any]) -> dict[str, Any]:
+    """Lists and mappings as people write them; a missing row as a dash."""
+    shown = {}
+    for name, value in row.items():
+        if isinstance(value, dict):
+            shown[name] = ", ".join(f"{key}={bound:g}" for key, bound in value.items()) or "none"
+        elif isinstance(value, list):
+            shown[name] = ", ".join(value)
+        else:
+            shown[name] = "-" if value is None else value
+    return shown
