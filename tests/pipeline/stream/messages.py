@@ -10,6 +10,7 @@ import pyarrow as pa
 from pydantic import ValidationError
 from pyspark.sql import DataFrame, SparkSession
 
+from pipeline.stream.collect import CollectedBatch
 from schemas.usage_event import UsageEvent
 
 APPENDED_AT_MS = 1_700_000_010_000
@@ -123,3 +124,18 @@ def _sums(events: Sequence[UsageEvent]) -> dict[str, int | None]:
         "clamped_count": sum(e.event_time_ms > APPENDED_AT_MS for e in events),
         "last_event_ms": max(min(e.event_time_ms, APPENDED_AT_MS) for e in events),
     }
+
+
+def dead(batch: CollectedBatch) -> list[tuple[int, int | None, str]]:
+    """Dead letters: offset, element and cause."""
+    return [(row["offset"], row["element_index"], row["cause"]) for row in batch.dead_letters.to_pylist()]
+
+
+def usage(batch: CollectedBatch) -> dict[tuple[Any, ...], dict[str, Any]]:
+    """Rows by their keys; each key once."""
+    rows = {}
+    for row in batch.usage.to_pylist():
+        key = tuple(row.pop(name) for name in KEYS)
+        assert key not in rows
+        rows[key] = row
+    return rows
