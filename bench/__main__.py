@@ -10,6 +10,7 @@ BENCHES: Final = {
     "closed_loop": "does an offender end at its quota: k = 1.2 … 50, one hour on a hand-set clock",
     "gate": "from a release that can be read to 200 threads and 2000 tasks that go on",
     "catch_up": "events per second after an outage, beside bare Spark on the same topic",
+    "edit": "from a quota edit to the release on the topic, without traffic",
     "probe": "from a client's event to its throttle record, under 20 k ev/s",
     "what_if": "a day of a thousand clients' seconds replayed with other quotas",
 }

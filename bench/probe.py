@@ -10,7 +10,6 @@ Held against an empty Spark query on the same topic, under the same load: a trig
 """
 
 import argparse
-import io
 import json
 import random
 import re
@@ -19,18 +18,17 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 from kafka import KafkaConsumer, KafkaProducer
 
 from bench.machine import machine_line
+from bench.stage import child, job
 from pipeline.cluster.access import ClusterAccess
 from pipeline.embedded.broker import EmbeddedBroker
-from pipeline.embedded.process import terminate
 from pipeline.parts import wanted_topics
 from pipeline.settings.model import Settings, TablesSettings
 from pipeline.tables.audit import local_audit
@@ -66,10 +64,17 @@ def main() -> None:
         _prepare(folder, broker.bootstrap_servers, arguments.probes)
         load = [sys.executable, "-m", "bench.load", broker.bootstrap_servers]
         load += [str(arguments.events_per_second), str(arguments.clients)]
-        stack.enter_context(_child(load, subprocess.DEVNULL))
+        stack.enter_context(child(load))
         empty_ms = _empty_query(broker.bootstrap_servers, folder, arguments.trigger_ms)
         batches: list[dict[str, int]] = []
-        with _job(folder, broker.bootstrap_servers, arguments.trigger_ms, batches):
+
+        def heard(line: str) -> None:
+            facts = {name: int(value) for name, value in _FACT.findall(line)}
+            if "collect_ms" in facts:
+                batches.append(facts)
+
+        with job(folder, broker.bootstrap_servers, arguments.trigger_ms, heard):
+            time.sleep(15)
             latencies_ms = _probe(broker.bootstrap_servers, arguments.probes)
     print(
         f"{arguments.events_per_second} ev/s, {arguments.clients} clients, trigger {arguments.trigger_ms} ms, "
@@ -122,43 +127,10 @@ def _probe(bootstrap_servers: str, probes: int) -> list[float]:
     return latencies_ms[10:]
 
 
-@contextmanager
-def _job(folder: Path, bootstrap_servers: str, trigger_ms: int, batches: list[dict[str, int]]) -> Iterator[None]:
-    command = [sys.executable, "-m", "pipeline.cli.main", "run", "--bootstrap-server", bootstrap_servers]
-    command += ["--tables", str(folder / "tables"), "--checkpoint", str(folder / "checkpoint")]
-    command += ["--trigger-ms", str(trigger_ms), "--run-dir", str(folder)]
-    with _child(command, subprocess.PIPE) as job:
-        stderr = job.stderr or io.BytesIO()
-        for line in stderr:
-            if b"running; trigger" in line:
-                break
-
-        def read() -> None:
-            for status in stderr:
-                facts = {name: int(value) for name, value in _FACT.findall(status.decode())}
-                if "collect_ms" in facts:
-                    batches.append(facts)
-
-        Thread(target=read, daemon=True).start()
-        time.sleep(15)
-        yield
-
-
 def _empty_query(bootstrap_servers: str, folder: Path, trigger_ms: int) -> list[float]:
     command = [sys.executable, "-c", _EMPTY_QUERY, bootstrap_servers, str(folder / "empty"), str(trigger_ms), "30"]
     done = subprocess.run(command, capture_output=True, check=True, timeout=180)
     return [float(line) for line in done.stdout.split()]
-
-
-@contextmanager
-def _child(command: Sequence[str], stderr: int) -> Iterator["subprocess.Popen[bytes]"]:
-    child = subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=stderr, start_new_session=True
-    )
-    try:
-        yield child
-    finally:
-        terminate(child, 20)
 
 
 def _row(name: str, values: Sequence[float]) -> None:

@@ -1,0 +1,103 @@
+"""From a quota edit to the release on the topic, without traffic.
+
+A client is throttled far over its quota, then its bound is raised so that it owes nothing. The clock runs from the
+moment the edit's commit is durable to the release record at a `read_committed` consumer. Nothing is sent meanwhile.
+
+    python -m bench.edit [--edits 20] [--trigger-ms 500]
+
+Held against one trigger plus 150 ms.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from kafka import KafkaConsumer, KafkaProducer
+
+from bench.machine import machine_line
+from bench.stage import job
+from pipeline.cluster.access import ClusterAccess
+from pipeline.embedded.broker import EmbeddedBroker
+from pipeline.parts import wanted_topics
+from pipeline.settings.model import Settings, TablesSettings
+from pipeline.tables.audit import local_audit
+from pipeline.tables.open import create_tables, open_quota_table
+from pipeline.tables.quota_edit import QuotaChange
+from pipeline.tables.quota_table import QuotaTable
+from pipeline.throttle.topics import create_topics
+
+_LOW, _HIGH = 1_000.0, 1e12
+
+
+def main() -> None:
+    """Run the edits and print the latencies."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--edits", type=int, default=20)
+    parser.add_argument("--trigger-ms", type=int, default=500)
+    arguments = parser.parse_args()
+    print(machine_line())
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        broker = stack.enter_context(EmbeddedBroker(folder / "broker"))
+        settings = Settings(tables=TablesSettings(root=str(folder / "tables")))
+        with ClusterAccess(broker.bootstrap_servers).admin() as admin:
+            create_topics(admin, wanted_topics(settings))
+        create_tables(settings.tables)
+        quotas = open_quota_table(settings.tables)
+        stack.enter_context(job(folder, broker.bootstrap_servers, arguments.trigger_ms, lambda _: None))
+        latencies_ms = [_edit(broker.bootstrap_servers, quotas, number) for number in range(arguments.edits)]
+    cuts = statistics.quantiles(latencies_ms, n=100, method="inclusive")
+    print(f"trigger {arguments.trigger_ms} ms, {len(latencies_ms)} edits, commit durable -> release readable")
+    print(f"p50 {cuts[49]:.0f}   p95 {cuts[94]:.0f}   max {max(latencies_ms):.0f} ms", end="")
+    print(f"   (one trigger + 150 ms = {arguments.trigger_ms + 150} ms)")
+
+
+def _edit(bootstrap_servers: str, quotas: QuotaTable, number: int) -> float:
+    """Throttle a client of its own, raise its bound, wait for its release; the latency in ms."""
+    user = f"edit-{number}"
+    consumer: Any = KafkaConsumer(
+        "quota.throttle.v1",
+        bootstrap_servers=bootstrap_servers,
+        isolation_level="read_committed",
+        auto_offset_reset="latest",
+    )
+    consumer.poll(timeout_ms=2_000)
+    _alter(quotas, user, _LOW)
+    producer: Any = KafkaProducer(bootstrap_servers=bootstrap_servers, linger_ms=0)
+    event = {"event_time_ms": time.time_ns() // 1_000_000, "user": user, "client_id": "e", "produced_bytes": 10**6}
+    time.sleep(1)
+    producer.send("quota.usage.v1", json.dumps(event).encode())
+    producer.close()
+    _wait_for(consumer, user, "throttle")
+    time.sleep(0.5 + (number * 0.137) % 1)  # edits fall anywhere between two triggers
+    _alter(quotas, user, _HIGH)
+    began = time.perf_counter()
+    _wait_for(consumer, user, "release")
+    latency_ms = (time.perf_counter() - began) * 1000
+    consumer.close()
+    return latency_ms
+
+
+def _alter(quotas: QuotaTable, user: str, bound: float) -> None:
+    quotas.alter([QuotaChange(user, "", {"producer_byte_rate": bound})], local_audit("bench"))
+
+
+def _wait_for(consumer: Any, user: str, action: str) -> None:
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        for records in consumer.poll(timeout_ms=1_000).values():
+            for record in records:
+                value = json.loads(record.value)
+                if (value["user"], value["action"]) == (user, action):
+                    return
+    sys.exit(f"no {action} of {user} within 30 s")
+
+
+if __name__ == "__main__":
+    main()

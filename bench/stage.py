@@ -1,0 +1,50 @@
+"""Processes a benchmark plays with: load, the job, whatever else must not share the interpreter that measures."""
+
+import io
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Thread
+
+from pipeline.embedded.process import terminate
+
+
+@contextmanager
+def child(command: Sequence[str], stderr: int = subprocess.DEVNULL) -> Iterator["subprocess.Popen[bytes]"]:
+    """A process of its own group that ends with the block."""
+    started = subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=stderr, start_new_session=True
+    )
+    try:
+        yield started
+    finally:
+        terminate(started, 20)
+
+
+@contextmanager
+def job(folder: Path, bootstrap_servers: str, trigger_ms: int, heard: Callable[[str], None]) -> Iterator[None]:
+    """`kquota run` on the tables, checkpoint and lock under a folder, from the moment it runs.
+
+    Args:
+        folder: holds all that the job keeps.
+        bootstrap_servers: of the broker.
+        trigger_ms: of the query.
+        heard: called with every later line of its log, on a thread.
+    """
+    command = [sys.executable, "-m", "pipeline.cli.main", "run", "--bootstrap-server", bootstrap_servers]
+    command += ["--tables", str(folder / "tables"), "--checkpoint", str(folder / "checkpoint")]
+    command += ["--trigger-ms", str(trigger_ms), "--run-dir", str(folder)]
+    with child(command, subprocess.PIPE) as running:
+        stderr = running.stderr or io.BytesIO()
+        for line in stderr:
+            if b"running; trigger" in line:
+                break
+
+        def read() -> None:
+            for line in stderr:
+                heard(line.decode())
+
+        Thread(target=read, daemon=True).start()
+        yield
