@@ -4,8 +4,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal
 
-from quota.entity import label
-
 Action = Literal["add", "alter", "remove"]
 
 COLUMNS: Final = ("producer_byte_rate", "consumer_byte_rate", "request_percentage", "mode", "owner", "note")
@@ -35,10 +33,10 @@ class QuotaDifference:
         """The fields by name, for programs."""
         return asdict(self)
 
-    def __str__(self) -> str:
-        """`user-principal 'alice': producer_byte_rate 1024.0 → 2048.0`."""
+    def value_text(self) -> str:
+        """`producer_byte_rate 1024.0 → 2048.0`."""
         old, new = ("none" if value is None else value for value in (self.old, self.new))
-        return f"{label(self.user, self.client_id)}: {self.column} {old} → {new}"
+        return f"{self.column} {old} → {new}"
 
 
 def differences(before: Iterable[Mapping[str, Any]], after: Iterable[Mapping[str, Any]]) -> list[QuotaDifference]:

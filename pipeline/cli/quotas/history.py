@@ -1,6 +1,7 @@
 """`kquota quotas history`, `diff`, `at` and `rollback`: earlier versions of the quotas."""
 
 import sys
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -22,6 +23,7 @@ from pipeline.cli.quotas.entity import (
 from pipeline.cli.quotas.making import CHANGE_COLUMNS, DryRun, IfVersion, Reason, change_line, make_edit
 
 if TYPE_CHECKING:
+    from pipeline.tables.quota_diff import QuotaDifference
     from pipeline.tables.quota_history import QuotaVersion
     from pipeline.tables.quota_table import QuotaTable
 
@@ -144,7 +146,7 @@ def _full(version: "QuotaVersion") -> dict[str, Any]:
 
 def _short(version: "QuotaVersion") -> dict[str, Any]:
     full = _full(version)
-    shown = [str(change) for change in version.changes[:_SHOWN_CHANGES]]
+    shown = _by_entity(version.changes[:_SHOWN_CHANGES])
     if version.mode[0] != version.mode[1]:
         shown.insert(0, f"mode of all {version.mode[0]} → {version.mode[1]}")
     more = len(version.changes) - _SHOWN_CHANGES
@@ -152,3 +154,13 @@ def _short(version: "QuotaVersion") -> dict[str, Any]:
     columns = ("version", "committed_at", "actor", "host", "reason")
     made_by = full["operation"].lower() if version.commit.audit is None else ""
     return {**{name: full[name] for name in columns}, "changes": changes or made_by}
+
+
+def _by_entity(changes: "Sequence[QuotaDifference]") -> list[str]:
+    """Each entity once, with its values: `user-principal 'bob': producer_byte_rate 1.0 → 2.0, mode …`."""
+    from quota.entity import label
+
+    values: dict[str, list[str]] = {}
+    for change in changes:
+        values.setdefault(label(change.user, change.client_id), []).append(change.value_text())
+    return [f"{entity}: {', '.join(texts)}" for entity, texts in values.items()]
