@@ -17,13 +17,20 @@ class Answer(NamedTuple):
     stderr: str
 
 
-def kquota(*arguments: str, stdin: str = "") -> Answer:
+class Terminal(io.StringIO):
+    """Standard input at which somebody sits."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def kquota(*arguments: str, stdin: str | io.StringIO = "") -> Answer:
     """Run `kquota ARGUMENTS`."""
     out, err = io.StringIO(), io.StringIO()
     code: object = 0
     with (
         patch.object(sys, "argv", ["kquota", *arguments]),
-        patch.object(sys, "stdin", io.StringIO(stdin)),
+        patch.object(sys, "stdin", io.StringIO(stdin) if isinstance(stdin, str) else stdin),
         redirect_stdout(out),
         redirect_stderr(err),
     ):

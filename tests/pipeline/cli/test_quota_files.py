@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from pipeline.tables.quota_file import applied, from_text, to_document
-from tests.pipeline.cli.running import kquota
+from tests.pipeline.cli.running import Terminal, kquota
 
 RPK = """
 {"quotas": [
@@ -108,6 +108,35 @@ def test_import_replaces_everything_and_asks_nobody_without_a_terminal(root: str
     assert (missing.exit_code, described(root)) == (2, before)
     assert kquota("quotas", "import", "--from", RPK, "--no-confirm", "--tables", root).exit_code == 0
     assert described(root) == [DEFAULT, ALICE]
+
+
+def test_import_shows_the_changes_and_asks_whoever_sits_there(root: str) -> None:
+    before = described(root)
+    imported = ("quotas", "import", "--from", RPK, "--tables", root)
+    refused = kquota(*imported, stdin=Terminal("n\n"))
+    assert (refused.exit_code, described(root)) == (1, before)
+    assert "remove  user-principal 'bob'" in refused.stdout
+    assert "Import these quotas?" in refused.stderr
+    assert kquota(*imported, stdin=Terminal("y\n")).exit_code == 0
+    assert described(root) == [DEFAULT, ALICE]
+
+
+class TerminalOfASlowReader(Terminal):
+    """Somebody else edits the table before the answer is typed."""
+
+    root: str
+
+    def readline(self, size: int = -1, /) -> str:  # type: ignore[override] # as typeshed's own StringIO
+        kquota("quotas", "alter", "--user", "zoe", "--add-config", "producer_byte_rate=1", "--tables", self.root)
+        return super().readline(size)
+
+
+def test_import_writes_nothing_if_the_table_was_edited_while_the_question_stood(root: str) -> None:
+    terminal = TerminalOfASlowReader("y\n")
+    terminal.root = root
+    late = kquota("quotas", "import", "--from", RPK, "--tables", root, stdin=terminal)
+    assert late.exit_code == 4
+    assert BOB in described(root)
 
 
 @pytest.mark.parametrize(("value", "bound"), [("12", 12.0), ('"12"', 12.0), ("1.5e3", 1500.0), ("1e3", 1000.0)])

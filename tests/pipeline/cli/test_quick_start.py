@@ -1,0 +1,48 @@
+"""What makes commands slow to start is not loaded by those that do not need it."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.pipeline.cli.running import kquota
+
+RUN = """
+import sys
+from pipeline.cli.main import main
+sys.argv = ["kquota", *sys.argv[1:]]
+try:
+    main()
+except SystemExit as ended:
+    assert not ended.code, ended.code
+sys.stderr.write("loaded " + " ".join(sys.modules))
+"""
+JVM_AND_KAFKA = {"pyspark", "delta", "py4j", "kafka"}
+ENGINES = {*JVM_AND_KAFKA, "deltalake", "pyarrow", "numpy", "pandas", "yaml"}
+
+
+def loaded(*arguments: str) -> set[str]:
+    command = [sys.executable, "-c", RUN, *arguments]
+    ran = subprocess.run(command, capture_output=True, text=True, check=True)
+    return set(ran.stderr.rpartition("loaded ")[2].split())
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["quotas", "--help"], ["quotas", "alter", "--help"], ["mode", "--help"]]
+)
+def test_help_loads_no_engine(arguments: list[str]) -> None:
+    assert loaded(*arguments) & ENGINES == set()
+
+
+@pytest.mark.parametrize("arguments", [["quotas", "describe"], ["quotas", "history"], ["quotas", "at", "0s"], ["mode"]])
+def test_reading_quotas_loads_neither_jvm_nor_kafka_nor_pandas(arguments: list[str], tmp_path: Path) -> None:
+    root = str(tmp_path)
+    kquota("quotas", "alter", "--user", "alice", "--add-config", "producer_byte_rate=1", "--tables", root)
+    heavy = {*JVM_AND_KAFKA, "pandas", "pyarrow.dataset"}
+    assert loaded(*arguments, "--tables", root) & heavy == set()
+
+
+def test_an_edit_loads_neither_jvm_nor_kafka(tmp_path: Path) -> None:
+    edit = ("quotas", "alter", "--user", "alice", "--add-config", "producer_byte_rate=1", "--tables", str(tmp_path))
+    assert loaded(*edit) & JVM_AND_KAFKA == set()
