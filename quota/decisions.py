@@ -84,7 +84,8 @@ def decisions_table(
     rows = np.concatenate([found.rows for found in violations])
     _, first, local = np.unique(entities, return_index=True, return_inverse=True)
     broker, user, client_id = names.take(rows[first])
-    rank = _ranks(broker, user, client_id)[local]
+    has_brokers = names.broker_id is not None
+    rank = _ranks(*((broker,) if has_brokers else ()), user, client_id)[local]
     types = np.concatenate([np.full(len(found.rows), found.quota_type) for found in violations])
     sides = np.concatenate([np.full(len(found.rows), found.side) for found in violations])
     order = np.argsort((rank * len(QUOTA_TYPES) + types) * len(_MODES) + sides)
@@ -99,9 +100,8 @@ def decisions_table(
 
     at = pa.array(local[order])
     user, client_id = user.take(at), client_id.take(at)
-    blank = pa.scalar("")
     columns = [
-        broker.take(at),
+        broker.take(at) if has_brokers else pa.repeat("", len(order)),
         user,
         client_id,
         names_of(QUOTA_TYPES, types[order]),
@@ -112,8 +112,8 @@ def decisions_table(
         pa.array(cap_ms[order], mask=cap_ms[order] == NO_CAP),
         pa.array(capped_ms[order]),
         pa.array(level[order]),
-        pc.if_else(pa.array(has_user[order]), user, blank),
-        pc.if_else(pa.array(has_client_id[order]), client_id, blank),
+        _where(has_user[order], user),
+        _where(has_client_id[order], client_id),
         names_of(_MODES, sides[order]),
         pa.array(applied[order]),
     ]
@@ -132,6 +132,11 @@ def _ranks(*columns: pa.Array) -> Ids:
     ranks = np.empty(len(order), np.int64)
     ranks[order] = np.arange(len(order))
     return ranks
+
+
+def _where(condition: NDArray[np.bool_], names: pa.Array) -> pa.Array:
+    """The names where the condition holds, "" elsewhere."""
+    return names if condition.all() else pc.if_else(pa.array(condition), names, pa.scalar(""))
 
 
 def _applied(local: Ids, types: Ints, sides: Ints, capped_ms: Ints, num_entities: int) -> NDArray[np.bool_]:

@@ -176,4 +176,5 @@ def _measure(table: pa.Table, name: str) -> Measure:
 
 def _plain(column: pa.Array) -> pa.Array:
     """As a string column without nulls."""
-    return pc.fill_null(column.cast(pa.string()), "")
+    plain = column if column.type == pa.string() else column.cast(pa.string())
+    return pc.fill_null(plain, "") if plain.null_count else plain
