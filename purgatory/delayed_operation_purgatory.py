@@ -82,12 +82,13 @@ class DelayedOperationPurgatory(Generic[Operation]):
                 self._unwatch(operation, key)
         return completed
 
-    def _unwatch(self, operation: Operation, key: Hashable) -> None:
+    def _unwatch(self, operation: Operation, key: Hashable) -> bool:
         operations = self._watchers.get(key)
-        if operations is not None:
-            operations.pop(operation, None)
-            if not operations:
-                del self._watchers[key]
+        if operations is None or operations.pop(operation, None) is None:
+            return False
+        if not operations:
+            del self._watchers[key]
+        return True
 
     def cancel_for_key(self, key: Hashable) -> list[Operation]:
         """Take the operations of a key out of the purgatory altogether, not completed; returns them."""
@@ -112,10 +113,8 @@ class DelayedOperationPurgatory(Generic[Operation]):
         """
         operation.cancel()
         with self._lock:
-            was_watched = any(operation in self._watchers.get(key, ()) for key in keys)
-            for key in keys:
-                self._unwatch(operation, key)
-            if was_watched:
+            unwatched = [key for key in keys if self._unwatch(operation, key)]
+            if unwatched:
                 self._estimated_total -= 1
 
     def advance_clock(self, timeout_ms: int) -> bool:

@@ -278,3 +278,13 @@ def test_forgotten_operations_do_not_bring_a_purge_nearer() -> None:
     done.force_complete()
     setting.purgatory.advance_clock(0)
     assert setting.gauges == (0, 1)
+
+
+def test_forgetting_what_was_never_watched_does_not_put_a_purge_off() -> None:
+    setting = Setting(purge_interval=0)
+    done = Operation()
+    setting.purgatory.try_complete_else_watch(done, ["key"])
+    done.force_complete()
+    setting.purgatory.forget(Operation(), ["key", "other"])
+    setting.purgatory.advance_clock(0)
+    assert setting.gauges == (0, 0)
