@@ -24,11 +24,12 @@ def pytest_configure(config: pytest.Config) -> None:
     """Warnings are errors, but not those inside kafka-python.
 
     It reads its schemas by a deprecated call, and a client that was refused leaves the socket pair of its
-    selector to the garbage collector.
+    selector to the garbage collector, and one whose broker dies while it connects that socket.
     """
     for kafka_python in (
         "ignore:(read|open)_text is deprecated:DeprecationWarning",
-        r"ignore:Exception ignored in. <socket.socket fd=\d+, family=\d+,:pytest.PytestUnraisableExceptionWarning",
+        r"ignore:Exception ignored in. <socket.socket (\[closed\] )?fd=\d+, family=\d+,"
+        r":pytest.PytestUnraisableExceptionWarning",
     ):
         config.addinivalue_line("filterwarnings", kafka_python)
 

@@ -136,11 +136,7 @@ class KafkaFollower:
             "allow_auto_create_topics": False,
             "metadata_max_age_ms": NEW_PARTITIONS_MS,
         }
-        consumer: Any = open_client(KafkaConsumer, self._servers, **self._options | ours)
-        if not self._assign(consumer):
-            consumer.close()
-            raise TopicMissing(self._topic, self._servers)
-        return consumer
+        return open_client(KafkaConsumer, self._servers, **self._options | ours)
 
     def _assign(self, consumer: Any) -> bool:
         """Take the topic's new partitions in, from their start; False if it has none at all."""
@@ -153,6 +149,8 @@ class KafkaFollower:
         return bool(found)
 
     def _follow(self, consumer: Any) -> None:
+        if not self._assign(consumer):
+            raise TopicMissing(self._topic, self._servers)
         # Committed up to here; an open transaction ends the read there until it is decided.
         ends = consumer.end_offsets(list(consumer.assignment()))
         self._state = "catching-up"
