@@ -4,9 +4,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal
 
+from pipeline.tables.quota_edit import LABELS
+from quota.entity import QUOTA_TYPES
+
 Action = Literal["add", "alter", "remove"]
 
-COLUMNS: Final = ("producer_byte_rate", "consumer_byte_rate", "request_percentage", "mode", "owner", "note")
+COLUMNS: Final = (*QUOTA_TYPES, *LABELS)
 
 
 @dataclass(frozen=True, slots=True)

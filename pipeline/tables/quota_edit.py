@@ -12,6 +12,9 @@ from quota.bound_rules import bound_mistake
 from quota.entity import QUOTA_TYPES, label
 from schemas.quota_row import QuotaRow
 
+LABELS: Final = ("mode", "owner", "note")
+"""Columns of a quota that Kafka does not have."""
+
 _UNSET: Final = {"mode": "enforce"}
 """What stands in a column where nothing was set; elsewhere null."""
 

@@ -19,12 +19,12 @@ from decimal import Decimal
 from typing import Any, Final
 
 from pipeline.tables.errors import QuotaEditRefused
+from pipeline.tables.quota_edit import LABELS
 from pipeline.tables.quota_file_text import load_text
 from quota.bound_rules import bound_mistake
 from quota.entity import QUOTA_TYPES, label
+from quota.snapshot import MODES
 
-LABELS: Final = ("mode", "owner", "note")
-_MODES: Final = ("enforce", "shadow", "exempt")
 _TYPES: Final = {"user": "user", "client-id": "client_id"}
 _NOT_OURS: Final = ("ip", "client-id-prefix")
 
@@ -174,8 +174,8 @@ def _bound(key: str, value: object, where: str, mistakes: list[str]) -> float | 
 
 def _labels(item: Mapping[str, Any], place: str, mistakes: list[str]) -> dict[str, str | None]:
     labels = {name: item[name] for name in LABELS if name in item}
-    if "mode" in labels and labels["mode"] not in _MODES:
-        mistakes.append(f"{place}.mode must be one of {', '.join(_MODES)}; got {_shown(labels['mode'])}")
+    if "mode" in labels and labels["mode"] not in MODES:
+        mistakes.append(f"{place}.mode must be one of {', '.join(MODES)}; got {_shown(labels['mode'])}")
     mistakes += [
         f"{place}.{name} must be text or null; got {_shown(labels[name])}"
         for name in ("owner", "note")

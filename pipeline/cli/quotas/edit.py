@@ -21,6 +21,7 @@ from pipeline.cli.quotas.entity import (
 )
 from pipeline.cli.quotas.errors import NothingMatched, QuotaUsage
 from pipeline.cli.quotas.making import DryRun, IfVersion, Reason, make_edit
+from quota.entity import label
 
 Pairs = Annotated[
     list[str] | None,
@@ -95,8 +96,6 @@ def delete(
     entity = entity_filter(context, entity_type, (user, client, user_defaults, client_defaults), exact=True)
 
     def remove(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-        from quota.entity import label
-
         rest = [row for row in rows if not entity.matches(row)]
         if len(rest) == len(rows):
             raise NothingMatched(label(entity.user, entity.client_id))

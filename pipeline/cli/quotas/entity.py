@@ -11,10 +11,10 @@ from typing import Annotated, Final
 import typer
 
 from pipeline.cli.quotas.errors import QuotaUsage
+from quota.entity import DEFAULT
 
 _NAMES: Final = "kquota.entity_names"
 _COLUMNS: Final = {"users": "user", "clients": "client_id"}
-_DEFAULT: Final = "<default>"
 
 
 def _keep_names(context: typer.Context, names: list[str] | None) -> list[str] | None:
@@ -84,7 +84,7 @@ class EntityFilter:
     def completed(self) -> str:
         """What kafka-configs says after an edit: of the first type only."""
         kind, name = next(iter(self.names.items()))
-        if name == _DEFAULT:
+        if name == DEFAULT:
             return f"Completed updating default config for {kind} in the cluster."
         return f"Completed updating config for {kind[:-1]} {name}."
 
@@ -116,7 +116,7 @@ def entity_filter(
     names = [name for _, name in named] if named else long_names
     _refuse_types(kinds, needed=exact or bool(names))
     _refuse_names(kinds, names, exact=exact)
-    padded = [*(name or _DEFAULT for name in names), *([None] * (len(kinds) - len(names)))]
+    padded = [*(name or DEFAULT for name in names), *([None] * (len(kinds) - len(names)))]
     return EntityFilter(dict(zip(kinds, padded, strict=True)))
 
 
@@ -160,8 +160,8 @@ def _refuse_names(kinds: Sequence[str], names: Sequence[str], *, exact: bool) ->
     if exact and len(names) != len(kinds):
         msg = "An entity name must be specified for every entity type"
         raise QuotaUsage(msg)
-    if _DEFAULT in names:
-        msg = f"'--entity-name' must not be {_DEFAULT}, which is reserved for the default entity; got {_DEFAULT}"
+    if DEFAULT in names:
+        msg = f"'--entity-name' must not be {DEFAULT}, which is reserved for the default entity; got {DEFAULT}"
         raise QuotaUsage(
             msg,
             "say --entity-default, --user-defaults or --client-defaults",

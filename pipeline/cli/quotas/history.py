@@ -21,6 +21,7 @@ from pipeline.cli.quotas.entity import (
     entity_filter,
 )
 from pipeline.cli.quotas.making import CHANGE_COLUMNS, DryRun, IfVersion, Reason, change_line, make_edit
+from quota.entity import label
 
 if TYPE_CHECKING:
     from pipeline.tables.quota_diff import QuotaDifference
@@ -158,8 +159,6 @@ def _short(version: "QuotaVersion") -> dict[str, Any]:
 
 def _by_entity(changes: "Sequence[QuotaDifference]") -> list[str]:
     """Each entity once, with its values: `user-principal 'bob': producer_byte_rate 1.0 → 2.0, mode …`."""
-    from quota.entity import label
-
     values: dict[str, list[str]] = {}
     for change in changes:
         values.setdefault(label(change.user, change.client_id), []).append(change.value_text())

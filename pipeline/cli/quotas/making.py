@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from pipeline.cli.options import flags
+from quota.entity import label
 
 if TYPE_CHECKING:
     from pipeline.settings.model import Settings
@@ -93,8 +94,6 @@ def print_edit(settings: "Settings", edit: "QuotaEdit", output: str, *, with_cli
 
 def change_line(change: Any) -> dict[str, Any]:
     """A difference as a row of the printed table."""
-    from quota.entity import label
-
     return {
         "action": change.action,
         "entity": label(change.user, change.client_id),

@@ -5,11 +5,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from pipeline.tables.errors import QuotaEditRefused
+from pipeline.tables.quota_edit import LABELS
 from quota.bound_rules import bound_mistake
 from quota.entity import QUOTA_TYPES
-
-LABELS: Final = ("mode", "owner", "note")
-"""Columns of a quota that Kafka does not have."""
 
 _OUTSIDE_BRACKETS: Final = r"(?=[^\]]*(?:\[|$))"
 _SEPARATOR: Final = re.compile("," + _OUTSIDE_BRACKETS)
