@@ -1,0 +1,1 @@
+"""Small programs that follow the throttle topic. Each is run by the tests as it stands here."""

@@ -1,0 +1,105 @@
+"""Every program of examples/, run as it stands there, against a real topic."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections import deque
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+
+from pipeline.embedded.broker import EmbeddedBroker
+from pipeline.embedded.process import free_ports
+from tests.integration.throttle_job import ThrottleJob
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+@pytest.fixture
+def job(broker: EmbeddedBroker) -> Iterator[ThrottleJob]:
+    with closing(ThrottleJob(broker.bootstrap_servers)) as made:
+        yield made
+
+
+@contextmanager
+def running(*command: str, **environ: str) -> Iterator["subprocess.Popen[str]"]:
+    child = subprocess.Popen(
+        command, env={**os.environ, **environ}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    with child:
+        try:
+            yield child
+        finally:
+            child.kill()
+
+
+def ask_sidecar(address: str, user: str) -> "subprocess.CompletedProcess[str]":
+    command = [str(EXAMPLES / "sidecar.sh"), address, user, "c"]
+    return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+
+
+def test_the_shell_script_goes_on_when_no_sidecar_answers() -> None:
+    done = ask_sidecar("http://127.0.0.1:1", "alice")
+    assert (done.returncode, done.stdout) == (0, "go (the side-car does not answer)\n")
+
+
+@pytest.mark.broker
+def test_the_shell_script_holds_off_while_the_sidecar_says_so(broker: EmbeddedBroker, job: ThrottleJob) -> None:
+    pytest.importorskip("uvicorn", reason="the extra gate is not installed")
+    job.throttle("alice")
+    command = [sys.executable, "-m", "pipeline.cli.main", "gate", "--listen", "127.0.0.1:0", "--topic", job.name]
+    with running(*command, "--bootstrap-server", broker.bootstrap_servers) as sidecar:
+        assert sidecar.stderr is not None
+        address = f"http://127.0.0.1:{sidecar.stderr.readline().split()[3].rstrip(',')}"
+        deadline = time.monotonic() + 20
+        while (done := ask_sidecar(address, "alice")).returncode == 0:
+            assert time.monotonic() < deadline
+        assert done.returncode == 75
+        throttled = json.loads(done.stdout.removeprefix("throttled: "))
+        assert throttled["user"] == "alice"
+        assert throttled["reason"]["quota_type"] == "producer_byte_rate"
+        assert ask_sidecar(address, "bob").stdout == "go\n"
+        job.release("alice")
+        assert ask_sidecar(address, "alice").stdout == "go\n"
+        assert ask_sidecar(f"{address}/x", "alice").returncode == 1
+
+
+@pytest.mark.broker
+def test_the_service_holds_requests_until_the_throttle_ends(broker: EmbeddedBroker, job: ThrottleJob) -> None:
+    pytest.importorskip("uvicorn", reason="the extra gate is not installed")
+    (port,) = free_ports(1)
+    command = [sys.executable, "-m", "uvicorn", "examples.starlette_service:app", "--port", str(port)]
+
+    def upload(user: str) -> dict[str, int]:
+        request = urllib.request.Request(f"http://127.0.0.1:{port}/upload", b"x" * 1_000)
+        request.add_header("X-User", user)
+        request.add_header("X-Client-Id", "c")
+        with urllib.request.urlopen(request, timeout=30) as answer:  # noqa: S310
+            stored: dict[str, int] = json.load(answer)
+            return stored
+
+    with running(*command, KAFKA=broker.bootstrap_servers, THROTTLE_TOPIC=job.name):
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline:
+            try:
+                upload("bob")
+                break
+            except urllib.error.URLError:
+                time.sleep(0.1)
+        job.throttle("alice", for_ms=4_000)
+        while (answer := upload("alice"))["waited_ms"] == 0:
+            assert time.monotonic() < deadline
+        assert answer["stored_bytes"] == 1_000
+        assert upload("bob") == {"stored_bytes": 1_000, "waited_ms": 0}
+        job.throttle("alice", for_ms=60_000)
+        uploads = iter(lambda: upload("alice"), None)
+        with pytest.raises(urllib.error.HTTPError) as late:
+            deque(uploads)
+        assert late.value.code == 429
+        assert 40 <= int(late.value.headers["Retry-After"]) <= 60
