@@ -27,6 +27,7 @@ Pairs = Annotated[
     list[str] | None,
     typer.Option(
         "--add-config",
+        metavar="K=V,…",
         help="k=v,k2=v2 of producer_byte_rate, consumer_byte_rate, request_percentage, mode, owner, note; "
         "[a,b] keeps commas together.",
         show_default=False,
@@ -35,7 +36,9 @@ Pairs = Annotated[
 PairsFile = Annotated[
     Path | None, typer.Option("--add-config-file", help="The same as lines of k=v.", show_default=False)
 ]
-Keys = Annotated[list[str] | None, typer.Option("--delete-config", help="k,k2: what to take away.", show_default=False)]
+Keys = Annotated[
+    list[str] | None, typer.Option("--delete-config", metavar="K,…", help="What to take away.", show_default=False)
+]
 
 
 def alter(

@@ -29,26 +29,36 @@ def _keep_defaults(context: typer.Context, count: int) -> int:
 
 
 EntityTypes = Annotated[
-    list[str] | None, typer.Option("--entity-type", help="users or clients; give it once for each.", show_default=False)
+    list[str] | None,
+    typer.Option(
+        "--entity-type", metavar="users|clients", help="Once for each part of the entity.", show_default=False
+    ),
 ]
 EntityNames = Annotated[
     list[str] | None,
     typer.Option(
-        "--entity-name", help="Name for the --entity-type in the same place.", callback=_keep_names, show_default=False
+        "--entity-name",
+        metavar="NAME",
+        help="Name for the --entity-type in the same place.",
+        callback=_keep_names,
+        show_default=False,
     ),
 ]
 EntityDefaults = Annotated[
     int,
     typer.Option(
         "--entity-default",
+        metavar="",
         help="The default entity, in place of a name.",
         count=True,
         callback=_keep_defaults,
         show_default=False,
     ),
 ]
-User = Annotated[list[str] | None, typer.Option("--user", help="The user.", show_default=False)]
-Client = Annotated[list[str] | None, typer.Option("--client", help="The client-id.", show_default=False)]
+User = Annotated[list[str] | None, typer.Option("--user", metavar="NAME", help="The user.", show_default=False)]
+Client = Annotated[
+    list[str] | None, typer.Option("--client", metavar="NAME", help="The client-id.", show_default=False)
+]
 UserDefaults = Annotated[bool, typer.Option("--user-defaults", help="The default user.")]
 ClientDefaults = Annotated[bool, typer.Option("--client-defaults", help="The default client-id.")]
 
