@@ -1,6 +1,6 @@
 """Edits of the quota table as functions of rows: what an alteration makes of them, and whether that may be stored."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -78,17 +78,19 @@ def validated(rows: Sequence[QuotaValues], before: Iterable[QuotaValues] = ()) -
 
     Args:
         rows: to be stored.
-        before: rows that are stored already. Kafka's rules for bounds are not asked of these: SQL may set a fraction
-            of a byte, and an edit of another entity must still pass.
+        before: rows that are or were stored. Kafka's rules for bounds are not asked of these: SQL may set a fraction
+            of a byte, and an edit of another entity, or a rollback, must still pass.
 
     Raises:
         QuotaEditRefused: a row is not valid or an entity has two; all mistakes at once.
     """
-    stored = {(row["user"], row["client_id"]): row for row in before}
+    stored: dict[tuple[str, str], list[QuotaValues]] = defaultdict(list)
+    for row in before:
+        stored[row["user"], row["client_id"]].append(row)
     mistakes: list[str] = []
     complete: list[dict[str, Any]] = []
     for row in rows:
-        problems = [] if row == stored.get((row["user"], row["client_id"])) else _bound_mistakes(row)
+        problems = [] if row in stored[row["user"], row["client_id"]] else _bound_mistakes(row)
         try:
             complete.append(QuotaRow.model_validate(row).model_dump())
         except ValidationError as exc:

@@ -125,21 +125,30 @@ class QuotaTable:
         """Make changes in one commit; see `edit`. Returns the version."""
         return self.edit(lambda rows: altered(rows, changes), audit).version
 
-    def plan(self, change: QuotaChanger, if_version: int | None = None) -> QuotaEdit:
+    def plan(
+        self, change: QuotaChanger, if_version: int | None = None, once_stored: Sequence[QuotaValues] = ()
+    ) -> QuotaEdit:
         """What `edit` would do now. Writes nothing and takes no lock; the version is the present one.
 
         Raises:
             QuotaEditRefused, VersionIsAnother: as `edit` does.
         """
-        return self._changed(self._opened(), change, if_version)
+        return self._changed(self._opened(), change, if_version, once_stored)
 
-    def edit(self, change: QuotaChanger, audit: EditAudit, if_version: int | None = None) -> QuotaEdit:
+    def edit(
+        self,
+        change: QuotaChanger,
+        audit: EditAudit,
+        if_version: int | None = None,
+        once_stored: Sequence[QuotaValues] = (),
+    ) -> QuotaEdit:
         """Replace the rows by a function of them, in one commit.
 
         Args:
             change: takes the newest rows and returns all rows.
             audit: kept in the commit.
             if_version: the version the table must be at; None = any.
+            once_stored: rows of an earlier version, which may come back as they were.
 
         Raises:
             QuotaEditRefused: the result holds invalid rows.
@@ -150,7 +159,7 @@ class QuotaTable:
         """
 
         def attempt(table: DeltaTable) -> QuotaEdit:
-            edit = self._changed(table, change, if_version)
+            edit = self._changed(table, change, if_version, once_stored)
             if edit.rows == edit.before.rows:
                 return edit
             rows = conform(pa.Table.from_pylist(list(edit.rows), schema=arrow_schema(QuotaRow)), QuotaRow)
@@ -202,11 +211,13 @@ class QuotaTable:
         except (TableNotFoundError, DeltaError) as exc:
             raise TableMissing(self.uri if version is None else f"{self.uri}, version {version}") from exc
 
-    def _changed(self, table: DeltaTable, change: QuotaChanger, if_version: int | None) -> QuotaEdit:
+    def _changed(
+        self, table: DeltaTable, change: QuotaChanger, if_version: int | None, once_stored: Sequence[QuotaValues]
+    ) -> QuotaEdit:
         before = _state(table)
         if if_version is not None and if_version != before.version:
             raise VersionIsAnother(self.uri, if_version, before.version)
-        return QuotaEdit(before, tuple(validated(change(before.rows), before.rows)), before.version)
+        return QuotaEdit(before, tuple(validated(change(before.rows), (*before.rows, *once_stored))), before.version)
 
     def _committed(self, attempt: Callable[[DeltaTable], Outcome]) -> Outcome:
         with self.lock():

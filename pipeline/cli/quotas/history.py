@@ -123,6 +123,7 @@ def rollback(
         config=config,
         tables=tables,
         output=output,
+        once_stored=rows,
     )
 
 

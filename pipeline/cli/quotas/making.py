@@ -34,6 +34,7 @@ def make_edit(
     config: Path | None,
     tables: str | None,
     output: str,
+    once_stored: Sequence[Mapping[str, Any]] = (),
 ) -> "QuotaEdit":
     """Make an edit, or plan it, and say so.
 
@@ -46,6 +47,7 @@ def make_edit(
         config: Settings file.
         tables: Root of the tables.
         output: kafka (if there is an answer), table, json or yaml.
+        once_stored: Rows of an earlier version, which may come back as they were.
     """
     from pipeline.cli.output import refuse_unknown
     from pipeline.settings.loading import load_settings
@@ -55,9 +57,9 @@ def make_edit(
     refuse_unknown(output, also=("kafka",) if answer is not None else ())
     settings = load_settings(config, flags(tables=tables))
     if dry_run:
-        edit = open_quota_table(settings.tables).plan(change, if_version)
+        edit = open_quota_table(settings.tables).plan(change, if_version, once_stored)
     else:
-        edit = create_quota_table(settings.tables).edit(change, local_audit(reason), if_version)
+        edit = create_quota_table(settings.tables).edit(change, local_audit(reason), if_version, once_stored)
     if output == "kafka" and not dry_run:
         sys.stdout.write(f"{answer}\n")
     else:

@@ -4,10 +4,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 
 from pipeline.tables.maintenance import clean, compact
+from schemas.arrow import arrow_schema
+from schemas.quota_row import QuotaRow
 from tests.pipeline.cli.running import kquota
 
 
@@ -89,6 +92,17 @@ def test_a_rollback_is_a_new_version_that_says_so(root: str) -> None:
     kquota("quotas", "rollback", str(before["version"]), "--tables", root)
     assert history(root, "-n", "1")[0]["reason"] == f"rollback to v{before['version']}"
     assert kquota("quotas", "rollback", "99", "--tables", root).exit_code == 1
+
+
+def test_a_rollback_takes_back_what_only_sql_could_set(root: str) -> None:
+    row = {"user": "dora", "client_id": "", "producer_byte_rate": 1.5, "mode": "enforce"}
+    write_deltalake(f"{root}/quotas", pa.Table.from_pylist([row], schema=arrow_schema(QuotaRow)), mode="append")
+    version = history(root, "-n", "1")[0]["version"]
+    assert kquota("quotas", "delete", "--user", "dora", "--tables", root).exit_code == 0
+    assert kquota("quotas", "rollback", str(version), "--tables", root).exit_code == 0
+    assert described(root, "describe", "--user", "dora") == [
+        "Quota configs for user-principal 'dora' are producer_byte_rate=1.5"
+    ]
 
 
 def test_history_outlives_compaction_vacuum_and_clean_up(root: str) -> None:
