@@ -97,9 +97,8 @@ def effective(snapshot: QuotaSnapshot, user: str, client_id: str, others: pa.Tab
 
 
 def _same_sensor(one: dict[str, object], other: dict[str, object]) -> bool:
-    # The enforced and the shadow resolution have sensors of their own, also for equal tags.
-    sides_agree = (one["mode"] == "shadow") == (other["mode"] == "shadow")
-    return sides_agree and one["quota_type"] == other["quota_type"] and all(one[tag] == other[tag] for tag in _SENSOR)
+    # Equal tags find equal rows, so both are in the enforced or both in the shadow resolution.
+    return all(one[name] == other[name] for name in ("quota_type", *_SENSOR))
 
 
 def _levels(snapshot: QuotaSnapshot, user: str, client_id: str, held: tuple[Held, ...]) -> tuple[LevelRow, ...]:

@@ -56,7 +56,7 @@ def test_a_quota_on_a_client_id_is_shared_across_users() -> None:
     assert (producer.level, producer.shared_with) == (7, (("bob", "etl"), ("carol", "etl")))
 
 
-def test_shadow_and_enforced_sensors_are_not_one() -> None:
+def test_a_shadow_quota_shares_its_sensor_as_an_enforced_one() -> None:
     rows = (quota_row("alice", "", producer_byte_rate=1.0, mode="shadow"),)
     producer = found(*rows, others=(("alice", "web"), ("bob", "etl"))).held[PRODUCER]
     assert (producer.mode, producer.bound, producer.shared_with) == ("shadow", 1.0, (("alice", "web"),))

@@ -18,6 +18,11 @@ def test_an_event_waits_for_the_first_trigger_after_it(at_ms: int, trigger_ms: i
     assert (batch.trigger_ms - T0_MS, batch.newest_event_ms - T0_MS) == (trigger_ms, at_ms)
 
 
+def test_an_event_at_the_instant_of_a_trigger_belongs_to_the_batch_after_it() -> None:
+    batches = batches_of_events([event(100), event(249), event(250)], 250, 1_000)
+    assert [(batch.trigger_ms - T0_MS, batch.newest_event_ms - T0_MS) for batch in batches] == [(250, 249), (500, 250)]
+
+
 def test_events_of_a_client_and_window_are_one_row_and_null_is_not_zero() -> None:
     events = [event(10, produced_bytes=3), event(990, produced_bytes=4, fetched_bytes=0), event(1_010, io_time_ns=5)]
     (batch,) = batches_of_events(events, 5_000, 1_000)
