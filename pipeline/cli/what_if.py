@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 _SOURCES = {"usage_by_second": "one evaluation a second", "usage": "the exact batches"}
 _CANDIDATE_VERSION = 0
+# Batches of the warm-up, and those that lag behind a commit, were decided with earlier versions.
+_EARLIER_VERSIONS_MS = 600_000
 _COLUMNS = (
     "user",
     "client_id",
@@ -73,7 +75,8 @@ def what_if(
     live = QuotaSource(table)
     root, engine = settings.tables.root, settings.engine
     scope = settings.scope or live.scope
-    order = ReplayOrder(root, source, scope, engine, since_ms, until_ms, live_timeline(table, live, since_ms))  # type: ignore[arg-type]
+    timeline = live_timeline(table, live, since_ms - _EARLIER_VERSIONS_MS)
+    order = ReplayOrder(root, source, scope, engine, since_ms, until_ms, timeline)  # type: ignore[arg-type]
     began = time.perf_counter()
     with progress_bar("replaying usage") as progress:
         results = run_both(order, candidate, progress)
