@@ -88,9 +88,8 @@ class BatchPurgatory:
 
         Args:
             key: on which something happened.
-            can_complete: asked once, with int64[n] handles, those of earlier batches first; bool[n]. It may be asked
-                about operations that are completed already (their slots may serve others by now): such answers
-                are ignored. None completes all.
+            can_complete: asked once, with int64[n] handles of waiting operations, those of earlier batches first;
+                bool[n]. None completes all.
 
         Returns:
             int64[m], those that this call completed.
@@ -100,6 +99,9 @@ class BatchPurgatory:
             return watched
         if can_complete is None:
             return self._wheel.withdraw_many(watched)
+        pending = self._wheel.are_pending(watched)
+        if not pending.all():
+            watched = watched.compress(pending)
         can = can_complete(watched)
         self._lists.put_back(key, watched.compress(~can))
         return self._wheel.withdraw_many(watched.compress(can))

@@ -60,13 +60,14 @@ class SystemTimer:
         self._counter = TaskCounter()
         self._queue = BucketQueue()
         self._wheel = TimingWheel(tick_ms, wheel_size, clock.monotonic_ms(), self._counter, self._queue)
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
         self._due: list[TimerTaskEntry] = []
         self._submissions = 0
 
     def add(self, task: TimerTask) -> None:
         """Start the task's delay now; a task that waits already is moved."""
-        with self._changed:
+        with self._lock:
             expiration_ms = max(self._clock.monotonic_ms() + task.delay_ms, 0)
             expiration_ms += -expiration_ms % self._tick_ms
             entry = TimerTaskEntry(task, expiration_ms, self._submissions)
@@ -81,7 +82,7 @@ class SystemTimer:
 
     def cancel(self, task: TimerTask) -> None:
         """Take a task out; no-op when it does not wait."""
-        with self._changed:
+        with self._lock:
             if task.entry is not None:
                 task.entry.remove()
                 task.entry = None
@@ -142,5 +143,5 @@ class SystemTimer:
 
     def size(self) -> int:
         """Tasks waiting in buckets or due and not yet taken by `advance_clock`."""
-        with self._changed:
+        with self._lock:
             return self._counter.value + sum(not entry.is_cancelled for entry in self._due)

@@ -52,6 +52,8 @@ class TimerTask:
 class TimerTaskEntry:
     """One stay of a task in a wheel. Making it takes the task out of where it waited before."""
 
+    __slots__ = ("bucket", "expiration_ms", "next", "previous", "submission", "task")
+
     def __init__(self, task: TimerTask, expiration_ms: int, submission: int = 0) -> None:
         if task.entry is not None:
             task.entry.remove()

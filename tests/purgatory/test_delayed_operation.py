@@ -56,7 +56,7 @@ def test_of_many_threads_one_completes_it() -> None:
     assert operation.life == ["completed"]
 
 
-def test_or_else_runs_only_when_the_first_try_fails() -> None:
+def test_3_4_2_or_else_runs_only_when_the_first_try_fails() -> None:
     ran: list[str] = []
     assert not Recorded().safe_try_complete_or_else(lambda: ran.append("else"))
     assert ran == ["else"]
@@ -74,7 +74,7 @@ def test_or_else_tries_again_because_the_event_may_have_come_in_between() -> Non
     assert operation.life == ["completed"]
 
 
-def test_the_lock_is_held_while_trying() -> None:
+def test_3_4_1_the_lock_is_held_while_trying() -> None:
     seen: list[bool] = []
 
     class Looking(Recorded):

@@ -52,7 +52,7 @@ class Setting:
         return self.purgatory.num_delayed, self.purgatory.watched
 
 
-def test_satisfaction_by_event() -> None:
+def test_3_4_3_satisfaction_by_event() -> None:
     purgatory = Setting().purgatory
     first, second = Operation(), Operation()
     assert purgatory.check_and_complete("test1") == 0
@@ -75,7 +75,7 @@ def test_an_operation_that_can_complete_at_once_is_not_watched() -> None:
     assert setting.gauges == (0, 0)
 
 
-def test_expiry_of_one_leaves_the_other() -> None:
+def test_3_4_4_expiry_of_one_leaves_the_other() -> None:
     setting = Setting()
     first, second = Operation(20), Operation(200_000)
     setting.purgatory.try_complete_else_watch(first, ["test1"])
@@ -86,7 +86,7 @@ def test_expiry_of_one_leaves_the_other() -> None:
     assert (first.expired, first.completions, second.is_completed) == (True, 1, False)
 
 
-def test_purge_vector() -> None:
+def test_3_4_6_completed_operations_leave_a_list_when_its_key_is_checked() -> None:
     setting = Setting()
     purgatory = setting.purgatory
     one, two, three = Operation(), Operation(), Operation()
@@ -130,7 +130,7 @@ def test_a_purge_keeps_what_is_pending() -> None:
     assert setting.purgatory.check_and_complete("key") == 1
 
 
-def test_cancel_for_key_returns_and_forgets_the_operations_of_one_key() -> None:
+def test_3_4_7_cancel_for_key_returns_and_forgets_the_operations_of_one_key() -> None:
     setting = Setting()
     first, second, third = Operation(), Operation(), Operation()
     for operation, key in ((first, "key"), (second, "key"), (third, "key2")):
@@ -211,7 +211,7 @@ def test_a_failing_expiry_is_raised_after_the_others_and_the_purge() -> None:
     assert setting.gauges == (0, 0)
 
 
-def test_all_of_a_hundred_operations_end_completed_under_twenty_threads() -> None:
+def test_3_4_8_all_of_a_hundred_operations_end_completed_under_twenty_threads() -> None:
     # Each turns completable at its 20th attempt; a thread that lost a race must not leave one behind.
     purgatory: DelayedOperationPurgatory[Operation] = DelayedOperationPurgatory(SystemTimer(SystemClock()))
     operations = [Operation(60_000) for _ in range(100)]

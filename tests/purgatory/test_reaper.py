@@ -21,7 +21,7 @@ class Signal(TimerTask):
             raise RuntimeError(msg)
 
 
-def test_tasks_run_without_anybody_advancing() -> None:
+def test_3_2_3_tasks_run_without_anybody_advancing() -> None:
     timer = SystemTimer(SystemClock())
     tasks = [Signal(delay_ms) for delay_ms in (10, 20, 30)]
     with Reaper(timer, "reaper", on_error=lambda failure: None):

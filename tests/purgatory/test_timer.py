@@ -29,7 +29,7 @@ class Failing(TimerTask):
         raise RuntimeError(msg)
 
 
-def test_already_expired_tasks_run_at_the_next_advance() -> None:
+def test_3_2_1_already_expired_tasks_run_at_the_next_advance() -> None:
     ran: list[object] = []
     timer = SystemTimer(ManualMonotonicClock(100), wheel_size=3)
     for delay_ms in (-5, -4, -3, -2, -1):
@@ -40,7 +40,7 @@ def test_already_expired_tasks_run_at_the_next_advance() -> None:
     assert timer.size() == 0
 
 
-def test_585_tasks_run_in_exact_time_order() -> None:
+def test_3_2_2_585_tasks_run_in_exact_time_order() -> None:
     delays_ms = [*range(5), *range(10, 100), *range(10, 100), *range(100, 500)]
     random.Random(3).shuffle(delays_ms)
     ran: list[object] = []

@@ -5,7 +5,7 @@ import pytest
 from purgatory.timer_task_list import NOT_QUEUED_MS, TaskCounter, TimerTask, TimerTaskEntry, TimerTaskList
 
 
-def test_three_lists_share_one_counter() -> None:
+def test_3_1_three_lists_share_one_counter() -> None:
     counter = TaskCounter()
     one, two, three = (TimerTaskList(counter) for _ in range(3))
     tasks = [TimerTask(0) for _ in range(10)]
@@ -31,7 +31,7 @@ def test_three_lists_share_one_counter() -> None:
     assert counter.value == 0
 
 
-def test_the_delay_of_a_bucket_counts_down_to_zero() -> None:
+def test_3_1_5_the_delay_of_a_bucket_counts_down_to_zero() -> None:
     bucket = TimerTaskList(TaskCounter())
     bucket.set_expiration(10_000)
     assert [bucket.get_delay_ms(now_ms) for now_ms in (5_000, 10_000, 10_001)] == [5_000, 0, 0]
