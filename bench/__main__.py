@@ -6,7 +6,8 @@ from typing import Final
 
 BENCHES: Final = {
     "engine": "one batch in the engine, 10 k to 1 M entities, beside a NumPy group-sum",
-    "wheel": "schedule, cancel and release of the timing wheel, beside heapq",
+    "timers": "insert, cancel and expire: our timing wheels, heapq, Kafka's timer and a DelayQueue on the JVM",
+    "purgatory": "the published purgatory benchmark: the 0.8 design, Kafka's own, ours one by one and in batches",
     "closed_loop": "does an offender end at its quota: k = 1.2 … 50, one hour on a hand-set clock",
     "gate": "from a release that can be read to 200 threads and 2000 tasks that go on",
     "catch_up": "events per second after an outage, beside bare Spark on the same topic",

@@ -18,6 +18,7 @@ class PurgatoryAgainstDictionaries(RuleBasedStateMachine):
         self.purgatory = BatchPurgatory(purge_slack=6)
         self.pending: dict[int, tuple[int, set[int]]] = {}  # handle -> (expiration_ms, keys)
         self.stale: list[int] = []
+        self.numbers: dict[int, int] = {}  # handle -> how many came before it; handles differ from run to run
         self.now_ms = 0
 
     def forget(self, handles: list[int]) -> None:
@@ -35,6 +36,7 @@ class PurgatoryAgainstDictionaries(RuleBasedStateMachine):
         assert not set(handles) & (set(self.pending) | set(self.stale))
         for handle, expiration_ms, row in zip(handles, expirations_ms, keys, strict=True):
             self.pending[handle] = (expiration_ms, set(row))
+            self.numbers[handle] = len(self.numbers)
 
     @precondition(lambda self: self.pending or self.stale)
     @rule(data=st.data())
@@ -47,12 +49,12 @@ class PurgatoryAgainstDictionaries(RuleBasedStateMachine):
     @rule(key=KEYS, residue=st.one_of(st.none(), st.integers(0, 2)))
     def check_and_complete(self, key: int, residue: int | None) -> None:
         def look(handles: Int64s) -> npt.NDArray[np.bool_]:
-            can: npt.NDArray[np.bool_] = handles % 3 == residue
-            return can
+            assert set(handles.tolist()) <= set(self.pending)
+            return np.array([self.numbers[handle] % 3 == residue for handle in handles.tolist()], dtype=np.bool_)
 
         completed = self.purgatory.check_and_complete(key, None if residue is None else look).tolist()
         watched = [handle for handle, (_, keys) in self.pending.items() if key in keys]
-        assert sorted(completed) == sorted(h for h in watched if residue is None or h % 3 == residue)
+        assert sorted(completed) == sorted(h for h in watched if residue is None or self.numbers[h] % 3 == residue)
         self.forget(completed)
 
     @rule(step_ms=st.integers(0, 300))

@@ -1,0 +1,1 @@
+"""The purgatory beside its peers: raw timers, and the published purgatory benchmark."""

@@ -1,0 +1,153 @@
+"""The published purgatory benchmark, old design against new, here and on the JVM.
+
+    python -m bench.purgatory [--requests 1000000] [--limit-seconds 4] [--plots docs] [--quick]
+
+Poisson arrivals at a target rate, log-normal latencies (median 20 and 75th percentile 60 ms: few time-outs; 200 and
+400 ms: half of them), time-out 200 ms, every request watched on the same three keys. A request whose latency is over
+before its time-out is completed from a second queue. Arrivals stop after `--requests` or `--limit-seconds`.
+
+    0.8 design        watch lists and a heap of requests, purged by the rule of 0.8.1 or of 0.8.2
+    object by object  our DelayedOperationPurgatory over the timing wheel: one Python thread, as for the 0.8 design
+    Kafka 4.3.1       its DelayedOperationPurgatory on the JVM: threads for arrivals, completions, expiry and executor
+    0.8 on the JVM    the 0.8 design in Java, with a delay queue and a reaper thread
+    batches           our BatchPurgatory, single-threaded batch API, a batch for each millisecond of arrivals;
+                      completed from a second wheel, or "by key": on one of the three keys each millisecond
+
+"Not paced": requests come as fast as they are taken. A batch API cannot be run so; its target rates go on instead.
+CPU is that of the whole process, garbage collection and idle polling included, per request.
+"""
+
+import argparse
+import math
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from bench.machine import machine_line
+from bench.purgatory.in_batches import run_in_batches
+from bench.purgatory.jvm import has_compiler, run_java
+from bench.purgatory.load import CASES, TIMEOUT_MS, Case, Run, draw_load
+from bench.purgatory.one_by_one import Design, NewDesign, OldDesign, run_one_by_one
+from bench.purgatory.plot import write_plot
+
+PACED: Final = (25_000.0, 50_000.0, 100_000.0)
+JVM_PACED: Final = (50_000.0, 100_000.0, 200_000.0, 400_000.0, 800_000.0)
+BATCH_PACED: Final = (100_000.0, 400_000.0, 800_000.0, 1_600_000.0, 3_200_000.0, 6_400_000.0)
+JVM_OPTIONS: Final = ("-Xms1g", "-Xmx1g")
+
+OLD: Final = "0.8.2 design, Python"
+OLDER: Final = "0.8.1 design, Python"
+NEW: Final = "ours, object by object"
+KAFKA: Final = "Kafka 4.3.1, JVM"
+OLD_JVM: Final = "0.8.2 design, JVM"
+OLDER_JVM: Final = "0.8.1 design, JVM"
+BATCHES: Final = "ours, batches of 1 ms (single-threaded batch API)"
+BATCHES_BY_KEY: Final = "the same, completed by key"
+
+
+def python_runs(make: Callable[[], Design], case: Case, asked: argparse.Namespace) -> Iterator[Run]:
+    """A design in Python, object by object, at all rates."""
+    for rate in (*PACED, math.inf):
+        yield run_one_by_one(make(), draw_load(case, asked.requests, rate), rate, asked.limit_seconds)
+
+
+def batch_runs(case: Case, asked: argparse.Namespace, *, by_key: bool) -> Iterator[Run]:
+    """The batch purgatory at all rates."""
+    for rate in BATCH_PACED:
+        yield run_in_batches(draw_load(case, asked.requests, rate), rate, asked.limit_seconds, by_key=by_key)
+
+
+def jvm_runs(design: str, case: Case, asked: argparse.Namespace) -> Iterator[Run]:
+    """A design on the JVM at all rates, after a warm-up."""
+    settings = [design, asked.requests, case.median_ms, case.p75_ms, TIMEOUT_MS, asked.limit_seconds]
+    words = run_java("PurgatoryBench.java", [*map(str, settings), *map(str, (*JVM_PACED, "Infinity"))], JVM_OPTIONS)
+    for target, achieved, cpu_us, requests, expired in words:
+        yield Run(float(target), float(achieved), float(cpu_us), int(requests), int(expired))
+
+
+def measure(case: Case, asked: argparse.Namespace) -> dict[str, list[Run]]:
+    """All designs in one case, in the order of the table; prints every run."""
+    sweeps: dict[str, Iterator[Run]] = {
+        OLDER: python_runs(lambda: OldDesign("0.8.1"), case, asked),
+        OLD: python_runs(lambda: OldDesign("0.8.2"), case, asked),
+        NEW: python_runs(NewDesign, case, asked),
+    }
+    if has_compiler():
+        jvm = ((OLDER_JVM, "0.8.1"), (OLD_JVM, "0.8.2"), (KAFKA, "kafka"))
+        sweeps |= {name: jvm_runs(design, case, asked) for name, design in jvm}
+    sweeps[BATCHES] = batch_runs(case, asked, by_key=False)
+    sweeps[BATCHES_BY_KEY] = batch_runs(case, asked, by_key=True)
+    print(f"\nlatency {case}, load average {os.getloadavg()[0]:.1f}")
+    print(
+        "| | target /s | achieved /s | CPU µs a request | requests | timed out |\n| --- | --- | --- | --- | --- | --- |"
+    )
+    measured: dict[str, list[Run]] = {}
+    for name, sweep in sweeps.items():
+        measured[name] = []
+        for run in sweep:
+            measured[name].append(run)
+            target = f"{run.target_per_second:,.0f}" if math.isfinite(run.target_per_second) else "not paced"
+            numbers = f"{run.achieved_per_second:,.0f} | {run.cpu_us:.2f} | {run.requests:,}"
+            print(f"| {name} | {target} | {numbers} | {run.expired / run.requests:.1%} |", flush=True)
+    return measured
+
+
+def saturation(runs: Sequence[Run]) -> float:
+    """The highest rate a design reached."""
+    return max(run.achieved_per_second for run in runs)
+
+
+def summarise(by_case: dict[str, dict[str, list[Run]]]) -> None:
+    """Print the highest rate of every design, its least CPU, and the ratios of rates that matter."""
+    print("\nhighest rate reached, requests/s, and least CPU a request\n")
+    print("| | " + " | ".join(by_case) + " |\n|" + " --- |" * (len(by_case) + 1))
+    for name in next(iter(by_case.values())):
+        of_design = [sweeps[name] for sweeps in by_case.values()]
+        cells = [f"{saturation(sweep):,.0f}, {min(run.cpu_us for run in sweep):.2f} µs" for sweep in of_design]
+        print(f"| {name} | {' | '.join(cells)} |")
+    ratios = ((OLDER, NEW), (OLD, NEW), (OLDER_JVM, KAFKA), (OLD_JVM, KAFKA), (BATCHES, KAFKA), (BATCHES_BY_KEY, KAFKA))
+    for case, runs in by_case.items():
+        for over, under in ratios:
+            if over in runs and under in runs:
+                print(f"{case}: {over} ÷ {under} = {saturation(runs[over]) / saturation(runs[under]):.2f}")
+
+
+def draw(folder: Path, by_case: dict[str, dict[str, list[Run]]]) -> None:
+    """Draw achieved rate and CPU over the target rate; runs that were not paced have no place there."""
+    pictures = (
+        ("purgatory-rate.svg", "Achieved against target rate", "achieved requests/s", "achieved_per_second", True),
+        ("purgatory-cpu.svg", "CPU a request", "CPU µs a request", "cpu_us", False),
+    )
+    for file, title, vertical, field, diagonal in pictures:
+        panels = {
+            f"latency {case}, time-out {TIMEOUT_MS} ms": {
+                name: [(r.target_per_second, getattr(r, field)) for r in sweep if math.isfinite(r.target_per_second)]
+                for name, sweep in runs.items()
+            }
+            for case, runs in by_case.items()
+        }
+        write_plot(folder / file, title, ("target requests/s", vertical), panels, diagonal=diagonal)
+
+
+def main() -> None:
+    """Run all and print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--requests", type=int, default=1_000_000)
+    parser.add_argument("--limit-seconds", type=float, default=4.0)
+    parser.add_argument("--plots", type=Path, help="folder for the two pictures; none are drawn without it")
+    parser.add_argument("--quick", action="store_true", help="100 000 requests, a second a run: to see that it works")
+    asked = parser.parse_args()
+    if asked.quick:
+        asked.requests, asked.limit_seconds = 100_000, 1.0
+    print(f"machine: {machine_line()}")
+    if not has_compiler():
+        print("no JDK (javac): the rows of the JVM are left out")
+    by_case = {str(case): measure(case, asked) for case in CASES}
+    summarise(by_case)
+    if asked.plots:
+        draw(asked.plots, by_case)
+
+
+if __name__ == "__main__":
+    main()

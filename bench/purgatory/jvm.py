@@ -1,0 +1,37 @@
+"""Runs a Java source file of this folder on the broker's class path: Kafka's own classes as the peer."""
+
+import os
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from pipeline.embedded.jars import broker_classpath, fetch
+from pipeline.embedded.java import find_java
+from pipeline.errors import JavaNotFound
+
+
+def has_compiler() -> bool:
+    """Whether there is a JDK, whose `java` runs source files."""
+    try:
+        return find_java().has_compiler
+    except JavaNotFound:
+        return False
+
+
+def run_java(source: str, arguments: Sequence[str], options: Sequence[str] = ()) -> list[list[str]]:
+    """Run a source file to its end; the words of each line on its stdout.
+
+    Args:
+        source: file name in this folder.
+        arguments: of the program.
+        options: of the JVM.
+
+    Raises:
+        JavaNotFound, JarMissing, JarAltered, CalledProcessError: see there; the program has spoken on stderr.
+    """
+    fetch()
+    class_path = os.pathsep.join(map(str, broker_classpath()))
+    program = str(Path(__file__).with_name(source))
+    command = [str(find_java().executable), *options, "-cp", class_path, program, *arguments]
+    answer = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    return [line.split() for line in answer.stdout.splitlines()]

@@ -1,0 +1,131 @@
+"""Lines over two logarithmic axes, panel beside panel, as one SVG file."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from xml.sax.saxutils import escape
+
+Points = Sequence[tuple[float, float]]
+
+WIDTH: Final = 420
+HEIGHT: Final = 320
+LEFT: Final = 64
+TOP: Final = 34
+GAP: Final = 40
+LEGEND_LINE: Final = 18
+COLOURS: Final = ("#0b6e4f", "#c1440e", "#1f5fa8", "#8a5a00", "#7b3fa0", "#444444", "#b03060")
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """A logarithmic axis in whole decades.
+
+    Attributes:
+        title: what it shows, with the unit.
+        low: exponent of the first decade.
+        high: exponent of the last decade's end.
+    """
+
+    title: str
+    low: int
+    high: int
+
+    def place(self, value: float) -> float:
+        """0 at the beginning, 1 at the end; what lies outside is drawn at the edge."""
+        share = (math.log10(value) - self.low) / (self.high - self.low) if value > 0 else 0.0
+        return min(max(share, 0.0), 1.0)
+
+    @property
+    def ticks(self) -> list[int]:
+        """Exponents with a label."""
+        return list(range(self.low, self.high + 1))
+
+
+def axis(title: str, values: Sequence[float]) -> Axis:
+    """The axis that holds the values."""
+    low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
+    return Axis(title, low, max(high, low + 1))
+
+
+def write_plot(
+    path: Path, title: str, axes: tuple[str, str], panels: Mapping[str, Mapping[str, Points]], *, diagonal: bool = False
+) -> None:
+    """Write one picture.
+
+    Args:
+        path: of the file.
+        title: above all panels.
+        axes: titles of the horizontal and the vertical axis, the same for all panels.
+        panels: by heading, the lines by name; a name has the same colour in all panels.
+        diagonal: draw where both are equal.
+    """
+    points = [point for lines in panels.values() for line in lines.values() for point in line]
+    horizontal = axis(axes[0], [x for x, _ in points])
+    vertical = axis(axes[1], [y for _, y in points])
+    names = list(dict.fromkeys(name for lines in panels.values() for name in lines))
+    width = len(panels) * (LEFT + WIDTH + GAP)
+    height = TOP + 24 + HEIGHT + 48 + LEGEND_LINE * len(names) + 12
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}"'
+        ' font-family="sans-serif" font-size="12">',
+        f'<rect width="{width}" height="{height}" fill="white"/>',
+        f'<text x="{LEFT}" y="20" font-size="15">{escape(title)}</text>',
+    ]
+    for number, (heading, lines) in enumerate(panels.items()):
+        left = LEFT + number * (LEFT + WIDTH + GAP)
+        parts += _panel(left, heading, (horizontal, vertical), lines, names, diagonal=diagonal)
+    for number, name in enumerate(names):
+        y = TOP + 24 + HEIGHT + 56 + LEGEND_LINE * number
+        colour = COLOURS[number % len(COLOURS)]
+        parts.append(f'<rect x="{LEFT}" y="{y - 8}" width="24" height="4" fill="{colour}"/>')
+        parts.append(f'<text x="{LEFT + 32}" y="{y}">{escape(name)}</text>')
+    path.write_text("\n".join([*parts, "</svg>", ""]), encoding="utf-8")
+
+
+def _panel(
+    left: float,
+    heading: str,
+    axes: tuple[Axis, Axis],
+    lines: Mapping[str, Points],
+    names: Sequence[str],
+    *,
+    diagonal: bool,
+) -> list[str]:
+    top, bottom = TOP + 24, TOP + 24 + HEIGHT
+
+    def at(point: tuple[float, float]) -> tuple[float, float]:
+        return left + axes[0].place(point[0]) * WIDTH, bottom - axes[1].place(point[1]) * HEIGHT
+
+    parts = [f'<text x="{left}" y="{top - 8}">{escape(heading)}</text>']
+    for exponent in axes[0].ticks:
+        x, _ = at((10.0**exponent, 10.0 ** axes[1].low))
+        parts.append(f'<line x1="{x:.1f}" y1="{top}" x2="{x:.1f}" y2="{bottom}" stroke="#ddd"/>')
+        parts.append(f'<text x="{x:.1f}" y="{bottom + 16}" text-anchor="middle">{_number(exponent)}</text>')
+    for exponent in axes[1].ticks:
+        _, y = at((10.0 ** axes[0].low, 10.0**exponent))
+        parts.append(f'<line x1="{left}" y1="{y:.1f}" x2="{left + WIDTH}" y2="{y:.1f}" stroke="#ddd"/>')
+        parts.append(f'<text x="{left - 6}" y="{y + 4:.1f}" text-anchor="end">{_number(exponent)}</text>')
+    parts.append(f'<text x="{left + WIDTH / 2}" y="{bottom + 34}" text-anchor="middle">{escape(axes[0].title)}</text>')
+    turned = f'transform="translate({left - 46},{top + HEIGHT / 2}) rotate(-90)" text-anchor="middle"'
+    parts.append(f"<text {turned}>{escape(axes[1].title)}</text>")
+    if diagonal:
+        ends = [10.0 ** max(axes[0].low, axes[1].low), 10.0 ** min(axes[0].high, axes[1].high)]
+        parts.append(_line([at((end, end)) for end in ends], "#999", ' stroke-dasharray="4 4"'))
+    for name, line in lines.items():
+        colour = COLOURS[names.index(name) % len(COLOURS)]
+        places = [at(point) for point in line]
+        parts.append(_line(places, colour))
+        parts += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>' for x, y in places]
+    return parts
+
+
+def _line(places: Points, colour: str, more: str = "") -> str:
+    drawn = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
+    return f'<polyline points="{drawn}" fill="none" stroke="{colour}" stroke-width="2"{more}/>'
+
+
+def _number(exponent: int) -> str:
+    names = {3: "1 k", 4: "10 k", 5: "100 k", 6: "1 M", 7: "10 M", 8: "100 M"}
+    return names.get(exponent, f"{10.0**exponent:g}")

@@ -1,0 +1,220 @@
+"""Insert, cancel and expire beside n pending entries: our timers, heapq, and Kafka's timer on the JVM.
+
+    python -m bench.purgatory.timers [--pending 1000,…,10000000] [--batch 10000] [--rounds 5] [--quick]
+
+A round begins with n entries in place, their expirations uniform over the next 1 to 1000 ms. It inserts as many again,
+in batches; cancels those in random order; and lets the first n expire, a batch or so a step of the clock: here beside
+the remains of as many cancelled ones, in a second structure alone. CPU time of the calling thread, median of the rounds
+after one that warms up; few entries are repeated until there are 50 000 operations. Memory is what the resident set (on
+the JVM: the heap after a collection) grows by when the first n come in.
+
+The second table has n = 1 000 000 and other batches; expirations spread so far that about a batch is due a step.
+
+On the JVM every entry is an object and every call is for one of them: Kafka's `SystemTimer` (its drain hands each task
+to an executor, whose own time is not counted) and `java.util.concurrent.DelayQueue`, whose cancel is O(n): left out.
+Ten million entries are for those that take seconds over them: the batch wheel's array calls, and `SystemTimer` (three
+rounds).
+"""
+
+import argparse
+import gc
+import os
+import resource
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from statistics import median
+from typing import Any, Final
+
+import numpy as np
+
+from bench.machine import machine_line
+from bench.purgatory.jvm import has_compiler, run_java
+from bench.purgatory.timer_structures import START_MS, STRUCTURES, Int64s, Structure
+
+SPAN_MS: Final = 1000
+FEWEST_OPERATIONS: Final = 50_000
+MOST_OBJECTS: Final = 1_000_000
+FEWEST_FOR_MEMORY: Final = 100_000
+MOST_CALLS: Final = 5_000
+BATCHES: Final = (1, 10, 100, 1000, 10_000, 100_000)
+TARGETS: Final = {"insert": 30.0, "cancel": 60.0, "expire": 20.0}
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """Million operations per second of CPU time; memory in bytes an entry; NaN for what was not measured."""
+
+    insert: float
+    cancel: float
+    expire: float
+    expire_beside_cancelled: float
+    entry_bytes: float
+
+    def cells(self) -> str:
+        """Five cells of a table; what was not measured is a dash."""
+        shown = [f"{value:.2f}" for value in (self.insert, self.cancel, self.expire, self.expire_beside_cancelled)]
+        return " | ".join([*shown, f"{self.entry_bytes:.0f}"]).replace("nan", "–")
+
+
+class Stopwatch:
+    """CPU time of this thread, garbage collected before and not during it."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def __enter__(self) -> "Stopwatch":
+        gc.collect()
+        gc.disable()
+        self._started = time.thread_time()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.seconds = time.thread_time() - self._started
+        gc.enable()
+
+
+def split(values: Int64s, batch: int) -> Iterator[Int64s]:
+    """Batches, the last one maybe smaller."""
+    return (values[start : start + batch] for start in range(0, len(values), batch))
+
+
+def resident_bytes() -> int:
+    """Resident set of this process."""
+    pages = int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[1])
+    return pages * resource.getpagesize()
+
+
+def one_round(make: Callable[[], Structure], pending: int, batch: int, seed: int) -> Speed:
+    """One round on a fresh structure. At most MOST_CALLS calls of each kind are timed."""
+    random = np.random.default_rng(seed)
+    operations = min(pending, MOST_CALLS * batch)
+    span_ms = max(SPAN_MS, pending // batch)
+    step_ms = max(1, span_ms * batch // pending)
+    structure = make()
+    pending_ms = START_MS + random.integers(1, span_ms + 1, pending)
+    first = [structure.prepare(part) for part in split(pending_ms, 10_000)]
+    later = START_MS + random.integers(1, span_ms + 1, operations)
+    inserted = [structure.prepare(part) for part in split(later, batch)]
+    gc.collect()
+    before_bytes = resident_bytes()
+    for part in first:
+        structure.insert(part)
+    entry_bytes = (resident_bytes() - before_bytes) / pending if pending >= FEWEST_FOR_MEMORY else float("nan")
+    del first
+    entries: list[Any] = []
+    with Stopwatch() as insert:
+        entries += [structure.insert(part) for part in inserted]
+    flat = np.concatenate(entries) if isinstance(entries[0], np.ndarray) else [one for part in entries for one in part]
+    order = random.permutation(operations)
+    shuffled = flat[order] if isinstance(flat, np.ndarray) else [flat[place] for place in order.tolist()]
+    cancelled = [shuffled[start : start + batch] for start in range(0, operations, batch)]
+    del entries, flat, shuffled
+    with Stopwatch() as cancel:
+        for part in cancelled:
+            structure.cancel(part)
+    del cancelled, inserted
+    stops_ms = range(START_MS + step_ms, START_MS + span_ms + step_ms, step_ms)[:MOST_CALLS]
+    beside_cancelled = expiry(structure, stops_ms)
+    alone = make()
+    for part in split(pending_ms, 10_000):
+        alone.insert(alone.prepare(part))
+    millions = operations / 1e6
+    return Speed(
+        millions / insert.seconds, millions / cancel.seconds, expiry(alone, stops_ms), beside_cancelled, entry_bytes
+    )
+
+
+def expiry(structure: Structure, stops_ms: range) -> float:
+    """Million expiries per second."""
+    pending = len(structure)
+    with Stopwatch() as expire:
+        for now_ms in stops_ms:
+            structure.expire(now_ms)
+    if len(structure) and len(stops_ms) < MOST_CALLS:
+        msg = f"{len(structure)} entries were never handed out"
+        raise AssertionError(msg)
+    return (pending - len(structure)) / 1e6 / expire.seconds
+
+
+def measure(name: str, pending: int, batch: int, rounds: int) -> Speed:
+    """Median of the rounds; memory of the first one, for which the process is fresh."""
+    repeats = max(1, FEWEST_OPERATIONS // pending)
+    make = STRUCTURES[name]
+    speeds = [one_round(make, pending, batch, seed) for seed in range(1 + rounds * repeats)]
+    timed = speeds[1:]
+    return Speed(
+        median(speed.insert for speed in timed),
+        median(speed.cancel for speed in timed),
+        median(speed.expire for speed in timed),
+        median(speed.expire_beside_cancelled for speed in timed),
+        speeds[0].entry_bytes,
+    )
+
+
+def in_fresh_process(name: str, pending: int, batch: int, rounds: int) -> Speed:
+    """`measure` in a process of its own: nothing is left over from another structure."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        return pool.submit(measure, name, pending, batch, rounds).result()
+
+
+def jvm_speeds(pending: list[int], rounds: int) -> Iterator[tuple[str, int, Speed]]:
+    """Kafka's timer and the delay queue at all sizes."""
+    settings = [str(rounds), *map(str, pending)]
+    for name, size, *figures in run_java("TimerBench.java", settings, ("-Xms6g", "-Xmx6g", "-XX:+UseParallelGC")):
+        insert, cancel, expire, entry_bytes = map(float, figures)
+        yield f"{name}, JVM", int(size), Speed(insert, cancel, expire, float("nan"), entry_bytes)
+
+
+def by_pending(pending: list[int], batch: int, rounds: int) -> Speed | None:
+    """Print the first table; the batch wheel's speed at the largest size up to a million."""
+    print(f"\nM/s of CPU time, batches of {batch:,}, load average {os.getloadavg()[0]:.1f}")
+    print("| | pending | insert | cancel | expire | the same beside as many cancelled | bytes an entry |")
+    print("| --- |" + " --- |" * 6)
+    judged: Speed | None = None
+    for name in STRUCTURES:
+        for size in pending:
+            if size > MOST_OBJECTS and name != "batch wheel":
+                continue
+            speed = in_fresh_process(name, size, min(batch, size), rounds)
+            print(f"| {name} | {size:,} | {speed.cells()} |", flush=True)
+            if name == "batch wheel" and size <= MOST_OBJECTS:
+                judged = speed
+    if not has_compiler():
+        print("no JDK (javac): the rows of the JVM are left out")
+        return judged
+    for name, size, speed in jvm_speeds(pending, rounds):
+        print(f"| {name} | {size:,} | {speed.cells()} |", flush=True)
+    return judged
+
+
+def main() -> None:
+    """Run all and print both tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pending", default="1000,10000,100000,1000000,10000000", help="sizes, comma-separated")
+    parser.add_argument("--batch", type=int, default=10_000)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--quick", action="store_true", help="up to 100 000 entries, one round: to see that it works")
+    asked = parser.parse_args()
+    pending = [int(size) for size in asked.pending.split(",")]
+    if asked.quick:
+        pending, asked.rounds = [1000, 10_000, 100_000], 1
+    print(f"machine: {machine_line()}")
+    judged = by_pending(pending, asked.batch, asked.rounds)
+    if judged is None:
+        return
+    reached = " · ".join(f"{name} {getattr(judged, name):.0f} of {target:.0f}" for name, target in TARGETS.items())
+    print(f"\nbatch wheel against its targets, M/s: {reached}")
+    size = min(max(pending), MOST_OBJECTS)
+    print(f"\nbatch wheel, {size:,} pending, M/s by batch")
+    print("| batch | insert | cancel | expire |\n| --- | --- | --- | --- |")
+    for batch in BATCHES:
+        speed = in_fresh_process("batch wheel", size, min(batch, size), asked.rounds)
+        print(f"| {batch:,} | {speed.insert:.2f} | {speed.cancel:.2f} | {speed.expire:.2f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
