@@ -64,6 +64,23 @@ def test_a_quota_written_by_delta_rs_decides_the_next_batch(job: RunningJob) -> 
     assert (record["bound"], record["quota_version"]) == (50.0, before + 1)
 
 
+def test_the_shadow_switch_releases_at_once_and_nothing_more_is_published(job: RunningJob) -> None:
+    job.send(usage("erin", 60_000))
+    throttle = job.wait_for_record(user="erin", action="throttle")
+    switched = job.command("mode", "shadow", "--reason", "incident 7")
+    assert switched.stdout == "shadow\n"
+    release = job.wait_for_record(user="erin", action="release")
+    assert (release["cause"], release["decision_id"]) == ("quota_changed", throttle["decision_id"])
+    job.send(usage("frank", 60_000))
+    deadline = time.monotonic() + 30
+    while not (modes := [row["mode"] for row in job.table("decisions").to_pylist() if row["user"] == "frank"]):
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    assert set(modes) == {"shadow"}
+    assert [record for record in job.records() if record["user"] == "frank"] == []
+    assert job.command("mode", "enforce").returncode == 0
+
+
 def test_a_thousand_malformed_messages_are_dead_letters_and_no_good_event_is_lost(job: RunningJob) -> None:
     bad = [
         b"not json",
