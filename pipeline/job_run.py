@@ -20,6 +20,7 @@ from pipeline.stream.micro_batch import BatchReport, MicroBatch
 from pipeline.stream.offset_log import OffsetLog
 from pipeline.stream.query import QueryPlan, UsageQuery
 from pipeline.stream.recovery import rebuild
+from pipeline.stream.rollup import RollUpPlan, UsageBySecond
 from pipeline.stream.source import read_usage_topic
 from pipeline.tables.job_tables import JobTables
 from pipeline.tables.open import open_quota_table, open_writer
@@ -109,8 +110,10 @@ class JobRun:
         self._purgatory.start()
         self._reaper = Background("reaper", self._reap, self._failed)
         self._quota_poller = Background("quota-poller", self._poll_quotas, self._failed)
-        upkeep = Upkeep(settings.tables, clock, self._decider.expire_idle)
+        self._roll_up: UsageBySecond | None = None
+        upkeep = Upkeep(settings.tables, clock, self._decider.expire_idle, self._usage_read_until_ms)
         self._upkeep = Background("upkeep", upkeep.round, self._failed)
+        self._roll_up_watch = Background("roll-up", self._watch_roll_up, self._failed)
 
     def start(self, spark: SparkSession) -> None:
         """Start the threads and the query."""
@@ -141,6 +144,11 @@ class JobRun:
         self._reaper.start()
         self._quota_poller.start()
         self._upkeep.start()
+        if settings.stream.rollup_interval_ms:
+            checkpoint = _absolute(settings.stream.checkpoint)
+            roll_up = RollUpPlan(settings.tables.root, settings.job, checkpoint, settings.stream.rollup_interval_ms)
+            self._roll_up = UsageBySecond(spark, roll_up, settings.stream.rollup_interval_ms / 1000)
+            self._roll_up_watch.start()
 
     def failure(self) -> BaseException | None:
         """What has ended the query or one of the threads; None while all is well."""
@@ -150,6 +158,9 @@ class JobRun:
         """Stop the query between two batches, then the threads, then leave the topic."""
         if self._query is not None:
             self._query.stop()
+        self._roll_up_watch.close()
+        if self._roll_up is not None:
+            self._roll_up.stop()
         self._upkeep.close()
         self._quota_poller.close()
         self._reaper.close()
@@ -165,6 +176,12 @@ class JobRun:
             log.info("quotas v%d in force: %d entities", snapshot.version, len(snapshot.quotas))
         self._purgatory.quotas_changed(self._quotas.pin())
         return self._settings.stream.trigger_ms / 1000
+
+    def _watch_roll_up(self) -> float:
+        return 0.0 if self._roll_up is None else self._roll_up.step()
+
+    def _usage_read_until_ms(self) -> int | None:
+        return None if self._roll_up is None else self._roll_up.usage_read_until_ms()
 
     def _failed(self, failure: BaseException) -> None:
         self._failure = failure

@@ -70,7 +70,10 @@ def explain(
 
 @app.command("verify")
 def verify(
-    since: Annotated[str, typer.Option(help="First instant: 2h (ago), ISO 8601 in UTC, or epoch ms.")] = "10000d",
+    since: Annotated[
+        str | None,
+        typer.Option(help="First instant: 2h (ago), ISO 8601 in UTC, or epoch ms. All that is kept without it."),
+    ] = None,
     until: Annotated[str, typer.Option(help="Last instant, in the same ways.")] = "0s",
     limit: Annotated[int, typer.Option(help="How many mismatches are shown.", min=0)] = 20,
     config: ConfigFile = None,
@@ -89,7 +92,7 @@ def verify(
 
     settings = load_settings(config, flags(tables=tables))
     now_ms = time.time_ns() // 1_000_000
-    ends = max(parse_instant("--since", since, now_ms), 0), parse_instant("--until", until, now_ms)
+    ends = parse_instant("--since", since, now_ms) if since else 0, parse_instant("--until", until, now_ms)
     quotas = QuotaSource(open_quota_table(settings.tables))
     with progress_bar("replaying usage") as progress:
         found = verify_range(settings.tables.root, settings.scope or quotas.scope, quotas.at, *ends, progress)

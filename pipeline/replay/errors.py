@@ -27,7 +27,8 @@ class NothingKept(PipelineError):
         wanted = f"decision {decision_id}" if decision_id else "any instant of this range"
         super().__init__(
             f"no usage is kept for {wanted} in {uri}",
-            "ask for a later time; `tables.usage_retention_ms` says how long usage is kept",
+            "ask for another time: `usage` is kept for `tables.usage_retention_ms`, and usage_by_second follows it by "
+            "some minutes (what-if reads the exact batches with --from usage)",
         )
 
 

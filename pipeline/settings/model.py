@@ -80,6 +80,9 @@ class StreamSettings(Branch):
         10_000, gt=0, description="a batch older than this records its decisions and publishes none"
     )
     sensor_state_interval_ms: int = Field(60_000, ge=1_000, description="how often buckets are written")
+    rollup_interval_ms: int = Field(
+        0, ge=0, description="how often `usage` is rolled up into usage_by_second, say 60000; 0 = never"
+    )
     restart_limit: int = Field(5, ge=0, description="in-process restarts of a failed query in a row")
 
 

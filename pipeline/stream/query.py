@@ -80,14 +80,8 @@ class UsageQuery:
         abandoned batch at the next start, so nothing is lost if the time-out has to cut one short.
         """
         self._stopping.set()
-        query = self._query
-        if query is None:
-            return
-        deadline = time.monotonic() + timeout_seconds
-        while query.isActive and query.status["isTriggerActive"] and time.monotonic() < deadline:
-            time.sleep(_POLL_SECONDS)
-        if query.isActive:
-            query.stop()
+        if self._query is not None:
+            stop_between_batches(self._query, timeout_seconds)
 
     def _guarded(self, frame: DataFrame, batch_id: int) -> None:
         if self._stopping.is_set():
@@ -97,6 +91,15 @@ class UsageQuery:
         except Exception as exc:
             self._failure = exc
             raise
+
+
+def stop_between_batches(query: SparkQuery, timeout_seconds: float) -> None:
+    """Wait for the batch under way, then stop; after the time-out the batch is cut short."""
+    deadline = time.monotonic() + timeout_seconds
+    while query.isActive and query.status["isTriggerActive"] and time.monotonic() < deadline:
+        time.sleep(_POLL_SECONDS)
+    if query.isActive:
+        query.stop()
 
 
 def _first_line(error: StreamingQueryException) -> str:
