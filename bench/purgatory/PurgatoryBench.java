@@ -13,7 +13,6 @@ import java.util.concurrent.Delayed;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.concurrent.atomic.AtomicInteger;
-import java.util.concurrent.atomic.AtomicLong;
 import org.apache.kafka.server.purgatory.DelayedOperation;
 import org.apache.kafka.server.purgatory.DelayedOperationKey;
 import org.apache.kafka.server.purgatory.DelayedOperationPurgatory;
@@ -74,7 +73,7 @@ public final class PurgatoryBench {
         OperatingSystemMXBean system = (OperatingSystemMXBean) ManagementFactory.getOperatingSystemMXBean();
         Random random = new Random(2);
         int enqueued = 0;
-        try (Design design = name.equals("kafka") ? new NewDesign() : new OldDesign(name.equals("0.8.1"));
+        try (Design design = name.equals("kafka") ? new NewDesign() : new OldDesign(name.equals("0.8.1"), limitSeconds);
                 CompletionQueue completions = new CompletionQueue()) {
             long cpuNs = system.getProcessCpuTime();
             long startNs = System.nanoTime();
@@ -113,10 +112,7 @@ public final class PurgatoryBench {
             return purgatory.tryCompleteElseWatch(operation, KEYS) ? null : operation::forceComplete;
         }
 
-        @Override
-        public void close() throws Exception {
-            purgatory.shutdown();
-        }
+        @Override public void close() throws Exception { purgatory.shutdown(); }
 
         private static final class Operation extends DelayedOperation {
             private final long completesAtMs;
@@ -131,15 +127,8 @@ public final class PurgatoryBench {
                 return System.currentTimeMillis() >= completesAtMs && forceComplete();
             }
 
-            @Override
-            public void onComplete() {
-                completed.incrementAndGet();
-            }
-
-            @Override
-            public void onExpiration() {
-                expired.incrementAndGet();
-            }
+            @Override public void onComplete() { completed.incrementAndGet(); }
+            @Override public void onExpiration() { expired.incrementAndGet(); }
         }
     }
 
@@ -153,10 +142,12 @@ public final class PurgatoryBench {
         private final DelayQueue<Request> queue = new DelayQueue<>();
         private final AtomicInteger watchedSincePurge = new AtomicInteger();
         private final Thread reaper = new Thread(this::reap);
+        private final long stopNs;
         private volatile boolean running = true;
 
-        OldDesign(boolean arrayLists) {
+        OldDesign(boolean arrayLists, double limitSeconds) {
             this.arrayLists = arrayLists;
+            stopNs = System.nanoTime() + (long) (limitSeconds * 1e9);
             reaper.start();
         }
 
@@ -214,10 +205,10 @@ public final class PurgatoryBench {
             }
         }
 
-        /** One by one as the original does: from an array list and from the queue each removal is O(n). */
+        /** One by one as the original does: O(n) each in an array list and in the queue. Ends when the run's time is up. */
         private void dropSatisfied(Collection<Request> requests) {
             Iterator<Request> each = requests.iterator();
-            while (running && each.hasNext()) {
+            while (running && System.nanoTime() < stopNs && each.hasNext()) {
                 if (each.next().satisfied.get()) {
                     each.remove();
                 }
@@ -240,9 +231,7 @@ public final class PurgatoryBench {
                 this.completesAtMs = completesAtMs;
             }
 
-            synchronized boolean check() {
-                return System.currentTimeMillis() >= completesAtMs && satisfy();
-            }
+            synchronized boolean check() { return System.currentTimeMillis() >= completesAtMs && satisfy(); }
 
             boolean satisfy() {
                 boolean first = satisfied.compareAndSet(false, true);
@@ -263,9 +252,7 @@ public final class PurgatoryBench {
             thread.start();
         }
 
-        void add(long atMs, Runnable completion) {
-            queue.add(new Completion(atMs, completion));
-        }
+        void add(long atMs, Runnable completion) { queue.add(new Completion(atMs, completion)); }
 
         private void work() {
             try {
@@ -293,16 +280,11 @@ public final class PurgatoryBench {
         }
     }
 
-    /** Something with a time; equal times in the order of making. */
+    /** Something with a time. */
     private abstract static class Timed implements Delayed {
-        private static final AtomicLong MADE = new AtomicLong();
-
         private final long atMs;
-        private final long number = MADE.getAndIncrement();
 
-        Timed(long atMs) {
-            this.atMs = atMs;
-        }
+        Timed(long atMs) { this.atMs = atMs; }
 
         @Override
         public long getDelay(TimeUnit unit) {
@@ -311,9 +293,7 @@ public final class PurgatoryBench {
 
         @Override
         public int compareTo(Delayed other) {
-            Timed timed = (Timed) other;
-            int byTime = Long.compare(atMs, timed.atMs);
-            return byTime != 0 ? byTime : Long.compare(number, timed.number);
+            return Long.compare(atMs, ((Timed) other).atMs);
         }
     }
 }

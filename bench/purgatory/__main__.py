@@ -13,6 +13,9 @@ before its time-out is completed from a second queue. Arrivals stop after `--req
     batches           our BatchPurgatory, single-threaded batch API, a batch for each millisecond of arrivals;
                       completed from a second wheel, or "by key": on one of the three keys each millisecond
 
+The rate of a design is the highest at which it kept up: requests that were taken in count for nothing if expiry or
+completion lags so far behind that the share of time-outs is off by more than a quarter of what the latencies make it.
+
 "Not paced": requests come as fast as they are taken. A batch API cannot be run so; its target rates go on instead.
 CPU is that of the whole process, garbage collection and idle polling included, per request.
 """
@@ -93,27 +96,27 @@ def measure(case: Case, asked: argparse.Namespace) -> dict[str, list[Run]]:
     return measured
 
 
-def saturation(runs: Sequence[Run]) -> float:
-    """The highest rate a design reached."""
-    return max(run.achieved_per_second for run in runs)
+def highest(runs: Sequence[Run]) -> float:
+    """The highest of some rates; 0 without any."""
+    return max((run.achieved_per_second for run in runs), default=0.0)
 
 
-def summarise(by_case: dict[str, dict[str, list[Run]]]) -> None:
-    """Print the highest rate of every design, its least CPU, and the ratios of rates that matter."""
-    print("\nhighest rate reached, requests/s, and least CPU a request\n")
-    print("| | " + " | ".join(by_case) + " |\n|" + " --- |" * (len(by_case) + 1))
-    for name in next(iter(by_case.values())):
-        of_design = [sweeps[name] for sweeps in by_case.values()]
-        cells = [f"{saturation(sweep):,.0f}, {min(run.cpu_us for run in sweep):.2f} µs" for sweep in of_design]
-        print(f"| {name} | {' | '.join(cells)} |")
+def summarise(by_case: dict[Case, dict[str, list[Run]]]) -> None:
+    """Print the highest rate at which each design kept up, the highest at all, its least CPU, and some ratios."""
     ratios = ((OLDER, NEW), (OLD, NEW), (OLDER_JVM, KAFKA), (OLD_JVM, KAFKA), (BATCHES, KAFKA), (BATCHES_BY_KEY, KAFKA))
-    for case, runs in by_case.items():
+    for case, by_name in by_case.items():
+        rates = {name: highest([run for run in runs if run.kept_up(case)]) for name, runs in by_name.items()}
+        print(f"\nlatency {case}, {case.expired_share:.1%} must time out")
+        print("| | keeps up to /s | highest rate taken in /s | least CPU µs a request |\n| --- | --- | --- | --- |")
+        for name, runs in by_name.items():
+            cpu_us = min(run.cpu_us for run in runs)
+            print(f"| {name} | {rates[name]:,.0f} | {highest(runs):,.0f} | {cpu_us:.2f} |")
         for over, under in ratios:
-            if over in runs and under in runs:
-                print(f"{case}: {over} ÷ {under} = {saturation(runs[over]) / saturation(runs[under]):.2f}")
+            if rates.get(over) and rates.get(under):
+                print(f"{over} ÷ {under} = {rates[over] / rates[under]:.2f}")
 
 
-def draw(folder: Path, by_case: dict[str, dict[str, list[Run]]]) -> None:
+def draw(folder: Path, by_case: dict[Case, dict[str, list[Run]]]) -> None:
     """Draw achieved rate and CPU over the target rate; runs that were not paced have no place there."""
     pictures = (
         ("purgatory-rate.svg", "Achieved against target rate", "achieved requests/s", "achieved_per_second", True),
@@ -143,7 +146,7 @@ def main() -> None:
     print(f"machine: {machine_line()}")
     if not has_compiler():
         print("no JDK (javac): the rows of the JVM are left out")
-    by_case = {str(case): measure(case, asked) for case in CASES}
+    by_case = {case: measure(case, asked) for case in CASES}
     summarise(by_case)
     if asked.plots:
         draw(asked.plots, by_case)

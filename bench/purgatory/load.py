@@ -31,6 +31,16 @@ class Case:
     def __str__(self) -> str:
         return f"{self.median_ms}/{self.p75_ms} ms"
 
+    @property
+    def sigma(self) -> float:
+        """Of the logarithm of the latency."""
+        return math.log(self.p75_ms / self.median_ms) / _P75_IN_SIGMAS
+
+    @property
+    def expired_share(self) -> float:
+        """Share of the requests whose latency is beyond the time-out."""
+        return 0.5 * math.erfc(math.log(TIMEOUT_MS / self.median_ms) / self.sigma / math.sqrt(2))
+
 
 CASES: Final = (Case(20, 60), Case(200, 400))
 
@@ -56,8 +66,7 @@ class Load:
 def draw_load(case: Case, requests: int, rate_per_second: float, seed: int = 1) -> Load:
     """Draw the requests of one run; an infinite rate is not paced."""
     random = np.random.default_rng(seed)
-    sigma = math.log(case.p75_ms / case.median_ms) / _P75_IN_SIGMAS
-    exact_ms = random.lognormal(math.log(case.median_ms), sigma, requests)
+    exact_ms = random.lognormal(math.log(case.median_ms), case.sigma, requests)
     latency_ms = np.diff(np.floor(np.cumsum(exact_ms)), prepend=0.0).astype(np.int64)
     gaps_ms = random.exponential(1000.0 / rate_per_second, requests) if math.isfinite(rate_per_second) else None
     return Load(np.zeros(requests) if gaps_ms is None else np.cumsum(gaps_ms), latency_ms)
@@ -80,3 +89,7 @@ class Run:
     cpu_us: float
     requests: int
     expired: int
+
+    def kept_up(self, case: Case) -> bool:
+        """Whether about as many timed out as must: fewer, and expiry lags behind; more, and completing does."""
+        return abs(self.expired / self.requests - case.expired_share) <= case.expired_share / 4
