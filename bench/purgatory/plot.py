@@ -15,7 +15,7 @@ LEFT: Final = 64
 TOP: Final = 34
 GAP: Final = 40
 LEGEND_LINE: Final = 18
-COLOURS: Final = ("#0b6e4f", "#c1440e", "#1f5fa8", "#8a5a00", "#7b3fa0", "#444444", "#b03060")
+COLOURS: Final = ("#0b6e4f", "#c1440e", "#1f5fa8", "#8a5a00", "#7b3fa0", "#444444", "#b03060", "#2fa4a4")
 
 
 @dataclass(frozen=True, slots=True)
