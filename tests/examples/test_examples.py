@@ -14,8 +14,12 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.cluster.access import ClusterAccess
 from pipeline.embedded.broker import EmbeddedBroker
+from pipeline.embedded.jars import broker_classpath
+from pipeline.embedded.java import find_java
 from pipeline.embedded.process import free_ports
+from pipeline.throttle.topics import TopicSpec, create_topics
 from tests.integration.throttle_job import ThrottleJob
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -37,6 +41,15 @@ def running(*command: str, **environ: str) -> Iterator["subprocess.Popen[str]"]:
             yield child
         finally:
             child.kill()
+
+
+def line_with(child: "subprocess.Popen[str]", word: str) -> str:
+    """The next line of its standard output with a word in it."""
+    assert child.stdout is not None
+    for line in child.stdout:
+        if word in line:
+            return line
+    raise AssertionError(child.stderr and child.stderr.read())
 
 
 def ask_sidecar(address: str, user: str) -> "subprocess.CompletedProcess[str]":
@@ -68,6 +81,18 @@ def test_the_shell_script_holds_off_while_the_sidecar_says_so(broker: EmbeddedBr
         job.release("alice")
         assert ask_sidecar(address, "alice").stdout == "go\n"
         assert ask_sidecar(f"{address}/x", "alice").returncode == 1
+
+
+@pytest.mark.broker
+def test_the_producer_holds_off_while_it_is_throttled(broker: EmbeddedBroker, job: ThrottleJob) -> None:
+    with ClusterAccess(broker.bootstrap_servers).admin() as admin:
+        create_topics(admin, [TopicSpec("orders", "demo", 1, "any", {}, {})])
+    job.throttle("alice", for_ms=6_000)
+    command = [sys.executable, "-m", "examples.kafka_producer", broker.bootstrap_servers, "alice", "c", "orders", "20"]
+    done = subprocess.run([*command, job.name], capture_output=True, text=True, timeout=60, check=True)
+    words = done.stdout.split()
+    assert words[:3] == ["sent", "20", "records,"]
+    assert 0 < int(words[5]) <= 6_000
 
 
 @pytest.mark.broker
@@ -103,3 +128,17 @@ def test_the_service_holds_requests_until_the_throttle_ends(broker: EmbeddedBrok
             deque(uploads)
         assert late.value.code == 429
         assert 40 <= int(late.value.headers["Retry-After"]) <= 60
+
+
+@pytest.mark.broker
+def test_the_java_reader_says_who_waits_and_who_may_go_on(broker: EmbeddedBroker, job: ThrottleJob) -> None:
+    java = find_java()
+    if not java.has_compiler:
+        pytest.skip(f"the Java example is run from source, which needs a JDK; {java.home} has no javac")
+    job.throttle("alice")
+    classpath = os.pathsep.join(map(str, broker_classpath()))
+    command = [str(java.executable), "-cp", classpath, str(EXAMPLES / "ThrottleReader.java")]
+    with running(*command, broker.bootstrap_servers, job.name) as reader:
+        assert line_with(reader, "alice").startswith('["c","","alice","c"] waits ')
+        job.release("alice")
+        assert line_with(reader, "alice") == '["c","","alice","c"] may go on\n'
