@@ -81,7 +81,7 @@ class StreamSettings(Branch):
     )
     sensor_state_interval_ms: int = Field(60_000, ge=1_000, description="how often buckets are written")
     rollup_interval_ms: int = Field(
-        0, ge=0, description="how often `usage` is rolled up into usage_by_second, say 60000; 0 = never"
+        60_000, ge=0, description="how often `usage` is rolled up into usage_by_second; 0 = never"
     )
     restart_limit: int = Field(5, ge=0, description="in-process restarts of a failed query in a row")
 
