@@ -68,6 +68,33 @@ def explain(
         _verify_one(settings, story.decision)
 
 
+@app.command("averages")
+def averages(
+    at: Annotated[str, typer.Option("--at", help="The end of the minute: 5m (ago), ISO 8601, or epoch ms.")] = "0s",
+    config: ConfigFile = None,
+    tables: TablesRoot = None,
+    output: Output = "table",
+) -> None:
+    """Print how long throttles were on average, sensor by sensor, over one minute, and the share of exempt requests.
+
+    These are the throttle-time and exempt-request-time of a broker's own metrics, for the whole cluster.
+    """
+    from pipeline.cli.instants import parse_instant
+    from pipeline.cli.output import print_document, print_rows, refuse_unknown
+    from pipeline.settings.loading import load_settings
+    from pipeline.throttle.history import last_minute
+
+    refuse_unknown(output)
+    root = load_settings(config, flags(tables=tables)).tables.root
+    found = last_minute(root, parse_instant("--at", at, time.time_ns() // 1_000_000))
+    rows = found.throttle_times.to_pylist()
+    if output == "table":
+        print_rows([{**row, "throttle_time_avg_ms": f"{row['throttle_time_avg_ms']:.1f}"} for row in rows], output)
+        sys.stderr.write(f"exempt requests took {found.exempt_percentage:.2f} % of one thread\n")
+    else:
+        print_document({"throttle_times": rows, "exempt_request_percentage": found.exempt_percentage}, output)
+
+
 @app.command("verify")
 def verify(
     since: Annotated[

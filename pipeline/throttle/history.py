@@ -9,10 +9,12 @@ import pyarrow.compute as pc
 from pipeline.errors import PipelineError
 from pipeline.tables.errors import TableMissing
 from pipeline.tables.layout import table_uri
+from pipeline.tables.port import Condition
 from pipeline.tables.quota_origin import QuotaOrigin, origin_of
 from pipeline.tables.quota_table import QuotaTable
 from pipeline.tables.reader import read_table
 from pipeline.tables.throttle_outbox import last_throttles
+from quota.averages import SENSOR, SPAN_MS, exempt_request_percentage, throttle_times
 from quota.entity import QUOTA_TYPES, Level, entity_at
 
 
@@ -71,6 +73,28 @@ def recent_events(root: str, limit: int) -> list[dict[str, Any]]:
     """The newest records, newest first."""
     rows = read_table(table_uri(root, "throttle_events"))
     return list(rows.sort_by([("publish_seq", "descending")]).slice(0, limit).to_pylist())
+
+
+@dataclass(frozen=True, slots=True)
+class LastMinute:
+    """What a broker's metrics show beside the rates.
+
+    Attributes:
+        throttle_times: See `quota.averages.throttle_times`.
+        exempt_percentage: Request time charged to nobody, in percent of one thread.
+    """
+
+    throttle_times: pa.Table
+    exempt_percentage: float
+
+
+def last_minute(root: str, now_ms: int) -> LastMinute:
+    """Mean throttle times and exempt request time over the minute that ends at `now_ms`."""
+    recent: list[Condition] = [("evaluated_at_ms", ">", now_ms - SPAN_MS)]
+    columns = [*SENSOR, "throttle_time_ms", "evaluated_at_ms"]
+    decisions = read_table(table_uri(root, "decisions"), columns, recent)
+    usage = read_table(table_uri(root, "usage"), ["last_event_ms", "exempt_time_ns"], recent)
+    return LastMinute(throttle_times(decisions, now_ms), exempt_request_percentage(usage, now_ms))
 
 
 def story_of(root: str, decision: str, client_id: str | None = None) -> Story:
