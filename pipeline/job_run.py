@@ -3,7 +3,7 @@
 import logging
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from pipeline.stream.query import QueryPlan, UsageQuery
 from pipeline.stream.recovery import rebuild
 from pipeline.stream.rollup import RollUpPlan, UsageBySecond
 from pipeline.stream.source import read_usage_topic
-from pipeline.tables.job_tables import JobTables
+from pipeline.tables.job_tables import DriverEpoch, JobTables
 from pipeline.tables.open import open_quota_table, open_writer
 from pipeline.tables.quota_source import QuotaSource
 from pipeline.throttle.building import new_engine, new_lead, new_slicing
@@ -40,10 +40,11 @@ Announce = Callable[[Written, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The cluster a job works for: how to reach it, and the name its rows carry."""
+    """The cluster a job works for: how to reach it, the name its rows carry, and the epoch of this process there."""
 
     access: ClusterAccess
     cluster: str
+    epoch: DriverEpoch = field(default_factory=DriverEpoch)
 
 
 class JobRun:
@@ -81,6 +82,7 @@ class JobRun:
             settings.job,
             place.cluster,
             settings.stream.sensor_state_interval_ms,
+            place.epoch,
         )
         reached("start.epochs_raised")
         self._decider = Decider(new_engine(settings.engine, scope), place.cluster)
@@ -130,6 +132,7 @@ class JobRun:
             recovered=self._recovered,
             report=self._report,
         )
+        batch.complete_stored()
         source = read_usage_topic(
             spark,
             self._place.access.bootstrap_servers,

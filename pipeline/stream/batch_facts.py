@@ -2,8 +2,8 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Final, Self
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Final, Self
 
 import pyarrow as pa
 
@@ -52,11 +52,17 @@ class BatchFacts:
         text = metadata.get(METADATA_KEY)
         if text is None:
             return None
-        fields = json.loads(text)
-        return cls(**{**fields, "evaluation": Evaluation(**fields["evaluation"])})
+        facts = json.loads(text)
+        return cls(**{**facts, "evaluation": Evaluation(**facts["evaluation"])})
+
+    @classmethod
+    def from_row(cls, row: Mapping[str, Any]) -> Self:
+        """Back from a row of `batches`."""
+        evaluation = Evaluation(**{field.name: row[field.name] for field in fields(Evaluation)})
+        return cls(evaluation, **{field.name: row[field.name] for field in fields(cls) if field.name != "evaluation"})
 
     def to_row(self, cluster: str) -> pa.Table:
         """As the one row of `batches`."""
-        fields = {name: value for name, value in asdict(self).items() if name != "evaluation"}
-        row = pa.Table.from_pylist([{**asdict(self.evaluation), **fields}])
+        facts = {name: value for name, value in asdict(self).items() if name != "evaluation"}
+        row = pa.Table.from_pylist([{**asdict(self.evaluation), **facts}])
         return conform(row, BatchRow, cluster=cluster)

@@ -85,6 +85,14 @@ class MicroBatch:
         self._report = report
         self._side_by_side = ThreadPoolExecutor(max_workers=1, thread_name_prefix="append")
 
+    def complete_stored(self) -> None:
+        """Write what the newest stored batch may lack; once, at start.
+
+        Spark repeats such a batch, but not if its checkpoint is gone.
+        """
+        if self._recovered.newest is not None:
+            self._append_outcome(self._recovered.newest.decided, self._recovered.newest.facts)
+
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         """Run one micro-batch.
 
@@ -108,11 +116,11 @@ class MicroBatch:
             appended = self._clock.now()
             decided = self._decider.decide(snapshot, batch.usage, facts.evaluation, self._clock.now())
             reached("batch.decided")
+            self._append_outcome(decided, facts)
+            reached("batch.recorded")
         else:
             collected = appended = began
             facts, decided = stored.facts, stored.decided
-        self._append_outcome(decided, facts)
-        reached("batch.recorded")
         decided_at = self._clock.now()
         published = self._publish(decided, facts)
         reached("batch.published")

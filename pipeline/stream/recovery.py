@@ -1,7 +1,8 @@
 """The engine rebuilt from what is stored, so that a restart decides as if it had never stopped.
 
-Token buckets come from the newest snapshot and the batches after it; sample windows from all usage of the last
-(N + 1) · w. Each batch is recorded again with its stored rows, its own `evaluated_at_ms` and its own quota version.
+Token buckets come from the newest snapshot and the batches after it, from all batches while there is no snapshot;
+sample windows from all usage of the last (N + 1) · w. Each batch is recorded again with its stored rows, its own
+`evaluated_at_ms` and its own quota version.
 A gap longer than the windows needs no special case: there is no usage to read, so the windows are empty.
 """
 
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pipeline.clock import Clock, Moment
 from pipeline.stream.batch_facts import BatchFacts
@@ -85,17 +87,15 @@ def rebuild(tables: JobTables, quotas: QuotaSource, decider: Decider, clock: Clo
         ring_ms: (N + 1) · w: usage further back can not be in any window.
     """
     facts = _newest_facts(tables.usage)
-    newest = max(
-        (found for found in (facts, _newest_facts(tables.batches)) if found is not None),
-        key=lambda found: found.processed_at_ms,
-        default=None,
-    )
-    end_offsets = newest.end_offsets if newest else ""
+    newest = _later(facts, _newest_facts(tables.batches) or _newest_row(tables.batches))
+    if newest is None:
+        return Recovered(None, 0, 0, "")
+    at = _moment_of(newest, clock.now())
+    decider.resume(newest.evaluation, at)
     if facts is None:
-        return Recovered(None, 0, 0, end_offsets)
+        return Recovered(None, 0, 0, newest.end_offsets)
     snapshot = tables.sensor_state.newest()
     usage = _usage_since(tables, facts.evaluation.evaluated_at_ms - ring_ms, snapshot)
-    at = _moment_of(facts, clock.now())
     batches = rows = 0
     decided: Decided | None = None
     restored = snapshot is None
@@ -109,7 +109,7 @@ def rebuild(tables: JobTables, quotas: QuotaSource, decider: Decider, clock: Clo
     if not restored and snapshot is not None:
         decider.restore_buckets(snapshot[1])
     outcome = None if decided is None else StoredOutcome(facts, decided)
-    return Recovered(outcome, batches, rows, end_offsets)
+    return Recovered(outcome, batches, rows, newest.end_offsets)
 
 
 def _newest_facts(table: TableWriter) -> BatchFacts | None:
@@ -122,10 +122,29 @@ def _newest_facts(table: TableWriter) -> BatchFacts | None:
     return None
 
 
+def _newest_row(batches: TableWriter) -> BatchFacts | None:
+    """The newest row of `batches`: when nothing has come for so long that clean-up has taken all commits with facts."""
+    days = pc.unique(batches.read(["date"])["date"])
+    if not len(days):
+        return None
+    rows = batches.read(None, [("date", "=", pc.max(days).as_py())])
+    return BatchFacts.from_row(rows.sort_by([("processed_at_ms", "descending")]).slice(0, 1).to_pylist()[0])
+
+
+def _later(one: BatchFacts | None, other: BatchFacts | None) -> BatchFacts | None:
+    """The later one of two; of one query by their numbers, for the driver's clock may have been set back."""
+    if one is None or other is None:
+        return one or other
+    if one.evaluation.query_id == other.evaluation.query_id:
+        return max(one, other, key=lambda facts: facts.evaluation.batch_id)
+    return max(one, other, key=lambda facts: facts.processed_at_ms)
+
+
 def _usage_since(tables: JobTables, since_ms: int, snapshot: tuple[Evaluation, pa.Table] | None) -> pa.Table:
-    if snapshot is not None:
-        since_ms = min(since_ms, snapshot[0].evaluated_at_ms)
-    return tables.usage.read(_MEASURES, [("evaluated_at_ms", ">=", since_ms)])
+    if snapshot is None:
+        # Not the last windows alone: without a snapshot the debts are nowhere but in the usage.
+        return tables.usage.read(_MEASURES)
+    return tables.usage.read(_MEASURES, [("evaluated_at_ms", ">=", min(since_ms, snapshot[0].evaluated_at_ms))])
 
 
 def _is_after(evaluation: Evaluation, snapshot: Evaluation) -> bool:

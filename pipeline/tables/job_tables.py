@@ -1,14 +1,40 @@
 """The tables of one job, opened once, in the order they are written in."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, Self
 
+from pipeline.tables.guards import held_epoch
 from pipeline.tables.port import TableWriter
 from pipeline.tables.sensor_state import SensorStateTable
 from pipeline.tables.throttle_outbox import DeltaOutbox
 
 WRITTEN_BY_THE_JOB: Final = ("dead_letters", "usage", "decisions", "batches", "throttle_events", "sensor_state")
+
+
+class DriverEpoch:
+    """The epoch a process has raised last: what tells its own restart from a driver that has taken over.
+
+    A driver that was fenced must not come back by being started again in its process, or two drivers would fence each
+    other for ever.
+    """
+
+    def __init__(self) -> None:
+        self._held: int | None = None
+
+    def raise_in(self, writers: Mapping[str, TableWriter], job: str) -> None:
+        """Raise the epoch of every table.
+
+        Raises:
+            Fenced: another driver has raised it since this process did, or does so now.
+        """
+        recorded = {name: writer.recorded_version(job) or 0 for name, writer in writers.items()}
+        table = max(recorded, key=lambda name: recorded[name])
+        if self._held is not None:
+            held_epoch(table, self._held, recorded[table])
+        self._held = 1 + recorded[table]
+        for writer in writers.values():
+            writer.raise_epoch(self._held)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +50,12 @@ class JobTables:
 
     @classmethod
     def open(
-        cls, open_writer: Callable[[str], TableWriter], job: str, cluster: str, sensor_state_interval_ms: int
+        cls,
+        open_writer: Callable[[str], TableWriter],
+        job: str,
+        cluster: str,
+        sensor_state_interval_ms: int,
+        epoch: DriverEpoch,
     ) -> Self:
         """Take the tables over from an earlier driver, then open them.
 
@@ -36,16 +67,18 @@ class JobTables:
             job: The app id that carries the epoch.
             cluster: Written to every row.
             sensor_state_interval_ms: See `SensorStateTable`.
+            epoch: Of this process, the same one at each of its restarts.
+
+        Raises:
+            Fenced: Another driver has taken over.
         """
         writers = {name: open_writer(name) for name in WRITTEN_BY_THE_JOB}
-        epoch = 1 + max(writer.recorded_version(job) or 0 for writer in writers.values())
-        for writer in writers.values():
-            writer.raise_epoch(epoch)
+        epoch.raise_in(writers, job)
         return cls(
             dead_letters=writers["dead_letters"],
             usage=writers["usage"],
             decisions=writers["decisions"],
             batches=writers["batches"],
-            throttle_events=DeltaOutbox(writers["throttle_events"]),
+            throttle_events=DeltaOutbox(writers["throttle_events"], job),
             sensor_state=SensorStateTable(writers["sensor_state"], cluster, sensor_state_interval_ms),
         )

@@ -38,15 +38,17 @@ class SensorStateTable:
         self._written_at_ms: int | None = None
 
     def write_if_due(self, decider: Decider, now: Moment) -> bool:
-        """Write the buckets as they stand after the last batch, if the interval has passed; True if written.
+        """Write the buckets as they stand after the last batch, if the interval has passed; True if it wrote them.
 
         Called at the start of a batch, before it changes any bucket. Guarded by the last batch's id: run
         again, the snapshot is skipped.
         """
-        if self._written_at_ms is None:
-            self._written_at_ms = now.steady_ms
         last = decider.last
-        if last.batch_id < 0 or now.steady_ms - self._written_at_ms < self._interval_ms:
+        if last.batch_id < 0:
+            return False
+        # The first batch of a driver writes one at once: drivers that do not live for an interval would leave the
+        # next one more and more usage to read.
+        if self._written_at_ms is not None and now.steady_ms - self._written_at_ms < self._interval_ms:
             return False
         self._written_at_ms = now.steady_ms
         is_new = self._table.append(self._rows(decider.buckets(), last), {last.query_id: last.batch_id}, {})

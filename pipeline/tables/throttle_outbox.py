@@ -7,6 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.tables.port import TableWriter
+from pipeline.throttle.outbox import publish_app_id
 
 _KEY = ["cluster", "broker_id", "user", "client_id"]
 
@@ -21,8 +22,9 @@ def last_throttles(events: pa.Table) -> pa.Table:
 class DeltaOutbox:
     """`pipeline.throttle.outbox.Outbox` on the guarded writer of `throttle_events`."""
 
-    def __init__(self, table: TableWriter) -> None:
+    def __init__(self, table: TableWriter, job: str) -> None:
         self._table = table
+        self._app_id = publish_app_id(job)
 
     def append(self, rows: pa.Table, versions: Mapping[str, int], metadata: Mapping[str, str]) -> bool:
         """One commit, skipped as a whole if one of the versions is already recorded."""
@@ -33,13 +35,15 @@ class DeltaOutbox:
         return self._table.read(None, [("publish_seq", ">=", publish_seq)]).sort_by("publish_seq")
 
     def newest(self) -> tuple[int, pa.Table]:
-        """The highest stored `publish_seq`, and of every client whose last row is a throttle, that row.
+        """The highest `publish_seq` written, and of every client whose last row is a throttle, that row.
 
         Reads the last two days that have rows: a throttle that ended before them has long lapsed at its client.
         """
         days = pc.unique(self._table.read(["date"])["date"])
+        recorded = self._table.recorded_version(self._app_id)
+        highest = -1 if recorded is None else recorded
         if not len(days):
-            return -1, self._table.read(None, [("publish_seq", "<", 0)])
+            return highest, self._table.read(None, [("publish_seq", "<", 0)])
         since = pc.max(days).as_py() - timedelta(days=1)
-        rows = self._table.read(None, [("date", ">=", since)]).sort_by("publish_seq")
-        return rows["publish_seq"][-1].as_py(), last_throttles(rows)
+        rows = self._table.read(None, [("date", ">=", since)])
+        return max(highest, pc.max(rows["publish_seq"]).as_py()), last_throttles(rows)

@@ -80,6 +80,16 @@ class Decider:
             violations = self._violations(decisions, evaluation.evaluated_at_ms)
         return Decided(decisions, violations)
 
+    def resume(self, evaluation: Evaluation, now: Moment) -> None:
+        """Go on after a batch of an earlier driver, whose usage may be needed no longer: time does not go back.
+
+        Args:
+            evaluation: Facts of that batch.
+            now: The moment that stands for its time.
+        """
+        with self._lock:
+            self._last, self._steady_at_last_ms = evaluation, now.steady_ms
+
     def look(self, throttles: Sequence[HeldThrottle], now: Moment) -> tuple[Evaluation, dict[ClientKey, Reason]]:
         """What each of these clients owes now, with the facts to recompute it from. Changes nothing."""
         entities = entities_of([throttle.key for throttle in throttles])

@@ -19,6 +19,11 @@ from schemas.throttle_event_row import ThrottleEventRow
 from schemas.throttle_record import SCHEMA_VERSION
 
 
+def publish_app_id(job: str) -> str:
+    """The app id whose recorded version is the last `publish_seq` a job has written."""
+    return f"{job}:publish"
+
+
 class Outbox(Protocol):
     """Where the rows are kept: the `throttle_events` table, through a guarded writer."""
 
@@ -31,7 +36,10 @@ class Outbox(Protocol):
         ...
 
     def newest(self) -> tuple[int, pa.Table]:
-        """The highest stored `publish_seq` (-1: none) and the last row of every client whose last is a throttle."""
+        """The highest `publish_seq` ever written (-1: none) and the last row of every client where that is a throttle.
+
+        Its row may be gone: rows are kept for a time only, the number is never given again.
+        """
         ...
 
 

@@ -19,13 +19,14 @@ from pipeline.failpoints import reached
 from pipeline.throttle.errors import PublishUndecided
 from pipeline.throttle.evaluation import Evaluation
 from pipeline.throttle.held import Publication
-from pipeline.throttle.outbox import Outbox, Written, rows_of, write_down
+from pipeline.throttle.outbox import Outbox, Written, publish_app_id, rows_of, write_down
 from pipeline.throttle.topic import ThrottleTopic
 from schemas.throttle_event_row import stored_record
 
 log = logging.getLogger(__name__)
 
 _MOST_RECORDS_A_TRANSACTION = 5_000
+_RETENTION_MS = 3_600_000  # the shortest a throttle topic may have
 
 
 class Publisher:
@@ -39,7 +40,7 @@ class Publisher:
     """
 
     def __init__(self, job: str, cluster: str, outbox: Outbox, topic: ThrottleTopic) -> None:
-        self._publish_app_id = f"{job}:publish"
+        self._publish_app_id = publish_app_id(job)
         self._cluster = cluster
         self._outbox = outbox
         self._topic = topic
@@ -58,14 +59,18 @@ class Publisher:
         """Whether stored rows may be missing from the topic."""
         return self._behind
 
-    def start(self, highest_stored_seq: int) -> None:
+    def start(self, highest_stored_seq: int, now: Moment) -> None:
         """Continue after the highest stored `publish_seq`, and publish what is stored but not on the topic.
+
+        Args:
+            highest_stored_seq: As the outbox says.
+            now: The moment of the start.
 
         Raises:
             ClusterUnreachable: the topic can not be reached.
         """
         self._next_seq = highest_stored_seq + 1
-        self._catch_up()
+        self._catch_up(now)
 
     def write(
         self,
@@ -110,7 +115,7 @@ class Publisher:
         if now.steady_ms < self._retry_at_ms:
             return False
         try:
-            self._catch_up()
+            self._catch_up(now)
         except (ClusterUnreachable, PublishUndecided) as exc:
             self._failures += 1
             delay_ms = min(250 * 2 ** (self._failures - 1), 8_000)
@@ -122,22 +127,39 @@ class Publisher:
         """Leave the topic; what is stored and not published goes out at the next start."""
         self._topic.close()
 
-    def _catch_up(self) -> None:
+    def _catch_up(self, now: Moment) -> None:
         self._behind = True
         marker = self._topic.open()
         reached("start.fenced")
-        if marker is None and self._next_seq > 0:
-            marker = self._topic.highest_published() + 1
-        marker = marker or 0
-        missing = self._outbox.rows_from(marker).to_pylist() if marker < self._next_seq else []
+        missing = self._missing_from(marker, now)
         if missing:
-            log.info("publishing %d stored records from publish_seq %d on", len(missing), marker)
+            log.info("publishing %d stored records from publish_seq %d on", len(missing), missing[0]["publish_seq"])
         self._behind = False
         self._transact(missing)
         if self._behind:
             detail = "the transaction with the stored records did not commit"
             raise PublishUndecided(detail)
         self._failures = 0
+
+    def _missing_from(self, marker: int | None, now: Moment) -> list[dict[str, object]]:
+        """Stored rows that are not on the topic."""
+        since_ms = 0
+        if marker is None and self._next_seq > 0:
+            marker = self._topic.highest_published() + 1
+            # Nothing on the topic and no marker: a new job, or a week of rest, after which what was published has
+            # gone from the topic and the marker with it.
+            since_ms = 0 if marker else now.wall_ms - _RETENTION_MS
+        marker = marker or 0
+        if marker > self._next_seq:
+            log.error(
+                "the outbox ends at publish_seq %d, the topic at %d: rows of throttle_events are lost; going on after "
+                "the topic's, for consumers ignore numbers they have seen",
+                self._next_seq - 1,
+                marker - 1,
+            )
+            self._next_seq = marker
+        rows = self._outbox.rows_from(marker).to_pylist() if marker < self._next_seq else []
+        return [row for row in rows if row["throttled_until_ms"] >= since_ms]
 
     def _transact(self, rows: list[dict[str, object]]) -> None:
         """Publish stored rows; on an undecided outcome the publisher is behind, and `catch_up` settles it."""

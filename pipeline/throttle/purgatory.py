@@ -85,8 +85,8 @@ class ThrottlePurgatory:
         """
         with self._lock:
             highest_seq, running = self._outbox.newest()
-            self._publisher.start(highest_seq)
             now = self._clock.now()
+            self._publisher.start(highest_seq, now)
             for row in running.to_pylist():
                 self._ledger.hold(held_from(row, now, self._slicing.lead_ms))
         if running.num_rows:

@@ -5,7 +5,7 @@ Reads with the Kafka and Delta libraries alone; nothing of the system under test
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -62,23 +62,30 @@ def gather(
     root: str, bootstrap_servers: str, usage_topic: str, throttle_topic: str, ledgers: Sequence[Path] = ()
 ) -> Evidence:
     """Read everything there is, once."""
-    tables = {name: DeltaTable(f"{root}/{name}").to_pyarrow_table().to_pylist() for name in TABLES}
-    versions = {row["quota_version"] for name in ("batches", "throttle_events") for row in tables[name]}
     messages = [
         Message(record.partition, record.offset, record.timestamp, record.key, record.value)
         for record in read_topic(bootstrap_servers, usage_topic)
     ]
+    records = [
+        {**json.loads(record.value), "key": json.loads(record.key)}
+        for record in read_topic(bootstrap_servers, throttle_topic)
+    ]
+    messages.sort(key=lambda message: (message.partition, message.offset))
+    evidence = evidence_of(root, usage_topic, messages, records)
+    return replace(evidence, ledger=_ledger(ledgers) if ledgers else None)
+
+
+def evidence_of(root: str, usage_topic: str, messages: list[Message], records: list[Row]) -> Evidence:
+    """What is on the topics, with what is in the tables."""
+    tables = {name: DeltaTable(f"{root}/{name}").to_pyarrow_table().to_pylist() for name in TABLES}
+    versions = {row["quota_version"] for name in ("batches", "throttle_events") for row in tables[name]}
     return Evidence(
         usage_topic=usage_topic,
-        messages=sorted(messages, key=lambda message: (message.partition, message.offset)),
-        records=[
-            {**json.loads(record.value), "key": json.loads(record.key)}
-            for record in read_topic(bootstrap_servers, throttle_topic)
-        ],
+        messages=messages,
+        records=records,
         tables=tables,
         quotas={version: _quotas(f"{root}/quotas", version) for version in versions if version >= 0},
         scope=DeltaTable(f"{root}/quotas").metadata().configuration.get("kquota.scope", "cluster"),
-        ledger=_ledger(ledgers) if ledgers else None,
     )
 
 

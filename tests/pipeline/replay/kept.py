@@ -9,7 +9,7 @@ from pipeline.settings.model import EngineSettings
 from pipeline.stream.batch_facts import BatchFacts
 from pipeline.stream.recovery import rebuild
 from pipeline.tables.delta_rs import DeltaRsWriter
-from pipeline.tables.job_tables import JobTables
+from pipeline.tables.job_tables import DriverEpoch, JobTables
 from pipeline.tables.layout import create_missing, table_uri
 from pipeline.tables.quota_edit import QuotaChange
 from pipeline.tables.quota_source import QuotaSource
@@ -50,7 +50,7 @@ class KeptJob:
         self._decisions: list[pa.Table] = []
         self._facts: list[BatchFacts] = []
         self._tables = JobTables.open(
-            lambda name: DeltaRsWriter(table_uri(self.root, name), "job"), "job", "test", 60_000
+            lambda name: DeltaRsWriter(table_uri(self.root, name), "job"), "job", "test", 60_000, DriverEpoch()
         )
         self._decider = Decider(new_engine(settings, "cluster"), "test")
         ring_ms = warm_up_ms(settings.num_samples, settings.sample_window_ms)

@@ -19,7 +19,7 @@ NOW = Moment(1_700_000_000_000, 1_700_000_000_000)
 
 def started(outbox: MemoryOutbox, topic: MemoryTopic) -> Publisher:
     publisher = Publisher("kquota", "test", outbox, topic)
-    publisher.start(outbox.newest()[0])
+    publisher.start(outbox.newest()[0], NOW)
     return publisher
 
 
@@ -120,3 +120,27 @@ def test_the_topic_has_every_stored_row_once_and_in_order(steps: list[str]) -> N
             publisher.write([violation(), violation(BOB)], FACTS, NOW, {"query": batch_id})
     publisher = started(outbox, MemoryTopic(broker))
     assert sequences(broker) == [row["publish_seq"] for row in outbox.rows] == list(range(len(outbox.rows)))
+
+
+def test_a_topic_that_is_ahead_of_the_outbox_is_gone_on_from_for_consumers_ignore_old_numbers() -> None:
+    broker = TopicBroker()
+    started(MemoryOutbox(), MemoryTopic(broker)).write([violation(), violation(BOB)], FACTS, NOW)
+    lost = MemoryOutbox()
+    again = started(lost, MemoryTopic(broker))
+    again.write([violation()], FACTS, NOW)
+    assert sequences(broker) == [0, 1, 2]
+    assert [row["publish_seq"] for row in lost.rows] == [2]
+
+
+@pytest.mark.parametrize(("rest_ms", "published"), [(3_599_000, [0]), (3_601_001, [])])
+def test_after_a_long_rest_without_marker_and_records_nothing_old_is_published_again(
+    rest_ms: int, published: list[int]
+) -> None:
+    outbox, broker = MemoryOutbox(), TopicBroker()
+    started(outbox, MemoryTopic(broker)).write([violation(throttle_time_ms=1_000)], FACTS, NOW)
+    broker.marker, broker.records = None, []
+    publisher = Publisher("kquota", "test", outbox, MemoryTopic(broker))
+    publisher.start(0, Moment(NOW.wall_ms + rest_ms, NOW.steady_ms))
+    assert sequences(broker) == published
+    publisher.write([violation(BOB)], FACTS, NOW)
+    assert sequences(broker) == [*published, 1]

@@ -1,0 +1,203 @@
+"""A whole job without Kafka and Spark: real micro-batches, engine, purgatory and tables on a clock set by hand.
+
+`HandSpark` is what Spark's checkpoint is to the job: it plans a batch, has it run, commits it, and plans the same batch
+again after a crash. A crash is an exception at a failpoint, after which nothing is kept but tables, topic, checkpoint.
+"""
+
+import json
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Final
+
+import pyarrow as pa
+
+from pipeline.failpoints import reached
+from pipeline.parts import new_batch_rules
+from pipeline.settings.model import EngineSettings, PurgatorySettings, Settings, StreamSettings, TablesSettings
+from pipeline.stream.collect import DEAD_LETTER_SCHEMA, USAGE_SCHEMA, CollectedBatch
+from pipeline.stream.micro_batch import MicroBatch
+from pipeline.stream.offset_log import OffsetRange
+from pipeline.stream.recovery import rebuild
+from pipeline.tables.job_tables import DriverEpoch, JobTables
+from pipeline.tables.layout import create_missing
+from pipeline.tables.open import open_quota_table, open_writer
+from pipeline.tables.quota_edit import QuotaChange
+from pipeline.tables.quota_source import QuotaSource
+from pipeline.tables.quota_table import EditAudit
+from pipeline.throttle.building import new_engine, new_lead, new_slicing
+from pipeline.throttle.decider import Decider
+from pipeline.throttle.publisher import Publisher
+from pipeline.throttle.purgatory import ThrottlePurgatory
+from schemas.throttle_record import ThrottleRecord
+from tests.fakes.clock import ManualClock
+from tests.fakes.topic import MemoryTopic, TopicBroker
+from tests.faults.evidence import Evidence, Message, evidence_of
+from tests.faults.usage_reading import read
+
+TOPIC: Final = "usage"
+JOB: Final = "hand"
+_AUDIT = EditAudit("faults", "localhost", "0", "fault test")
+
+
+class KilledTopic(MemoryTopic):
+    """With the failpoints the real topic has; what is not committed when the writer dies is aborted."""
+
+    def publish(self, records: Any, marker: int) -> None:
+        reached("transaction.sent")
+        super().publish(records, marker)
+        reached("transaction.committed")
+
+
+@dataclass
+class HandSpark:
+    """Offset and commit log of one checkpoint, over a usage topic of one partition."""
+
+    query_id: str = "query-0"
+    start: int = 0
+    ends: list[int] = field(default_factory=list)
+    committed: int = -1
+
+    def range_of(self, batch_id: int) -> OffsetRange:
+        """As the offset log tells it."""
+        before = _offsets(self.ends[batch_id - 1]) if batch_id else ""
+        return OffsetRange(before, _offsets(self.ends[batch_id]))
+
+    def plan(self, end: int) -> int | None:
+        """The batch to run next: the one that was not committed, or a new one up to `end`; None if there is nothing."""
+        reached_to = self.ends[-1] if self.ends else self.start
+        if self.committed == len(self.ends) - 1:
+            if end == reached_to:
+                return None
+            self.ends.append(end)
+        return len(self.ends) - 1
+
+    def span(self, batch_id: int) -> slice:
+        """Of the topic's messages."""
+        return slice(self.ends[batch_id - 1] if batch_id else self.start, self.ends[batch_id])
+
+
+class HandJob:
+    """A job that can die anywhere and starts again."""
+
+    def __init__(self, folder: Path, rates: dict[str, float]) -> None:
+        self.settings = Settings(
+            job=JOB,
+            cluster="test",
+            tables=TablesSettings(root=str(folder / "tables")),
+            engine=EngineSettings(num_samples=4, sample_window_ms=500),
+            stream=StreamSettings(sensor_state_interval_ms=5_000, max_decision_age_ms=60_000, trigger_ms=200),
+            purgatory=PurgatorySettings(client_lag_ms=100),
+        )
+        create_missing(self.settings.tables.root)
+        self.clock = ManualClock()
+        self.broker = TopicBroker()
+        self.messages: list[Message] = []
+        self.spark = HandSpark()
+        self.quota_table = open_quota_table(self.settings.tables)
+        self.edit(rates)
+
+    def edit(self, rates: dict[str, float]) -> None:
+        """An operator sets the default quotas."""
+        self.quota_table.alter([QuotaChange(user="<default>", client_id="", values=rates)], _AUDIT)
+
+    def send(self, *values: bytes | None) -> None:
+        """Messages reach the topic now."""
+        for value in values:
+            offset = len(self.messages)
+            self.messages.append(Message(0, offset, self.clock.wall_ms, f"{offset}".encode(), value))
+
+    def start(self, with_checkpoint: bool = True) -> None:
+        """A new process, as `JobRun` makes it. Without its checkpoint it begins a new query where the tables end."""
+        settings = self.settings
+        self.quotas = QuotaSource(self.quota_table)
+        self.tables = JobTables.open(
+            partial(open_writer, settings.tables, JOB),
+            JOB,
+            "test",
+            settings.stream.sensor_state_interval_ms,
+            DriverEpoch(),
+        )
+        reached("start.epochs_raised")
+        self.decider = Decider(new_engine(settings.engine, "cluster"), "test")
+        ring_ms = (settings.engine.num_samples + 1) * settings.engine.sample_window_ms
+        self.recovered = rebuild(self.tables, self.quotas, self.decider, self.clock, ring_ms)
+        if not with_checkpoint:
+            self.spark = HandSpark("query-1", start=json.loads(self.recovered.end_offsets)[TOPIC]["0"])
+        self.decider.adopt(self.quotas.pin())
+        reached("start.rebuilt")
+        self.purgatory = ThrottlePurgatory(
+            decider=self.decider,
+            publisher=Publisher(JOB, "test", self.tables.throttle_events, KilledTopic(self.broker, JOB)),
+            outbox=self.tables.throttle_events,
+            slicing=new_slicing(settings),
+            lead=new_lead(settings),
+            clock=self.clock,
+        )
+        self.purgatory.start()
+        self.micro_batch = MicroBatch(
+            collect=self._collect,
+            offsets=self.spark,  # type: ignore[arg-type]  # ours needs no Spark
+            tables=self.tables,
+            quotas=self.quotas,
+            decider=self.decider,
+            purgatory=self.purgatory,
+            clock=self.clock,
+            rules=new_batch_rules(settings, "test"),
+            recovered=self.recovered,
+            report=lambda _: None,
+        )
+        self.micro_batch.complete_stored()
+
+    def step(self) -> None:
+        """What the job's threads do in one trigger: poll the quotas, run a batch, turn the wheel."""
+        self.quotas.poll()
+        self.purgatory.quotas_changed(self.quotas.pin())
+        batch_id = self.spark.plan(len(self.messages))
+        if batch_id is not None:
+            context = SimpleNamespace(getLocalProperty=lambda _: self.spark.query_id)
+            frame: Any = SimpleNamespace(sparkSession=SimpleNamespace(sparkContext=context), batch_id=batch_id)
+            self.micro_batch(frame, batch_id)
+            self.spark.committed = batch_id
+        self.purgatory.tick()
+
+    def evidence(self) -> Evidence:
+        """For the verifier."""
+        records = [{**json.loads(one.to_value()), "key": json.loads(one.key())} for one in self._records()]
+        return evidence_of(self.settings.tables.root, TOPIC, self.messages, records)
+
+    def _records(self) -> list[ThrottleRecord]:
+        return self.broker.records
+
+    def _collect(self, frame: Any, count: int | None) -> CollectedBatch:
+        del count
+        reading = read(self.messages[self.spark.span(frame.batch_id)], self.settings.engine.sample_window_ms)
+        names = ("sample_start_ms", "broker_id", "user", "client_id")
+        sums = {"clamped_count": 0}
+        usage = [{**dict(zip(names, key, strict=True)), **sums, **row} for key, row in reading.usage.items()]
+        dead = [
+            {
+                "appended_at_ms": letter.appended_at_ms,
+                "topic": TOPIC,
+                "partition": letter.partition,
+                "offset": letter.offset,
+                "element_index": letter.element_index,
+                "cause": "fault",
+                "value": letter.text if letter.element_index is None else json.dumps(letter.text).encode(),
+            }
+            for letter in reading.dead
+        ]
+        return CollectedBatch(
+            usage=pa.Table.from_pylist(usage, USAGE_SCHEMA),
+            dead_letters=pa.Table.from_pylist(dead, DEAD_LETTER_SCHEMA),
+            good_count=reading.good_count,
+            clamped_count=reading.clamped_count,
+            ignored_count=reading.ignored_count,
+            dead_count=len(dead),
+            newest_event_ms=reading.newest_event_ms,
+        )
+
+
+def _offsets(end: int) -> str:
+    return json.dumps({TOPIC: {"0": end}})

@@ -1,0 +1,151 @@
+"""A job that is killed leaves what a job leaves that was not: on real tables, without Kafka and Spark."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from pipeline import failpoints
+from pipeline.failpoints import FAILPOINTS, Failpoint, FailpointReached
+from pipeline.tables.layout import create_missing
+from tests.faults.generator import RATES, Content
+from tests.faults.hand_job import HandJob
+from tests.faults.verifier import verify
+
+_STEP_MS = 200
+
+
+class Load:
+    """A job under load, killed where a test wants it."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.job = HandJob(folder, RATES)
+        self.content = Content(1, garbage_share=0.05, skew_ms=2_000)
+        self._monkeypatch = monkeypatch
+        self.job.start()
+
+    def step(self) -> None:
+        self.job.send(*(self.content.message(self.job.clock.wall_ms)[0] for _ in range(12)))
+        self.job.clock.advance(_STEP_MS)
+        self.job.step()
+
+    def run_until_killed_at(self, point: str) -> None:
+        """Take steps until the job has died there; it is down for a moment then."""
+        self._monkeypatch.setattr(failpoints, "_armed", Failpoint(f"{point}:1:raise"))
+        with pytest.raises(FailpointReached):
+            self._work(self.job.start if point.startswith("start.") else self.step)
+        self._monkeypatch.setattr(failpoints, "_armed", None)
+        self.job.clock.advance(700)
+
+    @staticmethod
+    def _work(step: Callable[[], None]) -> None:
+        for _ in range(80):
+            step()
+
+    def come_to_rest(self) -> None:
+        """No more messages; until every throttle has ended."""
+        self.job.step()
+        for _ in range(400):
+            if not len(self.job.purgatory):
+                return
+            self.job.clock.advance(_STEP_MS // 4)
+            self.job.step()
+        pytest.fail("the purgatory did not become empty")
+
+
+def test_a_job_killed_at_every_failpoint_in_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    load = Load(tmp_path, monkeypatch)
+    for number, point in enumerate(FAILPOINTS):
+        for _ in range(2):
+            load.step()
+        load.run_until_killed_at(point)
+        if number % 6 == 3:
+            load.job.edit({name: rate * (1.5 if number % 12 == 3 else 0.5) for name, rate in RATES.items()})
+        load.job.start()
+    load.come_to_rest()
+    verdict = verify(load.job.evidence())
+    assert verdict.as_json()["differences"] == []
+    for check in ("usage", "decisions", "dead_letters", "looks", "violations", "topic", "pairs"):
+        assert verdict.compared[check] > 10, check
+
+
+@pytest.mark.parametrize("point", ["usage.appended", "decisions.appended", "batches.appended", "outbox.appended"])
+def test_a_lost_checkpoint_loses_no_batch_that_is_stored(
+    point: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load = Load(tmp_path, monkeypatch)
+    for _ in range(3):
+        load.step()
+    load.run_until_killed_at(point)
+    load.job.start(with_checkpoint=False)
+    for _ in range(3):
+        load.step()
+    load.come_to_rest()
+    assert verify(load.job.evidence()).as_json()["differences"] == []
+
+
+def test_time_does_not_go_back_when_usage_and_the_log_of_the_tables_are_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load = Load(tmp_path, monkeypatch)
+    for _ in range(3):
+        load.step()
+    load.come_to_rest()
+    before, end_offsets = load.job.decider.last, load.job.spark.range_of(load.job.spark.committed).end
+    root = load.job.settings.tables.root
+    DeltaTable(f"{root}/usage").delete()
+    for name in ("usage", "batches"):
+        table = DeltaTable(f"{root}/{name}")
+        table.optimize.compact()
+        table.create_checkpoint()
+        for commit in sorted(Path(root, name, "_delta_log").glob("*.json"))[:-1]:
+            commit.unlink()
+    load.job.clock.advance(7 * 3_600_000)
+    load.job.start()
+    assert load.job.recovered.end_offsets == end_offsets
+    assert load.job.decider.last.evaluated_at_ms == before.evaluated_at_ms
+    load.job.send(b'{"event_time_ms":1,"user":"u","client_id":"c"}')
+    load.job.step()
+    assert load.job.decider.last.evaluated_at_ms == before.evaluated_at_ms
+
+
+def test_a_debt_that_no_snapshot_has_outlives_a_restart(tmp_path: Path) -> None:
+    job = HandJob(tmp_path, RATES)
+    job.start()
+    job.send(event(job, 100_000))
+    job.step()
+    job.clock.advance(3_000)
+    job.send(event(job, 1))
+    job.step()
+    (held,) = job.purgatory
+    _, before = job.decider.look([held], job.clock.now())
+    shutil.rmtree(Path(job.settings.tables.root, "sensor_state"))
+    create_missing(job.settings.tables.root)
+    job.start()
+    (held,) = job.purgatory
+    _, after = job.decider.look([held], job.clock.now())
+    assert after[held.key].owed_ms == before[held.key].owed_ms > 0
+
+
+def event(job: HandJob, produced_bytes: int) -> bytes:
+    now_ms = job.clock.wall_ms
+    return f'{{"event_time_ms":{now_ms},"user":"u","client_id":"c","produced_bytes":{produced_bytes}}}'.encode()
+
+
+def test_numbers_of_records_are_not_given_again_when_their_rows_have_been_trimmed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load = Load(tmp_path, monkeypatch)
+    for _ in range(3):
+        load.step()
+    load.come_to_rest()
+    written = len(load.job.broker.records)
+    DeltaTable(f"{load.job.settings.tables.root}/throttle_events").delete()
+    load.job.start()
+    assert load.job.tables.throttle_events.newest()[0] == written - 1
+    load.step()
+    load.come_to_rest()
+    assert [record.publish_seq for record in load.job.broker.records] == list(range(len(load.job.broker.records)))
+    assert len(load.job.broker.records) > written

@@ -1,0 +1,35 @@
+"""One driver at a time writes the tables, the last one that started; a restart in its process is no other driver."""
+
+from pathlib import Path
+
+import pytest
+
+from pipeline.tables.delta_rs import DeltaRsWriter
+from pipeline.tables.errors import Fenced
+from pipeline.tables.job_tables import DriverEpoch
+from pipeline.tables.layout import create_missing, table_uri
+
+
+def writers(root: Path) -> dict[str, DeltaRsWriter]:
+    return {name: DeltaRsWriter(table_uri(str(root), name), "job") for name in ("usage", "batches")}
+
+
+def test_a_driver_takes_over_and_the_earlier_one_does_not_come_back(tmp_path: Path) -> None:
+    create_missing(str(tmp_path))
+    first, second = DriverEpoch(), DriverEpoch()
+    first.raise_in(writers(tmp_path), "job")
+    first.raise_in(writers(tmp_path), "job")
+    second.raise_in(writers(tmp_path), "job")
+    with pytest.raises(Fenced, match="another driver"):
+        first.raise_in(writers(tmp_path), "job")
+    second.raise_in(writers(tmp_path), "job")
+    assert writers(tmp_path)["usage"].recorded_version("job") == 4
+
+
+def test_a_start_that_was_cut_short_between_two_tables_is_made_again(tmp_path: Path) -> None:
+    create_missing(str(tmp_path))
+    epoch = DriverEpoch()
+    only_usage = {"usage": writers(tmp_path)["usage"]}
+    epoch.raise_in(only_usage, "job")
+    epoch.raise_in(writers(tmp_path), "job")
+    assert {writer.recorded_version("job") for writer in writers(tmp_path).values()} == {2}
