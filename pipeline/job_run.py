@@ -15,6 +15,7 @@ from pipeline.cluster.access import ClusterAccess
 from pipeline.failpoints import reached
 from pipeline.parts import new_batch_rules
 from pipeline.settings.model import Settings
+from pipeline.stream.checkpoint import Checkpoint
 from pipeline.stream.collector import Collector
 from pipeline.stream.micro_batch import BatchReport, MicroBatch
 from pipeline.stream.offset_log import OffsetLog
@@ -22,8 +23,10 @@ from pipeline.stream.query import QueryPlan, UsageQuery
 from pipeline.stream.recovery import rebuild
 from pipeline.stream.rollup import RollUpPlan, UsageBySecond
 from pipeline.stream.source import read_usage_topic
+from pipeline.stream.starting_offsets import refuse_gaps, spans_of, starting_offsets
 from pipeline.tables.job_tables import DriverEpoch, JobTables
 from pipeline.tables.open import open_quota_table, open_writer
+from pipeline.tables.ownership import claim
 from pipeline.tables.quota_source import QuotaSource
 from pipeline.throttle.building import new_engine, new_lead, new_slicing
 from pipeline.throttle.decider import Decider
@@ -77,6 +80,8 @@ class JobRun:
         self._query: UsageQuery | None = None
         self._quotas = QuotaSource(open_quota_table(settings.tables))
         scope = settings.scope or self._quotas.scope
+        if settings.tables.writer == "delta-rs":
+            claim(settings.tables.root, settings.job)
         self._tables = JobTables.open(
             partial(open_writer, settings.tables, settings.job),
             settings.job,
@@ -133,12 +138,13 @@ class JobRun:
             report=self._report,
         )
         batch.complete_stored()
+        begin_at = self._starting_offsets()
         source = read_usage_topic(
             spark,
             self._place.access.bootstrap_servers,
             settings.kafka.usage_topic,
             client_options=self._place.access.spark_options(),
-            starting_offsets=self._recovered.end_offsets or settings.stream.starting_offsets,
+            starting_offsets=begin_at,
             max_offsets_per_trigger=settings.stream.max_offsets_per_trigger,
         )
         plan = QueryPlan(settings.job, _absolute(settings.stream.checkpoint), settings.stream.trigger_ms)
@@ -168,6 +174,20 @@ class JobRun:
         self._quota_poller.close()
         self._reaper.close()
         self._purgatory.close()
+
+    def _starting_offsets(self) -> str:
+        """Where a new checkpoint begins. One that is there must fit the tables and find its messages."""
+        kafka, stream = self._settings.kafka, self._settings.stream
+        checkpoint = Checkpoint.read(stream.checkpoint)
+        if checkpoint is not None:
+            checkpoint.check(self._tables.batches.recorded_version, self._recovered.newest_query_id)
+        spans = spans_of(self._place.access, kafka.usage_topic)
+        if checkpoint is not None:
+            wanted = checkpoint.next_offsets().get(kafka.usage_topic, {})
+            refuse_gaps(kafka.usage_topic, stream.checkpoint, wanted, spans)
+        if not self._recovered.end_offsets:
+            return stream.starting_offsets
+        return starting_offsets(kafka.usage_topic, self._recovered.end_offsets, spans)
 
     def _reap(self) -> float:
         self._purgatory.tick()

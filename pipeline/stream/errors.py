@@ -3,8 +3,12 @@
 PipelineError
 └── stream
     ├── SparkConnectRefused  the session would live on a server, out of reach of the driver's state
+    ├── CheckpointUnfit      the checkpoint and the tables are of different jobs or days
+    ├── UsageGone            messages were deleted before they were read
     └── QueryFailed          Spark ended the streaming query
 """
+
+from collections.abc import Sequence
 
 from pipeline.errors import PipelineError
 
@@ -23,6 +27,44 @@ class SparkConnectRefused(PipelineError):
         super().__init__(
             f"'spark' must be a classic session, with the purgatory in its driver; got Spark Connect from {found_in}",
             "unset it, and name a master (local[*], spark://…) or use spark-submit",
+        )
+
+
+class CheckpointUnfit(PipelineError):
+    """The checkpoint is not the one these tables were written with.
+
+    Attributes:
+        checkpoint: Its folder.
+    """
+
+    exit_code = 5
+
+    def __init__(self, checkpoint: str, wanted_and_got: str) -> None:
+        self.checkpoint = checkpoint
+        super().__init__(
+            f"'checkpoint' {checkpoint} must {wanted_and_got}",
+            "name the job's own with --checkpoint, or delete this one: the job then begins where its tables end",
+        )
+
+
+class UsageGone(PipelineError):
+    """Messages of the usage topic are gone that the next batch begins with.
+
+    Attributes:
+        topic: The usage topic.
+        gaps: What is missing, one text a partition.
+        checkpoint: The checkpoint that wants them.
+    """
+
+    exit_code = 5
+
+    def __init__(self, topic: str, gaps: Sequence[str], checkpoint: str) -> None:
+        self.topic = topic
+        self.gaps = tuple(gaps)
+        self.checkpoint = checkpoint
+        super().__init__(
+            f"topic '{topic}' must have all usage since the last batch; got: {'; '.join(gaps)}",
+            f"delete the checkpoint {checkpoint}: the job then goes on with what is left, without the missing usage",
         )
 
 

@@ -34,6 +34,11 @@ class OffsetRange:
         )
 
 
+def source_line(text: str) -> str:
+    """The offsets in an entry of the log, as JSON; "" if it has none."""
+    return next((line for line in text.splitlines()[_FIRST_SOURCE_LINE:] if "{" in line), "")
+
+
 class OffsetLog:
     """Reads the offset log of one checkpoint, on a local disk or wherever Hadoop's file systems reach."""
 
@@ -46,8 +51,7 @@ class OffsetLog:
         return OffsetRange(self._source_line(batch_id - 1) if batch_id else "", self._source_line(batch_id))
 
     def _source_line(self, batch_id: int) -> str:
-        lines = self._text(f"{self._folder}/{batch_id}").splitlines()
-        return next((line for line in lines[_FIRST_SOURCE_LINE:] if "{" in line), "")
+        return source_line(self._text(f"{self._folder}/{batch_id}"))
 
     def _text(self, path: str) -> str:
         if "://" not in path:

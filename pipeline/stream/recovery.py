@@ -58,12 +58,14 @@ class Recovered:
         rows: How many rows of usage they had.
         end_offsets: End offsets of the newest batch, with or without usage, as Spark takes them: where a new
             checkpoint begins. "" for new tables.
+        newest_query_id: The query of that batch; None for new tables.
     """
 
     newest: StoredOutcome | None
     batches: int
     rows: int
     end_offsets: str
+    newest_query_id: str | None
 
     def outcome_of(self, query_id: str, batch_id: int) -> StoredOutcome | None:
         """The stored outcome of this batch if it is the newest stored one; only that can be run again."""
@@ -89,11 +91,11 @@ def rebuild(tables: JobTables, quotas: QuotaSource, decider: Decider, clock: Clo
     facts = _newest_facts(tables.usage)
     newest = _later(facts, _newest_facts(tables.batches) or _newest_row(tables.batches))
     if newest is None:
-        return Recovered(None, 0, 0, "")
+        return Recovered(None, 0, 0, "", None)
     at = _moment_of(newest, clock.now())
     decider.resume(newest.evaluation, at)
     if facts is None:
-        return Recovered(None, 0, 0, newest.end_offsets)
+        return Recovered(None, 0, 0, newest.end_offsets, newest.evaluation.query_id)
     snapshot = tables.sensor_state.newest()
     usage = _usage_since(tables, facts.evaluation.evaluated_at_ms - ring_ms, snapshot)
     batches = rows = 0
@@ -109,7 +111,7 @@ def rebuild(tables: JobTables, quotas: QuotaSource, decider: Decider, clock: Clo
     if not restored and snapshot is not None:
         decider.restore_buckets(snapshot[1])
     outcome = None if decided is None else StoredOutcome(facts, decided)
-    return Recovered(outcome, batches, rows, newest.end_offsets)
+    return Recovered(outcome, batches, rows, newest.end_offsets, newest.evaluation.query_id)
 
 
 def _newest_facts(table: TableWriter) -> BatchFacts | None:

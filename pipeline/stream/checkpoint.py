@@ -1,0 +1,84 @@
+"""Whether Spark's checkpoint and the job's tables tell the same story.
+
+A checkpoint of another job, an old copy of one, or tables put back to an earlier day make Spark skip usage or count it
+twice without a word. The tables know which query wrote them and up to which batch; the two are compared before a query
+starts. With no checkpoint at all there is nothing to compare: the job begins where its tables end.
+"""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from pipeline.stream.errors import CheckpointUnfit
+from pipeline.stream.offset_log import source_line
+
+RecordedBatch = Callable[[str], int | None]
+"""Query id to the newest batch of it that the tables have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """What a checkpoint folder says.
+
+    Attributes:
+        folder: Where it is.
+        query_id: Of the query it belongs to.
+        planned: Newest batch in the offset log; -1: none.
+        committed: Newest batch in the commit log; -1: none.
+    """
+
+    folder: str
+    query_id: str
+    planned: int
+    committed: int
+
+    @classmethod
+    def read(cls, folder: str) -> Self | None:
+        """Read a folder; None if there is no checkpoint in it, or it is not on a local disk."""
+        place = Path(folder)
+        if "://" in folder or not (place / "metadata").is_file():
+            return None
+        query_id = json.loads((place / "metadata").read_text(encoding="utf-8"))["id"]
+        return cls(folder, query_id, _newest(place / "offsets"), _newest(place / "commits"))
+
+    def next_offsets(self) -> dict[str, dict[str, int]]:
+        """Where its next batch begins, or the one to be repeated: topic to partition to offset; empty for the start."""
+        last = min(self.planned, self.committed)
+        path = Path(self.folder, "offsets", str(last))
+        line = source_line(path.read_text(encoding="utf-8")) if path.is_file() else ""
+        offsets: dict[str, dict[str, int]] = json.loads(line) if line else {}
+        return offsets
+
+    def check(self, recorded: RecordedBatch, newest_query_id: str | None) -> None:
+        """Compare with the tables.
+
+        Args:
+            recorded: Of the table `batches`.
+            newest_query_id: The query that wrote the newest batch; None for tables without batches.
+
+        Raises:
+            CheckpointUnfit: It is another job's, or older or newer than the tables.
+        """
+        if self.planned < 0:
+            return
+        batch_id = recorded(self.query_id)
+        if batch_id is None:
+            if self.committed >= 0:
+                raise CheckpointUnfit(self.folder, "have written these tables; got that of a query that has not")
+        elif self.query_id != newest_query_id:
+            raise CheckpointUnfit(self.folder, "be the newest of these tables; got that of an earlier query")
+        elif batch_id > self.planned:
+            raise CheckpointUnfit(
+                self.folder, f"reach to batch {batch_id}, as the tables do; got one that ends at {self.planned}"
+            )
+        elif batch_id < self.committed:
+            raise CheckpointUnfit(
+                self.folder, f"end with the tables, at batch {batch_id}; got one that has committed {self.committed}"
+            )
+
+
+def _newest(folder: Path) -> int:
+    names = (path.name for path in folder.iterdir()) if folder.is_dir() else ()
+    return max((int(name) for name in names if name.isdecimal()), default=-1)

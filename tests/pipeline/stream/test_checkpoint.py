@@ -1,0 +1,67 @@
+"""A checkpoint goes with the tables it was written with, and with no others."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pipeline.stream.checkpoint import Checkpoint
+from pipeline.stream.errors import CheckpointUnfit
+
+
+def write_checkpoint(folder: Path, planned: int, committed: int) -> Checkpoint:
+    """As Spark lays it out: batch n ends at offset 10 · (n + 1)."""
+    (folder / "offsets").mkdir(parents=True)
+    (folder / "commits").mkdir()
+    (folder / "metadata").write_text('{"id":"q"}')
+    for batch_id in range(planned + 1):
+        offsets = json.dumps({"usage": {"0": 10 * (batch_id + 1)}})
+        (folder / "offsets" / str(batch_id)).write_text(f"v1\n{{}}\n{offsets}")
+        (folder / "offsets" / f".{batch_id}.crc").write_text("")
+    for batch_id in range(committed + 1):
+        (folder / "commits" / str(batch_id)).write_text("v1\n{}")
+    found = Checkpoint.read(str(folder))
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("planned", "committed", "recorded", "newest_query_id"),
+    [(-1, -1, None, None), (0, -1, None, None), (0, -1, None, "other"), (3, 3, 3, "q"), (4, 3, 3, "q"), (4, 3, 4, "q")],
+)
+def test_a_checkpoint_that_fits(
+    tmp_path: Path, planned: int, committed: int, recorded: int | None, newest_query_id: str | None
+) -> None:
+    write_checkpoint(tmp_path, planned, committed).check({"q": recorded}.get, newest_query_id)
+
+
+@pytest.mark.parametrize(
+    ("planned", "committed", "recorded", "newest_query_id", "told"),
+    [
+        (0, 0, None, None, "have written these tables"),
+        (5, 4, None, "other", "have written these tables"),
+        (5, 5, 5, "other", "be the newest of these tables"),
+        (4, 4, 5, "q", "reach to batch 5, as the tables do; got one that ends at 4"),
+        (5, 5, 4, "q", "end with the tables, at batch 4; got one that has committed 5"),
+    ],
+)
+def test_a_checkpoint_of_another_job_or_day_is_refused_with_the_way_out(
+    tmp_path: Path, planned: int, committed: int, recorded: int | None, newest_query_id: str | None, told: str
+) -> None:
+    with pytest.raises(CheckpointUnfit, match=told) as refused:
+        write_checkpoint(tmp_path, planned, committed).check({"q": recorded}.get, newest_query_id)
+    assert "delete this one" in refused.value.remedy
+    assert refused.value.exit_code == 5
+
+
+@pytest.mark.parametrize(("planned", "committed", "offset"), [(2, 2, 30), (3, 2, 30), (0, -1, None)])
+def test_the_next_batch_begins_where_the_last_committed_one_ended(
+    tmp_path: Path, planned: int, committed: int, offset: int | None
+) -> None:
+    wanted = {} if offset is None else {"usage": {"0": offset}}
+    assert write_checkpoint(tmp_path, planned, committed).next_offsets() == wanted
+
+
+@pytest.mark.parametrize("folder", ["s3://bucket/checkpoint", "{empty}", "{empty}/not-there"])
+def test_there_is_nothing_to_compare_without_a_checkpoint_on_a_local_disk(tmp_path: Path, folder: str) -> None:
+    assert Checkpoint.read(folder.format(empty=tmp_path)) is None

@@ -1,0 +1,49 @@
+import json
+import logging
+
+import pytest
+
+from pipeline.stream.errors import UsageGone
+from pipeline.stream.starting_offsets import Span, gaps, refuse_gaps, starting_offsets
+
+SPANS = {"0": Span(10, 20), "1": Span(0, 5)}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "told"),
+    [
+        ({"0": 10, "1": 0}, []),
+        ({"0": 20, "1": 5}, []),
+        ({"0": 9}, ["partition 0: offsets 9 to 9 are deleted"]),
+        ({"0": 21}, ["partition 0 ends at 20, before 21: it was made anew"]),
+        ({"2": 0}, ["partition 2 is gone"]),
+        ({}, []),
+    ],
+)
+def test_gaps_are_named_by_partition(wanted: dict[str, int], told: list[str]) -> None:
+    assert gaps(wanted, SPANS) == told
+
+
+def test_a_gap_behind_a_checkpoint_is_refused_with_the_way_out() -> None:
+    refuse_gaps("usage", "/ck", {"0": 10}, SPANS)
+    with pytest.raises(UsageGone, match=r"offsets 3 to 9 are deleted.*delete the checkpoint /ck") as refused:
+        refuse_gaps("usage", "/ck", {"0": 3}, SPANS)
+    assert refused.value.exit_code == 5
+
+
+@pytest.mark.parametrize(
+    ("stored", "begin", "errors"),
+    [
+        ({"0": 15, "1": 5}, {"0": 15, "1": 5}, 0),
+        ({"0": 15}, {"0": 15, "1": 0}, 0),
+        ({"0": 3, "1": 2}, {"0": 10, "1": 2}, 1),
+        ({"0": 99, "1": 2}, {"0": 10, "1": 2}, 1),
+        ({"0": 15, "1": 2, "2": 7}, {"0": 15, "1": 2}, 1),
+    ],
+)
+def test_a_new_checkpoint_begins_at_the_stored_end_or_at_what_is_left(
+    stored: dict[str, int], begin: dict[str, int], errors: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.ERROR):
+        assert json.loads(starting_offsets("usage", json.dumps({"usage": stored}), SPANS)) == {"usage": begin}
+    assert len(caplog.records) == errors

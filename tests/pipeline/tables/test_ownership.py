@@ -1,0 +1,17 @@
+from pathlib import Path
+
+import pytest
+
+from pipeline.tables.layout import create_missing
+from pipeline.tables.ownership import TablesOfAnotherJob, claim, owner_of
+
+
+def test_tables_belong_to_the_first_job_that_starts_on_them(tmp_path: Path) -> None:
+    create_missing(str(tmp_path))
+    assert owner_of(str(tmp_path)) is None
+    claim(str(tmp_path), "first")
+    claim(str(tmp_path), "first")
+    with pytest.raises(TablesOfAnotherJob, match=r"'job' must be 'first'.*got 'second'.*--job first") as refused:
+        claim(str(tmp_path), "second")
+    assert refused.value.exit_code == 4
+    assert owner_of(str(tmp_path)) == "first"
