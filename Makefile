@@ -2,7 +2,7 @@
 VENV ?= .venv
 export VENV
 .DEFAULT_GOAL := help
-.PHONY: help run test lint typecheck bench clean ready
+.PHONY: help run test lint typecheck bench faults soak clean ready
 
 help: ## show this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1	\2/'
@@ -26,6 +26,12 @@ typecheck: ready ## types, strictly
 
 bench: ready ## the benchmarks, one table each
 	@exec $(VENV)/bin/python -m bench $(ARGS)
+
+faults: ready ## kill the job at every failpoint, restart it, verify all it wrote (ARGS="--points usage.appended" picks some)
+	@exec $(VENV)/bin/python -m tests.faults --report docs/faults.md $(ARGS)
+
+soak: ready ## load, kills, a broker that comes and goes, edits and garbage for MINUTES=1.5, then the same verifier
+	@exec $(VENV)/bin/python -m tests.soak --minutes $(or $(MINUTES),1.5) $(ARGS)
 
 clean: ## remove the environment and what tools left behind; the demo's data in .kquota stay
 	@rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -13,6 +13,7 @@ BENCHES: Final = {
     "catch_up": "events per second after an outage, beside bare Spark on the same topic",
     "edit": "from a quota edit to the release on the topic, without traffic",
     "probe": "from a client's event to its throttle record, under 20 k ev/s",
+    "recovery": "from kill -9 to the first record readable, 100 k entities",
     "what_if": "a day of a thousand clients' seconds replayed with other quotas",
 }
 

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import pyarrow.compute as pc
+from deltalake import DeltaTable
 from filelock import FileLock, Timeout
 
 from pipeline.cluster.access import ClusterAccess
@@ -15,8 +17,11 @@ from pipeline.embedded.java import find_java
 from pipeline.errors import PipelineError
 from pipeline.parts import wanted_topics
 from pipeline.settings.model import Settings
+from pipeline.stream.checkpoint import Checkpoint
+from pipeline.stream.starting_offsets import refuse_gaps, spans_of
 from pipeline.tables.layout import TABLES, table_uri
 from pipeline.tables.open import open_quota_table
+from pipeline.tables.ownership import TablesOfAnotherJob, owner_of
 from pipeline.tables.quota_source import newest_valid
 from pipeline.tables.quota_table import QuotaTable
 from pipeline.tables.reader import read_table
@@ -44,6 +49,7 @@ def diagnose(settings: Settings) -> Iterator[Diagnosis]:
     yield from _guarded("disk", lambda: _disk(settings))
     yield from _guarded("tables", lambda: _tables(settings))
     yield from _guarded("quotas", lambda: _quotas(settings))
+    yield from _guarded("checkpoint", lambda: _checkpoint(settings))
     if settings.kafka.bootstrap_servers:
         yield from _guarded("cluster", lambda: _cluster(settings))
     else:
@@ -126,6 +132,33 @@ def _way_back(table: QuotaTable, invalid_version: int) -> str:
         f"v{kept.version} is in force, the newest valid version. To mend it: kquota quotas rollback {kept.version}, "
         f"or mend the rows named; kquota quotas history tells who wrote v{invalid_version}"
     )
+
+
+def _checkpoint(settings: Settings) -> Iterator[Diagnosis]:
+    root, folder = settings.tables.root, settings.stream.checkpoint
+    owner = owner_of(root)
+    if owner not in {None, settings.job}:
+        raise TablesOfAnotherJob(root, settings.job, str(owner))
+    checkpoint = Checkpoint.read(folder)
+    if checkpoint is None:
+        yield Diagnosis("ok", "checkpoint", f"none on this disk at {folder}: the job begins where its tables end")
+        return
+    batches = table_uri(root, "batches")
+    checkpoint.check(DeltaTable(batches).transaction_version, _newest_query_id(batches))
+    yield Diagnosis("ok", "checkpoint", f"{folder} fits the tables, batch {checkpoint.committed} is committed")
+    if settings.kafka.bootstrap_servers:
+        topic = settings.kafka.usage_topic
+        wanted = checkpoint.next_offsets().get(topic, {})
+        refuse_gaps(topic, folder, wanted, spans_of(ClusterAccess.from_settings(settings.kafka), topic))
+        yield Diagnosis("ok", "checkpoint", "the next batch's messages are on the usage topic")
+
+
+def _newest_query_id(batches: str) -> str | None:
+    days = pc.unique(read_table(batches, ["date"])["date"])
+    if not len(days):
+        return None
+    rows = read_table(batches, ["query_id", "processed_at_ms"], [("date", "=", pc.max(days).as_py())])
+    return str(rows.sort_by([("processed_at_ms", "descending")])["query_id"][0])
 
 
 def _cluster(settings: Settings) -> Iterator[Diagnosis]:

@@ -7,9 +7,10 @@ is run. The file has a version line, a metadata line and one line a source.
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from pyspark.sql import SparkSession
+if TYPE_CHECKING:  # `kquota doctor` reads offsets where no pyspark is installed
+    from pyspark.sql import SparkSession
 
 _FIRST_SOURCE_LINE: Final = 2
 
@@ -42,7 +43,7 @@ def source_line(text: str) -> str:
 class OffsetLog:
     """Reads the offset log of one checkpoint, on a local disk or wherever Hadoop's file systems reach."""
 
-    def __init__(self, spark: SparkSession, checkpoint: str) -> None:
+    def __init__(self, spark: "SparkSession", checkpoint: str) -> None:
         self._spark = spark
         self._folder = f"{checkpoint.rstrip('/')}/offsets"
 

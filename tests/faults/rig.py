@@ -51,19 +51,21 @@ class Rig:
         """Root of its tables."""
         return str(self.job.folder / "tables")
 
-    def begin_load(self, seed: int, *options: str) -> None:
-        """Start a generator; runs until `end_load`."""
+    def begin_load(self, seed: int, *options: str) -> Path:
+        """Start a generator; runs until `end_load`. Returns its ledger."""
         ledger = self.job.folder / f"ledger-{len(self.generators)}.jsonl"
         command = [sys.executable, "-m", "tests.faults.generator", "--topic", f"{self.job.name}.usage"]
         command += ["--bootstrap-server", self.job.bootstrap_servers, "--ledger", str(ledger), "--seed", str(seed)]
         self.generators[ledger] = subprocess.Popen([*command, *options], stdin=subprocess.PIPE)
+        return ledger
 
-    def end_load(self) -> None:
-        """End the generators; returns when their ledgers are written."""
-        for process in self.generators.values():
+    def end_load(self, *ledgers: Path, wait: bool = True) -> None:
+        """End these generators, all without a name; returns when their ledgers are written."""
+        ending = [self.generators[ledger] for ledger in ledgers or self.generators]
+        for process in ending:
             if process.stdin is not None:
                 process.stdin.close()
-        for process in self.generators.values():
+        for process in ending if wait else ():
             process.wait(90)
 
     def start(self, failpoint: str | None = None, wait: bool = True) -> float:
@@ -78,14 +80,21 @@ class Rig:
         self.job.wait_for_line("batch_id=", 120, since)
         return time.monotonic() - began
 
-    def await_death(self, seconds: float = 60) -> int:
+    def await_death(self, seconds: float = 180) -> int:
         """Wait for the job to end; its exit code."""
         assert self.job.process is not None
-        return self.job.process.wait(seconds)
+        try:
+            return self.job.process.wait(seconds)
+        except subprocess.TimeoutExpired as exc:
+            raise AssertionError("\n".join(["the job did not end:", *self.job.log[-40:]])) from exc
+
+    def is_drained(self) -> bool:
+        """Whether every message is in a batch and every throttle has ended."""
+        return self._read_to() == self._ends() and not self._held()
 
     def drain(self, seconds: float = 90) -> None:
-        """Wait until every message is in a batch and every throttle has ended."""
-        _await(lambda: self._read_to() == self._ends() and not self._held(), seconds, self.job)
+        """Wait until it is drained, while the job runs."""
+        _await(self.is_drained, seconds, self.job)
 
     def verdict(self) -> dict[str, Any]:
         """What the verifier says."""

@@ -9,18 +9,10 @@ from typing import Any, Final
 from pipeline.failpoints import FAILPOINTS
 from tests.faults.rig import Rig, rig
 
-NTH: Final = {
-    "sensor_state.appended": 2,
-    "dead_letters.appended": 3,
-    "outbox.appended": 3,
-    "transaction.sent": 3,
-    "transaction.committed": 3,
-    "look.decided": 2,
-    "look.appended": 2,
-}
+NTH: Final = {"outbox.appended": 2, "transaction.sent": 2, "transaction.committed": 2, "look.appended": 2}
 """How often a place is passed before the job dies there; the others are passed with every micro-batch."""
-_NTH_BATCH: Final = 8
-_LEFT_BEHIND: Final = "outbox.appended:3"
+_NTH_BATCH: Final = 3
+_LEFT_BEHIND: Final = "outbox.appended:2"
 """Where a job dies before another one dies in its start: it leaves records to publish."""
 _GOES_ON_SECONDS: Final = 3.0
 

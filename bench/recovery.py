@@ -1,0 +1,183 @@
+"""From kill −9 to the first record readable, everything included: process, JVM, Spark session, state, first batch.
+
+A job holds the rates of many entities: each sends usage every second, so the windows a restart has to read are full.
+It is killed with its JVM and started again at once, as a service manager would; a probe client that is over its quota
+sends ten events a second all the while, and a `read_committed` reader waits for the first record about it.
+
+    python -m bench.recovery [--entities 100000] [--seconds 14] [--rounds 3]
+"""
+
+import argparse
+import json
+import re
+import sys
+import tempfile
+import time
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any, Final
+
+from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+
+from bench.machine import machine_line
+from pipeline.embedded.broker import EmbeddedBroker
+from pipeline.embedded.jars import fetch
+from pipeline.settings.model import TablesSettings
+from pipeline.tables.open import create_quota_table
+from pipeline.tables.quota_edit import QuotaChange
+from pipeline.tables.quota_table import EditAudit
+from tests.integration.running_job import RunningJob
+
+_ARRAY_LENGTH: Final = 200
+_PROBE: Final = "probe"
+_PROBES_PER_SECOND: Final = 10
+_TIME: Final = b"@"
+_PATIENCE_SECONDS: Final = 120.0
+_TARGETS: Final = {"state load": 3.0, "first record": 15.0}
+
+
+class Load:
+    """One event a second of every entity, in arrays, and the probe; on a thread of its own.
+
+    Args:
+        job: Whose usage topic it goes to.
+        entities: How many users.
+    """
+
+    def __init__(self, job: RunningJob, entities: int) -> None:
+        self._topic = f"{job.name}.usage"
+        self._producer: Any = KafkaProducer(bootstrap_servers=job.bootstrap_servers, linger_ms=5, batch_size=1 << 18)
+        events = [_event(f"user-{number}", number % 900) for number in range(entities)]
+        starts = range(0, entities, _ARRAY_LENGTH)
+        self._arrays = [b"[" + b",".join(events[start : start + _ARRAY_LENGTH]) + b"]" for start in starts]
+
+    def send_second(self) -> None:
+        """Every entity once, over the next second."""
+        began = time.monotonic()
+        for number, array in enumerate(self._arrays):
+            self._send(array)
+            ahead = number / len(self._arrays) - (time.monotonic() - began)
+            if ahead > 0.01:
+                time.sleep(ahead)
+        self._producer.flush()
+
+    def probe_until(self, stop: Event) -> None:
+        """The probe's events."""
+        event = _event(_PROBE, 900_000)
+        while not stop.wait(1 / _PROBES_PER_SECOND):
+            self._send(event)
+
+    def close(self) -> None:
+        """Leave the topic."""
+        self._producer.close()
+
+    def _send(self, message: bytes) -> None:
+        now_ms = str(time.time_ns() // 1_000_000).encode()
+        self._producer.send(self._topic, message.replace(_TIME, now_ms))
+
+
+def main() -> int:
+    """Measure some rounds; print the machine and a table."""
+    parser = argparse.ArgumentParser(description="From kill -9 to the first record readable.")
+    parser.add_argument("--entities", type=int, default=100_000)
+    parser.add_argument("--seconds", type=int, default=14, help="of load before the kill; the windows span 12")
+    parser.add_argument("--rounds", type=int, default=3)
+    given = parser.parse_args()
+    fetch()
+    print(f"{machine_line()}\n{given.entities} entities", flush=True)
+    print(f"{'round':>5} {'rows read':>10} {'state load':>11} {'first record':>13}   seconds", flush=True)
+    with tempfile.TemporaryDirectory() as folder, EmbeddedBroker(Path(folder) / "broker") as broker:
+        for number in range(given.rounds):
+            measured = _round(f"recovery-{number}", Path(folder), broker.bootstrap_servers, given)
+            print(
+                f"{number + 1:>5} {measured['rows']:>10.0f} {measured['state load']:>11.1f} "
+                f"{measured['first record']:>13.1f}",
+                flush=True,
+            )
+    print("target " + ", ".join(f"{name} <= {seconds:g} s" for name, seconds in _TARGETS.items()))
+    return 0
+
+
+def _round(name: str, folder: Path, bootstrap_servers: str, given: argparse.Namespace) -> dict[str, float]:
+    job = RunningJob(name, folder / name, bootstrap_servers)
+    job.folder.mkdir(parents=True)
+    job.create_topics()
+    quotas = create_quota_table(TablesSettings(root=str(job.folder / "tables")))
+    audit = EditAudit("bench", "localhost", "0", "recovery")
+    quotas.alter([QuotaChange("<default>", "", {"producer_byte_rate": 10_000.0})], audit)
+    load, stop = Load(job, given.entities), Event()
+    probe = Thread(target=load.probe_until, args=(stop,), daemon=True)
+    try:
+        job.start()
+        for _ in range(given.seconds):
+            load.send_second()
+        _await_all_read(job)
+        job.kill()
+        killed_at, since = time.monotonic(), len(job.log)
+        probe.start()
+        reader = _reader_at_end(job)
+        job.start(wait=False)
+        _await_record(reader)
+        measured = {"first record": time.monotonic() - killed_at}
+        reader.close()
+        rows = _number(r"(\d+) rows", job.wait_for_line("rebuilt rates", 1, since))
+        load_seconds = _number(r"recovery ([\d.]+) s", job.wait_for_line("tables and recovery", 1, since))
+        return {**measured, "rows": rows, "state load": load_seconds}
+    finally:
+        stop.set()
+        if probe.is_alive():
+            probe.join()
+        load.close()
+        job.close()
+
+
+def _event(user: str, produced_bytes: int) -> bytes:
+    """With a mark where its time goes."""
+    rest = f',"user":"{user}","client_id":"c","produced_bytes":{produced_bytes}}}'
+    return b'{"event_time_ms":' + _TIME + rest.encode()
+
+
+def _number(pattern: str, line: str) -> float:
+    return float(re.findall(pattern, line)[0])
+
+
+def _await_all_read(job: RunningJob) -> None:
+    """Wait until a batch has read the last message."""
+    topic = f"{job.name}.usage"
+    consumer: Any = KafkaConsumer(bootstrap_servers=job.bootstrap_servers)
+    partitions = [TopicPartition(topic, number) for number in consumer.partitions_for_topic(topic) or ()]
+    ends = {str(partition.partition): end for partition, end in consumer.end_offsets(partitions).items()}
+    consumer.close()
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    while time.monotonic() < deadline:
+        rows = job.table("batches", ["batch_id", "end_offsets"]).sort_by("batch_id")["end_offsets"].to_pylist()
+        if rows and json.loads(rows[-1]).get(topic) == ends:
+            return
+        time.sleep(0.1)
+    raise TimeoutError("\n".join(job.log[-20:]))
+
+
+def _reader_at_end(job: RunningJob) -> Any:
+    consumer: Any = KafkaConsumer(bootstrap_servers=job.bootstrap_servers, isolation_level="read_committed")
+    topic = f"{job.name}.throttle"
+    partitions = [TopicPartition(topic, number) for number in consumer.partitions_for_topic(topic) or ()]
+    consumer.assign(partitions)
+    consumer.seek_to_end(*partitions)
+    for partition in partitions:
+        consumer.position(partition)
+    return consumer
+
+
+def _await_record(consumer: Any) -> None:
+    """Wait for a record about the probe."""
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    while time.monotonic() < deadline:
+        for records in consumer.poll(timeout_ms=100).values():
+            if any(json.loads(record.value)["user"] == _PROBE for record in records):
+                return
+    message = "no record about the probe"
+    raise TimeoutError(message)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,111 @@
+"""A job under load while everything around it goes wrong, then the verifier.
+
+    python -m tests.soak [--minutes 1.5] [--seed 1] [--keep DIR]
+
+Kills of the job every 20 to 40 seconds; every 8 seconds something else: a broker that is killed or falls silent, quota
+edits, half garbage, clocks that are wrong, a new partition, a deleted consumer group. Ends with 1 if anything was lost,
+written twice or not as it must be. Records the job's memory.
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Final
+
+from bench.machine import machine_line
+from pipeline.embedded.broker import EmbeddedBroker
+from pipeline.embedded.broker_config import BrokerOptions
+from pipeline.embedded.jars import fetch
+from tests.faults.rig import Rig, rig
+from tests.soak.memory import resident_mb
+from tests.soak.nemeses import Nemeses
+
+_STEP_SECONDS: Final = 0.2
+_DRAIN_SECONDS: Final = 180.0
+_SETTLED_SECONDS: Final = 15.0
+# The verifier reads the throttle topic from its first record.
+_BROKER: Final = BrokerOptions(settings={"log.cleaner.enable": "false"})
+
+
+class Soak:
+    """One soak: keeps the job running, lets the nemeses act, watches the memory."""
+
+    def __init__(self, rigged: Rig, nemeses: Nemeses) -> None:
+        self._rigged = rigged
+        self._nemeses = nemeses
+        self._began = self._life_began = time.monotonic()
+        self.acted: Counter[str] = Counter()
+        self.settled_mb = 0.0
+        self.last_mb = 0.0
+
+    def run(self, seconds: float) -> None:
+        """Load and trouble for so long, then rest until all is drained."""
+        self._rigged.start()
+        self._began = self._life_began = time.monotonic()
+        load = self._rigged.begin_load(self._nemeses.seed)
+        for at, what in self._nemeses.schedule(seconds):
+            self._watch_until(self._began + at)
+            self._tell(what)
+            self.acted[what] += 1
+            self._nemeses.act(what)
+        self._watch_until(self._began + seconds)
+        self._rigged.end_load(load)
+        self._rigged.end_load()
+        self._tell("the load has ended")
+        deadline = time.monotonic() + _DRAIN_SECONDS
+        while not self._rigged.is_drained():
+            if time.monotonic() > deadline:
+                raise AssertionError("\n".join(["the job did not come to rest:", *self._rigged.job.log[-40:]]))
+            self._watch_until(time.monotonic() + 1)
+        self._rigged.job.stop()
+
+    def _watch_until(self, instant: float) -> None:
+        """As a service manager does: start again what has ended."""
+        while True:
+            process = self._rigged.job.process
+            if process is None or process.poll() is not None:
+                self.acted["starts"] += 1
+                self._rigged.start(wait=False)
+                self._life_began = time.monotonic()
+            elif time.monotonic() - self._life_began > _SETTLED_SECONDS:
+                self.last_mb = resident_mb(process.pid)
+                self.settled_mb = self.settled_mb or self.last_mb
+            left = instant - time.monotonic()
+            if left <= 0:
+                return
+            time.sleep(min(left, _STEP_SECONDS))
+
+    def _tell(self, what: str) -> None:
+        print(f"{time.monotonic() - self._began:7.1f} s  {what}", flush=True)  # noqa: T201
+
+
+def main() -> int:
+    """Soak, verify, print; 0 if all is equal."""
+    parser = argparse.ArgumentParser(prog="python -m tests.soak", description="Everything goes wrong, nothing is lost.")
+    parser.add_argument("--minutes", type=float, default=1.5)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--keep", type=Path, help="a folder for tables, checkpoint and topics, left as they are")
+    given = parser.parse_args()
+    fetch()
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = given.keep or Path(temporary)
+        with EmbeddedBroker(folder / "broker", options=_BROKER) as broker:
+            (folder / "job").mkdir(parents=True, exist_ok=True)
+            with rig("soak", folder / "job", broker.bootstrap_servers) as rigged:
+                soak = Soak(rigged, Nemeses(rigged, broker, given.seed))
+                soak.run(given.minutes * 60)
+                verdict = rigged.verdict()
+    print(json.dumps(verdict, indent=1))  # noqa: T201
+    acted = ", ".join(f"{what} {count}" for what, count in sorted(soak.acted.items()))
+    print(f"{machine_line()}\n{given.minutes:g} minutes: {acted}")  # noqa: T201
+    print(f"memory of the job and its JVM: {soak.settled_mb:.0f} MB settled, {soak.last_mb:.0f} MB at the end")  # noqa: T201
+    print(f"lost {verdict['lost']}, duplicated {verdict['duplicated']}, different {verdict['different']}")  # noqa: T201
+    return int(not verdict["equal"])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,120 @@
+"""What goes wrong in a soak, and when: a schedule that follows from a seed."""
+
+import os
+import random
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+from kafka import KafkaAdminClient
+from kafka.errors import KafkaError
+
+from pipeline.embedded.broker import EmbeddedBroker
+from tests.faults.rig import Rig
+
+EVERY_SECONDS: Final = 8.0
+KILL_SECONDS: Final = (20.0, 40.0)
+_PAUSE_SECONDS: Final = 4.0
+_FLOOD_SECONDS: Final = 5.0
+
+
+@dataclass
+class Nemeses:
+    """Acts on one rig and its broker, from the thread that started the broker.
+
+    Attributes:
+        rigged: The job and its load.
+        broker: Its broker.
+        seed: Of the schedule and the loads.
+    """
+
+    rigged: Rig
+    broker: EmbeddedBroker
+    seed: int
+
+    def __post_init__(self) -> None:
+        self._random = random.Random(self.seed)
+        self._loads = self.seed
+        self._partitions = 4
+
+    def schedule(self, seconds: float) -> list[tuple[float, str]]:
+        """(seconds from the start, what) in order: kills of their own pace, and every other kind in turn."""
+        events = []
+        at = self._random.uniform(*KILL_SECONDS)
+        while at < seconds:
+            events.append((at, "kill_job"))
+            at += self._random.uniform(*KILL_SECONDS)
+        events += zip(self._paces(seconds), self._others(), strict=False)
+        return sorted(events)
+
+    def act(self, what: str) -> None:
+        """Do one of them now."""
+        getattr(self, what)()
+
+    def kill_job(self) -> None:
+        """SIGKILL to the job and its JVM; the supervisor starts it again."""
+        self.rigged.job.kill()
+
+    def kill_broker(self) -> None:
+        """SIGKILL to the broker, which starts again on its data."""
+        self.broker.kill()
+        time.sleep(1)
+        self.broker.start()
+
+    def pause_broker(self) -> None:
+        """A broker that says nothing for some seconds."""
+        pid = self.broker.pid
+        if pid is not None:
+            os.kill(pid, signal.SIGSTOP)
+            time.sleep(_PAUSE_SECONDS)
+            os.kill(pid, signal.SIGCONT)
+
+    def edit_quotas(self) -> None:
+        """All quotas halved, doubled or put back."""
+        self.rigged.set_quotas(self._random.choice((0.5, 1.0, 2.0)))
+
+    def flood(self) -> None:
+        """Some seconds of messages of which half are garbage."""
+        self._extra_load("--garbage-share", "0.5", "--per-second", "400")
+
+    def skew_clocks(self) -> None:
+        """Some seconds of events dated far into the future and the past."""
+        self._extra_load("--skew-ms", "30000")
+
+    def add_partition(self) -> None:
+        """The usage topic gets one more partition."""
+        self._partitions += 1
+        self._admin("create_partitions", {f"{self.rigged.job.name}.usage": self._partitions})
+
+    def delete_group(self) -> None:
+        """The group whose offset is the publish marker is deleted."""
+        self._admin("delete_groups", [f"kquota-{self.rigged.job.name}"])
+
+    def _extra_load(self, *options: str) -> None:
+        self._loads += 1
+        ledger = self.rigged.begin_load(self._loads, *options)
+        time.sleep(_FLOOD_SECONDS)
+        self.rigged.end_load(ledger, wait=False)
+
+    def _admin(self, call: str, argument: Any) -> None:
+        with suppress(KafkaError):
+            admin: Any = KafkaAdminClient(bootstrap_servers=self.broker.bootstrap_servers)
+            try:
+                getattr(admin, call)(argument)
+            finally:
+                admin.close()
+
+    def _paces(self, seconds: float) -> Iterator[float]:
+        at = EVERY_SECONDS
+        while at < seconds - EVERY_SECONDS:
+            yield at
+            at += EVERY_SECONDS
+
+    def _others(self) -> Iterator[str]:
+        kinds = ["edit_quotas", "add_partition", "flood", "kill_broker", "delete_group", "skew_clocks", "pause_broker"]
+        while True:
+            self._random.shuffle(kinds)
+            yield from kinds
