@@ -1,0 +1,88 @@
+"""A second driver from elsewhere, and usage that is gone: what the job says, and how it ends."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kafka import KafkaAdminClient, TopicPartition
+
+from pipeline.embedded.broker import EmbeddedBroker
+from tests.faults.rig import Rig, rig
+from tests.integration.running_job import RunningJob, usage
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark]
+
+
+@pytest.fixture(scope="module")
+def rigged(broker: EmbeddedBroker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+    with rig("take-over", tmp_path_factory.mktemp("take-over"), broker.bootstrap_servers) as made:
+        made.start(wait=False)
+        made.job.wait_for_line("running; trigger", 120)
+        yield made
+
+
+def sequences(job: RunningJob) -> list[int]:
+    return [record["publish_seq"] for record in job.records()]
+
+
+def test_a_driver_from_another_folder_takes_over_and_the_first_one_ends(rigged: Rig, tmp_path: Path) -> None:
+    first = rigged.job
+    first.send(usage("before", 500_000))
+    first.wait_for_record(user="before", action="throttle")
+    second = RunningJob(first.name, first.folder, first.bootstrap_servers, {**first.overrides})
+    second.overrides["KQUOTA_RUN_DIR"] = str(tmp_path)
+    try:
+        second.start()
+        second.send(usage("after", 500_000))
+        second.wait_for_record(user="after", action="throttle", seconds=60)
+        assert rigged.await_death() == 4
+        assert [line for line in first.log if "another driver" in line or "has fenced this one" in line]
+        assert not [line for line in first.log if "Traceback" in line]
+        assert second.process is not None
+        assert second.process.poll() is None
+        assert sequences(second) == list(range(len(sequences(second))))
+    finally:
+        assert second.stop() == 0
+
+
+def test_usage_that_was_deleted_unread_is_refused_until_the_checkpoint_is_given_up(rigged: Rig) -> None:
+    job = rigged.job
+    job.send(*[usage("unread", 1) for _ in range(100)])
+    admin: Any = KafkaAdminClient(bootstrap_servers=job.bootstrap_servers)
+    topic = f"{job.name}.usage"
+    admin.delete_records({TopicPartition(topic, partition): -1 for partition in range(4)})
+    admin.close()
+    refused = job.command("run")
+    assert refused.returncode == 5
+    assert "are deleted" in refused.stderr
+    assert f"delete the checkpoint {job.folder / 'checkpoint'}" in refused.stderr
+    told = job.command("doctor")
+    assert "ERROR checkpoint" in told.stdout
+    shutil.rmtree(job.folder / "checkpoint")
+    since = len(job.log)
+    job.start(wait=False)
+    job.wait_for_line("usage is missing and not counted", 120, since)
+    job.wait_for_line("running; trigger", 120, since)
+    job.send(usage("again", 500_000))
+    job.wait_for_record(user="again", action="throttle", seconds=60)
+    assert sequences(job) == list(range(len(sequences(job))))
+
+
+def test_a_checkpoint_of_another_job_and_tables_of_another_job_are_refused(rigged: Rig) -> None:
+    job = rigged.job
+    job.stop()
+    renamed = RunningJob("another", job.folder, job.bootstrap_servers, {**job.overrides, **topics_of(job)})
+    refused = renamed.command("run")
+    assert refused.returncode == 4
+    assert "--job take-over" in refused.stderr
+    checkpoint = job.folder / "checkpoint"
+    (checkpoint / "metadata").write_text('{"id":"00000000-0000-0000-0000-000000000000"}')
+    refused = job.command("run")
+    assert refused.returncode == 5
+    assert "got that of a query that has not" in refused.stderr
+
+
+def topics_of(job: RunningJob) -> dict[str, str]:
+    return {name: value for name, value in job.environment.items() if name.endswith("_TOPIC")}
