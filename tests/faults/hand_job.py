@@ -54,7 +54,7 @@ class KilledTopic(MemoryTopic):
 class HandSpark:
     """Offset and commit log of one checkpoint, over a usage topic of one partition."""
 
-    query_id: str = "query-0"
+    query_id: str = "query"
     start: int = 0
     ends: list[int] = field(default_factory=list)
     committed: int = -1
@@ -124,12 +124,14 @@ class HandJob:
         ring_ms = (settings.engine.num_samples + 1) * settings.engine.sample_window_ms
         self.recovered = rebuild(self.tables, self.quotas, self.decider, self.clock, ring_ms)
         if not with_checkpoint:
-            self.spark = HandSpark("query-1", start=json.loads(self.recovered.end_offsets)[TOPIC]["0"])
+            stored = json.loads(self.recovered.end_offsets or _offsets(0))[TOPIC]["0"]
+            self.spark = HandSpark(f"{self.spark.query_id}+", start=stored)
         self.decider.adopt(self.quotas.pin())
         reached("start.rebuilt")
+        self.topic = KilledTopic(self.broker, JOB)
         self.purgatory = ThrottlePurgatory(
             decider=self.decider,
-            publisher=Publisher(JOB, "test", self.tables.throttle_events, KilledTopic(self.broker, JOB)),
+            publisher=Publisher(JOB, "test", self.tables.throttle_events, self.topic),
             outbox=self.tables.throttle_events,
             slicing=new_slicing(settings),
             lead=new_lead(settings),

@@ -1,58 +1,17 @@
 """A job that is killed leaves what a job leaves that was not: on real tables, without Kafka and Spark."""
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
 
-from pipeline import failpoints
-from pipeline.failpoints import FAILPOINTS, Failpoint, FailpointReached
+from pipeline.failpoints import FAILPOINTS
 from pipeline.tables.layout import create_missing
-from tests.faults.generator import RATES, Content
+from tests.faults.generator import RATES
 from tests.faults.hand_job import HandJob
+from tests.faults.hand_load import Load, Trouble
 from tests.faults.verifier import verify
-
-_STEP_MS = 200
-
-
-class Load:
-    """A job under load, killed where a test wants it."""
-
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.job = HandJob(folder, RATES)
-        self.content = Content(1, garbage_share=0.05, skew_ms=2_000)
-        self._monkeypatch = monkeypatch
-        self.job.start()
-
-    def step(self) -> None:
-        self.job.send(*(self.content.message(self.job.clock.wall_ms)[0] for _ in range(12)))
-        self.job.clock.advance(_STEP_MS)
-        self.job.step()
-
-    def run_until_killed_at(self, point: str) -> None:
-        """Take steps until the job has died there; it is down for a moment then."""
-        self._monkeypatch.setattr(failpoints, "_armed", Failpoint(f"{point}:1:raise"))
-        with pytest.raises(FailpointReached):
-            self._work(self.job.start if point.startswith("start.") else self.step)
-        self._monkeypatch.setattr(failpoints, "_armed", None)
-        self.job.clock.advance(700)
-
-    @staticmethod
-    def _work(step: Callable[[], None]) -> None:
-        for _ in range(80):
-            step()
-
-    def come_to_rest(self) -> None:
-        """No more messages; until every throttle has ended."""
-        self.job.step()
-        for _ in range(400):
-            if not len(self.job.purgatory):
-                return
-            self.job.clock.advance(_STEP_MS // 4)
-            self.job.step()
-        pytest.fail("the purgatory did not become empty")
 
 
 def test_a_job_killed_at_every_failpoint_in_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,7 +21,7 @@ def test_a_job_killed_at_every_failpoint_in_turn(tmp_path: Path, monkeypatch: py
             load.step()
         load.run_until_killed_at(point)
         if number % 6 == 3:
-            load.job.edit({name: rate * (1.5 if number % 12 == 3 else 0.5) for name, rate in RATES.items()})
+            load.edit(1.5 if number % 12 == 3 else 0.5)
         load.job.start()
     load.come_to_rest()
     verdict = verify(load.job.evidence())
@@ -149,3 +108,11 @@ def test_numbers_of_records_are_not_given_again_when_their_rows_have_been_trimme
     load.come_to_rest()
     assert [record.publish_seq for record in load.job.broker.records] == list(range(len(load.job.broker.records)))
     assert len(load.job.broker.records) > written
+
+
+@pytest.mark.parametrize("seed", [1])
+def test_random_trouble(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    load = Load(tmp_path, monkeypatch, seed)
+    Trouble(load, seed).run(kills=5)
+    load.come_to_rest()
+    assert verify(load.job.evidence()).as_json()["differences"] == []

@@ -1,0 +1,134 @@
+"""Load and trouble for a `HandJob`."""
+
+import random
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from pipeline import failpoints
+from pipeline.cluster.errors import ClusterUnreachable
+from pipeline.failpoints import FAILPOINTS, Failpoint, FailpointReached
+from tests.faults.generator import RATES, Content
+from tests.faults.hand_job import HandJob
+
+_STEP_MS: Final = 200
+_DOWN_MS: Final = 700
+
+
+class Load:
+    """A job under load, killed where a test wants it."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, seed: int = 1) -> None:
+        self.job = HandJob(folder, RATES)
+        self.content = Content(seed, garbage_share=0.05, skew_ms=2_000)
+        self._monkeypatch = monkeypatch
+        self.job.start()
+
+    def step(self) -> None:
+        """One trigger with a dozen messages."""
+        self.job.send(*(self.content.message(self.job.clock.wall_ms)[0] for _ in range(12)))
+        self.job.clock.advance(_STEP_MS)
+        self.job.step()
+
+    def run_until_killed_at(self, point: str) -> None:
+        """Take steps until the job has died there; it is down for a moment then."""
+        with self.armed(point), pytest.raises(FailpointReached):
+            _repeat(self.job.start if point.startswith("start.") else self.step)
+        self.job.clock.advance(_DOWN_MS)
+
+    def armed(self, point: str, nth: int = 1) -> "_Armed":
+        """In its context the job dies at the nth time at a place."""
+        return _Armed(self._monkeypatch, Failpoint(f"{point}:{nth}:raise"))
+
+    def edit(self, factor: float) -> None:
+        """All quotas times a factor."""
+        self.job.edit({name: rate * factor for name, rate in RATES.items()})
+
+    def come_to_rest(self) -> None:
+        """No more messages; until every throttle has ended."""
+        self.job.step()
+        for _ in range(600):
+            if not len(self.job.purgatory):
+                return
+            self.job.clock.advance(_STEP_MS // 4)
+            self.job.step()
+        pytest.fail("the purgatory did not become empty")
+
+
+class Trouble:
+    """Random trouble, the same for the same seed: kills, transactions that fail, a broker that is away, edits."""
+
+    def __init__(self, load: Load, seed: int) -> None:
+        self._load = load
+        self._job = load.job
+        self._random = random.Random(seed)
+
+    def run(self, kills: int) -> None:
+        """So many lives of the job, and then one in peace."""
+        for _ in range(kills):
+            point = self._random.choice(list(FAILPOINTS))
+            self._live(point)
+            # The one thing a lost checkpoint may repeat: dead letters of a batch whose usage was not stored yet.
+            self._start_again(point == "dead_letters.appended" or self._random.random() < 0.8)
+        self._job.broker.is_reachable = True
+        for _ in range(3):
+            self._load.step()
+
+    def _live(self, point: str) -> None:
+        """Up to 30 steps, until it is killed."""
+        with self._load.armed(point, self._random.choice((1, 1, 2, 5))), suppress(FailpointReached):
+            for _ in range(30):
+                self._one_of(self._edit, self._fail_transaction, self._lose_broker, self._lose_marker)
+                self._load.step()
+
+    def _start_again(self, keeps_checkpoint: bool) -> None:
+        """After some time, perhaps without the checkpoint; perhaps it dies again in its start."""
+        point = self._random.choice([name for name in FAILPOINTS if name.startswith("start.")])
+        for attempt in range(20):
+            self._job.clock.advance(self._random.choice((300, 2_000, 9_000)))
+            with (
+                self._load.armed(point if attempt == 0 else "batch.pinned"),
+                suppress(FailpointReached, ClusterUnreachable),
+            ):
+                self._job.start(with_checkpoint=keeps_checkpoint)
+                return
+            self._job.broker.is_reachable = self._random.random() < 0.5
+        self._job.broker.is_reachable = True
+        self._job.start(with_checkpoint=keeps_checkpoint)
+
+    def _one_of(self, *troubles: Callable[[], None]) -> None:
+        if self._random.random() < 0.3:
+            self._random.choice(troubles)()
+
+    def _edit(self) -> None:
+        self._load.edit(self._random.choice((0.5, 1.0, 2.0)))
+
+    def _fail_transaction(self) -> None:
+        self._job.topic.fail_next = self._random.choice(("lost", "late"))
+
+    def _lose_broker(self) -> None:
+        self._job.broker.is_reachable = self._random.random() < 0.4
+
+    def _lose_marker(self) -> None:
+        if self._job.broker.records:
+            self._job.broker.marker = None
+
+
+class _Armed:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, failpoint: Failpoint) -> None:
+        self._monkeypatch = monkeypatch
+        self._failpoint = failpoint
+
+    def __enter__(self) -> None:
+        self._monkeypatch.setattr(failpoints, "_armed", self._failpoint)
+
+    def __exit__(self, *_: object) -> None:
+        self._monkeypatch.setattr(failpoints, "_armed", None)
+
+
+def _repeat(step: Callable[[], None]) -> None:
+    for _ in range(80):
+        step()
