@@ -1,6 +1,6 @@
 """Every failpoint, one after the other: kill, restart, verify.
 
-    python -m tests.faults [--points NAME,…] [--rounds N] [--report FILE]
+    python -m tests.faults [--points NAME,…] [--rounds N] [--in-process] [--report FILE]
 
 One broker for all, topics, tables and job anew for each round. Prints a line a round and a table at the end; ends with
 1 if anything was lost, written twice or not as it must be.
@@ -24,14 +24,15 @@ from tests.faults.rounds import Outcome, play
 def main() -> int:
     """Play the rounds, print the table; 1 if a round went wrong."""
     given = _arguments()
-    points = given.points.split(",") if given.points else list(FAILPOINTS)
+    points = given.points.split(",") if given.points else _all(given.in_process)
     fetch()
     outcomes: list[Outcome] = []
     with _folder(given.keep) as folder, EmbeddedBroker(folder / "broker") as broker:
         for number in range(given.rounds):
             for point in points:
                 began = time.monotonic()
-                outcome = play(point, folder / f"{point}-{number}", broker.bootstrap_servers, seed=number + 1)
+                place = folder / f"{point}-{number}"
+                outcome = play(point, place, broker.bootstrap_servers, number + 1, given.in_process)
                 outcomes.append(outcome)
                 print(f"{_line(outcome)}  ({time.monotonic() - began:.0f} s)", flush=True)  # noqa: T201
                 for difference in outcome.verdict["differences"]:
@@ -41,6 +42,10 @@ def main() -> int:
     if given.report:
         _replace_table(given.report, f"{machine_line()}\n\n{table}\n")
     return int(any(not outcome.verdict["equal"] for outcome in outcomes))
+
+
+def _all(in_process: bool) -> list[str]:
+    return [point for point in FAILPOINTS if not (in_process and point.startswith("start."))]
 
 
 @contextmanager
@@ -56,6 +61,7 @@ def _folder(kept: Path | None) -> Iterator[Path]:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.faults", description="Kill the job at every failpoint.")
     parser.add_argument("--points", help="comma-separated; all without it")
+    parser.add_argument("--in-process", action="store_true", help="an error and a restart in the process, not a kill")
     parser.add_argument("--rounds", type=int, default=1, help="how often each, with other content")
     parser.add_argument("--keep", type=Path, help="a folder for tables, checkpoints and topics, left as they are")
     parser.add_argument("--report", type=Path, help="a Markdown file whose measured table is replaced")

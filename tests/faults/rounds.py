@@ -23,7 +23,7 @@ class Outcome:
 
     Attributes:
         point: The failpoint.
-        recovery_seconds: From the start after the kill to the first micro-batch done, JVM and all.
+        recovery_seconds: From the start after the kill, or the error, to the first micro-batch done, JVM and all.
         verdict: The verifier's JSON.
     """
 
@@ -32,8 +32,16 @@ class Outcome:
     verdict: dict[str, Any]
 
 
-def play(point: str, folder: Path, bootstrap_servers: str, seed: int) -> Outcome:
+def play(point: str, folder: Path, bootstrap_servers: str, seed: int, in_process: bool = False) -> Outcome:
     """One round with one failpoint.
+
+    Args:
+        point: Its name.
+        folder: For tables, checkpoint and ledger.
+        bootstrap_servers: Of a broker that others may share.
+        seed: Of the load.
+        in_process: An error at the failpoint, after which the job restarts in its process, in place of a kill. Not for
+            those of the start.
 
     Raises:
         AssertionError: The job did not die there, or did not come to rest afterwards.
@@ -42,17 +50,29 @@ def play(point: str, folder: Path, bootstrap_servers: str, seed: int) -> Outcome
     folder.mkdir(parents=True, exist_ok=True)
     with rig(name, folder, bootstrap_servers) as rigged:
         rigged.begin_load(seed)
-        if point.startswith("start."):
-            _die(rigged, _LEFT_BEHIND)
-            _die(rigged, point)
+        nth = NTH.get(point, _NTH_BATCH)
+        if in_process:
+            recovery_seconds = _fail(rigged, f"{point}:{nth}")
         else:
-            _die(rigged, f"{point}:{NTH.get(point, _NTH_BATCH)}")
-        recovery_seconds = rigged.start()
+            if point.startswith("start."):
+                _die(rigged, _LEFT_BEHIND)
+            _die(rigged, point if point.startswith("start.") else f"{point}:{nth}")
+            recovery_seconds = rigged.start()
         time.sleep(_GOES_ON_SECONDS)
         rigged.end_load()
         rigged.drain()
         rigged.job.stop()
         return Outcome(point, recovery_seconds, rigged.verdict())
+
+
+def _fail(rigged: Rig, failpoint: str) -> float:
+    """The job meets an error and restarts in its process; seconds from the error to the next batch done."""
+    job, since = rigged.job, len(rigged.job.log)
+    rigged.start(f"{failpoint}:raise", wait=False)
+    job.wait_for_line("Starting again in", 180, since)
+    began, since = time.monotonic(), len(job.log)
+    job.wait_for_line("batch_id=", 120, since)
+    return time.monotonic() - began
 
 
 def _die(rigged: Rig, failpoint: str) -> None:
