@@ -1,4 +1,4 @@
-"""Two of the failpoints of `python -m tests.faults`, in every run of the suite: a kill in a batch, an error in a look."""
+"""Two of the failpoints of `python -m tests.faults`, in every run: a kill in a batch, an error in a look."""
 
 from pathlib import Path
 

@@ -44,16 +44,15 @@ class Soak:
 
     def run(self, seconds: float) -> None:
         """Load and trouble for so long, then rest until all is drained."""
+        self._rigged.begin_load(self._nemeses.seed)
         self._rigged.start()
         self._began = self._life_began = time.monotonic()
-        load = self._rigged.begin_load(self._nemeses.seed)
         for at, what in self._nemeses.schedule(seconds):
             self._watch_until(self._began + at)
             self._tell(what)
             self.acted[what] += 1
             self._nemeses.act(what)
         self._watch_until(self._began + seconds)
-        self._rigged.end_load(load)
         self._rigged.end_load()
         self._tell("the load has ended")
         deadline = time.monotonic() + _DRAIN_SECONDS
