@@ -51,7 +51,7 @@ class SensorStateTable:
         if self._written_at_ms is not None and now.steady_ms - self._written_at_ms < self._interval_ms:
             return False
         self._written_at_ms = now.steady_ms
-        is_new = self._table.append(self._rows(decider.buckets(), last), {last.query_id: last.batch_id}, {})
+        is_new = self._table.append(self._rows(decider.settled_buckets(), last), {last.query_id: last.batch_id}, {})
         reached("sensor_state.appended")
         return is_new
 

@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 from kafka import KafkaConsumer, TopicPartition
 
 Row = dict[str, Any]
-TABLES = ("usage", "batches", "decisions", "dead_letters", "throttle_events")
+TABLES = ("usage", "batches", "decisions", "dead_letters", "throttle_events", "sensor_state")
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,7 @@ def evidence() -> Evidence:
             "decisions": [_decision()],
             "dead_letters": [_dead_letter()],
             "throttle_events": events,
+            "sensor_state": [_bucket()],
         },
         quotas={
             1: Quotas(
@@ -98,6 +99,12 @@ def _decision() -> Row:
 def _dead_letter() -> Row:
     place = {"topic": "usage", "partition": 0, "offset": 1, "element_index": 1, "appended_at_ms": T_MS + 205}
     return {"query_id": "q", "batch_id": 1, **place, "cause": "element must be a JSON object", "value": b"7"}
+
+
+def _bucket() -> Row:
+    """11 000 - 40 000, charged at the instant of the first batch."""
+    sensor = {"broker_id": "", **_SENSOR, "quota_type": "producer_byte_rate"}
+    return {"query_id": "q", "batch_id": 0, **sensor, "tokens": -29_000.0, "refilled_at_ms": T_MS}
 
 
 def _events() -> list[Row]:

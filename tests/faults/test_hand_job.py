@@ -88,9 +88,31 @@ def test_a_debt_that_no_snapshot_has_outlives_a_restart(tmp_path: Path) -> None:
     assert after[held.key].owed_ms == before[held.key].owed_ms > 0
 
 
-def event(job: HandJob, produced_bytes: int) -> bytes:
-    now_ms = job.clock.wall_ms
-    return f'{{"event_time_ms":{now_ms},"user":"u","client_id":"c","produced_bytes":{produced_bytes}}}'.encode()
+@pytest.mark.parametrize("restarts", [False, True])
+def test_late_usage_meets_the_same_bucket_with_and_without_a_restart(restarts: bool, tmp_path: Path) -> None:
+    job = HandJob(tmp_path, RATES)
+    job.start()
+    for sent in (event(job, 60_000), b"[]", b"[]"):
+        job.send(sent)
+        job.step()
+        job.clock.advance(9_000)
+        job.send(event(job, 1, user="other"))
+        job.step()
+    assert job.tables.sensor_state.newest() is not None
+    if restarts:
+        job.start()
+    job.clock.advance(1_000)
+    job.send(event(job, 90_000, ago_ms=5_000), event(job, 50_000))
+    job.step()
+    (held,) = job.purgatory
+    _, reasons = job.decider.look([held], job.clock.now())
+    assert (reasons[held.key].tokens, reasons[held.key].owed_ms) == (-100_000.0, 10_000)
+    assert verify(job.evidence()).count("different") == 0
+
+
+def event(job: HandJob, produced_bytes: int, user: str = "u", ago_ms: int = 0) -> bytes:
+    now_ms = job.clock.wall_ms - ago_ms
+    return f'{{"event_time_ms":{now_ms},"user":"{user}","client_id":"c","produced_bytes":{produced_bytes}}}'.encode()
 
 
 def test_numbers_of_records_are_not_given_again_when_their_rows_have_been_trimmed(

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.faults.check_batches import check_batch, new_model
+from tests.faults.check_buckets import check_snapshot
 from tests.faults.check_outbox import check_figures, check_pairs, check_sequence
 from tests.faults.cut import cut
 from tests.faults.evidence import Evidence, Row, gather
@@ -38,6 +39,8 @@ def verify(evidence: Evidence) -> Verdict:
         for batch in batches:
             rows = {name: by_key.get(batch.key, []) for name, by_key in by_batch.items()}
             evaluated_at_ms = check_batch(evidence, rows, batch, model, verdict, evaluated_at_ms)
+            if rows["sensor_state"]:
+                check_snapshot(batch, rows["sensor_state"], model, verdict)
             check_figures(evidence, rows["throttle_events"], rows["decisions"], model, verdict)
     for key in by_batch["throttle_events"].keys() - known:
         verdict.tell("looks", "different", f"records based on batch {key}, which is not in batches")
