@@ -12,6 +12,7 @@ BENCHES: Final = {
     "gate": "from a release that can be read to 200 threads and 2000 tasks that go on",
     "catch_up": "events per second after an outage, beside bare Spark on the same topic",
     "edit": "from a quota edit to the release on the topic, without traffic",
+    "old_table": "a table after 200 000 commits and upkeep, beside a new one",
     "probe": "from a client's event to its throttle record, under 20 k ev/s",
     "recovery": "from kill -9 to the first record readable, 100 k entities",
     "what_if": "a day of a thousand clients' seconds replayed with other quotas",

@@ -33,6 +33,7 @@ from pipeline.parts import wanted_topics
 from pipeline.settings.model import Settings, TablesSettings
 from pipeline.tables.audit import local_audit
 from pipeline.tables.open import create_tables, open_quota_table
+from pipeline.tables.reader import read_table
 from pipeline.throttle.topics import create_topics
 
 _FACT = re.compile(r"(\w+_ms)=(\d+)")
@@ -76,6 +77,7 @@ def main() -> None:
         with job(folder, broker.bootstrap_servers, arguments.trigger_ms, heard):
             time.sleep(15)
             latencies_ms = _probe(broker.bootstrap_servers, arguments.probes)
+        lateness_ms = read_table(str(folder / "tables" / "throttle_events"), ["lateness_ms"])["lateness_ms"]
     print(
         f"{arguments.events_per_second} ev/s, {arguments.clients} clients, trigger {arguments.trigger_ms} ms, "
         f"{len(latencies_ms)} probes, {len(batches)} micro-batches"
@@ -84,6 +86,7 @@ def main() -> None:
     print("of which, per micro-batch:")
     for step in ("collect_ms", "append_ms", "decide_ms", "publish_ms"):
         _row(f"  {step}", [batch[step] for batch in batches[20:] if step in batch])
+    _row("due -> handed out by the wheel, while batches run", lateness_ms.drop_null().to_pylist())
     _row("peer: empty Spark query, trigger execution", empty_ms)
 
 

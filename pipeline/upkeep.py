@@ -19,8 +19,8 @@ log = logging.getLogger(__name__)
 _TIME: Final = "evaluated_at_ms"
 _TIME_OF: Final = {"dead_letters": "appended_at_ms"}
 _SHORT_LIVED: Final = ("usage", "sensor_state")
-# Listing all files and log entries costs more than the rest, and what it deletes has been kept for hours already.
-_ROUNDS_PER_CLEANING: Final = 30
+# Listing all files costs more than the rest of a round; the log may grow by half in the meantime.
+_ROUNDS_PER_CLEANING: Final = 5
 
 
 class Upkeep:

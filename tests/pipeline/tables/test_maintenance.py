@@ -1,4 +1,5 @@
 import time
+from contextlib import suppress
 from pathlib import Path
 from threading import Thread
 
@@ -7,6 +8,7 @@ import pytest
 from deltalake import DeltaTable
 
 from pipeline.tables.delta_rs import DeltaRsWriter
+from pipeline.tables.errors import LostRace
 from pipeline.tables.layout import TABLES, create_missing, table_uri
 from pipeline.tables.maintenance import clean, compact, trim
 from schemas.arrow import conform
@@ -104,8 +106,9 @@ def test_rounds_beside_a_writing_job_lose_nothing(uri: str, job: DeltaRsWriter) 
     writing.start()
     trimmed = 0
     while writing.is_alive():
-        trimmed += trim(uri, "evaluated_at_ms", NOON_MS + 20)
-        compact(uri, many_files=3)
+        with suppress(LostRace):  # a machine so slow that every attempt is overtaken; the next round does it
+            trimmed += trim(uri, "evaluated_at_ms", NOON_MS + 20)
+            compact(uri, many_files=3)
     writing.join()
     trimmed += trim(uri, "evaluated_at_ms", NOON_MS + 20)
     assert trimmed == 20
