@@ -34,6 +34,8 @@ _PROBES_PER_SECOND: Final = 10
 _TIME: Final = b"@"
 _PATIENCE_SECONDS: Final = 120.0
 _TARGETS: Final = {"state load": 3.0, "first record": 15.0}
+_STEPS: Final = ("state load", "spark session", "query", "first batch", "first record")
+"""What a start logs, one after the other (the session is begun before the state is loaded), and the whole."""
 
 
 class Load:
@@ -85,15 +87,12 @@ def main() -> int:
     given = parser.parse_args()
     fetch()
     print(f"{machine_line()}\n{given.entities} entities", flush=True)
-    print(f"{'round':>5} {'rows read':>10} {'state load':>11} {'first record':>13}   seconds", flush=True)
+    print(f"{'round':>5} {'rows read':>10} " + " ".join(f"{name:>14}" for name in _STEPS) + "   seconds", flush=True)
     with tempfile.TemporaryDirectory() as folder, EmbeddedBroker(Path(folder) / "broker") as broker:
         for number in range(given.rounds):
             measured = _round(f"recovery-{number}", Path(folder), broker.bootstrap_servers, given)
-            print(
-                f"{number + 1:>5} {measured['rows']:>10.0f} {measured['state load']:>11.1f} "
-                f"{measured['first record']:>13.1f}",
-                flush=True,
-            )
+            steps = " ".join(f"{measured[name]:>14.1f}" for name in _STEPS)
+            print(f"{number + 1:>5} {measured['rows']:>10.0f} {steps}", flush=True)
     print("target " + ", ".join(f"{name} <= {seconds:g} s" for name, seconds in _TARGETS.items()))
     return 0
 
@@ -118,11 +117,9 @@ def _round(name: str, folder: Path, bootstrap_servers: str, given: argparse.Name
         reader = _reader_at_end(job)
         job.start(wait=False)
         _await_record(reader)
-        measured = {"first record": time.monotonic() - killed_at}
+        first_record = time.monotonic() - killed_at
         reader.close()
-        rows = _number(r"(\d+) rows", job.wait_for_line("rebuilt rates", 1, since))
-        load_seconds = _number(r"recovery ([\d.]+) s", job.wait_for_line("tables and recovery", 1, since))
-        return {**measured, "rows": rows, "state load": load_seconds}
+        return {"first record": first_record, **_logged(job, since)}
     finally:
         stop.set()
         if probe.is_alive():
@@ -131,14 +128,26 @@ def _round(name: str, folder: Path, bootstrap_servers: str, given: argparse.Name
         job.close()
 
 
+def _logged(job: RunningJob, since: int) -> dict[str, float]:
+    """What the log says of a start."""
+
+    def number(pattern: str) -> float:
+        return float(re.findall(pattern, "\n".join(job.log[since:]))[0])
+
+    batch_ms = sum(number(rf"{part}_ms=(\d+)") for part in ("collect", "append", "decide", "publish"))
+    return {
+        "rows": number(r"(\d+) rows"),
+        "state load": number(r"tables and recovery ([\d.]+) s"),
+        "spark session": number(r"spark session ([\d.]+) s"),
+        "query": number(r"streaming query ([\d.]+) s"),
+        "first batch": batch_ms / 1000,
+    }
+
+
 def _event(user: str, produced_bytes: int) -> bytes:
     """With a mark where its time goes."""
     rest = f',"user":"{user}","client_id":"c","produced_bytes":{produced_bytes}}}'
     return b'{"event_time_ms":' + _TIME + rest.encode()
-
-
-def _number(pattern: str, line: str) -> float:
-    return float(re.findall(pattern, line)[0])
 
 
 def _await_all_read(job: RunningJob) -> None:

@@ -1,11 +1,13 @@
 """A job that is killed leaves what a job leaves that was not: on real tables, without Kafka and Spark."""
 
+import copy
 import shutil
 from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
 
+from pipeline.errors import PipelineError
 from pipeline.failpoints import FAILPOINTS
 from pipeline.tables.layout import create_missing
 from tests.faults.generator import RATES
@@ -136,5 +138,27 @@ def test_numbers_of_records_are_not_given_again_when_their_rows_have_been_trimme
 def test_random_trouble(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     load = Load(tmp_path, monkeypatch, seed)
     Trouble(load, seed).run(kills=5)
+    load.come_to_rest()
+    assert verify(load.job.evidence()).as_json()["differences"] == []
+
+
+def test_a_driver_that_was_taken_over_writes_nothing_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    load = Load(tmp_path, monkeypatch)
+    for _ in range(3):
+        load.step()
+    load.job.send(event(load.job, 200_000))
+    load.job.step()
+    first, load.job = load.job, copy.copy(load.job)
+    load.job.start()
+    before = first.evidence()
+    first.send(event(first, 60_000))
+    first.clock.advance(2_000)
+    for act in (first.purgatory.tick, first.step):
+        with pytest.raises(PipelineError, match=r"another driver|fenced this one") as refused:
+            act()
+        assert refused.value.exit_code == 4
+    assert first.evidence().tables == before.tables
+    for _ in range(3):
+        load.step()
     load.come_to_rest()
     assert verify(load.job.evidence()).as_json()["differences"] == []
