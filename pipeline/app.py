@@ -14,10 +14,13 @@ from time import perf_counter
 
 from pipeline.clock import SystemClock
 from pipeline.cluster.access import ClusterAccess
+from pipeline.cluster.acls import acls_of
+from pipeline.cluster.connecting import told
+from pipeline.cluster.permissions import refuse_unpermitted
 from pipeline.errors import PipelineError
 from pipeline.job_lock import JobLock
 from pipeline.job_run import Announce, JobRun, Place
-from pipeline.parts import wanted_topics
+from pipeline.parts import resource_names, wanted_topics
 from pipeline.settings.model import Settings
 from pipeline.stream.micro_batch import BatchReport
 from pipeline.stream.start_up import SparkStarter
@@ -83,7 +86,9 @@ class Job:
             self._run_with_restarts(place, starter)
 
     def _place(self, access: ClusterAccess) -> Place:
-        with access.admin() as admin:
+        with access.admin() as admin, told(access.bootstrap_servers):
+            rights = acls_of("job", resource_names(self._settings))
+            refuse_unpermitted(admin, rights, access.client_options(), access.bootstrap_servers)
             findings = check_topics(admin, wanted_topics(self._settings), access.bootstrap_servers)
             cluster = self._settings.cluster or str(admin.describe_cluster()["cluster_id"])
         for finding in findings:

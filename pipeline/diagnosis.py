@@ -11,11 +11,14 @@ from deltalake import DeltaTable
 from filelock import FileLock, Timeout
 
 from pipeline.cluster.access import ClusterAccess
+from pipeline.cluster.acls import acls_of
+from pipeline.cluster.connecting import told
+from pipeline.cluster.permissions import refuse_unpermitted
 from pipeline.embedded.jar_lock import read_lock
 from pipeline.embedded.jars import JarStore
 from pipeline.embedded.java import find_java
 from pipeline.errors import PipelineError
-from pipeline.parts import wanted_topics
+from pipeline.parts import resource_names, wanted_topics
 from pipeline.settings.model import Settings
 from pipeline.stream.checkpoint import Checkpoint
 from pipeline.stream.starting_offsets import refuse_gaps, spans_of
@@ -163,8 +166,10 @@ def _newest_query_id(batches: str) -> str | None:
 
 def _cluster(settings: Settings) -> Iterator[Diagnosis]:
     access = ClusterAccess.from_settings(settings.kafka)
-    with access.admin() as admin:
+    with access.admin() as admin, told(access.bootstrap_servers):
         yield Diagnosis("ok", "cluster", f"{access.bootstrap_servers} answers")
+        rights = acls_of("job", resource_names(settings))
+        refuse_unpermitted(admin, rights, access.client_options(), access.bootstrap_servers)
         findings = check_topics(admin, wanted_topics(settings), access.bootstrap_servers)
     for finding in findings:
         yield Diagnosis(finding.severity, "topics", f"{finding}. To mend it: {finding.remedy}")

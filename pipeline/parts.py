@@ -4,6 +4,7 @@ import json
 import os
 from typing import Final
 
+from pipeline.cluster.acls import Names
 from pipeline.settings.model import Cap, EngineSettings, Settings
 from pipeline.stream.micro_batch import BatchRules
 from pipeline.throttle.topics import TopicSpec, topic_specs
@@ -32,6 +33,12 @@ def wanted_topics(settings: Settings) -> tuple[TopicSpec, TopicSpec, TopicSpec]:
         throttle_topic=kafka.throttle_topic,
         marker_topic=kafka.marker_topic,
     )
+
+
+def resource_names(settings: Settings) -> Names:
+    """What this job works with in the cluster."""
+    kafka = settings.kafka
+    return Names(kafka.usage_topic, kafka.throttle_topic, kafka.marker_topic, settings.job)
 
 
 def _longest_slice_ms(cap: Cap, engine: EngineSettings) -> int:

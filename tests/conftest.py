@@ -4,6 +4,7 @@ import gc
 import os
 import warnings
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
@@ -55,6 +56,13 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator["EmbeddedBroker
 @pytest.fixture(scope="session")
 def spark() -> Iterator["SparkSession"]:
     """The one Spark session of the run: local, UTC, with the Kafka source and Delta."""
+    with spark_session() as session:
+        yield session
+
+
+@contextmanager
+def spark_session() -> Iterator["SparkSession"]:
+    """Such a session, ended with the block."""
     from pipeline.embedded.jars import spark_jars  # noqa: PLC0415 - as above, for pyspark
     from pipeline.settings.model import SparkSettings  # noqa: PLC0415
     from pipeline.stream.session import build_spark_session  # noqa: PLC0415
@@ -62,5 +70,7 @@ def spark() -> Iterator["SparkSession"]:
     fetch()
     os.environ["JAVA_HOME"] = str(find_java().home)  # pyspark's launcher looks nowhere else but PATH
     session = build_spark_session(SparkSettings(), spark_jars(), checkpoint_is_local=True)
-    yield session
-    session.stop()
+    try:
+        yield session
+    finally:
+        session.stop()

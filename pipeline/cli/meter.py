@@ -6,6 +6,8 @@ The Kafka client takes 0.3 s to import, so it is imported where it is used, and 
 import signal
 import threading
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any
@@ -60,6 +62,7 @@ def request_log(
     from pipeline.cluster.connecting import open_client
     from pipeline.log import set_up_logging
     from pipeline.meter.request_log import OwnTraffic, RequestLogParser
+    from pipeline.meter.usage_producer import KafkaUsageSink
 
     set_up_logging("INFO")
     address, options = command_line_options(bootstrap_server, command_config)
@@ -85,7 +88,8 @@ def request_log(
     )
     try:
         state_path = state_file or Path(".kquota") / f"meter-{broker_id}.json"
-        _run(file, from_beginning, state_path, parser, producer, topic, address, stopping)
+        open_sink = partial(KafkaUsageSink, producer, topic, address, options)
+        _run(file, from_beginning, state_path, parser, open_sink, topic, address, stopping)
     finally:
         producer.close(timeout=2)
 
@@ -95,7 +99,7 @@ def _run(
     from_beginning: bool,
     state_path: Path,
     parser: Any,
-    producer: Any,
+    open_sink: Callable[[], Any],
     topic: str,
     address: str,
     stopping: threading.Event,
@@ -103,12 +107,12 @@ def _run(
     from pipeline.meter.errors import RequestLogMissing, UsageNotStored
     from pipeline.meter.log_follower import LogFollower
     from pipeline.meter.request_meter import RequestMeter, read_state
-    from pipeline.meter.usage_producer import Batching, KafkaUsageSink, UsageProducer
+    from pipeline.meter.usage_producer import Batching, UsageProducer
 
     if not file.parent.is_dir():
         raise RequestLogMissing(file, "has no folder")
     state_path.parent.mkdir(parents=True, exist_ok=True)
-    usage = UsageProducer(KafkaUsageSink(producer, topic, address), Batching(), f"{topic} at {address}")
+    usage = UsageProducer(open_sink(), Batching(), f"{topic} at {address}")
     try:
         resume = read_state(state_path)
         follower = LogFollower(file, "beginning" if from_beginning else "end", resume)

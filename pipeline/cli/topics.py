@@ -4,8 +4,8 @@ The Kafka client takes 0.3 s to import, so it is imported where it is used, and 
 """
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -44,13 +44,20 @@ def create(
 
     Exit codes: 0 they are there and fit, 5 one that was there is unfit, 6 the cluster does not answer.
     """
+    from pipeline.cluster.acls import Acl
+    from pipeline.cluster.permissions import permission_missing
     from pipeline.throttle import topics
 
     specs = topics.topic_specs(
         cores or os.cpu_count() or 1, longest_throttle_ms, usage_topic, throttle_topic, marker_topic
     )
-    with _connected(bootstrap_server, command_config) as (address, admin):
-        done = topics.create_topics(admin, specs, replication_factor)
+    with _connected(bootstrap_server, command_config) as (address, admin, options):
+        try:
+            done = topics.create_topics(admin, specs, replication_factor)
+        except topics.TopicNotCreated as exc:
+            wanted = [Acl("topic", exc.topic, "Create")]
+            raise permission_missing(exc.__cause__, wanted, options, address) or exc from exc
+        _refuse_unseen(admin, specs, options, address)
         findings = topics.check_topics(admin, specs, address)
     rows = [
         {"topic": spec.name, "partitions": spec.partitions, "settings": _settings(spec), "result": done[spec.name]}
@@ -72,18 +79,37 @@ def check(
     usage_topic: UsageTopic = "quota.usage.v1",
     throttle_topic: ThrottleTopic = "quota.throttle.v1",
     marker_topic: MarkerTopic = "quota.marker.v1",
+    acls: Annotated[
+        bool, typer.Option("--acls", help="Print the kafka-acls commands each role needs instead; asks no cluster.")
+    ] = False,
+    principal: Annotated[
+        str | None, typer.Option(help="With --acls: for this one, as User:kquota.", show_default=False)
+    ] = None,
+    role: Annotated[
+        list[str] | None, typer.Option(help="With --acls: job, meter, gate or operator alone; repeatable.")
+    ] = None,
+    job: Annotated[str, typer.Option(help="With --acls: name of the job.")] = "kquota",
     output: Output = "table",
 ) -> None:
     """Tell what is wrong with the topics, each with the command that mends it.
 
-    Exit codes: 0 nothing, or warnings only; 5 the job would refuse to start; 6 the cluster does not answer.
+    Exit codes: 0 nothing, or warnings only; 5 the job would refuse to start; 6 the cluster does not answer, or does
+    not let us look.
     """
     from pipeline.throttle import topics
 
+    if acls or principal or role:
+        from pipeline.cli.acls import print_acls
+        from pipeline.cluster.acls import Names
+
+        address = bootstrap_server or _address_in(command_config) or "BROKER:9092"
+        print_acls(role, principal, Names(usage_topic, throttle_topic, marker_topic, job), address, output)
+        return
     specs = topics.topic_specs(
         cores or os.cpu_count() or 1, longest_throttle_ms, usage_topic, throttle_topic, marker_topic
     )
-    with _connected(bootstrap_server, command_config) as (address, admin):
+    with _connected(bootstrap_server, command_config) as (address, admin, options):
+        _refuse_unseen(admin, specs, options, address)
         findings = topics.check_topics(admin, specs, address)
     print_rows([asdict(finding) for finding in findings], output, _FINDING_COLUMNS)
     if output == "table":
@@ -97,18 +123,33 @@ def check(
 
 
 @contextmanager
-def _connected(bootstrap_server: str | None, command_config: Path | None) -> Iterator[tuple[str, Any]]:
+def _connected(bootstrap_server: str | None, command_config: Path | None) -> Iterator[tuple[str, Any, dict[str, Any]]]:
     from kafka import KafkaAdminClient
 
     from pipeline.cluster.client_properties import command_line_options
-    from pipeline.cluster.connecting import open_client
+    from pipeline.cluster.connecting import open_client, told
 
     address, options = command_line_options(bootstrap_server, command_config)
     admin: Any = open_client(KafkaAdminClient, address, **{"client_id": "kquota-topics"} | options)
-    try:
-        yield address, admin
-    finally:
-        admin.close()
+    with closing(admin), told(address):
+        yield address, admin, options
+
+
+def _address_in(command_config: Path | None) -> str | None:
+    if command_config is None:
+        return None
+    from pipeline.cluster.properties_file import read_properties
+
+    return read_properties(command_config).get("bootstrap.servers")
+
+
+def _refuse_unseen(admin: Any, specs: Iterable[Any], options: dict[str, Any], address: str) -> None:
+    """A topic one may not look at would pass for one that is not there."""
+    from pipeline.cluster.acls import Acl
+    from pipeline.cluster.permissions import refuse_unpermitted
+
+    wanted = [Acl("topic", spec.name, operation) for spec in specs for operation in ("Describe", "DescribeConfigs")]
+    refuse_unpermitted(admin, wanted, options, address)
 
 
 def _settings(spec: Any) -> str:

@@ -1,14 +1,17 @@
 """How this process reaches the cluster, in the words of each client it uses."""
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Self, TypeVar
 
 from kafka import KafkaAdminClient
 
+from pipeline.cluster.acls import Acl
 from pipeline.cluster.client_properties import java_properties, kafka_options
 from pipeline.cluster.connecting import open_client
+from pipeline.cluster.errors import PermissionMissing
+from pipeline.cluster.permissions import permission_missing
 from pipeline.errors import PipelineError
 from pipeline.settings.model import KafkaSettings
 
@@ -80,6 +83,15 @@ class ClusterAccess:
         """
         return java_properties(self.properties)
 
+    def refusal(self, error: BaseException, wanted: Sequence[Acl]) -> PermissionMissing | None:
+        """The error that names what a refused call was not allowed; None if it failed for something else.
+
+        Args:
+            error: What kafka-python raised.
+            wanted: What the call needs.
+        """
+        return permission_missing(error, wanted, self.client_options(), self.bootstrap_servers)
+
     @contextmanager
     def admin(self) -> Iterator[KafkaAdminClient]:
         """A connected admin client, closed at the end.
@@ -89,7 +101,5 @@ class ClusterAccess:
             SignInRefused: The credentials are refused.
         """
         client = self.open(KafkaAdminClient)
-        try:
+        with closing(client):
             yield client
-        finally:
-            client.close()

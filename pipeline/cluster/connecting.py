@@ -5,15 +5,15 @@ attempt failed stands in its log, as the exception object of the attempt; those 
 """
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Lock
 from typing import Any, Final, TypeVar
 
 from kafka import errors as kafka_errors
 
-from pipeline.cluster.errors import ClusterUnreachable, SignInRefused
-from pipeline.errors import PipelineError
+from pipeline.cluster.causes import LostWhileSigningIn, explain
+from pipeline.cluster.errors import ClusterUnreachable
 
 Client = TypeVar("Client")
 
@@ -43,8 +43,18 @@ def open_client(
             raise explain(bootstrap_servers, options, [*causes, exc], timeout_ms) from exc
 
 
-class LostWhileSigningIn(OSError):
-    """The broker spoke this protocol and then closed the connection."""
+@contextmanager
+def told(bootstrap_servers: str) -> Iterator[None]:
+    """Turn what kafka-python raises inside the block into the error an operator can act on.
+
+    Raises:
+        ClusterUnreachable: A call was not answered, or with an error of the broker's.
+    """
+    try:
+        yield
+    except kafka_errors.KafkaError as exc:
+        cause = f"a call ends with {type(exc).__name__}: {exc}".rstrip(": ")
+        raise ClusterUnreachable(bootstrap_servers, cause, "try again; if it stays, see the broker's log") from exc
 
 
 class _CauseCollector(logging.Handler):
@@ -91,53 +101,3 @@ class _CauseCollector(logging.Handler):
 
 
 _COLLECTOR: Final = _CauseCollector()
-
-
-def explain(
-    address: str, options: Mapping[str, Any], causes: Sequence[BaseException], timeout_ms: int
-) -> PipelineError:
-    """The error that tells why a client did not connect.
-
-    Args:
-        address: What was tried.
-        options: kafka-python options it was tried with.
-        causes: What the attempts failed with, the latest last. A refusal goes before anything else.
-        timeout_ms: How long it was tried.
-    """
-
-    def latest(*kinds: type[BaseException]) -> BaseException | None:
-        return next((cause for cause in reversed(causes) if isinstance(cause, kinds)), None)
-
-    refused = latest(
-        kafka_errors.SaslAuthenticationFailedError,
-        kafka_errors.UnsupportedSaslMechanismError,
-        kafka_errors.IllegalSaslStateError,
-        kafka_errors.AuthorizationError,
-    )
-    if refused is not None:
-        return SignInRefused(address, options.get("sasl_plain_username", ""), _words(refused))
-    protocol = options.get("security_protocol", "PLAINTEXT")
-    if protocol.startswith("SASL_") and latest(LostWhileSigningIn) is not None:
-        # kafka-python often sees the end of the connection before the answer that gives the reason.
-        reason = "it closes the connection at sign-in, as it does on a wrong user or password"
-        return SignInRefused(address, options.get("sasl_plain_username", ""), reason)
-    failed = latest(kafka_errors.KafkaConnectionError, OSError)
-    words = _words(failed) if failed is not None else f"no answer within {timeout_ms / 1000:g} s"
-    for sign, cause, remedy in (
-        ("ECONNREFUSED", "connection refused", "start the broker, or correct --bootstrap-server"),
-        ("DNS", "the host name has no address", "correct the host name in --bootstrap-server"),
-        (
-            "disconnected",
-            f"the broker closes the connection to a {protocol} client",
-            "set security.protocol of the client properties to that of the listener",
-        ),
-        ("Handshake", words, "set security.protocol and ssl.ca.location to match the listener"),
-    ):
-        if sign in words:
-            return ClusterUnreachable(address, cause, remedy)
-    return ClusterUnreachable(address, words, "check the address, the network and the broker's log")
-
-
-def _words(error: BaseException) -> str:
-    # kafka-python puts the class name, often twice, and a number before the text.
-    return str(error).split("Error: ")[-1].removeprefix("Authentication failed: ")

@@ -4,12 +4,14 @@ PipelineError
 ├── ClusterUnreachable       no broker answers, or not in the way asked for
 ├── SignInRefused            the broker answers and refuses the credentials
 ├── TokenRefused             no OAuth token can be had
+├── PermissionMissing        the broker knows the client and refuses what it asks for
 ├── ClientPropertiesInvalid  a client.properties file cannot be used
 └── TopicMissing             a topic of ours is not there
 """
 
 from collections.abc import Sequence
 
+from pipeline.cluster.acls import Acl, grant_commands
 from pipeline.errors import PipelineError
 
 
@@ -40,14 +42,14 @@ class SignInRefused(PipelineError):
 
     exit_code = 6
 
-    def __init__(self, bootstrap_servers: str, user: str, cause: str) -> None:
+    def __init__(self, bootstrap_servers: str, user: str, cause: str, remedy: str = "") -> None:
         self.bootstrap_servers = bootstrap_servers
         self.user = user
         self.cause = cause
         who = f"user '{user}'" if user else "the client"
         super().__init__(
             f"the Kafka broker at {bootstrap_servers} refuses {who}: {cause}",
-            "check sasl.mechanism, user and password of the client properties",
+            remedy or "check sasl.mechanism, user and password of the client properties",
         )
 
 
@@ -67,6 +69,26 @@ class TokenRefused(PipelineError):
         super().__init__(
             f"no OAuth token from {url}: it {cause}",
             "check sasl.oauthbearer.token.endpoint.url, clientId, clientSecret and scope of the client properties",
+        )
+
+
+class PermissionMissing(PipelineError):
+    """A broker knows the client and refuses what it asks for.
+
+    Attributes:
+        acls: What it must be allowed, all that is known to be missing.
+        principal: Who must be.
+    """
+
+    exit_code = 6
+
+    def __init__(self, acls: Sequence[Acl], principal: str, bootstrap_servers: str) -> None:
+        self.acls = tuple(acls)
+        self.principal = principal
+        super().__init__(
+            f"'{principal}' must be allowed {', '.join(map(str, acls))}; the Kafka broker at {bootstrap_servers} "
+            "refuses it",
+            " && ".join(grant_commands(acls, principal, bootstrap_servers)),
         )
 
 

@@ -80,6 +80,14 @@ class TokenProvider(AbstractTokenProvider):  # type: ignore[misc] # kafka-python
                 self._renew_at = now + _RENEW_AFTER * life_seconds
             return self._token
 
+    def subject(self) -> str:
+        """Whom the token is for: its `sub`, which brokers take for the user unless told otherwise.
+
+        Raises:
+            TokenRefused: as of `token`.
+        """
+        return str(claims_of(self.token()).get("sub", self._source.client_id))
+
     def extensions(self) -> dict[str, str]:
         """The SASL extensions."""
         return dict(self._source.extensions)

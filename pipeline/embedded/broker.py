@@ -16,7 +16,6 @@ from kafka.errors import KafkaError
 
 from pipeline.embedded import process
 from pipeline.embedded.broker_config import (
-    LISTENERS,
     BrokerOptions,
     java_command,
     log4j2_properties,
@@ -57,13 +56,13 @@ class EmbeddedBroker:
         ports: Mapping[str, int] | None = None,
         options: BrokerOptions | None = None,
     ) -> None:
-        unknown = set(ports or {}) - set(LISTENERS)
+        self.options = options or BrokerOptions()
+        unknown = set(ports or {}) - set(self.options.listeners)
         if unknown:
-            msg = f"'ports' must name {', '.join(LISTENERS)}; got {', '.join(sorted(unknown))}"
+            msg = f"'ports' must name {', '.join(self.options.listeners)}; got {', '.join(sorted(unknown))}"
             raise ValueError(msg)
         self.directory = directory.absolute()
         self.users = dict(users or {})
-        self.options = options or BrokerOptions()
         self._wanted_ports = dict(ports or {})
         self._ports: dict[str, int] = {}
         self._process: subprocess.Popen[bytes] | None = None
@@ -72,12 +71,16 @@ class EmbeddedBroker:
     @property
     def bootstrap_servers(self) -> str:
         """`host:port` of the listener without sign-in. Known from the first start on."""
-        return f"127.0.0.1:{self._ports['PLAINTEXT']}"
+        return self.address("PLAINTEXT")
 
     @property
     def sasl_bootstrap_servers(self) -> str:
         """`host:port` of the SASL_PLAINTEXT listener. Known from the first start on."""
-        return f"127.0.0.1:{self._ports['SASL_PLAINTEXT']}"
+        return self.address("SASL_PLAINTEXT")
+
+    def address(self, listener: str) -> str:
+        """`host:port` of a listener by its name. Known from the first start on."""
+        return f"127.0.0.1:{self._ports[listener]}"
 
     @property
     def request_log_path(self) -> Path:
@@ -181,7 +184,8 @@ class EmbeddedBroker:
 
     def _choose_ports(self, former: Mapping[str, int]) -> dict[str, int]:
         chosen = {}
-        for listener, spare in zip(LISTENERS, process.free_ports(len(LISTENERS)), strict=True):
+        listeners = self.options.listeners
+        for listener, spare in zip(listeners, process.free_ports(len(listeners)), strict=True):
             wanted = self._wanted_ports.get(listener)
             if wanted is not None and not process.is_free(wanted):
                 raise PortBusy(listener, wanted)

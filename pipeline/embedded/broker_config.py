@@ -18,7 +18,8 @@ _SETTINGS: Mapping[str, str] = {
     "node.id": "1",
     "controller.listener.names": "CONTROLLER",
     "inter.broker.listener.name": "PLAINTEXT",
-    "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT",
+    "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT,SSL:SSL,SASL_SSL:SASL_SSL,"
+    "CONTROLLER:PLAINTEXT",
     "sasl.enabled.mechanisms": "PLAIN",
     "auto.create.topics.enable": "false",
     "num.network.threads": "2",
@@ -51,6 +52,8 @@ class BrokerOptions:
         quick_start: stop at the first compiler tier. Ready in 2 s instead of 3; slower once warm, so off in benchmarks.
         start_timeout_seconds: how long the broker may take to answer.
         settings: broker settings that replace or join ours.
+        tls_listeners: SSL, SASL_SSL or both, beside the others; `settings` must hold the key store.
+        java_options: further options of its JVM.
     """
 
     request_log: bool = False
@@ -58,6 +61,13 @@ class BrokerOptions:
     quick_start: bool = True
     start_timeout_seconds: float = 60.0
     settings: Mapping[str, str] = field(default_factory=dict)
+    tls_listeners: tuple[str, ...] = ()
+    java_options: tuple[str, ...] = ()
+
+    @property
+    def listeners(self) -> tuple[str, ...]:
+        """Names of all listeners, the controller's last."""
+        return (*LISTENERS[:-1], *self.tls_listeners, LISTENERS[-1])
 
 
 def server_properties(
@@ -67,8 +77,8 @@ def server_properties(
 
     Args:
         data: folder of the topics.
-        ports: listener name to port, all of `LISTENERS`.
-        users: user name to password for the SASL listener; may be empty, then nobody can sign in there.
+        ports: listener name to port, the controller's last.
+        users: user name to password for the SASL listeners; may be empty, then nobody can sign in there.
         settings: replace or join ours.
 
     Raises:
@@ -77,10 +87,10 @@ def server_properties(
     lines = {
         **_SETTINGS,
         "controller.quorum.bootstrap.servers": f"127.0.0.1:{ports['CONTROLLER']}",
-        "listeners": _addresses(ports, LISTENERS),
-        "advertised.listeners": _addresses(ports, LISTENERS[:2]),
+        "listeners": _addresses(ports, list(ports)),
+        "advertised.listeners": _addresses(ports, list(ports)[:-1]),
         "log.dirs": str(data),
-        "listener.name.sasl_plaintext.plain.sasl.jaas.config": _jaas(users),
+        **{f"listener.name.{name.lower()}.plain.sasl.jaas.config": _jaas(users) for name in ports if "SASL" in name},
         **settings,
     }
     return "".join(f"{key}={_escaped(value)}\n" for key, value in lines.items())
@@ -117,6 +127,7 @@ def java_command(java: Path, classpath: Sequence[Path], options: BrokerOptions, 
         f"-Xmx{options.heap_mib}m",
         "-XX:+UseSerialGC",
         *tier,
+        *options.java_options,
         "-Djava.awt.headless=true",
         f"-Dlog4j2.configurationFile={log4j2.as_uri()}",
         "-cp",

@@ -7,13 +7,15 @@ there twice if the broker had stored it without the answer getting back.
 import logging
 import zlib
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
-from kafka.errors import KafkaTimeoutError
+from kafka.errors import KafkaTimeoutError, TopicAuthorizationFailedError
 
-from pipeline.cluster.errors import TopicMissing
+from pipeline.cluster.acls import Acl
+from pipeline.cluster.errors import PermissionMissing, TopicMissing
+from pipeline.cluster.permissions import principal_of
 from pipeline.meter.log_follower import LogPosition
 from schemas.usage_event import UsageEvent
 
@@ -186,14 +188,21 @@ class KafkaUsageSink:
         producer: A connected producer.
         topic: Must exist; its partitions are counted once.
         bootstrap_servers: Named if it does not.
+        options: kafka-python options the producer has signed in with.
 
     Raises:
         TopicMissing: there is no such topic.
+        PermissionMissing: it may not be written.
     """
 
-    def __init__(self, producer: Any, topic: str, bootstrap_servers: str) -> None:
+    def __init__(
+        self, producer: Any, topic: str, bootstrap_servers: str, options: Mapping[str, Any] | None = None
+    ) -> None:
         try:
             partitions = producer.partitions_for(topic)
+        except TopicAuthorizationFailedError as exc:
+            wanted = [Acl("topic", topic, "Write")]
+            raise PermissionMissing(wanted, principal_of(options or {}), bootstrap_servers) from exc
         except KafkaTimeoutError as exc:  # that is how a producer says "no such topic"
             raise TopicMissing(topic, bootstrap_servers) from exc
         if not partitions:

@@ -96,6 +96,8 @@ def _session_conf(spark: SparkSettings, jars: Sequence[Path], checkpoint_is_loca
         "spark.sql.streaming.queryEvolution.enableSourceEvolution": "true",
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        # What a plan shows of a source's options: without this, the private key of a client certificate.
+        "spark.sql.redaction.options.regex": r"(?i)url|\.(ssl|sasl)\.",
         # The default of 50 makes reading the state of a small table a job of 50 tasks, seconds for each append.
         "spark.databricks.delta.snapshotPartitions": "1",
     }

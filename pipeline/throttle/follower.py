@@ -8,9 +8,12 @@ from threading import Event, Thread
 from typing import Any, Final, Literal, Protocol
 
 from kafka import KafkaConsumer, TopicPartition
+from kafka.errors import KafkaError, TopicAuthorizationFailedError
 
+from pipeline.cluster.acls import Acl
 from pipeline.cluster.connecting import open_client
-from pipeline.cluster.errors import TopicMissing
+from pipeline.cluster.errors import PermissionMissing, TopicMissing
+from pipeline.cluster.permissions import permission_missing
 from pipeline.errors import PipelineError
 from schemas.errors import UnreadableRecord
 from schemas.throttle_record import ThrottleRecord
@@ -25,6 +28,7 @@ RETRY_SECONDS: Final = (0.5, 1.0, 2.0, 5.0)
 NEW_PARTITIONS_MS: Final = 5_000
 PROBE_EVERY_SECONDS: Final = 2.0
 PROBE_TIMEOUT_MS: Final = 3_000
+REFUSAL_WAIT_MS: Final = 1_000
 
 
 class Follower(Protocol):
@@ -79,6 +83,7 @@ class KafkaFollower:
         self._servers = bootstrap_servers
         self._topic = topic
         self._options = dict(options or {})
+        self._acls = (Acl("topic", topic, "Read"),)
         self._caught_up = Event()
         self._stopping = Event()
         self._take: Take = lambda _: None
@@ -110,9 +115,11 @@ class KafkaFollower:
             consumer = None
             try:
                 consumer = self._open()
+                self._assign_all(consumer)
                 failures = 0
                 self._follow(consumer)
-            except Exception as exc:
+            except Exception as error:
+                exc = permission_missing(error, self._acls, self._options, self._servers) or error
                 wait_seconds = RETRY_SECONDS[min(failures, len(RETRY_SECONDS) - 1)]
                 failures += 1
                 if self._state != "connecting":
@@ -138,6 +145,11 @@ class KafkaFollower:
         }
         return open_client(KafkaConsumer, self._servers, **self._options | ours)
 
+    def _assign_all(self, consumer: Any) -> None:
+        if not self._assign(consumer):
+            _raise_if_refused(consumer, self._topic)
+            raise TopicMissing(self._topic, self._servers)
+
     def _assign(self, consumer: Any) -> bool:
         """Take the topic's new partitions in, from their start; False if it has none at all."""
         known = consumer.assignment()
@@ -149,8 +161,6 @@ class KafkaFollower:
         return bool(found)
 
     def _follow(self, consumer: Any) -> None:
-        if not self._assign(consumer):
-            raise TopicMissing(self._topic, self._servers)
         # Committed up to here; an open transaction ends the read there until it is decided.
         ends = consumer.end_offsets(list(consumer.assignment()))
         self._state = "catching-up"
@@ -183,6 +193,18 @@ class KafkaFollower:
         self._take(throttle)
 
 
+def _raise_if_refused(consumer: Any, topic: str) -> None:
+    """A consumer's metadata hide a topic it may not describe; asked for its end the broker says so."""
+    try:
+        consumer.end_offsets([TopicPartition(topic, 0)], timeout_ms=REFUSAL_WAIT_MS)
+    except TopicAuthorizationFailedError:
+        raise
+    except KafkaError:
+        return
+
+
 def _one_line(error: Exception) -> str:
+    if isinstance(error, PermissionMissing):
+        return str(error)
     text = error.message if isinstance(error, PipelineError) else f"{type(error).__name__}: {error}"
     return " ".join(text.split())[:300]

@@ -10,6 +10,7 @@ from kafka import errors as kafka_errors
 from kafka.structs import OffsetAndMetadata
 
 from pipeline.cluster.access import ClusterAccess
+from pipeline.cluster.acls import Acl
 from pipeline.cluster.errors import ClusterUnreachable
 from pipeline.failpoints import reached
 from pipeline.throttle.errors import PublisherFenced, PublishUndecided
@@ -48,6 +49,12 @@ class KafkaThrottleTopic:
         self._access = access
         self._timeout_ms = transaction_timeout_ms
         self._producer: KafkaProducer | None = None
+        self._rights = (
+            Acl("topic", topic, "Write"),
+            Acl("topic", marker_topic, "Read"),
+            Acl("group", self._id, "Read"),
+            Acl("transactional-id", self._id, "Write"),
+        )
 
     def open(self) -> int | None:
         """See `ThrottleTopic.open`: a new producer with our transactional id fences every earlier one.
@@ -61,6 +68,9 @@ class KafkaThrottleTopic:
                 return self._opened()
             except kafka_errors.KafkaError as exc:
                 self._drop_producer()
+                refused = self._access.refusal(exc, self._rights[1:])
+                if refused is not None:
+                    raise refused from exc
                 if not isinstance(exc, kafka_errors.RetriableError) or time.monotonic() > deadline:
                     raise ClusterUnreachable(self._access.bootstrap_servers, _detail(exc), _WAIT) from exc
                 time.sleep(_RETRY_SECONDS)
@@ -84,7 +94,7 @@ class KafkaThrottleTopic:
             raise PublisherFenced(self._job) from exc
         except kafka_errors.KafkaError as exc:
             self._drop_producer()
-            raise PublishUndecided(_detail(exc)) from exc
+            raise self._access.refusal(exc, self._rights) or PublishUndecided(_detail(exc)) from exc
 
     def highest_published(self) -> int:
         """See `ThrottleTopic.highest_published`: reads the end of every partition, all of it only if need be."""
@@ -94,7 +104,8 @@ class KafkaThrottleTopic:
         try:
             return max(self._highest_in(consumer, partition) for partition in self._partitions(consumer))
         except kafka_errors.KafkaError as exc:
-            raise ClusterUnreachable(self._access.bootstrap_servers, _detail(exc), _WAIT) from exc
+            refused = self._access.refusal(exc, [Acl("topic", self._topic, "Read")])
+            raise refused or ClusterUnreachable(self._access.bootstrap_servers, _detail(exc), _WAIT) from exc
         finally:
             consumer.close()
 

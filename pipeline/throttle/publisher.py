@@ -14,7 +14,7 @@ import logging
 from collections.abc import Sequence
 
 from pipeline.clock import Moment
-from pipeline.cluster.errors import ClusterUnreachable
+from pipeline.cluster.errors import ClusterUnreachable, PermissionMissing
 from pipeline.failpoints import reached
 from pipeline.throttle.errors import PublishUndecided
 from pipeline.throttle.evaluation import Evaluation
@@ -68,6 +68,7 @@ class Publisher:
 
         Raises:
             ClusterUnreachable: the topic can not be reached.
+            PermissionMissing: the cluster does not allow to write it.
         """
         self._next_seq = highest_stored_seq + 1
         self._catch_up(now)
@@ -116,7 +117,7 @@ class Publisher:
             return False
         try:
             self._catch_up(now)
-        except (ClusterUnreachable, PublishUndecided) as exc:
+        except (ClusterUnreachable, PermissionMissing, PublishUndecided) as exc:
             self._failures += 1
             delay_ms = min(250 * 2 ** (self._failures - 1), 8_000)
             self._retry_at_ms = now.steady_ms + delay_ms
@@ -167,7 +168,7 @@ class Publisher:
             records = [stored_record(row) for row in rows[start : start + _MOST_RECORDS_A_TRANSACTION]]
             try:
                 self._topic.publish(records, records[-1].publish_seq + 1)
-            except PublishUndecided as exc:
+            except (PublishUndecided, PermissionMissing) as exc:
                 self._behind = True
                 log.warning("%s; the records are stored and will be published again", exc)
                 return

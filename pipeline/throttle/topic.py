@@ -21,6 +21,7 @@ class ThrottleTopic(Protocol):
 
         Raises:
             ClusterUnreachable: no answer within the time-out; may be tried again.
+            PermissionMissing: the cluster does not allow it; may be tried again when it is granted.
         """
         ...
 
@@ -29,6 +30,7 @@ class ThrottleTopic(Protocol):
 
         Raises:
             PublishUndecided: the outcome is not known or the transaction failed; `open` again and compare markers.
+            PermissionMissing: the cluster does not allow it; the same.
             Fenced: another driver of the same job has taken over; this one must stop.
         """
         ...

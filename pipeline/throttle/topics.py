@@ -95,7 +95,7 @@ class TopicNotCreated(PipelineError):
         self.reason = reason
         super().__init__(
             f"topic '{topic}' could not be created: {reason}",
-            "grant Create on the topic, or set --replication-factor to what the cluster can hold",
+            "set --replication-factor to what the cluster can hold",
         )
 
 
@@ -166,7 +166,8 @@ def create_topics(
         if error is kafka_errors.TopicAlreadyExistsError:
             done[spec.name] = "exists"
         elif answer["error_code"]:
-            raise TopicNotCreated(spec.name, answer["error_message"] or error.__name__)
+            refusal = error(answer["error_message"])
+            raise TopicNotCreated(spec.name, answer["error_message"] or error.__name__) from refusal
         else:
             done[spec.name] = "created"
     created = [name for name, what in done.items() if what == "created"]

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 from kafka import KafkaAdminClient
 
-from pipeline.cluster.connecting import LostWhileSigningIn, explain, open_client
+from pipeline.cluster.causes import LostWhileSigningIn, explain
+from pipeline.cluster.connecting import open_client
 from pipeline.cluster.errors import ClusterUnreachable, SignInRefused
 from pipeline.embedded.broker import EmbeddedBroker
 

@@ -1,0 +1,65 @@
+"""What `kquota topics check --acls` prints: the rights of each role, as the commands that grant them."""
+
+import sys
+from collections.abc import Sequence
+from typing import Final
+
+from pipeline.cli.output import print_rows, refuse_unknown
+from pipeline.cluster.acls import ROLES, Names, acls_of, grant_commands
+from pipeline.errors import PipelineError
+
+
+class UnknownRole(PipelineError):
+    """`--role` names no role."""
+
+    exit_code = 2
+
+    def __init__(self, given: str) -> None:
+        super().__init__(f"'--role' must be one of {', '.join(ROLES)}; got {given!r}", "give one of them")
+
+
+_PRINCIPAL: Final = "User:kquota-{role}"
+
+
+def print_acls(
+    roles: Sequence[str] | None, principal: str | None, names: Names, bootstrap_servers: str, output: str
+) -> None:
+    """Print commands, or one row an ACL as JSON or YAML.
+
+    Args:
+        roles: Which; None or empty prints all.
+        principal: Who gets them; None names one after each role.
+        names: Of topics and job.
+        bootstrap_servers: Written into the commands.
+        output: table, json or yaml.
+
+    Raises:
+        UnknownRole: There is none of this name.
+        UnknownFormat: Another output format.
+    """
+    refuse_unknown(output)
+    unknown = [role for role in roles or () if role not in ROLES]
+    if unknown:
+        raise UnknownRole(unknown[0])
+    rows = []
+    for role, purpose in ROLES.items():
+        if roles and role not in roles:
+            continue
+        who = principal or _PRINCIPAL.format(role=role)
+        acls = acls_of(role, names)
+        if output == "table":
+            lines = [f"# {role}: {purpose}", *grant_commands(acls, who, bootstrap_servers)]
+            sys.stdout.write("".join(f"{line}\n" for line in lines))
+        rows += [
+            {
+                "role": role,
+                "principal": who,
+                "operation": acl.operation,
+                "resource": acl.resource,
+                "name": acl.name,
+                "command": grant_commands([acl], who, bootstrap_servers)[0],
+            }
+            for acl in acls
+        ]
+    if output != "table":
+        print_rows(rows, output)

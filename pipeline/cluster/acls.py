@@ -1,0 +1,98 @@
+"""What each part of kquota must be allowed in a cluster with an authorizer, and the commands that allow it."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import groupby
+from shlex import quote
+from typing import Final, Literal
+
+Role = Literal["job", "meter", "gate", "operator"]
+Resource = Literal["topic", "group", "transactional-id"]
+
+ROLES: Final[Mapping[Role, str]] = {
+    "job": "kquota run",
+    "meter": "kquota meter, and every program that reports usage",
+    "gate": "kquota gate, and every program that follows throttles",
+    "operator": "kquota topics create and check",
+}
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Acl:
+    """One operation on one resource, by its exact name.
+
+    Attributes:
+        resource: In the words of kafka-acls.
+        name: Of the resource.
+        operation: In the words of kafka-acls. Read and Write bring Describe with them.
+    """
+
+    resource: Resource
+    name: str
+    operation: Literal["Read", "Write", "Create", "Describe", "DescribeConfigs"]
+
+    def __str__(self) -> str:
+        return f"{self.operation} on {self.resource} '{self.name}'"
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """What the resources of an installation are called.
+
+    Attributes:
+        usage_topic: Usage events.
+        throttle_topic: Throttles and releases.
+        marker_topic: Holds the publish marker.
+        job: Of the job; its group and its transactional id are `kquota-<job>`.
+    """
+
+    usage_topic: str
+    throttle_topic: str
+    marker_topic: str
+    job: str
+
+
+def acls_of(role: Role, names: Names) -> tuple[Acl, ...]:
+    """All a role needs, and nothing more.
+
+    The job reads its topics' settings before it starts, and the throttle topic when its publish marker has expired;
+    the marker is a group's offset committed inside a transaction, which takes Read on group and topic (KIP-98).
+    """
+    usage, throttle, marker = names.usage_topic, names.throttle_topic, names.marker_topic
+    if role == "meter":
+        return (Acl("topic", usage, "Write"),)
+    if role == "gate":
+        return (Acl("topic", throttle, "Read"),)
+    if role == "operator":
+        return tuple(
+            Acl("topic", topic, operation)
+            for topic in (usage, throttle, marker)
+            for operation in ("Create", "Describe", "DescribeConfigs")
+        )
+    identity = f"kquota-{names.job}"
+    return (
+        Acl("topic", usage, "Read"),
+        Acl("topic", usage, "DescribeConfigs"),
+        Acl("topic", throttle, "Read"),
+        Acl("topic", throttle, "Write"),
+        Acl("topic", throttle, "DescribeConfigs"),
+        Acl("topic", marker, "Read"),
+        Acl("topic", marker, "DescribeConfigs"),
+        Acl("group", identity, "Read"),
+        Acl("transactional-id", identity, "Write"),
+    )
+
+
+def grant_commands(acls: Iterable[Acl], principal: str, bootstrap_servers: str) -> list[str]:
+    """The kafka-acls commands that allow them, one a resource.
+
+    Args:
+        acls: In any order.
+        principal: As `User:alice`.
+        bootstrap_servers: Written into the commands.
+    """
+    return [
+        f"kafka-acls --bootstrap-server {bootstrap_servers} --add --allow-principal {quote(principal)} "
+        f"{' '.join(f'--operation {acl.operation}' for acl in same)} --{resource} {quote(name)}"
+        for (resource, name), same in groupby(sorted(acls), key=lambda acl: (acl.resource, acl.name))
+    ]

@@ -1,0 +1,50 @@
+"""The rights each role needs, and the commands that grant them."""
+
+import json
+
+from typer.testing import CliRunner
+
+from pipeline.cli.topics import app
+from pipeline.cluster.acls import ROLES, Acl, Names, acls_of, grant_commands
+
+NAMES = Names("u", "t", "m", "j1")
+
+
+def test_a_command_grants_all_operations_on_one_resource() -> None:
+    acls = [Acl("topic", "t", "Write"), Acl("group", "g", "Read"), Acl("topic", "t", "Read")]
+    assert grant_commands(acls, "User:CN=a b", "b:9092") == [
+        "kafka-acls --bootstrap-server b:9092 --add --allow-principal 'User:CN=a b' --operation Read --group g",
+        "kafka-acls --bootstrap-server b:9092 --add --allow-principal 'User:CN=a b' --operation Read "
+        "--operation Write --topic t",
+    ]
+
+
+def test_every_role_names_its_own_resources_and_none_twice() -> None:
+    for role in ROLES:
+        acls = acls_of(role, NAMES)
+        assert len(set(acls)) == len(acls) > 0
+        assert {acl.name for acl in acls} <= {"u", "t", "m", "kquota-j1"}
+    assert acls_of("meter", NAMES) == (Acl("topic", "u", "Write"),)
+    assert acls_of("gate", NAMES) == (Acl("topic", "t", "Read"),)
+
+
+def test_the_command_line_prints_what_each_role_needs_without_a_cluster() -> None:
+    invoke = CliRunner().invoke
+
+    every = invoke(app, ["check", "--acls", "--bootstrap-server", "b:9092"])
+    assert every.exit_code == 0
+    assert [line.partition(":")[0] for line in every.stdout.splitlines() if line[0] == "#"] == [
+        f"# {role}" for role in ROLES
+    ]
+    assert "--allow-principal User:kquota-job --operation Write --transactional-id kquota-kquota" in every.stdout
+
+    one = invoke(app, ["check", "--role", "meter", "--principal", "User:m", "--usage-topic", "u"])
+    assert one.stdout.splitlines()[1:] == grant_commands([Acl("topic", "u", "Write")], "User:m", "BROKER:9092")
+
+    rows = json.loads(invoke(app, ["check", "--acls", "--role", "gate", "-o", "json"]).stdout)
+    assert [(row["operation"], row["resource"], row["name"]) for row in rows] == [
+        ("Read", "topic", "quota.throttle.v1")
+    ]
+
+    unknown = invoke(app, ["check", "--role", "root"])
+    assert "'--role' must be one of job, meter, gate, operator; got 'root'" in str(unknown.exception)

@@ -1,0 +1,157 @@
+"""The printed ACLs are what each role needs: with all of them it works, without any one it is told which."""
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from kafka import KafkaProducer
+from typer.testing import CliRunner
+
+from pipeline.cli.topics import app
+from pipeline.cluster.acls import Acl, Names, Role, acls_of, grant_commands
+from pipeline.cluster.errors import PermissionMissing
+from pipeline.cluster.permissions import missing_acls, refuse_unpermitted
+from pipeline.meter.usage_producer import KafkaUsageSink
+from pipeline.throttle.follower import KafkaFollower
+from pipeline.throttle.kafka_topic import KafkaThrottleTopic
+from pipeline.throttle.topics import check_topics, create_topics, topic_specs
+from tests.pipeline.cluster.secured import Secured
+from tests.pipeline.throttle import factories
+
+pytestmark = pytest.mark.broker
+
+NAMES = Names("acl.usage", "acl.throttle", "acl.marker", "acl")
+SPECS = topic_specs(1, 12_000, NAMES.usage_topic, NAMES.throttle_topic, NAMES.marker_topic)
+MECHANISM = "SCRAM-SHA-512"
+
+
+@pytest.fixture(scope="module")
+def topics(secured: Secured) -> Secured:
+    """The three topics are there."""
+    create_topics(secured.admin, SPECS)
+    return secured
+
+
+@pytest.fixture
+def role(request: pytest.FixtureRequest, topics: Secured) -> Iterator[Role]:
+    """A role whose user has exactly its rights."""
+    name: Role = request.param
+    topics.allow(name, acls_of(name, NAMES))
+    yield name
+    topics.forbid(name, acls_of(name, NAMES))
+
+
+def publish_and_read_back(secured: Secured) -> int:
+    """What the job does with throttle and marker topic; the highest `publish_seq` on the topic."""
+    topic = KafkaThrottleTopic(
+        NAMES.job, NAMES.throttle_topic, NAMES.marker_topic, secured.access(MECHANISM, "job"), 5_000
+    )
+    try:
+        marker = topic.open() or 0
+        topic.publish([factories.record(marker)], marker + 1)
+        assert topic.open() == marker + 1
+        return topic.highest_published() - marker
+    finally:
+        topic.close()
+
+
+@pytest.mark.parametrize("role", ["job"], indirect=True)
+def test_the_rights_of_the_job_are_enough(topics: Secured, role: Role) -> None:
+    with topics.access(MECHANISM, role).admin() as admin:
+        assert missing_acls(admin, acls_of(role, NAMES)) == []
+        assert check_topics(admin, SPECS, "b:1") == []
+    assert publish_and_read_back(topics) == 0
+
+
+@pytest.mark.parametrize("taken", acls_of("job", NAMES), ids=str)
+@pytest.mark.parametrize("role", ["job"], indirect=True)
+def test_each_right_of_the_job_is_missed_by_name(topics: Secured, role: Role, taken: Acl) -> None:
+    topics.forbid(role, [taken])
+    access = topics.access(MECHANISM, role)
+    with access.admin() as admin, pytest.raises(PermissionMissing) as refused:
+        refuse_unpermitted(admin, acls_of(role, NAMES), access.client_options(), access.bootstrap_servers)
+    # Of a topic it may not even describe the cluster tells nothing more.
+    assert taken in refused.value.acls
+    assert {acl.name for acl in refused.value.acls} == {taken.name}
+    assert taken.operation in {"Read"} or refused.value.acls == (taken,)
+    assert f"'User:job' must be allowed {refused.value.acls[0]}" in str(refused.value)
+    assert refused.value.remedy == grant_commands(refused.value.acls, "User:job", access.bootstrap_servers)[0]
+    assert refused.value.exit_code == 6
+
+
+@pytest.mark.parametrize(
+    "taken",
+    [
+        Acl("topic", NAMES.throttle_topic, "Write"),
+        Acl("topic", NAMES.marker_topic, "Read"),
+        Acl("group", "kquota-acl", "Read"),
+        Acl("transactional-id", "kquota-acl", "Write"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("role", ["job"], indirect=True)
+def test_a_right_that_is_taken_while_the_job_runs_is_named_too(topics: Secured, role: Role, taken: Acl) -> None:
+    topics.forbid(role, [taken])
+    with pytest.raises(PermissionMissing) as refused:
+        publish_and_read_back(topics)
+    assert str(taken) in str(refused.value)
+    assert grant_commands([taken], "User:job", topics.address(MECHANISM))[0] in str(refused.value)
+
+
+def test_a_meter_needs_to_write_usage_and_is_told_so(topics: Secured) -> None:
+    access = topics.access(MECHANISM)
+    producer: Any = access.open(KafkaProducer, max_block_ms=3_000)
+    try:
+        with pytest.raises(PermissionMissing, match=r"'User:meter' must be allowed Write on topic 'acl.usage'"):
+            KafkaUsageSink(producer, NAMES.usage_topic, access.bootstrap_servers, access.client_options())
+    finally:
+        producer.close()
+    topics.allow("meter", acls_of("meter", NAMES))
+    producer = access.open(KafkaProducer, max_block_ms=3_000)
+    try:
+        answers: list[Exception | None] = []
+        sink = KafkaUsageSink(producer, NAMES.usage_topic, access.bootstrap_servers, access.client_options())
+        sink.send(0, b"[]", answers.append)
+        producer.flush(timeout=15)
+        assert answers == [None]
+    finally:
+        producer.close()
+
+
+def test_a_follower_without_its_right_says_so_and_follows_when_it_gets_it(
+    topics: Secured, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, "pipeline")
+    access = topics.access(MECHANISM, "gate")
+    follower = KafkaFollower(access.bootstrap_servers, NAMES.throttle_topic, access.client_options())
+    follower.start(lambda _: None)
+    try:
+        assert not follower.wait_until_caught_up(3)
+        assert "'User:gate' must be allowed Read on topic 'acl.throttle'" in caplog.text
+        topics.allow("gate", acls_of("gate", NAMES))
+        assert follower.wait_until_caught_up(15)
+        assert follower.state == "following"
+    finally:
+        follower.close()
+
+
+def test_the_operator_creates_and_checks_topics_or_is_told_what_is_missing(topics: Secured) -> None:
+    access = topics.access(MECHANISM, "operator")
+    file = topics.file(topics.properties(MECHANISM, "operator"))
+    named = Names("op.usage", "op.throttle", "op.marker", "op")
+    options = ["--usage-topic", named.usage_topic, "--throttle-topic", named.throttle_topic]
+    options += ["--marker-topic", named.marker_topic, "--bootstrap-server", access.bootstrap_servers]
+    options += ["--command-config", str(file)]
+    invoke = CliRunner().invoke
+
+    refused = invoke(app, ["check", *options])
+    assert isinstance(refused.exception, PermissionMissing)
+    assert "Describe on topic 'op.usage', DescribeConfigs on topic 'op.usage'" in str(refused.exception)
+    refused = invoke(app, ["create", *options])
+    assert "'User:operator' must be allowed Create on topic 'op.usage'" in str(refused.exception)
+
+    topics.allow("operator", acls_of("operator", named))
+    for command in ("create", "check"):
+        done = invoke(app, [command, *options])
+        assert (done.exit_code, done.exception) == (0, None), done.output

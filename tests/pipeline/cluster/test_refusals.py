@@ -1,0 +1,94 @@
+"""What brokers answer, in our words: who was refused what, and what to do."""
+
+import pytest
+from kafka import errors
+
+from pipeline.cluster.acls import Acl
+from pipeline.cluster.causes import explain
+from pipeline.cluster.client_properties import kafka_options
+from pipeline.cluster.errors import ClusterUnreachable, SignInRefused, TokenRefused
+from pipeline.cluster.oauth import TokenProvider, TokenSource
+from pipeline.cluster.permissions import permission_missing, principal_of
+
+ALICE = {"sasl_plain_username": "alice", "sasl_plain_password": "hidden"}
+RIGHTS = (
+    Acl("topic", "quota.throttle.v1", "Write"),
+    Acl("topic", "quota.marker.v1", "Read"),
+    Acl("group", "kquota-j", "Read"),
+    Acl("transactional-id", "kquota-j", "Write"),
+)
+
+
+@pytest.mark.parametrize(
+    ("error", "named"),
+    [
+        (errors.TopicAuthorizationFailedError({"quota.marker.v1"}), RIGHTS[1:2]),
+        (errors.TopicAuthorizationFailedError("partition 0"), RIGHTS[:2]),
+        (errors.GroupAuthorizationFailedError("FindCoordinatorResponse"), RIGHTS[2:3]),
+        (errors.TransactionalIdAuthorizationFailedError(), RIGHTS[3:]),
+    ],
+)
+def test_a_refusal_names_the_right_that_is_missing(error: Exception, named: tuple[Acl, ...]) -> None:
+    told = permission_missing(error, RIGHTS, ALICE, "b:1")
+    assert told is not None
+    assert (told.acls, told.principal) == (named, "User:alice")
+    assert "hidden" not in str(told)
+
+
+@pytest.mark.parametrize("error", [None, errors.KafkaTimeoutError(), errors.ProducerFencedError(), OSError("x")])
+def test_what_failed_for_something_else_is_no_refusal(error: Exception | None) -> None:
+    assert permission_missing(error, RIGHTS, ALICE, "b:1") is None
+
+
+def test_the_principal_is_known_from_the_password_or_the_token() -> None:
+    no_endpoint = TokenProvider(TokenSource("http://127.0.0.1:1/token", "c", "hidden"))
+    assert principal_of(ALICE) == "User:alice"
+    assert principal_of({}) == "User:ANONYMOUS"
+    assert principal_of(kafka_options({"security.protocol": "SSL"})) == "User:<subject of its certificate>"
+    assert principal_of({"sasl_oauth_token_provider": no_endpoint}) == "User:<subject of its token>"
+
+
+@pytest.mark.parametrize(
+    ("cause", "protocol", "kind", "told"),
+    [
+        (
+            errors.IllegalSaslStateError(),
+            "SASL_SSL",
+            SignInRefused,
+            "refuses user 'alice': this listener knows no SASL",
+        ),
+        (
+            errors.UnsupportedSaslMechanismError(),
+            "SASL_SSL",
+            SignInRefused,
+            "this listener does not have the mechanism PLAIN. To mend it: check sasl.mechanism",
+        ),
+        (
+            errors.SaslAuthenticationFailedError("SaslAuthenticationFailedError: Authentication failed: Wrong"),
+            "SASL_SSL",
+            SignInRefused,
+            "refuses user 'alice': Wrong. To mend it: check sasl.mechanism",
+        ),
+        (
+            errors.KafkaConnectionError("[SSL: SSLV3_ALERT_BAD_CERTIFICATE] sslv3 alert bad certificate"),
+            "SSL",
+            SignInRefused,
+            "it wants a client certificate that it trusts and that has not expired",
+        ),
+        (
+            errors.KafkaConnectionError("Handshake failed: [SSL: WRONG_VERSION_NUMBER] wrong version number"),
+            "SSL",
+            ClusterUnreachable,
+            "it does not speak TLS on this port. To mend it: set security.protocol",
+        ),
+        (TokenRefused("https://idp", "answers 500"), "SASL_SSL", TokenRefused, "no OAuth token from https://idp: it"),
+        (TimeoutError("7"), "SSL", ClusterUnreachable, "7. To mend it: check the address"),
+    ],
+)
+def test_each_cause_is_told_in_one_line(cause: Exception, protocol: str, kind: type[Exception], told: str) -> None:
+    error = explain(
+        "b:1", {"security_protocol": protocol, "sasl_mechanism": "PLAIN", **ALICE}, [OSError("earlier"), cause], 2_000
+    )
+    assert type(error) is kind
+    assert told in str(error)
+    assert error.exit_code == 6

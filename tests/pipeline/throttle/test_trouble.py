@@ -1,0 +1,98 @@
+"""The throttle topic through the troubles of a broker: each is one line, and none needs a new process."""
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kafka import KafkaAdminClient
+
+from pipeline.cluster.access import ClusterAccess
+from pipeline.cluster.acls import Names, acls_of
+from pipeline.cluster.connecting import told
+from pipeline.cluster.errors import ClusterUnreachable
+from pipeline.cluster.permissions import missing_acls
+from pipeline.embedded.broker import EmbeddedBroker
+from pipeline.embedded.jars import fetch
+from pipeline.throttle.errors import PublishUndecided
+from pipeline.throttle.follower import KafkaFollower
+from pipeline.throttle.kafka_topic import KafkaThrottleTopic
+from pipeline.throttle.topics import create_topics, topic_specs
+from schemas.throttle_record import ThrottleRecord
+from tests.pipeline.throttle.factories import record
+
+pytestmark = pytest.mark.broker
+
+USAGE, THROTTLE, MARKER = "tr.usage", "tr.throttle", "tr.marker"
+
+
+@pytest.fixture
+def own_broker(tmp_path: Path) -> Iterator[EmbeddedBroker]:
+    """A broker this test may stop."""
+    fetch()
+    own = EmbeddedBroker(tmp_path / "broker")
+    own.start()
+    yield own
+    own.stop()
+
+
+def throttle_topic(address: str, timeout_ms: int = 3_000) -> KafkaThrottleTopic:
+    return KafkaThrottleTopic("tr", THROTTLE, MARKER, ClusterAccess(address), timeout_ms)
+
+
+def wait_for(is_so: Callable[[], bool], timeout_seconds: float = 20) -> None:
+    deadline = time.monotonic() + timeout_seconds
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_a_broker_that_goes_away_and_comes_back(own_broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, "pipeline")
+    address = own_broker.bootstrap_servers
+    topic = throttle_topic(address)
+    follower = KafkaFollower(address, THROTTLE)
+    seen: list[ThrottleRecord] = []
+    follower.start(seen.append)
+
+    # The topics are not there: the follower waits for them.
+    assert not follower.wait_until_caught_up(3)
+    assert [line for line in caplog.messages if "does not exist" in line] == [
+        f"throttles are not followed, clients go on freely: topic '{THROTTLE}' does not exist at {address}"
+    ]
+    admin: Any = KafkaAdminClient(bootstrap_servers=address)
+    rights = acls_of("job", Names(USAGE, THROTTLE, MARKER, "tr"))
+    assert missing_acls(admin, rights) == [], "of topics, group and transactional id that are not there"
+    create_topics(admin, topic_specs(1, 1_000, USAGE, THROTTLE, MARKER))
+    assert missing_acls(admin, rights) == [], "without an authorizer everything is allowed"
+    admin.close()
+
+    assert topic.open() is None
+    topic.publish([record(0)], marker=1)
+    assert follower.wait_until_caught_up(15)
+
+    own_broker.stop()
+    with pytest.raises(PublishUndecided) as undecided:
+        topic.publish([record(1)], marker=2)
+    assert "\n" not in str(undecided.value)
+    with pytest.raises(ClusterUnreachable, match=f"no Kafka broker answers at {address}: connection refused"):
+        topic.open()
+
+    own_broker.start()
+    assert topic.open() == 1, "what did not commit is not there"
+    topic.publish([record(1)], marker=2)
+    topic.close()
+    assert follower.wait_until_caught_up(1)
+    wait_for(lambda: [told_of.publish_seq for told_of in seen][-1:] == [1])
+    follower.close()
+
+
+def test_a_call_that_a_broker_no_longer_answers_is_told(own_broker: EmbeddedBroker) -> None:
+    access = ClusterAccess(own_broker.bootstrap_servers)
+    with access.admin() as admin:
+        own_broker.kill()
+        with pytest.raises(ClusterUnreachable, match="a call ends with ") as caught, told(access.bootstrap_servers):
+            admin.describe_topics([THROTTLE])
+    assert "\n" not in str(caught.value)
