@@ -15,6 +15,8 @@ from pipeline.stream.event_rules import EVENT_STRUCT, FIELD_RULES, PARSER_OPTION
 DEAD_LETTER_COLUMNS: Final = ("appended_at_ms", "topic", "partition", "offset", "element_index", "cause", "value")
 
 _LEADING_BLANKS = r"^[ \t\r\n]+"
+_PLACE = ("topic", "partition", "offset", "appended_at_ms")
+_OF_THE_MESSAGE = (*_PLACE, "unread", "is_utf8", "is_json", "opening", "is_empty")
 _EVENT_FIELDS = tuple(rule.name for rule in FIELD_RULES)
 
 
@@ -101,33 +103,44 @@ def _is_framed() -> Column:
 
 
 def _elements(messages: DataFrame) -> DataFrame:
-    """One row an element, parsed by itself; one for a message that is no array."""
+    """One row an element, parsed by itself; one for a message that is no array.
+
+    A row of an array holds nothing of the message but its element: a message of one megabyte may have half a million.
+    """
     is_array = F.col("is_json") & (F.col("opening") == "[")
+    no_variant = F.lit(None).cast("variant")
     return (
         messages.withColumn(
-            "elements",
+            "element",
             F.when(is_array, F.from_json("message", "ARRAY<STRING>", PARSER_OPTIONS)).otherwise(F.array("message")),
         )
-        .withColumn("kinds", F.when(is_array, F.from_json("message", "ARRAY<VARIANT>", PARSER_OPTIONS)))
-        .withColumn("is_empty", is_array & (F.size("elements") == 0))
-        .select(
-            "*",
-            F.posexplode_outer(
-                F.when(F.col("is_empty"), F.array(F.lit(None).cast("string"))).otherwise(F.col("elements"))
-            ).alias("position", "element"),
+        .withColumn("variant", F.when(is_array, F.from_json("message", "ARRAY<VARIANT>", PARSER_OPTIONS)))
+        .withColumn("is_empty", is_array & (F.size("element") == 0))
+        .withColumn(
+            "element", F.when(F.col("is_empty"), F.array(F.lit(None).cast("string"))).otherwise(F.col("element"))
         )
+        .withColumn("variant", F.when(F.size("variant") == F.size("element"), F.col("variant")))
+        .withColumn("variant", F.coalesce("variant", F.array_repeat(no_variant, F.size("element"))))
+        .select(
+            *_OF_THE_MESSAGE,
+            F.when(~is_array, F.col("value")).alias("value"),
+            F.arrays_zip("element", "variant").alias("elements"),
+        )
+        # In a select of its own: what is written beside an explode is computed, and its columns kept, for each row.
+        .select(*_OF_THE_MESSAGE, "value", F.posexplode("elements").alias("position", "pair"))
+        .select(*_OF_THE_MESSAGE, "value", "position", "pair.element", "pair.variant")
         .select(
             "*",
             F.from_json("element", EVENT_STRUCT.removesuffix(">") + ", _corrupt: STRING>", PARSER_OPTIONS).alias(
                 "typed"
             ),
             F.from_json("element", TEXT_STRUCT, PARSER_OPTIONS).alias("text"),
+            F.coalesce(F.schema_of_variant("variant"), F.lit("")).alias("kind"),
         )
-        .withColumn("kind", F.coalesce(F.schema_of_variant(F.get(F.col("kinds"), F.col("position"))), F.lit("")))
     )
 
 
 def _text_of_element() -> Column:
     # Parsed as a string, a JSON string has lost its quotes; and JSON's null is SQL's.
-    quoted = F.to_json(F.get(F.col("kinds"), F.col("position")))
-    return F.coalesce(F.when(F.col("kind") == "STRING", quoted), F.col("element"), F.lit("null")).cast("binary")
+    quoted = F.when(F.col("kind") == "STRING", F.to_json("variant"))
+    return F.coalesce(quoted, F.col("element"), F.lit("null")).cast("binary")

@@ -1,0 +1,29 @@
+"""Twenty thousand messages nobody should send: none ends the stream, each is accounted for."""
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.pipeline.stream import fuzz
+from tests.pipeline.stream.fuzz_corpus import beyond, large_messages, messages
+
+pytestmark = pytest.mark.spark
+
+
+def test_messages_that_python_reads_too_end_as_in_python(spark: SparkSession) -> None:
+    tally = fuzz.Tally()
+    fuzz.run_comparable(spark, seed=11, count=10_000, tally=tally)
+    assert tally.faults == []
+    assert min(tally.outcomes[name] for name in ("good", "dead", "ignored")) > 500
+
+
+def test_all_others_are_accounted_for(spark: SparkSession) -> None:
+    tally = fuzz.Tally()
+    fuzz.run_beyond(spark, messages(12, 10_000, beyond), "seed 12", tally)
+    assert tally.faults == []
+    assert min(tally.outcomes[name] for name in ("good", "dead")) > 500
+
+
+def test_large_messages_are_accounted_for(spark: SparkSession) -> None:
+    tally = fuzz.Tally()
+    fuzz.run_beyond(spark, large_messages(13, size_bytes=131_072), "large", tally)
+    assert tally.faults == []
