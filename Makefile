@@ -2,10 +2,10 @@
 VENV ?= .venv
 export VENV
 .DEFAULT_GOAL := help
-.PHONY: help run test lint typecheck bench faults soak clean ready
+.PHONY: help run test test-long lint typecheck bench faults soak clean ready
 
 help: ## show this list
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1	\2/'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1	\2/'
 
 ready:
 	@deploy/bootstrap.sh
@@ -13,8 +13,11 @@ ready:
 run: ready ## the demo: broker, clients, meter and job on this machine (DURATION=60 ends it after 60 s, FRESH=1 starts over)
 	@exec $(VENV)/bin/kquota demo $(if $(DURATION),--duration $(DURATION)) $(if $(filter-out 0,$(FRESH)),--fresh)
 
-test: ready ## every test, those with Spark and the real broker too (ARGS="-k wheel" picks some)
+test: ready ## the test suite, with Spark and the real broker (ARGS="-k wheel" picks some)
 	@exec deploy/test.sh $(ARGS)
+
+test-long: ready ## the tests that take minutes: an operator's day, thousands of sessions against Kafka's classes, kills
+	@exec deploy/test.sh -m long --durations=15
 
 lint: ready ## style, format, and which package may import which
 	@$(VENV)/bin/ruff check .

@@ -26,7 +26,7 @@ from schemas.arrow import conform
 from schemas.sensor_state_row import SensorStateRow
 
 _TABLE: Final = "sensor_state"
-_COMMITS_BETWEEN_CLEANINGS: Final = 600
+_COMMITS_BETWEEN_CLEANINGS: Final = 2_400
 _NOW_MS: Final = 1_700_000_000_000
 
 

@@ -1,6 +1,7 @@
 #!/bin/sh
-# The whole test suite in two processes at once, because two cores are the least there is: one starts the JVMs (Spark
-# session, real broker), the other needs none. With arguments: one process, which gets them.
+# The test suite in two processes at once, because two cores are the least there is: one starts the JVMs (Spark session,
+# real broker), the other needs none and gives way to it. What takes minutes (marker `long`) is left to `make test-long`.
+# With arguments: one process, which gets them.
 set -u
 cd "$(dirname "$0")/.."
 python="${VENV:-.venv}/bin/python"
@@ -11,9 +12,9 @@ fi
 
 pure_log=$(mktemp)
 trap 'rm -f "$pure_log"; kill "$pure" 2>/dev/null' EXIT INT TERM
-"$python" -m pytest -q -p no:cacheprovider -m 'not spark and not broker' >"$pure_log" 2>&1 &
+nice -n 15 "$python" -m pytest -q -p no:cacheprovider -m 'not spark and not broker and not long' >"$pure_log" 2>&1 &
 pure=$!
-"$python" -m pytest -m 'spark or broker'
+"$python" -m pytest -m '(spark or broker) and not long' --durations=15
 with_jvm=$?
 wait "$pure"
 without_jvm=$?

@@ -38,6 +38,7 @@ def test_kafka_answers_the_recorded_sessions_as_it_did_when_they_were_recorded(k
 
 
 @pytest.mark.broker
+@pytest.mark.long
 def test_the_engine_answers_random_sessions_as_kafka_does(kafka: KafkaJudge) -> None:
     verdict = judge(kafka, first_seed=0, sessions=SESSIONS)
     assert verdict.minimal is None, f"{verdict.mismatches[0]}; cut down:\n{verdict.minimal}"

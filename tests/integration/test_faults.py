@@ -7,7 +7,7 @@ import pytest
 from pipeline.embedded.broker import EmbeddedBroker
 from tests.faults.rounds import play
 
-pytestmark = [pytest.mark.broker, pytest.mark.spark]
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.long]
 
 
 @pytest.mark.parametrize(("point", "in_process"), [("usage.appended", False), ("look.appended", True)])

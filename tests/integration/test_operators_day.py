@@ -20,7 +20,7 @@ from tests.integration.transcript import Player, shape
 from tests.pipeline.replay.kept import KeptJob
 from tests.quota.factories import usage_row
 
-pytestmark = [pytest.mark.broker, pytest.mark.spark]
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.long]
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "operators-day.md"
 SERVICES = 5_000
