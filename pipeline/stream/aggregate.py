@@ -78,4 +78,5 @@ def _or_default(name: str) -> Column:
 
 def _saturating_sum(value: Column) -> Column:
     total = F.sum(value.cast("double"))
-    return F.when(total <= LARGEST_SUM, total).when(total.isNotNull(), LARGEST_SUM).cast("bigint")
+    # Below 0 are only suspect elements: nobody reads their sum, but a cast that overflows would end the stream.
+    return F.when(total > LARGEST_SUM, LARGEST_SUM).when(total < 0, 0).otherwise(total).cast("bigint")

@@ -122,7 +122,7 @@ def fuzz(spark: SparkSession, count: int, seed: int) -> Tally:
             run_comparable(spark, chunk_seed, chunk, tally)
         else:
             run_beyond(spark, messages(chunk_seed, chunk, beyond), f"seed {chunk_seed}", tally)
-        if number % 10 == 0:
+        if number % 5 == 0:
             sys.stderr.write(f"{dict(tally.outcomes)}, {len(tally.faults)} faults\n")
     return tally
 

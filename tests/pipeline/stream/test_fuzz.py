@@ -1,12 +1,22 @@
 """Twenty thousand messages nobody should send: none ends the stream, each is accounted for."""
 
+import json
+
 import pytest
 from pyspark.sql import SparkSession
 
+from pipeline.stream.collect import collect
 from tests.pipeline.stream import fuzz
 from tests.pipeline.stream.fuzz_corpus import beyond, large_messages, messages
+from tests.pipeline.stream.messages import event, raw_frame
 
 pytestmark = pytest.mark.spark
+
+
+def test_measures_far_below_zero_do_not_overflow_a_sum(spark: SparkSession) -> None:
+    elements = [event(produced_bytes=-(2**63), io_time_ns=-(2**63))] * 3
+    batch = collect(raw_frame(spark, [json.dumps([*elements, event()]).encode()]), 1000)
+    assert (batch.good_count, batch.dead_count) == (1, 3)
 
 
 def test_messages_that_python_reads_too_end_as_in_python(spark: SparkSession) -> None:

@@ -38,7 +38,7 @@ def own_broker(tmp_path: Path) -> Iterator[EmbeddedBroker]:
     own.stop()
 
 
-def throttle_topic(address: str, timeout_ms: int = 3_000) -> KafkaThrottleTopic:
+def throttle_topic(address: str, timeout_ms: int = 6_000) -> KafkaThrottleTopic:
     return KafkaThrottleTopic("tr", THROTTLE, MARKER, ClusterAccess(address), timeout_ms)
 
 
