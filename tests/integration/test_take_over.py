@@ -12,7 +12,7 @@ from pipeline.embedded.broker import EmbeddedBroker
 from tests.faults.rig import Rig, rig
 from tests.integration.running_job import RunningJob, usage
 
-pytestmark = [pytest.mark.broker, pytest.mark.spark]
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.long]
 
 
 @pytest.fixture(scope="module")
