@@ -32,7 +32,7 @@ def test_a_job_killed_at_every_failpoint_in_turn(tmp_path: Path, monkeypatch: py
         assert verdict.compared[check] > 10, check
 
 
-@pytest.mark.parametrize("point", ["usage.appended", "decisions.appended", "batches.appended", "outbox.appended"])
+@pytest.mark.parametrize("point", ["usage.appended", "outbox.appended"])
 def test_a_lost_checkpoint_loses_no_batch_that_is_stored(
     point: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -134,10 +134,11 @@ def test_numbers_of_records_are_not_given_again_when_their_rows_have_been_trimme
     assert len(load.job.broker.records) > written
 
 
-@pytest.mark.parametrize("seed", [1])
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(1, 9))
 def test_random_trouble(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     load = Load(tmp_path, monkeypatch, seed)
-    Trouble(load, seed).run(kills=5)
+    Trouble(load, seed).run(kills=8)
     load.come_to_rest()
     assert verify(load.job.evidence()).as_json()["differences"] == []
 
