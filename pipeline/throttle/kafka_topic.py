@@ -3,7 +3,7 @@
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
 
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka import errors as kafka_errors
@@ -84,9 +84,7 @@ class KafkaThrottleTopic:
         try:
             producer.begin_transaction()
             sent = [producer.send(self._topic, key=r.key(), value=r.to_value(), headers=r.headers()) for r in records]
-            producer.send_offsets_to_transaction({self._marker_partition: OffsetAndMetadata(marker, "", -1)}, self._id)
-            reached("transaction.sent")
-            producer.commit_transaction()
+            self._move_marker(producer, marker)
             reached("transaction.committed")
             for future in sent:
                 future.get(timeout=0)
@@ -128,6 +126,20 @@ class KafkaThrottleTopic:
         self._producer = producer
         producer.init_transactions()
         return self._committed_marker()
+
+    def _move_marker(self, producer: Any, marker: int) -> None:
+        """`send_offsets_to_transaction` and `commit_transaction`, which wait without end for a broker that is gone."""
+        transactions = producer._transaction_manager
+        offsets = {self._marker_partition: OffsetAndMetadata(marker, "", -1)}
+        self._wait(producer, transactions.send_offsets_to_transaction(offsets, self._id))
+        reached("transaction.sent")
+        self._wait(producer, transactions.begin_commit())
+
+    def _wait(self, producer: Any, result: Any) -> None:
+        producer._sender.wakeup()
+        if not result.wait(self._timeout_ms):
+            message = f"the broker has not answered within {self._timeout_ms / 1000:g} s"
+            raise kafka_errors.KafkaTimeoutError(message)
 
     def _committed_marker(self) -> int | None:
         with self._access.admin() as admin:
