@@ -147,7 +147,8 @@ def _checkpoint(settings: Settings) -> Iterator[Diagnosis]:
         yield Diagnosis("ok", "checkpoint", f"none on this disk at {folder}: the job begins where its tables end")
         return
     batches = table_uri(root, "batches")
-    checkpoint.check(DeltaTable(batches).transaction_version, _newest_query_id(batches))
+    newest_query_id = _newest_query_id(batches)
+    checkpoint.check(DeltaTable(batches).transaction_version, newest_query_id)
     yield Diagnosis("ok", "checkpoint", f"{folder} fits the tables, batch {checkpoint.committed} is committed")
     if settings.kafka.bootstrap_servers:
         topic = settings.kafka.usage_topic

@@ -7,6 +7,7 @@ second driver that nothing fences, so the first one is kept in the tables.
 from typing import Final
 
 from deltalake import DeltaTable
+from deltalake.exceptions import TableNotFoundError
 
 from pipeline.errors import PipelineError
 from pipeline.tables.layout import table_uri
@@ -51,5 +52,8 @@ def claim(root: str, job: str) -> None:
 
 
 def owner_of(root: str) -> str | None:
-    """The name kept in the tables; None if no job has started on them."""
-    return DeltaTable(table_uri(root, _KEPT_IN)).metadata().configuration.get(PROPERTY)
+    """The name kept in the tables; None if no job has started on them, or there are none."""
+    try:
+        return DeltaTable(table_uri(root, _KEPT_IN)).metadata().configuration.get(PROPERTY)
+    except TableNotFoundError:
+        return None

@@ -17,7 +17,7 @@ from pipeline.throttle.gate import Gate
 from pipeline.throttle.waiting_room import Occupancy, Room
 from tests.integration.throttle_job import ThrottleJob
 
-pytestmark = pytest.mark.broker
+pytestmark = [pytest.mark.broker, pytest.mark.long]
 
 CLIENTS = 50
 THREADS = 200

@@ -9,7 +9,7 @@ import pytest
 from pipeline.embedded.broker import EmbeddedBroker
 from tests.integration.running_job import RunningJob, running_job, usage
 
-pytestmark = [pytest.mark.broker, pytest.mark.spark]
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.long]
 
 PAST_MS = 90_000
 

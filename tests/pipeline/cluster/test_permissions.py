@@ -19,7 +19,7 @@ from pipeline.throttle.topics import check_topics, create_topics, topic_specs
 from tests.pipeline.cluster.secured import Secured
 from tests.pipeline.throttle import factories
 
-pytestmark = pytest.mark.broker
+pytestmark = [pytest.mark.broker, pytest.mark.long]
 
 NAMES = Names("acl.usage", "acl.throttle", "acl.marker", "acl")
 SPECS = topic_specs(1, 12_000, NAMES.usage_topic, NAMES.throttle_topic, NAMES.marker_topic)

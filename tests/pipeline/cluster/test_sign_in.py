@@ -21,7 +21,7 @@ from tests.pipeline.throttle import factories
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.broker
+pytestmark = [pytest.mark.broker, pytest.mark.long]
 
 WRONG = "wr0ng-h0rse"
 EVERY = ("SSL", *MECHANISMS)

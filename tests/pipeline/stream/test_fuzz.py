@@ -10,7 +10,7 @@ from tests.pipeline.stream import fuzz
 from tests.pipeline.stream.fuzz_corpus import beyond, large_messages, messages
 from tests.pipeline.stream.messages import event, raw_frame
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.long]
 
 
 def test_measures_far_below_zero_do_not_overflow_a_sum(spark: SparkSession) -> None:

@@ -15,3 +15,7 @@ def test_tables_belong_to_the_first_job_that_starts_on_them(tmp_path: Path) -> N
         claim(str(tmp_path), "second")
     assert refused.value.exit_code == 4
     assert owner_of(str(tmp_path)) == "first"
+
+
+def test_a_root_without_tables_belongs_to_nobody(tmp_path: Path) -> None:
+    assert owner_of(str(tmp_path)) is None

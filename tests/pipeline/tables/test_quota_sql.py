@@ -16,7 +16,7 @@ from pipeline.tables.layout import TABLES, create_missing
 from pipeline.tables.quota_edit import QuotaChange
 from pipeline.tables.quota_table import EditAudit, QuotaTable
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.long]
 
 AUDIT = EditAudit(actor="carol", host="ops1", tool_version="0.1.0", reason="")
 

@@ -23,7 +23,7 @@ from pipeline.throttle.topics import create_topics, topic_specs
 from schemas.throttle_record import ThrottleRecord
 from tests.pipeline.throttle.factories import record
 
-pytestmark = pytest.mark.broker
+pytestmark = [pytest.mark.broker, pytest.mark.long]
 
 USAGE, THROTTLE, MARKER = "tr.usage", "tr.throttle", "tr.marker"
 
