@@ -2,6 +2,7 @@
 
 PipelineError
 ├── PublishUndecided    a transaction failed, or nobody knows: the marker will tell
+├── OutboxUndecided     an append failed, or nobody knows: the next start reads what is stored
 ├── PublisherFenced     another driver of the same job has taken over; this one must stop
 ├── GateDepleted        the gate's memory pool has nothing left for another throttled request
 ├── GateTimeout         a throttle lasted longer than the caller wanted to wait
@@ -20,6 +21,22 @@ class PublishUndecided(PipelineError):
         super().__init__(
             f"a transaction on the throttle topic must commit; got {detail}",
             "nothing needs doing: stored records are published again when the broker answers",
+        )
+
+
+class OutboxUndecided(PipelineError):
+    """An append to the outbox raised before, so the numbers it carried may be taken or free.
+
+    Attributes:
+        publish_seq: The first of them.
+    """
+
+    def __init__(self, publish_seq: int) -> None:
+        self.publish_seq = publish_seq
+        super().__init__(
+            f"the outbox must tell what became of publish_seq {publish_seq} before more is written; got an append "
+            f"that failed",
+            "nothing needs doing: the restart reads what is stored and goes on after it",
         )
 
 

@@ -3,7 +3,8 @@
 Guarantee: every row is on the topic exactly once for a `read_committed` reader, in order, without gaps, whatever
 fails in between. What a retry does, step by step:
 
-* append: carries the last `publish_seq` as its version, so appending the same rows again is skipped;
+* append: carries the last `publish_seq` as its version, so appending the same rows again is skipped; after one that
+  raised nobody knows whether its numbers are taken, so this publisher writes no more and the next start reads them;
 * transaction: built from stored rows only; after a failed or undecided one the marker is read again by a new
   producer, and stored rows past it go first.
 
@@ -16,7 +17,7 @@ from collections.abc import Sequence
 from pipeline.clock import Moment
 from pipeline.cluster.errors import ClusterUnreachable, PermissionMissing
 from pipeline.failpoints import reached
-from pipeline.throttle.errors import PublishUndecided
+from pipeline.throttle.errors import OutboxUndecided, PublishUndecided
 from pipeline.throttle.evaluation import Evaluation
 from pipeline.throttle.held import Publication
 from pipeline.throttle.outbox import Outbox, Written, publish_app_id, rows_of, write_down
@@ -45,6 +46,7 @@ class Publisher:
         self._outbox = outbox
         self._topic = topic
         self._next_seq = 0
+        self._append_undecided = False
         self._behind = True
         self._retry_at_ms = 0
         self._failures = 0
@@ -91,17 +93,26 @@ class Publisher:
 
         Returns:
             What was written; empty if there was nothing to write or the batch had already written its rows.
+
+        Raises:
+            OutboxUndecided: an append before this one raised.
         """
         if not publications:
             return []
+        if self._append_undecided:
+            raise OutboxUndecided(self._next_seq)
         written = write_down(publications, self._next_seq, now)
         last_seq = written[-1].publish_seq
         versions = {**(batch_versions or {}), self._publish_app_id: last_seq}
         rows = rows_of(written, evaluation, self._cluster)
-        if not self._outbox.append(rows, versions, {"publish_seq": f"{self._next_seq}..{last_seq}"}):
+        self._append_undecided = True
+        is_appended = self._outbox.append(rows, versions, {"publish_seq": f"{self._next_seq}..{last_seq}"})
+        if is_appended:
+            reached("outbox.appended" if batch_versions else "look.appended")
+            self._next_seq = last_seq + 1
+        self._append_undecided = False
+        if not is_appended:
             return []
-        reached("outbox.appended" if batch_versions else "look.appended")
-        self._next_seq = last_seq + 1
         if not self._behind:
             self._transact(rows.to_pylist())
         return written

@@ -1,6 +1,7 @@
 """An outbox in memory, under the contract of `pipeline.throttle.outbox.Outbox`."""
 
 from collections.abc import Mapping
+from typing import Literal
 
 import pyarrow as pa
 
@@ -14,14 +15,21 @@ class MemoryOutbox:
     def __init__(self) -> None:
         self.rows: list[dict[str, object]] = []
         self.versions: dict[str, int] = {}
+        self.fail_next: Literal["lost", "late"] | None = None
+        """How the next append raises: with nothing stored, or with everything stored."""
 
     def append(self, rows: pa.Table, versions: Mapping[str, int], metadata: Mapping[str, str]) -> bool:
         del metadata
         guard = next(iter(versions))
         if self.versions.get(guard, -1) >= versions[guard]:
             return False
-        self.rows += rows.to_pylist()
-        self.versions.update(versions)
+        failure, self.fail_next = self.fail_next, None
+        if failure != "lost":
+            self.rows += rows.to_pylist()
+            self.versions.update(versions)
+        if failure:
+            detail = "the disk does not answer"
+            raise OSError(detail)
         return True
 
     def rows_from(self, publish_seq: int) -> pa.Table:

@@ -1,12 +1,14 @@
 """Every stored row reaches the topic once, in order, whatever a transaction does."""
 
+from typing import Literal
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.clock import Moment
 from pipeline.cluster.errors import ClusterUnreachable
-from pipeline.throttle.errors import PublisherFenced
+from pipeline.throttle.errors import OutboxUndecided, PublisherFenced
 from pipeline.throttle.evaluation import Evaluation
 from pipeline.throttle.publisher import Publisher
 from tests.fakes.outbox import MemoryOutbox
@@ -65,6 +67,22 @@ def test_an_undecided_transaction_is_settled_by_the_marker(failure: str) -> None
     assert publisher.catch_up(NOW)
     publisher.write([violation()], FACTS, NOW)
     assert sequences(broker) == [0, 1, 2]
+
+
+@pytest.mark.parametrize(("failure", "sequence"), [("late", [0, 1, 2]), ("lost", [0, 1])])
+def test_after_an_append_that_raised_nothing_is_written_until_a_start_has_read_what_is_stored(
+    failure: Literal["late", "lost"], sequence: list[int]
+) -> None:
+    outbox, broker = MemoryOutbox(), TopicBroker()
+    publisher = started(outbox, MemoryTopic(broker))
+    publisher.write([violation()], FACTS, NOW)
+    outbox.fail_next = failure
+    with pytest.raises(OSError, match="does not answer"):
+        publisher.write([violation(BOB)], FACTS, NOW)
+    with pytest.raises(OutboxUndecided, match="publish_seq 1 "):
+        publisher.write([violation()], FACTS, NOW)
+    started(outbox, MemoryTopic(broker)).write([violation()], FACTS, NOW)
+    assert sequences(broker) == sequence
 
 
 def test_rows_wait_in_the_outbox_while_the_broker_is_away() -> None:
