@@ -17,6 +17,8 @@ class DelayedOperation(TimerTask):
     an exclusive lock that an `on_complete` may want.
     """
 
+    __slots__ = ("_check_lock", "_claim")
+
     def __init__(self, delay_ms: int) -> None:
         super().__init__(delay_ms)
         self._check_lock = threading.RLock()

@@ -82,6 +82,8 @@ class SystemTimer:
 
     def cancel(self, task: TimerTask) -> None:
         """Take a task out; no-op when it does not wait."""
+        if task.entry is None:  # most are cancelled twice: by their completion, and by who forgets them
+            return
         with self._lock:
             if task.entry is not None:
                 task.entry.remove()

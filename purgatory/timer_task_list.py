@@ -29,6 +29,8 @@ class TimerTask:
         holder: the timer it was last added to.
     """
 
+    __slots__ = ("delay_ms", "entry", "holder")
+
     def __init__(self, delay_ms: int) -> None:
         self.delay_ms = delay_ms
         self.entry: TimerTaskEntry | None = None

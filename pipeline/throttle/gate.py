@@ -8,21 +8,20 @@ It fails open. A throttle ends at its own end whether or not anything more is he
 broker yet, has lost it, or is closed, holds nobody whose throttle it does not know to be running.
 """
 
-import asyncio
 import logging
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
 from pipeline.clock import Clock, SystemClock
-from pipeline.throttle.errors import GateTimeout
 from pipeline.throttle.follower import Follower, FollowerState, KafkaFollower
 from pipeline.throttle.held import ClientKey
 from pipeline.throttle.loop_waker import LoopWaker
+from pipeline.throttle.passage import NOT_THROTTLED, Passage, TaskPassage, since_ms, timed_out
 from pipeline.throttle.state import Lease
 from pipeline.throttle.waiting_room import Occupancy, Room, WaitingRoom
 from purgatory.reaper import Reaper
@@ -42,19 +41,6 @@ class Throttled:
 
     remaining_ms: int
     record: ThrottleRecord
-
-
-@dataclass(frozen=True, slots=True)
-class Passage:
-    """What a caller that may go on learns.
-
-    Attributes:
-        was_throttled: It had to wait.
-        waited_ms: For how long.
-    """
-
-    was_throttled: bool
-    waited_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +75,9 @@ class Gate:
         self, follower: Follower, room: Room | None = None, cluster: str | None = None, clock: Clock | None = None
     ) -> None:
         self._follower = follower
-        self._room = WaitingRoom(room or Room(), cluster, clock or SystemClock())
-        self._reaper = Reaper(self._room, "gate-reaper", _log_failure)
         self._waker = LoopWaker()
+        self._room = WaitingRoom(room or Room(), cluster, clock or SystemClock(), self._waker.together)
+        self._reaper = Reaper(self._room, "gate-reaper", _log_failure)
         self._started = False
 
     @classmethod
@@ -176,22 +162,22 @@ class Gate:
             RequestSizeRefused: request_bytes is more than the room takes.
         """
         began = time.monotonic()
-        awake = threading.Event()
+        asleep = threading.Lock()  # cheaper to wake than an event
+        asleep.acquire()
         client = ClientKey(broker_id, user, client_id)
-        hold = self._room.enter(client, request_bytes, awake.set)
+        hold = self._room.enter(client, request_bytes, asleep.release)
         if hold is None:
-            yield _NOT_THROTTLED
+            yield NOT_THROTTLED
             return
         try:
-            timeout = None if timeout_ms is None else timeout_ms / 1000
-            if not awake.wait(timeout) and not hold.is_completed:
-                raise self._timeout(client, timeout_ms)
-            yield Passage(was_throttled=True, waited_ms=_since_ms(began))
+            timeout = -1 if timeout_ms is None else max(timeout_ms, 0) / 1000
+            if not asleep.acquire(timeout=timeout) and not hold.is_completed:
+                raise timed_out(self._room, client, timeout_ms or 0)
+            yield Passage(was_throttled=True, waited_ms=since_ms(began))
         finally:
             self._room.leave(hold)
 
-    @asynccontextmanager
-    async def acquire_async(
+    def acquire_async(
         self,
         user: str,
         client_id: str = "",
@@ -199,26 +185,10 @@ class Gate:
         request_bytes: int = 0,
         broker_id: str = "",
         timeout_ms: int | None = None,
-    ) -> AsyncIterator[Passage]:
+    ) -> AbstractAsyncContextManager[Passage]:
         """`acquire` for a coroutine; a cancelled task leaves nothing behind. Arguments and errors as there."""
-        began = time.monotonic()
-        awake: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         client = ClientKey(broker_id, user, client_id)
-        hold = self._room.enter(client, request_bytes, lambda: self._waker.wake(awake))
-        if hold is None:
-            yield _NOT_THROTTLED
-            return
-        try:
-            timeout = None if timeout_ms is None else timeout_ms / 1000
-            with suppress(TimeoutError):
-                async with asyncio.timeout(timeout):
-                    await awake
-            if not hold.is_completed:
-                raise self._timeout(client, timeout_ms)
-            yield Passage(was_throttled=True, waited_ms=_since_ms(began))
-        finally:
-            awake.cancel()
-            self._room.leave(hold)
+        return TaskPassage(self._room, self._waker, client, request_bytes, timeout_ms)
 
     def throttle_of(self, user: str, client_id: str = "", broker_id: str = "") -> Throttled | None:
         """The client's running throttle, without waiting; None if it may go on."""
@@ -236,12 +206,6 @@ class Gate:
     def _throttled(self, lease: Lease) -> Throttled:
         return Throttled(max(lease.until_ms - self._room.now_ms(), 0), lease.record)
 
-    def _timeout(self, client: ClientKey, timeout_ms: int | None) -> GateTimeout:
-        throttled = self.throttle_of(client.user, client.client_id, client.broker_id)
-        return GateTimeout(
-            client.user, client.client_id, timeout_ms or 0, 0 if throttled is None else throttled.remaining_ms
-        )
-
     def __enter__(self) -> Self:
         self.start()
         return self
@@ -250,13 +214,6 @@ class Gate:
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
-
-
-_NOT_THROTTLED = Passage(was_throttled=False, waited_ms=0)
-
-
-def _since_ms(began: float) -> int:
-    return int((time.monotonic() - began) * 1000)
 
 
 def _log_failure(failure: Exception) -> None:

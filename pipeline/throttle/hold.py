@@ -33,6 +33,8 @@ class Hold(DelayedOperation):
         charge: The bytes it holds in the pool; None while it waits for room, and when it has none.
     """
 
+    __slots__ = ("_blocking", "_timer", "_until_ms", "_wake", "charge", "client", "keys")
+
     def __init__(self, client: ClientKey, blocking: Blocking, timer: Timer, wake: Callable[[], None]) -> None:
         """Make a hold that is neither watched nor timed yet.
 
@@ -55,7 +57,7 @@ class Hold(DelayedOperation):
     def try_complete(self) -> bool:
         """Complete if the throttle has ended; else see to it that the time-out is at its end."""
         until_ms = self._blocking.blocked_until_ms(self.client)
-        remaining_ms = until_ms - self._blocking.now_ms()
+        remaining_ms = until_ms - self._blocking.now_ms() if until_ms else 0
         if remaining_ms <= 0:
             return self.force_complete()
         self.delay_ms = remaining_ms

@@ -3,7 +3,7 @@
 For a program that asks before it sends. One that wants to be held until it may go on uses `pipeline.throttle.gate`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from pipeline.throttle.follower import KafkaFollower
@@ -63,8 +63,9 @@ class ThrottleView:
         """See `ThrottleState.remaining_ms`."""
         return self.state.remaining_ms(user, client_id, now_ms, broker_id)
 
-    def _apply(self, record: ThrottleRecord) -> None:
-        self.state.apply(record)
-        self._applied += 1
-        if self._applied % _PRUNE_EVERY == 0:
-            self.state.prune(record.throttled_until_ms - record.throttle_time_ms)
+    def _apply(self, records: Sequence[ThrottleRecord]) -> None:
+        for record in records:
+            self.state.apply(record)
+            self._applied += 1
+            if self._applied % _PRUNE_EVERY == 0:
+                self.state.prune(record.throttled_until_ms - record.throttle_time_ms)

@@ -1,6 +1,7 @@
 """Where throttled callers wait: Kafka's purgatory for the time, KIP-72's memory pool for the bytes. No threads."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from threading import Lock
 from typing import Final, Literal
@@ -88,10 +89,18 @@ class WaitingRoom:
         room: How much may wait.
         cluster: See `ThrottleState`.
         clock: Throttles are timed on its steady time.
+        together: Makes a block around what may let many callers go; what they are woken by may wait until its end.
     """
 
-    def __init__(self, room: Room, cluster: str | None, clock: Clock) -> None:
+    def __init__(
+        self,
+        room: Room,
+        cluster: str | None,
+        clock: Clock,
+        together: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
         self._clock = clock
+        self._together = together
         self._state = ThrottleState(cluster)
         self._timer = SystemTimer(_Steady(clock))
         self._purgatory: DelayedOperationPurgatory[Hold] = DelayedOperationPurgatory(self._timer)
@@ -101,7 +110,7 @@ class WaitingRoom:
         self._holds: set[Hold] = set()
         self._lock = Lock()
         self._closed = False
-        self._records = 0
+        self._prune_in = _PRUNE_EVERY
 
     def enter(self, client: ClientKey, size_bytes: int, wake: Callable[[], None]) -> Hold | None:
         """Come in; None when the client is not throttled and nothing has to be waited for.
@@ -138,8 +147,9 @@ class WaitingRoom:
         self._purgatory.forget(hold, hold.keys)
         with self._lock:
             self._holds.discard(hold)
-            self._intake.forget(hold)
-            if hold.charge is not None:
+            if hold.charge is None:
+                self._intake.forget(hold)
+            else:
                 self._pool.release(hold.charge)
                 hold.charge = None
             served = self._intake.unmute()
@@ -148,25 +158,32 @@ class WaitingRoom:
         for unmuted in served:
             self._watch(unmuted.source)
 
-    def take(self, record: ThrottleRecord) -> None:
-        """Take in a record of the throttle topic and wake whom it lets go."""
-        if self._state.apply(record, lease_end_ms(record, self._clock.now())):
-            self._purgatory.check_and_complete(ClientKey(record.broker_id, record.user, record.client_id))
-        self._records += 1
-        if self._records % _PRUNE_EVERY == 0:
-            self._state.prune(self.now_ms())
+    def take(self, records: Sequence[ThrottleRecord]) -> None:
+        """Take in records of the throttle topic, those of one client in their order, and wake whom they let go."""
+        now = self._clock.now()
+        changed = [record for record in records if self._state.apply(record, lease_end_ms(record, now))]
+        clients = dict.fromkeys(ClientKey(record.broker_id, record.user, record.client_id) for record in changed)
+        with self._together():
+            for client in clients:
+                self._purgatory.check_and_complete(client)
+        self._prune_in -= len(records)
+        if self._prune_in <= 0:
+            self._prune_in = _PRUNE_EVERY
+            self._state.prune(now.steady_ms)
 
     def close(self) -> None:
         """Let everybody go, and everybody who comes from now on. Harmless when repeated."""
         with self._lock:
             self._closed = True
             holds = list(self._holds)
-        for hold in holds:
-            hold.force_complete()
+        with self._together():
+            for hold in holds:
+                hold.force_complete()
 
     def advance_clock(self, timeout_ms: int) -> bool:
         """Let those go whose throttle has ended, waiting up to timeout_ms for one. One thread at a time."""
-        return self._purgatory.advance_clock(timeout_ms)
+        with self._together():
+            return self._purgatory.advance_clock(timeout_ms)
 
     def wake(self) -> None:
         """Make a waiting `advance_clock` return soon."""

@@ -32,6 +32,5 @@ class MemoryFollower:
         self.state = "closed"
 
     def _hand_over(self, records: Sequence[ThrottleRecord]) -> None:
-        for record in records:
-            if self.state != "closed":
-                self._take(record)
+        if records and self.state != "closed":
+            self._take(records)

@@ -76,13 +76,25 @@ def test_what_was_there_and_what_comes_is_handed_over_in_order(pair: Pair) -> No
     pair.topic.publish([first, second], 2)
     taken, follower = Taken(), pair.follower()
     states = [follower.state]
-    follower.start(taken.append)
+    follower.start(taken.extend)
     assert follower.wait_until_caught_up(10)
     assert taken == [first, second]
     states.append(follower.state)
     assert states == ["connecting", "following"]
     pair.topic.publish([release(2)], 3)
     assert taken.wait_for([first, second, release(2)])
+    follower.close()
+
+
+def test_what_was_published_together_is_handed_over_together(pair: Pair) -> None:
+    handed_over: list[Sequence[ThrottleRecord]] = []
+    follower = pair.follower()
+    follower.start(handed_over.append)
+    assert follower.wait_until_caught_up(10)
+    together = [record(seq, 5_000, user=f"team-{seq}") for seq in range(50)]
+    pair.topic.publish(together, 50)
+    assert within(10, lambda: bool(handed_over))
+    assert list(map(list, handed_over)) == [together]
     follower.close()
 
 
@@ -95,7 +107,7 @@ def test_an_empty_topic_is_caught_up_with_at_once(pair: Pair) -> None:
 
 def test_nothing_is_handed_over_after_the_close(pair: Pair) -> None:
     taken, follower = Taken(), pair.follower()
-    follower.start(taken.append)
+    follower.start(taken.extend)
     assert follower.wait_until_caught_up(10)
     follower.close()
     follower.close()
@@ -123,7 +135,7 @@ def test_partitions_that_are_added_to_the_topic_are_read_from_their_start(broker
     pair = KafkaPair(broker.bootstrap_servers)
     pair.topic.open()
     taken, follower = Taken(), pair.follower()
-    follower.start(taken.append)
+    follower.start(taken.extend)
     assert follower.wait_until_caught_up(10)
     admin: Any = KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)
     admin.create_partitions({pair.name: 8})

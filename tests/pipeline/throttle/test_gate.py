@@ -8,7 +8,8 @@ import pytest
 
 from pipeline.errors import PipelineError
 from pipeline.throttle.errors import GateDepleted, GateTimeout
-from pipeline.throttle.gate import Gate, Passage
+from pipeline.throttle.gate import Gate
+from pipeline.throttle.passage import Passage
 from tests.pipeline.throttle.gate_setting import LONG_MS, GateSetting
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
 
 import pytest
 
@@ -160,5 +161,37 @@ def test_a_loop_that_was_closed_is_no_trouble_for_the_others() -> None:
         waker.wake(future)
         async with asyncio.timeout(10):
             await future
+
+    asyncio.run(work())
+
+
+def test_tasks_that_are_woken_together_are_resolved_after_the_block_and_not_before() -> None:
+    waker = LoopWaker()
+
+    async def work() -> None:
+        mine, others = (asyncio.get_running_loop().create_future() for _ in range(2))
+        with waker.together():
+            waker.wake(mine)
+            await asyncio.to_thread(waker.wake, others)  # one call for both
+            await asyncio.sleep(0.01)
+            assert (mine.done(), others.done(), len(waker)) == (False, False, 1)
+        async with asyncio.timeout(10):
+            await asyncio.gather(mine, others)
+
+    asyncio.run(work())
+
+
+def test_an_error_among_those_woken_together_loses_nobody() -> None:
+    waker = LoopWaker()
+
+    async def work() -> None:
+        future = asyncio.get_running_loop().create_future()
+        with suppress(ZeroDivisionError), waker.together():
+            waker.wake(future)
+            _ = 1 / 0
+        later = asyncio.get_running_loop().create_future()
+        waker.wake(later)
+        async with asyncio.timeout(10):
+            await asyncio.gather(future, later)
 
     asyncio.run(work())

@@ -55,7 +55,7 @@ def test_a_broker_that_goes_away_and_comes_back(own_broker: EmbeddedBroker, capl
     topic = throttle_topic(address)
     follower = KafkaFollower(address, THROTTLE)
     seen: list[ThrottleRecord] = []
-    follower.start(seen.append)
+    follower.start(seen.extend)
 
     # The topics are not there: the follower waits for them.
     assert not follower.wait_until_caught_up(3)

@@ -32,8 +32,7 @@ class Setting:
         self.woken: list[str] = []
 
     def take(self, *records: ThrottleRecord) -> None:
-        for each in records:
-            self.room.take(each)
+        self.room.take(records)
 
     def enter(self, name: str = "caller", size_bytes: int = 0, client: ClientKey = ALICE) -> Hold | None:
         return self.room.enter(client, size_bytes, lambda: self.woken.append(name))
@@ -123,6 +122,17 @@ def test_an_old_record_that_comes_late_moves_nothing() -> None:
     assert setting.woken == []
     setting.pass_time(1)
     assert setting.woken == ["caller"]
+
+
+def test_of_records_that_come_together_the_newest_of_each_client_holds() -> None:
+    setting = Setting()
+    setting.take(until(5_000), until(5_000, user="bob"))
+    setting.must_wait("alice")
+    setting.must_wait("bob", client=ClientKey("", "bob", "etl"))
+    setting.take(release(2), until(9_000, 3), release(2, user="bob"))
+    assert setting.woken == ["bob"]
+    setting.pass_time(9_000 - START_MS)
+    assert setting.woken == ["bob", "alice"]
 
 
 def test_setting_the_machines_clock_back_holds_nobody_longer() -> None:

@@ -75,21 +75,21 @@ class RoomAgainstModel(RuleBasedStateMachine):
     def throttle(self, user: str, length_ms: int) -> None:
         self.seq += 1
         until_ms = self.now_ms + length_ms
-        self.room.take(record(self.seq, until_ms, user=user, throttle_time_ms=length_ms))
+        self.room.take([record(self.seq, until_ms, user=user, throttle_time_ms=length_ms)])
         self.until_ms[user] = until_ms
         self.settle()
 
     @rule(user=users)
     def release(self, user: str) -> None:
         self.seq += 1
-        self.room.take(release(self.seq, user=user))
+        self.room.take([release(self.seq, user=user)])
         self.until_ms[user] = 0
         self.settle()
 
     @rule(user=users, is_release=st.booleans())
     @precondition(lambda self: len(self.until_ms) == 3)
     def late_copy(self, user: str, is_release: bool) -> None:
-        self.room.take(release(1, user=user) if is_release else record(1, self.now_ms + 500, user=user))
+        self.room.take([release(1, user=user) if is_release else record(1, self.now_ms + 500, user=user)])
 
     @rule(user=users, size_bytes=st.integers(0, MAX_REQUEST_BYTES))
     def enter(self, user: str, size_bytes: int) -> None:
