@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import deque
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -36,6 +37,7 @@ from pipeline.tables.open import create_tables, open_quota_table
 from pipeline.tables.reader import read_table
 from pipeline.throttle.topics import create_topics
 
+_LINES_TOLD = 60
 _FACT = re.compile(r"(\w+_ms)=(\d+)")
 _EMPTY_QUERY = """
 import sys, time
@@ -68,15 +70,19 @@ def main() -> None:
         stack.enter_context(child(load))
         empty_ms = _empty_query(broker.bootstrap_servers, folder, arguments.trigger_ms)
         batches: list[dict[str, int]] = []
+        last_lines: deque[str] = deque(maxlen=_LINES_TOLD)
 
         def heard(line: str) -> None:
+            last_lines.append(line)
             facts = {name: int(value) for name, value in _FACT.findall(line)}
             if "collect_ms" in facts:
                 batches.append(facts)
 
         with job(folder, broker.bootstrap_servers, arguments.trigger_ms, heard):
             time.sleep(15)
-            latencies_ms = _probe(broker.bootstrap_servers, arguments.probes)
+            latencies_ms, missing = _probe(broker.bootstrap_servers, arguments.probes)
+        if missing:
+            sys.exit(f"the job must publish a record for {missing}; got none within 30 s\n{''.join(last_lines)}")
         lateness_ms = read_table(str(folder / "tables" / "throttle_events"), ["lateness_ms"])["lateness_ms"]
     print(
         f"{arguments.events_per_second} ev/s, {arguments.clients} clients, trigger {arguments.trigger_ms} ms, "
@@ -100,8 +106,8 @@ def _prepare(folder: Path, bootstrap_servers: str, probes: int) -> None:
     open_quota_table(settings.tables).edit(lambda _: rows, local_audit("bench"))
 
 
-def _probe(bootstrap_servers: str, probes: int) -> list[float]:
-    """One latency in ms a probe; the first ten warm up and do not count."""
+def _probe(bootstrap_servers: str, probes: int) -> tuple[list[float], str]:
+    """One latency in ms a probe, without the first ten, which warm up; and who was never throttled, or ""."""
     options = {"bootstrap_servers": bootstrap_servers}
     consumer: Any = KafkaConsumer(
         "quota.throttle.v1",
@@ -113,7 +119,7 @@ def _probe(bootstrap_servers: str, probes: int) -> list[float]:
     consumer.poll(timeout_ms=2_000)
     producer: Any = KafkaProducer(linger_ms=0, **options)
     draw = random.Random(7)
-    latencies_ms = []
+    latencies_ms: list[float] = []
     for number in range(probes):
         deadline = time.monotonic() + 0.8 + draw.random()
         while time.monotonic() < deadline:
@@ -125,9 +131,9 @@ def _probe(bootstrap_servers: str, probes: int) -> list[float]:
         producer.flush()
         while user not in {json.loads(r.value)["user"] for rs in consumer.poll(timeout_ms=5_000).values() for r in rs}:
             if time.perf_counter() - began > 30:
-                sys.exit(f"no record for {user} within 30 s")
+                return latencies_ms[10:], user
         latencies_ms.append((time.perf_counter() - began) * 1000)
-    return latencies_ms[10:]
+    return latencies_ms[10:], ""
 
 
 def _empty_query(bootstrap_servers: str, folder: Path, trigger_ms: int) -> list[float]:

@@ -38,9 +38,13 @@ def job(folder: Path, bootstrap_servers: str, trigger_ms: int, heard: Callable[[
     command += ["--trigger-ms", str(trigger_ms), "--run-dir", str(folder)]
     with child(command, subprocess.PIPE) as running:
         stderr = running.stderr or io.BytesIO()
+        told: list[bytes] = []
         for line in stderr:
+            told.append(line)
             if b"running; trigger" in line:
                 break
+        else:
+            sys.exit(f"the job must start; it ended with\n{b''.join(told[-20:]).decode()}")
 
         def read() -> None:
             for line in stderr:

@@ -14,10 +14,18 @@ class Background:
         name: Of the thread.
         step: One step; returns for how many seconds to rest before the next.
         failed: Called once, on that thread, with what a step raised; the thread ends then.
+        first_after_seconds: How long to rest before the first step.
     """
 
-    def __init__(self, name: str, step: Callable[[], float], failed: Callable[[BaseException], None]) -> None:
+    def __init__(
+        self,
+        name: str,
+        step: Callable[[], float],
+        failed: Callable[[BaseException], None],
+        first_after_seconds: float = 0.0,
+    ) -> None:
         self._step = step
+        self._first_after_seconds = first_after_seconds
         self._failed = failed
         self._stopping = Event()
         self._thread = Thread(target=self._run, name=name, daemon=True)
@@ -33,6 +41,7 @@ class Background:
             self._thread.join(timeout_seconds)
 
     def _run(self) -> None:
+        self._stopping.wait(self._first_after_seconds)
         while not self._stopping.is_set():
             try:
                 rest_seconds = self._step()

@@ -14,6 +14,7 @@ from pipeline.clock import Clock
 from pipeline.cluster.access import ClusterAccess
 from pipeline.failpoints import reached
 from pipeline.parts import new_batch_rules
+from pipeline.rollup import UsageBySecond
 from pipeline.settings.model import Settings
 from pipeline.stream.checkpoint import Checkpoint
 from pipeline.stream.collector import Collector
@@ -21,10 +22,10 @@ from pipeline.stream.micro_batch import BatchReport, MicroBatch
 from pipeline.stream.offset_log import OffsetLog
 from pipeline.stream.query import QueryPlan, UsageQuery
 from pipeline.stream.recovery import rebuild
-from pipeline.stream.rollup import RollUpPlan, UsageBySecond
 from pipeline.stream.source import read_usage_topic
 from pipeline.stream.starting_offsets import refuse_gaps, spans_of, starting_offsets
 from pipeline.tables.job_tables import DriverEpoch, JobTables
+from pipeline.tables.layout import table_uri
 from pipeline.tables.open import open_quota_table, open_writer
 from pipeline.tables.ownership import claim
 from pipeline.tables.quota_source import QuotaSource
@@ -117,10 +118,14 @@ class JobRun:
         self._purgatory.start()
         self._reaper = Background("reaper", self._reap, self._failed)
         self._quota_poller = Background("quota-poller", self._poll_quotas, self._failed)
-        self._roll_up: UsageBySecond | None = None
+        usage_uri, seconds_uri = (table_uri(settings.tables.root, name) for name in ("usage", "usage_by_second"))
+        self._seconds = UsageBySecond(usage_uri, seconds_uri, self._tables.usage_by_second, settings.job)
+        # Its first minute the machine is left to the start of the job.
+        self._roll_up = Background(
+            "roll-up", self._write_seconds, self._failed, settings.stream.rollup_interval_ms / 1000
+        )
         upkeep = Upkeep(settings.tables, clock, self._decider.expire_idle, self._usage_read_until_ms)
         self._upkeep = Background("upkeep", upkeep.round, self._failed)
-        self._roll_up_watch = Background("roll-up", self._watch_roll_up, self._failed)
 
     def start(self, spark: SparkSession) -> None:
         """Start the threads and the query."""
@@ -154,10 +159,7 @@ class JobRun:
         self._quota_poller.start()
         self._upkeep.start()
         if settings.stream.rollup_interval_ms:
-            checkpoint = _absolute(settings.stream.checkpoint)
-            roll_up = RollUpPlan(settings.tables.root, settings.job, checkpoint, settings.stream.rollup_interval_ms)
-            self._roll_up = UsageBySecond(spark, roll_up, settings.stream.rollup_interval_ms / 1000)
-            self._roll_up_watch.start()
+            self._roll_up.start()
 
     def failure(self) -> BaseException | None:
         """What has ended the query or one of the threads; None while all is well."""
@@ -167,9 +169,7 @@ class JobRun:
         """Stop the query between two batches, then the threads, then leave the topic."""
         if self._query is not None:
             self._query.stop()
-        self._roll_up_watch.close()
-        if self._roll_up is not None:
-            self._roll_up.stop()
+        self._roll_up.close()
         self._upkeep.close()
         self._quota_poller.close()
         self._reaper.close()
@@ -200,11 +200,12 @@ class JobRun:
         self._purgatory.quotas_changed(self._quotas.pin())
         return self._settings.stream.trigger_ms / 1000
 
-    def _watch_roll_up(self) -> float:
-        return 0.0 if self._roll_up is None else self._roll_up.step()
+    def _write_seconds(self) -> float:
+        self._seconds.step()
+        return self._settings.stream.rollup_interval_ms / 1000
 
     def _usage_read_until_ms(self) -> int | None:
-        return None if self._roll_up is None else self._roll_up.usage_read_until_ms()
+        return self._seconds.written_until_ms if self._settings.stream.rollup_interval_ms else None
 
     def _failed(self, failure: BaseException) -> None:
         self._failure = failure

@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 # Not the sample's time: a late row belongs to the batch it came with, and is kept with it.
 _TIME: Final = "evaluated_at_ms"
-_TIME_OF: Final = {"dead_letters": "appended_at_ms"}
+_TIME_OF: Final = {"dead_letters": "appended_at_ms", "usage_by_second": "second_start_ms"}
 _SHORT_LIVED: Final = ("usage", "sensor_state")
 # Listing all files costs more than the rest of a round; the log may grow by half in the meantime.
 _ROUNDS_PER_CLEANING: Final = 5
@@ -33,7 +33,7 @@ class Upkeep:
         tables: Where the tables are and how long rows are kept.
         clock: Time that retention is counted by: wall clock, as events are.
         expire_idle: Drops the engine's idle sensors; returns how many.
-        usage_read_until_ms: Usage evaluated at this time or later may not have been read by all that must; it stays.
+        usage_read_until_ms: Usage evaluated at this time or later may not be rolled up yet; it stays.
     """
 
     def __init__(
@@ -79,6 +79,8 @@ class Upkeep:
             )
 
     def _kept_from_ms(self, name: str, now_ms: int) -> int:
+        if name == "usage_by_second":
+            return now_ms - self._tables.seconds_retention_ms
         if name not in _SHORT_LIVED:
             return now_ms - self._tables.history_retention_ms
         kept_from_ms = now_ms - self._tables.usage_retention_ms

@@ -59,6 +59,9 @@ class TablesSettings(Branch):
     usage_retention_ms: int = Field(
         7_200_000, ge=60_000, description="how long rows of `usage` and `sensor_state` are kept"
     )
+    seconds_retention_ms: int = Field(
+        604_800_000, ge=3_600_000, description="how long rows of `usage_by_second` are kept"
+    )
     history_retention_ms: int = Field(
         7_776_000_000, ge=3_600_000, description="how long decisions, throttles, batches and dead letters are kept"
     )

@@ -19,7 +19,6 @@ _LOCAL_CHECKPOINT_MANAGER = (
 # Two choices are an error to the JVM, so an operator's own replaces ours. Ours does without G1's concurrent threads and
 # barriers: a micro-batch leaves short-lived garbage only.
 _CHOICE_OF_COLLECTOR = re.compile(r"-XX:\+Use\w+GC\b")
-_STATE_STORE = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 _LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
 
 
@@ -84,10 +83,6 @@ def _session_conf(spark: SparkSettings, jars: Sequence[Path], checkpoint_is_loca
         "spark.sql.streaming.noDataMicroBatches.enabled": "false",
         # The plan is small and always the same: to plan it again after each stage costs 30 ms and finds nothing.
         "spark.sql.adaptive.enabled": "false",
-        # The roll-up has a pool of its own: the tasks of a micro-batch do not wait for all of its.
-        "spark.scheduler.mode": "FAIR",
-        # Its state outside the heap, where it can not hold up a micro-batch with garbage collection.
-        "spark.sql.streaming.stateStore.providerClass": _STATE_STORE,
         # Every execution is described for a UI that is off; this is the short form.
         "spark.sql.ui.explainMode": "simple",
         # The default waits for ever for a batch that does not listen to the interrupt.

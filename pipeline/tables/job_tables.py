@@ -9,7 +9,15 @@ from pipeline.tables.port import TableWriter
 from pipeline.tables.sensor_state import SensorStateTable
 from pipeline.tables.throttle_outbox import DeltaOutbox
 
-WRITTEN_BY_THE_JOB: Final = ("dead_letters", "usage", "decisions", "batches", "throttle_events", "sensor_state")
+WRITTEN_BY_THE_JOB: Final = (
+    "dead_letters",
+    "usage",
+    "decisions",
+    "batches",
+    "throttle_events",
+    "sensor_state",
+    "usage_by_second",
+)
 
 
 class DriverEpoch:
@@ -47,6 +55,7 @@ class JobTables:
     batches: TableWriter
     throttle_events: DeltaOutbox
     sensor_state: SensorStateTable
+    usage_by_second: TableWriter
 
     @classmethod
     def open(
@@ -81,4 +90,5 @@ class JobTables:
             batches=writers["batches"],
             throttle_events=DeltaOutbox(writers["throttle_events"], job),
             sensor_state=SensorStateTable(writers["sensor_state"], cluster, sensor_state_interval_ms),
+            usage_by_second=writers["usage_by_second"],
         )
