@@ -117,6 +117,7 @@ class JobRun:
         )
         self._purgatory.start()
         self._reaper = Background("reaper", self._reap, self._failed)
+        self._looker = Background("looker", self._look, self._failed)
         self._quota_poller = Background("quota-poller", self._poll_quotas, self._failed)
         usage_uri, seconds_uri = (table_uri(settings.tables.root, name) for name in ("usage", "usage_by_second"))
         self._seconds = UsageBySecond(usage_uri, seconds_uri, self._tables.usage_by_second, settings.job)
@@ -156,6 +157,7 @@ class JobRun:
         self._query = UsageQuery(source, batch, plan)
         self._query.start()
         self._reaper.start()
+        self._looker.start()
         self._quota_poller.start()
         self._upkeep.start()
         if settings.stream.rollup_interval_ms:
@@ -172,6 +174,7 @@ class JobRun:
         self._roll_up.close()
         self._upkeep.close()
         self._quota_poller.close()
+        self._looker.close()
         self._reaper.close()
         self._purgatory.close()
 
@@ -190,6 +193,10 @@ class JobRun:
         return starting_offsets(kafka.usage_topic, self._recovered.end_offsets, spans)
 
     def _reap(self) -> float:
+        self._purgatory.hand_out()
+        return self._settings.purgatory.tick_ms / 1000
+
+    def _look(self) -> float:
         self._purgatory.tick()
         return self._settings.purgatory.tick_ms / 1000
 

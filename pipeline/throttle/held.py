@@ -90,3 +90,10 @@ class HeldThrottle:
     def is_at_end(self) -> bool:
         """Whether the next expiration is the end, the look having been taken."""
         return self.due_ms >= self.end_ms
+
+
+class HandedOut(NamedTuple):
+    """A throttle whose look or end has come, with the steady time at which the wheel handed it out."""
+
+    throttle: HeldThrottle
+    at_ms: int

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from threading import Lock
 
-from pipeline.throttle.held import ClientKey, HeldThrottle
+from pipeline.throttle.held import ClientKey, HandedOut, HeldThrottle
 from purgatory.batch_wheel import BatchTimingWheel
 
 
@@ -23,6 +23,7 @@ class ThrottleLedger:
         self._held: dict[ClientKey, HeldThrottle] = {}
         self._handles: dict[ClientKey, int] = {}
         self._keys: dict[int, ClientKey] = {}
+        self._handed_out: dict[ClientKey, HandedOut] = {}
         self._wheel = BatchTimingWheel(start_ms=start_ms)
         self._lock = Lock()
 
@@ -55,14 +56,25 @@ class ThrottleLedger:
                 self._cancel(key)
                 self._held.pop(key, None)
 
-    def due(self, now_ms: int) -> list[HeldThrottle]:
-        """All throttles whose look or end has come, in the order (due, submission). They stay held."""
+    def hand_out(self, now_ms: int) -> int:
+        """Take what is due from the wheel, stamped with now; returns how many now wait to be looked at.
+
+        They stay held. One that gets a new end before it is looked at, or is dropped, waits no longer.
+        """
         with self._lock:
             handles, _ = self._wheel.advance(now_ms)
-            keys = [self._keys.pop(handle) for handle in handles.tolist()]
-            for key in keys:
+            for handle in handles.tolist():
+                key = self._keys.pop(handle)
                 del self._handles[key]
-            return [self._held[key] for key in keys]
+                self._handed_out[key] = HandedOut(self._held[key], now_ms)
+            return len(self._handed_out)
+
+    def take_handed_out(self) -> list[HandedOut]:
+        """All that wait to be looked at, in the order (due, submission); they wait no longer."""
+        with self._lock:
+            taken = list(self._handed_out.values())
+            self._handed_out.clear()
+            return taken
 
     def next_due_ms(self) -> int | None:
         """A lower bound of the next due time, None when nothing is held."""
@@ -70,6 +82,7 @@ class ThrottleLedger:
             return self._wheel.next_expiration_ms
 
     def _cancel(self, key: ClientKey) -> None:
+        self._handed_out.pop(key, None)
         handle = self._handles.pop(key, None)
         if handle is not None:
             del self._keys[handle]

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from pipeline.throttle.held import Cause, ClientKey, HeldThrottle, Publication, Reason
+from pipeline.throttle.held import Cause, ClientKey, HandedOut, HeldThrottle, Publication, Reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,25 +76,23 @@ class Verdict:
 
 
 def look(
-    throttles: Iterable[HeldThrottle],
+    handed_out: Iterable[HandedOut],
     reasons: Mapping[ClientKey, Reason],
     now_ms: int,
     slicing: Slicing,
-    handed_out_ms: int,
 ) -> Verdict:
     """Look at throttles shortly before they end.
 
     Owes longer than what is left: renewed, ahead of time. Owes as long or less: left to end.
 
     Args:
-        throttles: The throttles that are due for their look.
+        handed_out: The throttles whose look has come.
         reasons: What each of their clients owes now, the quota type that owes most.
         now_ms: Steady time.
         slicing: Lead and caps.
-        handed_out_ms: Steady time at which the wheel handed them out, for their lateness.
     """
     publications, waiting = [], []
-    for throttle in throttles:
+    for throttle, handed_out_ms in handed_out:
         reason = reasons[throttle.key]
         if reason.owed_ms > max(throttle.end_ms - now_ms, 0):
             slice_ms = slicing.renewal_ms(reason.owed_ms, reason.window_ms, reason.quota_type)
@@ -105,12 +103,11 @@ def look(
     return Verdict(publications, waiting)
 
 
-def expiries(
-    throttles: Iterable[HeldThrottle], reasons: Mapping[ClientKey, Reason], handed_out_ms: int
-) -> list[Publication]:
+def expiries(handed_out: Iterable[HandedOut], reasons: Mapping[ClientKey, Reason]) -> list[Publication]:
     """Releases for throttles whose end has come and that owe no more than they have waited."""
     return [
-        _release(throttle, "expired", reasons[throttle.key], throttle.end_ms, handed_out_ms) for throttle in throttles
+        _release(throttle, "expired", reasons[throttle.key], throttle.end_ms, max(at_ms - throttle.end_ms, 0))
+        for throttle, at_ms in handed_out
     ]
 
 
@@ -153,7 +150,7 @@ def _release(
     cause: Cause,
     reason: Reason,
     due_ms: int | None = None,
-    handed_out_ms: int | None = None,
+    lateness_ms: int | None = None,
 ) -> Publication:
     return Publication(
         key=throttle.key,
@@ -163,7 +160,7 @@ def _release(
         reason=reason,
         decision_id=throttle.decision_id,
         due_ms=due_ms,
-        lateness_ms=None if due_ms is None or handed_out_ms is None else max(handed_out_ms - due_ms, 0),
+        lateness_ms=lateness_ms,
     )
 
 

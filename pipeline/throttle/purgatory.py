@@ -1,8 +1,8 @@
 """Throttled clients in purgatory: held, looked at ahead of their end, renewed or released; each ends exactly once.
 
 The one lock here serialises everything that writes records: batches, looks and quota edits. The wheel inside the
-ledger has a lock of its own that is never held over I/O, so what is due is known at once even while a batch is being
-published; its record follows within one batch.
+ledger has a lock of its own that is never held over I/O, so what is due is handed out at once (`hand_out`, on a thread
+of its own) even while a batch or a look is being published; its record follows within one batch (`tick`).
 """
 
 import logging
@@ -14,7 +14,7 @@ from pipeline.clock import Clock, Moment
 from pipeline.failpoints import reached
 from pipeline.throttle.decider import Decider, Standing
 from pipeline.throttle.evaluation import Evaluation
-from pipeline.throttle.held import HeldThrottle, Publication
+from pipeline.throttle.held import HandedOut, HeldThrottle, Publication
 from pipeline.throttle.lead import RenewLead
 from pipeline.throttle.ledger import ThrottleLedger
 from pipeline.throttle.lifecycle import (
@@ -108,18 +108,19 @@ class ThrottlePurgatory:
             self._settled_version = min(self._settled_version, evaluation.quota_version)
             return self._publish(news, evaluation, now, batch_versions)
 
+    def hand_out(self) -> int:
+        """Take what is due from the wheel; never waits for a batch. Returns how many now wait for `tick`."""
+        return self._ledger.hand_out(self._clock.now().steady_ms)
+
     def tick(self) -> int:
         """Handle all that is due: looks and ends; returns the number of records."""
-        handed_out_ms = self._clock.now().steady_ms
-        due = self._ledger.due(handed_out_ms)
-        if not due and not self._publisher.is_behind:
+        if not self.hand_out() and not self._publisher.is_behind:
             return 0
         with self._lock:
             now = self._clock.now()
             self._publisher.catch_up(now)
-            # While the lock was awaited, a batch may have extended or an edit released a throttle: not due any more.
-            current = [throttle for throttle in due if self._ledger.held.get(throttle.key) is throttle]
-            return self._look(current, now, handed_out_ms) if current else 0
+            handed_out = self._ledger.take_handed_out()
+            return self._look(handed_out, now) if handed_out else 0
 
     def quotas_changed(self, snapshot: QuotaSnapshot) -> int:
         """Adopt a newer quota version and look at once at every throttle it touches; returns the records.
@@ -157,12 +158,12 @@ class ThrottlePurgatory:
         verdict = look_after_edit(touched, reasons, now.steady_ms, self._slicing)
         return self._act(verdict, [], evaluation, now)
 
-    def _look(self, due: list[HeldThrottle], now: Moment, handed_out_ms: int) -> int:
-        ends = [throttle for throttle in due if throttle.is_at_end()]
-        looks = [throttle for throttle in due if not throttle.is_at_end()]
-        evaluation, reasons = self._decider.look(due, now)
-        verdict = look(looks, reasons, now.steady_ms, self._slicing, handed_out_ms)
-        return self._act(verdict, expiries(ends, reasons, handed_out_ms), evaluation, now)
+    def _look(self, handed_out: list[HandedOut], now: Moment) -> int:
+        ends = [one for one in handed_out if one.throttle.is_at_end()]
+        looks = [one for one in handed_out if not one.throttle.is_at_end()]
+        evaluation, reasons = self._decider.look([one.throttle for one in handed_out], now)
+        verdict = look(looks, reasons, now.steady_ms, self._slicing)
+        return self._act(verdict, expiries(ends, reasons), evaluation, now)
 
     def _act(self, verdict: Verdict, ended: list[Publication], evaluation: Evaluation, now: Moment) -> int:
         self._ledger.wait_for_end(verdict.waiting)

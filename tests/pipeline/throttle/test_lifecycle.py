@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from pipeline.throttle.held import HandedOut
 from pipeline.throttle.lifecycle import Slicing, expiries, look, look_after_edit, violations_to_publish
 from tests.pipeline.throttle.factories import ALICE, held, reason, violation
 
@@ -41,7 +42,7 @@ def test_a_client_that_is_not_held_hears_of_every_violation() -> None:
 )
 def test_a_look_renews_what_owes_longer_than_is_left(owed_ms: int, renewed_ms: int | None) -> None:
     throttle = held(end_ms=10_000)
-    verdict = look([throttle], {ALICE: reason(owed_ms=owed_ms)}, 9_700, SLICING, 9_700)
+    verdict = look([HandedOut(throttle, 9_700)], {ALICE: reason(owed_ms=owed_ms)}, 9_700, SLICING)
     assert [p.throttle_time_ms for p in verdict.publications] == ([] if renewed_ms is None else [renewed_ms])
     assert verdict.waiting == ([throttle] if renewed_ms is None else [])
 
@@ -62,12 +63,12 @@ def test_a_renewal_is_as_long_as_its_cap_allows(quota_type: str, lead_ms: int, e
 
 
 def test_a_look_reports_how_late_the_wheel_handed_it_out() -> None:
-    verdict = look([held(due_ms=9_700)], {ALICE: reason(owed_ms=5_000)}, 9_760, SLICING, 9_712)
+    verdict = look([HandedOut(held(due_ms=9_700), 9_712)], {ALICE: reason(owed_ms=5_000)}, 9_760, SLICING)
     assert (verdict.publications[0].due_ms, verdict.publications[0].lateness_ms) == (9_700, 12)
 
 
 def test_a_throttle_that_ends_is_released_with_its_decision() -> None:
-    [release] = expiries([held(end_ms=10_000, decision_id="began it")], {ALICE: reason()}, 10_003)
+    [release] = expiries([HandedOut(held(end_ms=10_000, decision_id="began it"), 10_003)], {ALICE: reason()})
     assert (release.action, release.cause, release.decision_id, release.lateness_ms) == (
         "release",
         "expired",

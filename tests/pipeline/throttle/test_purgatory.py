@@ -110,6 +110,28 @@ def test_a_restart_takes_up_running_throttles_and_looks_at_overdue_ones_first() 
     assert loop.records[2].decision_id == loop.records[0].decision_id
 
 
+def test_what_comes_due_while_a_batch_is_published_is_handed_out_on_time_and_told_afterwards() -> None:
+    loop = HandLoop(quota("alice", 1_000.0))
+    loop.batch(alice=60_000)
+    loop.clock.advance(CAP_MS - LEAD_MS)
+    assert loop.purgatory.hand_out() == 1
+    loop.clock.advance(90)
+    assert loop.purgatory.tick() == 1
+    loop.clock.advance(loop.records[-1].throttle_time_ms - LEAD_MS + 7)
+    loop.purgatory.tick()
+    assert [row["lateness_ms"] for row in loop.outbox.rows] == [None, 0, 7]
+
+
+def test_what_was_handed_out_and_extended_by_a_batch_meanwhile_is_not_due_any_more() -> None:
+    loop = HandLoop(quota("alice", 1_000.0))
+    loop.batch(alice=60_000)
+    loop.clock.advance(CAP_MS - LEAD_MS)
+    assert loop.purgatory.hand_out() == 1
+    assert loop.batch(alice=1) == 1
+    assert loop.purgatory.hand_out() == 0
+    assert loop.purgatory.tick() == 0
+
+
 def test_the_machines_clock_may_be_set_without_moving_the_end() -> None:
     loop = HandLoop(quota("alice", 1_000.0))
     loop.batch(alice=10_500)
