@@ -1,10 +1,24 @@
 """A thread that takes steps until it is stopped, and says so when a step fails."""
 
 import logging
+import threading
 from collections.abc import Callable
 from threading import Event, Thread
 
 log = logging.getLogger(__name__)
+
+
+def steps_left() -> bool:
+    """Whether a step is still under way: one that took longer than its `close` waited for.
+
+    The process must then end at once, not by way of the interpreter's end: that would crash a thread that comes back
+    from a library's native code.
+    """
+    return any(isinstance(thread, _Stepping) for thread in threading.enumerate())
+
+
+class _Stepping(Thread):
+    """A thread of a `Background`."""
 
 
 class Background:
@@ -28,7 +42,7 @@ class Background:
         self._first_after_seconds = first_after_seconds
         self._failed = failed
         self._stopping = Event()
-        self._thread = Thread(target=self._run, name=name, daemon=True)
+        self._thread = _Stepping(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
         """Begin. Once only."""

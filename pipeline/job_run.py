@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 from pyspark.sql import SparkSession
 
@@ -38,6 +39,8 @@ from pipeline.throttle.purgatory import ThrottlePurgatory
 from pipeline.upkeep import Upkeep
 
 log = logging.getLogger(__name__)
+
+_UPKEEP_PATIENCE_SECONDS: Final = 2.0
 
 Announce = Callable[[Written, int], None]
 
@@ -171,8 +174,9 @@ class JobRun:
         """Stop the query between two batches, then the threads, then leave the topic."""
         if self._query is not None:
             self._query.stop()
-        self._roll_up.close()
-        self._upkeep.close()
+        # What either was at is taken up where it was left, by whoever comes next.
+        self._roll_up.close(_UPKEEP_PATIENCE_SECONDS)
+        self._upkeep.close(_UPKEEP_PATIENCE_SECONDS)
         self._quota_poller.close()
         self._looker.close()
         self._reaper.close()

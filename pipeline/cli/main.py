@@ -6,6 +6,7 @@ from typing import Final
 
 import typer
 
+from pipeline.background import steps_left
 from pipeline.cli import config, demo, doctor, gate, jars, meter, mode, run, simulate, throttles, topics, what_if
 from pipeline.cli.quotas import commands as quotas
 from pipeline.errors import PipelineError
@@ -40,17 +41,29 @@ def main() -> None:
     Exit codes: 0 done; 1 failed; 2 wrong usage; 3 nothing matched; 4 conflict; 5 refused by validation;
     6 an outside service is unreachable; 130 interrupted.
     """
+    code = _exit_code()
+    if steps_left():
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
+
+
+def _exit_code() -> int:
+    """Run the command; what it comes to."""
     try:
         app()
+    except SystemExit as exc:
+        return exc.code if isinstance(exc.code, int) else int(exc.code is not None)
     except PipelineError as exc:
         sys.stderr.write(f"kquota: {exc}\n")
-        sys.exit(exc.exit_code)
+        return exc.exit_code
     except KeyboardInterrupt:
-        sys.exit(_INTERRUPTED)
+        return _INTERRUPTED
     except BrokenPipeError:
         # The reader of our output has gone (`| head`): leave without Python's own complaint at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
+    return 0
 
 
 if __name__ == "__main__":

@@ -1,6 +1,10 @@
 """A thread that takes steps until it is stopped."""
 
+import subprocess
+import sys
 from threading import Event
+
+import pytest
 
 from pipeline.background import Background
 
@@ -56,3 +60,31 @@ def test_closing_does_not_wait_for_the_rest_between_steps() -> None:
     assert began.wait(5)
     thread.close(timeout_seconds=5)
     thread.close()
+
+
+LEAVING = """
+import subprocess
+import sys
+import atexit, sys, threading
+from pipeline.background import Background
+from pipeline.cli import main
+atexit.register(print, "the interpreter ended")
+blocked = threading.Event()
+background = Background("busy", lambda: {step}, print)
+def app():
+    background.start()
+    background.close(0.2)
+    print("closed")
+    sys.exit(3)
+main.app = app
+main.main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("step", "told"), [("1.0", ["closed", "the interpreter ended"]), ("blocked.wait(60) or 1.0", ["closed"])]
+)
+def test_a_command_whose_step_does_not_end_leaves_without_ending_the_interpreter(step: str, told: list[str]) -> None:
+    script = LEAVING.replace("{step}", step)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=30)
+    assert (done.returncode, done.stdout.split("\n")[:-1], done.stderr) == (3, told, "")
