@@ -106,4 +106,8 @@ jars=$("$venv/bin/python" -m pipeline.embedded.jars fetch 2>"$log") || {
 }
 end "$jars"
 
+# Only saves time at every start of Spark, so whatever it says is good enough.
+begin "class archive"
+end "$("$venv/bin/python" -m pipeline.stream.class_training 2>"$log")"
+
 echo "$wanted" >"$stamp"

@@ -10,6 +10,8 @@ from pathlib import Path
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
+from pipeline.embedded.class_archive import class_archive
+from pipeline.embedded.jars import pyspark_jars_folder
 from pipeline.settings.model import SparkSettings
 from pipeline.stream.errors import SparkConnectRefused
 
@@ -103,6 +105,7 @@ def _session_conf(spark: SparkSettings, jars: Sequence[Path], checkpoint_is_loca
     java_options = ["-Xss4m", f'"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}"']
     if not _CHOICE_OF_COLLECTOR.search(spark.conf.get("spark.driver.extraJavaOptions", "")):
         java_options.append("-XX:+UseParallelGC")
+    java_options += _class_archive_options()
     all_jars = [str(jar) for jar in jars]
     for key, value in spark.conf.items():
         if key == "spark.driver.extraJavaOptions":
@@ -115,6 +118,16 @@ def _session_conf(spark: SparkSettings, jars: Sequence[Path], checkpoint_is_loca
     if all_jars:
         settings["spark.jars"] = ",".join(all_jars)
     return settings
+
+
+def _class_archive_options() -> list[str]:
+    """Start from the machine's class archive, if it has one for this Java and these jars."""
+    jars = pyspark_jars_folder()
+    if jars is None or not os.environ.get("JAVA_HOME"):
+        return []
+    archive = class_archive(Path(os.environ["JAVA_HOME"]), jars)
+    # Quietly: one that does not fit after all is left unused.
+    return [f"-XX:SharedArchiveFile={archive}", "-Xlog:cds=off", "-Xlog:cds+dynamic=off"] if archive.exists() else []
 
 
 def _refuse_spark_connect(spark: SparkSettings) -> None:

@@ -1,0 +1,90 @@
+"""Makes the class archive of this machine: starts Spark, lets it do what the job does, and has the JVM write it down.
+
+    python -m pipeline.stream.class_training
+
+Prints in one line what it did. An archive only saves time, so nothing here is an error: without one the job starts all
+the same.
+"""
+
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, Final
+
+from pipeline.embedded.class_archive import class_archive, keep
+from pipeline.embedded.jars import pyspark_jars_folder
+from pipeline.embedded.java import find_java
+from pipeline.settings.model import SparkSettings
+
+_PATIENCE_SECONDS: Final = 180.0
+_MICRO_BATCHES: Final = 3
+
+
+def make() -> str:
+    """Make the archive if it is missing; what became of it, in words."""
+    jars = pyspark_jars_folder()
+    if jars is None:
+        return "none: no jars of pyspark"
+    archive = class_archive(find_java().home, jars)
+    if archive.exists():
+        return f"{_megabytes(archive)} MB, kept"
+    try:
+        archive.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=archive.parent) as folder:
+            draft = Path(folder) / archive.name
+            command = [sys.executable, "-m", "pipeline.stream.class_training", str(draft)]
+            trained = subprocess.run(  # noqa: S603 - ourselves
+                command, capture_output=True, text=True, check=False, timeout=_PATIENCE_SECONDS
+            )
+            if trained.returncode:
+                return f"none: {trained.stderr.strip().splitlines()[-1]}"
+            keep(draft, archive, jars)
+    except (OSError, subprocess.TimeoutExpired) as exc:
+        return f"none: {exc}"
+    return f"{_megabytes(archive)} MB"
+
+
+def train(draft: Path) -> None:
+    """Run Spark as the job does, in a JVM that writes the archive when it ends; returns when it is written."""
+    # Spark is needed in the process that trains, not in the one that finds an archive and is done.
+    from pyspark import SparkContext  # noqa: PLC0415
+
+    from pipeline.stream.start_up import SparkStarter  # noqa: PLC0415
+
+    options = {"spark.driver.extraJavaOptions": f"-XX:ArchiveClassesAtExit={draft}"}
+    with tempfile.TemporaryDirectory() as checkpoint, SparkStarter(SparkSettings(conf=options), checkpoint) as starter:
+        _stream(starter.session(), checkpoint)
+    gateway: Any = SparkContext._gateway
+    gateway.shutdown()
+    gateway.proc.stdin.close()
+    gateway.proc.wait(_PATIENCE_SECONDS)
+
+
+def _stream(session: Any, checkpoint: str) -> None:
+    done = 0
+
+    def batch(rows: Any, _number: int) -> None:
+        nonlocal done
+        rows.groupBy("value").count().toArrow()
+        done += 1
+
+    source = session.readStream.format("rate").name("rate").option("rowsPerSecond", "100").load()
+    writer = source.writeStream.option("checkpointLocation", checkpoint).foreachBatch(batch)
+    query = writer.trigger(processingTime="200 milliseconds").start()
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    while done < _MICRO_BATCHES and query.isActive and time.monotonic() < deadline:
+        time.sleep(0.1)
+    query.stop()
+
+
+def _megabytes(archive: Path) -> int:
+    return archive.stat().st_size // 1_000_000
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        train(Path(sys.argv[1]))
+    else:
+        sys.stdout.write(f"{make()}\n")
