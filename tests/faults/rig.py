@@ -35,9 +35,16 @@ _AUDIT = EditAudit("faults", "localhost", "0", "fault test")
 
 @dataclass
 class Rig:
-    """One job, its load and its judge."""
+    """One job, its load and its judge.
+
+    Attributes:
+        job: The process under test.
+        ledgers: Folder of what the generators write down.
+        generators: By their ledgers.
+    """
 
     job: RunningJob
+    ledgers: Path
     generators: dict[Path, "subprocess.Popen[bytes]"] = field(default_factory=dict)
 
     def set_quotas(self, factor: float = 1.0) -> None:
@@ -53,7 +60,7 @@ class Rig:
 
     def begin_load(self, seed: int, *options: str) -> Path:
         """Start a generator; runs until `end_load`. Returns its ledger."""
-        ledger = self.job.folder / f"ledger-{len(self.generators)}.jsonl"
+        ledger = self.ledgers / f"ledger-{len(self.generators)}.jsonl"
         command = [sys.executable, "-m", "tests.faults.generator", "--topic", f"{self.job.name}.usage"]
         command += ["--bootstrap-server", self.job.bootstrap_servers, "--ledger", str(ledger), "--seed", str(seed)]
         self.generators[ledger] = subprocess.Popen([*command, *options], stdin=subprocess.PIPE)
@@ -140,11 +147,16 @@ class Rig:
 
 
 @contextmanager
-def rig(name: str, folder: Path, bootstrap_servers: str, **overrides: str) -> Iterator[Rig]:
-    """A job with topics, tables and quotas of its own, not yet started; everything is ended at the end."""
+def rig(
+    name: str, folder: Path, bootstrap_servers: str, ledgers: Path | None = None, **overrides: str
+) -> Iterator[Rig]:
+    """A job with topics, tables and quotas of its own, not yet started; everything is ended at the end.
+
+    Ledgers are kept beside the job's tables, unless they shall be elsewhere.
+    """
     job = RunningJob(name, folder, bootstrap_servers, {**SETTINGS, **overrides})
     job.create_topics()
-    made = Rig(job)
+    made = Rig(job, ledgers or folder)
     create_missing(made.tables)
     made.set_quotas()
     try:

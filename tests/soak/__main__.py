@@ -3,8 +3,9 @@
     python -m tests.soak [--minutes 1.5] [--seed 1] [--keep DIR]
 
 Kills of the job every 20 to 40 seconds; every 8 seconds something else: a broker that is killed or falls silent, quota
-edits, half garbage, clocks that are wrong, a new partition, a deleted consumer group. Ends with 1 if anything was lost,
-written twice or not as it must be. Records the job's memory.
+edits, half garbage, clocks that are wrong, a new partition, a deleted consumer group, a full disk (if one may
+be mounted, and none is to be kept). Ends with 1 if anything was lost, written twice or not as it must be. Records
+the job's memory.
 """
 
 import argparse
@@ -13,6 +14,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Final
 
@@ -23,10 +25,12 @@ from pipeline.embedded.jars import fetch
 from tests.faults.rig import Rig, rig
 from tests.soak.memory import resident_mb
 from tests.soak.nemeses import Nemeses
+from tests.soak.small_disk import small_disk
 
 _STEP_SECONDS: Final = 0.2
 _DRAIN_SECONDS: Final = 180.0
 _SETTLED_SECONDS: Final = 15.0
+_DISK_MB: Final = 1_000
 # The verifier reads the throttle topic from its first record.
 _BROKER: Final = BrokerOptions(settings={"log.cleaner.enable": "false"})
 
@@ -92,12 +96,15 @@ def main() -> int:
     fetch()
     with tempfile.TemporaryDirectory() as temporary:
         folder = given.keep or Path(temporary)
-        with EmbeddedBroker(folder / "broker", options=_BROKER) as broker:
-            (folder / "job").mkdir(parents=True, exist_ok=True)
-            with rig("soak", folder / "job", broker.bootstrap_servers) as rigged:
-                soak = Soak(rigged, Nemeses(rigged, broker, given.seed))
-                soak.run(given.minutes * 60)
-                verdict = rigged.verdict()
+        (folder / "job").mkdir(parents=True, exist_ok=True)
+        with (
+            EmbeddedBroker(folder / "broker", options=_BROKER) as broker,
+            nullcontext() if given.keep else small_disk(folder / "job", _DISK_MB) as disk,
+            rig("soak", folder / "job", broker.bootstrap_servers, ledgers=folder) as rigged,
+        ):
+            soak = Soak(rigged, Nemeses(rigged, broker, given.seed, disk))
+            soak.run(given.minutes * 60)
+            verdict = rigged.verdict()
     print(json.dumps(verdict, indent=1))  # noqa: T201
     acted = ", ".join(f"{what} {count}" for what, count in sorted(soak.acted.items()))
     print(f"{machine_line()}\n{given.minutes:g} minutes: {acted}")  # noqa: T201

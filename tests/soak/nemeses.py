@@ -14,6 +14,7 @@ from kafka.errors import KafkaError
 
 from pipeline.embedded.broker import EmbeddedBroker
 from tests.faults.rig import Rig
+from tests.soak.small_disk import SmallDisk
 
 EVERY_SECONDS: Final = 8.0
 KILL_SECONDS: Final = (20.0, 40.0)
@@ -29,11 +30,13 @@ class Nemeses:
         rigged: The job and its load.
         broker: Its broker.
         seed: Of the schedule and the loads.
+        disk: What the job's tables and checkpoint are on; None: a disk nobody may fill.
     """
 
     rigged: Rig
     broker: EmbeddedBroker
     seed: int
+    disk: SmallDisk | None = None
 
     def __post_init__(self) -> None:
         self._random = random.Random(self.seed)
@@ -93,6 +96,12 @@ class Nemeses:
         """The group whose offset is the publish marker is deleted."""
         self._admin("delete_groups", [f"kquota-{self.rigged.job.name}"])
 
+    def fill_disk(self) -> None:
+        """Not a byte is left for tables and checkpoint for some seconds."""
+        if self.disk is not None:
+            with self.disk.filled():
+                time.sleep(_PAUSE_SECONDS)
+
     def _extra_load(self, *options: str) -> None:
         self._loads += 1
         ledger = self.rigged.begin_load(self._loads, *options)
@@ -115,6 +124,8 @@ class Nemeses:
 
     def _others(self) -> Iterator[str]:
         kinds = ["edit_quotas", "add_partition", "flood", "kill_broker", "delete_group", "skew_clocks", "pause_broker"]
+        if self.disk is not None:
+            kinds.append("fill_disk")
         while True:
             self._random.shuffle(kinds)
             yield from kinds
