@@ -42,7 +42,7 @@ def effective(
     else:
         client = {"user": user, "client_id": client_id, "quota_version": snapshot.version}
         print_rows([{**client, "levels": levels, "effective": held}], output)
-    sys.stderr.write(f"quotas v{snapshot.version}, {clients.num_rows} recent clients\n")
+    sys.stderr.write(f"quotas v{snapshot.version}, recent clients: {clients.num_rows}\n")
 
 
 def _level_row(row: "LevelRow") -> dict[str, Any]:

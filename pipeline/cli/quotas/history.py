@@ -70,7 +70,7 @@ def diff(
     else:
         print_rows([change.as_row() for change in changes], output)
     mode = f", mode {before.mode} → {after.mode}" if before.mode != after.mode else ""
-    sys.stderr.write(f"quotas v{before.version} → v{after.version}: {len(changes)} values differ{mode}\n")
+    sys.stderr.write(f"quotas v{before.version} → v{after.version}, values that differ: {len(changes)}{mode}\n")
 
 
 def at(
