@@ -17,6 +17,23 @@ from quota.snapshot import QuotaSnapshot
 
 _ORDER: Final = ("evaluated_at_ms", "batch_id", "query_id")
 
+USAGE_COLUMNS: Final = (
+    "query_id",
+    "batch_id",
+    "evaluated_at_ms",
+    "quota_version",
+    "sample_start_ms",
+    "broker_id",
+    "user",
+    "client_id",
+    "produced_bytes",
+    "fetched_bytes",
+    "io_time_ns",
+    "network_time_ns",
+    "last_event_ms",
+)
+"""The columns of `usage` that decide: what a replay reads."""
+
 SnapshotAt = Callable[[int], QuotaSnapshot]
 """The quotas of a version of the quota table."""
 
@@ -52,7 +69,7 @@ def batches_of(usage: pa.Table) -> Iterator[StoredBatch]:
     """Rows of `usage` batch by batch, in the order they were decided.
 
     Args:
-        usage: whole batches; columns query_id, batch_id, evaluated_at_ms, quota_version and the measures.
+        usage: whole batches; columns `USAGE_COLUMNS`.
     """
     ordered = usage.sort_by([(column, "ascending") for column in _ORDER]).combine_chunks()
     if not ordered.num_rows:

@@ -9,25 +9,9 @@ import pyarrow as pa
 from pipeline.settings.model import EngineSettings
 from pipeline.tables.time_slices import TimeSlices
 from pipeline.throttle.building import new_engine
-from quota.replay import Replayed, SnapshotAt, StoredBatch, batches_of, replay, warm_up_ms
+from quota.replay import USAGE_COLUMNS, Replayed, SnapshotAt, StoredBatch, batches_of, replay, warm_up_ms
 
 SLICE_MS: Final = 60_000
-
-USAGE_COLUMNS: Final = (
-    "query_id",
-    "batch_id",
-    "evaluated_at_ms",
-    "quota_version",
-    "sample_start_ms",
-    "broker_id",
-    "user",
-    "client_id",
-    "produced_bytes",
-    "fetched_bytes",
-    "io_time_ns",
-    "network_time_ns",
-    "last_event_ms",
-)
 
 BATCH_COLUMNS: Final = ("cluster", "query_id", "batch_id", "evaluated_at_ms", "engine_settings")
 

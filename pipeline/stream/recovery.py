@@ -19,25 +19,9 @@ from pipeline.tables.port import TableWriter
 from pipeline.tables.quota_source import QuotaSource
 from pipeline.throttle.decider import Decided, Decider
 from pipeline.throttle.evaluation import Evaluation
-from quota.replay import batches_of
+from quota.replay import USAGE_COLUMNS, batches_of
 
 _COMMITS_LOOKED_AT: Final = (20, 500, 20_000)
-
-_MEASURES: Final = [
-    "query_id",
-    "batch_id",
-    "evaluated_at_ms",
-    "quota_version",
-    "sample_start_ms",
-    "broker_id",
-    "user",
-    "client_id",
-    "produced_bytes",
-    "fetched_bytes",
-    "io_time_ns",
-    "network_time_ns",
-    "last_event_ms",
-]
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,8 +129,8 @@ def _later(one: BatchFacts | None, other: BatchFacts | None) -> BatchFacts | Non
 def _usage_since(tables: JobTables, since_ms: int, snapshot: tuple[Evaluation, pa.Table] | None) -> pa.Table:
     if snapshot is None:
         # Not the last windows alone: without a snapshot the debts are nowhere but in the usage.
-        return tables.usage.read(_MEASURES)
-    return tables.usage.read(_MEASURES, [("evaluated_at_ms", ">=", min(since_ms, snapshot[0].evaluated_at_ms))])
+        return tables.usage.read(USAGE_COLUMNS)
+    return tables.usage.read(USAGE_COLUMNS, [("evaluated_at_ms", ">=", min(since_ms, snapshot[0].evaluated_at_ms))])
 
 
 def _is_after(evaluation: Evaluation, snapshot: Evaluation) -> bool:
