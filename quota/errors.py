@@ -1,13 +1,14 @@
 """What the decisions refuse.
 
 QuotaError
-├── InvalidQuotas          rows that can not be quotas; names every mistake at once
-├── InvalidUsage           usage, entities or times the engine can not take; nothing was changed
-└── InvalidEngineSetting   a constructor argument out of its range
+├── InvalidQuotas              rows that can not be quotas; names every mistake at once
+└── InvalidArgument
+    ├── InvalidUsage           usage, entities or times the engine can not take; nothing was changed
+    └── InvalidEngineSetting   a constructor argument out of its range
 """
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, Self
 
 _SHOWN_PROBLEMS: Final = 10
 
@@ -32,11 +33,11 @@ class InvalidQuotas(QuotaError):
         super().__init__(f"quotas v{version}: {shown}" + (f"; and {more} more" if more > 0 else ""))
 
 
-class InvalidUsage(QuotaError):
-    """A table or an instant handed to the engine does not fit its contract; no sensor was changed.
+class InvalidArgument(QuotaError):
+    """What was handed to the engine can not be.
 
     Attributes:
-        name: the column or argument.
+        name: the column, argument or setting.
         requirement: what it must be.
         got: what it was, as text.
     """
@@ -47,18 +48,14 @@ class InvalidUsage(QuotaError):
         self.got = str(got)
         super().__init__(f"'{name}' must {requirement}; got {self.got}")
 
+    def __reduce__(self) -> tuple[type[Self], tuple[str, str, str]]:
+        """By its parts, not its message: it may come from another process."""
+        return type(self), (self.name, self.requirement, self.got)
 
-class InvalidEngineSetting(QuotaError):
-    """A setting of the engine is out of its range.
 
-    Attributes:
-        name: the setting.
-        requirement: what it must be.
-        got: what it was, as text.
-    """
+class InvalidUsage(InvalidArgument):
+    """A table or an instant handed to the engine does not fit its contract; no sensor was changed."""
 
-    def __init__(self, name: str, requirement: str, got: object) -> None:
-        self.name = name
-        self.requirement = requirement
-        self.got = str(got)
-        super().__init__(f"'{name}' must {requirement}; got {self.got}")
+
+class InvalidEngineSetting(InvalidArgument):
+    """A setting of the engine is out of its range."""
