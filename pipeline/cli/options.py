@@ -1,9 +1,12 @@
 """Options that several commands share, and how they become settings."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from pipeline.tables.quota_table import QuotaTable
 
 ConfigFile = Annotated[
     Path | None, typer.Option("--config", help="TOML settings file.", envvar="KQUOTA_CONFIG", show_default=False)
@@ -37,3 +40,11 @@ def flags(
         "tables": {"root": tables},
         **others,
     }
+
+
+def quota_table(config: Path | None, tables: str | None) -> "QuotaTable":
+    """The quota table that the settings and options name."""
+    from pipeline.settings.loading import load_settings
+    from pipeline.tables.open import open_quota_table
+
+    return open_quota_table(load_settings(config, flags(tables=tables)).tables)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipeline.cli.options import ConfigFile, TablesRoot, flags
+from pipeline.cli.options import ConfigFile, TablesRoot, quota_table
 from pipeline.cli.quotas.entity import (
     Client,
     ClientDefaults,
@@ -43,12 +43,10 @@ def describe(
     --entity-name alice --entity-type clients are all of these.
     """
     from pipeline.cli.output import refuse_unknown
-    from pipeline.settings.loading import load_settings
-    from pipeline.tables.open import open_quota_table
 
     refuse_unknown(output, also=("kafka",))
     wanted = entity_filter(context, entity_type, (user, client, user_defaults, client_defaults), exact=False)
-    print_quotas(open_quota_table(load_settings(config, flags(tables=tables)).tables).read(), wanted, output)
+    print_quotas(quota_table(config, tables).read(), wanted, output)
 
 
 def print_quotas(state: "QuotaTableState", wanted: EntityFilter, output: str) -> None:

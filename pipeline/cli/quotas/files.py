@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pipeline.cli.options import ConfigFile, Output, TablesRoot, flags
+from pipeline.cli.options import ConfigFile, Output, TablesRoot, quota_table
 from pipeline.cli.quotas.errors import QuotaUsage
 from pipeline.cli.quotas.making import DryRun, IfVersion, Reason, make_edit
 from pipeline.errors import PipelineError
@@ -28,11 +28,9 @@ def export(
 ) -> None:
     """Print all quotas as `rpk cluster quotas describe` does; `apply` and `import` read it back."""
     from pipeline.cli.output import print_document
-    from pipeline.settings.loading import load_settings
-    from pipeline.tables.open import open_quota_table
     from pipeline.tables.quota_file import to_document
 
-    state = open_quota_table(load_settings(config, flags(tables=tables)).tables).read(version)
+    state = quota_table(config, tables).read(version)
     print_document(to_document(state.rows), output)
     sys.stderr.write(f"quotas v{state.version}: {len(state.rows)} entities\n")
 

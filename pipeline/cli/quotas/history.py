@@ -3,12 +3,11 @@
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from pipeline.cli.options import ConfigFile, Output, TablesRoot, flags
+from pipeline.cli.options import ConfigFile, Output, TablesRoot, quota_table
 from pipeline.cli.quotas.describe import QuotasOutput, print_quotas
 from pipeline.cli.quotas.entity import (
     Client,
@@ -26,7 +25,6 @@ from quota.entity import label
 if TYPE_CHECKING:
     from pipeline.tables.quota_diff import QuotaDifference
     from pipeline.tables.quota_history import QuotaVersion
-    from pipeline.tables.quota_table import QuotaTable
 
 _SHOWN_CHANGES: Final = 3
 
@@ -45,7 +43,7 @@ def history(
     from pipeline.tables.quota_history import versions
 
     refuse_unknown(output)
-    found = list(versions(_table(config, tables), limit))
+    found = list(versions(quota_table(config, tables), limit))
     print_rows([_short(version) if output == "table" else _full(version) for version in found], output)
 
 
@@ -61,7 +59,7 @@ def diff(
     from pipeline.tables.quota_diff import differences
 
     refuse_unknown(output)
-    table = _table(config, tables)
+    table = quota_table(config, tables)
     after = table.read(new)
     before = table.read(old if old is not None else max(after.version - 1, 0))
     changes = differences(before.rows, after.rows)
@@ -96,7 +94,7 @@ def at(
     wanted = entity_filter(context, entity_type, (user, client, user_defaults, client_defaults), exact=False)
     now_ms = round(datetime.now(UTC).timestamp() * 1000)
     instant = datetime.fromtimestamp(parse_instant("TIME", time, now_ms) / 1000, UTC)
-    table = _table(config, tables)
+    table = quota_table(config, tables)
     print_quotas(table.read(version_at(table, instant)), wanted, output)
 
 
@@ -113,7 +111,7 @@ def rollback(
 
     The table's mode (`kquota mode`) stays as it is.
     """
-    rows = _table(config, tables).read(version).rows
+    rows = quota_table(config, tables).read(version).rows
     make_edit(
         lambda _rows: rows,
         answer=None,
@@ -125,13 +123,6 @@ def rollback(
         output=output,
         once_stored=rows,
     )
-
-
-def _table(config: Path | None, tables: str | None) -> "QuotaTable":
-    from pipeline.settings.loading import load_settings
-    from pipeline.tables.open import open_quota_table
-
-    return open_quota_table(load_settings(config, flags(tables=tables)).tables)
 
 
 def _full(version: "QuotaVersion") -> dict[str, Any]:
