@@ -1,7 +1,7 @@
 """The rows of a decision: every violated quota of every client that sent usage, and which of them applies."""
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +16,7 @@ from quota.usage import EntityNames
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+Flags = NDArray[np.bool_]
 
 SCHEMA: Final = pa.schema(
     [
@@ -66,56 +67,129 @@ class Violations:
     bound: Floats
     window_ms: Ints
     level: Ints
-    has_user: NDArray[np.bool_]
-    has_client_id: NDArray[np.bool_]
+    has_user: Flags
+    has_client_id: Flags
 
 
-def decisions_table(
-    violations: list[Violations], names: EntityNames, caps: ThrottleCaps, sample_window_ms: int
-) -> pa.Table:
-    """All violations as rows, sorted by broker, user, client-id (by code point), quota type, enforced before shadow.
+@dataclass(frozen=True, slots=True)
+class Throttles:
+    """Whom a batch would hold: the applied decisions of n entities, each once, in no order.
 
-    Of the enforced rows of an entity with a capped throttle time above 0 the one with the largest is `applied`; of
+    Attributes:
+        rows: a usage row of each, int64[n].
+        raw_ms: X of each before the cap, int64[n].
+    """
+
+    rows: Ids
+    raw_ms: Ints
+
+    @classmethod
+    def none(cls) -> Self:
+        """Nobody."""
+        return cls(np.zeros(0, np.int64), np.zeros(0, np.int64))
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """All violations of a batch, one a place, and what each comes to. All arrays are of n, but for `first`.
+
+    Attributes:
+        rows: a usage row of the entity, int64.
+        first: a place of each of the m entities, int64[m].
+        local: number of the entity, from 0 to m − 1.
+        types: position in `QUOTA_TYPES`.
+        sides: which resolution.
+        observed: O per second, float64.
+        bound: T per second, float64.
+        window_ms: W.
+        raw_ms: X before the cap.
+        cap_ms: the cap, `NO_CAP` for none.
+        capped_ms: X.
+        level: 1–8.
+        has_user: the user is one of the sensor's tags.
+        has_client_id: the client-id is one of the sensor's tags.
+        applied: it is the one that holds for its entity.
+    """
+
+    rows: Ids
+    first: Ids
+    local: Ids
+    types: Ints
+    sides: Ints
+    observed: Floats
+    bound: Floats
+    window_ms: Ints
+    raw_ms: Ints
+    cap_ms: Ints
+    capped_ms: Ints
+    level: Ints
+    has_user: Flags
+    has_client_id: Flags
+    applied: Flags
+
+    def throttles(self) -> Throttles:
+        """The applied ones."""
+        return Throttles(self.rows[self.applied], self.raw_ms[self.applied])
+
+
+def judge(violations: list[Violations], caps: ThrottleCaps, sample_window_ms: int) -> Judged:
+    """X of all violations, at least one, and which of them apply.
+
+    Of the enforced ones of an entity with a capped throttle time above 0 the one with the largest is `applied`; of
     equal ones the request quota's, then the producer's.
     """
-    if not violations:
-        return SCHEMA.empty_table()
-    entities = np.concatenate([found.entities for found in violations])
-    rows = np.concatenate([found.rows for found in violations])
-    _, first, local = np.unique(entities, return_index=True, return_inverse=True)
-    broker, user, client_id = names.take(rows[first])
-    has_brokers = names.broker_id is not None
-    rank = _ranks(*((broker,) if has_brokers else ()), user, client_id)[local]
-    types = np.concatenate([np.full(len(found.rows), found.quota_type) for found in violations])
-    sides = np.concatenate([np.full(len(found.rows), found.side) for found in violations])
-    order = np.argsort((rank * len(QUOTA_TYPES) + types) * len(_MODES) + sides)
-
+    _, first, local = np.unique(_joined([v.entities for v in violations]), return_index=True, return_inverse=True)
+    types = np.repeat([v.quota_type for v in violations], [len(v.rows) for v in violations])
+    sides = np.repeat([int(v.side) for v in violations], [len(v.rows) for v in violations])
     observed, bound = _joined([v.observed for v in violations]), _joined([v.bound for v in violations])
-    window_ms, level = _joined([v.window_ms for v in violations]), _joined([v.level for v in violations])
+    window_ms = _joined([v.window_ms for v in violations])
     raw_ms = throttle_time_ms(observed, bound, window_ms)
     cap_ms = _joined([caps.max_throttle_time_ms(v.quota_type, v.window_ms, sample_window_ms) for v in violations])
     capped_ms = np.where(cap_ms == NO_CAP, raw_ms, np.minimum(raw_ms, cap_ms))
-    applied = _applied(local, types, sides, capped_ms, len(first))
-    has_user, has_client_id = _joined([v.has_user for v in violations]), _joined([v.has_client_id for v in violations])
+    return Judged(
+        rows=_joined([v.rows for v in violations]),
+        first=first,
+        local=local,
+        types=types,
+        sides=sides,
+        observed=observed,
+        bound=bound,
+        window_ms=window_ms,
+        raw_ms=raw_ms,
+        cap_ms=cap_ms,
+        capped_ms=capped_ms,
+        level=_joined([v.level for v in violations]),
+        has_user=_joined([v.has_user for v in violations]),
+        has_client_id=_joined([v.has_client_id for v in violations]),
+        applied=_applied(local, types, sides, capped_ms, len(first)),
+    )
 
-    at = pa.array(local[order])
+
+def decisions_table(judged: Judged, names: EntityNames) -> pa.Table:
+    """The violations as rows, sorted by broker, user, client-id (by code point), quota type, enforced before shadow."""
+    broker, user, client_id = names.take(judged.rows[judged.first])
+    has_brokers = names.broker_id is not None
+    rank = _ranks(*((broker,) if has_brokers else ()), user, client_id)[judged.local]
+    order = np.argsort((rank * len(QUOTA_TYPES) + judged.types) * len(_MODES) + judged.sides)
+    at = pa.array(judged.local[order])
     user, client_id = user.take(at), client_id.take(at)
+    cap_ms = judged.cap_ms[order]
     columns = [
         broker.take(at) if has_brokers else pa.repeat("", len(order)),
         user,
         client_id,
-        names_of(QUOTA_TYPES, types[order]),
-        pa.array(observed[order]),
-        pa.array(bound[order]),
-        pa.array(window_ms[order]),
-        pa.array(raw_ms[order]),
-        pa.array(cap_ms[order], mask=cap_ms[order] == NO_CAP),
-        pa.array(capped_ms[order]),
-        pa.array(level[order]),
-        _where(has_user[order], user),
-        _where(has_client_id[order], client_id),
-        names_of(_MODES, sides[order]),
-        pa.array(applied[order]),
+        names_of(QUOTA_TYPES, judged.types[order]),
+        pa.array(judged.observed[order]),
+        pa.array(judged.bound[order]),
+        pa.array(judged.window_ms[order]),
+        pa.array(judged.raw_ms[order]),
+        pa.array(cap_ms, mask=cap_ms == NO_CAP),
+        pa.array(judged.capped_ms[order]),
+        pa.array(judged.level[order]),
+        _where(judged.has_user[order], user),
+        _where(judged.has_client_id[order], client_id),
+        names_of(_MODES, judged.sides[order]),
+        pa.array(judged.applied[order]),
     ]
     return pa.Table.from_arrays(columns, schema=SCHEMA)
 
@@ -134,12 +208,12 @@ def _ranks(*columns: pa.Array) -> Ids:
     return ranks
 
 
-def _where(condition: NDArray[np.bool_], names: pa.Array) -> pa.Array:
+def _where(condition: Flags, names: pa.Array) -> pa.Array:
     """The names where the condition holds, "" elsewhere."""
     return names if condition.all() else pc.if_else(pa.array(condition), names, pa.scalar(""))
 
 
-def _applied(local: Ids, types: Ints, sides: Ints, capped_ms: Ints, num_entities: int) -> NDArray[np.bool_]:
+def _applied(local: Ids, types: Ints, sides: Ints, capped_ms: Ints, num_entities: int) -> Flags:
     """True for the row of each entity that holds for it: the first of `TIE_ORDER` among the largest above 0."""
     largest = np.zeros(num_entities, np.int64)
     holds = np.full(num_entities, -1, np.int64)

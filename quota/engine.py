@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from quota.answers import Answers
 from quota.buckets import TokenBuckets
-from quota.decisions import SCHEMA, Violations, decisions_table
+from quota.decisions import SCHEMA, Judged, Throttles, Violations, decisions_table, judge
 from quota.errors import InvalidEngineSetting, InvalidUsage
 from quota.key_index import Ids
 from quota.recording import Clock, SensorGroups, record_piece, split_by_window, violated_sensors
@@ -117,23 +117,17 @@ class QuotaEngine:
         Raises:
             InvalidUsage: the table or the instant breaks the above; no sensor was changed.
         """
-        self._check_instant(evaluated_at_ms)
-        batch = Usage.read(usage, self.scope == "broker", self.sample_window_ms, evaluated_at_ms)
-        self._evaluated_at_ms = evaluated_at_ms
-        newest = evaluated_at_ms // self.sample_window_ms
-        self._sensors.advance(newest)
-        if not self._sensors.recording or batch.names.num_rows == 0:
-            return SCHEMA.empty_table()
-        with np.errstate(over="ignore"):
-            entities, of_row = self._sensors.look_up(batch.names, evaluated_at_ms)
-            clock = Clock(evaluated_at_ms, newest, self.num_samples, self.sample_window_ms)
-            groups = self._record_all(batch, of_row, clock)
-            found = (
-                self._violations(key, groups[key], batch, entities, of_row[key], evaluated_at_ms)
-                for key in self._sensors.recording
-            )
-            violations = [of_type for of_type in found if of_type is not None]
-            return decisions_table(violations, batch.names, self.max_throttle_time, self.sample_window_ms)
+        batch, judged = self._judge(usage, evaluated_at_ms)
+        return SCHEMA.empty_table() if judged is None else decisions_table(judged, batch.names)
+
+    def throttles(self, usage: pa.Table, evaluated_at_ms: int) -> Throttles:
+        """As `record`, with the applied rows alone and no names: for replays, which ask for nothing else.
+
+        Raises:
+            InvalidUsage: as `record` does.
+        """
+        _, judged = self._judge(usage, evaluated_at_ms)
+        return Throttles.none() if judged is None else judged.throttles()
 
     def evaluate(self, entities: pa.Table, evaluated_at_ms: int) -> pa.Table:
         """What entities owe at an instant. Reads only.
@@ -222,6 +216,26 @@ class QuotaEngine:
         full = TokenBuckets(self.num_samples, self.sample_window_ms)
         return Answers(self._sensors.resolution, self._sensors.numbers, self._sensors.by_key, short_window_ms, full)
 
+    def _judge(self, usage: pa.Table, evaluated_at_ms: int) -> tuple[Usage, Judged | None]:
+        """Add a batch to the sensors; the batch, and what is violated, None if nothing is."""
+        self._check_instant(evaluated_at_ms)
+        batch = Usage.read(usage, self.scope == "broker", self.sample_window_ms, evaluated_at_ms)
+        self._evaluated_at_ms = evaluated_at_ms
+        newest = evaluated_at_ms // self.sample_window_ms
+        self._sensors.advance(newest)
+        if not self._sensors.recording or batch.names.num_rows == 0:
+            return batch, None
+        with np.errstate(over="ignore"):
+            entities, of_row = self._sensors.look_up(batch.names, evaluated_at_ms)
+            clock = Clock(evaluated_at_ms, newest, self.num_samples, self.sample_window_ms)
+            groups = self._record_all(batch, of_row, clock)
+            found = (
+                self._violations(key, groups[key], batch, entities, of_row[key], evaluated_at_ms)
+                for key in self._sensors.recording
+            )
+            violations = [of_type for of_type in found if of_type is not None]
+            return batch, judge(violations, self.max_throttle_time, self.sample_window_ms) if violations else None
+
     def _record_all(self, batch: Usage, of_row: dict[Key, Ids], clock: Clock) -> dict[Key, list[SensorGroups]]:
         """Record window by window, oldest first, each side and type; the groups say which sensors were touched."""
         groups: dict[Key, list[SensorGroups]] = {key: [] for key in self._sensors.recording}
@@ -239,13 +253,13 @@ class QuotaEngine:
         """The violated quotas of one side and type, one an entity that had usage of the type; None without any."""
         side, quota_type = key
         sensors, numbers = self._sensors.by_key[key], self._sensors.numbers
-        ids = violated_sensors(sensors, groups, self.num_sensors, now_ms)
+        found = violated_sensors(sensors, groups, self.num_sensors, now_ms)
         if side is Side.SHADOW:
-            ids = ids[self._sensors.resolution.is_shadow(sensors.quota[ids])]
-        if len(ids) == 0:
+            found = found.where(self._sensors.resolution.is_shadow(sensors.quota[found.ids]))
+        if len(found.ids) == 0:
             return None
         violated = np.zeros(self.num_sensors, np.bool_)
-        violated[ids] = True
+        violated[found.ids] = True
         rows = np.flatnonzero(violated[of_row])
         present = batch.measures[quota_type].present
         if present is not None:
@@ -253,15 +267,16 @@ class QuotaEngine:
         _, first = np.unique(entities[rows], return_index=True)
         rows = rows[first]
         of_entity = of_row[rows]
-        observed, window_ms = sensors.windows.observed(of_entity, now_ms)
+        place = np.empty(self.num_sensors, np.int64)
+        place[found.ids] = np.arange(len(found.ids))
         return Violations(
             side=side,
             quota_type=quota_type,
             rows=rows,
             entities=entities[rows],
-            observed=observed,
+            observed=found.observed[place[of_entity]],
             bound=sensors.bound[of_entity],
-            window_ms=window_ms,
+            window_ms=found.window_ms[place[of_entity]],
             level=self._sensors.resolution.levels_of(sensors.quota[of_entity]),
             has_user=numbers.has_user[of_entity],
             has_client_id=numbers.has_client_id[of_entity],

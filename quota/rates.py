@@ -113,8 +113,12 @@ class SampleWindows:
         row = self._last[column]
         row[sensors] = np.maximum(row[sensors], offset)
 
-    def violated(self, sensors: Selection, bound: Floats, now_ms: int) -> Ids:
-        """Positions in `sensors` of those whose rate is above the bound; `now_ms` is in the newest window."""
+    def violated(self, sensors: Selection, bound: Floats, now_ms: int) -> tuple[Ids, Floats, Ints]:
+        """Those whose rate is above the bound; `now_ms` is in the newest window.
+
+        Returns:
+            Positions in `sensors`, ascending, and O and W of each as `observed` has them.
+        """
         oldest = (self._newest - self._n) % (self._n + 1)
         total = self._total[sensors]
         at_most = total + self._sums[oldest][sensors]
@@ -122,9 +126,10 @@ class SampleWindows:
         short_seconds = max((self._n - 1) * self._w + now_ms % self._w, 1) / 1000.0
         suspects = np.flatnonzero(amounts(at_most, self._type) > bound * (short_seconds * _ALMOST_ONE))
         if len(suspects) == 0:
-            return suspects
-        observed, _ = self.observed(at_places(sensors, suspects), now_ms)
-        return suspects[observed > bound[suspects]]
+            return suspects, np.zeros(0, np.float64), np.zeros(0, np.int64)
+        observed, window_ms = self.observed(at_places(sensors, suspects), now_ms)
+        above = np.flatnonzero(observed > bound[suspects])
+        return suspects[above], observed[above], window_ms[above]
 
     def observed(self, sensors: Ids, now_ms: int) -> tuple[Floats, Ints]:
         """O per second and W in ms of each sensor at `now_ms`, which may be later than the newest window.

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quota.key_index import Ids
-from quota.rates import Selection, amounts, at_places
+from quota.rates import Floats, Selection, amounts, at_places
 from quota.sensors import TypeSensors
 from quota.usage import BLOCK_ROWS, Usage
 
@@ -173,8 +173,29 @@ def record_piece(
             sensors.buckets.charge_late(charged, charge, bound, clock.ring_start_ms)
 
 
-def violated_sensors(sensors: TypeSensors, groups: list[SensorGroups], num_sensors: int, now_ms: int) -> Ids:
-    """Those of the groups' sensors whose rate is above their bound, each once."""
+@dataclass(frozen=True, slots=True)
+class ViolatedSensors:
+    """n sensors whose rate is above their bound, each once.
+
+    Attributes:
+        ids: the sensors, int64[n].
+        observed: O of each per second, float64[n].
+        window_ms: W of each, int64[n].
+    """
+
+    ids: Ids
+    observed: Floats
+    window_ms: Ints
+
+    def where(self, kept: NDArray[np.bool_]) -> "ViolatedSensors":
+        """Some of them."""
+        return ViolatedSensors(self.ids[kept], self.observed[kept], self.window_ms[kept])
+
+
+def violated_sensors(
+    sensors: TypeSensors, groups: list[SensorGroups], num_sensors: int, now_ms: int
+) -> ViolatedSensors:
+    """Those of the groups' sensors whose rate is above their bound."""
     if len(groups) == 1:
         blocks = [selection for selection, _ in groups[0].blocks()]
     else:
@@ -183,9 +204,9 @@ def violated_sensors(sensors: TypeSensors, groups: list[SensorGroups], num_senso
             present[group.sensors] = True
         ids = np.flatnonzero(present)
         blocks = [ids[start : start + BLOCK_ROWS] for start in range(0, len(ids), BLOCK_ROWS)]
-    found = [np.zeros(0, np.int64)]
+    found = [(np.zeros(0, np.int64), np.zeros(0, np.float64), np.zeros(0, np.int64))]
     for selection in blocks:
-        at = sensors.windows.violated(selection, sensors.bound[selection], now_ms)
+        at, observed, window_ms = sensors.windows.violated(selection, sensors.bound[selection], now_ms)
         if len(at):
-            found.append(at_places(selection, at))
-    return np.concatenate(found)
+            found.append((at_places(selection, at), observed, window_ms))
+    return ViolatedSensors(*(np.concatenate(parts) for parts in zip(*found, strict=True)))
