@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import pyarrow as pa
+from arro3.core import Array, Schema, Table
 from deltalake import CommitProperties, DeltaTable, QueryBuilder, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from filelock import FileLock, Timeout
@@ -17,7 +18,7 @@ from filelock import FileLock, Timeout
 from pipeline.tables.errors import LostRace, QuotaTableBusy, TableMissing, TableUnwritable, VersionIsAnother
 from pipeline.tables.layout import table_uri
 from pipeline.tables.quota_edit import QuotaChange, QuotaValues, altered, validated
-from schemas.arrow import arrow_schema, conform
+from schemas.arrow import arrow_schema
 from schemas.quota_row import QuotaRow
 
 _ATTEMPTS: Final = 5
@@ -162,8 +163,7 @@ class QuotaTable:
             edit = self._changed(table, change, if_version, once_stored)
             if edit.rows == edit.before.rows:
                 return edit
-            rows = conform(pa.Table.from_pylist(list(edit.rows), schema=arrow_schema(QuotaRow)), QuotaRow)
-            write_deltalake(table, rows, mode="overwrite", commit_properties=_properties(audit))
+            write_deltalake(table, _table(edit.rows), mode="overwrite", commit_properties=_properties(audit))
             return replace(edit, version=table.version())
 
         return self._committed(attempt)
@@ -245,6 +245,14 @@ def _state(table: DeltaTable) -> QuotaTableState:
         scope=configuration.get("kquota.scope", "cluster"),
         mode=configuration.get("kquota.mode", "enforce"),
     )
+
+
+def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    # Not by pyarrow: it imports pandas to ask whether a list is a series, 0.2 s of a command.
+    names = arrow_schema(QuotaRow).names
+    schema = Schema.from_arrow(arrow_schema(QuotaRow))
+    arrays = [Array([row.get(name) for row in rows], schema.field(name).type) for name in names]
+    return Table.from_arrays(arrays, schema=schema)
 
 
 def _properties(audit: EditAudit) -> CommitProperties:
