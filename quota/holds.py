@@ -58,6 +58,15 @@ class Holds:
         """What has come together up to now."""
         return HoldTotals(self._windows, self._throttle_ms, self._deferred_bytes)
 
+    def resume(self, held_until_ms: Ints) -> None:
+        """Begin with holds from before the first call.
+
+        Args:
+            held_until_ms: of clients 0, 1, 2 …: until when each is held; 0 for one that is not.
+        """
+        self._grow(np.array([len(held_until_ms) - 1]))
+        self._held_until_ms[: len(held_until_ms)] = held_until_ms
+
     def use(self, clients: Ints, used_at_ms: Ints, used_bytes: Ints) -> None:
         """Usage, before the decisions it leads to: that of held clients is deferred.
 
@@ -81,7 +90,7 @@ class Holds:
             at_ms: the instant.
         """
         self._grow(clients)
-        until_ms = np.minimum(at_ms + throttle_ms, self._end_ms)
+        until_ms = at_ms + np.minimum(throttle_ms, self._end_ms - at_ms)
         from_ms = np.maximum(self._held_until_ms[clients], at_ms)
         self._held_until_ms[clients] = np.maximum(self._held_until_ms[clients], until_ms)
         if at_ms < self._start_ms:

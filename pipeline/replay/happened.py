@@ -4,8 +4,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from pipeline.replay.outcome import Outcome
 from pipeline.replay.pieces import Client
-from pipeline.replay.what_if import Outcome
 from pipeline.tables.layout import table_uri
 from pipeline.tables.time_slices import TimeSlices
 

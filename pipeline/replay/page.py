@@ -5,8 +5,8 @@ from datetime import UTC, datetime
 from html import escape
 from typing import Any, Final
 
+from pipeline.replay.outcome import ReplayResult
 from pipeline.replay.report import Line, Totals, touched
-from pipeline.replay.what_if import ReplayResult
 
 _WIDTH: Final = 900
 _HEIGHT: Final = 220

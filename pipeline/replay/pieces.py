@@ -18,8 +18,6 @@ Source = Literal["usage_by_second", "usage"]
 Client = tuple[str, str, str]
 """Broker ("" in cluster scope), user and client-id."""
 
-SLICE_MS: Final = 300_000
-
 _MEASURES: Final = ("produced_bytes", "fetched_bytes", "io_time_ns", "network_time_ns", "last_event_ms")
 _NAMES: Final = ("broker_id", "user", "client_id")
 
@@ -46,19 +44,22 @@ class Piece:
 
 
 class Pieces:
-    """The pieces of a range in order, read slice by slice.
+    """The pieces of a range in order.
 
     Args:
         root: Of the tables.
         source: Which table.
         by_broker: Clients of different brokers are different clients.
         sample_window_ms: The engine's; for `usage_by_second` whole seconds.
+        version: Of the table; None = the newest.
     """
 
-    def __init__(self, root: str, source: Source, by_broker: bool, sample_window_ms: int) -> None:
+    def __init__(
+        self, root: str, source: Source, by_broker: bool, sample_window_ms: int, version: int | None = None
+    ) -> None:
         self._source = source
         self._time = "second_start_ms" if source == "usage_by_second" else "evaluated_at_ms"
-        self.table = TimeSlices(table_uri(root, source), self._time, dictionaries=_NAMES)
+        self.table = TimeSlices(table_uri(root, source), self._time, dictionaries=_NAMES, version=version)
         self._by_broker = by_broker
         self._w = sample_window_ms
         self._numbers: dict[Client, int] = {}
@@ -69,17 +70,17 @@ class Pieces:
         return self._numbers
 
     def read(self, start_ms: int, end_ms: int) -> Iterator[Piece]:
-        """The pieces from an instant, inclusive, to another, exclusive."""
+        """The pieces from an instant, inclusive, to another, exclusive; all of them are read at once."""
+        if start_ms >= end_ms:
+            return
         columns = [self._time, *_NAMES, *_MEASURES]
         if self._source == "usage":
             columns += ["query_id", "batch_id", "quota_version", "sample_start_ms"]
-        while start_ms < end_ms:
-            rows = self.table.read(columns, start_ms, min(start_ms + SLICE_MS, end_ms))
-            if rows.num_rows:
-                # One dictionary for all chunks, so that the pieces are slices of one array.
-                rows = rows.unify_dictionaries()
-                yield from self._seconds(rows) if self._source == "usage_by_second" else self._batches(rows)
-            start_ms += SLICE_MS
+        rows = self.table.read(columns, start_ms, end_ms)
+        if rows.num_rows:
+            # One dictionary for all chunks, so that the pieces are slices of one array.
+            rows = rows.unify_dictionaries()
+            yield from self._seconds(rows) if self._source == "usage_by_second" else self._batches(rows)
 
     def _batches(self, rows: pa.Table) -> Iterator[Piece]:
         for batch in batches_of(rows):

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from pipeline.replay.outcome import Outcome, ReplayResult
 from pipeline.replay.pieces import Client
-from pipeline.replay.what_if import Outcome, ReplayResult
 
 Change = Literal["newly throttled", "no longer throttled", "longer", "shorter", "same"]
 

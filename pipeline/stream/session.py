@@ -51,7 +51,7 @@ def build_spark_session(
     Raises:
         SparkConnectRefused: the environment, the settings or the running session asks for Spark Connect.
     """
-    _refuse_spark_connect(spark)
+    refuse_spark_connect(spark)
     # They print each error a second time, as a line of JSON with the whole Java stack; the exception says it all.
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
@@ -130,7 +130,12 @@ def _class_archive_options() -> list[str]:
     return [f"-XX:SharedArchiveFile={archive}", "-Xlog:cds=off", "-Xlog:cds+dynamic=off"] if archive.exists() else []
 
 
-def _refuse_spark_connect(spark: SparkSettings) -> None:
+def refuse_spark_connect(spark: SparkSettings) -> None:
+    """Refuse what would make the session one of Spark Connect.
+
+    Raises:
+        SparkConnectRefused: The environment or the settings ask for it.
+    """
     for name in ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED"):
         if name in os.environ:
             raise SparkConnectRefused(found_in=f"the environment variable {name}")

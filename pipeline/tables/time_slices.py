@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
@@ -21,6 +22,7 @@ class TimeSlices:
         time_column: The column, one with statistics.
         storage_options: Of delta-rs, for stores that need them.
         dictionaries: String columns to be read as dictionaries: a quarter of the work where values repeat.
+        version: Of the table; None = the newest.
 
     Raises:
         TableMissing: Nothing there.
@@ -32,12 +34,15 @@ class TimeSlices:
         time_column: str,
         storage_options: Mapping[str, str] | None = None,
         dictionaries: Sequence[str] = (),
+        version: int | None = None,
     ) -> None:
         try:
-            table = DeltaTable(uri, storage_options=dict(storage_options) if storage_options else None)
+            table = DeltaTable(uri, version, dict(storage_options) if storage_options else None)
         except TableNotFoundError as exc:
             raise TableMissing(uri) from exc
         self.uri = uri
+        self.version: int = table.version()
+        self._table = table
         self._column = time_column
         options = ParquetReadOptions(dictionary_columns=list(dictionaries)) if dictionaries else None
         self._dataset = table.to_pyarrow_dataset(parquet_read_options=options)
@@ -62,6 +67,18 @@ class TimeSlices:
         for column, text in where:
             condition &= pc.field(column) == text
         return self._dataset.to_table(columns=list(columns), filter=condition)
+
+    def estimated_rows(self, start_ms: int, end_ms: int) -> int:
+        """About how many rows a range has, by the statistics of the files; nothing is read."""
+        files = pa.RecordBatchReader.from_stream(self._table.get_add_actions(flatten=True)).read_all()
+        if not files.num_rows:
+            return 0
+        rows, first_ms, last_ms = (
+            pc.fill_null(files[name], 0).to_numpy()
+            for name in ("num_records", f"min.{self._column}", f"max.{self._column}")
+        )
+        overlap_ms = np.minimum(last_ms + 1, end_ms) - np.maximum(first_ms, start_ms)
+        return int((rows * np.clip(overlap_ms / (last_ms + 1 - first_ms), 0, 1)).sum())
 
     def span(self) -> tuple[int, int] | None:
         """The first and the last instant in the table; None if it has no rows."""

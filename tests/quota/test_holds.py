@@ -79,6 +79,22 @@ def test_a_hold_from_before_the_range_goes_on_in_it_uncounted_and_defers_what_is
     assert (totals.windows[0], totals.throttle_ms[0], totals.deferred_bytes[0]) == (1, 200, 7)
 
 
+def test_an_account_goes_on_where_another_ended() -> None:
+    account = holds()
+    account.resume(ints(T0_MS + 1_000, 0))
+    use(account, 999, 5)
+    use(account, 999, 9, client=1)
+    decide(account, 600, 700)
+    totals = account.totals
+    assert (totals.throttle_ms[0], totals.deferred_bytes[:2].tolist()) == (300, [5, 0])
+
+
+def test_a_throttle_beyond_all_time_is_cut_like_any_other() -> None:
+    account = holds(span_ms=2_000)
+    decide(account, 500, 2**63 - 1)
+    assert account.totals.throttle_ms[0] == 1_500
+
+
 def test_throttle_time_falls_into_the_part_of_the_range_it_was_decided_in() -> None:
     account = holds(span_ms=60_000, bins=6)
     decide(account, 0, 1_000)

@@ -1,13 +1,19 @@
 import json
+import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from typer.testing import CliRunner
 
 from pipeline.cli.main import app
+from pipeline.stream.errors import SparkConnectRefused
 from pipeline.tables.quota_edit import QuotaChange
 from tests.pipeline.replay.kept import KeptJob
 from tests.quota.factories import usage_row
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 @pytest.fixture
@@ -21,11 +27,25 @@ def job(tmp_path: Path) -> KeptJob:
     return job
 
 
-def what_if(job: KeptJob, *words: str, bound: float = 2_000.0) -> tuple[int, str, str]:
+def quotas_file(job: KeptJob, bound: float) -> Path:
     candidate = Path(job.root) / "candidate.yaml"
     candidate.write_text(f"quotas:\n- {{user: u, client_id: '', producer_byte_rate: {bound}}}\n", encoding="utf-8")
+    return candidate
+
+
+def what_if(job: KeptJob, *words: str, bound: float = 2_000.0) -> tuple[int, str, str]:
     ends = ["--since", str(job.clock.wall_ms - 59_000), "--until", str(job.clock.wall_ms + 1)]
-    given = ["what-if", "--quotas", str(candidate), "--from", "usage", *ends, "--tables", job.root, *words]
+    given = [
+        "what-if",
+        "--quotas",
+        str(quotas_file(job, bound)),
+        "--from",
+        "usage",
+        *ends,
+        "--tables",
+        job.root,
+        *words,
+    ]
     answer = CliRunner().invoke(app, given)
     return answer.exit_code, answer.stdout, answer.stderr
 
@@ -35,7 +55,7 @@ def test_it_says_who_would_be_throttled_and_how_exact_it_is(job: KeptJob) -> Non
     assert code == 0
     assert "newly throttled" in text
     assert "1 of 1 clients throttled, 1 newly, 0 no longer" in text
-    assert "usage, the exact batches: 60 evaluations" in told
+    assert re.search(r"usage, the exact batches: 60 evaluations, 60 rows; \d+\.\d s on one process\n", told)
 
 
 def test_a_candidate_above_the_use_throttles_nobody(job: KeptJob) -> None:
@@ -74,3 +94,38 @@ def test_names_can_not_write_into_the_page(tmp_path: Path) -> None:
     what_if(job, "--html", str(page))
     assert "&lt;script&gt;" in page.read_text(encoding="utf-8")
     assert "<script" not in page.read_text(encoding="utf-8")
+
+
+def test_where_it_can_not_run_is_refused(job: KeptJob) -> None:
+    code, _, told = what_if(job, "--on", "yarn")
+    assert code == 2
+    assert "'--on' must be one of local, spark; got yarn" in told
+
+
+def test_spark_connect_is_refused_before_anything_starts(job: KeptJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARK_REMOTE", "sc://somewhere")
+    given = [
+        "what-if",
+        "--on",
+        "spark",
+        "--quotas",
+        str(quotas_file(job, 1.0)),
+        "--tables",
+        job.root,
+        "--from",
+        "usage",
+    ]
+    with pytest.raises(SparkConnectRefused):
+        CliRunner().invoke(app, given, catch_exceptions=False)
+
+
+@pytest.mark.spark
+def test_spark_says_what_this_machine_says(job: KeptJob, spark: "SparkSession") -> None:
+    (here,), (there,) = (json.loads(what_if(job, "-o", "json", "--on", place)[1]) for place in ("local", "spark"))
+    ran_on = [document["about"].pop("ran_on") for document in (here, there)]
+    assert ran_on == ["one process", f"Spark {spark.version} at local[*], 2 tasks"]
+    for document in (here, there):
+        del document["about"]["seconds"]
+    assert here == there
+    assert here["totals"]["throttled"] == 1
+    assert spark.range(1).count() == 1, "a session that was there before is left running"

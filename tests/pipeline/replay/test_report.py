@@ -3,9 +3,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.replay.happened import throttled_in
+from pipeline.replay.outcome import Outcome, ReplayResult
 from pipeline.replay.pieces import Client
 from pipeline.replay.report import Line, report_lines, to_document, totals_of, touched
-from pipeline.replay.what_if import Outcome, ReplayResult
 
 ALICE: Client = ("", "alice", "etl")
 BOB: Client = ("", "bob", "")

@@ -7,10 +7,13 @@ from deltalake import DeltaTable, write_deltalake
 
 from pipeline.replay.errors import NothingKept, SampleTooFine
 from pipeline.replay.happened import happened
+from pipeline.replay.order import ReplayOrder
+from pipeline.replay.outcome import ReplayResult
 from pipeline.replay.pieces import Source
+from pipeline.replay.plan import Plan
 from pipeline.replay.report import report_lines, totals_of
-from pipeline.replay.side_by_side import live_timeline, run_both
-from pipeline.replay.what_if import Outcome, ReplayOrder, ReplayResult, Timeline, run
+from pipeline.replay.timeline import Timeline, live_timeline
+from pipeline.replay.what_if import run
 from pipeline.settings.model import EngineSettings
 from pipeline.tables.layout import table_uri
 from pipeline.tables.quota_edit import QuotaChange
@@ -59,15 +62,20 @@ def roll_up(root: str) -> None:
     write_deltalake(table_uri(root, "usage_by_second"), conform(rows, UsageBySecondRow), mode="append")
 
 
-def order(job: KeptJob, source: Source = "usage", **changes: Any) -> ReplayOrder:
-    live = live_timeline(job.quota_table, job.quotas, 0)
+def order(job: KeptJob, source: Source = "usage", *quotas: Timeline, **changes: Any) -> ReplayOrder:
+    """The whole of a job, with the quotas that were live if no others are given."""
+    timelines = quotas or (live_timeline(job.quota_table, job.quotas, 0),)
     ends = {"since_ms": job.clock.wall_ms - 599_000, "until_ms": job.clock.wall_ms + 1_000}
-    fields = {"root": job.root, "source": source, "scope": "cluster", "settings": EngineSettings(), "quotas": live}
+    fields = {"root": job.root, "source": source, "scope": "cluster", "settings": EngineSettings(), "quotas": timelines}
     return ReplayOrder(**{**fields, **ends, **changes})
 
 
-def unheard(done: int, whole: int) -> None:
-    del done, whole
+def always(snapshot: QuotaSnapshot) -> Timeline:
+    return Timeline((0,), (snapshot,))
+
+
+def replayed(wanted: ReplayOrder) -> list[ReplayResult]:
+    return run(Plan.of(wanted), lambda done, whole: None)[0]
 
 
 def windows(result: ReplayResult) -> dict[Any, int]:
@@ -76,7 +84,7 @@ def windows(result: ReplayResult) -> dict[Any, int]:
 
 def test_the_live_quotas_over_the_exact_batches_come_to_what_was_decided(job: KeptJob) -> None:
     wanted = order(job)
-    live = run(wanted, unheard)
+    (live,) = replayed(wanted)
     decided = happened(job.root, wanted.since_ms, wanted.until_ms, 1_000)
     assert windows(live) == {client: outcome.windows for client, outcome in decided.items()}
     assert windows(live) != {}
@@ -86,8 +94,8 @@ def test_the_live_quotas_over_the_exact_batches_come_to_what_was_decided(job: Ke
 
 
 def test_the_quotas_that_held_all_along_change_nothing_as_a_candidate(job: KeptJob) -> None:
-    wanted = order(job, until_ms=job.clock.wall_ms - 301_000)
-    live, candidate = run_both(wanted, job.quotas.at(2), unheard)
+    timelines = live_timeline(job.quota_table, job.quotas, 0), always(job.quotas.at(2))
+    live, candidate = replayed(order(job, "usage", *timelines, until_ms=job.clock.wall_ms - 301_000))
     totals = totals_of(report_lines(live, candidate, {}))
     assert totals.throttled > 0
     assert (totals.newly_throttled, totals.no_longer_throttled) == (0, 0)
@@ -95,24 +103,25 @@ def test_the_quotas_that_held_all_along_change_nothing_as_a_candidate(job: KeptJ
 
 
 def test_an_edit_in_mid_way_is_seen_by_the_live_replay_alone(job: KeptJob) -> None:
-    live, candidate = run_both(order(job), job.quotas.at(2), unheard)
+    timelines = live_timeline(job.quota_table, job.quotas, 0), always(job.quotas.at(2))
+    live, candidate = replayed(order(job, "usage", *timelines))
     changed = {line.client: line.change for line in report_lines(live, candidate, {}) if line.change != "same"}
     assert set(changed) == {("", "bob", "etl")}
 
 
 def test_seconds_come_to_the_same_as_batches_of_a_second(job: KeptJob) -> None:
-    timeline = Timeline((0,), (job.quotas.at(2),))
-    exact, by_second = (run(order(job, source, quotas=timeline), unheard) for source in ("usage", "usage_by_second"))
+    sources: tuple[Source, ...] = ("usage", "usage_by_second")
+    ((exact,), (by_second,)) = (replayed(order(job, source, always(job.quotas.at(2)))) for source in sources)
     assert by_second.outcomes == exact.outcomes
     assert by_second.throttle_ms_by_bin.tolist() == exact.throttle_ms_by_bin.tolist()
 
 
 def test_a_range_in_the_middle_is_warm_when_it_begins(job: KeptJob) -> None:
     middle_ms = job.clock.wall_ms - 300_000
-    timeline = Timeline((0,), (job.quotas.at(2),))
-    part = run(order(job, since_ms=middle_ms, quotas=timeline), unheard)
-    decided = run(order(job, until_ms=middle_ms, quotas=timeline), unheard)
-    whole = run(order(job, quotas=timeline), unheard)
+    timeline = always(job.quotas.at(2))
+    (part,) = replayed(order(job, "usage", timeline, since_ms=middle_ms))
+    (decided,) = replayed(order(job, "usage", timeline, until_ms=middle_ms))
+    (whole,) = replayed(order(job, "usage", timeline))
     assert {client: count + windows(decided).get(client, 0) for client, count in windows(part).items()} == windows(
         whole
     )
@@ -125,38 +134,28 @@ def test_the_numbers_of_a_single_throttle_can_be_counted_by_hand(tmp_path: Path)
     for at_ms, used_bytes in ((0, 20_000), (4_000, 300), (9_999, 400), (30_000, 500)):
         job.batch([usage_row(start_ms + at_ms, produced_bytes=used_bytes)])
     job.flush()
-    found = run(order(job, since_ms=start_ms, until_ms=start_ms + 60_000), unheard)
+    (found,) = replayed(order(job, since_ms=start_ms, until_ms=start_ms + 60_000))
     assert found.outcomes[("", "u", "c")].deferred_bytes == 700
     assert found.outcomes[("", "u", "c")].windows == 3
 
 
 def test_what_nobody_used_is_nothing_kept(job: KeptJob) -> None:
     with pytest.raises(NothingKept):
-        run(order(job, since_ms=1_000, until_ms=2_000), unheard)
+        replayed(order(job, since_ms=1_000, until_ms=2_000))
 
 
 def test_seconds_can_not_fill_shorter_windows(job: KeptJob) -> None:
     with pytest.raises(SampleTooFine, match="must be whole seconds to replay usage_by_second; got 500"):
-        run(order(job, "usage_by_second", settings=EngineSettings(sample_window_ms=500)), unheard)
+        replayed(order(job, "usage_by_second", settings=EngineSettings(sample_window_ms=500)))
 
 
 def test_longer_windows_are_filled_by_their_seconds(job: KeptJob) -> None:
-    settings, timeline = EngineSettings(sample_window_ms=3_000), Timeline((0,), (job.quotas.at(2),))
-    assert windows(run(order(job, "usage_by_second", settings=settings, quotas=timeline), unheard)) != {}
+    settings = EngineSettings(sample_window_ms=3_000)
+    (found,) = replayed(order(job, "usage_by_second", always(job.quotas.at(2)), settings=settings))
+    assert windows(found) != {}
 
 
 @pytest.mark.parametrize(("at_ms", "version"), [(0, 1), (99, 1), (100, 1), (199, 1), (200, 2), (10**9, 2)])
 def test_the_quotas_of_an_instant_are_the_newest_before_it(at_ms: int, version: int) -> None:
     snapshots = tuple(QuotaSnapshot.from_rows([quota_row(producer_byte_rate=1.0)], number) for number in (1, 2))
     assert Timeline((100, 200), snapshots).at(at_ms).version == version
-
-
-def test_a_replay_of_half_an_hour_is_the_same_in_two_processes(tmp_path: Path) -> None:
-    job = KeptJob(str(tmp_path), QuotaChange("u", "", {"producer_byte_rate": 1_000.0}))
-    start_ms = job.clock.wall_ms
-    for second in range(0, 1_900, 10):
-        job.batch([usage_row(start_ms + second * 1_000, produced_bytes=12_000)])
-    job.flush()
-    wanted = order(job, since_ms=start_ms, until_ms=start_ms + 1_900_000)
-    live, candidate = run_both(wanted, job.quotas.pin(), unheard)
-    assert live.outcomes == candidate.outcomes != {("", "u", "c"): Outcome()}

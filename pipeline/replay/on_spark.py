@@ -1,0 +1,74 @@
+"""The same replays on the executors of a Spark cluster, for ranges that are too long for one machine.
+
+Slices are decided and counted where they are; the driver sees per slice who is held at its end, and what it came to.
+Executors read the table as this machine does: they need this package with its dependencies, and a root they can reach.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from pyspark import StorageLevel
+from pyspark.sql import SparkSession
+
+from pipeline.embedded.jars import spark_jars
+from pipeline.embedded.java import find_java
+from pipeline.replay.decided_slice import decide
+from pipeline.replay.holding import Held, carried_into, count, held_by, lengthen
+from pipeline.replay.outcome import ReplayResult
+from pipeline.replay.plan import Plan
+from pipeline.replay.what_if import with_usage
+from pipeline.settings.model import SparkSettings
+from pipeline.stream.session import build_spark_session, refuse_spark_connect
+
+
+@contextmanager
+def replay_session(settings: SparkSettings) -> Iterator[SparkSession]:
+    """A session for replays: the one this process has, else a new one that ends with the block.
+
+    Raises:
+        SparkConnectRefused: The environment or the settings ask for Spark Connect, which has no RDDs.
+    """
+    refuse_spark_connect(settings)
+    found = SparkSession.getActiveSession()
+    os.environ["JAVA_HOME"] = str(find_java().home)
+    session = build_spark_session(settings, spark_jars(), app_name="kquota what-if")
+    try:
+        yield session
+    finally:
+        if found is None:
+            session.stop()
+
+
+def run_on_spark(plan: Plan, session: SparkSession) -> tuple[list[ReplayResult], str]:
+    """All replays of a range, a task for each slice, in two jobs: decide, then count with what is held from before.
+
+    Returns:
+        What each replay came to, and what it ran on.
+
+    Raises:
+        NothingKept: The range has no usage.
+    """
+    order, context = plan.order, session.sparkContext
+    tasks = max(len(plan.slices), 1)
+    decided = context.parallelize(plan.slices, tasks).map(lambda part: decide(order, part))
+    decided.persist(StorageLevel.MEMORY_AND_DISK)
+    try:
+        ends = decided.map(lambda one: held_by(order, one)).collect()
+        carried = context.parallelize(_carried(plan, ends), tasks)
+        results = [ReplayResult() for _ in order.quotas]
+        for of_slice in decided.zip(carried).map(lambda pair: count(order, *pair)).collect():
+            for result, further in zip(results, of_slice, strict=True):
+                result.add(further)
+    finally:
+        decided.unpersist()
+    return with_usage(plan, results), f"Spark {session.version} at {context.master}, {tasks} tasks"
+
+
+def _carried(plan: Plan, ends: list[tuple[Held, ...]]) -> list[tuple[Held, ...]]:
+    held: list[Held] = [{} for _ in plan.order.quotas]
+    carried = []
+    for part, end in zip(plan.slices, ends, strict=True):
+        carried.append(carried_into(plan.order, part, held))
+        lengthen(held, end)
+    return carried

@@ -1,0 +1,39 @@
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+
+from pipeline.tables.errors import TableMissing
+from pipeline.tables.time_slices import TimeSlices
+
+
+@pytest.fixture
+def uri(tmp_path: Path) -> str:
+    """A hundred rows, one a ms from 1 000 on, then ten, one in every 100 ms from 2 000 on."""
+    for times_ms in (range(1_000, 1_100), range(2_000, 3_000, 100)):
+        write_deltalake(str(tmp_path), pa.table({"at_ms": list(times_ms)}), mode="append")
+    return str(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("start_ms", "end_ms", "rows"),
+    [(0, 10_000, 110), (1_000, 1_100, 100), (1_050, 2_000, 50), (0, 1_000, 0), (2_000, 2_450, 5), (5_000, 9_000, 0)],
+)
+def test_rows_of_a_range_are_estimated_from_the_files_alone(uri: str, start_ms: int, end_ms: int, rows: int) -> None:
+    assert TimeSlices(uri, "at_ms").estimated_rows(start_ms, end_ms) == pytest.approx(rows, abs=1)
+
+
+def test_an_empty_table_has_no_rows(tmp_path: Path) -> None:
+    write_deltalake(str(tmp_path), pa.table({"at_ms": pa.array([], pa.int64())}))
+    assert TimeSlices(str(tmp_path), "at_ms").estimated_rows(0, 10) == 0
+
+
+def test_a_version_stays_what_it_was(uri: str) -> None:
+    assert TimeSlices(uri, "at_ms", version=0).read(["at_ms"], 0, 10_000).num_rows == 100
+    assert TimeSlices(uri, "at_ms").version == 1
+
+
+def test_a_table_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(TableMissing):
+        TimeSlices(str(tmp_path / "none"), "at_ms")
