@@ -71,8 +71,6 @@ class TimeSlices:
     def estimated_rows(self, start_ms: int, end_ms: int) -> int:
         """About how many rows a range has, by the statistics of the files; nothing is read."""
         files = pa.RecordBatchReader.from_stream(self._table.get_add_actions(flatten=True)).read_all()
-        if not files.num_rows:
-            return 0
         rows, first_ms, last_ms = (
             pc.fill_null(files[name], 0).to_numpy()
             for name in ("num_records", f"min.{self._column}", f"max.{self._column}")
