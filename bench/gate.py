@@ -1,15 +1,19 @@
-"""The gate: from a record that can be read to the callers it lets go, on a real broker.
+"""The gate: from a release that can be read to the callers it lets go, on a real broker.
 
-    python -m bench.gate [--rounds 5] [--clients 50] [--threads 200] [--tasks 2000]
+    python -m bench.gate [--rounds 5] [--job-rounds 3] [--clients 50] [--threads 200] [--tasks 2000]
 
-All clients are throttled and all callers wait; then every client is released, one transaction each at random times
-(singly), or all in one transaction (at once). A record counts as readable when a bare `read_committed` reader, a
-process of its own, has it in hand. Broker, publisher, reader and gate are four processes on one machine.
+All clients are throttled and all callers wait; then the clients are let go. First by a publisher alone, which releases
+one after the other at random times, or all in one transaction. Then by a real job, `kquota run`, that has throttled
+them for their usage events: it releases each when its throttle is due, or all because their quota was raised.
+
+The clock runs from the instant at which a caller may go on: its client's release is in the hands of a bare
+`read_committed` reader, or the throttle has come to the end that its record names, whichever is first. A job releases
+what is due after that end, so there the end is first. Broker, publisher or job, reader and gate are processes of one
+machine.
 """
 
 import argparse
 import asyncio
-import random
 import statistics
 import subprocess
 import sys
@@ -21,18 +25,41 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Thread
-from typing import Final
+from typing import Any, Final
 
-from bench.gate_topic import CLIENT_ID, user_of
+from kafka import KafkaProducer
+
+from bench.gate_sources import Job, Publisher, Readable, Source
+from bench.gate_topic import CLIENT_ID
 from bench.machine import machine_line
+from bench.stage import job
 from pipeline.cluster.access import ClusterAccess
 from pipeline.embedded.broker import EmbeddedBroker
 from pipeline.embedded.process import terminate
+from pipeline.parts import wanted_topics
+from pipeline.settings.model import Settings, TablesSettings
+from pipeline.tables.open import create_tables, open_quota_table
 from pipeline.throttle.gate import Gate
-from pipeline.throttle.topics import create_topics, topic_specs
+from pipeline.throttle.topics import create_topics
 
 _REQUEST_BYTES: Final = 1_000
 _TARGET_P99_MS: Final = 50
+_TRIGGER_MS: Final = 250
+
+Stage = Callable[[ExitStack, Path, str, int], Source]
+
+
+@dataclass
+class Measured:
+    """One way of releasing and one kind of caller, over all rounds.
+
+    Attributes:
+        latencies_ms: Of each caller.
+        by_release: How many were let go by a release; the others by the end of their lease.
+    """
+
+    latencies_ms: list[float] = field(default_factory=list)
+    by_release: int = 0
 
 
 @dataclass
@@ -41,104 +68,98 @@ class Run:
 
     Attributes:
         gate: Under test.
-        publisher: The child that publishes.
-        readable_ns: Arrival of each `publish_seq` at the reader.
-        clients: How many.
-        latencies_ms: By (release, kind of caller), of all rounds.
+        source: Of throttles and releases.
+        readable: Beside the gate.
+        threads: How many callers on threads.
+        tasks: How many as tasks.
+        measured: By (release, kind of caller).
     """
 
     gate: Gate
-    publisher: "subprocess.Popen[str]"
-    readable_ns: dict[int, int]
-    clients: int
-    latencies_ms: dict[tuple[str, str], list[float]] = field(default_factory=lambda: defaultdict(list))
+    source: Source
+    readable: Readable
+    threads: int
+    tasks: int
+    measured: dict[tuple[str, str], Measured] = field(default_factory=lambda: defaultdict(Measured))
 
-    def publish(self, action: str, first: int, last: int) -> int:
-        """Publish in one transaction; the `publish_seq` of the first record."""
-        orders, answers = self.publisher.stdin, self.publisher.stdout
-        if orders is None or answers is None:
-            sys.exit("the publisher must have pipes")
-        orders.write(f"{action} {first} {last}\n")
-        orders.flush()
-        return int(answers.readline())
-
-    def round(self, release: str, threads: int, tasks: int) -> None:
+    def round(self, release: str) -> None:
         """Throttle all, let all callers come, release, and note how long each took."""
-        self.publish("throttle", 0, self.clients - 1)
-        _await(lambda: len(self.gate.throttles()) == self.clients)
-        awake: list[tuple[str, int, int]] = []
-        loop = Thread(target=lambda: asyncio.run(self._tasks(tasks, awake)))
-        callers = [loop, *(Thread(target=self._thread, args=(n % self.clients, awake)) for n in range(threads))]
+        users = self.source.throttle(release)
+        _await(lambda: all(self.gate.throttle_of(user, CLIENT_ID) for user in users))
+        awake: list[tuple[str, str, int]] = []
+        callers = [Thread(target=lambda: asyncio.run(self._tasks(users, awake)))]
+        callers += [Thread(target=self._thread, args=(users[n % len(users)], awake)) for n in range(self.threads)]
         for caller in callers:
             caller.start()
-        _await(lambda: self.gate.stats().occupancy.waiting == threads + tasks)
-        seq_of = self._release(release)
+        _await(lambda: self.gate.stats().occupancy.waiting == self.threads + self.tasks)
+        self.source.release(release, users)
         for caller in callers:
             caller.join()
-        _await(lambda: all(seq in self.readable_ns for seq in seq_of))
-        for kind, client, awake_ns in awake:
-            self.latencies_ms[release, kind].append((awake_ns - self.readable_ns[seq_of[client]]) / 1e6)
+        _await(lambda: self.readable.are_released(users))
+        for kind, user, awake_ns in awake:
+            let_go = self.readable.let_go(user)
+            self.measured[release, kind].latencies_ms.append((awake_ns - let_go.monotonic_ns) / 1e6)
+            self.measured[release, kind].by_release += let_go.by_release
 
-    def _release(self, release: str) -> list[int]:
-        if release == "at once":
-            first = self.publish("release", 0, self.clients - 1)
-            return list(range(first, first + self.clients))
-        seqs = []
-        for client in range(self.clients):
-            seqs.append(self.publish("release", client, client))
-            time.sleep(random.uniform(0.02, 0.08))
-        return seqs
+    def _thread(self, user: str, awake: list[tuple[str, str, int]]) -> None:
+        with self.gate.acquire(user, CLIENT_ID, request_bytes=_REQUEST_BYTES):
+            awake.append(("threads", user, time.monotonic_ns()))
 
-    def _thread(self, client: int, awake: list[tuple[str, int, int]]) -> None:
-        with self.gate.acquire(user_of(client), CLIENT_ID, request_bytes=_REQUEST_BYTES):
-            awake.append(("threads", client, time.monotonic_ns()))
+    async def _tasks(self, users: Sequence[str], awake: list[tuple[str, str, int]]) -> None:
+        async def task(user: str) -> None:
+            async with self.gate.acquire_async(user, CLIENT_ID, request_bytes=_REQUEST_BYTES):
+                awake.append(("tasks", user, time.monotonic_ns()))
 
-    async def _tasks(self, tasks: int, awake: list[tuple[str, int, int]]) -> None:
-        async def task(client: int) -> None:
-            async with self.gate.acquire_async(user_of(client), CLIENT_ID, request_bytes=_REQUEST_BYTES):
-                awake.append(("tasks", client, time.monotonic_ns()))
-
-        await asyncio.gather(*(task(number % self.clients) for number in range(tasks)))
+        await asyncio.gather(*(task(users[number % len(users)]) for number in range(self.tasks)))
 
 
 def main() -> None:
-    """Run all rounds and print the table."""
+    """Run all rounds and print the tables."""
     arguments = _arguments()
     print(machine_line())
+    print(f"{arguments.clients} clients, {arguments.threads} threads and {arguments.tasks} tasks; ", end="")
+    print(f"may go on (release readable or lease ended) -> goes on; target p99 {_TARGET_P99_MS} ms")
+    for stage, rounds in ((_publisher, arguments.rounds), (_job, arguments.job_rounds)):
+        if rounds:
+            _measure(stage, rounds, arguments)
+
+
+def _measure(stage: Stage, rounds: int, arguments: argparse.Namespace) -> None:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         servers = stack.enter_context(EmbeddedBroker(folder / "broker")).bootstrap_servers
         with ClusterAccess(servers).admin() as admin:
-            create_topics(admin, topic_specs(1, 1_000)[1:])
-        publisher = stack.enter_context(_child("publish", servers))
+            create_topics(admin, wanted_topics(Settings()))
+        source = stage(stack, folder, servers, arguments.clients)
         reader = stack.enter_context(_child("read", servers))
         gate = stack.enter_context(Gate.connect(servers))
-        run = Run(gate, publisher, _readable(reader), arguments.clients)
-        for number in range(arguments.rounds + 1):
-            for release in ("singly", "at once"):
-                run.round(release, arguments.threads, arguments.tasks)
-            if number == 0:
-                run.latencies_ms.clear()  # the first round warms up
+        run = Run(gate, source, Readable(reader.stdout or ()), arguments.threads, arguments.tasks)
+        run.round(source.releases[-1])  # warms up
+        run.measured.clear()
+        for _ in range(rounds):
+            for release in source.releases:
+                run.round(release)
         occupancy = gate.stats().occupancy
     print(
-        f"{arguments.clients} clients, {arguments.threads} threads and {arguments.tasks} tasks, "
-        f"{arguments.rounds} rounds; left in the purgatory {occupancy.purgatory_size}, "
-        f"in the pool {occupancy.pool_used_bytes} bytes; target p99 {_TARGET_P99_MS} ms"
+        f"by a {source.name}, {rounds} rounds; left in the purgatory {occupancy.purgatory_size}, "
+        f"in the pool {occupancy.pool_used_bytes} bytes"
     )
-    for (release, kind), latencies_ms in sorted(run.latencies_ms.items(), reverse=True):
-        _row(f"released {release}, {kind}: record readable -> caller awake", latencies_ms)
+    for (release, kind), measured in sorted(run.measured.items()):
+        _row(f"  {release}, {kind}", measured)
 
 
-def _readable(reader: "subprocess.Popen[str]") -> dict[int, int]:
-    arrivals: dict[int, int] = {}
+def _publisher(stack: ExitStack, folder: Path, servers: str, clients: int) -> Source:
+    del folder
+    return Publisher(stack.enter_context(_child("publish", servers)), clients)
 
-    def collect() -> None:
-        for line in reader.stdout or ():
-            seq, arrived_ns = line.split()
-            arrivals[int(seq)] = int(arrived_ns)
 
-    Thread(target=collect, daemon=True).start()
-    return arrivals
+def _job(stack: ExitStack, folder: Path, servers: str, clients: int) -> Source:
+    tables = TablesSettings(root=str(folder / "tables"))
+    create_tables(tables)
+    stack.enter_context(job(folder, servers, _TRIGGER_MS, lambda _: None))
+    producer: Any = KafkaProducer(bootstrap_servers=servers, linger_ms=0)
+    stack.callback(producer.close)
+    return Job(producer, open_quota_table(tables), clients)
 
 
 @contextmanager
@@ -164,14 +185,22 @@ def _await(is_so: Callable[[], bool], seconds: float = 60) -> None:
         time.sleep(0.01)
 
 
-def _row(name: str, values: Sequence[float]) -> None:
+def _row(name: str, measured: Measured) -> None:
+    values = measured.latencies_ms
     cuts = statistics.quantiles(values, n=100, method="inclusive")
-    print(f"{name:<62} p50 {cuts[49]:>6.1f}   p95 {cuts[94]:>6.1f}   p99 {cuts[98]:>6.1f}   max {max(values):>6.1f} ms")
+    print(
+        f"{name:<27} p50 {cuts[49]:>6.1f}   p95 {cuts[94]:>6.1f}   p99 {cuts[98]:>6.1f}   max {max(values):>6.1f} ms",
+        end="",
+    )
+    print(
+        f"   first {min(values):>5.1f}   let go by a release {measured.by_release / len(values):>4.0%}, else by the end"
+    )
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=5, help="by the publisher; 0 = none")
+    parser.add_argument("--job-rounds", type=int, default=3, help="by the job; 0 = none")
     parser.add_argument("--clients", type=int, default=50)
     parser.add_argument("--threads", type=int, default=200)
     parser.add_argument("--tasks", type=int, default=2_000)

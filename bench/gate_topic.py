@@ -1,9 +1,9 @@
 """The other two processes of the gate's benchmark: a transactional publisher, and a bare reader to hold it against.
 
 python -m bench.gate_topic publish SERVERS    a line `throttle 0 49` or `release 7 7` on stdin publishes these
-clients in one transaction and is answered with `SEQ of the first`
-python -m bench.gate_topic read SERVERS       prints `SEQ NANOSECONDS` for every record, by the monotonic clock,
-which all processes of a Linux machine share
+clients in one transaction and is answered with the `publish_seq` of the first
+python -m bench.gate_topic read SERVERS       prints `ACTION USER THROTTLED_UNTIL_MS NANOSECONDS` for every record; the
+nanoseconds by the monotonic clock, which all processes of a Linux machine share, when the record was in hand
 """
 
 import sys
@@ -53,7 +53,8 @@ def read(servers: str) -> None:
         for records in consumer.poll(timeout_ms=1_000).values():
             arrived_ns = time.monotonic_ns()
             for record in records:
-                _say(f"{ThrottleRecord.from_value(record.value).publish_seq} {arrived_ns}")
+                throttle = ThrottleRecord.from_value(record.value)
+                _say(f"{throttle.action} {throttle.user} {throttle.throttled_until_ms} {arrived_ns}")
 
 
 def _record(action: str, user: str, publish_seq: int) -> ThrottleRecord:

@@ -81,8 +81,14 @@ class ThrottleState:
 
         With a broker, the later of that broker's throttle and the cluster's; without, the cluster's alone.
         """
-        lease = self._last.get(ClientKey("", user, client_id))
-        own = self._last.get(ClientKey(broker_id, user, client_id)) if broker_id else None
+        return self.lease_of(ClientKey(broker_id, user, client_id))
+
+    def lease_of(self, client: ClientKey) -> Lease | None:
+        """`lease` for who has the key already: asked for each caller that is let go."""
+        own = self._last.get(client)
+        if not client.broker_id:
+            return own
+        lease = self._last.get(client._replace(broker_id=""))
         if lease is None or (own is not None and own.until_ms > lease.until_ms):
             return own
         return lease

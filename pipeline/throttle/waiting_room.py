@@ -191,7 +191,7 @@ class WaitingRoom:
 
     def lease(self, client: ClientKey) -> Lease | None:
         """The client's running throttle, its end on the steady clock; None when nothing blocks it."""
-        lease = self._state.lease(client.user, client.client_id, client.broker_id)
+        lease = self._state.lease_of(client)
         return None if self._closed or lease is None or lease.until_ms <= self.now_ms() else lease
 
     def leases(self) -> list[Lease]:
@@ -200,7 +200,8 @@ class WaitingRoom:
 
     def blocked_until_ms(self, client: ClientKey) -> int:
         """See `pipeline.throttle.hold.Blocking`."""
-        return 0 if self._closed else self._state.blocked_until_ms(client.user, client.client_id, client.broker_id)
+        lease = None if self._closed else self._state.lease_of(client)
+        return 0 if lease is None else lease.until_ms
 
     def now_ms(self) -> int:
         """Steady time."""

@@ -13,8 +13,12 @@ import pytest
 
 from pipeline.embedded.broker import EmbeddedBroker
 from pipeline.embedded.jars import fetch
+from pipeline.tables.audit import local_audit
+from pipeline.tables.open import create_quota_table
+from pipeline.tables.quota_edit import QuotaChange
 from pipeline.throttle.gate import Gate
 from pipeline.throttle.waiting_room import Occupancy, Room
+from tests.integration.running_job import running_job, usage
 from tests.integration.throttle_job import ThrottleJob
 
 pytestmark = [pytest.mark.broker, pytest.mark.long]
@@ -27,13 +31,19 @@ REQUEST_BYTES = 1_000
 
 @dataclass
 class Crowd:
-    """Callers on threads and as tasks, spread evenly over the clients; each is counted when it passes."""
+    """Callers on threads and as tasks, spread evenly over the clients; each is counted when it passes.
+
+    Attributes:
+        passed: How many, by user.
+        first_ms: When the first one of a user passed, by the wall clock.
+    """
 
     gate: Gate
     request_bytes: int = REQUEST_BYTES
 
     def __post_init__(self) -> None:
         self.passed: Counter[str] = Counter()
+        self.first_ms: dict[str, int] = {}
         self._lock = threading.Lock()
         self._threads = [threading.Thread(target=self._thread, args=(str(n % CLIENTS),)) for n in range(THREADS)]
         self._threads.append(threading.Thread(target=lambda: asyncio.run(self._tasks())))
@@ -60,6 +70,7 @@ class Crowd:
         assert was_throttled
         with self._lock:
             self.passed[user] += 1
+            self.first_ms.setdefault(user, time.time_ns() // 1_000_000)
 
 
 def within(seconds: float, is_so: Callable[[], bool]) -> bool:
@@ -145,3 +156,32 @@ def test_nobody_is_lost_with_the_broker_and_the_gate_finds_it_again(tmp_path: Pa
         job.reopen()
         job.throttle(0)
         assert within(10, lambda: gate.throttle_of("0", "c") is not None)
+
+
+@pytest.mark.spark
+def test_a_real_job_lets_everybody_go_some_by_a_raised_quota_the_others_when_due(
+    broker: EmbeddedBroker, tmp_path: Path
+) -> None:
+    raised, due = [list(map(str, users)) for users in (range(CLIENTS // 2), range(CLIENTS // 2, CLIENTS))]
+    with running_job("held", tmp_path, broker.bootstrap_servers) as job:
+        quotas = create_quota_table(job.settings.tables)
+        quotas.alter([QuotaChange("<default>", "", {"producer_byte_rate": 1e3})], local_audit("test"))
+        job.start()
+        with Gate.connect(broker.bootstrap_servers, topic="held.throttle") as gate:
+            assert gate.wait_until_caught_up(10_000)
+            job.send([usage(user, 19_000) for user in raised + due])  # a wait of 8 s, renewed until the rate has lapsed
+            assert within(30, lambda: len(gate.throttles()) == CLIENTS)
+            crowd = Crowd(gate)
+            assert within(6, lambda: occupancy(gate).waiting == THREADS + TASKS)
+            quotas.alter([QuotaChange(user, "", {"producer_byte_rate": 1e9}) for user in raised], local_audit("test"))
+            assert within(5, lambda: sum(crowd.passed.values()) >= (THREADS + TASKS) // 2)
+            assert sorted(crowd.passed) == sorted(raised)
+            assert {each.record.user for each in gate.throttles()} == set(due)
+            crowd.join()
+            assert sum(crowd.passed.values()) == THREADS + TASKS
+            assert_empty(gate)
+        newest = {(record["user"], record["action"]): record for record in job.records()}
+        assert {newest[user, "release"]["cause"] for user in raised} == {"quota_changed"}
+        late_ms = [crowd.first_ms[user] - newest[user, "throttle"]["throttled_until_ms"] for user in due]
+        assert min(late_ms) >= -1
+        assert max(late_ms) < 1_000
