@@ -135,7 +135,7 @@ class JobRun:
         """Start the threads and the query."""
         settings = self._settings
         batch = MicroBatch(
-            collect=Collector(settings.engine.sample_window_ms),
+            collect=Collector(settings.engine.sample_window_ms, settings.stream.dead_letters_per_message),
             offsets=OffsetLog(spark, settings.stream.checkpoint),
             tables=self._tables,
             quotas=self._quotas,

@@ -20,5 +20,7 @@ class BatchRow(PipelineRow):
     late_count: Count = Field(description="Events older than the windows of the rate: in usage and bucket only.")
     clamped_count: Count = Field(description="Events whose time was set back to their append time.")
     ignored_count: Count = Field(description="Records without events: null values and empty arrays.")
-    dead_count: Count = Field(description="Elements and records that went to `dead_letters`.")
+    dead_count: Count = Field(
+        description="Elements and records that were refused, also those `dead_letters` only counts."
+    )
     date: Day = Field(description="UTC day of `evaluated_at_ms`; the partition.")

@@ -6,7 +6,11 @@ from schemas.columns import Day, EpochMs, Instant, Name, Number, PipelineRow, Ra
 
 
 class DeadLetterRow(PipelineRow):
-    """A record, or one element of its array, that was refused, with the cause and where it came from."""
+    """A record, or one element of its array, that was refused, with the cause and where it came from.
+
+    Of one record at most `stream.dead_letters_per_message` elements have a row; the cause of the last one tells how
+    many more were refused. `batches.dead_count` counts them all.
+    """
 
     batch_id: Number = Field(description="The micro-batch that read it.")
     appended_at_ms: EpochMs = Field(description="When the broker appended the record.")

@@ -86,6 +86,9 @@ class StreamSettings(Branch):
     rollup_interval_ms: int = Field(
         60_000, ge=0, description="how often `usage` is rolled up into usage_by_second; 0 = never"
     )
+    dead_letters_per_message: int = Field(
+        100, gt=0, description="most rows of `dead_letters` for one message; the last one tells how many more"
+    )
     restart_limit: int = Field(5, ge=0, description="in-process restarts of a failed query in a row")
 
 

@@ -28,7 +28,7 @@ class BatchFacts:
         late_count: Events older than the windows of the rate.
         clamped_count: Events whose time was set back to their append time.
         ignored_count: Null values and empty arrays.
-        dead_count: Elements and records that went to `dead_letters`.
+        dead_count: Elements and records that were refused, also those `dead_letters` only counts.
     """
 
     evaluation: Evaluation

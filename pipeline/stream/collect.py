@@ -46,7 +46,7 @@ class CollectedBatch:
         good_count: usage events.
         clamped_count: those of them whose time was after their record's append time.
         ignored_count: messages with a null value or an empty array.
-        dead_count: rows of `dead_letters`.
+        dead_count: refused elements and messages; rows of `dead_letters`, until those are capped.
         newest_event_ms: largest event time, clamped; None without events.
     """
 

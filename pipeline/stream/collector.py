@@ -1,10 +1,12 @@
 """Collects one micro-batch after the other, each in as many tasks as it is worth."""
 
+from dataclasses import replace
 from typing import Final
 
 from pyspark.sql import DataFrame
 
 from pipeline.stream.collect import CollectedBatch, collect
+from pipeline.stream.dead_letters import capped
 
 # A second task a core, the shuffle between them and its stage cost some 40 ms; one core reads 10 000 events in that
 # time again. Below, one task is quicker; far above, all cores are.
@@ -16,10 +18,12 @@ class Collector:
 
     Args:
         sample_window_ms: span of a sample window, > 0.
+        dead_letters_per_message: most dead letters of one message, > 0; see `dead_letters.capped`.
     """
 
-    def __init__(self, sample_window_ms: int) -> None:
+    def __init__(self, sample_window_ms: int, dead_letters_per_message: int) -> None:
         self._sample_window_ms = sample_window_ms
+        self._dead_letters_per_message = dead_letters_per_message
         self._events_per_message: float | None = None
 
     def __call__(self, frame: DataFrame, message_count: int | None) -> CollectedBatch:
@@ -32,7 +36,7 @@ class Collector:
         batch = collect(frame, self._sample_window_ms, in_one_task=self.is_small(message_count))
         if message_count:
             self._events_per_message = (batch.good_count + batch.dead_count) / message_count
-        return batch
+        return replace(batch, dead_letters=capped(batch.dead_letters, self._dead_letters_per_message))
 
     def is_small(self, message_count: int | None) -> bool:
         """Whether a batch is for one task: never the first, nor one of unknown size."""

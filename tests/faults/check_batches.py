@@ -2,16 +2,20 @@
 
 import hashlib
 import json
+import re
+from collections import defaultdict
 from collections.abc import Hashable, Iterator, Mapping
 
 from tests.faults.cut import Batch
 from tests.faults.evidence import Evidence, Row
-from tests.faults.usage_reading import SUMS, Reading, read
+from tests.faults.usage_reading import SUMS, DeadLetter, Reading, read
 from tests.faults.verdict import Values, Verdict
 from tests.quota.model import TYPES, ScalarModel
 
 Tables = Mapping[str, list[Row]]
 _DIGEST_BYTES = 8
+_LETTERS_PER_MESSAGE = 100  # the default, which all jobs under test run with
+_MORE = re.compile(r"; (\d+) more refused elements, up to element \d+$")
 _NAMES = ("sample_start_ms", "broker_id", "user", "client_id")
 
 
@@ -80,13 +84,18 @@ def _check_usage(reading: Reading, rows: list[Row], batch: Batch, pinned: Row, v
 
 
 def _check_dead_letters(topic: str, reading: Reading, rows: list[Row], batch: Batch, verdict: Verdict) -> None:
+    of_message: dict[Hashable, list[DeadLetter]] = defaultdict(list)
+    for letter in reading.dead:
+        of_message[letter.partition, letter.offset].append(letter)
     wanted: dict[Hashable, Values] = {
         (*batch.key, letter.partition, letter.offset, letter.element_index): {
             "topic": topic,
             "appended_at_ms": letter.appended_at_ms,
             "content": letter.text,
+            "more": max(len(letters) - _LETTERS_PER_MESSAGE, 0) if place == _LETTERS_PER_MESSAGE else 0,
         }
-        for letter in reading.dead
+        for letters in of_message.values()
+        for place, letter in enumerate(letters[:_LETTERS_PER_MESSAGE], 1)
     }
     verdict.same_rows("dead_letters", wanted, _letters(rows, batch))
 
@@ -95,7 +104,8 @@ def _letters(rows: list[Row], batch: Batch) -> Iterator[tuple[Hashable, Row]]:
     for row in rows:
         content = row["value"] if row["element_index"] is None else json.loads(row["value"])
         key = (*batch.key, row["partition"], row["offset"], row["element_index"])
-        yield key, {**row, "content": content if row["cause"] else None}
+        more = _MORE.search(row["cause"] or "")
+        yield key, {**row, "content": content if row["cause"] else None, "more": int(more[1]) if more else 0}
 
 
 def _decision_key(row: Row) -> tuple[str, ...]:

@@ -1,0 +1,36 @@
+"""How many dead letters one message may leave: a megabyte of junk would be half a million rows."""
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+
+def capped(letters: pa.Table, per_message: int) -> pa.Table:
+    """Keep the first refused elements of each message; the last that is kept tells how many more were refused.
+
+    Nothing vanishes unsaid: the number of all refused elements is kept + those told of, and the message itself is on
+    the topic at the partition and offset of its rows.
+
+    Args:
+        letters: `collect.DEAD_LETTER_SCHEMA`, ordered by partition, offset and element.
+        per_message: most rows a message, > 0.
+
+    Returns:
+        The same columns and order. A last row's cause goes on "; N more refused elements, up to element M".
+    """
+    if letters.num_rows <= per_message:
+        return letters
+    partition, offset = letters["partition"].to_numpy(), letters["offset"].to_numpy()
+    begins = np.concatenate([[True], (partition[1:] != partition[:-1]) | (offset[1:] != offset[:-1])])
+    starts = np.flatnonzero(begins)
+    ends = np.append(starts[1:], letters.num_rows)
+    place = np.arange(letters.num_rows) - np.repeat(starts, ends - starts)
+    causes = letters["cause"].to_pylist()
+    elements = letters["element_index"]
+    for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
+        more = end - start - per_message
+        if more > 0:
+            causes[start + per_message - 1] += f"; {more} more refused elements, up to element {elements[end - 1]}"
+    number = letters.schema.get_field_index("cause")
+    told = letters.set_column(number, letters.schema.field("cause"), pa.array(causes, pa.string()))
+    return told.filter(pc.less(pa.array(place), per_message))
