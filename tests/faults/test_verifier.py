@@ -1,6 +1,7 @@
 """The judge lets a correct job pass, and none of these."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -100,3 +101,34 @@ def test_what_the_generator_has_sent_must_be_on_the_topic_as_it_was_sent() -> No
     assert told == ["ledger: lost: 1/3"]
     found.ledger["1/2"]["good"] = 1
     assert "ledger: different: message 1/2" in verify(found).as_table()
+
+
+def junk(kept: int, told: str) -> Evidence:
+    """A message with 102 refused elements, of which so many are kept; the last says what is told of the others."""
+    found = evidence()
+    message = found.messages[1]
+    found.messages[1] = replace(message, value=(message.value or b"").replace(b",7]", b",7" * 102 + b"]"))
+    found.tables["batches"][1]["dead_count"] = 102
+    (letter,) = found.tables["dead_letters"]
+    letters = [{**letter, "element_index": index + 1} for index in range(kept)]
+    letters[-1]["cause"] += told
+    found.tables["dead_letters"] = letters
+    return found
+
+
+@pytest.mark.parametrize(
+    ("kept", "told", "different"),
+    [
+        (100, "; 2 more refused elements, up to element 102", ""),
+        (100, "; 3 more refused elements, up to element 102", "more must be 2; got 3"),
+        (100, "", "more must be 2; got 0"),
+        (99, "; 3 more refused elements, up to element 102", "dead_letters: lost"),
+        (101, "; 1 more refused elements, up to element 102", "dead_letters: duplicated"),
+    ],
+)
+def test_of_a_message_of_junk_a_hundred_elements_are_kept_and_the_others_told(
+    kept: int, told: str, different: str
+) -> None:
+    verdict = verify(junk(kept, told))
+    told_of = "\n".join(f"{found.check}: {found.kind} {found.text}" for found in verdict.differences)
+    assert (different in told_of) if different else (told_of == "")
