@@ -7,7 +7,8 @@ from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import TableNotFoundError
 
 _RECENT_MS: Final = 300_000
-_NONE: Final = pa.table({"user": pa.array([], pa.string()), "client_id": pa.array([], pa.string())})
+# Not `pa.table`, which would import pandas to ask whether it was given a data frame.
+_NONE: Final = pa.schema([pa.field("user", pa.string()), pa.field("client_id", pa.string())]).empty_table()
 
 
 def live_clients(usage_uri: str, recent_ms: int = _RECENT_MS) -> pa.Table:

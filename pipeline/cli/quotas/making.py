@@ -108,10 +108,13 @@ def change_line(change: Any) -> dict[str, Any]:
 def _moved_clients(settings: "Settings", edit: "QuotaEdit") -> list[dict[str, Any]]:
     from pipeline.tables.layout import table_uri
     from pipeline.tables.live_clients import live_clients
+
+    clients = live_clients(table_uri(settings.tables.root, "usage"))
+    if not clients.num_rows:
+        return []
     from quota.snapshot import QuotaSnapshot
     from quota.standing_changes import standing_changes
 
-    clients = live_clients(table_uri(settings.tables.root, "usage"))
     mode: Any = "shadow" if edit.before.mode == "shadow" else "enforce"
     before, after = (
         QuotaSnapshot.from_rows(rows, version=version, mode=mode)
