@@ -7,8 +7,8 @@ from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import TableNotFoundError
 
 _RECENT_MS: Final = 300_000
-# Not `pa.table`, which would import pandas to ask whether it was given a data frame.
-_NONE: Final = pa.schema([pa.field("user", pa.string()), pa.field("client_id", pa.string())]).empty_table()
+# Without an array: pyarrow imports pandas at the first it makes.
+_NONE: Final = pa.Table.from_batches([], pa.schema([pa.field("user", pa.string()), pa.field("client_id", pa.string())]))
 
 
 def live_clients(usage_uri: str, recent_ms: int = _RECENT_MS) -> pa.Table:
