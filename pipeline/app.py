@@ -72,7 +72,8 @@ class Job:
             starter: A session that is on its way already; None starts one.
 
         Raises:
-            PipelineError: The job can not start, or the query has failed `restart_limit` times in a row.
+            PipelineError: The job can not start, the query has failed `restart_limit` times in a row, or Spark's JVM
+                has ended.
         """
         access = ClusterAccess.from_settings(self._settings.kafka)
         with ExitStack() as stack:
@@ -104,6 +105,9 @@ class Job:
             failure = self._run_once(place, starter)
             if failure is None or self._stopping.is_set():
                 return
+            jvm_ended = starter.jvm_ended()
+            if jvm_ended is not None:
+                raise jvm_ended
             failures = 1 if perf_counter() - began > _HEALTHY_AFTER_SECONDS else failures + 1
             if not _may_be_tried_again(failure) or failures > self._settings.stream.restart_limit:
                 raise failure

@@ -5,12 +5,16 @@ PipelineError
     ├── SparkConnectRefused  the session would live on a server, out of reach of the driver's state
     ├── CheckpointUnfit      the checkpoint and the tables are of different jobs or days
     ├── UsageGone            messages were deleted before they were read
-    └── QueryFailed          Spark ended the streaming query
+    ├── QueryFailed          Spark ended the streaming query
+    └── JvmEnded             Spark's JVM has ended before the job
 """
 
 from collections.abc import Sequence
+from typing import Final
 
 from pipeline.errors import PipelineError
+
+_NO_MEMORY: Final = 52
 
 
 class SparkConnectRefused(PipelineError):
@@ -28,6 +32,22 @@ class SparkConnectRefused(PipelineError):
             f"'spark' must be a classic session, with the purgatory in its driver; got Spark Connect from {found_in}",
             "unset it, and name a master (local[*], spark://…) or use spark-submit",
         )
+
+
+class JvmEnded(PipelineError):
+    """Spark's JVM has ended before the job; nothing can be started again without it.
+
+    Attributes:
+        exit_code_of_jvm: What it ended with; 52 is Spark's for a lack of memory, below 0 a signal.
+    """
+
+    def __init__(self, exit_code_of_jvm: int, driver_memory: str) -> None:
+        self.exit_code_of_jvm = exit_code_of_jvm
+        how, remedy = f"exit code {exit_code_of_jvm}", "start the job again: it goes on where it was"
+        if exit_code_of_jvm == _NO_MEMORY:
+            how = f"too little memory, {driver_memory}"
+            remedy = f"give 'spark.driver_memory' more, or 'stream.max_offsets_per_trigger' less, and {remedy}"
+        super().__init__(f"Spark's JVM must outlive the job; got its end with {how}", remedy)
 
 
 class CheckpointUnfit(PipelineError):

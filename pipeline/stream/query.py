@@ -2,9 +2,11 @@
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from threading import Event
 
+from py4j.protocol import Py4JError
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery as SparkQuery
@@ -81,7 +83,9 @@ class UsageQuery:
         """
         self._stopping.set()
         if self._query is not None:
-            stop_between_batches(self._query, timeout_seconds)
+            # A JVM that is gone has stopped the query already.
+            with suppress(Py4JError, OSError):
+                stop_between_batches(self._query, timeout_seconds)
 
     def _guarded(self, frame: DataFrame, batch_id: int) -> None:
         if self._stopping.is_set():

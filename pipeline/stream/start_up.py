@@ -7,8 +7,9 @@ first real batch finds all that done, and its decisions are young enough to be p
 import os
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
 
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
@@ -16,6 +17,7 @@ from pipeline.embedded.jars import spark_jars
 from pipeline.embedded.java import find_java
 from pipeline.settings.model import SparkSettings
 from pipeline.stream.collect import collect
+from pipeline.stream.errors import JvmEnded
 from pipeline.stream.session import build_spark_session
 
 _WARM_UP_ROWS: Final = 2_000
@@ -60,9 +62,18 @@ class SparkStarter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._session is not None and not self._session.cancel() and self._session.exception() is None:
-            self._session.result().stop()
+        session = self._session
+        has_started = session is not None and not session.cancel() and session.exception() is None
+        if session is not None and has_started and self.jvm_ended() is None:
+            session.result().stop()
         self._pool.shutdown()
+
+    def jvm_ended(self) -> JvmEnded | None:
+        """How the JVM of this process has ended; None while it runs, or if somebody else has started it."""
+        gateway: Any = SparkContext._gateway
+        process = getattr(gateway, "proc", None)
+        exit_code = None if process is None else process.poll()
+        return None if exit_code is None else JvmEnded(exit_code, self._spark.driver_memory)
 
 
 def _warm_up(session: SparkSession) -> None:

@@ -1,6 +1,7 @@
 """The whole job against a real broker, Spark and Delta: one process, asked from outside."""
 
 import json
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -164,6 +165,20 @@ def test_a_killed_job_continues_without_gap_or_repeat(job: RunningJob) -> None:
     rows = job.table("usage").to_pylist()
     assert sum(row["produced_bytes"] for row in rows if row["user"] == "while-away") == 30_000
     assert sum(row["produced_bytes"] for row in rows if row["user"].startswith("before-")) == 150_000
+
+
+def test_a_job_whose_jvm_has_ended_says_so_in_one_line_and_ends(job: RunningJob) -> None:
+    assert job.process is not None
+    since = len(job.log)
+    subprocess.run(["/usr/bin/pkill", "-KILL", "-P", str(job.process.pid), "java"], check=True)
+    assert job.process.wait(60) == 1
+    told = job.wait_for_line("kquota: ", since=since)
+    assert told.strip() == (
+        "kquota: Spark's JVM must outlive the job; got its end with exit code -9. To mend it: start the job again: it "
+        "goes on where it was"
+    )
+    assert not [line for line in job.log[since:] if "Traceback" in line]
+    job.start()
 
 
 def test_sigterm_ends_it_in_seconds_without_a_stack_trace(job: RunningJob) -> None:
