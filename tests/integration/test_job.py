@@ -178,7 +178,9 @@ def test_a_job_whose_jvm_has_ended_says_so_in_one_line_and_ends(job: RunningJob)
         "goes on where it was"
     )
     assert not [line for line in job.log[since:] if "Traceback" in line]
-    job.start()
+    since = len(job.log)
+    job.start(wait=False)
+    job.wait_for_line("running; trigger", 120, since)
 
 
 def test_sigterm_ends_it_in_seconds_without_a_stack_trace(job: RunningJob) -> None:
