@@ -7,7 +7,7 @@ from bench.closed_loop import Loop, Offender, offenders
 LEAD_MS = 1_000
 
 
-@pytest.fixture(scope="module", params=[0.1, pytest.param(1.0, marks=pytest.mark.long)], ids="{} h".format)
+@pytest.fixture(scope="module", params=[0.25, pytest.param(1.0, marks=pytest.mark.long)], ids="{} h".format)
 def loop(request: pytest.FixtureRequest) -> Loop:
     loop = Loop(LEAD_MS, carry_debt=True, offenders=offenders())
     loop.run(request.param)
