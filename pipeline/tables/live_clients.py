@@ -6,6 +6,8 @@ import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import TableNotFoundError
 
+from pipeline.tables.newest import newest_in
+
 _RECENT_MS: Final = 300_000
 # Without an array: pyarrow imports pandas at the first it makes.
 _NONE: Final = pa.Table.from_batches([], pa.schema([pa.field("user", pa.string()), pa.field("client_id", pa.string())]))
@@ -24,9 +26,7 @@ def live_clients(usage_uri: str, recent_ms: int = _RECENT_MS) -> pa.Table:
         table = DeltaTable(usage_uri)
     except TableNotFoundError:
         return _NONE
-    # The newest row from the log's statistics: no file is opened for it.
-    files = pa.RecordBatchReader.from_stream(table.get_add_actions(flatten=True)).read_all()
-    newest = max((value for value in files["max.sample_start_ms"].to_pylist() if value is not None), default=None)
+    newest = newest_in(table, "sample_start_ms")
     if newest is None:
         return _NONE
     query = (

@@ -14,20 +14,35 @@ def newest_value(uri: str, column: str) -> int | None:
         uri: address of the table.
         column: an INT64 column with statistics.
     """
-    return _extreme(uri, "max", column, max)
+    table = _opened(uri)
+    return None if table is None else newest_in(table, column)
 
 
 def oldest_value(uri: str, column: str) -> int | None:
     """The smallest value; otherwise as `newest_value`."""
-    return _extreme(uri, "min", column, min)
+    table = _opened(uri)
+    return None if table is None else _extreme(table, "min", column, min)
 
 
-def _extreme(uri: str, statistic: str, column: str, choose: Callable[[Iterable[int]], int]) -> int | None:
+def newest_in(table: DeltaTable, column: str) -> int | None:
+    """`newest_value` of a table that is open."""
+    return _extreme(table, "max", column, max)
+
+
+def file_statistics(table: DeltaTable) -> pa.Table:
+    """What the log says of each file: `num_records`, and `min.x` and `max.x` of each column x that has statistics."""
+    return pa.RecordBatchReader.from_stream(table.get_add_actions(flatten=True)).read_all()
+
+
+def _opened(uri: str) -> DeltaTable | None:
     try:
-        table = DeltaTable(uri)
+        return DeltaTable(uri)
     except TableNotFoundError:
         return None
-    files = pa.RecordBatchReader.from_stream(table.get_add_actions(flatten=True)).read_all()
+
+
+def _extreme(table: DeltaTable, statistic: str, column: str, choose: Callable[[Iterable[int]], int]) -> int | None:
+    files = file_statistics(table)
     name = f"{statistic}.{column}"
     if name not in files.column_names:
         return None

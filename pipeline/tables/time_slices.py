@@ -10,6 +10,7 @@ from deltalake.exceptions import TableNotFoundError
 from pyarrow.dataset import ParquetReadOptions
 
 from pipeline.tables.errors import TableMissing
+from pipeline.tables.newest import file_statistics
 
 
 class TimeSlices:
@@ -70,7 +71,7 @@ class TimeSlices:
 
     def estimated_rows(self, start_ms: int, end_ms: int) -> int:
         """About how many rows a range has, by the statistics of the files; nothing is read."""
-        files = pa.RecordBatchReader.from_stream(self._table.get_add_actions(flatten=True)).read_all()
+        files = file_statistics(self._table)
         rows, first_ms, last_ms = (
             pc.fill_null(files[name], 0).to_numpy()
             for name in ("num_records", f"min.{self._column}", f"max.{self._column}")
