@@ -7,7 +7,7 @@ from typing import Any, Final, Literal, Self
 import pyarrow as pa
 
 from pipeline.settings.model import EngineSettings
-from pipeline.tables.time_slices import TimeSlices
+from pipeline.tables.time_slices import TimeSlices, cut
 from pipeline.throttle.building import new_engine
 from quota.replay import USAGE_COLUMNS, Replayed, SnapshotAt, StoredBatch, batches_of, replay, warm_up_ms
 
@@ -54,11 +54,7 @@ class Stretch:
 
     def slices(self) -> Iterator[tuple[int, int]]:
         """Its time, the warm-up before it included, as (start inclusive, end exclusive)."""
-        start_ms = self.first_ms - self.warm_up_ms
-        while start_ms <= self.last_ms:
-            end_ms = min(start_ms + SLICE_MS, self.last_ms + 1)
-            yield start_ms, end_ms
-            start_ms = end_ms
+        return cut(self.first_ms - self.warm_up_ms, self.last_ms + 1, SLICE_MS)
 
 
 def stretches(rows: list[dict[str, Any]]) -> list[Stretch]:

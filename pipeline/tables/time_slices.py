@@ -1,6 +1,6 @@
 """A table read in slices of time, none of which must hold the whole: for replays of long ranges."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -11,6 +11,12 @@ from pyarrow.dataset import ParquetReadOptions
 
 from pipeline.tables.errors import TableMissing
 from pipeline.tables.newest import file_statistics
+
+
+def cut(start_ms: int, end_ms: int, slice_ms: int) -> Iterator[tuple[int, int]]:
+    """A range in slices of a length, of which the last may be shorter, as (start inclusive, end exclusive)."""
+    for slice_start_ms in range(start_ms, end_ms, slice_ms):
+        yield slice_start_ms, min(slice_start_ms + slice_ms, end_ms)
 
 
 class TimeSlices:
