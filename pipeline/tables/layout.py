@@ -30,9 +30,8 @@ _PLAIN: Final = {
 }
 
 # Up to 4 commits a second, and every append lists the log: at 14 400 entries it takes 56 ms, at 43 200 160 ms, with
-# none 13 ms. So the log is kept for minutes. Files that compaction
-# replaced stay for hours, for readers that began before. delta.setTransactionRetentionDuration stays unset: a
-# forgotten app id would let a batch be written twice.
+# none 13 ms. So the log is kept for minutes. Files that compaction replaced stay for hours, for readers that began
+# before. delta.setTransactionRetentionDuration stays unset: a forgotten app id would let a batch be written twice.
 _HOT: Final = {
     **_PLAIN,
     "delta.checkpointInterval": "50",

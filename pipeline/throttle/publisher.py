@@ -106,13 +106,12 @@ class Publisher:
         versions = {**(batch_versions or {}), self._publish_app_id: last_seq}
         rows = rows_of(written, evaluation, self._cluster)
         self._append_undecided = True
-        is_appended = self._outbox.append(rows, versions, {"publish_seq": f"{self._next_seq}..{last_seq}"})
-        if is_appended:
-            reached("outbox.appended" if batch_versions else "look.appended")
-            self._next_seq = last_seq + 1
-        self._append_undecided = False
-        if not is_appended:
+        if not self._outbox.append(rows, versions, {"publish_seq": f"{self._next_seq}..{last_seq}"}):
+            self._append_undecided = False
             return []
+        reached("outbox.appended" if batch_versions else "look.appended")
+        self._next_seq = last_seq + 1
+        self._append_undecided = False
         if not self._behind:
             self._transact(rows.to_pylist())
         return written
