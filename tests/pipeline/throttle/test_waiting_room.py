@@ -7,53 +7,14 @@ enter ────────────── wait ────── awake �
 renewed until 9 000 ──┘           └── release: at once
 """
 
-from typing import Any
-
 import pytest
 
 from pipeline.clock import Moment
-from pipeline.throttle.errors import GateDepleted, RequestSizeRefused
+from pipeline.throttle.errors import GateDepleted
 from pipeline.throttle.held import ClientKey
-from pipeline.throttle.hold import Hold
-from pipeline.throttle.waiting_room import Occupancy, Room, WaitingRoom
-from schemas.throttle_record import ThrottleRecord
-from tests.fakes.clock import ManualClock
-from tests.pipeline.throttle.factories import ALICE, record, release
-
-START_MS = 1_000
-
-
-class Setting:
-    """A waiting room, its clock, and who was woken."""
-
-    def __init__(self, **room: Any) -> None:
-        self.clock = ManualClock(START_MS)
-        self.room = WaitingRoom(Room(**{"pool_bytes": 100, "max_request_bytes": 100, **room}), "c", self.clock)
-        self.woken: list[str] = []
-
-    def take(self, *records: ThrottleRecord) -> None:
-        self.room.take(records)
-
-    def enter(self, name: str = "caller", size_bytes: int = 0, client: ClientKey = ALICE) -> Hold | None:
-        return self.room.enter(client, size_bytes, lambda: self.woken.append(name))
-
-    def must_wait(self, name: str = "caller", size_bytes: int = 0, client: ClientKey = ALICE) -> Hold:
-        hold = self.enter(name, size_bytes, client)
-        assert hold is not None
-        return hold
-
-    def pass_time(self, by_ms: int) -> None:
-        self.clock.advance(by_ms)
-        self.room.advance_clock(0)
-
-    @property
-    def gauges(self) -> tuple[int, int, int]:
-        now = self.room.occupancy()
-        return now.purgatory_size, now.delayed_operations, now.pool_used_bytes
-
-
-def until(end_ms: int, publish_seq: int = 1, **changes: Any) -> ThrottleRecord:
-    return record(publish_seq, end_ms, throttle_time_ms=end_ms, **changes)
+from pipeline.throttle.waiting_room import Occupancy
+from tests.pipeline.throttle.factories import ALICE, release
+from tests.pipeline.throttle.waiting_setting import START_MS, Setting, until
 
 
 def test_a_client_that_is_not_throttled_passes_and_is_charged_nothing() -> None:
@@ -165,77 +126,6 @@ def test_a_caller_that_gives_up_leaves_nothing_behind() -> None:
         setting.room.leave(hold)
     assert setting.gauges == (0, 0, 0)
     assert setting.room.occupancy().waiting == 0
-
-
-def test_bytes_are_held_until_the_work_is_done_not_only_until_the_caller_wakes() -> None:
-    setting = Setting()
-    setting.take(until(5_000))
-    hold = setting.must_wait(size_bytes=60)
-    setting.take(release(2))
-    assert setting.gauges[2] == 60
-    setting.room.leave(hold)
-    assert setting.gauges[2] == 0
-
-
-def test_a_depleted_pool_refuses_the_throttled_and_lets_the_others_pass() -> None:
-    setting = Setting()
-    setting.take(until(5_000))
-    first = setting.must_wait(size_bytes=60)
-    setting.must_wait(size_bytes=70)  # as in KIP-72: let in while anything is left
-    with pytest.raises(GateDepleted, match="'request_bytes' must find room in the gate's pool of 100 bytes") as full:
-        setting.enter(size_bytes=1)
-    assert (full.value.request_bytes, full.value.available_bytes, full.value.pool_bytes) == (1, -30, 100)
-    assert setting.enter(size_bytes=100, client=ClientKey("", "bob", "")) is None
-    setting.must_wait(size_bytes=0)  # nothing to hold
-    setting.room.leave(first)
-    setting.must_wait(size_bytes=1)
-
-
-def test_where_the_full_room_is_waited_for_the_one_that_waits_longest_comes_in_first() -> None:
-    setting = Setting(when_full="wait")
-    setting.take(until(5_000))
-    first = setting.must_wait("first", 100)
-    second, third = setting.must_wait("second", 80), setting.must_wait("third", 30)
-    assert setting.room.occupancy().waiting_for_room == 2
-    assert setting.gauges == (1, 1, 100)
-    setting.take(release(2))
-    assert setting.woken == ["first"]
-    setting.room.leave(first)
-    assert setting.woken == ["first", "second", "third"]
-    assert setting.gauges[2] == 110
-    setting.room.leave(third)
-    setting.room.leave(second)
-    assert setting.gauges == (0, 0, 0)
-
-
-def test_who_waits_for_room_and_gets_it_while_still_throttled_waits_on() -> None:
-    setting = Setting(when_full="wait")
-    setting.take(until(5_000))
-    first = setting.must_wait("first", 100)
-    setting.must_wait("second", 100)
-    setting.room.leave(first)
-    assert setting.woken == ["first"]
-    assert setting.gauges == (1, 1, 100)
-    setting.pass_time(4_000)
-    assert setting.woken == ["first", "second"]
-
-
-def test_who_gives_up_waiting_for_room_is_passed_over() -> None:
-    setting = Setting(when_full="wait")
-    setting.take(until(5_000))
-    first, second = setting.must_wait("first", 100), setting.must_wait("second", 100)
-    setting.must_wait("third", 100)
-    setting.room.leave(second)
-    setting.room.leave(first)
-    assert setting.gauges == (1, 1, 100)
-    setting.take(release(2))
-    assert setting.woken == ["second", "first", "third"]
-
-
-@pytest.mark.parametrize("size_bytes", [-1, 101])
-def test_a_size_the_room_can_not_hold_is_refused_throttled_or_not(size_bytes: int) -> None:
-    with pytest.raises(RequestSizeRefused, match=f"'request_bytes' must be from 0 to 100; got {size_bytes}"):
-        Setting().enter(size_bytes=size_bytes)
 
 
 @pytest.mark.parametrize("when_full", ["refuse", "wait"])
