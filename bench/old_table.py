@@ -69,6 +69,9 @@ def _age(table: Path, commits: int) -> None:
     log = table / "_delta_log"
     first = DeltaTable(table).version() + 1
     now_seconds = time.time()
+    # Clean-up keeps all from the first entry that is young: those of the table's making are old too.
+    for entry in log.iterdir():
+        os.utime(entry, (now_seconds - commits / 2,) * 2)
     for first_of_round in range(0, commits, _COMMITS_BETWEEN_CLEANINGS):
         for number in range(first_of_round, min(first_of_round + _COMMITS_BETWEEN_CLEANINGS, commits)):
             age_seconds = (commits - number) / 2

@@ -87,10 +87,17 @@ def broken_rule(typed: FieldOf, text: FieldOf | None = None) -> Column:
     causes: list[tuple[Column, str]] = []
     for rule in FIELD_RULES:
         if text is not None:
-            causes += _type_causes(rule, typed(rule.name).isNull() & text(rule.name).isNotNull(), text(rule.name))
+            causes += _type_causes(rule, _is_ill_typed(rule, typed(rule.name), text(rule.name)), text(rule.name))
         causes += _value_causes(rule, typed(rule.name))
     first, *others = causes
     return reduce(lambda chain, cause: chain.when(cause[0], F.lit(cause[1])), others, F.when(first[0], F.lit(first[1])))
+
+
+def _is_ill_typed(rule: FieldRule, typed: Column, text: Column) -> Column:
+    """True if the text is not the value. Of a field written twice the parser keeps the last value it could read."""
+    if rule.spark_type == "STRING":
+        return typed.isNull() & text.isNotNull()
+    return text.isNotNull() & (typed.isNull() | ~typed.eqNullSafe(text.try_cast(rule.spark_type)))
 
 
 def _type_causes(rule: FieldRule, ill_typed: Column, text: Column) -> list[tuple[Column, str]]:

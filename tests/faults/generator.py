@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -55,12 +56,15 @@ class Content:
         seed: Same seed, same messages.
         garbage_share: Share of messages that are no usage at all.
         skew_ms: One event in twenty is dated up to this much into the future or the past.
+        new_client_share: Share of events of a client-id that was never there before.
     """
 
-    def __init__(self, seed: int, garbage_share: float, skew_ms: int) -> None:
+    def __init__(self, seed: int, garbage_share: float, skew_ms: int, new_client_share: float = 0.0) -> None:
         self._random = random.Random(seed)
         self._garbage_share = garbage_share
         self._skew_ms = skew_ms
+        self._new_client_share = new_client_share
+        self._new_clients = count()
 
     def message(self, now_ms: int) -> tuple[bytes | None, dict[str, int]]:
         """The next value, and how many good, dead and ignored parts it has."""
@@ -91,7 +95,7 @@ class Content:
         event: dict[str, Any] = {
             "event_time_ms": now_ms + self._skew(),
             "user": user,
-            "client_id": draw.choice(("", "etl", "app")),
+            "client_id": self._client_id(),
             measure: amount,
         }
         if draw.random() < 0.3:
@@ -99,6 +103,11 @@ class Content:
         if draw.random() < 0.1:
             event |= {"network_time_ns": draw.randrange(1_000_000), "throttle_exempt": draw.random() < 0.5}
         return event
+
+    def _client_id(self) -> str:
+        if self._new_client_share and self._random.random() < self._new_client_share:
+            return f"pod-{next(self._new_clients)}"
+        return self._random.choice(("", "etl", "app"))
 
     def _skew(self) -> int:
         return self._random.randrange(-self._skew_ms, self._skew_ms) if self._random.random() < 0.05 else 0
@@ -136,6 +145,7 @@ def main() -> int:
     parser.add_argument("--per-second", type=float, default=40)
     parser.add_argument("--garbage-share", type=float, default=0.03)
     parser.add_argument("--skew-ms", type=int, default=2_000)
+    parser.add_argument("--new-client-share", type=float, default=0.0)
     given = parser.parse_args()
     stop = threading.Event()
     threading.Thread(target=_await_end_of_input, args=(stop,), daemon=True).start()
@@ -148,7 +158,7 @@ def main() -> int:
         metadata_max_age_ms=2_000,
         max_block_ms=60_000,
     )
-    content = Content(given.seed, given.garbage_share, given.skew_ms)
+    content = Content(given.seed, given.garbage_share, given.skew_ms, given.new_client_share)
     with given.ledger.open("w", encoding="utf-8") as ledger:
         for line in run(producer, given, content, stop):
             ledger.write(json.dumps(line) + "\n")

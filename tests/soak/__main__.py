@@ -1,11 +1,11 @@
 """A job under load while everything around it goes wrong, then the verifier.
 
-    python -m tests.soak [--minutes 1.5] [--seed 1] [--keep DIR]
+    python -m tests.soak [--minutes 1.5] [--seed 1] [--spare-job] [--keep DIR]
 
-Kills of the job every 20 to 40 seconds; every 8 seconds something else: a broker that is killed or falls silent, quota
-edits, half garbage, clocks that are wrong, a new partition, a deleted consumer group, a full disk (if one may
-be mounted, and none is to be kept). Ends with 1 if anything was lost, written twice or not as it must be. Records
-the job's memory.
+Kills of the job every 20 to 40 seconds (none with `--spare-job`: one life, for its memory); every 8 seconds something
+else: a broker that is killed or falls silent, quota edits, half garbage, clocks that are wrong, a new partition, a
+deleted consumer group, a full disk (if one may be mounted, and none is to be kept). One client-id in four is a new one.
+Ends with 1 if anything was lost, written twice or not as it must be. Records the job's memory.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from pipeline.embedded.broker import EmbeddedBroker
 from pipeline.embedded.broker_config import BrokerOptions
 from pipeline.embedded.jars import fetch
 from tests.faults.rig import Rig, rig
-from tests.soak.memory import resident_mb
+from tests.soak.memory import MemoryTrace
 from tests.soak.nemeses import Nemeses
 from tests.soak.small_disk import small_disk
 
@@ -31,6 +31,7 @@ _STEP_SECONDS: Final = 0.2
 _DRAIN_SECONDS: Final = 180.0
 _SETTLED_SECONDS: Final = 15.0
 _DISK_MB: Final = 1_000
+_FIRST_MEMORY_SECONDS: Final = 300.0
 # The verifier reads the throttle topic from its first record.
 _BROKER: Final = BrokerOptions(settings={"log.cleaner.enable": "false"})
 
@@ -43,12 +44,11 @@ class Soak:
         self._nemeses = nemeses
         self._began = self._life_began = time.monotonic()
         self.acted: Counter[str] = Counter()
-        self.settled_mb = 0.0
-        self.last_mb = 0.0
+        self.memory = MemoryTrace()
 
     def run(self, seconds: float) -> None:
         """Load and trouble for so long, then rest until all is drained."""
-        self._rigged.begin_load(self._nemeses.seed)
+        self._rigged.begin_load(self._nemeses.seed, "--new-client-share", "0.25")
         self._rigged.start()
         self._began = self._life_began = time.monotonic()
         for at, what in self._nemeses.schedule(seconds):
@@ -75,8 +75,7 @@ class Soak:
                 self._rigged.start(wait=False)
                 self._life_began = time.monotonic()
             elif time.monotonic() - self._life_began > _SETTLED_SECONDS:
-                self.last_mb = resident_mb(process.pid)
-                self.settled_mb = self.settled_mb or self.last_mb
+                self.memory.take(time.monotonic() - self._began, process.pid)
             left = instant - time.monotonic()
             if left <= 0:
                 return
@@ -91,6 +90,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.soak", description="Everything goes wrong, nothing is lost.")
     parser.add_argument("--minutes", type=float, default=1.5)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--spare-job", action="store_true", help="no kills of the job")
     parser.add_argument("--keep", type=Path, help="a folder for tables, checkpoint and topics, left as they are")
     given = parser.parse_args()
     fetch()
@@ -102,15 +102,25 @@ def main() -> int:
             nullcontext() if given.keep else small_disk(folder / "job", _DISK_MB) as disk,
             rig("soak", folder / "job", broker.bootstrap_servers, ledgers=folder) as rigged,
         ):
-            soak = Soak(rigged, Nemeses(rigged, broker, given.seed, disk))
+            soak = Soak(rigged, Nemeses(rigged, broker, given.seed, disk, given.spare_job))
             soak.run(given.minutes * 60)
             verdict = rigged.verdict()
     print(json.dumps(verdict, indent=1))  # noqa: T201
     acted = ", ".join(f"{what} {count}" for what, count in sorted(soak.acted.items()))
     print(f"{machine_line()}\n{given.minutes:g} minutes: {acted}")  # noqa: T201
-    print(f"memory of the job and its JVM: {soak.settled_mb:.0f} MB settled, {soak.last_mb:.0f} MB at the end")  # noqa: T201
+    print(_memory_line(soak.memory, given.minutes * 60))  # noqa: T201
     print(f"lost {verdict['lost']}, duplicated {verdict['duplicated']}, different {verdict['different']}")  # noqa: T201
     return int(not verdict["equal"])
+
+
+def _memory_line(memory: MemoryTrace, seconds: float) -> str:
+    """Memory after five minutes, or a third of a shorter soak, beside that at the end of the load."""
+    first_seconds = min(_FIRST_MEMORY_SECONDS, seconds / 3)
+    first_mb, last_mb = memory.around(first_seconds), memory.around(seconds)
+    return (
+        f"memory of the job and its JVM: {first_mb:.0f} MB around minute {first_seconds / 60:.3g}, "
+        f"{last_mb:.0f} MB around minute {seconds / 60:.3g}: {last_mb / first_mb:.3f} of it"
+    )
 
 
 if __name__ == "__main__":

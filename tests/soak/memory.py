@@ -1,6 +1,27 @@
-"""Resident memory of a job: the driver and its JVM."""
+"""Resident memory of a job, the driver and its JVM, over a soak."""
 
 from pathlib import Path
+from statistics import median
+
+AROUND_SECONDS = 60.0
+
+
+class MemoryTrace:
+    """Samples of one soak, of processes that have settled."""
+
+    def __init__(self) -> None:
+        self._samples: list[tuple[float, float]] = []
+
+    def take(self, seconds: float, pid: int) -> None:
+        """Read a process and all below it, so long after the soak began."""
+        megabytes = resident_mb(pid)
+        if megabytes:
+            self._samples.append((seconds, megabytes))
+
+    def around(self, seconds: float) -> float:
+        """Median in MB of the samples up to a minute before and after; NaN without any."""
+        near = [megabytes for at, megabytes in self._samples if abs(at - seconds) <= AROUND_SECONDS]
+        return median(near) if near else float("nan")
 
 
 def resident_mb(pid: int) -> float:

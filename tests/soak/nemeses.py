@@ -31,12 +31,14 @@ class Nemeses:
         broker: Its broker.
         seed: Of the schedule and the loads.
         disk: What the job's tables and checkpoint are on; None: a disk nobody may fill.
+        spare_job: The job is never killed.
     """
 
     rigged: Rig
     broker: EmbeddedBroker
     seed: int
     disk: SmallDisk | None = None
+    spare_job: bool = False
 
     def __post_init__(self) -> None:
         self._random = random.Random(self.seed)
@@ -47,7 +49,7 @@ class Nemeses:
         """(seconds from the start, what) in order: kills of their own pace, and every other kind in turn."""
         events = []
         at = self._random.uniform(*KILL_SECONDS)
-        while at < seconds:
+        while at < seconds and not self.spare_job:
             events.append((at, "kill_job"))
             at += self._random.uniform(*KILL_SECONDS)
         events += zip(self._paces(seconds), self._others(), strict=False)

@@ -114,7 +114,7 @@ def fuzz(spark: SparkSession, count: int, seed: int) -> Tally:
     """Run chunks of both kinds in turns until `count` messages have been read, after the largest ones."""
     tally = Tally()
     run_beyond(spark, large_messages(seed), "large", tally)
-    number = 0
+    number = told = 0
     while (left := count - tally.outcomes["messages"]) > 0:
         number += 1
         chunk, chunk_seed = min(left, CHUNK_MESSAGES), seed * 1_000_000 + number
@@ -123,6 +123,8 @@ def fuzz(spark: SparkSession, count: int, seed: int) -> Tally:
         else:
             run_beyond(spark, messages(chunk_seed, chunk, beyond), f"seed {chunk_seed}", tally)
         if number % 5 == 0:
+            sys.stderr.writelines(f"{fault}\n" for fault in tally.faults[told:])
+            told = len(tally.faults)
             sys.stderr.write(f"{dict(tally.outcomes)}, {len(tally.faults)} faults\n")
     return tally
 
@@ -140,7 +142,6 @@ def main() -> int:
     with spark_session() as spark:
         tally = fuzz(spark, arguments.messages, arguments.seed)
     sys.stdout.write(f"{machine_line()}\n")
-    sys.stdout.writelines(f"{fault}\n" for fault in tally.faults[:20])
     counts = ", ".join(f"{value} {name}" for name, value in tally.outcomes.items())
     sys.stdout.write(
         f"seed {arguments.seed}: {counts}; {len(tally.faults)} faults, {time.perf_counter() - begun:.0f} s\n"

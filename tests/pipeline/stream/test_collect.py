@@ -35,6 +35,11 @@ def the_row(batch: CollectedBatch) -> dict[str, Any]:
     return rows[0]
 
 
+def twice(fields: str) -> bytes:
+    """A good event with more fields behind its own."""
+    return message()[:-1] + f",{fields}}}".encode()
+
+
 WHOLE_MESSAGES = [
     (b"", "value must be JSON"),
     (b"{", "value must be JSON"),
@@ -79,6 +84,10 @@ WHOLE_MESSAGES = [
     (message(request_count=-1), "'request_count' must be at least 0"),
     (message(throttle_exempt="yes"), "'throttle_exempt' must be true or false"),
     (message(throttle_exempt=1), "'throttle_exempt' must be true or false"),
+    (twice('"produced_bytes":[]'), "'produced_bytes' must be a JSON integer"),
+    (twice('"produced_bytes":' + "9" * 30), "'produced_bytes' must be at most 1099511627776"),
+    (twice('"throttle_exempt":true,"throttle_exempt":1'), "'throttle_exempt' must be true or false"),
+    (twice('"user":""'), "'user' must not be empty"),
     (message(schema_version=0), "'schema_version' must be at least 1"),
     (message().replace(b"alice", b"J\xe9r\xf4me"), "user, client_id and broker_id must be UTF-8"),
 ]
@@ -121,6 +130,17 @@ def test_a_bad_element_costs_only_itself(spark: SparkSession) -> None:
     elements = [json.loads(values[offset])[index] for offset, index, _ in dead(batch)]
     assert [json.loads(value) for value in batch.dead_letters["value"].to_pylist()] == elements
     assert (batch.good_count, the_row(batch)["event_count"], the_row(batch)["produced_bytes"]) == (5, 5, 25)
+
+
+def test_of_a_field_written_twice_the_last_one_counts(spark: SparkSession) -> None:
+    fields = (
+        '"produced_bytes":7',
+        '"produced_bytes":[],"produced_bytes":7',
+        '"produced_bytes":1e3,"produced_bytes":-0',
+    )
+    values = [twice(field) for field in fields]
+    batch = collect(raw_frame(spark, [*values, b"[" + b",".join(values) + b"]"]), 1000)
+    assert (batch.good_count, batch.dead_count, the_row(batch)["produced_bytes"]) == (6, 0, 28)
 
 
 def test_null_and_empty_array_are_ignored_and_counted(spark: SparkSession) -> None:
