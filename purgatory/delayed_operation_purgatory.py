@@ -62,7 +62,10 @@ class DelayedOperationPurgatory(Generic[Operation]):
     def _watch(self, operation: Operation, keys: tuple[Hashable, ...]) -> None:
         with self._lock:
             for key in keys:
-                self._watchers.setdefault(key, {})[operation] = keys
+                operations = self._watchers.get(key)
+                if operations is None:
+                    operations = self._watchers[key] = {}
+                operations[operation] = keys
             self._estimated_total += 1
 
     def check_and_complete(self, key: Hashable) -> int:
@@ -135,8 +138,11 @@ class DelayedOperationPurgatory(Generic[Operation]):
                 return
             self._estimated_total = pending
             for key, operations in list(self._watchers.items()):
-                for operation in [one for one in operations if one.is_completed]:
-                    self._unwatch(operation, key)
+                kept = {operation: keys for operation, keys in operations.items() if not operation.is_completed}
+                if kept:
+                    self._watchers[key] = kept
+                else:
+                    del self._watchers[key]
 
     def wake(self) -> None:
         """Make a waiting `advance_clock` return soon."""

@@ -19,16 +19,20 @@ from purgatory.timer_task_list import TaskCounter, TimerTaskEntry, TimerTaskList
 
 
 class BucketQueue:
-    """Buckets by expiration (Kafka's `DelayQueue`); of equal ones the first offered comes first."""
+    """Buckets by expiration (Kafka's `DelayQueue`); of equal ones the first offered comes first.
+
+    Attributes:
+        offers: how many buckets were ever offered.
+    """
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, TimerTaskList]] = []
-        self._offers = 0
+        self.offers = 0
 
     def offer(self, bucket: TimerTaskList) -> None:
         """Put a bucket in. Its expiration must not change until it is polled."""
-        heapq.heappush(self._heap, (bucket.expiration_ms, self._offers, bucket))
-        self._offers += 1
+        heapq.heappush(self._heap, (bucket.expiration_ms, self.offers, bucket))
+        self.offers += 1
 
     def poll(self, now_ms: int) -> TimerTaskList | None:
         """Take the first bucket that is due at now (inclusive), if any. It may be empty: its tasks were cancelled."""
@@ -45,11 +49,6 @@ class BucketQueue:
     def expirations_ms(self) -> list[int]:
         """All expirations, ascending."""
         return sorted(item[0] for item in self._heap)
-
-    @property
-    def offers(self) -> int:
-        """How many buckets were ever offered."""
-        return self._offers
 
 
 class TimingWheel:
@@ -91,20 +90,20 @@ class TimingWheel:
         expiration_ms = entry.expiration_ms
         if entry.is_cancelled or expiration_ms < self.clock_ms + self.tick_ms:
             return False
-        if expiration_ms >= self.clock_ms + self.interval_ms:
-            return self._overflow_wheel().add(entry)
-        tick = expiration_ms // self.tick_ms
-        bucket = self.buckets[tick % self.wheel_size]
+        wheel = self
+        while expiration_ms >= wheel.clock_ms + wheel.interval_ms:
+            wheel = wheel.overflow or wheel._make_overflow()
+        tick = expiration_ms // wheel.tick_ms
+        bucket = wheel.buckets[tick % wheel.wheel_size]
         bucket.add(entry)
-        if bucket.set_expiration(tick * self.tick_ms):
+        if bucket.set_expiration(tick * wheel.tick_ms):
             self._queue.offer(bucket)
         return True
 
-    def _overflow_wheel(self) -> "TimingWheel":
-        if self.overflow is None:
-            self.overflow = TimingWheel(
-                self.interval_ms, self.wheel_size, self.clock_ms, self._counter, self._queue, self.level + 1
-            )
+    def _make_overflow(self) -> "TimingWheel":
+        self.overflow = TimingWheel(
+            self.interval_ms, self.wheel_size, self.clock_ms, self._counter, self._queue, self.level + 1
+        )
         return self.overflow
 
     def advance_clock(self, now_ms: int) -> None:
