@@ -95,8 +95,7 @@ class JobRun:
         )
         reached("start.epochs_raised")
         self._decider = Decider(new_engine(settings.engine, scope), place.cluster)
-        ring_ms = (settings.engine.num_samples + 1) * settings.engine.sample_window_ms
-        self._recovered = rebuild(self._tables, self._quotas, self._decider, clock, ring_ms)
+        self._recovered = rebuild(self._tables, self._quotas, self._decider, clock, settings.engine.rate_span_ms)
         if self._recovered.batches:
             log.info("rebuilt rates from %d batches, %d rows", self._recovered.batches, self._recovered.rows)
         self._decider.adopt(self._quotas.pin())

@@ -45,5 +45,5 @@ def _longest_slice_ms(cap: Cap, engine: EngineSettings) -> int:
     if cap == "none":
         return _UNCAPPED_THROTTLE_MS
     if cap == "window":
-        return (engine.num_samples + 1) * engine.sample_window_ms
+        return engine.rate_span_ms
     return engine.sample_window_ms if cap == "sample_window" else cap

@@ -98,8 +98,3 @@ def replay(engine: QuotaEngine, batches: Iterable[StoredBatch], snapshot_at: Sna
     for batch in batches:
         engine.load_quotas(snapshot_at(batch.quota_version))
         yield Replayed(batch, engine.record(batch.usage, batch.evaluated_at_ms))
-
-
-def warm_up_ms(num_samples: int, sample_window_ms: int) -> int:
-    """How long before the first decision a replay must begin: (N + 1) · w."""
-    return (num_samples + 1) * sample_window_ms

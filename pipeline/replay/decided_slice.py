@@ -72,7 +72,7 @@ def decide(order: ReplayOrder, part: Slice) -> DecidedSlice:
     settings = order.settings.model_copy(update={"carry_debt": False})
     engines = [new_engine(settings, order.scope) for _ in order.quotas]
     pieces = Pieces(order.root, order.source, order.scope == "broker", settings.sample_window_ms, order.version)
-    for piece in pieces.read(max(part.start_ms - order.warm_up_ms, order.begin_ms), part.start_ms):
+    for piece in pieces.read(max(part.start_ms - order.settings.rate_span_ms, order.begin_ms), part.start_ms):
         _throttles(order, engines, piece)
     at_ms: list[int] = []
     usage: list[tuple[Ints, ...]] = []

@@ -6,7 +6,6 @@ from pipeline.replay.pieces import Source
 from pipeline.replay.stretch import Scope
 from pipeline.replay.timeline import Timeline
 from pipeline.settings.model import EngineSettings
-from quota.replay import warm_up_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +33,6 @@ class ReplayOrder:
     version: int | None = None
 
     @property
-    def warm_up_ms(self) -> int:
-        """How much usage before an instant the windows of its rates reach back to."""
-        return warm_up_ms(self.settings.num_samples, self.settings.sample_window_ms)
-
-    @property
     def begin_ms(self) -> int:
         """Where reading begins: the warm-up before the range."""
-        return self.since_ms - self.warm_up_ms
+        return self.since_ms - self.settings.rate_span_ms

@@ -9,7 +9,7 @@ import pyarrow as pa
 from pipeline.settings.model import EngineSettings
 from pipeline.tables.time_slices import TimeSlices, cut
 from pipeline.throttle.building import new_engine
-from quota.replay import USAGE_COLUMNS, Replayed, SnapshotAt, StoredBatch, batches_of, replay, warm_up_ms
+from quota.replay import USAGE_COLUMNS, Replayed, SnapshotAt, StoredBatch, batches_of, replay
 
 SLICE_MS: Final = 60_000
 
@@ -47,14 +47,9 @@ class Stretch:
             last_ms=rows[-1]["evaluated_at_ms"],
         )
 
-    @property
-    def warm_up_ms(self) -> int:
-        """How much usage before its first batch the windows of the rates reach back to."""
-        return warm_up_ms(self.settings.num_samples, self.settings.sample_window_ms)
-
     def slices(self) -> Iterator[tuple[int, int]]:
         """Its time, the warm-up before it included, as (start inclusive, end exclusive)."""
-        return cut(self.first_ms - self.warm_up_ms, self.last_ms + 1, SLICE_MS)
+        return cut(self.first_ms - self.settings.rate_span_ms, self.last_ms + 1, SLICE_MS)
 
 
 def stretches(rows: list[dict[str, Any]]) -> list[Stretch]:

@@ -84,10 +84,10 @@ def verify(
         raise NothingKept(usage.uri)
     parts = stretches(within)
     result = Verification(parts[0].first_ms, parts[-1].last_ms)
-    whole_ms = sum(part.last_ms - part.first_ms + part.warm_up_ms for part in parts)
+    whole_ms = sum(part.last_ms - part.first_ms + part.settings.rate_span_ms for part in parts)
     done_ms = 0
     for part in parts:
-        slices_end_ms = part.first_ms - part.warm_up_ms
+        slices_end_ms = part.first_ms - part.settings.rate_span_ms
         for end_ms, batches in replayed(part, scope, usage, snapshot_at):
             _check(root, part, slices_end_ms, end_ms, batches, result)
             done_ms += end_ms - slices_end_ms
@@ -122,7 +122,7 @@ def verify_decision(root: str, scope: Scope, snapshot_at: SnapshotAt, stored: di
         found = batches[0] if batches else found
     if found is None:
         raise NothingKept(usage.uri, stored["decision_id"])
-    start_ms = stretch.first_ms - stretch.warm_up_ms
+    start_ms = stretch.first_ms - stretch.settings.rate_span_ms
     count = usage.read(["batch_id"], start_ms, stretch.last_ms + 1, sensor).num_rows
     kept = pa.Table.from_pylist([stored], _ROWS)
     recomputed = _identified([found], stretch.cluster)
@@ -139,7 +139,7 @@ def _recomputable(rows: list[dict[str, Any]], usage: TimeSlices, since_ms: int, 
     oldest_ms = span[0]
     trimmed = any(row["good_count"] and row["evaluated_at_ms"] < oldest_ms for row in rows)
     if trimmed:
-        oldest_ms += max(stretch.warm_up_ms for stretch in stretches(rows))
+        oldest_ms += max(stretch.settings.rate_span_ms for stretch in stretches(rows))
     return [row for row in rows if max(since_ms, oldest_ms) <= row["evaluated_at_ms"] <= until_ms]
 
 

@@ -102,6 +102,11 @@ class EngineSettings(Branch):
     request_percentage_cap: Cap = Field("sample_window", description="longest slice of a request throttle")
     carry_debt: bool = Field(True, description="false gives Kafka's rate alone, without the token bucket")
 
+    @property
+    def rate_span_ms(self) -> int:
+        """How far back from an instant the windows of a rate may reach: (N + 1) · w."""
+        return (self.num_samples + 1) * self.sample_window_ms
+
 
 class PurgatorySettings(Branch):
     """How throttles are held, renewed and released."""

@@ -121,8 +121,7 @@ class HandJob:
         )
         reached("start.epochs_raised")
         self.decider = Decider(new_engine(settings.engine, "cluster"), "test")
-        ring_ms = (settings.engine.num_samples + 1) * settings.engine.sample_window_ms
-        self.recovered = rebuild(self.tables, self.quotas, self.decider, self.clock, ring_ms)
+        self.recovered = rebuild(self.tables, self.quotas, self.decider, self.clock, settings.engine.rate_span_ms)
         if not with_checkpoint:
             stored = json.loads(self.recovered.end_offsets or _offsets(0))[TOPIC]["0"]
             self.spark = HandSpark(f"{self.spark.query_id}+", start=stored)

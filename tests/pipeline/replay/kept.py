@@ -17,7 +17,6 @@ from pipeline.tables.quota_table import EditAudit, QuotaTable
 from pipeline.throttle.building import new_engine
 from pipeline.throttle.decider import Decider
 from pipeline.throttle.evaluation import Evaluation
-from quota.replay import warm_up_ms
 from schemas.arrow import conform
 from schemas.decision_row import DecisionRow
 from schemas.usage_row import UsageRow
@@ -53,8 +52,7 @@ class KeptJob:
             lambda name: DeltaRsWriter(table_uri(self.root, name), "job"), "job", "test", 60_000, DriverEpoch()
         )
         self._decider = Decider(new_engine(settings, "cluster"), "test")
-        ring_ms = warm_up_ms(settings.num_samples, settings.sample_window_ms)
-        rebuild(self._tables, self.quotas, self._decider, self.clock, ring_ms)
+        rebuild(self._tables, self.quotas, self._decider, self.clock, settings.rate_span_ms)
 
     def edit(self, *changes: QuotaChange) -> None:
         """An operator edits the quotas; the next batch decides by them."""
