@@ -97,7 +97,9 @@ def _is_ill_typed(rule: FieldRule, typed: Column, text: Column) -> Column:
     """True if the text is not the value. Of a field written twice the parser keeps the last value it could read."""
     if rule.spark_type == "STRING":
         return typed.isNull() & text.isNotNull()
-    return text.isNotNull() & (typed.isNull() | ~typed.eqNullSafe(text.try_cast(rule.spark_type)))
+    # As text, but for -0: a cast would take "1" for true.
+    is_read = typed.cast("string") == text if rule.spark_type == "BOOLEAN" else typed == text.try_cast("bigint")
+    return text.isNotNull() & ~F.coalesce(is_read, F.lit(False))
 
 
 def _type_causes(rule: FieldRule, ill_typed: Column, text: Column) -> list[tuple[Column, str]]:
