@@ -1,6 +1,7 @@
 """The whole job against a real broker, Spark and Delta: one process, asked from outside."""
 
 import json
+import re
 import subprocess
 import time
 from collections.abc import Iterator
@@ -193,6 +194,39 @@ def test_sigterm_ends_it_in_seconds_without_a_stack_trace(job: RunningJob) -> No
     stored = [row["publish_seq"] for row in job.table("throttle_events").to_pylist()]
     assert sorted(stored) == list(range(len(stored)))
     assert [record["publish_seq"] for record in job.records()] == sorted(stored)
+
+
+def test_after_an_outage_old_usage_is_recorded_in_small_batches_and_throttles_nobody(
+    broker: EmbeddedBroker, tmp_path: Path
+) -> None:
+    with running_job("outage", tmp_path, broker.bootstrap_servers) as job:
+        job.overrides["KQUOTA_STREAM__MAX_OFFSETS_PER_TRIGGER"] = "400"
+        job.overrides["KQUOTA_STREAM__MAX_DECISION_AGE_MS"] = "20000"
+        defaults = ("--user-defaults", "--add-config", "producer_byte_rate=1000")
+        assert job.command("quotas", "alter", *defaults).returncode == 0
+        now_ms = time.time_ns() // 1_000_000
+        ten_minutes = range(600)[::-1]
+        job.send(
+            *(
+                usage(user, size if ago > 300 else 100, event_time_ms=now_ms - ago * 1_000)
+                for ago in ten_minutes
+                for user, size in (("was-noisy", 20_000), ("quiet", 100))
+            )
+        )
+        job.start()
+        job.wait_for_line("are recorded, none is published")
+        deadline = time.monotonic() + 60
+        while sum(row["good_count"] for row in job.table("batches").to_pylist()) < 1_200:
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+        job.send(usage("is-noisy", 40_000))
+        job.wait_for_record(user="is-noisy", action="throttle")
+        assert {record["user"] for record in job.records()} == {"is-noisy"}
+        assert {row["user"] for row in job.table("decisions").to_pylist()} == {"was-noisy", "is-noisy"}
+        assert job.table("batches").num_rows >= 4
+        ages_ms = [int(age) for line in job.log for age in re.findall(r"batch_id=.* age_ms=(\d+) ", line)]
+        assert ages_ms[0] > 300_000
+        assert ages_ms[-1] < 20_000
 
 
 def test_what_stops_a_start_is_one_line_with_its_remedy(broker: EmbeddedBroker, tmp_path: Path) -> None:

@@ -92,6 +92,8 @@ def _elements(value: bytes) -> list[tuple[int | None, Any]] | None:
 
     try:
         parsed = json.loads(value.decode(), parse_constant=refuse)
+        if b"\\ud" in value.lower():  # a lone surrogate is read as a question mark
+            parsed = json.loads(json.dumps(parsed, ensure_ascii=False).encode(errors="replace"))
     except ValueError:
         return None
     if isinstance(parsed, dict):
