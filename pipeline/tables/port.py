@@ -42,8 +42,7 @@ class TableWriter(Protocol):
         the rows were written before and nothing happens. So doing it again after a crash does no harm.
 
         Args:
-            rows: columns of the table. Without rows there is no commit, and neither the guard nor the epoch
-            is
+            rows: columns of the table. Without rows there is no commit, and neither the guard nor the epoch is
                 looked at.
             versions: app id to version, at least one; the epoch is added.
             metadata: facts about the rows, kept with the commit (`commit_metadata` reads them).

@@ -42,6 +42,11 @@ class SensorStateTable:
 
         Called at the start of a batch, before it changes any bucket. Guarded by the last batch's id: run
         again, the snapshot is skipped.
+
+        The engine goes on from what was written. A bucket that has become full again still has its last refill time, by
+        which a lower bound or late usage can tell it from a new one; a snapshot does not have it, so it is forgotten
+        here as well, or a restart would decide otherwise. Not so if the snapshot is skipped: the engine has begun with
+        the stored one, and what is full now may not have been under the bounds of then.
         """
         last = decider.last
         if last.batch_id < 0:
@@ -51,8 +56,11 @@ class SensorStateTable:
         if self._written_at_ms is not None and now.steady_ms - self._written_at_ms < self._interval_ms:
             return False
         self._written_at_ms = now.steady_ms
-        is_new = self._table.append(self._rows(decider.settled_buckets(), last), {last.query_id: last.batch_id}, {})
+        buckets = decider.buckets()
+        is_new = self._table.append(self._rows(buckets, last), {last.query_id: last.batch_id}, {})
         reached("sensor_state.appended")
+        if is_new:
+            decider.restore_buckets(buckets)
         return is_new
 
     def newest(self) -> tuple[Evaluation, pa.Table] | None:

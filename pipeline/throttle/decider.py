@@ -128,16 +128,10 @@ class Decider:
             self._last = replace(self._last, quota_version=snapshot.version)
             return True
 
-    def settled_buckets(self) -> pa.Table:
-        """Token buckets that are not full, for the `sensor_state` table; this engine goes on from them, too.
-
-        A bucket that has become full again still has its last refill time, by which a lower bound or late usage can
-        tell it from a new one. A snapshot does not have it; forgotten here as well, it is the same after a restart.
-        """
+    def buckets(self) -> pa.Table:
+        """Token buckets that are not full under the bounds in force, for the `sensor_state` table."""
         with self._lock:
-            buckets = self._engine.buckets()
-            self._engine.restore_buckets(buckets)
-            return buckets
+            return self._engine.buckets()
 
     def restore_buckets(self, buckets: pa.Table) -> None:
         """Set the token buckets as a snapshot has them; all others become full."""

@@ -112,6 +112,26 @@ def test_late_usage_meets_the_same_bucket_with_and_without_a_restart(restarts: b
     assert verify(job.evidence()).count("different") == 0
 
 
+def test_two_starts_after_one_batch_know_the_same_buckets_though_a_quota_was_lowered_in_between(tmp_path: Path) -> None:
+    job = HandJob(tmp_path, RATES)
+    job.start()
+    job.send(event(job, 10_000))
+    job.step()
+    job.start()
+    assert job.tables.sensor_state.write_if_due(job.decider, job.clock.now()), "killed right after it"
+    job.edit({name: rate / 2 for name, rate in RATES.items()})
+    job.start()
+    job.clock.advance(4_000)
+    job.send(event(job, 1, user="other"), event(job, 90_000, ago_ms=5_000))
+    job.step()
+    job.clock.advance(6_000)
+    job.send(event(job, 1, user="other"))
+    job.step()
+    verdict = verify(job.evidence())
+    assert verdict.compared["buckets"] >= 2, "before the restarts and after the late usage"
+    assert verdict.as_json()["differences"] == []
+
+
 def event(job: HandJob, produced_bytes: int, user: str = "u", ago_ms: int = 0) -> bytes:
     now_ms = job.clock.wall_ms - ago_ms
     return f'{{"event_time_ms":{now_ms},"user":"{user}","client_id":"c","produced_bytes":{produced_bytes}}}'.encode()
