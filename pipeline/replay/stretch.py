@@ -28,6 +28,7 @@ class Stretch:
         batches: (query_id, batch_id) of each.
         first_ms: Instant of the first one.
         last_ms: Instant of the last one.
+        last_query_id: Query of the last one.
     """
 
     cluster: str
@@ -35,6 +36,7 @@ class Stretch:
     batches: frozenset[tuple[str, int]]
     first_ms: int
     last_ms: int
+    last_query_id: str
 
     @classmethod
     def from_rows(cls, rows: list[dict[str, Any]]) -> Self:
@@ -45,6 +47,7 @@ class Stretch:
             batches=frozenset((row["query_id"], row["batch_id"]) for row in rows),
             first_ms=rows[0]["evaluated_at_ms"],
             last_ms=rows[-1]["evaluated_at_ms"],
+            last_query_id=rows[-1]["query_id"],
         )
 
     def slices(self) -> Iterator[tuple[int, int]]:
@@ -86,7 +89,7 @@ def replayed(
     """
     engine = new_engine(stretch.settings, scope)
     for start_ms, end_ms in stretch.slices():
-        batches = batches_of(_rows(usage, start_ms, end_ms, sensor))
+        batches = batches_of(_rows(usage, start_ms, end_ms, sensor), stretch.last_query_id)
         again = replay(engine, batches, snapshot_at)
         yield end_ms, [one for one in again if _identity(one.batch) in stretch.batches]
 

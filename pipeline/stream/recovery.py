@@ -80,14 +80,14 @@ def rebuild(tables: JobTables, quotas: QuotaSource, decider: Decider, clock: Clo
     decider.resume(newest.evaluation, at)
     if facts is None:
         return Recovered(None, 0, 0, newest.end_offsets, newest.evaluation.query_id)
-    snapshot = tables.sensor_state.newest()
+    snapshot = tables.sensor_state.newest(newest.evaluation.query_id)
     usage = _usage_since(tables, facts.evaluation.evaluated_at_ms - ring_ms, snapshot)
     batches = rows = 0
     decided: Decided | None = None
     restored = snapshot is None
-    for batch in batches_of(usage):
+    for batch in batches_of(usage, newest.evaluation.query_id):
         evaluation = Evaluation(batch.query_id, batch.batch_id, batch.evaluated_at_ms, batch.quota_version)
-        if not restored and snapshot is not None and _is_after(evaluation, snapshot[0]):
+        if not restored and snapshot is not None and _is_after(evaluation, snapshot[0], newest.evaluation.query_id):
             decider.restore_buckets(snapshot[1])
             restored = True
         decided = decider.decide(quotas.at(evaluation.quota_version), batch.usage, evaluation, at)
@@ -133,10 +133,12 @@ def _usage_since(tables: JobTables, since_ms: int, snapshot: tuple[Evaluation, p
     return tables.usage.read(USAGE_COLUMNS, [("evaluated_at_ms", ">=", min(since_ms, snapshot[0].evaluated_at_ms))])
 
 
-def _is_after(evaluation: Evaluation, snapshot: Evaluation) -> bool:
+def _is_after(evaluation: Evaluation, snapshot: Evaluation, last_query_id: str) -> bool:
     if evaluation.query_id == snapshot.query_id:
         return evaluation.batch_id > snapshot.batch_id
-    return evaluation.evaluated_at_ms >= snapshot.evaluated_at_ms
+    if evaluation.evaluated_at_ms == snapshot.evaluated_at_ms:
+        return evaluation.query_id == last_query_id
+    return evaluation.evaluated_at_ms > snapshot.evaluated_at_ms
 
 
 def _moment_of(facts: BatchFacts, now: Moment) -> Moment:

@@ -63,14 +63,18 @@ class SensorStateTable:
             decider.restore_buckets(buckets)
         return is_new
 
-    def newest(self) -> tuple[Evaluation, pa.Table] | None:
-        """The newest snapshot: after which batch it was taken, and its buckets (columns of `engine.buckets`)."""
+    def newest(self, last_query_id: str = "") -> tuple[Evaluation, pa.Table] | None:
+        """The newest snapshot: after which batch it was taken, and its buckets (columns of `engine.buckets`).
+
+        Args:
+            last_query_id: of snapshots at one instant those of this query are newer.
+        """
         marks = self._table.read(["evaluated_at_ms", "batch_id", "query_id"])
         if not marks.num_rows:
             return None
-        newest = (
-            marks.sort_by([("evaluated_at_ms", "descending"), ("batch_id", "descending")]).slice(0, 1).to_pylist()[0]
-        )
+        marks = marks.append_column("is_of_last_query", pc.equal(marks["query_id"], last_query_id))
+        order = [(name, "descending") for name in ("evaluated_at_ms", "is_of_last_query", "batch_id")]
+        newest = marks.sort_by(order).slice(0, 1).to_pylist()[0]
         rows = self._table.read(
             None,
             [("evaluated_at_ms", "=", newest["evaluated_at_ms"]), ("batch_id", "=", newest["batch_id"])],

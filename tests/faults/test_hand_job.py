@@ -8,7 +8,7 @@ import pytest
 from deltalake import DeltaTable
 
 from pipeline.errors import PipelineError
-from pipeline.failpoints import FAILPOINTS
+from pipeline.failpoints import FAILPOINTS, FailpointReached
 from pipeline.tables.layout import create_missing
 from tests.faults.generator import RATES
 from tests.faults.hand_job import HandJob
@@ -110,6 +110,32 @@ def test_late_usage_meets_the_same_bucket_with_and_without_a_restart(restarts: b
     _, reasons = job.decider.look([held], job.clock.now())
     assert (reasons[held.key].tokens, reasons[held.key].owed_ms) == (-100_000.0, 10_000)
     assert verify(job.evidence()).count("different") == 0
+
+
+@pytest.mark.parametrize("point", ["usage.appended", "batch.recorded", "sensor_state.appended"])
+def test_a_new_query_at_the_instant_of_the_old_ones_last_batch_comes_after_it(
+    point: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load = Load(tmp_path, monkeypatch)
+    job = load.job
+    began_ms = job.clock.wall_ms
+
+    def step(user: str) -> None:
+        job.send(event(job, 60_000, user, ago_ms=job.clock.wall_ms - began_ms))
+        job.step()
+        job.clock.advance(10)
+
+    for user in ("first", "second", "third"):
+        step(user)
+    job.start(with_checkpoint=False)
+    with load.armed(point), pytest.raises(FailpointReached):
+        step("fourth")
+    for user in ("fifth", "sixth"):
+        job.start()
+        step(user)
+    job.start()
+    load.come_to_rest()
+    assert verify(job.evidence()).as_json()["differences"] == []
 
 
 def test_two_starts_after_one_batch_know_the_same_buckets_though_a_quota_was_lowered_in_between(tmp_path: Path) -> None:

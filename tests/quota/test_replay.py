@@ -48,6 +48,12 @@ def test_two_queries_with_one_batch_number_stay_two_batches() -> None:
     assert [(batch.query_id, batch.usage.num_rows) for batch in batches_of(usage)] == [("a", 2), ("b", 3)]
 
 
+def test_of_two_queries_at_one_instant_the_last_ones_batches_come_last() -> None:
+    usage = pa.Table.from_pylist([*stored(7, T0_MS, 1, "b"), *stored(0, T0_MS, 1, "a"), *stored(8, T0_MS - 1, 1, "a")])
+    assert [(batch.query_id, batch.batch_id) for batch in batches_of(usage, "a")] == [("a", 8), ("b", 7), ("a", 0)]
+    assert [(batch.query_id, batch.batch_id) for batch in batches_of(usage, "b")] == [("a", 8), ("a", 0), ("b", 7)]
+
+
 def batch_at(batch_id: int, at_ms: int, produced_bytes: int, quota_version: int = 1) -> StoredBatch:
     return StoredBatch("q", batch_id, at_ms, quota_version, table([usage_row(at_ms, produced_bytes=produced_bytes)]))
 
