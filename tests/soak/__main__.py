@@ -10,6 +10,7 @@ Ends with 1 if anything was lost, written twice or not as it must be. Records th
 
 import argparse
 import json
+import shutil
 import sys
 import tempfile
 import time
@@ -105,12 +106,22 @@ def main() -> int:
             soak = Soak(rigged, Nemeses(rigged, broker, given.seed, disk, given.spare_job))
             soak.run(given.minutes * 60)
             verdict = rigged.verdict()
+            if not verdict["equal"]:
+                print(f"tables, topics and the job's log are kept in {_kept(folder, rigged.job.log)}")  # noqa: T201
     print(json.dumps(verdict, indent=1))  # noqa: T201
     acted = ", ".join(f"{what} {count}" for what, count in sorted(soak.acted.items()))
     print(f"{machine_line()}\n{given.minutes:g} minutes: {acted}")  # noqa: T201
     print(_memory_line(soak.memory, given.minutes * 60))  # noqa: T201
     print(f"lost {verdict['lost']}, duplicated {verdict['duplicated']}, different {verdict['different']}")  # noqa: T201
     return int(not verdict["equal"])
+
+
+def _kept(folder: Path, log: list[str]) -> str:
+    """A copy of all a soak has left, to look into; the disk itself ends with the soak."""
+    place = Path(tempfile.mkdtemp(prefix="kquota-soak-"))
+    shutil.copytree(folder, place, dirs_exist_ok=True, ignore=shutil.ignore_patterns("*.sock"))
+    (place / "job.log").write_text("\n".join(log), encoding="utf-8")
+    return str(place)
 
 
 def _memory_line(memory: MemoryTrace, seconds: float) -> str:
