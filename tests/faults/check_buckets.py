@@ -5,10 +5,10 @@ from collections.abc import Hashable
 from tests.faults.cut import Batch
 from tests.faults.evidence import Row
 from tests.faults.verdict import Values, Verdict
-from tests.quota.model import ScalarModel
+from tests.quota.model import ScalarModel, Sensor
 
 
-def check_snapshot(batch: Batch, rows: list[Row], model: ScalarModel, verdict: Verdict) -> None:
+def check_snapshot(batch: Batch, rows: list[Row], model: ScalarModel, verdict: Verdict) -> dict[Sensor, float]:
     """Compare the snapshot after a batch; buckets it does not have are full, in the model too from now on.
 
     Args:
@@ -16,6 +16,9 @@ def check_snapshot(batch: Batch, rows: list[Row], model: ScalarModel, verdict: V
         rows: Its rows of `sensor_state`.
         model: Has recorded all batches up to this one.
         verdict: Takes what is found.
+
+    Returns:
+        What was in the buckets that are full from now on.
     """
     charged = {key[1:]: sensor for key, sensor in model.sensors.items() if sensor.tokens is not None}
     stored = {}
@@ -29,6 +32,7 @@ def check_snapshot(batch: Batch, rows: list[Row], model: ScalarModel, verdict: V
         if key in stored
     }
     verdict.same_rows("buckets", wanted, (((*batch.key, *key), row) for key, row in stored.items()))
-    for key, sensor in charged.items():
-        if key not in stored:
-            sensor.tokens = None
+    forgotten = {sensor: sensor.tokens or 0.0 for key, sensor in charged.items() if key not in stored}
+    for sensor in forgotten:
+        sensor.tokens = None
+    return forgotten

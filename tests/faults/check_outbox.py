@@ -1,11 +1,12 @@
 """The records: one row and one record for every `publish_seq`, throttles paired with releases, figures recomputed."""
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from tests.faults.evidence import Evidence, Row
 from tests.faults.verdict import Values, Verdict
-from tests.quota.model import ScalarModel
+from tests.quota.model import ScalarModel, Sensor
 
 _KEY = ("cluster", "broker_id", "user", "client_id")
 _FIGURES = ("observed", "bound", "window_ms", "tokens", "owed_ms")
@@ -57,27 +58,56 @@ def check_pairs(evidence: Evidence, verdict: Verdict) -> None:
 
 
 def check_figures(
-    evidence: Evidence, rows: list[Row], decisions: list[Row], model: ScalarModel, verdict: Verdict
+    evidence: Evidence,
+    rows: list[Row],
+    decisions: list[Row],
+    model: ScalarModel,
+    forgotten: Mapping[Sensor, float],
+    verdict: Verdict,
 ) -> None:
     """Recompute the records that are based on one batch.
+
+    The violations of the batch come before the snapshot that is taken after it; a look may come before or after.
 
     Args:
         evidence: For the quotas.
         rows: Their rows of `throttle_events`.
         decisions: The batch's decisions.
         model: Has recorded all batches up to this one.
+        forgotten: What was in the buckets that are not in the snapshot after this batch, and are full since.
         verdict: Takes what is found.
     """
     applied = {_client(row): row for row in decisions if row["applied"]}
     for row in rows:
         quotas = evidence.quotas[row["quota_version"]]
         model.load_quotas(quotas.rows, quotas.mode)
-        owed = {one["quota_type"]: one for one in model.evaluate([row], row["evaluated_at_ms"])}
+        with _remembered(forgotten):
+            before = _owed(model, row)
         name = f"publish_seq {row['publish_seq']} {row['cause']}"
         if row["cause"] in _BY_LOOKS:
-            _check_look(name, row, owed, verdict)
+            _check_look(name, row, before if _agree(row, before) else _owed(model, row), verdict)
         else:
-            _check_violation(name, row, applied.get(_client(row)), owed, verdict)
+            _check_violation(name, row, applied.get(_client(row)), before, verdict)
+
+
+@contextmanager
+def _remembered(forgotten: Mapping[Sensor, float]) -> Iterator[None]:
+    """The buckets as they were before the snapshot, for as long as the block."""
+    for sensor, tokens in forgotten.items():
+        sensor.tokens = tokens
+    try:
+        yield
+    finally:
+        for sensor in forgotten:
+            sensor.tokens = None
+
+
+def _owed(model: ScalarModel, row: Row) -> dict[str, Row]:
+    return {one["quota_type"]: one for one in model.evaluate([row], row["evaluated_at_ms"])}
+
+
+def _agree(row: Row, owed: Mapping[str, Row]) -> bool:
+    return all(row[column] == owed[row["quota_type"]][column] for column in _FIGURES)
 
 
 def _check_look(name: str, row: Row, owed: Mapping[str, Row], verdict: Verdict) -> None:

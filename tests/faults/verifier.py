@@ -39,9 +39,8 @@ def verify(evidence: Evidence) -> Verdict:
         for batch in batches:
             rows = {name: by_key.get(batch.key, []) for name, by_key in by_batch.items()}
             evaluated_at_ms = check_batch(evidence, rows, batch, model, verdict, evaluated_at_ms)
-            if rows["sensor_state"]:
-                check_snapshot(batch, rows["sensor_state"], model, verdict)
-            check_figures(evidence, rows["throttle_events"], rows["decisions"], model, verdict)
+            forgotten = check_snapshot(batch, rows["sensor_state"], model, verdict) if rows["sensor_state"] else {}
+            check_figures(evidence, rows["throttle_events"], rows["decisions"], model, forgotten, verdict)
     for key in by_batch["throttle_events"].keys() - known:
         verdict.tell("looks", "different", f"records based on batch {key}, which is not in batches")
     check_sequence(evidence, verdict)
