@@ -27,11 +27,16 @@ class Load:
         self._monkeypatch = monkeypatch
         self.job.start()
 
-    def step(self) -> None:
-        """One trigger with a dozen messages."""
-        self.job.send(*(self.content.message(self.job.clock.wall_ms)[0] for _ in range(12)))
-        self.job.clock.advance(_STEP_MS)
+    def step(self, waited_ms: int = 0) -> None:
+        """One trigger with a dozen messages, after a time in which some came and none was read."""
+        for _ in range(waited_ms // _STEP_MS):
+            self._send(3)
+        self._send(12)
         self.job.step()
+
+    def _send(self, count: int) -> None:
+        self.job.send(*(self.content.message(self.job.clock.wall_ms)[0] for _ in range(count)))
+        self.job.clock.advance(_STEP_MS)
 
     def run_until_killed_at(self, point: str) -> None:
         """Take steps until the job has died there; it is down for a moment then."""
@@ -82,13 +87,15 @@ class Trouble:
         with self._load.armed(point, self._random.choice((1, 1, 2, 5))), suppress(FailpointReached):
             for _ in range(30):
                 self._one_of(self._edit, self._fail_transaction, self._lose_broker, self._lose_marker)
-                self._load.step()
+                # A batch of many seconds is mostly late: its usage meets the buckets and not the windows.
+                self._load.step(self._random.choice((0, 0, 0, 3_000, 20_000)))
 
     def _start_again(self, keeps_checkpoint: bool) -> None:
         """After some time, perhaps without the checkpoint; perhaps it dies again in its start."""
         point = self._random.choice([name for name in FAILPOINTS if name.startswith("start.")])
         for attempt in range(20):
             self._job.clock.advance(self._random.choice((300, 2_000, 9_000)))
+            self._one_of(self._edit)
             with (
                 self._load.armed(point if attempt == 0 else "batch.pinned"),
                 suppress(FailpointReached, ClusterUnreachable),
