@@ -77,11 +77,8 @@ def rebuild(tables: JobTables, quotas: QuotaSource, decider: Decider, clock: Clo
     if newest is None:
         return Recovered(None, 0, 0, "", None)
     at = _moment_of(newest, clock.now())
-    decider.resume(newest.evaluation, at)
-    if facts is None:
-        return Recovered(None, 0, 0, newest.end_offsets, newest.evaluation.query_id)
     snapshot = tables.sensor_state.newest(newest.evaluation.query_id)
-    usage = _usage_since(tables, facts.evaluation.evaluated_at_ms - ring_ms, snapshot)
+    usage = _usage_since(tables, newest.evaluation.evaluated_at_ms - ring_ms, snapshot)
     batches = rows = 0
     decided: Decided | None = None
     restored = snapshot is None
@@ -94,7 +91,9 @@ def rebuild(tables: JobTables, quotas: QuotaSource, decider: Decider, clock: Clo
         batches, rows = batches + 1, rows + batch.usage.num_rows
     if not restored and snapshot is not None:
         decider.restore_buckets(snapshot[1])
-    outcome = None if decided is None else StoredOutcome(facts, decided)
+    decider.resume(newest.evaluation, at)
+    # The log may have been cleaned of the newest usage's facts: whoever did that had completed its batch before.
+    outcome = None if facts is None or decided is None else StoredOutcome(facts, decided)
     return Recovered(outcome, batches, rows, newest.end_offsets, newest.evaluation.query_id)
 
 

@@ -81,14 +81,15 @@ class Decider:
         return Decided(decisions, violations)
 
     def resume(self, evaluation: Evaluation, now: Moment) -> None:
-        """Go on after a batch of an earlier driver, whose usage may be needed no longer: time does not go back.
+        """Go on after a batch of an earlier driver that had no usage, or none that is needed: time does not go back.
 
         Args:
-            evaluation: Facts of that batch.
+            evaluation: Facts of that batch. Its quotas are not put in force: `adopt` does that.
             now: The moment that stands for its time.
         """
         with self._lock:
-            self._last, self._steady_at_last_ms = evaluation, now.steady_ms
+            self._last = replace(evaluation, quota_version=self._last.quota_version)
+            self._steady_at_last_ms = now.steady_ms
 
     def look(self, throttles: Sequence[HeldThrottle], now: Moment) -> tuple[Evaluation, dict[ClientKey, Reason]]:
         """What each of these clients owes now, with the facts to recompute it from. Changes nothing."""
