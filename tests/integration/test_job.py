@@ -133,13 +133,13 @@ def test_an_invalid_row_keeps_the_last_good_quotas_and_doctor_names_it(job: Runn
 
 
 def test_list_and_explain_tell_who_and_why(job: RunningJob) -> None:
-    job.send(usage("erin", 900_000))
-    record = job.wait_for_record(user="erin", action="throttle")
+    job.send(usage("grace", 900_000))
+    record = job.wait_for_record(user="grace", action="throttle")
     listed = job.command("throttles", "list", "-o", "json")
-    assert "erin" in {row["user"] for row in json.loads(listed.stdout)}
+    assert "grace" in {row["user"] for row in json.loads(listed.stdout)}
     told = job.command("throttles", "explain", record["decision_id"][:10])
     assert told.returncode == 0, told.stderr
-    for part in ("erin/c is over producer_byte_rate", "level 6", "T = 1000.0 bytes/s", "X = (O − T) / T · W", "900.0"):
+    for part in ("grace/c is over producer_byte_rate", "level 6", "T = 1000.0 bytes/s", "X = (O − T) / T · W", "900.0"):
         assert part in told.stdout
     assert job.command("throttles", "explain", "ffffffffffffffff").returncode == 3
 
