@@ -15,9 +15,7 @@ import pyarrow.compute as pc
 from quota.engine import QuotaEngine
 from quota.snapshot import QuotaSnapshot
 
-_ORDER: Final = ("evaluated_at_ms", "is_of_last_query", "batch_id", "query_id")
-
-_IDENTITY: Final = ("evaluated_at_ms", "batch_id", "query_id")
+_ORDER: Final = ("evaluated_at_ms", "batch_id", "query_id")
 
 USAGE_COLUMNS: Final = (
     "query_id",
@@ -75,22 +73,24 @@ def batches_of(usage: pa.Table, last_query_id: str = "") -> Iterator[StoredBatch
         last_query_id: of batches at one instant those of this query come last: one that begins with old events is
             evaluated at the instant of the last batch of the query before.
     """
-    usage = usage.append_column("is_of_last_query", pc.equal(usage["query_id"], last_query_id))
     ordered = usage.sort_by([(column, "ascending") for column in _ORDER]).combine_chunks()
     if not ordered.num_rows:
         return
     # Not by group_by: the order of its groups is not specified.
     begins = np.zeros(ordered.num_rows, np.bool_)
     begins[0] = True
-    for name in _IDENTITY:
+    for name in _ORDER:
         column = ordered[name]
         begins[1:] |= pc.not_equal(column[1:], column[:-1]).to_numpy()
     first = np.flatnonzero(begins)
-    keys = ordered.select([*_IDENTITY, "quota_version"]).take(pa.array(first)).to_pylist()
+    keys = ordered.select([*_ORDER, "quota_version"]).take(pa.array(first)).to_pylist()
     counts = np.diff(first, append=ordered.num_rows)
-    rows = ordered.drop_columns(["is_of_last_query"])
-    for key, start, count in zip(keys, first.tolist(), counts.tolist(), strict=True):
-        yield StoredBatch(**key, usage=rows.slice(start, count))
+    batches = [
+        StoredBatch(**key, usage=ordered.slice(start, count))
+        for key, start, count in zip(keys, first.tolist(), counts.tolist(), strict=True)
+    ]
+    # Stable: within one instant and query they stay in their order.
+    yield from sorted(batches, key=lambda batch: (batch.evaluated_at_ms, batch.query_id == last_query_id))
 
 
 def replay(engine: QuotaEngine, batches: Iterable[StoredBatch], snapshot_at: SnapshotAt) -> Iterator[Replayed]:

@@ -77,14 +77,15 @@ def rebuild(tables: JobTables, quotas: QuotaSource, decider: Decider, clock: Clo
     if newest is None:
         return Recovered(None, 0, 0, "", None)
     at = _moment_of(newest, clock.now())
-    snapshot = tables.sensor_state.newest(newest.evaluation.query_id)
+    last_query_id = newest.evaluation.query_id
+    snapshot = tables.sensor_state.newest(last_query_id)
     usage = _usage_since(tables, newest.evaluation.evaluated_at_ms - ring_ms, snapshot)
     batches = rows = 0
     decided: Decided | None = None
     restored = snapshot is None
-    for batch in batches_of(usage, newest.evaluation.query_id):
+    for batch in batches_of(usage, last_query_id):
         evaluation = Evaluation(batch.query_id, batch.batch_id, batch.evaluated_at_ms, batch.quota_version)
-        if not restored and snapshot is not None and _is_after(evaluation, snapshot[0], newest.evaluation.query_id):
+        if not restored and snapshot is not None and _is_after(evaluation, snapshot[0], last_query_id):
             decider.restore_buckets(snapshot[1])
             restored = True
         decided = decider.decide(quotas.at(evaluation.quota_version), batch.usage, evaluation, at)
@@ -94,7 +95,7 @@ def rebuild(tables: JobTables, quotas: QuotaSource, decider: Decider, clock: Clo
     decider.resume(newest.evaluation, at)
     # The log may have been cleaned of the newest usage's facts: whoever did that had completed its batch before.
     outcome = None if facts is None or decided is None else StoredOutcome(facts, decided)
-    return Recovered(outcome, batches, rows, newest.end_offsets, newest.evaluation.query_id)
+    return Recovered(outcome, batches, rows, newest.end_offsets, last_query_id)
 
 
 def _newest_facts(table: TableWriter) -> BatchFacts | None:

@@ -69,12 +69,13 @@ class SensorStateTable:
         Args:
             last_query_id: of snapshots at one instant those of this query are newer.
         """
-        marks = self._table.read(["evaluated_at_ms", "batch_id", "query_id"])
-        if not marks.num_rows:
+        names = ["evaluated_at_ms", "batch_id", "query_id"]
+        snapshots = self._table.read(names).group_by(names).aggregate([]).to_pylist()
+        if not snapshots:
             return None
-        marks = marks.append_column("is_of_last_query", pc.equal(marks["query_id"], last_query_id))
-        order = [(name, "descending") for name in ("evaluated_at_ms", "is_of_last_query", "batch_id")]
-        newest = marks.sort_by(order).slice(0, 1).to_pylist()[0]
+        newest = max(
+            snapshots, key=lambda one: (one["evaluated_at_ms"], one["query_id"] == last_query_id, one["batch_id"])
+        )
         rows = self._table.read(
             None,
             [("evaluated_at_ms", "=", newest["evaluated_at_ms"]), ("batch_id", "=", newest["batch_id"])],
