@@ -1,6 +1,7 @@
 """Where delayed operations wait, found by watch keys and by time (Kafka's `DelayedOperationPurgatory`)."""
 
 import threading
+from collections import defaultdict
 from collections.abc import Collection, Hashable, Iterable
 from typing import Generic, TypeVar
 
@@ -32,7 +33,7 @@ class DelayedOperationPurgatory(Generic[Operation]):
         self._purge_interval = purge_interval
         self._lock = threading.Lock()
         # Per key the operations in order of watching; the values repeat the keys each operation is watched on.
-        self._watchers: dict[Hashable, dict[Operation, tuple[Hashable, ...]]] = {}
+        self._watchers: defaultdict[Hashable, dict[Operation, tuple[Hashable, ...]]] = defaultdict(dict)
         self._estimated_total = 0
 
     def try_complete_else_watch(self, operation: Operation, keys: Iterable[Hashable]) -> bool:
@@ -62,10 +63,7 @@ class DelayedOperationPurgatory(Generic[Operation]):
     def _watch(self, operation: Operation, keys: tuple[Hashable, ...]) -> None:
         with self._lock:
             for key in keys:
-                operations = self._watchers.get(key)
-                if operations is None:
-                    operations = self._watchers[key] = {}
-                operations[operation] = keys
+                self._watchers[key][operation] = keys
             self._estimated_total += 1
 
     def check_and_complete(self, key: Hashable) -> int:

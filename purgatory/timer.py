@@ -73,11 +73,11 @@ class SystemTimer:
             entry = TimerTaskEntry(task, expiration_ms, self._submissions)
             task.holder = self
             self._submissions += 1
-            offers = self._queue.offers
+            first_ms = self._queue.first_expiration_ms
             if not self._wheel.add(entry):
                 self._due.append(entry)
                 self._changed.notify_all()
-            elif self._queue.offers != offers:  # a bucket that may be the first
+            elif self._queue.first_expiration_ms != first_ms:
                 self._changed.notify_all()
 
     def cancel(self, task: TimerTask) -> None:

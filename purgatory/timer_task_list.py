@@ -106,8 +106,7 @@ class TimerTaskList:
 
     def add(self, entry: TimerTaskEntry) -> None:
         """Append an entry, out of any other bucket."""
-        if entry.bucket is not None:
-            entry.bucket.remove(entry)
+        entry.remove()
         entry.bucket, entry.previous = self, self._last
         if self._last is None:
             self._first = entry

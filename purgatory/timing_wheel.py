@@ -19,20 +19,16 @@ from purgatory.timer_task_list import TaskCounter, TimerTaskEntry, TimerTaskList
 
 
 class BucketQueue:
-    """Buckets by expiration (Kafka's `DelayQueue`); of equal ones the first offered comes first.
-
-    Attributes:
-        offers: how many buckets were ever offered.
-    """
+    """Buckets by expiration (Kafka's `DelayQueue`); of equal ones the first offered comes first."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, TimerTaskList]] = []
-        self.offers = 0
+        self._offers = 0
 
     def offer(self, bucket: TimerTaskList) -> None:
         """Put a bucket in. Its expiration must not change until it is polled."""
-        heapq.heappush(self._heap, (bucket.expiration_ms, self.offers, bucket))
-        self.offers += 1
+        heapq.heappush(self._heap, (bucket.expiration_ms, self._offers, bucket))
+        self._offers += 1
 
     def poll(self, now_ms: int) -> TimerTaskList | None:
         """Take the first bucket that is due at now (inclusive), if any. It may be empty: its tasks were cancelled."""
@@ -49,6 +45,11 @@ class BucketQueue:
     def expirations_ms(self) -> list[int]:
         """All expirations, ascending."""
         return sorted(item[0] for item in self._heap)
+
+    @property
+    def offers(self) -> int:
+        """How many buckets were ever offered."""
+        return self._offers
 
 
 class TimingWheel:
