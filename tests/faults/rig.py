@@ -4,7 +4,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -101,7 +101,7 @@ class Rig:
 
     def drain(self, seconds: float = 90) -> None:
         """Wait until it is drained, while the job runs."""
-        _await(self.is_drained, seconds, self.job)
+        self.job.wait_until(self.is_drained, seconds)
 
     def verdict(self) -> dict[str, Any]:
         """What the verifier says."""
@@ -163,11 +163,3 @@ def rig(
         yield made
     finally:
         made.close()
-
-
-def _await(condition: Callable[[], bool], seconds: float, job: RunningJob) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline or (job.process is not None and job.process.poll() is not None):
-            raise AssertionError("the job did not come to rest:\n" + "\n".join(job.log[-40:]))
-        time.sleep(0.5)

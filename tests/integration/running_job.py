@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -126,6 +126,14 @@ class RunningJob:
                 break
             time.sleep(0.02)
         raise AssertionError(f"no line with {text!r} in:\n" + "\n".join(self.log[-40:]))
+
+    def wait_until(self, condition: Callable[[], bool], seconds: float) -> None:
+        """Wait for something to be so while the process runs."""
+        deadline = time.monotonic() + seconds
+        while not condition():
+            if time.monotonic() > deadline or (self.process is not None and self.process.poll() is not None):
+                raise AssertionError("the job has not come so far:\n" + "\n".join(self.log[-40:]))
+            time.sleep(0.5)
 
     def send(self, *messages: bytes | dict[str, Any] | list[Any] | None) -> None:
         """Produce to the usage topic; mappings and lists as JSON."""

@@ -33,6 +33,7 @@ _DRAIN_SECONDS: Final = 180.0
 _SETTLED_SECONDS: Final = 15.0
 _DISK_MB: Final = 1_000
 _FIRST_MEMORY_SECONDS: Final = 300.0
+_MEMORY_SPAN_SECONDS: Final = 60.0
 # The verifier reads the throttle topic from its first record.
 _BROKER: Final = BrokerOptions(settings={"log.cleaner.enable": "false"})
 
@@ -127,7 +128,8 @@ def _kept(folder: Path, log: list[str]) -> str:
 def _memory_line(memory: MemoryTrace, seconds: float) -> str:
     """Memory after five minutes, or a third of a shorter soak, beside that at the end of the load."""
     first_seconds = min(_FIRST_MEMORY_SECONDS, seconds / 3)
-    first_mb, last_mb = memory.around(first_seconds), memory.around(seconds)
+    within_seconds = min(_MEMORY_SPAN_SECONDS, seconds / 6)
+    first_mb, last_mb = memory.around(first_seconds, within_seconds), memory.around(seconds, within_seconds)
     return (
         f"memory of the job and its JVM: {first_mb:.0f} MB around minute {first_seconds / 60:.3g}, "
         f"{last_mb:.0f} MB around minute {seconds / 60:.3g}: {last_mb / first_mb:.3f} of it"

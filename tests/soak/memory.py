@@ -3,8 +3,6 @@
 from pathlib import Path
 from statistics import median
 
-AROUND_SECONDS = 60.0
-
 
 class MemoryTrace:
     """Samples of one soak, of processes that have settled."""
@@ -18,9 +16,9 @@ class MemoryTrace:
         if megabytes:
             self._samples.append((seconds, megabytes))
 
-    def around(self, seconds: float) -> float:
-        """Median in MB of the samples up to a minute before and after; NaN without any."""
-        near = [megabytes for at, megabytes in self._samples if abs(at - seconds) <= AROUND_SECONDS]
+    def around(self, seconds: float, within_seconds: float) -> float:
+        """Median in MB of the samples at most so long before and after; NaN without any."""
+        near = [megabytes for at, megabytes in self._samples if abs(at - seconds) <= within_seconds]
         return median(near) if near else float("nan")
 
 

@@ -122,9 +122,9 @@ def fuzz(spark: SparkSession, count: int, seed: int) -> Tally:
             run_comparable(spark, chunk_seed, chunk, tally)
         else:
             run_beyond(spark, messages(chunk_seed, chunk, beyond), f"seed {chunk_seed}", tally)
+        sys.stderr.writelines(f"{fault}\n" for fault in tally.faults[told:])
+        told = len(tally.faults)
         if number % 5 == 0:
-            sys.stderr.writelines(f"{fault}\n" for fault in tally.faults[told:])
-            told = len(tally.faults)
             sys.stderr.write(f"{dict(tally.outcomes)}, {len(tally.faults)} faults\n")
     return tally
 
