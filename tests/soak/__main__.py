@@ -129,10 +129,10 @@ def _memory_line(memory: MemoryTrace, seconds: float) -> str:
     """Memory after five minutes, or a third of a shorter soak, beside that at the end of the load."""
     first_seconds = min(_FIRST_MEMORY_SECONDS, seconds / 3)
     within_seconds = min(_MEMORY_SPAN_SECONDS, seconds / 6)
-    first_mb, last_mb = memory.around(first_seconds, within_seconds), memory.around(seconds, within_seconds)
+    first, last = memory.around(first_seconds, within_seconds), memory.around(seconds, within_seconds)
     return (
-        f"memory of the job and its JVM: {first_mb:.0f} MB around minute {first_seconds / 60:.3g}, "
-        f"{last_mb:.0f} MB around minute {seconds / 60:.3g}: {last_mb / first_mb:.3f} of it"
+        f"memory around minute {first_seconds / 60:.3g}: {first}, around minute {seconds / 60:.3g}: {last}: "
+        f"{last.total_mb / first.total_mb:.3f} of it"
     )
 
 

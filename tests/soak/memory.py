@@ -1,30 +1,50 @@
 """Resident memory of a job, the driver and its JVM, over a soak."""
 
+from dataclasses import dataclass
+from math import nan
 from pathlib import Path
 from statistics import median
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Resident memory in MB of a job's own process and of those below it: its JVM."""
+
+    driver_mb: float
+    jvm_mb: float
+
+    @property
+    def total_mb(self) -> float:
+        """Of both."""
+        return self.driver_mb + self.jvm_mb
+
+    def __str__(self) -> str:
+        return f"{self.total_mb:.0f} MB (driver {self.driver_mb:.0f}, JVM {self.jvm_mb:.0f})"
 
 
 class MemoryTrace:
     """Samples of one soak, of processes that have settled."""
 
     def __init__(self) -> None:
-        self._samples: list[tuple[float, float]] = []
+        self._samples: list[tuple[float, Memory]] = []
 
     def take(self, seconds: float, pid: int) -> None:
         """Read a process and all below it, so long after the soak began."""
-        megabytes = resident_mb(pid)
-        if megabytes:
-            self._samples.append((seconds, megabytes))
+        memory = resident(pid)
+        if memory.driver_mb:
+            self._samples.append((seconds, memory))
 
-    def around(self, seconds: float, within_seconds: float) -> float:
-        """Median in MB of the samples at most so long before and after; NaN without any."""
-        near = [megabytes for at, megabytes in self._samples if abs(at - seconds) <= within_seconds]
-        return median(near) if near else float("nan")
+    def around(self, seconds: float, within_seconds: float) -> Memory:
+        """Medians of the samples at most so long before and after; NaN without any."""
+        near = [memory for at, memory in self._samples if abs(at - seconds) <= within_seconds]
+        if not near:
+            return Memory(nan, nan)
+        return Memory(median(memory.driver_mb for memory in near), median(memory.jvm_mb for memory in near))
 
 
-def resident_mb(pid: int) -> float:
-    """Of a process and all below it, in MB; 0 when it is gone."""
-    return sum(_own_kb(one) for one in (pid, *_below(pid))) / 1024
+def resident(pid: int) -> Memory:
+    """Of a process and all below it; 0 when it is gone."""
+    return Memory(_own_kb(pid) / 1024, sum(map(_own_kb, _below(pid))) / 1024)
 
 
 def _below(pid: int) -> list[int]:
