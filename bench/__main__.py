@@ -15,6 +15,7 @@ BENCHES: Final = {
     "old_table": "a table after 200 000 commits and upkeep, beside a new one",
     "probe": "from a client's event to its throttle record, under 20 k ev/s",
     "recovery": "from kill -9 to the first record readable, 100 k entities",
+    "stop": "from SIGTERM to the end of the process: starting, idle, under load, in a backlog",
     "what_if": "a day of a thousand clients' seconds, and a week of a hundred's, replayed with other quotas",
 }
 

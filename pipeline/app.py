@@ -119,12 +119,14 @@ class Job:
         """One life of the query; returns what ended it, None if it was asked to stop."""
         run: JobRun | None = None
         try:
-            if self._settings.tables.writer == "delta-spark":
-                starter.session()
+            if self._settings.tables.writer == "delta-spark" and starter.session_unless(self._stopping) is None:
+                return None
             with step("tables and recovery"):
                 run = JobRun(self._settings, place, self._clock, self._listeners.announce, self._listeners.report)
             with step("spark session"):
-                spark = starter.session()
+                spark = starter.session_unless(self._stopping)
+            if spark is None:
+                return None
             with step("streaming query"):
                 run.start(spark)
             log.info("running; trigger %d ms", self._settings.stream.trigger_ms)

@@ -1,5 +1,6 @@
 """The streaming query: started, watched, and stopped where no batch is cut in two."""
 
+import logging
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -13,7 +14,10 @@ from pyspark.sql.streaming.query import StreamingQuery as SparkQuery
 
 from pipeline.stream.errors import QueryFailed
 
+log = logging.getLogger(__name__)
+
 _POLL_SECONDS = 0.02
+_AGAIN_SECONDS = 0.5
 
 
 class _StopRequested(Exception):
@@ -49,6 +53,7 @@ class UsageQuery:
         self._run_batch = run_batch
         self._plan = plan
         self._stopping = Event()
+        self._giving_up = Event()
         self._failure: BaseException | None = None
         self._query: SparkQuery | None = None
 
@@ -75,17 +80,35 @@ class UsageQuery:
         error = self._query.exception()
         return QueryFailed(_first_line(error)) if error is not None else QueryFailed("it ended without an error")
 
-    def stop(self, timeout_seconds: float = 20) -> None:
+    def stop(self, patience_seconds: float = 2, timeout_seconds: float = 20) -> None:
         """Stop between two batches. A batch that has begun is finished; one that begins now does nothing.
 
-        Stopping in mid-batch would interrupt the JVM thread inside whatever it waits for. Spark repeats an
-        abandoned batch at the next start, so nothing is lost if the time-out has to cut one short.
+        One that takes longer, as those of a backlog do, has its Spark jobs cancelled: they read, and nothing of a batch
+        is written before all is read (an append by Spark itself is cut short as by a kill). The next start repeats the
+        batch. The stream's thread is not interrupted, whatever it waits for, unless even that does not end the batch.
+
+        Args:
+            patience_seconds: For a batch under way.
+            timeout_seconds: For all of it; then the batch is cut short wherever it is. Nothing is lost by that.
         """
         self._stopping.set()
         if self._query is not None:
             # A JVM that is gone has stopped the query already.
             with suppress(Py4JError, OSError):
-                stop_between_batches(self._query, timeout_seconds)
+                self._end(self._query, patience_seconds, timeout_seconds)
+
+    def _end(self, query: SparkQuery, patience_seconds: float, timeout_seconds: float) -> None:
+        deadline = time.monotonic() + timeout_seconds
+        is_idle = _is_idle_within(query, patience_seconds)
+        if not is_idle:
+            log.info("the batch under way is given up; the next start repeats it")
+        while not is_idle and time.monotonic() < deadline:
+            self._giving_up.set()
+            # Again and again: what is cancelled are the jobs there are, and a batch may be between two of them.
+            self._source.sparkSession.sparkContext.cancelJobGroup(str(query.runId))
+            is_idle = _is_idle_within(query, _AGAIN_SECONDS)
+        if query.isActive:
+            query.stop()
 
     def _guarded(self, frame: DataFrame, batch_id: int) -> None:
         if self._stopping.is_set():
@@ -93,17 +116,20 @@ class UsageQuery:
         try:
             self._run_batch(frame, batch_id)
         except Exception as exc:
+            if self._giving_up.is_set():
+                raise _StopRequested from exc
             self._failure = exc
             raise
 
 
-def stop_between_batches(query: SparkQuery, timeout_seconds: float) -> None:
-    """Wait for the batch under way, then stop; after the time-out the batch is cut short."""
-    deadline = time.monotonic() + timeout_seconds
-    while query.isActive and query.status["isTriggerActive"] and time.monotonic() < deadline:
+def _is_idle_within(query: SparkQuery, seconds: float) -> bool:
+    """Wait for the batch under way, so long at most."""
+    deadline = time.monotonic() + seconds
+    while query.isActive and query.status["isTriggerActive"]:
+        if time.monotonic() > deadline:
+            return False
         time.sleep(_POLL_SECONDS)
-    if query.isActive:
-        query.stop()
+    return True
 
 
 def _first_line(error: StreamingQueryException) -> str:

@@ -5,7 +5,9 @@ first real batch finds all that done, and its decisions are young enough to be p
 """
 
 import os
-from concurrent.futures import Future, ThreadPoolExecutor
+import subprocess
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from threading import Event
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -22,6 +24,7 @@ from pipeline.stream.session import build_spark_session
 
 _WARM_UP_ROWS: Final = 2_000
 _WARM_UP_RUNS: Final = 2
+_POLL_SECONDS: Final = 0.1
 
 
 class SparkStarter:
@@ -39,10 +42,12 @@ class SparkStarter:
         self._checkpoint_is_local = "://" not in checkpoint
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="spark-start")
         self._session: Future[SparkSession] | None = None
+        self._starts_jvm = False
 
     def __enter__(self) -> Self:
         jars = spark_jars()
         os.environ["JAVA_HOME"] = str(find_java().home)
+        self._starts_jvm = SparkContext._gateway is None
 
         def start() -> SparkSession:
             session = build_spark_session(self._spark, jars, self._checkpoint_is_local)
@@ -54,26 +59,51 @@ class SparkStarter:
 
     def session(self) -> SparkSession:
         """Wait for the session; raises what its start raised."""
-        if self._session is None:
-            message = "enter the starter before asking for its session"
-            raise RuntimeError(message)
-        return self._session.result()
+        return self._begun().result()
+
+    def session_unless(self, given_up: Event) -> SparkSession | None:
+        """Wait for the session or for the event, whichever is first; None for the event."""
+        session = self._begun()
+        while not session.done():
+            if given_up.wait(_POLL_SECONDS):
+                return None
+        return session.result()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         session = self._session
-        has_started = session is not None and not session.cancel() and session.exception() is None
-        if session is not None and has_started and self.jvm_ended() is None:
-            session.result().stop()
+        if session is not None and not session.cancel():
+            self._cut_short(session)
+            if session.exception() is None and self.jvm_ended() is None:
+                session.result().stop()
         self._pool.shutdown()
+
+    def _begun(self) -> Future[SparkSession]:
+        if self._session is None:
+            message = "enter the starter before asking for its session"
+            raise RuntimeError(message)
+        return self._session
+
+    def _cut_short(self, session: Future[SparkSession]) -> None:
+        """Nobody waits any more for a session that is still being made: its JVM is ended, if it is this starter's."""
+        while self._starts_jvm and not session.done():
+            process = _jvm()
+            if process is not None:
+                process.kill()
+            wait([session], _POLL_SECONDS)
 
     def jvm_ended(self) -> JvmEnded | None:
         """How the JVM of this process has ended; None while it runs, or if somebody else has started it."""
-        gateway: Any = SparkContext._gateway
-        process = getattr(gateway, "proc", None)
+        process = _jvm()
         exit_code = None if process is None else process.poll()
         return None if exit_code is None else JvmEnded(exit_code, self._spark.driver_memory)
+
+
+def _jvm() -> "subprocess.Popen[bytes] | None":
+    """The JVM this process has started, running or not."""
+    gateway: Any = SparkContext._gateway
+    return getattr(gateway, "proc", None)
 
 
 def _warm_up(session: SparkSession) -> None:

@@ -1,0 +1,72 @@
+"""The streaming query: how it ends, and what it says of it."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from threading import Event
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from pipeline.stream.query import QueryPlan, UsageQuery
+
+pytestmark = pytest.mark.spark
+
+PATIENCE_SECONDS = 0.5
+FOREVER = 10**15
+
+
+def query_of(spark: SparkSession, folder: Path, run_batch: Callable[[DataFrame, int], None]) -> UsageQuery:
+    source = spark.readStream.format("rate").name("rate").load()
+    return UsageQuery(source, run_batch, QueryPlan("ends", str(folder / "checkpoint"), 200))
+
+
+@pytest.mark.timeout(90)
+def test_a_batch_that_spark_would_read_for_hours_is_given_up(spark: SparkSession, tmp_path: Path) -> None:
+    begun, got_further = Event(), Event()
+
+    def read_for_hours(frame: DataFrame, _batch_id: int) -> None:
+        begun.set()
+        frame.sparkSession.range(FOREVER).selectExpr("sum(id % 7)").toArrow()
+        got_further.set()
+
+    query = query_of(spark, tmp_path, read_for_hours)
+    query.start()
+    assert begun.wait(60)
+    query.stop(PATIENCE_SECONDS, timeout_seconds=3_600)
+    assert not query.is_active()
+    assert query.failure() is None
+    assert not got_further.is_set()
+
+
+def test_a_batch_that_is_nearly_done_is_finished(spark: SparkSession, tmp_path: Path) -> None:
+    begun, may_end, done = Event(), Event(), Event()
+
+    def work(frame: DataFrame, _batch_id: int) -> None:
+        begun.set()
+        may_end.wait(30)
+        frame.count()
+        done.set()
+
+    query = query_of(spark, tmp_path, work)
+    query.start()
+    assert begun.wait(60)
+    may_end.set()
+    query.stop(patience_seconds=30)
+    assert done.is_set()
+    assert not query.is_active()
+    assert query.failure() is None
+
+
+def test_what_a_batch_raises_ends_the_query_and_is_its_failure(spark: SparkSession, tmp_path: Path) -> None:
+    def fail(_frame: DataFrame, _batch_id: int) -> None:
+        raise ArithmeticError
+
+    query = query_of(spark, tmp_path, fail)
+    query.start()
+    while query.is_active():
+        time.sleep(0.05)
+    failure = query.failure()
+    assert isinstance(failure, ArithmeticError)
+    query.stop()
+    assert query.failure() is failure
