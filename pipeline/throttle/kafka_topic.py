@@ -84,10 +84,12 @@ class KafkaThrottleTopic:
         try:
             producer.begin_transaction()
             sent = [producer.send(self._topic, key=r.key(), value=r.to_value(), headers=r.headers()) for r in records]
-            self._move_marker(producer, marker)
-            reached("transaction.committed")
+            # Before, not after: kafka-python commits also what is left of a transaction when a batch has expired.
+            producer.flush(self._timeout_ms / 1000)
             for future in sent:
                 future.get(timeout=0)
+            self._move_marker(producer, marker)
+            reached("transaction.committed")
         except _FENCING as exc:
             raise PublisherFenced(self._job) from exc
         except kafka_errors.KafkaError as exc:

@@ -196,6 +196,14 @@ def test_sigterm_ends_it_in_seconds_without_a_stack_trace(job: RunningJob) -> No
     assert [record["publish_seq"] for record in job.records()] == sorted(stored)
 
 
+def test_sigterm_while_spark_starts_ends_it_without_a_query(job: RunningJob) -> None:
+    since = len(job.log)
+    job.start(wait=False)
+    job.wait_for_line("tables and recovery", since=since)
+    assert job.stop() == 0
+    assert not [line for line in job.log[since:] if "streaming query" in line or "Traceback" in line or "rror" in line]
+
+
 def test_after_an_outage_old_usage_is_recorded_in_small_batches_and_throttles_nobody(
     broker: EmbeddedBroker, tmp_path: Path
 ) -> None:

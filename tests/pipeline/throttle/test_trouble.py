@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kafka import KafkaAdminClient
+from kafka import KafkaAdminClient, TopicPartition
 
 from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.acls import Names, acls_of
@@ -87,6 +87,28 @@ def test_a_broker_that_goes_away_and_comes_back(own_broker: EmbeddedBroker, capl
     assert follower.wait_until_caught_up(1)
     wait_for(lambda: [told_of.publish_seq for told_of in seen][-1:] == [1])
     follower.close()
+
+
+def test_the_marker_does_not_move_past_a_record_that_has_expired(own_broker: EmbeddedBroker) -> None:
+    address = own_broker.bootstrap_servers
+    admin: Any = KafkaAdminClient(bootstrap_servers=address)
+    create_topics(admin, topic_specs(1, 1_000, USAGE, THROTTLE, MARKER))
+    topic = throttle_topic(address, timeout_ms=2_000)
+    assert topic.open() is None
+    topic.publish([record(0)], marker=1)
+
+    # The broker answers everything but the record itself, as one does that is gone for the wrong seconds.
+    producer: Any = topic._producer
+    producer._accumulator.muted.add(TopicPartition(THROTTLE, 0))
+    with pytest.raises(PublishUndecided):
+        topic.publish([record(1), record(2)], marker=3)
+
+    assert topic.open() == 1
+    topic.publish([record(1), record(2)], marker=3)
+    assert topic.open() == 3
+    assert topic.highest_published() == 2
+    admin.close()
+    topic.close()
 
 
 def test_a_call_that_a_broker_no_longer_answers_is_told(own_broker: EmbeddedBroker) -> None:
