@@ -26,6 +26,8 @@ def set_up_logging(level: str) -> None:
     """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_LineFormatter())
+    # py4j says by the root logger that a JVM has gone; so do we.
+    handler.addFilter(lambda record: record.module != "java_gateway")
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level)

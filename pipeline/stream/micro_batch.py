@@ -85,6 +85,10 @@ class MicroBatch:
         self._report = report
         self._side_by_side = ThreadPoolExecutor(max_workers=1, thread_name_prefix="append")
 
+    def close(self) -> None:
+        """End its thread; no batch may run any more."""
+        self._side_by_side.shutdown(wait=False)
+
     def complete_stored(self) -> None:
         """Write what the newest stored batch may lack; once, at start.
 

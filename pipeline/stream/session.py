@@ -87,6 +87,11 @@ def _session_conf(spark: SparkSettings, jars: Sequence[Path], checkpoint_is_loca
         "spark.sql.adaptive.enabled": "false",
         # Every execution is described for a UI that is off; this is the short form.
         "spark.sql.ui.explainMode": "simple",
+        # Nor are a thousand of each kept for it: jobs, stages, plans and tasks fill a small heap within minutes.
+        "spark.sql.ui.retainedExecutions": "10",
+        "spark.ui.retainedJobs": "10",
+        "spark.ui.retainedStages": "10",
+        "spark.ui.retainedTasks": "100",
         # The default waits for ever for a batch that does not listen to the interrupt.
         "spark.sql.streaming.stopTimeout": "30s",
         # Named sources, so that topics can be added later; can not be switched on for an existing checkpoint.

@@ -75,6 +75,7 @@ class RunningJob:
 
     def start(self, wait: bool = True) -> None:
         """Start the process; returns when it runs."""
+        since = len(self.log)
         self.process = subprocess.Popen(
             [sys.executable, "-m", "pipeline.cli.main", "run"],
             env={**os.environ, **self.environment},
@@ -86,7 +87,7 @@ class RunningJob:
         )
         Thread(target=self._read_log, args=(self.process,), daemon=True).start()
         if wait:
-            self.wait_for_line("running; trigger", START_SECONDS)
+            self.wait_for_line("running; trigger", START_SECONDS, since)
 
     def command(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
         """Run another `kquota` command with the job's settings."""
