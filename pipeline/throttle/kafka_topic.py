@@ -84,7 +84,8 @@ class KafkaThrottleTopic:
         try:
             producer.begin_transaction()
             sent = [producer.send(self._topic, key=r.key(), value=r.to_value(), headers=r.headers()) for r in records]
-            # Before, not after: kafka-python commits also what is left of a transaction when a batch has expired.
+            # First: kafka-python commits also what is left of a transaction of which a batch has expired, as Kafka's
+            # own producer did before KAFKA-5385.
             producer.flush(self._timeout_ms / 1000)
             for future in sent:
                 future.get(timeout=0)
