@@ -82,7 +82,6 @@ class JobRun:
         self._report = report
         self._failure: BaseException | None = None
         self._query: UsageQuery | None = None
-        self._batch: MicroBatch | None = None
         self._quotas = QuotaSource(open_quota_table(settings.tables))
         scope = settings.scope or self._quotas.scope
         if settings.tables.writer == "delta-rs":
@@ -134,7 +133,7 @@ class JobRun:
     def start(self, spark: SparkSession) -> None:
         """Start the threads and the query."""
         settings = self._settings
-        batch = self._batch = MicroBatch(
+        batch = MicroBatch(
             collect=Collector(settings.engine.sample_window_ms, settings.stream.dead_letters_per_message),
             offsets=OffsetLog(spark, settings.stream.checkpoint),
             tables=self._tables,
@@ -174,8 +173,6 @@ class JobRun:
         """Stop the query between two batches, then the threads, then leave the topic."""
         if self._query is not None:
             self._query.stop()
-        if self._batch is not None:
-            self._batch.close()
         # What either was at is taken up where it was left, by whoever comes next.
         self._roll_up.close(_UPKEEP_PATIENCE_SECONDS)
         self._upkeep.close(_UPKEEP_PATIENCE_SECONDS)

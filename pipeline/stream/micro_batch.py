@@ -83,11 +83,6 @@ class MicroBatch:
         self._rules = rules
         self._recovered = recovered
         self._report = report
-        self._side_by_side = ThreadPoolExecutor(max_workers=1, thread_name_prefix="append")
-
-    def close(self) -> None:
-        """End its thread; no batch may run any more."""
-        self._side_by_side.shutdown(wait=False)
 
     def complete_stored(self) -> None:
         """Write what the newest stored batch may lack; once, at start.
@@ -199,10 +194,11 @@ class MicroBatch:
             quota_version=evaluation.quota_version,
         )
         # Two tables, two commits, neither reads the other: side by side they cost the time of one.
-        batches = self._side_by_side.submit(self._append_facts, facts)
-        self._tables.decisions.append(decisions, versions, {})
-        reached("decisions.appended")
-        batches.result()
+        with ThreadPoolExecutor(max_workers=1, thread_name_prefix="append") as side_by_side:
+            batches = side_by_side.submit(self._append_facts, facts)
+            self._tables.decisions.append(decisions, versions, {})
+            reached("decisions.appended")
+            batches.result()
 
     def _append_facts(self, facts: BatchFacts) -> None:
         evaluation = facts.evaluation
