@@ -17,7 +17,8 @@ from pipeline.stream.prepared import select
 DEAD_LETTER_COLUMNS: Final = ("appended_at_ms", "topic", "partition", "offset", "element_index", "cause", "value")
 
 _LEADING_BLANKS = r"^[ \t\r\n]+"
-_OF_THE_MESSAGE = ("topic", "partition", "offset", "appended_at_ms", "unread", "is_utf8", "is_json", "opening")
+_PLACE = ("topic", "partition", "offset", "appended_at_ms")
+_OF_THE_MESSAGE = (*_PLACE, "unread", "is_utf8", "is_json", "is_array", "opening")
 _EVENT_FIELDS = tuple(rule.name for rule in FIELD_RULES)
 _TYPED: Final = EVENT_STRUCT.removesuffix(">") + ", _corrupt: STRING>"
 
@@ -61,7 +62,7 @@ def _framed() -> tuple[Column, ...]:
     is_framed = (F.size(values) == 2) & (F.try_element_at(values, F.lit(2)) == END_KEY)
     is_json = F.coalesce(F.col("frame")["_corrupt"].isNull() & is_framed, F.lit(False))
     return (
-        *_columns("topic", "partition", "offset", "unread", "value", "message", "appended_at_ms", "is_utf8", "opening"),
+        *_columns(*_PLACE, "unread", "value", "message", "is_utf8", "opening"),
         is_json.alias("is_json"),
         (is_json & (F.col("opening") == "[")).alias("is_array"),
     )
@@ -72,7 +73,7 @@ def _split() -> tuple[Column, ...]:
     is_array, message = F.col("is_array"), F.col("message")
     texts = F.when(is_array, F.from_json(message, "ARRAY<STRING>", PARSER_OPTIONS)).otherwise(F.array(message))
     return (
-        *_columns(*_OF_THE_MESSAGE, "is_array"),
+        *_columns(*_OF_THE_MESSAGE),
         F.when(~is_array, F.col("value")).alias("value"),
         texts.alias("texts"),
         F.when(is_array, F.from_json(message, "ARRAY<VARIANT>", PARSER_OPTIONS)).alias("variants"),
@@ -121,11 +122,10 @@ def _is_wanted() -> Column:
 
 
 def _judged() -> tuple[Column, ...]:
-    typed, text, is_json = F.col("typed"), F.col("text"), F.col("is_json")
-    is_array = is_json & (F.col("opening") == "[")
+    typed, text, is_array = F.col("typed"), F.col("text"), F.col("is_array")
     is_object = (F.substring("element", 1, 1) == "{") & (F.col("kind") != "STRING")
     cause = (
-        F.when(~is_json, F.lit("value must be JSON"))
+        F.when(~F.col("is_json"), F.lit("value must be JSON"))
         .when(~F.col("opening").isin("{", "["), F.lit("value must be a JSON object or an array of objects"))
         .when(~F.coalesce(is_object, F.lit(False)), F.lit("element must be a JSON object"))
         .when(
@@ -136,7 +136,7 @@ def _judged() -> tuple[Column, ...]:
     )
     return (
         F.col("typed.*"),
-        *_columns("appended_at_ms", "topic", "partition", "offset", "is_empty"),
+        *_columns(*_PLACE, "is_empty"),
         F.when(is_array, F.col("position")).alias("element_index"),
         F.when(F.col("is_empty"), None).otherwise(cause).alias("cause"),
         F.when(is_array, _text_of_element()).otherwise(F.col("value")).alias("value"),
