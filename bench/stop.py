@@ -23,7 +23,7 @@ from kafka import KafkaProducer
 from bench.machine import machine_line
 from pipeline.embedded.broker import EmbeddedBroker
 from pipeline.embedded.jars import fetch
-from tests.integration.running_job import RunningJob
+from tests.integration.running_job import RunningJob, running_job
 
 _TARGET_SECONDS: Final = 5.0
 _EVENTS_PER_SECOND: Final = 20_000
@@ -47,16 +47,14 @@ def main() -> int:
         "in a backlog": lambda job: _in_a_backlog(job, given.backlog),
     }
     print(f"{machine_line()}\n{'':<16} median    max   seconds (target {_TARGET_SECONDS:g})", flush=True)
-    with tempfile.TemporaryDirectory() as folder, EmbeddedBroker(Path(folder) / "broker") as broker:
-        job = RunningJob("stop", Path(folder) / "stop", broker.bootstrap_servers)
-        job.folder.mkdir()
-        job.create_topics()
-        try:
-            for name, case in cases.items():
-                seconds = [case(job) for _ in range(given.rounds)]
-                print(f"{name:<16} {median(seconds):>6.1f} {max(seconds):>6.1f}", flush=True)
-        finally:
-            job.close()
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        EmbeddedBroker(Path(folder) / "broker") as broker,
+        running_job("stop", Path(folder), broker.bootstrap_servers) as job,
+    ):
+        for name, case in cases.items():
+            seconds = [case(job) for _ in range(given.rounds)]
+            print(f"{name:<16} {median(seconds):>6.1f} {max(seconds):>6.1f}", flush=True)
     return 0
 
 

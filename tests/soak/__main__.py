@@ -30,7 +30,7 @@ from tests.soak.small_disk import small_disk
 
 _STEP_SECONDS: Final = 0.2
 _DRAIN_SECONDS: Final = 180.0
-_LAST_QUOTAS: Final = 1e4
+_LAST_QUOTA_FACTOR: Final = 1e4
 _SETTLED_SECONDS: Final = 15.0
 _DISK_MB: Final = 1_000
 _FIRST_MEMORY_SECONDS: Final = 300.0
@@ -62,7 +62,7 @@ class Soak:
         self._watch_until(self._began + seconds)
         self._rigged.end_load()
         # Debts of minutes would have to be waited for; a raised quota lets everybody go.
-        self._rigged.set_quotas(_LAST_QUOTAS)
+        self._rigged.set_quotas(_LAST_QUOTA_FACTOR)
         self._tell("the load has ended")
         deadline = time.monotonic() + _DRAIN_SECONDS
         while not self._rigged.is_drained():
