@@ -5,6 +5,7 @@ What outlives a failed query (lock, Spark session, checks) is `Job`; what is bui
 start after kill −9.
 """
 
+import gc
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -113,6 +114,10 @@ class Job:
                 raise failure
             rest_seconds = _RESTART_SECONDS[min(failures, len(_RESTART_SECONDS)) - 1]
             log.error("%s. Starting again in %g s (%d in a row)", failure, rest_seconds, failures)
+            # The traceback holds all of the ended run: engine, tables and clients, in cycles that Python would leave
+            # alone for hours.
+            del failure
+            gc.collect()
             self._stopping.wait(rest_seconds)
 
     def _run_once(self, place: Place, starter: SparkStarter) -> BaseException | None:

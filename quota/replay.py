@@ -70,8 +70,7 @@ def batches_of(usage: pa.Table, last_query_id: str = "") -> Iterator[StoredBatch
 
     Args:
         usage: whole batches; columns `USAGE_COLUMNS`.
-        last_query_id: of batches at one instant those of this query come last: one that begins with old events is
-            evaluated at the instant of the last batch of the query before.
+        last_query_id: the query of the newest batch, see `batch_order`.
     """
     ordered = usage.sort_by([(column, "ascending") for column in _ORDER]).combine_chunks()
     if not ordered.num_rows:
@@ -89,8 +88,19 @@ def batches_of(usage: pa.Table, last_query_id: str = "") -> Iterator[StoredBatch
         StoredBatch(**key, usage=ordered.slice(start, count))
         for key, start, count in zip(keys, first.tolist(), counts.tolist(), strict=True)
     ]
-    # Stable: within one instant and query they stay in their order.
-    yield from sorted(batches, key=lambda batch: (batch.evaluated_at_ms, batch.query_id == last_query_id))
+    yield from sorted(
+        batches, key=lambda one: batch_order(one.evaluated_at_ms, one.query_id, one.batch_id, last_query_id)
+    )
+
+
+def batch_order(evaluated_at_ms: int, query_id: str, batch_id: int, last_query_id: str) -> tuple[int, bool, int, str]:
+    """The place of a micro-batch in the order they were decided; an earlier one has the smaller value.
+
+    The instants of a query never go back, so its batches are in order by instant and number. A query that begins with
+    old events is evaluated at the instant of the last batch of the query before: of batches at one instant those of
+    `last_query_id` come last.
+    """
+    return evaluated_at_ms, query_id == last_query_id, batch_id, query_id
 
 
 def replay(engine: QuotaEngine, batches: Iterable[StoredBatch], snapshot_at: SnapshotAt) -> Iterator[Replayed]:

@@ -124,7 +124,7 @@ class SparkSettings(Branch):
 
     master: str | None = Field(None, description="null: local[*] unless spark-submit says otherwise")
     shuffle_partitions: int | None = Field(None, gt=0, description="null: the number of cores")
-    driver_memory: str = Field("1g", pattern=r"^\d+[mg]$", description="heap of the driver's JVM")
+    driver_memory: str = Field("1g", pattern=r"^\d+[mg]$", description="heap of the driver's JVM, taken at its start")
     conf: dict[str, str] = Field(default_factory=dict, description="further Spark settings, as they are")
 
 

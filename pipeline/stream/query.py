@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from threading import Event
+from weakref import WeakMethod
 
 from py4j.protocol import Py4JError
 from pyspark.errors import StreamingQueryException
@@ -63,7 +64,7 @@ class UsageQuery:
             self._source.writeStream.queryName(self._plan.name)
             .option("checkpointLocation", self._plan.checkpoint)
             .trigger(processingTime=f"{self._plan.trigger_ms} milliseconds")
-            .foreachBatch(self._guarded)
+            .foreachBatch(self._held_weakly())
             .start()
         )
 
@@ -109,6 +110,18 @@ class UsageQuery:
             is_idle = _is_idle_within(query, _AGAIN_SECONDS)
         if query.isActive:
             query.stop()
+
+    def _held_weakly(self) -> Callable[[DataFrame, int], None]:
+        """What Spark calls. Its JVM holds it until it happens to collect the ended query: not the whole job with it."""
+        guarded = WeakMethod(self._guarded)
+
+        def call(frame: DataFrame, batch_id: int) -> None:
+            run = guarded()
+            if run is None:
+                raise _StopRequested
+            run(frame, batch_id)
+
+        return call
 
     def _guarded(self, frame: DataFrame, batch_id: int) -> None:
         if self._stopping.is_set():

@@ -85,7 +85,7 @@ def rebuild(tables: JobTables, quotas: QuotaSource, decider: Decider, clock: Clo
     restored = snapshot is None
     for batch in batches_of(usage, last_query_id):
         evaluation = Evaluation(batch.query_id, batch.batch_id, batch.evaluated_at_ms, batch.quota_version)
-        if not restored and snapshot is not None and _is_after(evaluation, snapshot[0], last_query_id):
+        if not restored and snapshot is not None and evaluation.is_after(snapshot[0], last_query_id):
             decider.restore_buckets(snapshot[1])
             restored = True
         decided = decider.decide(quotas.at(evaluation.quota_version), batch.usage, evaluation, at)
@@ -131,14 +131,6 @@ def _usage_since(tables: JobTables, since_ms: int, snapshot: tuple[Evaluation, p
         # Not the last windows alone: without a snapshot the debts are nowhere but in the usage.
         return tables.usage.read(USAGE_COLUMNS)
     return tables.usage.read(USAGE_COLUMNS, [("evaluated_at_ms", ">=", min(since_ms, snapshot[0].evaluated_at_ms))])
-
-
-def _is_after(evaluation: Evaluation, snapshot: Evaluation, last_query_id: str) -> bool:
-    if evaluation.query_id == snapshot.query_id:
-        return evaluation.batch_id > snapshot.batch_id
-    if evaluation.evaluated_at_ms == snapshot.evaluated_at_ms:
-        return evaluation.query_id == last_query_id
-    return evaluation.evaluated_at_ms > snapshot.evaluated_at_ms
 
 
 def _moment_of(facts: BatchFacts, now: Moment) -> Moment:

@@ -119,6 +119,8 @@ def _session_conf(spark: SparkSettings, jars: Sequence[Path], checkpoint_is_loca
             all_jars.append(value)
         else:
             settings[key] = value
+    # All of the heap from the start: it fills up anyway, and what a job takes is then known before its first night.
+    java_options = [f"-Xms{settings['spark.driver.memory']}", "-XX:+AlwaysPreTouch", *java_options]
     settings["spark.driver.extraJavaOptions"] = " ".join(java_options)
     if all_jars:
         settings["spark.jars"] = ",".join(all_jars)

@@ -73,15 +73,12 @@ class SensorStateTable:
         snapshots = self._table.read(names).group_by(names).aggregate([]).to_pylist()
         if not snapshots:
             return None
-        newest = max(
-            snapshots, key=lambda one: (one["evaluated_at_ms"], one["query_id"] == last_query_id, one["batch_id"])
-        )
+        evaluations = [Evaluation(quota_version=-1, **row) for row in snapshots]
+        newest = max(evaluations, key=lambda one: one.order(last_query_id))
         rows = self._table.read(
-            None,
-            [("evaluated_at_ms", "=", newest["evaluated_at_ms"]), ("batch_id", "=", newest["batch_id"])],
-        ).filter(pc.field("query_id") == newest["query_id"])
-        evaluation = Evaluation(newest["query_id"], newest["batch_id"], newest["evaluated_at_ms"], -1)
-        return evaluation, rows.filter((pc.field("sensor_user") != "") | (pc.field("sensor_client_id") != ""))
+            None, [("evaluated_at_ms", "=", newest.evaluated_at_ms), ("batch_id", "=", newest.batch_id)]
+        ).filter(pc.field("query_id") == newest.query_id)
+        return newest, rows.filter((pc.field("sensor_user") != "") | (pc.field("sensor_client_id") != ""))
 
     def _rows(self, buckets: pa.Table, last: Evaluation) -> pa.Table:
         if not buckets.num_rows:

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from quota.replay import batch_order
+
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
@@ -18,3 +20,11 @@ class Evaluation:
     batch_id: int
     evaluated_at_ms: int
     quota_version: int
+
+    def is_after(self, other: "Evaluation", last_query_id: str) -> bool:
+        """Whether its batch was decided after the other's; False for the same. See `quota.replay.batch_order`."""
+        return self.order(last_query_id) > other.order(last_query_id)
+
+    def order(self, last_query_id: str) -> tuple[int, bool, int, str]:
+        """See `quota.replay.batch_order`."""
+        return batch_order(self.evaluated_at_ms, self.query_id, self.batch_id, last_query_id)

@@ -33,6 +33,7 @@ _DRAIN_SECONDS: Final = 180.0
 _LAST_QUOTA_FACTOR: Final = 1e4
 _SETTLED_SECONDS: Final = 15.0
 _DISK_MB: Final = 1_000
+_ONE_LIFE: Final = "1000000"
 _FIRST_MEMORY_SECONDS: Final = 300.0
 _MEMORY_SPAN_SECONDS: Final = 60.0
 # The verifier reads the throttle topic from its first record.
@@ -107,6 +108,8 @@ def main() -> int:
             nullcontext() if given.keep else small_disk(folder / "job", _DISK_MB) as disk,
             rig("soak", folder / "job", broker.bootstrap_servers, ledgers=folder) as rigged,
         ):
+            if given.spare_job:
+                rigged.job.overrides["KQUOTA_STREAM__RESTART_LIMIT"] = _ONE_LIFE
             soak = Soak(rigged, Nemeses(rigged, broker, given.seed, disk, given.spare_job))
             soak.run(given.minutes * 60)
             verdict = rigged.verdict()

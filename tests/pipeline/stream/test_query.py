@@ -1,6 +1,8 @@
 """The streaming query: how it ends, and what it says of it."""
 
+import gc
 import time
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from threading import Event
@@ -70,3 +72,22 @@ def test_what_a_batch_raises_ends_the_query_and_is_its_failure(spark: SparkSessi
     assert isinstance(failure, ArithmeticError)
     query.stop()
     assert query.failure() is failure
+
+
+def test_a_query_that_has_ended_keeps_nothing_of_the_job_alive(spark: SparkSession, tmp_path: Path) -> None:
+    class Engine:
+        def __init__(self) -> None:
+            self.called = Event()
+
+        def decide(self, _frame: DataFrame, _batch_id: int) -> None:
+            self.called.set()
+
+    engine = Engine()
+    query = query_of(spark, tmp_path, engine.decide)
+    query.start()
+    assert engine.called.wait(60)
+    query.stop()
+    alive = weakref.ref(engine)
+    del engine, query
+    gc.collect()
+    assert alive() is None

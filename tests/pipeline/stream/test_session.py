@@ -1,6 +1,7 @@
 """The session: what it refuses before it starts a JVM, and which settings the stream relies on."""
 
 import os
+from typing import Any, cast
 
 import pytest
 from pyspark.sql import SparkSession
@@ -49,6 +50,13 @@ def test_the_session_has_the_settings_the_stream_relies_on(spark: SparkSession) 
         ".checkpointing.FileSystemBasedCheckpointFileManager"
     )
     assert "-Xss4m" in str(spark.conf.get("spark.driver.extraJavaOptions"))
+
+
+@pytest.mark.spark
+def test_the_heap_is_taken_whole_at_the_start(spark: SparkSession) -> None:
+    factory = cast(Any, spark.sparkContext)._jvm.java.lang.management.ManagementFactory
+    assert factory.getMemoryMXBean().getHeapMemoryUsage().getInit() == 1 << 30
+    assert "-XX:+AlwaysPreTouch" in list(factory.getRuntimeMXBean().getInputArguments())
 
 
 @pytest.mark.spark
