@@ -21,8 +21,8 @@ _POLL_SECONDS = 0.02
 _AGAIN_SECONDS = 0.5
 
 
-class _StopRequested(Exception):
-    """Ends the query at the start of a batch, before any effect; never an error."""
+class _QueryEnds(Exception):
+    """Ends the query: it is to stop, or a batch has failed. Carries nothing: what failed is the query's `failure`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,27 +112,34 @@ class UsageQuery:
             query.stop()
 
     def _held_weakly(self) -> Callable[[DataFrame, int], None]:
-        """What Spark calls. Its JVM holds it until it happens to collect the ended query: not the whole job with it."""
-        guarded = WeakMethod(self._guarded)
+        """What Spark calls.
+
+        Its JVM holds it, and what it raised with the frames that did, until it happens to collect the ended query: not
+        the whole job as well.
+        """
+        run_guarded = WeakMethod(self._run_guarded)
 
         def call(frame: DataFrame, batch_id: int) -> None:
-            run = guarded()
-            if run is None:
-                raise _StopRequested
-            run(frame, batch_id)
+            run = run_guarded()
+            is_done = run is not None and run(frame, batch_id)
+            del run
+            if not is_done:
+                raise _QueryEnds
 
         return call
 
-    def _guarded(self, frame: DataFrame, batch_id: int) -> None:
+    def _run_guarded(self, frame: DataFrame, batch_id: int) -> bool:
+        """Run the batch; False if the query ends with it."""
         if self._stopping.is_set():
-            raise _StopRequested
+            return False
         try:
             self._run_batch(frame, batch_id)
         except Exception as exc:
-            if self._giving_up.is_set():
-                raise _StopRequested from exc
-            self._failure = exc
-            raise
+            log.debug("batch %d failed", batch_id, exc_info=True)
+            if not self._giving_up.is_set():
+                self._failure = exc
+            return False
+        return True
 
 
 def _is_idle_within(query: SparkQuery, seconds: float) -> bool:

@@ -74,13 +74,18 @@ def test_what_a_batch_raises_ends_the_query_and_is_its_failure(spark: SparkSessi
     assert query.failure() is failure
 
 
-def test_a_query_that_has_ended_keeps_nothing_of_the_job_alive(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize("fails", [False, True], ids=["stopped", "failed"])
+def test_a_query_that_has_ended_keeps_nothing_of_the_job_alive(
+    spark: SparkSession, tmp_path: Path, fails: bool
+) -> None:
     class Engine:
         def __init__(self) -> None:
             self.called = Event()
 
         def decide(self, _frame: DataFrame, _batch_id: int) -> None:
             self.called.set()
+            if fails:
+                raise ArithmeticError
 
     engine = Engine()
     query = query_of(spark, tmp_path, engine.decide)
