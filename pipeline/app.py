@@ -113,7 +113,7 @@ class Job:
             if not _may_be_tried_again(failure) or failures > self._settings.stream.restart_limit:
                 raise failure
             rest_seconds = _RESTART_SECONDS[min(failures, len(_RESTART_SECONDS)) - 1]
-            log.error("%s. Starting again in %g s (%d in a row)", failure, rest_seconds, failures)
+            log.error("%s. Starting again in %g s (%d in a row)", str(failure), rest_seconds, failures)
             # The traceback holds all of the ended run: engine, tables and clients, in cycles that Python would leave
             # alone for hours.
             del failure
