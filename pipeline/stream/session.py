@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from pyspark import SparkContext
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
@@ -14,6 +15,7 @@ from pipeline.embedded.class_archive import class_archive
 from pipeline.embedded.jars import pyspark_jars_folder
 from pipeline.settings.model import SparkSettings
 from pipeline.stream.errors import SparkConnectRefused
+from pipeline.stream.scratch import scratch_folder
 
 _LOCAL_CHECKPOINT_MANAGER = (
     "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
@@ -21,6 +23,8 @@ _LOCAL_CHECKPOINT_MANAGER = (
 # Two choices are an error to the JVM, so an operator's own replaces ours. Ours does without G1's concurrent threads and
 # barriers: a micro-batch leaves short-lived garbage only.
 _CHOICE_OF_COLLECTOR = re.compile(r"-XX:\+Use\w+GC\b")
+_SUBMITTED = "PYSPARK_GATEWAY_PORT"
+"""Set by spark-submit, which has started the JVM and knows the master."""
 _LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
 
 
@@ -56,14 +60,15 @@ def build_spark_session(
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
     master = spark.master
-    if master is None and "PYSPARK_GATEWAY_PORT" not in os.environ:  # spark-submit sets it, with a master
+    if master is None and _SUBMITTED not in os.environ:
         master = "local[*]"
     if master is not None and master.startswith("local"):
         _prepare_local_process()
     builder = SparkSession.builder.appName(app_name)
     if master is not None:
         builder = builder.master(master)
-    for key, value in _session_conf(spark, jars, checkpoint_is_local).items():
+    scratch = scratch_folder() if _starts_a_jvm() else None
+    for key, value in _session_conf(spark, jars, checkpoint_is_local, scratch).items():
         builder = builder.config(key, value)
     session = builder.getOrCreate()
     if not hasattr(session, "_jsparkSession"):
@@ -71,7 +76,9 @@ def build_spark_session(
     return session
 
 
-def _session_conf(spark: SparkSettings, jars: Sequence[Path], checkpoint_is_local: bool) -> dict[str, str]:
+def _session_conf(
+    spark: SparkSettings, jars: Sequence[Path], checkpoint_is_local: bool, scratch: Path | None
+) -> dict[str, str]:
     """All settings of the session, the operator's own applied last."""
     partitions = spark.shuffle_partitions or len(os.sched_getaffinity(0))
     settings = {
@@ -108,6 +115,8 @@ def _session_conf(spark: SparkSettings, jars: Sequence[Path], checkpoint_is_loca
     # -Xss4m: on a stop in mid-batch Spark matches a regular expression against the Python traceback, which
     # overflows the default thread stack and kills the stream's thread.
     java_options = ["-Xss4m", f'"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}"']
+    if scratch is not None:
+        java_options.append(f'"-Djava.io.tmpdir={scratch}"')
     if not _CHOICE_OF_COLLECTOR.search(spark.conf.get("spark.driver.extraJavaOptions", "")):
         java_options.append("-XX:+UseParallelGC")
     java_options += _class_archive_options()
@@ -125,6 +134,11 @@ def _session_conf(spark: SparkSettings, jars: Sequence[Path], checkpoint_is_loca
     if all_jars:
         settings["spark.jars"] = ",".join(all_jars)
     return settings
+
+
+def _starts_a_jvm() -> bool:
+    """Whether the session will have a JVM of its own: not that of a notebook, of spark-submit or of an earlier one."""
+    return SparkContext._gateway is None and _SUBMITTED not in os.environ
 
 
 def _class_archive_options() -> list[str]:

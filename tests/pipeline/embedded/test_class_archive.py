@@ -64,7 +64,9 @@ def test_the_session_starts_from_an_archive_that_is_there(
     if is_there:
         archive.parent.mkdir(parents=True)
         archive.touch()
-    options = _session_conf(SparkSettings(), [], checkpoint_is_local=True)["spark.driver.extraJavaOptions"]
+    options = _session_conf(SparkSettings(), [], checkpoint_is_local=True, scratch=None)[
+        "spark.driver.extraJavaOptions"
+    ]
     assert (f"-XX:SharedArchiveFile={archive}" in options.split()) == is_there
 
 

@@ -1,0 +1,57 @@
+"""The folder for Spark's temporary files: whose it is, and when it is removed."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from pipeline.stream.scratch import remove_left_behind, scratch_folder
+
+MAKE_ONE = """
+import sys
+from pipeline.stream.scratch import scratch_folder
+(scratch_folder() / "copy.jar").write_bytes(bytes(1_000))
+print(scratch_folder(), flush=True)
+sys.stdin.read()
+"""
+
+
+def process_with_a_folder(parent: Path) -> "tuple[subprocess.Popen[str], Path]":
+    process = subprocess.Popen(
+        [sys.executable, "-c", MAKE_ONE],
+        env={**os.environ, "TMPDIR": str(parent)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    return process, Path(process.stdout.readline().strip())
+
+
+def test_what_a_killed_process_has_left_is_removed_and_a_running_ones_is_not(tmp_path: Path) -> None:
+    running, in_use = process_with_a_folder(tmp_path)
+    killed, left_behind = process_with_a_folder(tmp_path)
+    try:
+        assert in_use.parent == left_behind.parent == tmp_path
+        assert remove_left_behind(tmp_path) == 0
+        killed.kill()
+        killed.communicate()
+        assert left_behind.exists()
+        assert remove_left_behind(tmp_path) == 1
+        assert not left_behind.exists()
+        assert (in_use / "copy.jar").exists()
+        running.communicate()
+        assert list(tmp_path.iterdir()) == []
+    finally:
+        for process in (killed, running):
+            process.kill()
+            process.wait(10)
+
+
+@pytest.mark.spark
+def test_spark_keeps_its_copies_of_the_jars_there(spark: SparkSession) -> None:
+    assert spark.conf.get("spark.jars")
+    assert any(scratch_folder().glob("spark-*/userFiles-*/*.jar"))
