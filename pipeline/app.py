@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from threading import Event
 from time import perf_counter
 
@@ -113,7 +114,7 @@ class Job:
             if not _may_be_tried_again(failure) or failures > self._settings.stream.restart_limit:
                 raise failure
             rest_seconds = _RESTART_SECONDS[min(failures, len(_RESTART_SECONDS)) - 1]
-            log.error("%s. Starting again in %g s (%d in a row)", str(failure), rest_seconds, failures)
+            log.error("%s. Starting again in %g s (%d in a row)", _in_a_line(failure), rest_seconds, failures)
             # The traceback holds all of the ended run: engine, tables and clients, in cycles that Python would leave
             # alone for hours.
             del failure
@@ -151,6 +152,12 @@ class Job:
 def _may_be_tried_again(failure: BaseException) -> bool:
     """Not when another driver has taken over, nor when settings or data forbid it: those do not pass by waiting."""
     return not (isinstance(failure, PipelineError) and failure.exit_code in {2, 4, 5})
+
+
+def _in_a_line(failure: BaseException) -> str:
+    """What a failure says, without the stack of the JVM, which is logged where it happened (DEBUG)."""
+    lines = (line.strip() for line in str(failure).splitlines() if not line.startswith("\tat "))
+    return " ".join(islice(filter(None, lines), 2)).rstrip(".") or type(failure).__name__
 
 
 @contextmanager

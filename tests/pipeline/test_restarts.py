@@ -1,12 +1,17 @@
 """The job's restarts in its process: what an ended run leaves behind."""
 
+import logging
 import weakref
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from pipeline.app import Job, Listeners
 from pipeline.settings.model import Settings
 from pipeline.stream.start_up import SparkStarter
+
+CAUSE = "calling o1.go. : java.io.IOException: gone"
 
 
 class Run:
@@ -19,8 +24,9 @@ class Run:
 class FailingOnce(Job):
     """A job whose first run fails; the second looks whether anything of the first is left."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, failure: Exception) -> None:
         super().__init__(Settings(run_dir=folder), Listeners(lambda *_: None, lambda _: None))
+        self.failures = [failure]
         self.ended_run: weakref.ref[Run] | None = None
         self.was_kept: bool | None = None
 
@@ -32,12 +38,32 @@ class FailingOnce(Job):
         run = Run()
         self.ended_run = weakref.ref(run)
         try:
-            raise ArithmeticError
+            raise self.failures.pop()
         except ArithmeticError as exc:
             return exc  # its traceback has this frame, with the run
 
+    def restart(self) -> None:
+        self._run_with_restarts(None, SparkStarter(self._settings.spark, "checkpoint"))  # type: ignore[arg-type]
+
 
 def test_a_restart_keeps_nothing_of_the_run_before(tmp_path: Path) -> None:
-    job = FailingOnce(tmp_path)
-    job._run_with_restarts(None, SparkStarter(job._settings.spark, "checkpoint"))  # type: ignore[arg-type]
+    job = FailingOnce(tmp_path, ArithmeticError())
+    job.restart()
     assert job.was_kept is False
+
+
+@pytest.mark.parametrize(
+    ("failure", "told"),
+    [
+        (ArithmeticError("one line."), "one line"),
+        (ArithmeticError(), "ArithmeticError"),
+        (ArithmeticError("calling o1.go.\n: java.io.IOException: gone\n\tat a.B\n\tat c.D"), CAUSE),
+        (ArithmeticError("\ncalling o1.go.\n: java.io.IOException: gone\n\tat a.B\nCaused by: x"), CAUSE),
+    ],
+)
+def test_a_failure_is_told_in_a_line(
+    failure: Exception, told: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.ERROR, "pipeline.app"):
+        FailingOnce(tmp_path, failure).restart()
+    assert caplog.messages == [f"{told}. Starting again in 0.5 s (1 in a row)"]
