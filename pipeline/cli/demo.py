@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from pipeline.cli.allocator import give_back_at_once
+
 
 def demo(
     duration: Annotated[
@@ -18,6 +20,7 @@ def demo(
 
     Two of the clients use 2 and 5 times their quota. Ctrl-C stops everything. Data is kept for the next run.
     """
+    give_back_at_once()
     from pipeline.cli.console import DemoConsole
     from pipeline.cli.signals import call_on_signals
     from pipeline.demo import Demo, DemoFolder, start_over

@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from pipeline.cli.allocator import give_back_at_once
 from pipeline.cli.options import BootstrapServers, CommandConfig, ConfigFile, TablesRoot, flags
 
 
@@ -23,6 +24,7 @@ def run(
 
     Missing tables are created; topics are checked and never changed (see `kquota topics create`).
     """
+    give_back_at_once()
     from pipeline.app import Job, Listeners
     from pipeline.cli.console import log_batch, log_throttle
     from pipeline.cli.signals import call_on_signals
