@@ -172,3 +172,5 @@ def _prepare_local_process() -> None:
     """Set what Spark reads from the environment before its JVM starts; what the user has set is kept."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else workers are whatever python3 is on PATH
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # else a host name that does not resolve is fatal
+    # else glibc gives the JVM's many threads eight arenas a core, none of which ever shrinks
+    os.environ.setdefault("MALLOC_ARENA_MAX", "2")

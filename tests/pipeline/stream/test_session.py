@@ -60,5 +60,10 @@ def test_the_heap_is_taken_whole_at_the_start(spark: SparkSession) -> None:
 
 
 @pytest.mark.spark
+def test_the_jvm_has_few_arenas(spark: SparkSession) -> None:
+    assert cast(Any, spark.sparkContext)._jvm.java.lang.System.getenv("MALLOC_ARENA_MAX") == "2"
+
+
+@pytest.mark.spark
 def test_a_session_that_runs_is_joined(spark: SparkSession) -> None:
     assert build_spark_session(SparkSettings(), []) is spark
