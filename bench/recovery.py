@@ -26,7 +26,7 @@ from pipeline.settings.model import TablesSettings
 from pipeline.tables.open import create_quota_table
 from pipeline.tables.quota_edit import QuotaChange
 from pipeline.tables.quota_table import EditAudit
-from tests.integration.running_job import RunningJob
+from tests.integration.running_job import RunningJob, running_job
 
 _ARRAY_LENGTH: Final = 200
 _PROBE: Final = "probe"
@@ -98,22 +98,28 @@ def main() -> int:
 
 
 def _round(name: str, folder: Path, bootstrap_servers: str, given: argparse.Namespace) -> dict[str, float]:
-    job = RunningJob(name, folder / name, bootstrap_servers)
-    job.folder.mkdir(parents=True)
-    job.create_topics()
-    quotas = create_quota_table(TablesSettings(root=str(job.folder / "tables")))
-    audit = EditAudit("bench", "localhost", "0", "recovery")
-    quotas.alter([QuotaChange("<default>", "", {"producer_byte_rate": 10_000.0})], audit)
-    load, stop = Load(job, given.entities), Event()
+    with running_job(name, folder / name, bootstrap_servers) as job:
+        quotas = create_quota_table(TablesSettings(root=str(job.folder / "tables")))
+        audit = EditAudit("bench", "localhost", "0", "recovery")
+        quotas.alter([QuotaChange("<default>", "", {"producer_byte_rate": 10_000.0})], audit)
+        load = Load(job, given.entities)
+        try:
+            return _killed_and_back(job, load, given.seconds)
+        finally:
+            load.close()
+
+
+def _killed_and_back(job: RunningJob, load: Load, seconds: int) -> dict[str, float]:
+    stop = Event()
     probe = Thread(target=load.probe_until, args=(stop,), daemon=True)
+    job.start()
+    for _ in range(seconds):
+        load.send_second()
+    _await_all_read(job)
+    job.kill()
+    killed_at, since = time.monotonic(), len(job.log)
+    probe.start()
     try:
-        job.start()
-        for _ in range(given.seconds):
-            load.send_second()
-        _await_all_read(job)
-        job.kill()
-        killed_at, since = time.monotonic(), len(job.log)
-        probe.start()
         reader = _reader_at_end(job)
         job.start(wait=False)
         _await_record(reader)
@@ -122,10 +128,7 @@ def _round(name: str, folder: Path, bootstrap_servers: str, given: argparse.Name
         return {"first record": first_record, **_logged(job, since)}
     finally:
         stop.set()
-        if probe.is_alive():
-            probe.join()
-        load.close()
-        job.close()
+        probe.join()
 
 
 def _logged(job: RunningJob, since: int) -> dict[str, float]:

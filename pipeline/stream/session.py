@@ -67,7 +67,7 @@ def build_spark_session(
     builder = SparkSession.builder.appName(app_name)
     if master is not None:
         builder = builder.master(master)
-    scratch = scratch_folder() if _starts_a_jvm() else None
+    scratch = scratch_folder() if starts_a_jvm() else None
     for key, value in _session_conf(spark, jars, checkpoint_is_local, scratch).items():
         builder = builder.config(key, value)
     session = builder.getOrCreate()
@@ -81,9 +81,10 @@ def _session_conf(
 ) -> dict[str, str]:
     """All settings of the session, the operator's own applied last."""
     partitions = spark.shuffle_partitions or len(os.sched_getaffinity(0))
+    memory = spark.conf.get("spark.driver.memory", spark.driver_memory)
     settings = {
         "spark.api.mode": "classic",
-        "spark.driver.memory": spark.driver_memory,
+        "spark.driver.memory": memory,
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.session.timeZone": "UTC",
@@ -112,9 +113,11 @@ def _session_conf(
     }
     if checkpoint_is_local:
         settings["spark.sql.streaming.checkpointFileManagerClass"] = _LOCAL_CHECKPOINT_MANAGER
+    # All of the heap from the start: it fills up anyway, and what a job takes is then known before its first night.
     # -Xss4m: on a stop in mid-batch Spark matches a regular expression against the Python traceback, which
     # overflows the default thread stack and kills the stream's thread.
-    java_options = ["-Xss4m", f'"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}"']
+    java_options = [f"-Xms{memory}", "-XX:+AlwaysPreTouch", "-Xss4m"]
+    java_options.append(f'"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}"')
     if scratch is not None:
         java_options.append(f'"-Djava.io.tmpdir={scratch}"')
     if not _CHOICE_OF_COLLECTOR.search(spark.conf.get("spark.driver.extraJavaOptions", "")):
@@ -128,16 +131,14 @@ def _session_conf(
             all_jars.append(value)
         else:
             settings[key] = value
-    # All of the heap from the start: it fills up anyway, and what a job takes is then known before its first night.
-    java_options = [f"-Xms{settings['spark.driver.memory']}", "-XX:+AlwaysPreTouch", *java_options]
     settings["spark.driver.extraJavaOptions"] = " ".join(java_options)
     if all_jars:
         settings["spark.jars"] = ",".join(all_jars)
     return settings
 
 
-def _starts_a_jvm() -> bool:
-    """Whether the session will have a JVM of its own: not that of a notebook, of spark-submit or of an earlier one."""
+def starts_a_jvm() -> bool:
+    """Whether a session begun now has a JVM of its own, not that of a notebook, spark-submit or an earlier one."""
     return SparkContext._gateway is None and _SUBMITTED not in os.environ
 
 

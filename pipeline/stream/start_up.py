@@ -20,7 +20,7 @@ from pipeline.embedded.java import find_java
 from pipeline.settings.model import SparkSettings
 from pipeline.stream.collect import collect
 from pipeline.stream.errors import JvmEnded
-from pipeline.stream.session import build_spark_session
+from pipeline.stream.session import build_spark_session, starts_a_jvm
 
 _WARM_UP_ROWS: Final = 2_000
 _WARM_UP_RUNS: Final = 2
@@ -47,7 +47,7 @@ class SparkStarter:
     def __enter__(self) -> Self:
         jars = spark_jars()
         os.environ["JAVA_HOME"] = str(find_java().home)
-        self._starts_jvm = SparkContext._gateway is None
+        self._starts_jvm = starts_a_jvm()
 
         def start() -> SparkSession:
             session = build_spark_session(self._spark, jars, self._checkpoint_is_local)
