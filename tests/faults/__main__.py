@@ -79,7 +79,7 @@ def _line(outcome: Outcome) -> str:
 
 
 def _table(outcomes: list[Outcome]) -> str:
-    rows = ["| failpoint | runs | compared | lost | duplicated | different | recovery s |", "|" + " --- |" * 7]
+    rows = ["| failpoint | runs | compared | lost | duplicated | different | recovery s, worst |", "|" + " --- |" * 7]
     for point in dict.fromkeys(outcome.point for outcome in outcomes):
         own = [outcome for outcome in outcomes if outcome.point == point]
         sums = [sum(outcome.verdict[name] for outcome in own) for name in ("lost", "duplicated", "different")]
