@@ -10,7 +10,6 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from itertools import islice
 from threading import Event
 from time import perf_counter
 
@@ -19,11 +18,12 @@ from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.acls import acls_of
 from pipeline.cluster.connecting import told
 from pipeline.cluster.permissions import refuse_unpermitted
-from pipeline.errors import PipelineError
+from pipeline.errors import PipelineError, in_a_line
 from pipeline.job_lock import JobLock
 from pipeline.job_run import Announce, JobRun, Place
 from pipeline.parts import resource_names, wanted_topics
 from pipeline.settings.model import Settings
+from pipeline.stream.errors import QueryFailed
 from pipeline.stream.micro_batch import BatchReport
 from pipeline.stream.start_up import SparkStarter
 from pipeline.throttle.topics import check_topics, refuse_unfit
@@ -112,9 +112,9 @@ class Job:
                 raise jvm_ended
             failures = 1 if perf_counter() - began > _HEALTHY_AFTER_SECONDS else failures + 1
             if not _may_be_tried_again(failure) or failures > self._settings.stream.restart_limit:
-                raise failure
+                raise _given_up(failure, failures)
             rest_seconds = _RESTART_SECONDS[min(failures, len(_RESTART_SECONDS)) - 1]
-            log.error("%s. Starting again in %g s (%d in a row)", _in_a_line(failure), rest_seconds, failures)
+            log.error("%s. Starting again in %g s (%d in a row)", in_a_line(failure), rest_seconds, failures)
             # The traceback holds all of the ended run: engine, tables and clients, in cycles that Python would leave
             # alone for hours.
             del failure
@@ -154,10 +154,12 @@ def _may_be_tried_again(failure: BaseException) -> bool:
     return not (isinstance(failure, PipelineError) and failure.exit_code in {2, 4, 5})
 
 
-def _in_a_line(failure: BaseException) -> str:
-    """What a failure says, without the stack of the JVM, which is logged where it happened (DEBUG)."""
-    lines = (line.strip() for line in str(failure).splitlines() if not line.startswith("\tat "))
-    return " ".join(islice(filter(None, lines), 2)).rstrip(".") or type(failure).__name__
+def _given_up(failure: BaseException, failures: int) -> PipelineError:
+    """What the process ends with: the failure if it says what to do, else one that does."""
+    if isinstance(failure, PipelineError):
+        return failure
+    log.debug("given up", exc_info=failure)
+    return QueryFailed(f"{in_a_line(failure)}, at attempt {failures}")
 
 
 @contextmanager

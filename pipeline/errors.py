@@ -16,6 +16,7 @@ service is unreachable.
 """
 
 from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 
 
@@ -40,6 +41,12 @@ class PipelineError(Exception):
     def __str__(self) -> str:
         """One line: the message, then the remedy."""
         return " ".join(f"{self.message}. To mend it: {self.remedy}".split())
+
+
+def in_a_line(failure: BaseException) -> str:
+    """What any failure says, its class if nothing; of one from the JVM the first two lines, without the stack."""
+    lines = (line.strip() for line in str(failure).splitlines() if not line.startswith("\tat "))
+    return " ".join(islice(filter(None, lines), 2)).rstrip(".") or type(failure).__name__
 
 
 # ---- embedded ------------------------------------------------------------------------------------------------

@@ -1,7 +1,8 @@
-"""`kquota`: the verbs, and how every error ends: one line on stderr and its exit code, never a stack trace."""
+"""`kquota`: the verbs, and how each error ends: a line on stderr and its exit code; a stack trace only on request."""
 
 import os
 import sys
+import traceback
 from typing import Final
 
 import typer
@@ -9,7 +10,7 @@ import typer
 from pipeline.background import steps_left
 from pipeline.cli import config, demo, doctor, gate, jars, meter, mode, run, simulate, throttles, topics, what_if
 from pipeline.cli.quotas import commands as quotas
-from pipeline.errors import PipelineError
+from pipeline.errors import PipelineError, in_a_line
 
 _INTERRUPTED: Final = 130
 
@@ -63,7 +64,18 @@ def _exit_code() -> int:
     except BrokenPipeError:
         # The reader of our output has gone (`| head`): leave without Python's own complaint at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except Exception as exc:
+        return _unforeseen(exc)
     return 0
+
+
+def _unforeseen(failure: Exception) -> int:
+    """A damaged file, a full disk, a defect of ours: its line, and the stack for who asks for it."""
+    if os.environ.get("KQUOTA_LOG_LEVEL") == "DEBUG":
+        traceback.print_exception(failure)
+    told = f"{type(failure).__name__}: {in_a_line(failure)}"
+    sys.stderr.write(f"kquota: {told}. To mend it: KQUOTA_LOG_LEVEL=DEBUG shows where it happened\n")
+    return 1
 
 
 if __name__ == "__main__":
