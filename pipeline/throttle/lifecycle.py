@@ -11,7 +11,7 @@ is a leak of its own. A slice is never a pardon: what is left of `owed_ms` is fo
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from pipeline.throttle.held import Cause, ClientKey, HandedOut, HeldThrottle, Publication, Reason
@@ -152,16 +152,7 @@ def _release(
     due_ms: int | None = None,
     lateness_ms: int | None = None,
 ) -> Publication:
-    return Publication(
-        key=throttle.key,
-        action="release",
-        cause=cause,
-        throttle_time_ms=0,
-        reason=reason,
-        decision_id=throttle.decision_id,
-        due_ms=due_ms,
-        lateness_ms=lateness_ms,
-    )
+    return replace(_continued(throttle, cause, 0, reason, due_ms, lateness_ms), action="release")
 
 
 def _continued(
