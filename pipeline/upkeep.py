@@ -1,4 +1,4 @@
-"""What keeps a job running for a year: short tables, few files, a short log, no sensors nobody uses."""
+"""What keeps a job running for a year: short tables, few files, a short log, no idle sensors, no memory kept unused."""
 
 import logging
 from collections.abc import Callable
@@ -6,6 +6,7 @@ from typing import Final
 
 from deltalake.exceptions import DeltaError
 
+from pipeline.allocator import give_back_freed
 from pipeline.clock import Clock
 from pipeline.errors import PipelineError
 from pipeline.settings.model import TablesSettings
@@ -24,7 +25,7 @@ _ROUNDS_PER_CLEANING: Final = 5
 
 
 class Upkeep:
-    """The rounds of upkeep of the tables the job writes; the job is their one writer, so this is its business.
+    """The rounds of upkeep: of the tables the job writes, whose one writer it is, and of its own memory.
 
     A failure of a step is told and the step is taken again in the next round: a table that grows is no reason to stop
     throttling.
@@ -62,6 +63,7 @@ class Upkeep:
                 self._keep_up(name, now_ms, cleaning)
             except (PipelineError, DeltaError, OSError, ValueError) as exc:
                 log.warning("upkeep of %s failed and is tried again in the next round: %s", name, exc)
+        give_back_freed()
         return self._tables.upkeep_interval_ms / 1000
 
     def _keep_up(self, name: str, now_ms: int, cleaning: bool) -> None:

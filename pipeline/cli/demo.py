@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from pipeline.cli.allocator import give_back_at_once
+from pipeline.allocator import give_back_at_once
 
 
 def demo(

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from pipeline.cli.allocator import give_back_at_once
+from pipeline.allocator import give_back_at_once
 from pipeline.cli.options import BootstrapServers, CommandConfig, ConfigFile, TablesRoot, flags
 
 

@@ -1,3 +1,4 @@
+import ctypes
 import logging
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,10 @@ def write_usage(root: Path, *evaluated_at_ms: int) -> DeltaRsWriter:
         rows = conform(late, UsageRow, batch_id=batch_id, evaluated_at_ms=at_ms, **same)
         writer.append(rows, {"q": batch_id}, {})
     return writer
+
+
+def resident_mb() -> float:
+    return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * 4096 / 1e6
 
 
 def batches(writer: DeltaRsWriter) -> list[int]:
@@ -65,3 +70,17 @@ def test_a_table_that_can_not_be_kept_up_is_told_and_the_others_are(
     Upkeep(TablesSettings(root=str(tmp_path)), ManualClock(NOW_MS), lambda: 0).round()
     assert "upkeep of dead_letters failed" in caplog.text
     assert batches(usage) == []
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="the C library is not glibc")
+def test_a_round_gives_back_what_lies_free_between_pieces_in_use(tmp_path: Path) -> None:
+    upkeep = Upkeep(TablesSettings(root=str(tmp_path)), ManualClock(NOW_MS), lambda: 0)
+    upkeep.round()  # what a first round loads is not counted
+    pieces = [bytes(16_000) for _ in range(6_000)]
+    pinned = pieces[::50]
+    taken_mb = resident_mb()
+    del pieces
+    assert resident_mb() > taken_mb - 30
+    upkeep.round()
+    assert resident_mb() < taken_mb - 60
+    assert len(pinned) == 120

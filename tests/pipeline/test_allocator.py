@@ -8,7 +8,7 @@ import pytest
 
 KEPT = """
 import sys
-from pipeline.cli.allocator import give_back_at_once
+from pipeline.allocator import give_back_at_once
 import pipeline.cli.main, pipeline.cli.run, pipeline.cli.demo
 assert "pyarrow" not in sys.modules, "too late"
 give_back_at_once()
