@@ -142,6 +142,7 @@ class Job:
                 if failure is not None:
                     return failure
         except Exception as exc:
+            log.debug("the start failed", exc_info=True)
             return exc
         finally:
             if run is not None:
@@ -158,7 +159,6 @@ def _given_up(failure: BaseException, failures: int) -> PipelineError:
     """What the process ends with: the failure if it says what to do, else one that does."""
     if isinstance(failure, PipelineError):
         return failure
-    log.debug("given up", exc_info=failure)
     return QueryFailed(f"{in_a_line(failure)}, at attempt {failures}")
 
 

@@ -11,10 +11,10 @@ is a leak of its own. A slice is never a pardon: what is left of `owed_ms` is fo
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
-from pipeline.throttle.held import Cause, ClientKey, HandedOut, HeldThrottle, Publication, Reason
+from pipeline.throttle.held import Action, Cause, ClientKey, HandedOut, HeldThrottle, Publication, Reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,9 @@ def violations_to_publish(
         if running is None:
             news.append(violation)
         elif now_ms + violation.throttle_time_ms > running.end_ms + republish_ms:
-            news.append(_continued(running, violation.cause, violation.throttle_time_ms, violation.reason))
+            news.append(
+                _publication(running, "throttle", violation.cause, violation.throttle_time_ms, violation.reason)
+            )
     return news
 
 
@@ -97,7 +99,9 @@ def look(
         if reason.owed_ms > max(throttle.end_ms - now_ms, 0):
             slice_ms = slicing.renewal_ms(reason.owed_ms, reason.window_ms, reason.quota_type)
             lateness_ms = max(handed_out_ms - throttle.due_ms, 0)
-            publications.append(_continued(throttle, "renewed", slice_ms, reason, throttle.due_ms, lateness_ms))
+            publications.append(
+                _publication(throttle, "throttle", "renewed", slice_ms, reason, throttle.due_ms, lateness_ms)
+            )
         else:
             waiting.append(throttle)
     return Verdict(publications, waiting)
@@ -106,7 +110,9 @@ def look(
 def expiries(handed_out: Iterable[HandedOut], reasons: Mapping[ClientKey, Reason]) -> list[Publication]:
     """Releases for throttles whose end has come and that owe no more than they have waited."""
     return [
-        _release(throttle, "expired", reasons[throttle.key], throttle.end_ms, max(at_ms - throttle.end_ms, 0))
+        _publication(
+            throttle, "release", "expired", 0, reasons[throttle.key], throttle.end_ms, max(at_ms - throttle.end_ms, 0)
+        )
         for throttle, at_ms in handed_out
     ]
 
@@ -128,12 +134,12 @@ def look_after_edit(
         reason = reasons[throttle.key]
         left_ms = max(throttle.end_ms - now_ms, 0)
         if reason.owed_ms <= 0:
-            publications.append(_release(throttle, "quota_changed", reason))
+            publications.append(_publication(throttle, "release", "quota_changed", 0, reason))
         elif reason.owed_ms > left_ms or (
             left_ms - reason.owed_ms > slicing.republish_ms and not _bound_fell(throttle.reason, reason)
         ):
             slice_ms = slicing.renewal_ms(reason.owed_ms, reason.window_ms, reason.quota_type)
-            publications.append(_continued(throttle, "quota_changed", slice_ms, reason))
+            publications.append(_publication(throttle, "throttle", "quota_changed", slice_ms, reason))
         else:
             waiting.append(throttle)
     return Verdict(publications, waiting)
@@ -145,18 +151,9 @@ def _bound_fell(before: Reason, after: Reason) -> bool:
     return after.bound < before.bound
 
 
-def _release(
+def _publication(
     throttle: HeldThrottle,
-    cause: Cause,
-    reason: Reason,
-    due_ms: int | None = None,
-    lateness_ms: int | None = None,
-) -> Publication:
-    return replace(_continued(throttle, cause, 0, reason, due_ms, lateness_ms), action="release")
-
-
-def _continued(
-    throttle: HeldThrottle,
+    action: Action,
     cause: Cause,
     throttle_time_ms: int,
     reason: Reason,
@@ -165,7 +162,7 @@ def _continued(
 ) -> Publication:
     return Publication(
         key=throttle.key,
-        action="throttle",
+        action=action,
         cause=cause,
         throttle_time_ms=throttle_time_ms,
         reason=reason,

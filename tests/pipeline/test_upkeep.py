@@ -1,5 +1,6 @@
 import ctypes
 import logging
+import os
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from schemas.arrow import conform
 from schemas.usage_row import UsageRow
 from tests.fakes.clock import ManualClock
 from tests.quota.factories import table, usage_row
+from tests.soak.memory import resident
 
 NOW_MS = 1_700_000_000_000
 HOUR_MS = 3_600_000
@@ -30,7 +32,7 @@ def write_usage(root: Path, *evaluated_at_ms: int) -> DeltaRsWriter:
 
 
 def resident_mb() -> float:
-    return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * 4096 / 1e6
+    return resident(os.getpid()).driver_mb
 
 
 def batches(writer: DeltaRsWriter) -> list[int]:
