@@ -27,9 +27,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from bench.machine import machine_line
-from pipeline.embedded.broker import EmbeddedBroker
-from pipeline.embedded.jars import fetch, spark_jars
-from pipeline.embedded.java import find_java
+from pipeline.demo.broker import EmbeddedBroker
+from pipeline.jvm.jars import fetch, spark_jars
+from pipeline.jvm.java import find_java
 from pipeline.settings.model import SparkSettings
 from pipeline.stream.collect import collect
 from pipeline.stream.event_rules import EVENT_STRUCT

@@ -17,15 +17,15 @@ import pyarrow as pa
 from bench.machine import machine_line
 from pipeline.clock import Moment
 from pipeline.throttle.decider import Decider
-from pipeline.throttle.evaluation import Evaluation
-from pipeline.throttle.held import ClientKey
-from pipeline.throttle.lead import RenewLead
 from pipeline.throttle.lifecycle import Slicing
 from pipeline.throttle.outbox import Written
 from pipeline.throttle.publisher import Publisher
 from pipeline.throttle.purgatory import ThrottlePurgatory
+from pipeline.throttle.renew_lead import RenewLead
 from quota.engine import QuotaEngine, ThrottleCaps
+from quota.evaluation import Evaluation
 from quota.snapshot import QuotaSnapshot
+from schemas.client_key import ClientKey
 from tests.fakes.clock import ManualClock
 from tests.fakes.outbox import MemoryOutbox
 from tests.fakes.topic import MemoryTopic, TopicBroker

@@ -23,14 +23,14 @@ from kafka import KafkaConsumer, KafkaProducer
 from bench.machine import machine_line
 from bench.stage import job
 from pipeline.cluster.access import ClusterAccess
-from pipeline.embedded.broker import EmbeddedBroker
-from pipeline.parts import wanted_topics
+from pipeline.cluster.from_settings import wanted_topics
+from pipeline.cluster.topics import create_topics
+from pipeline.demo.broker import EmbeddedBroker
 from pipeline.settings.model import Settings, TablesSettings
 from pipeline.tables.audit import local_audit
-from pipeline.tables.open import create_tables, open_quota_table
+from pipeline.tables.from_settings import create_tables, open_quota_table
 from pipeline.tables.quota_edit import QuotaChange
 from pipeline.tables.quota_table import QuotaTable
-from pipeline.throttle.topics import create_topics
 
 _LOW, _HIGH = 1_000.0, 1e12
 

@@ -34,13 +34,13 @@ from bench.gate_topic import CLIENT_ID
 from bench.machine import machine_line
 from bench.stage import job
 from pipeline.cluster.access import ClusterAccess
-from pipeline.embedded.broker import EmbeddedBroker
-from pipeline.embedded.process import terminate
-from pipeline.parts import wanted_topics
+from pipeline.cluster.from_settings import wanted_topics
+from pipeline.cluster.topics import create_topics
+from pipeline.demo.broker import EmbeddedBroker
+from pipeline.demo.process import terminate
+from pipeline.gate.gate import Gate
 from pipeline.settings.model import Settings, TablesSettings
-from pipeline.tables.open import create_tables, open_quota_table
-from pipeline.throttle.gate import Gate
-from pipeline.throttle.topics import create_topics
+from pipeline.tables.from_settings import create_tables, open_quota_table
 
 _REQUEST_BYTES: Final = 1_000
 _TARGET_P99_MS: Final = 50

@@ -6,8 +6,8 @@ import subprocess
 from datetime import UTC, datetime
 from pathlib import Path
 
-from pipeline.embedded.java import find_java
-from pipeline.errors import JavaNotFound
+from pipeline.jvm.errors import JavaNotFound
+from pipeline.jvm.java import find_java
 
 
 def machine_line() -> str:

@@ -29,13 +29,13 @@ from kafka import KafkaConsumer, KafkaProducer
 from bench.machine import machine_line
 from bench.stage import child, job
 from pipeline.cluster.access import ClusterAccess
-from pipeline.embedded.broker import EmbeddedBroker
-from pipeline.parts import wanted_topics
+from pipeline.cluster.from_settings import wanted_topics
+from pipeline.cluster.topics import create_topics
+from pipeline.demo.broker import EmbeddedBroker
 from pipeline.settings.model import Settings, TablesSettings
 from pipeline.tables.audit import local_audit
-from pipeline.tables.open import create_tables, open_quota_table
+from pipeline.tables.from_settings import create_tables, open_quota_table
 from pipeline.tables.reader import read_table
-from pipeline.throttle.topics import create_topics
 
 _LINES_TOLD = 60
 _PATIENCE_SECONDS = 240

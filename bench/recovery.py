@@ -20,10 +20,10 @@ from typing import Any, Final
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
 from bench.machine import machine_line
-from pipeline.embedded.broker import EmbeddedBroker
-from pipeline.embedded.jars import fetch
+from pipeline.demo.broker import EmbeddedBroker
+from pipeline.jvm.jars import fetch
 from pipeline.settings.model import TablesSettings
-from pipeline.tables.open import create_quota_table
+from pipeline.tables.from_settings import create_quota_table
 from pipeline.tables.quota_edit import QuotaChange
 from pipeline.tables.quota_table import EditAudit
 from tests.integration.running_job import RunningJob, running_job

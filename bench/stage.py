@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from threading import Thread
 
-from pipeline.embedded.process import terminate
+from pipeline.demo.process import terminate
 
 
 @contextmanager

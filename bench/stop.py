@@ -21,8 +21,8 @@ from typing import Any, Final
 from kafka import KafkaProducer
 
 from bench.machine import machine_line
-from pipeline.embedded.broker import EmbeddedBroker
-from pipeline.embedded.jars import fetch
+from pipeline.demo.broker import EmbeddedBroker
+from pipeline.jvm.jars import fetch
 from tests.integration.running_job import RunningJob, running_job
 
 _TARGET_SECONDS: Final = 5.0

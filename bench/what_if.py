@@ -23,9 +23,9 @@ import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
 from bench.machine import machine_line
-from pipeline.replay.happened import happened
-from pipeline.replay.order import ReplayOrder
 from pipeline.replay.plan import Plan
+from pipeline.replay.recorded_throttles import happened
+from pipeline.replay.replay_request import ReplayOrder
 from pipeline.replay.report import report_lines, totals_of
 from pipeline.replay.timeline import Timeline, live_timeline
 from pipeline.replay.what_if import run

@@ -57,7 +57,7 @@ pip_install() { # what it is, then pip's arguments
 
 java_found() {
   "$venv/bin/python" - 2>"$log" <<'END'
-from pipeline.embedded.java import find_java
+from pipeline.jvm.java import find_java
 
 java = find_java()
 print(f"{java.version}, {'JDK' if java.has_compiler else 'JRE'} in {java.home}")
@@ -99,7 +99,7 @@ fi
 end "$java"
 
 begin jars
-jars=$("$venv/bin/python" -m pipeline.embedded.jars fetch 2>"$log") || {
+jars=$("$venv/bin/python" -m pipeline.jvm.jars fetch 2>"$log") || {
   echo
   tail -n 1 "$log" >&2
   exit 6

@@ -10,7 +10,7 @@ from typing import Any
 
 from kafka import KafkaProducer
 
-from pipeline.throttle.gate import Gate
+from pipeline.gate.gate import Gate
 
 RECORD_BYTES = 1_000
 

@@ -14,9 +14,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from pipeline.throttle.errors import GateDepleted, GateTimeout, RequestSizeRefused
-from pipeline.throttle.gate import Gate
-from pipeline.throttle.waiting_room import Room
+from pipeline.gate.errors import GateDepleted, GateTimeout, RequestSizeRefused
+from pipeline.gate.gate import Gate
+from pipeline.gate.waiting_room import Room
 
 LONGEST_WAIT_MS = 10_000
 

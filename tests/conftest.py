@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pipeline.embedded.broker_config import BrokerOptions
-from pipeline.embedded.jars import fetch
-from pipeline.embedded.java import find_java
+from pipeline.demo.broker_config import BrokerOptions
+from pipeline.jvm.jars import fetch
+from pipeline.jvm.java import find_java
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from pipeline.embedded.broker import EmbeddedBroker
+    from pipeline.demo.broker import EmbeddedBroker
 
 USERS = {"alice": "alice-secret", "bob": "bob-secret", "carol": "carol-secret"}
 
@@ -45,7 +45,7 @@ def pytest_sessionfinish() -> None:
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator["EmbeddedBroker"]:
     """A running broker with `USERS` on its SASL listener and its request log on. Make topics of your own in it."""
-    from pipeline.embedded.broker import EmbeddedBroker  # noqa: PLC0415 - imports the Kafka client
+    from pipeline.demo.broker import EmbeddedBroker  # noqa: PLC0415 - imports the Kafka client
 
     fetch()
     options = BrokerOptions(request_log=True)
@@ -63,7 +63,7 @@ def spark() -> Iterator["SparkSession"]:
 @contextmanager
 def spark_session() -> Iterator["SparkSession"]:
     """Such a session, ended with the block."""
-    from pipeline.embedded.jars import spark_jars  # noqa: PLC0415 - as above, for pyspark
+    from pipeline.jvm.jars import spark_jars  # noqa: PLC0415 - as above, for pyspark
     from pipeline.settings.model import SparkSettings  # noqa: PLC0415
     from pipeline.stream.session import build_spark_session  # noqa: PLC0415
 

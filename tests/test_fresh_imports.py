@@ -15,8 +15,8 @@ ENGINES = ("pyspark", "delta", "deltalake", "py4j")
         "quota.engine",
         "purgatory.batch_wheel",
         "purgatory.delayed_operation_purgatory",
-        "pipeline.throttle.view",
-        "pipeline.throttle.gate",
+        "pipeline.gate.view",
+        "pipeline.gate.gate",
         "pipeline.cli.gate",
     ],
 )

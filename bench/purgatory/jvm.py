@@ -5,9 +5,9 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from pipeline.embedded.jars import broker_classpath, fetch
-from pipeline.embedded.java import find_java
-from pipeline.errors import JavaNotFound
+from pipeline.jvm.errors import JavaNotFound
+from pipeline.jvm.jars import broker_classpath, fetch
+from pipeline.jvm.java import find_java
 
 
 def has_compiler() -> bool:

@@ -7,9 +7,9 @@ from collections import Counter
 from threading import Lock
 from typing import Any, Final
 
-from pipeline.app import Listeners
+from pipeline.job.job import Listeners
 from pipeline.stream.micro_batch import BatchReport
-from pipeline.throttle.line import clock_time, line_of
+from pipeline.throttle.log_line import clock_time, line_of
 from pipeline.throttle.outbox import Written
 
 log = logging.getLogger("pipeline.job")

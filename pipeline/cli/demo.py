@@ -23,7 +23,7 @@ def demo(
     give_back_at_once()
     from pipeline.cli.console import DemoConsole
     from pipeline.cli.signals import call_on_signals
-    from pipeline.demo import Demo, DemoFolder, start_over
+    from pipeline.demo.run import Demo, DemoFolder, start_over
     from pipeline.log import set_up_logging
     from pipeline.settings.loading import load_settings
 

@@ -17,7 +17,7 @@ def doctor(
 
     Exit codes: 0 all is well; 1 something is not. Without --bootstrap-server the cluster is left out.
     """
-    from pipeline.diagnosis import diagnose
+    from pipeline.job.diagnosis import diagnose
     from pipeline.settings.loading import load_settings
 
     settings = load_settings(config, flags(bootstrap_server, command_config, tables))

@@ -4,8 +4,8 @@ import sys
 from typing import Any, Final
 
 from pipeline.tables.quota_origin import QuotaOrigin
-from pipeline.throttle.history import Story
-from pipeline.throttle.line import clock_time, seconds
+from pipeline.tables.throttle_history import Story
+from pipeline.throttle.log_line import clock_time, seconds
 
 _BAR_WIDTH: Final = 40
 _LEVELS: Final = (

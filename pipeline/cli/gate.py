@@ -35,15 +35,15 @@ def gate(
 
     from pipeline.cli.signals import call_on_signals
     from pipeline.cluster.access import ClusterAccess
+    from pipeline.gate.errors import GateExtraMissing
+    from pipeline.gate.follower import KafkaFollower
+    from pipeline.gate.gate import Gate
+    from pipeline.gate.waiting_room import Room
     from pipeline.log import set_up_logging
     from pipeline.settings.loading import load_settings
-    from pipeline.throttle.errors import GateExtraMissing
-    from pipeline.throttle.follower import KafkaFollower
-    from pipeline.throttle.gate import Gate
-    from pipeline.throttle.waiting_room import Room
 
     try:
-        from pipeline.throttle.gate_server import GateServer, parse_listen, read_token
+        from pipeline.gate.server import GateServer, parse_listen, read_token
     except ModuleNotFoundError as exc:
         raise GateExtraMissing(exc.name or "starlette") from exc
     settings = load_settings(config, flags(bootstrap_server, command_config, cluster=cluster))

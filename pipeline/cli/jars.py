@@ -17,7 +17,7 @@ def fetch_jars() -> None:
 
     Sources, in order: the cache, the local Maven repository, mvn, the Ivy inside pyspark. Exit code 6: none has it.
     """
-    from pipeline.embedded import jars
+    from pipeline.jvm import jars
 
     report = jars.fetch(lambda line: typer.echo(line, err=True))
     typer.echo(f"{len(report.fetched)} fetched, {len(report.cached)} from cache")
@@ -26,8 +26,8 @@ def fetch_jars() -> None:
 @app.command("verify")
 def verify_jars() -> None:
     """Compare every locked jar's size and sha256 with the lock. Exit code 1 when one is missing or altered."""
-    from pipeline.embedded.jar_lock import read_lock
-    from pipeline.embedded.jars import JarStore
+    from pipeline.jvm.jar_lock import read_lock
+    from pipeline.jvm.jars import JarStore
 
     store = JarStore(read_lock())
     problems = store.verify()
@@ -41,8 +41,8 @@ def verify_jars() -> None:
 @app.command("list")
 def list_jars(output: Output = "table") -> None:
     """List the lock: set, coordinates, size, hash, and where each jar belongs on this machine."""
-    from pipeline.embedded.jar_lock import read_lock
-    from pipeline.embedded.jars import JarStore
+    from pipeline.jvm.jar_lock import read_lock
+    from pipeline.jvm.jars import JarStore
 
     store = JarStore(read_lock())
     rows = [

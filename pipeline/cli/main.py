@@ -7,10 +7,10 @@ from typing import Final
 
 import typer
 
-from pipeline.background import steps_left
 from pipeline.cli import config, demo, doctor, gate, jars, meter, mode, run, simulate, throttles, topics, what_if
 from pipeline.cli.quotas import commands as quotas
 from pipeline.errors import PipelineError, in_a_line
+from pipeline.job.background import steps_left
 
 _INTERRUPTED: Final = 130
 

@@ -26,7 +26,7 @@ def mode(
     from pipeline.cli.output import print_document, refuse_unknown
     from pipeline.settings.loading import load_settings
     from pipeline.tables.audit import local_audit
-    from pipeline.tables.open import create_quota_table, open_quota_table
+    from pipeline.tables.from_settings import create_quota_table, open_quota_table
 
     refuse_unknown(output)
     if wanted not in {None, *_MODES}:

@@ -45,6 +45,6 @@ def flags(
 def quota_table(config: Path | None, tables: str | None) -> "QuotaTable":
     """The quota table that the settings and options name."""
     from pipeline.settings.loading import load_settings
-    from pipeline.tables.open import open_quota_table
+    from pipeline.tables.from_settings import open_quota_table
 
     return open_quota_table(load_settings(config, flags(tables=tables)).tables)

@@ -25,12 +25,12 @@ def run(
     Missing tables are created; topics are checked and never changed (see `kquota topics create`).
     """
     give_back_at_once()
-    from pipeline.app import Job, Listeners
     from pipeline.cli.console import log_batch, log_throttle
     from pipeline.cli.signals import call_on_signals
+    from pipeline.job.job import Job, Listeners
     from pipeline.log import set_up_logging
     from pipeline.settings.loading import load_settings
-    from pipeline.tables.open import create_tables
+    from pipeline.tables.from_settings import create_tables
 
     given = flags(
         bootstrap_server,

@@ -11,8 +11,8 @@ from pipeline.cli.options import ConfigFile, Output
 
 if TYPE_CHECKING:
     from pipeline.simulation.run import ClientStory
-    from pipeline.throttle.held import ClientKey
     from pipeline.throttle.outbox import Written
+    from schemas.client_key import ClientKey
     from schemas.usage_event import UsageEvent
 
 _SHOWN_REFUSALS = 10
@@ -35,7 +35,7 @@ def simulate(
     from pipeline.settings.loading import load_settings
     from pipeline.simulation.batches import batches_of_events
     from pipeline.simulation.run import Simulation
-    from pipeline.throttle.line import clock_time, line_of
+    from pipeline.throttle.log_line import clock_time, line_of
 
     if scope not in {"cluster", "broker"}:
         message = f"'--scope' must be cluster or broker; got {scope}"
@@ -88,7 +88,7 @@ def _client_rows(
     events: "list[UsageEvent]", stories: "dict[ClientKey, ClientStory]", by_broker: bool
 ) -> list[dict[str, Any]]:
     from pipeline.simulation.run import ClientStory
-    from pipeline.throttle.held import ClientKey
+    from schemas.client_key import ClientKey
 
     used: dict[ClientKey, list[int]] = defaultdict(lambda: [0, 0, 0])
     for event in events:

@@ -27,7 +27,7 @@ def list_(
     """List the clients that are throttled now; exits with 3 if there are none."""
     from pipeline.cli.output import print_rows
     from pipeline.settings.loading import load_settings
-    from pipeline.throttle.history import recent_events, running_throttles
+    from pipeline.tables.throttle_history import recent_events, running_throttles
 
     root = load_settings(config, flags(tables=tables)).tables.root
     rows = recent_events(root, limit) if everything else running_throttles(root, time.time_ns() // 1_000_000)
@@ -53,8 +53,8 @@ def explain(
     from pipeline.cli.explain import origin_line, print_story
     from pipeline.cli.output import print_rows
     from pipeline.settings.loading import load_settings
-    from pipeline.tables.open import open_quota_table
-    from pipeline.throttle.history import origin_of_bound, story_of
+    from pipeline.tables.from_settings import open_quota_table
+    from pipeline.tables.throttle_history import origin_of_bound, story_of
 
     settings = load_settings(config, flags(tables=tables))
     story = story_of(settings.tables.root, decision, client_id)
@@ -82,7 +82,7 @@ def averages(
     from pipeline.cli.instants import parse_instant
     from pipeline.cli.output import print_document, print_rows, refuse_unknown
     from pipeline.settings.loading import load_settings
-    from pipeline.throttle.history import last_minute
+    from pipeline.tables.throttle_history import last_minute
 
     refuse_unknown(output)
     root = load_settings(config, flags(tables=tables)).tables.root
@@ -114,7 +114,7 @@ def verify(
     from pipeline.cli.verification import difference_row, summary
     from pipeline.replay.verification import verify as verify_range
     from pipeline.settings.loading import load_settings
-    from pipeline.tables.open import open_quota_table
+    from pipeline.tables.from_settings import open_quota_table
     from pipeline.tables.quota_source import QuotaSource
 
     settings = load_settings(config, flags(tables=tables))
@@ -134,7 +134,7 @@ def verify(
 def _verify_one(settings: "Settings", decision: dict[str, Any]) -> None:
     from pipeline.cli.verification import verdict
     from pipeline.replay.verification import verify_decision
-    from pipeline.tables.open import open_quota_table
+    from pipeline.tables.from_settings import open_quota_table
     from pipeline.tables.quota_source import QuotaSource
 
     quotas = QuotaSource(open_quota_table(settings.tables))
@@ -145,7 +145,7 @@ def _verify_one(settings: "Settings", decision: dict[str, Any]) -> None:
 
 
 def _shown(row: dict[str, Any]) -> dict[str, Any]:
-    from pipeline.throttle.line import clock_time, seconds
+    from pipeline.throttle.log_line import clock_time, seconds
 
     bound = row["bound"]
     return {

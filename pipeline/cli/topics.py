@@ -44,9 +44,9 @@ def create(
 
     Exit codes: 0 they are there and fit, 5 one that was there is unfit, 6 the cluster does not answer.
     """
+    from pipeline.cluster import topics
     from pipeline.cluster.acls import Acl
     from pipeline.cluster.permissions import permission_missing
-    from pipeline.throttle import topics
 
     specs = topics.topic_specs(
         cores or os.cpu_count() or 1, longest_throttle_ms, usage_topic, throttle_topic, marker_topic
@@ -96,7 +96,7 @@ def check(
     Exit codes: 0 nothing, or warnings only; 5 the job would refuse to start; 6 the cluster does not answer, or does
     not let us look.
     """
-    from pipeline.throttle import topics
+    from pipeline.cluster import topics
 
     if acls or principal or role:
         from pipeline.cli.acls import print_acls

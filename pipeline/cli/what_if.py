@@ -12,8 +12,8 @@ from pipeline.cli.options import ConfigFile, Output, TablesRoot, flags
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from pipeline.replay.order import ReplayOrder
     from pipeline.replay.outcome import ReplayResult
+    from pipeline.replay.replay_request import ReplayOrder
     from pipeline.replay.report import Totals
     from pipeline.settings.model import Settings, SparkSettings
     from quota.snapshot import QuotaSnapshot
@@ -66,8 +66,8 @@ def what_if(
     """
     from pipeline.replay.budget import Budget, failures
     from pipeline.replay.candidate import read_snapshot
-    from pipeline.replay.happened import happened
     from pipeline.replay.page import html_page
+    from pipeline.replay.recorded_throttles import happened
     from pipeline.replay.report import report_lines, to_document, totals_of
     from pipeline.settings.loading import load_settings
 
@@ -114,9 +114,9 @@ def _refuse_unknown(name: str, given: str, known: "Collection[str]") -> None:
 def _order(settings: "Settings", source: str, since: str, until: str, candidate: "QuotaSnapshot") -> "ReplayOrder":
     """Two replays of the range: with the quotas that were live, and with the candidate."""
     from pipeline.cli.instants import parse_instant
-    from pipeline.replay.order import ReplayOrder
+    from pipeline.replay.replay_request import ReplayOrder
     from pipeline.replay.timeline import Timeline, live_timeline
-    from pipeline.tables.open import open_quota_table
+    from pipeline.tables.from_settings import open_quota_table
     from pipeline.tables.quota_source import QuotaSource
 
     now_ms = time.time_ns() // 1_000_000

@@ -11,10 +11,10 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.replay.order import ReplayOrder
 from pipeline.replay.pieces import Client, Piece, Pieces
 from pipeline.replay.plan import Slice
-from pipeline.throttle.building import new_engine
+from pipeline.replay.replay_request import ReplayOrder
+from pipeline.throttle.from_settings import new_engine
 from quota.engine import QuotaEngine
 
 Ints = NDArray[np.int64]

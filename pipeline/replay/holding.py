@@ -9,10 +9,10 @@ from collections.abc import Iterable
 import numpy as np
 
 from pipeline.replay.decided_slice import DecidedSlice
-from pipeline.replay.order import ReplayOrder
 from pipeline.replay.outcome import BINS, Outcome, ReplayResult
 from pipeline.replay.pieces import Client
 from pipeline.replay.plan import Slice
+from pipeline.replay.replay_request import ReplayOrder
 from quota.holds import Holds
 
 Held = dict[Client, int]

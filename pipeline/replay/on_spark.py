@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from pyspark import StorageLevel
 from pyspark.sql import SparkSession
 
-from pipeline.embedded.jars import spark_jars
-from pipeline.embedded.java import find_java
+from pipeline.jvm.jars import spark_jars
+from pipeline.jvm.java import find_java
 from pipeline.replay.decided_slice import decide
 from pipeline.replay.holding import Held, carried_into, count, held_by, lengthen
 from pipeline.replay.outcome import ReplayResult

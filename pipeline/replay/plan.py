@@ -4,8 +4,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from pipeline.replay.errors import SampleTooFine
-from pipeline.replay.order import ReplayOrder
 from pipeline.replay.pieces import Pieces
+from pipeline.replay.replay_request import ReplayOrder
 
 _SLICE_ROWS: Final = 1_200_000
 """What a process takes in at a time: some 100 MB."""

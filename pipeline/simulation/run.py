@@ -11,15 +11,15 @@ import pyarrow.compute as pc
 from pipeline.settings.model import Settings
 from pipeline.simulation.batches import SimulatedBatch
 from pipeline.simulation.ports import NoOutbox, NoTopic, SimulatedClock
-from pipeline.throttle.building import new_engine, new_slicing
 from pipeline.throttle.decider import Decider
-from pipeline.throttle.evaluation import Evaluation
-from pipeline.throttle.held import ClientKey
-from pipeline.throttle.lead import RenewLead
+from pipeline.throttle.from_settings import new_engine, new_slicing
 from pipeline.throttle.outbox import Written
 from pipeline.throttle.publisher import Publisher
 from pipeline.throttle.purgatory import ThrottlePurgatory
+from pipeline.throttle.renew_lead import RenewLead
+from quota.evaluation import Evaluation
 from quota.snapshot import QuotaSnapshot
+from schemas.client_key import ClientKey
 
 _NAME: Final = "simulated"
 _LONGEST_AFTERMATH_MS: Final = 3_600_000

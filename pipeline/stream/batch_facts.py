@@ -7,7 +7,7 @@ from typing import Any, Final, Self
 
 import pyarrow as pa
 
-from pipeline.throttle.evaluation import Evaluation
+from quota.evaluation import Evaluation
 from schemas.arrow import conform
 from schemas.batch_row import BatchRow
 

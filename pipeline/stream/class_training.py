@@ -13,9 +13,9 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-from pipeline.embedded.class_archive import class_archive, keep
-from pipeline.embedded.jars import pyspark_jars_folder
-from pipeline.embedded.java import find_java
+from pipeline.jvm.class_archive import class_archive, keep
+from pipeline.jvm.jars import pyspark_jars_folder
+from pipeline.jvm.java import find_java
 from pipeline.settings.model import SparkSettings
 
 _PATIENCE_SECONDS: Final = 180.0

@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame
 
 from pipeline.stream.aggregate import GROUP_KEYS, SUMS, aggregate
 from pipeline.stream.decode import EXEMPT, IGNORED, OFFSET_BITS, REFUSED, decode
-from pipeline.stream.refused import DEAD_LETTER_COLUMNS, decode_again
+from pipeline.stream.second_reading import DEAD_LETTER_COLUMNS, decode_again
 
 USAGE_SCHEMA: Final = pa.schema(
     [

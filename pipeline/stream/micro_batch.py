@@ -21,14 +21,15 @@ from pyspark.sql import DataFrame
 from pipeline.clock import Clock
 from pipeline.failpoints import reached
 from pipeline.stream.batch_facts import BatchFacts
+from pipeline.stream.batch_rules import BatchRules
 from pipeline.stream.collect import CollectedBatch
 from pipeline.stream.offset_log import OffsetLog, OffsetRange
 from pipeline.stream.recovery import Recovered
 from pipeline.tables.job_tables import JobTables
 from pipeline.tables.quota_source import QuotaSource
 from pipeline.throttle.decider import Decided, Decider
-from pipeline.throttle.evaluation import Evaluation
 from pipeline.throttle.purgatory import ThrottlePurgatory
+from quota.evaluation import Evaluation
 from schemas.arrow import conform
 from schemas.dead_letter_row import DeadLetterRow
 from schemas.decision_row import DecisionRow
@@ -38,23 +39,6 @@ log = logging.getLogger(__name__)
 
 Collect = Callable[[DataFrame, int | None], CollectedBatch]
 """Of Spark's batch and how many messages it has, if that is known."""
-
-
-@dataclass(frozen=True, slots=True)
-class BatchRules:
-    """What of the settings a batch needs.
-
-    Attributes:
-        cluster: Written to every row.
-        ring_ms: Span of the rate's sample windows, N · w; older events are late.
-        max_decision_age_ms: A batch whose time lies further back publishes nothing.
-        engine_settings: The engine's settings as a JSON object, for the record.
-    """
-
-    cluster: str
-    ring_ms: int
-    max_decision_age_ms: int
-    engine_settings: str
 
 
 class MicroBatch:

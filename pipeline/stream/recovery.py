@@ -18,7 +18,7 @@ from pipeline.tables.job_tables import JobTables
 from pipeline.tables.port import TableWriter
 from pipeline.tables.quota_source import QuotaSource
 from pipeline.throttle.decider import Decided, Decider
-from pipeline.throttle.evaluation import Evaluation
+from quota.evaluation import Evaluation
 from quota.replay import USAGE_COLUMNS, batches_of
 
 _COMMITS_LOOKED_AT: Final = (20, 500, 20_000)

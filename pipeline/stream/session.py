@@ -11,8 +11,8 @@ from pyspark import SparkContext
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
-from pipeline.embedded.class_archive import class_archive
-from pipeline.embedded.jars import pyspark_jars_folder
+from pipeline.jvm.class_archive import class_archive
+from pipeline.jvm.jars import pyspark_jars_folder
 from pipeline.settings.model import SparkSettings
 from pipeline.stream.errors import SparkConnectRefused
 from pipeline.stream.scratch import scratch_folder

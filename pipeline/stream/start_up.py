@@ -15,8 +15,8 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from pipeline.embedded.jars import spark_jars
-from pipeline.embedded.java import find_java
+from pipeline.jvm.jars import spark_jars
+from pipeline.jvm.java import find_java
 from pipeline.settings.model import SparkSettings
 from pipeline.stream.collect import collect
 from pipeline.stream.errors import JvmEnded

@@ -14,8 +14,8 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, SchemaMismatchError, TableNotFoundError
 
+from pipeline.tables.append_guard import commit_note, held_epoch, is_written, noted, refuse_taken_epoch
 from pipeline.tables.errors import LostRace, RowsRefused, TableMissing, TableUnwritable
-from pipeline.tables.guards import commit_note, held_epoch, is_written, noted, refuse_taken_epoch
 from pipeline.tables.port import Condition
 
 # Maintenance commits a few times a minute: more losses in a row than this are another writer's doing.

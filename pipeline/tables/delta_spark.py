@@ -19,8 +19,8 @@ from delta.tables import DeltaTable
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
+from pipeline.tables.append_guard import commit_note, held_epoch, is_written, noted, refuse_taken_epoch
 from pipeline.tables.errors import LostRace, RowsRefused, TableMissing, TableUnwritable
-from pipeline.tables.guards import commit_note, held_epoch, is_written, noted, refuse_taken_epoch
 from pipeline.tables.port import Condition
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, Self
 
-from pipeline.tables.guards import held_epoch
+from pipeline.tables.append_guard import held_epoch
 from pipeline.tables.port import TableWriter
 from pipeline.tables.sensor_state import SensorStateTable
 from pipeline.tables.throttle_outbox import DeltaOutbox

@@ -6,7 +6,7 @@ import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import TableNotFoundError
 
-from pipeline.tables.newest import newest_in
+from pipeline.tables.column_range import newest_in
 
 _RECENT_MS: Final = 300_000
 # Without an array: pyarrow imports pandas at the first it makes.

@@ -7,7 +7,7 @@ from pipeline.clock import Moment
 from pipeline.failpoints import reached
 from pipeline.tables.port import TableWriter
 from pipeline.throttle.decider import Decider
-from pipeline.throttle.evaluation import Evaluation
+from quota.evaluation import Evaluation
 from schemas.arrow import conform
 from schemas.sensor_state_row import SensorStateRow
 

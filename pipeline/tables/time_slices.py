@@ -9,8 +9,8 @@ from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 from pyarrow.dataset import ParquetReadOptions
 
+from pipeline.tables.column_range import file_statistics
 from pipeline.tables.errors import TableMissing
-from pipeline.tables.newest import file_statistics
 
 
 def cut(start_ms: int, end_ms: int, slice_ms: int) -> Iterator[tuple[int, int]]:

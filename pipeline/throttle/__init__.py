@@ -1,1 +1,1 @@
-"""Throttles: who is held until when, how that reaches the topic, and how a client follows it."""
+"""The driver side of throttles: decide, hold, renew, write to the outbox, publish."""

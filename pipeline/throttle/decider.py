@@ -14,11 +14,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.clock import Moment
-from pipeline.throttle.evaluation import Evaluation
-from pipeline.throttle.held import ClientKey, HeldThrottle, Publication, Reason
+from pipeline.throttle.held import HeldThrottle, Publication, Reason
 from pipeline.throttle.reasons import QUOTA_TYPES, entities_of, largest_claims, reason_of
 from quota.engine import QuotaEngine
+from quota.evaluation import Evaluation
 from quota.snapshot import QuotaSnapshot
+from schemas.client_key import ClientKey
 from schemas.decision_id import decision_ids
 
 

@@ -3,16 +3,10 @@
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from schemas.client_key import ClientKey
+
 Action = Literal["throttle", "release"]
 Cause = Literal["violation", "renewed", "expired", "quota_changed", "recovered"]
-
-
-class ClientKey(NamedTuple):
-    """Who is throttled. `broker_id` is "" in cluster scope; `client_id` may be ""."""
-
-    broker_id: str
-    user: str
-    client_id: str
 
 
 @dataclass(frozen=True, slots=True)

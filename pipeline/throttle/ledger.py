@@ -8,8 +8,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from threading import Lock
 
-from pipeline.throttle.held import ClientKey, HandedOut, HeldThrottle
+from pipeline.throttle.held import HandedOut, HeldThrottle
 from purgatory.batch_wheel import BatchTimingWheel
+from schemas.client_key import ClientKey
 
 
 class ThrottleLedger:

@@ -14,7 +14,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from pipeline.throttle.held import Action, Cause, ClientKey, HandedOut, HeldThrottle, Publication, Reason
+from pipeline.throttle.held import Action, Cause, HandedOut, HeldThrottle, Publication, Reason
+from schemas.client_key import ClientKey
 
 
 @dataclass(frozen=True, slots=True)

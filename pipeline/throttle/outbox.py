@@ -11,10 +11,11 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from pipeline.clock import Moment
-from pipeline.throttle.evaluation import Evaluation
-from pipeline.throttle.held import ClientKey, HeldThrottle, Publication, Reason
+from pipeline.throttle.held import HeldThrottle, Publication, Reason
 from pipeline.throttle.reasons import reason_of
+from quota.evaluation import Evaluation
 from schemas.arrow import conform
+from schemas.client_key import ClientKey
 from schemas.throttle_event_row import ThrottleEventRow
 from schemas.throttle_record import SCHEMA_VERSION
 

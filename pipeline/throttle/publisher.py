@@ -18,10 +18,10 @@ from pipeline.clock import Moment
 from pipeline.cluster.errors import ClusterUnreachable, PermissionMissing
 from pipeline.failpoints import reached
 from pipeline.throttle.errors import OutboxUndecided, PublishUndecided
-from pipeline.throttle.evaluation import Evaluation
 from pipeline.throttle.held import Publication
 from pipeline.throttle.outbox import Outbox, Written, publish_app_id, rows_of, write_down
 from pipeline.throttle.topic import ThrottleTopic
+from quota.evaluation import Evaluation
 from schemas.throttle_event_row import stored_record
 
 log = logging.getLogger(__name__)

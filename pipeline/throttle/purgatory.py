@@ -13,9 +13,7 @@ from threading import Lock
 from pipeline.clock import Clock, Moment
 from pipeline.failpoints import reached
 from pipeline.throttle.decider import Decider, Standing
-from pipeline.throttle.evaluation import Evaluation
 from pipeline.throttle.held import HandedOut, HeldThrottle, Publication
-from pipeline.throttle.lead import RenewLead
 from pipeline.throttle.ledger import ThrottleLedger
 from pipeline.throttle.lifecycle import (
     Slicing,
@@ -27,6 +25,8 @@ from pipeline.throttle.lifecycle import (
 )
 from pipeline.throttle.outbox import Outbox, Written, held_from
 from pipeline.throttle.publisher import Publisher
+from pipeline.throttle.renew_lead import RenewLead
+from quota.evaluation import Evaluation
 from quota.snapshot import QuotaSnapshot
 
 log = logging.getLogger(__name__)

@@ -5,7 +5,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from pipeline.throttle.held import ClientKey, Reason
+from pipeline.throttle.held import Reason
+from schemas.client_key import ClientKey
 
 QUOTA_TYPES: Final = ("producer_byte_rate", "consumer_byte_rate", "request_percentage")
 

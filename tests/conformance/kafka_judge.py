@@ -16,8 +16,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-from pipeline.embedded.jars import broker_classpath
-from pipeline.embedded.java import Java, find_java
+from pipeline.jvm.jars import broker_classpath
+from pipeline.jvm.java import Java, find_java
 from tests.conformance.random_sessions import Session, draw_session, is_aligned
 from tests.conformance.replay import Mismatch, replay
 

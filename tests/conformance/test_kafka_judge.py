@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.embedded.jars import fetch
-from pipeline.embedded.java import LOWEST_VERSION, find_java
-from pipeline.errors import JavaNotFound
+from pipeline.jvm.errors import JavaNotFound
+from pipeline.jvm.jars import fetch
+from pipeline.jvm.java import LOWEST_VERSION, find_java
 from tests.conformance.kafka_judge import KafkaJudge, judge
 from tests.conformance.random_sessions import DEFAULT, draw_session, is_aligned
 from tests.conformance.replay import read_sessions

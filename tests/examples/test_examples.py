@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 
 from pipeline.cluster.access import ClusterAccess
-from pipeline.embedded.broker import EmbeddedBroker
-from pipeline.embedded.jars import broker_classpath
-from pipeline.embedded.java import find_java
-from pipeline.embedded.process import free_ports
-from pipeline.throttle.topics import TopicSpec, create_topics
+from pipeline.cluster.topics import TopicSpec, create_topics
+from pipeline.demo.broker import EmbeddedBroker
+from pipeline.demo.process import free_ports
+from pipeline.jvm.jars import broker_classpath
+from pipeline.jvm.java import find_java
 from tests.integration.throttle_job import ThrottleJob
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

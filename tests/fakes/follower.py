@@ -1,8 +1,8 @@
-"""A follower of the topic in memory, under the contract of `pipeline.throttle.follower.Follower`."""
+"""A follower of the topic in memory, under the contract of `pipeline.gate.follower.Follower`."""
 
 from collections.abc import Sequence
 
-from pipeline.throttle.follower import FollowerState, Take
+from pipeline.gate.follower import FollowerState, Take
 from schemas.throttle_record import ThrottleRecord
 from tests.fakes.topic import TopicBroker
 

@@ -15,9 +15,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bench.machine import machine_line
-from pipeline.embedded.broker import EmbeddedBroker
-from pipeline.embedded.jars import fetch
+from pipeline.demo.broker import EmbeddedBroker
 from pipeline.failpoints import FAILPOINTS
+from pipeline.jvm.jars import fetch
 from tests.faults.rounds import Outcome, play
 
 

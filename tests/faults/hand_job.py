@@ -14,20 +14,20 @@ from typing import Any, Final
 import pyarrow as pa
 
 from pipeline.failpoints import reached
-from pipeline.parts import new_batch_rules
 from pipeline.settings.model import EngineSettings, PurgatorySettings, Settings, StreamSettings, TablesSettings
+from pipeline.stream.batch_rules import BatchRules
 from pipeline.stream.collect import DEAD_LETTER_SCHEMA, USAGE_SCHEMA, CollectedBatch
 from pipeline.stream.micro_batch import MicroBatch
 from pipeline.stream.offset_log import OffsetRange
 from pipeline.stream.recovery import rebuild
+from pipeline.tables.from_settings import open_quota_table, open_writer
 from pipeline.tables.job_tables import DriverEpoch, JobTables
 from pipeline.tables.layout import create_missing
-from pipeline.tables.open import open_quota_table, open_writer
 from pipeline.tables.quota_edit import QuotaChange
 from pipeline.tables.quota_source import QuotaSource
 from pipeline.tables.quota_table import EditAudit
-from pipeline.throttle.building import new_engine, new_lead, new_slicing
 from pipeline.throttle.decider import Decider
+from pipeline.throttle.from_settings import new_engine, new_lead, new_slicing
 from pipeline.throttle.publisher import Publisher
 from pipeline.throttle.purgatory import ThrottlePurgatory
 from schemas.throttle_record import ThrottleRecord
@@ -145,7 +145,7 @@ class HandJob:
             decider=self.decider,
             purgatory=self.purgatory,
             clock=self.clock,
-            rules=new_batch_rules(settings, "test"),
+            rules=BatchRules.from_settings(settings, "test"),
             recovered=self.recovered,
             report=lambda _: None,
         )

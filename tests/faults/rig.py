@@ -14,8 +14,8 @@ from kafka import KafkaConsumer, TopicPartition
 
 from pipeline.failpoints import VARIABLE
 from pipeline.settings.model import TablesSettings
+from pipeline.tables.from_settings import open_quota_table
 from pipeline.tables.layout import create_missing
-from pipeline.tables.open import open_quota_table
 from pipeline.tables.quota_edit import QuotaChange
 from pipeline.tables.quota_table import EditAudit
 from tests.faults.generator import RATES

@@ -15,13 +15,13 @@ from typing import Any
 import pyarrow as pa
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 
-from pipeline.embedded.process import kill, terminate
-from pipeline.parts import wanted_topics
+from pipeline.cluster.from_settings import wanted_topics
+from pipeline.cluster.topics import create_topics
+from pipeline.demo.process import kill, terminate
 from pipeline.settings.loading import load_settings
 from pipeline.settings.model import Settings
 from pipeline.tables.layout import table_uri
 from pipeline.tables.reader import read_table
-from pipeline.throttle.topics import create_topics
 
 START_SECONDS = 120.0
 

@@ -13,9 +13,9 @@ import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.errors import KafkaError
 
-from pipeline.embedded.broker import EmbeddedBroker
-from pipeline.embedded.broker_config import BrokerOptions
-from pipeline.errors import BrokerAlreadyRunning, BrokerStartFailed, PortBusy
+from pipeline.demo.broker import EmbeddedBroker
+from pipeline.demo.broker_config import BrokerOptions
+from pipeline.demo.errors import BrokerAlreadyRunning, BrokerStartFailed, PortBusy
 
 pytestmark = pytest.mark.broker
 
@@ -127,7 +127,7 @@ def test_stop_leaves_no_process_and_takes_seconds(own_broker: EmbeddedBroker) ->
 
 def test_the_broker_dies_with_the_process_that_started_it(tmp_path: Path) -> None:
     program = (
-        "import sys, time; from pathlib import Path; from pipeline.embedded.broker import EmbeddedBroker\n"
+        "import sys, time; from pathlib import Path; from pipeline.demo.broker import EmbeddedBroker\n"
         "broker = EmbeddedBroker(Path(sys.argv[1])); broker.start(); print(broker.pid, flush=True); time.sleep(60)"
     )
     driver = subprocess.Popen([sys.executable, "-c", program, str(tmp_path)], stdout=subprocess.PIPE, text=True)

@@ -19,9 +19,9 @@ from typing import Any
 import pytest
 from kafka import KafkaConsumer
 
-from pipeline.embedded.broker import EmbeddedBroker
-from pipeline.embedded.demo_plan import DEMO_CLIENTS
-from pipeline.embedded.process import terminate
+from pipeline.demo.broker import EmbeddedBroker
+from pipeline.demo.plan import DEMO_CLIENTS
+from pipeline.demo.process import terminate
 from pipeline.tables.reader import read_table
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(400)]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.embedded.broker import EmbeddedBroker
+from pipeline.demo.broker import EmbeddedBroker
 from tests.faults.rounds import play
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.long]

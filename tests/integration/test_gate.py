@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.embedded.broker import EmbeddedBroker
-from pipeline.embedded.jars import fetch
+from pipeline.demo.broker import EmbeddedBroker
+from pipeline.gate.gate import Gate
+from pipeline.gate.waiting_room import Occupancy, Room
+from pipeline.jvm.jars import fetch
 from pipeline.tables.audit import local_audit
-from pipeline.tables.open import create_quota_table
+from pipeline.tables.from_settings import create_quota_table
 from pipeline.tables.quota_edit import QuotaChange
-from pipeline.throttle.gate import Gate
-from pipeline.throttle.waiting_room import Occupancy, Room
 from tests.integration.running_job import running_job, usage
 from tests.integration.throttle_job import ThrottleJob
 

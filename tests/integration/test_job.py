@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from pipeline.embedded.broker import EmbeddedBroker
+from pipeline.demo.broker import EmbeddedBroker
 from schemas.arrow import arrow_schema
 from schemas.quota_row import QuotaRow
 from tests.integration.running_job import RunningJob, running_job, usage

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.embedded.broker import EmbeddedBroker
-from pipeline.tables.open import create_tables
+from pipeline.demo.broker import EmbeddedBroker
+from pipeline.tables.from_settings import create_tables
 from pipeline.tables.quota_edit import QuotaChange
 from tests.integration.running_job import RunningJob, running_job, usage
 from tests.integration.transcript import Player, shape

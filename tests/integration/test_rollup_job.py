@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.embedded.broker import EmbeddedBroker
+from pipeline.demo.broker import EmbeddedBroker
 from tests.integration.running_job import RunningJob, running_job, usage
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.long]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from kafka import KafkaAdminClient, TopicPartition
 
-from pipeline.embedded.broker import EmbeddedBroker
+from pipeline.demo.broker import EmbeddedBroker
 from tests.faults.rig import Rig, rig
 from tests.integration.running_job import RunningJob, usage
 

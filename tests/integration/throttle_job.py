@@ -9,11 +9,11 @@ from kafka import KafkaAdminClient
 
 from pipeline.clock import SystemClock
 from pipeline.cluster.access import ClusterAccess
-from pipeline.throttle.evaluation import Evaluation
-from pipeline.throttle.held import ClientKey
+from pipeline.cluster.topics import create_topics, topic_specs
 from pipeline.throttle.kafka_topic import KafkaThrottleTopic
 from pipeline.throttle.publisher import Publisher
-from pipeline.throttle.topics import create_topics, topic_specs
+from quota.evaluation import Evaluation
+from schemas.client_key import ClientKey
 from tests.fakes.outbox import MemoryOutbox
 from tests.pipeline.throttle.factories import violation
 

@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Final
 
 from bench.machine import machine_line
-from pipeline.embedded.broker import EmbeddedBroker
-from pipeline.embedded.broker_config import BrokerOptions
-from pipeline.embedded.jars import fetch
+from pipeline.demo.broker import EmbeddedBroker
+from pipeline.demo.broker_config import BrokerOptions
+from pipeline.jvm.jars import fetch
 from tests.faults.rig import Rig, rig
 from tests.soak.memory import MemoryTrace
 from tests.soak.nemeses import Nemeses

@@ -12,7 +12,7 @@ from typing import Any, Final
 from kafka import KafkaAdminClient
 from kafka.errors import KafkaError
 
-from pipeline.embedded.broker import EmbeddedBroker
+from pipeline.demo.broker import EmbeddedBroker
 from tests.faults.rig import Rig
 from tests.soak.small_disk import SmallDisk
 

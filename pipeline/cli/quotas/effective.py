@@ -24,9 +24,9 @@ def effective(
     """
     from pipeline.cli.output import print_rows
     from pipeline.settings.loading import load_settings
+    from pipeline.tables.from_settings import open_quota_table
     from pipeline.tables.layout import table_uri
     from pipeline.tables.live_clients import live_clients
-    from pipeline.tables.open import open_quota_table
     from pipeline.tables.quota_source import QuotaSource
     from quota.effective import effective as resolved
 

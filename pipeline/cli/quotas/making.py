@@ -52,7 +52,7 @@ def make_edit(
     from pipeline.cli.output import refuse_unknown
     from pipeline.settings.loading import load_settings
     from pipeline.tables.audit import local_audit
-    from pipeline.tables.open import create_quota_table, open_quota_table
+    from pipeline.tables.from_settings import create_quota_table, open_quota_table
 
     refuse_unknown(output, also=("kafka",) if answer is not None else ())
     settings = load_settings(config, flags(tables=tables))

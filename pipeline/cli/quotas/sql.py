@@ -22,8 +22,8 @@ def sql(
     """
     from pipeline.cli.output import print_rows
     from pipeline.settings.loading import load_settings
+    from pipeline.stream.quota_sql import run_sql
     from pipeline.tables.audit import local_audit
-    from pipeline.tables.quota_sql import run_sql
 
     settings = load_settings(config, flags(tables=tables))
     print_rows(run_sql(settings, statement, local_audit(reason)), output)

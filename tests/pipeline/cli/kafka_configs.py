@@ -12,9 +12,9 @@ import tempfile
 from pathlib import Path
 from typing import Any, Final
 
-from pipeline.embedded.broker import EmbeddedBroker
-from pipeline.embedded.jars import broker_classpath
-from pipeline.embedded.java import find_java
+from pipeline.demo.broker import EmbeddedBroker
+from pipeline.jvm.jars import broker_classpath
+from pipeline.jvm.java import find_java
 
 HERE: Final = Path(__file__).parent
 LINES: Final = HERE / "golden" / "kafka_configs.txt"

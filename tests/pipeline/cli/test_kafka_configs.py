@@ -7,9 +7,9 @@ from typing import Any, Final
 
 import pytest
 
-from pipeline.embedded.broker import EmbeddedBroker
-from pipeline.embedded.jars import fetch
-from pipeline.embedded.java import find_java
+from pipeline.demo.broker import EmbeddedBroker
+from pipeline.jvm.jars import fetch
+from pipeline.jvm.java import find_java
 from tests.pipeline.cli.kafka_configs import golden, kafkas_answers
 from tests.pipeline.cli.running import Answer, kquota
 

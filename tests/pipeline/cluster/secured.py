@@ -24,9 +24,9 @@ from kafka.admin import (
 from pipeline.cli.options import flags
 from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.acls import Acl
-from pipeline.embedded.broker import EmbeddedBroker
-from pipeline.embedded.broker_config import BrokerOptions
-from pipeline.embedded.jars import fetch
+from pipeline.demo.broker import EmbeddedBroker
+from pipeline.demo.broker_config import BrokerOptions
+from pipeline.jvm.jars import fetch
 from pipeline.settings.loading import load_settings
 from tests.pipeline.cluster.certificates import Authority, TokenSigner
 from tests.pipeline.cluster.token_endpoint import TokenEndpoint, token_endpoint

@@ -8,7 +8,7 @@ from kafka import KafkaAdminClient
 from pipeline.cluster.causes import LostWhileSigningIn, explain
 from pipeline.cluster.connecting import open_client
 from pipeline.cluster.errors import ClusterUnreachable, SignInRefused
-from pipeline.embedded.broker import EmbeddedBroker
+from pipeline.demo.broker import EmbeddedBroker
 
 
 def test_nothing_listens() -> None:

@@ -12,10 +12,10 @@ from pipeline.cli.topics import app
 from pipeline.cluster.acls import Acl, Names, Role, acls_of, grant_commands
 from pipeline.cluster.errors import PermissionMissing
 from pipeline.cluster.permissions import missing_acls, refuse_unpermitted
+from pipeline.cluster.topics import check_topics, create_topics, topic_specs
+from pipeline.gate.follower import KafkaFollower
 from pipeline.meter.usage_producer import KafkaUsageSink
-from pipeline.throttle.follower import KafkaFollower
 from pipeline.throttle.kafka_topic import KafkaThrottleTopic
-from pipeline.throttle.topics import check_topics, create_topics, topic_specs
 from tests.pipeline.cluster.secured import Secured
 from tests.pipeline.throttle import factories
 

@@ -13,7 +13,7 @@ from pipeline.cluster.client_properties import kafka_options
 from pipeline.cluster.connecting import open_client
 from pipeline.cluster.errors import TokenRefused
 from pipeline.errors import PipelineError
-from pipeline.throttle.view import ThrottleView
+from pipeline.gate.view import ThrottleView
 from tests.pipeline.cluster.certificates import Authority
 from tests.pipeline.cluster.secured import MECHANISMS, PASSWORD, Secured
 from tests.pipeline.throttle import factories

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 
-from pipeline.embedded.broker import EmbeddedBroker
+from pipeline.cluster.topics import TopicSpec, create_topics
+from pipeline.demo.broker import EmbeddedBroker
 from pipeline.meter.log_follower import LogFollower
 from pipeline.meter.request_log import OwnTraffic, RequestLogParser
 from pipeline.meter.request_meter import RequestMeter, read_state
 from pipeline.meter.usage_producer import Batching, KafkaUsageSink, UsageProducer
 from pipeline.meter.wire_size import produce_request_size
-from pipeline.throttle.topics import TopicSpec, create_topics
 
 LINE = (
     '[2026-11-21 07:33:33,391] DEBUG Completed request:{{"isForwarded":false,"requestHeader":{{"requestApiVersion":1,'

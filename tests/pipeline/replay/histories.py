@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 from deltalake import DeltaTable, write_deltalake
 
-from pipeline.replay.order import ReplayOrder
 from pipeline.replay.outcome import BINS, Outcome, ReplayResult
 from pipeline.replay.pieces import Client, Source
+from pipeline.replay.replay_request import ReplayOrder
 from pipeline.replay.timeline import Timeline
 from pipeline.settings.model import EngineSettings
 from pipeline.tables.layout import table_uri
-from pipeline.throttle.building import new_engine
+from pipeline.throttle.from_settings import new_engine
 from quota.holds import Holds
 from quota.snapshot import QuotaSnapshot
 from schemas.arrow import conform

@@ -14,9 +14,9 @@ from pipeline.tables.layout import create_missing, table_uri
 from pipeline.tables.quota_edit import QuotaChange
 from pipeline.tables.quota_source import QuotaSource
 from pipeline.tables.quota_table import EditAudit, QuotaTable
-from pipeline.throttle.building import new_engine
 from pipeline.throttle.decider import Decider
-from pipeline.throttle.evaluation import Evaluation
+from pipeline.throttle.from_settings import new_engine
+from quota.evaluation import Evaluation
 from schemas.arrow import conform
 from schemas.decision_row import DecisionRow
 from schemas.usage_row import UsageRow

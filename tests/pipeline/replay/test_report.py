@@ -2,9 +2,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.replay.happened import throttled_in
 from pipeline.replay.outcome import Outcome, ReplayResult
 from pipeline.replay.pieces import Client
+from pipeline.replay.recorded_throttles import throttled_in
 from pipeline.replay.report import Line, report_lines, to_document, totals_of, touched
 
 ALICE: Client = ("", "alice", "etl")

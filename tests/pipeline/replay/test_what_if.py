@@ -6,11 +6,11 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from pipeline.replay.errors import NothingKept, SampleTooFine
-from pipeline.replay.happened import happened
-from pipeline.replay.order import ReplayOrder
 from pipeline.replay.outcome import ReplayResult
 from pipeline.replay.pieces import Source
 from pipeline.replay.plan import Plan
+from pipeline.replay.recorded_throttles import happened
+from pipeline.replay.replay_request import ReplayOrder
 from pipeline.replay.report import report_lines, totals_of
 from pipeline.replay.timeline import Timeline, live_timeline
 from pipeline.replay.what_if import run

@@ -3,9 +3,9 @@ from typing import Any
 from pipeline.settings.model import Settings
 from pipeline.simulation.batches import batches_of_events
 from pipeline.simulation.run import Simulation
-from pipeline.throttle.held import ClientKey
 from pipeline.throttle.outbox import Written
 from quota.snapshot import QuotaSnapshot
+from schemas.client_key import ClientKey
 from schemas.usage_event import UsageEvent
 from tests.quota.factories import quota_row
 

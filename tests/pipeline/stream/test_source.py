@@ -6,7 +6,7 @@ import pytest
 from kafka import KafkaAdminClient, KafkaProducer
 from pyspark.sql import DataFrame, SparkSession
 
-from pipeline.embedded.broker import EmbeddedBroker
+from pipeline.demo.broker import EmbeddedBroker
 from pipeline.stream.collect import CollectedBatch, collect
 from pipeline.stream.source import RAW_COLUMNS, read_usage_topic
 from tests.pipeline.stream.messages import message

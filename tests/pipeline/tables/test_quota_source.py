@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from pipeline.diagnosis import Diagnosis, diagnose
+from pipeline.job.diagnosis import Diagnosis, diagnose
 from pipeline.settings.model import Settings, TablesSettings
 from pipeline.tables.layout import TABLES, create_missing
 from pipeline.tables.quota_edit import QuotaChange

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from pipeline.throttle.held import ClientKey, HeldThrottle, Publication, Reason
+from pipeline.throttle.held import HeldThrottle, Publication, Reason
+from schemas.client_key import ClientKey
 from schemas.throttle_record import ThrottleRecord
 
 ALICE = ClientKey("", "alice", "etl")

@@ -5,15 +5,15 @@ from typing import Literal
 import pyarrow as pa
 
 from pipeline.throttle.decider import Decider
-from pipeline.throttle.evaluation import Evaluation
-from pipeline.throttle.held import ClientKey
-from pipeline.throttle.lead import RenewLead
 from pipeline.throttle.lifecycle import Slicing
 from pipeline.throttle.publisher import Publisher
 from pipeline.throttle.purgatory import ThrottlePurgatory
+from pipeline.throttle.renew_lead import RenewLead
 from quota.engine import QuotaEngine
+from quota.evaluation import Evaluation
 from quota.snapshot import QuotaSnapshot
 from quota.throttle_time import ThrottleCaps
+from schemas.client_key import ClientKey
 from schemas.throttle_record import ThrottleRecord
 from tests.fakes.clock import ManualClock
 from tests.fakes.outbox import MemoryOutbox

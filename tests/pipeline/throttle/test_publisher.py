@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from pipeline.clock import Moment
 from pipeline.cluster.errors import ClusterUnreachable
 from pipeline.throttle.errors import OutboxUndecided, PublisherFenced
-from pipeline.throttle.evaluation import Evaluation
 from pipeline.throttle.publisher import Publisher
+from quota.evaluation import Evaluation
 from tests.fakes.outbox import MemoryOutbox
 from tests.fakes.topic import MemoryTopic, TopicBroker
 from tests.pipeline.throttle.factories import BOB, violation

@@ -14,12 +14,12 @@ from pipeline.cluster.acls import Names, acls_of
 from pipeline.cluster.connecting import told
 from pipeline.cluster.errors import ClusterUnreachable
 from pipeline.cluster.permissions import missing_acls
-from pipeline.embedded.broker import EmbeddedBroker
-from pipeline.embedded.jars import fetch
+from pipeline.cluster.topics import create_topics, topic_specs
+from pipeline.demo.broker import EmbeddedBroker
+from pipeline.gate.follower import KafkaFollower
+from pipeline.jvm.jars import fetch
 from pipeline.throttle.errors import PublishUndecided
-from pipeline.throttle.follower import KafkaFollower
 from pipeline.throttle.kafka_topic import KafkaThrottleTopic
-from pipeline.throttle.topics import create_topics, topic_specs
 from schemas.throttle_record import ThrottleRecord
 from tests.pipeline.throttle.factories import record
 

@@ -1,0 +1,25 @@
+"""From settings to what the job works with in the cluster: its topics and the names of its rights."""
+
+import os
+
+from pipeline.cluster.acls import Names
+from pipeline.cluster.topics import TopicSpec, topic_specs
+from pipeline.settings.model import Settings
+
+
+def wanted_topics(settings: Settings) -> tuple[TopicSpec, TopicSpec, TopicSpec]:
+    """The three topics of this job, as they must be."""
+    engine, kafka = settings.engine, settings.kafka
+    return topic_specs(
+        cores=len(os.sched_getaffinity(0)),
+        longest_throttle_ms=engine.longest_throttle_ms,
+        usage_topic=kafka.usage_topic,
+        throttle_topic=kafka.throttle_topic,
+        marker_topic=kafka.marker_topic,
+    )
+
+
+def resource_names(settings: Settings) -> Names:
+    """What this job works with in the cluster."""
+    kafka = settings.kafka
+    return Names(kafka.usage_topic, kafka.throttle_topic, kafka.marker_topic, settings.job)

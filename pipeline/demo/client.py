@@ -1,0 +1,129 @@
+"""One client of the demo: a thread that sends or reads at its pace and obeys the throttle topic."""
+
+import logging
+import time
+from collections.abc import Mapping
+from threading import Event, Thread
+from typing import Any, Final, Protocol
+
+from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+from kafka.errors import KafkaError
+
+from pipeline.cluster.connecting import open_client
+from pipeline.demo.pace import Pace
+from pipeline.demo.plan import DemoClient
+from pipeline.errors import PipelineError
+
+log = logging.getLogger(__name__)
+
+# A blocked client looks again this often: a release comes before the end of a throttle.
+LOOK_EVERY_MS: Final = 20
+RETRY_SECONDS: Final = 1.0
+
+
+class Blocked(Protocol):
+    """What a client needs of a `ThrottleView`."""
+
+    def remaining_ms(self, user: str, client_id: str, now_ms: int) -> int:
+        """How much longer the client must wait, at `now_ms` by wall clock."""
+        ...
+
+
+class DemoClientThread:
+    """Runs one client until told to stop; connects again after any trouble with the broker.
+
+    Attributes:
+        sent_bytes: Payload sent, or read, so far.
+        requests: Produce requests, or fetches with data, so far.
+        blocked: Whether it holds off now because of a throttle.
+    """
+
+    def __init__(self, client: DemoClient, options: Mapping[str, Any], view: Blocked, stopping: Event) -> None:
+        self.client = client
+        self.sent_bytes = 0
+        self.requests = 0
+        self.blocked = False
+        self._options = dict(options)
+        self._view = view
+        self._stopping = stopping
+        self._pace = Pace(client.bytes_per_second)
+        name = f"{client.user}/{client.client_id}"
+        self._thread = Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Begin. Once only."""
+        self._thread.start()
+
+    def join(self, timeout_seconds: float) -> None:
+        """Wait for the end."""
+        self._thread.join(timeout_seconds)
+
+    def report(self) -> dict[str, Any]:
+        """The counters, as printed once a second."""
+        return {
+            "user": self.client.user,
+            "client_id": self.client.client_id,
+            "role": self.client.role,
+            "sent_bytes": self.sent_bytes,
+            "requests": self.requests,
+            "blocked": self.blocked,
+        }
+
+    def _run(self) -> None:
+        work = self._produce if self.client.role == "produce" else self._consume
+        while not self._stopping.is_set():
+            try:
+                work()
+            except (KafkaError, PipelineError, OSError) as exc:
+                log.warning("%s: %s; trying again", self._thread.name, " ".join(str(exc).split())[:200])
+                self._stopping.wait(RETRY_SECONDS)
+
+    def _produce(self) -> None:
+        producer: Any = open_client(
+            KafkaProducer, **self._options, client_id=self.client.client_id, acks="all", delivery_timeout_ms=10_000,
+            request_timeout_ms=5_000, max_block_ms=5_000,
+        )  # fmt: skip
+        value = bytes(self.client.bytes_per_request)
+        try:
+            while self._hold_off():
+                # One request each: nothing is gathered, and the next waits for the answer.
+                producer.send(self.client.topic, value=value).get(timeout=10)
+                self._used(len(value))
+        finally:
+            producer.close(timeout=1)
+
+    def _consume(self) -> None:
+        # kafka-python fetches ahead once per poll, and not on its own: the pace of the polls is the pace of the
+        # fetches. A broker answers a fetch of 1 byte with one whole batch; asked for more it cuts the last
+        # batch, and the cut part is charged and read again. No group: a demo must not wait for one to form.
+        consumer: Any = open_client(
+            KafkaConsumer, **self._options, client_id=self.client.client_id, group_id=None,
+            enable_auto_commit=False, max_partition_fetch_bytes=1, fetch_max_bytes=1, max_poll_records=10_000,
+        )  # fmt: skip
+        try:
+            partition = TopicPartition(self.client.topic, 0)
+            consumer.assign([partition])
+            consumer.seek_to_end(partition)
+            while self._hold_off():
+                read = consumer.poll(200).values()
+                size_bytes = sum(len(record.value or b"") for records in read for record in records)
+                if size_bytes:
+                    self._used(size_bytes)
+        finally:
+            consumer.close(timeout_ms=1000)
+
+    def _hold_off(self) -> bool:
+        """Wait until the client may go on; whether it is to go on at all."""
+        while not self._stopping.is_set():
+            blocked_ms = self._view.remaining_ms(self.client.user, self.client.client_id, time.time_ns() // 1_000_000)
+            self.blocked = blocked_ms > 0
+            wait_ms = self._pace.wait_ms(time.monotonic() * 1000, blocked_ms)
+            if wait_ms <= 0:
+                return True
+            self._stopping.wait(min(wait_ms, LOOK_EVERY_MS) / 1000)
+        return False
+
+    def _used(self, size_bytes: int) -> None:
+        self.sent_bytes += size_bytes
+        self.requests += 1
+        self._pace.used(size_bytes, time.monotonic() * 1000)

@@ -1,0 +1,66 @@
+"""What can be wrong with the demo's broker.
+
+PipelineError
+├── PortBusy             a port that was asked for is taken
+├── BrokerAlreadyRunning the data directory is in use
+└── BrokerStartFailed    the broker ended, or did not answer in time
+"""
+
+from pathlib import Path
+
+from pipeline.errors import PipelineError
+
+
+class PortBusy(PipelineError):
+    """A port that was asked for is taken.
+
+    Attributes:
+        listener: which listener wanted it.
+        port: the port.
+    """
+
+    exit_code = 4
+
+    def __init__(self, listener: str, port: int) -> None:
+        self.listener = listener
+        self.port = port
+        super().__init__(
+            f"port {port} of listener '{listener}' on 127.0.0.1 is in use",
+            f"stop what listens there (`ss -ltnp 'sport = :{port}'` names it), or choose another port or none",
+        )
+
+
+class BrokerAlreadyRunning(PipelineError):
+    """Another process runs a broker on this data directory.
+
+    Attributes:
+        directory: the data directory.
+        pid: the process that holds it, if its run file tells.
+    """
+
+    exit_code = 4
+
+    def __init__(self, directory: Path, pid: int | None) -> None:
+        self.directory = directory
+        self.pid = pid
+        super().__init__(
+            f"broker directory {directory} is in use{f' by process {pid}' if pid else ''}",
+            "stop that process, or choose another directory",
+        )
+
+
+class BrokerStartFailed(PipelineError):
+    """The broker did not come up.
+
+    Attributes:
+        reason: ended with a code, or silent for too long.
+        log_path: the log that tells more.
+        log_tail: its last lines.
+    """
+
+    def __init__(self, reason: str, log_path: Path, log_tail: str) -> None:
+        self.reason = reason
+        self.log_path = log_path
+        self.log_tail = log_tail
+        cause = f"; last words: {log_tail}" if log_tail else ""
+        super().__init__(f"the embedded broker {reason}{cause}", f"read {log_path}")

@@ -1,0 +1,198 @@
+"""The demo: a real broker, real clients, a real meter and the job, on one machine, under one folder.
+
+Everything the job does here it does in production the same way; what the demo adds is the world around it.
+"""
+
+import json
+import logging
+import secrets
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Thread, Timer
+from typing import Any, Final
+
+from pipeline.cluster.access import ClusterAccess
+from pipeline.cluster.from_settings import wanted_topics
+from pipeline.cluster.topics import create_topics
+from pipeline.demo.broker import EmbeddedBroker
+from pipeline.demo.broker_config import BrokerOptions
+from pipeline.demo.clients import create_demo_topics, start_demo_clients
+from pipeline.demo.plan import DEMO_INTERNAL_LISTENERS, DEMO_QUOTAS, DemoPlan, demo_users
+from pipeline.demo.process import spawn, terminate
+from pipeline.errors import PipelineError
+from pipeline.job.job import Job, Listeners, step
+from pipeline.settings.model import Settings
+from pipeline.stream.start_up import SparkStarter
+from pipeline.tables.audit import local_audit
+from pipeline.tables.from_settings import create_tables, open_quota_table
+
+log = logging.getLogger(__name__)
+
+_STOP_SECONDS: Final = 5.0
+_BROKER_ID: Final = "1"
+
+ClientReports = Callable[[dict[str, Any]], None]
+
+
+class ForeignFolder(PipelineError):
+    """The folder to be emptied holds something the demo did not make."""
+
+    exit_code = 2
+
+    def __init__(self, folder: Path, foreign: Sequence[str]) -> None:
+        self.folder = folder
+        self.foreign = tuple(foreign)
+        super().__init__(
+            f"'--fresh' must be given a folder of the demo's own; got {folder}, which also holds {', '.join(foreign)}",
+            "give another --folder, or delete this one yourself",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class DemoFolder:
+    """Where the demo keeps everything. Deleting it starts over."""
+
+    root: Path
+
+    @property
+    def broker(self) -> Path:
+        """Data and logs of the broker."""
+        return self.root / "broker"
+
+    @property
+    def tables(self) -> Path:
+        """Root of the Delta tables."""
+        return self.root / "tables"
+
+    @property
+    def checkpoint(self) -> Path:
+        """Checkpoint of the query."""
+        return self.root / "checkpoint"
+
+    def passwords(self) -> dict[str, str]:
+        """The clients' passwords, drawn at the first start and kept for the next."""
+        file = self.root / "passwords.json"
+        if not file.exists():
+            file.touch(mode=0o600)
+            file.write_text(json.dumps({user: secrets.token_hex(8) for user in demo_users()}))
+        stored: dict[str, str] = json.loads(file.read_text())
+        return stored
+
+
+@dataclass
+class Demo:
+    """Runs the demo until it is stopped or its time is up.
+
+    Attributes:
+        folder: Where everything is kept.
+        settings: Of the job; addresses and folders are replaced by the demo's.
+        listeners: Who hears what the job does.
+        client_report: Hears the counters of each client once a second.
+    """
+
+    folder: DemoFolder
+    settings: Settings
+    listeners: Listeners
+    client_report: ClientReports
+    _job: Job | None = field(default=None, init=False)
+    _stopped: bool = field(default=False, init=False)
+
+    def stop(self) -> None:
+        """End the demo; safe from a signal handler."""
+        self._stopped = True
+        if self._job is not None:
+            self._job.stop()
+
+    def run(self, duration_seconds: float | None) -> None:
+        """Start broker, tables, job, meter and clients; stop them in reverse.
+
+        Args:
+            duration_seconds: Counted from the moment the clients start; None runs until `stop`.
+        """
+        self.folder.root.mkdir(parents=True, exist_ok=True)
+        with ExitStack() as stack:
+            starter = stack.enter_context(SparkStarter(self.settings.spark, str(self.folder.checkpoint)))
+            with step("broker"):
+                broker = stack.enter_context(
+                    EmbeddedBroker(self.folder.broker, self.folder.passwords(), options=BrokerOptions(request_log=True))
+                )
+            settings = self._settings_for(broker)
+            with step("topics and tables"):
+                self._prepare(settings)
+            if self._stopped:
+                return
+            self._job = Job(settings, self.listeners)
+            Thread(
+                target=self._start_load,
+                args=(broker, self._job, stack, duration_seconds),
+                name="demo-load",
+                daemon=True,
+            ).start()
+            self._job.run(starter)
+
+    def _settings_for(self, broker: EmbeddedBroker) -> Settings:
+        given = self.settings.model_dump()
+        given["kafka"] |= {"bootstrap_servers": broker.bootstrap_servers}
+        given["tables"] |= {"root": str(self.folder.tables)}
+        given["stream"] |= {"checkpoint": str(self.folder.checkpoint)}
+        return Settings.model_validate({**given, "run_dir": self.folder.root})
+
+    def _prepare(self, settings: Settings) -> None:
+        with ClusterAccess.from_settings(settings.kafka).admin() as admin:
+            create_topics(admin, wanted_topics(settings))
+            create_demo_topics(admin)
+        if "quotas" in create_tables(settings.tables):
+            audit = local_audit("the demo's quotas")
+            open_quota_table(settings.tables).edit(lambda _: list(DEMO_QUOTAS), audit)
+
+    def _start_load(self, broker: EmbeddedBroker, job: Job, stack: ExitStack, duration_seconds: float | None) -> None:
+        """Begin to meter and to send once the job is ready, so that its first batch is not a backlog."""
+        job.ready.wait()
+        meter = _start_meter(broker, self.folder.root)
+        stack.callback(terminate, meter, _STOP_SECONDS)
+        plan_path = self.folder.root / "clients.json"
+        DemoPlan(
+            bootstrap_servers=broker.sasl_bootstrap_servers,
+            view_bootstrap_servers=broker.bootstrap_servers,
+            passwords=self.folder.passwords(),
+        ).write(plan_path)
+        clients = start_demo_clients(plan_path, stdout=subprocess.PIPE, start_new_session=True)
+        stack.callback(terminate, clients, _STOP_SECONDS)
+        log.info("eight clients are sending and reading")
+        if duration_seconds is not None:
+            timer = Timer(duration_seconds, self.stop)
+            timer.daemon = True
+            timer.start()
+        if clients.stdout is not None:
+            for line in clients.stdout:
+                self.client_report(json.loads(line))
+
+
+def start_over(folder: DemoFolder) -> None:
+    """Delete what earlier runs have left. Refuses a folder that holds anything the demo did not make."""
+    known = {"broker", "tables", "checkpoint", "passwords.json", "clients.json", "meter.json"}
+    if not folder.root.exists():
+        return
+    foreign = [
+        entry.name
+        for entry in folder.root.iterdir()
+        if entry.name not in known and entry.suffix not in {".lock", ".pid"}
+    ]
+    if foreign:
+        raise ForeignFolder(folder.root, foreign)
+    shutil.rmtree(folder.root)
+
+
+def _start_meter(broker: EmbeddedBroker, root: Path) -> "subprocess.Popen[bytes]":
+    command = [sys.executable, "-m", "pipeline.cli.main", "meter", "request-log", str(broker.request_log_path)]
+    command += ["--broker-id", _BROKER_ID, "--bootstrap-server", broker.bootstrap_servers]
+    command += ["--state-file", str(root / "meter.json")]
+    for listener in DEMO_INTERNAL_LISTENERS:
+        command += ["--internal-listener", listener]
+    with (root / "broker" / "logs" / "meter.log").open("ab") as output:
+        return spawn(command, cwd=root, output=output)

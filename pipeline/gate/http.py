@@ -1,0 +1,156 @@
+"""The gate over HTTP, for services in any language: is this client throttled, until when and why?
+
+    GET /v1/throttle?user=alice&client_id=etl              200 {"throttled": false} or 429 with Retry-After
+    GET /v1/throttle?user=alice&client_id=etl&wait_ms=5000 the same, held in the gate for up to 5 s
+    GET /v1/throttles                                      200, all that run now
+    GET /healthz                                           200 {"status": "ok" | "catching-up" | "stale"}
+
+Health is 200 in all three: the gate fails open, so none of them is a reason to take a service out of service.
+Mistakes are answered with 400 (401, 404, 405) and {"error": …, "remedy": …}.
+"""
+
+import asyncio
+import hmac
+from contextlib import suppress
+from typing import Any, Final
+
+from starlette.applications import Starlette
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from pipeline.gate.errors import GateDepleted, GateTimeout
+from pipeline.gate.gate import Gate, Throttled
+from pipeline.gate.query import QueryRefused, ThrottleQuery, read_query
+
+# What one held request costs this process, roughly: a connection, a task, a hold. Charged to the gate's pool.
+LONG_POLL_BYTES: Final = 16_384
+
+_STATUS: Final = {"following": "ok", "connecting": "catching-up", "catching-up": "catching-up"}
+
+
+def build_app(gate: Gate, token: str | None = None) -> Starlette:
+    """The ASGI application.
+
+    Args:
+        gate: Started; the application does not close it.
+        token: Demanded as `Authorization: Bearer …` everywhere but on /healthz; None demands nothing.
+    """
+
+    async def throttle(request: Request) -> Response:
+        query = read_query(request.query_params.multi_items())
+        if query.wait_ms:
+            await _wait(gate, query, request)
+        throttled = gate.throttle_of(query.user, query.client_id, query.broker_id)
+        if throttled is None:
+            return JSONResponse({"throttled": False})
+        retry_after_seconds = max(-(-throttled.remaining_ms // 1000), 1)
+        return JSONResponse(as_json(throttled), 429, {"Retry-After": str(retry_after_seconds)})
+
+    async def throttles(_request: Request) -> Response:
+        return JSONResponse({"throttles": [as_json(throttled) for throttled in gate.throttles()]})
+
+    async def healthz(_request: Request) -> Response:
+        return JSONResponse({"status": _STATUS.get(gate.state, "stale"), "state": gate.state})
+
+    app = Starlette(
+        routes=[
+            Route("/v1/throttle", throttle),
+            Route("/v1/throttles", throttles),
+            Route("/healthz", healthz),
+        ],
+        exception_handlers={QueryRefused: _refused, HTTPException: _not_ours},
+    )
+    if token is not None:
+        app.add_middleware(_BearerToken, token=token)
+    return app
+
+
+def as_json(throttled: Throttled) -> dict[str, Any]:
+    """A running throttle as the answers show it; O, T and W by their full names."""
+    record = throttled.record
+    elapsed_ms = record.throttle_time_ms - throttled.remaining_ms
+    return {
+        "throttled": True,
+        "user": record.user,
+        "client_id": record.client_id,
+        "broker_id": record.broker_id,
+        "throttled_until_ms": record.throttled_until_ms,
+        "remaining_ms": throttled.remaining_ms,
+        # A slice may be shorter than what is owed: the rest comes as a renewal.
+        "owed_ms": max(record.owed_ms - elapsed_ms, throttled.remaining_ms),
+        "reason": {
+            "quota_type": record.quota_type,
+            "observed": record.observed,
+            "bound": record.bound,
+            "window_ms": record.window_ms,
+            "cause": record.cause,
+            "decision_id": record.decision_id,
+        },
+    }
+
+
+async def _wait(gate: Gate, query: ThrottleQuery, request: Request) -> None:
+    """Hold the request until its client may go on, its time is up, it went away, or there is no room for it."""
+    held = asyncio.ensure_future(_hold(gate, query))
+    gone = asyncio.ensure_future(_until_gone(request))
+    try:
+        await asyncio.wait((held, gone), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in (held, gone):
+            task.cancel()
+        with suppress(asyncio.CancelledError):
+            await held
+
+
+async def _hold(gate: Gate, query: ThrottleQuery) -> None:
+    with suppress(GateDepleted, GateTimeout):
+        async with gate.acquire_async(
+            query.user,
+            query.client_id,
+            broker_id=query.broker_id,
+            request_bytes=LONG_POLL_BYTES,
+            timeout_ms=query.wait_ms,
+        ):
+            pass
+
+
+async def _until_gone(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+class _BearerToken:
+    """Lets requests through that carry the token; /healthz is open to probes that can not."""
+
+    def __init__(self, app: ASGIApp, token: str) -> None:
+        self._app = app
+        self._wanted = f"Bearer {token}".encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"] != "/healthz":
+            given = Headers(scope=scope).get("authorization", "").encode()
+            if not hmac.compare_digest(given, self._wanted):
+                what = "another one" if given else "none"
+                answer = _error(401, f"'Authorization' must carry the gate's token; got {what}", "send Bearer <token>")
+                answer.headers["WWW-Authenticate"] = "Bearer"
+                await answer(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+
+async def _refused(_request: Request, exc: Exception) -> Response:
+    return _error(400, str(exc), "GET /v1/throttle?user=NAME&client_id=NAME&wait_ms=MILLISECONDS")
+
+
+async def _not_ours(request: Request, exc: Exception) -> Response:
+    status = exc.status_code if isinstance(exc, HTTPException) else 500
+    what = f"'request' must be one this gate answers; got {request.method} {request.url.path}"
+    return _error(status, what, "GET /v1/throttle, /v1/throttles or /healthz")
+
+
+def _error(status: int, error: str, remedy: str) -> JSONResponse:
+    return JSONResponse({"error": error, "remedy": remedy}, status)

@@ -1,0 +1,145 @@
+"""The side-car: the gate's HTTP application on a socket, until it is told to stop."""
+
+import ipaddress
+import os
+import socket
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Thread
+from typing import Final, NamedTuple
+
+import uvicorn
+
+from pipeline.gate.errors import GateTokenInvalid, ListenAddressInvalid, ListenBusy, ListenUnguarded
+from pipeline.gate.gate import Gate
+from pipeline.gate.http import build_app
+
+TOKEN_VARIABLE: Final = "KQUOTA_GATE_TOKEN"  # noqa: S105 - the name of a variable
+_FINISH_SECONDS: Final = 5
+
+
+class Listen(NamedTuple):
+    """Where to listen.
+
+    Attributes:
+        host: A name or an address.
+        port: 0 = any that is free.
+    """
+
+    host: str
+    port: int
+
+    @property
+    def is_loopback(self) -> bool:
+        """Only this machine can connect. A name other than localhost is taken to be reachable from outside."""
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host == "localhost"
+
+
+def parse_listen(text: str) -> Listen:
+    """Read HOST:PORT; an IPv6 address stands in brackets.
+
+    Raises:
+        ListenAddressInvalid: it is something else.
+    """
+    host, colon, port = text.rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        raise ListenAddressInvalid(text)
+    if not (host and colon and port.isascii() and port.isdecimal() and int(port) < 65_536):
+        raise ListenAddressInvalid(text)
+    return Listen(host, int(port))
+
+
+def read_token(token_file: Path | None, environ: Mapping[str, str] = os.environ) -> str | None:
+    """The bearer token: the first line of the file, else KQUOTA_GATE_TOKEN, else None.
+
+    Raises:
+        GateTokenInvalid: the file can not be read, or the token is empty or holds something but visible ASCII.
+    """
+    source = TOKEN_VARIABLE if token_file is None else str(token_file)
+    if token_file is None:
+        if TOKEN_VARIABLE not in environ:
+            return None
+        token = environ[TOKEN_VARIABLE]
+    else:
+        try:
+            token = token_file.read_text(encoding="utf-8").partition("\n")[0].strip()
+        except (OSError, UnicodeDecodeError) as exc:
+            raise GateTokenInvalid(source, f"a file that can not be read ({type(exc).__name__})") from exc
+    if not token:
+        raise GateTokenInvalid(source, "an empty one")
+    if not (token.isascii() and token.isprintable() and " " not in token):
+        raise GateTokenInvalid(source, "one with other characters")
+    return token
+
+
+class GateServer:
+    """One listening socket in front of a gate.
+
+    Args:
+        gate: Started; `run` closes it at the end.
+        listen: Where.
+        token: See `gate_http.build_app`.
+
+    Raises:
+        ListenUnguarded: others than this machine could connect, and there is no token.
+        ListenBusy: the address can not be listened on.
+    """
+
+    def __init__(self, gate: Gate, listen: Listen, token: str | None) -> None:
+        if not listen.is_loopback and token is None:
+            raise ListenUnguarded(listen.host)
+        self._gate = gate
+        self._socket = _bound(listen)
+        self._server = _Server(
+            uvicorn.Config(
+                build_app(gate, token),
+                lifespan="off",
+                log_config=None,
+                log_level="warning",
+                access_log=False,
+                server_header=False,
+                timeout_graceful_shutdown=_FINISH_SECONDS,
+            )
+        )
+        self._closing = Thread(target=gate.close, args=(1.0,), name="gate-closing")
+
+    @property
+    def port(self) -> int:
+        """The port in use."""
+        return int(self._socket.getsockname()[1])
+
+    def run(self) -> None:
+        """Answer requests until `stop`; returns when all that were held have been answered, or after 5 s."""
+        try:
+            self._server.run(sockets=[self._socket])
+        finally:
+            self._socket.close()
+            self.stop()
+            self._closing.join()
+
+    def stop(self) -> None:
+        """Let held requests go and make `run` return. From any thread or a signal handler, any number of times."""
+        self._server.should_exit = True
+        if self._closing.ident is None:
+            self._closing.start()
+
+
+class _Server(uvicorn.Server):
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """The command line handles signals, as for every other command."""
+        yield
+
+
+def _bound(listen: Listen) -> socket.socket:
+    try:
+        family, *_ = socket.getaddrinfo(listen.host, listen.port, type=socket.SOCK_STREAM)[0]
+        return socket.create_server((listen.host, listen.port), family=family, backlog=1024)
+    except OSError as exc:
+        raise ListenBusy(listen.host, listen.port, exc.strerror or str(exc)) from exc

@@ -1,0 +1,71 @@
+"""The consumer's side: until when is a <user, client-id> blocked, by the wall clock?
+
+For a program that asks before it sends. One that wants to be held until it may go on uses `pipeline.gate.gate`.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from pipeline.gate.follower import KafkaFollower
+from pipeline.gate.throttle_state import ThrottleState
+from schemas.throttle_record import ThrottleRecord
+
+_PRUNE_EVERY: Final = 10_000
+
+
+class ThrottleView:
+    """Follows the throttle topic and answers from memory.
+
+    Begins at the start of the compacted topic, so that a client that has just started knows of a running
+    throttle; reads committed records only. While the topic can not be reached it tries again without end, and
+    what is known lapses by itself.
+
+    Args:
+        bootstrap_servers: Of the cluster that has the topic.
+        topic: The throttle topic.
+        cluster: See `ThrottleState`.
+        options: Further kafka-python options, as of `client_properties.kafka_options`.
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        topic: str = "quota.throttle.v1",
+        cluster: str | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.state = ThrottleState(cluster)
+        self._follower = KafkaFollower(bootstrap_servers, topic, options)
+        self._applied = 0
+
+    @property
+    def unreadable(self) -> int:
+        """Records that were skipped because they are no throttle records."""
+        return self._follower.unreadable
+
+    def start(self) -> None:
+        """Begin to follow, on a daemon thread; returns at once. Once only."""
+        self._follower.start(self._apply)
+
+    def wait_until_caught_up(self, timeout_seconds: float) -> bool:
+        """Wait until all that was on the topic at the start is known; whether that came to pass in time."""
+        return self._follower.wait_until_caught_up(timeout_seconds)
+
+    def close(self, timeout_seconds: float = 5.0) -> None:
+        """Stop following. What is known stays, and lapses. May be called twice, or before `start`."""
+        self._follower.close(timeout_seconds)
+
+    def blocked_until_ms(self, user: str, client_id: str, broker_id: str = "") -> int:
+        """See `ThrottleState.blocked_until_ms`."""
+        return self.state.blocked_until_ms(user, client_id, broker_id)
+
+    def remaining_ms(self, user: str, client_id: str, now_ms: int, broker_id: str = "") -> int:
+        """See `ThrottleState.remaining_ms`."""
+        return self.state.remaining_ms(user, client_id, now_ms, broker_id)
+
+    def _apply(self, records: Sequence[ThrottleRecord]) -> None:
+        for record in records:
+            self.state.apply(record)
+            self._applied += 1
+            if self._applied % _PRUNE_EVERY == 0:
+                self.state.prune(record.throttled_until_ms - record.throttle_time_ms)

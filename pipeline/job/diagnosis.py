@@ -1,0 +1,178 @@
+"""What `kquota doctor` looks at. Every check ends in a finding; none of them raises."""
+
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+from filelock import FileLock, Timeout
+
+from pipeline.cluster.access import ClusterAccess
+from pipeline.cluster.acls import acls_of
+from pipeline.cluster.connecting import told
+from pipeline.cluster.from_settings import resource_names, wanted_topics
+from pipeline.cluster.permissions import refuse_unpermitted
+from pipeline.cluster.topics import check_topics
+from pipeline.errors import PipelineError
+from pipeline.jvm.jar_lock import read_lock
+from pipeline.jvm.jars import JarStore
+from pipeline.jvm.java import find_java
+from pipeline.settings.model import Settings
+from pipeline.stream.checkpoint import Checkpoint
+from pipeline.stream.starting_offsets import refuse_gaps, spans_of
+from pipeline.tables.from_settings import open_quota_table
+from pipeline.tables.layout import TABLES, table_uri
+from pipeline.tables.ownership import TablesOfAnotherJob, owner_of
+from pipeline.tables.quota_source import newest_valid
+from pipeline.tables.quota_table import QuotaTable
+from pipeline.tables.reader import read_table
+from quota.errors import InvalidQuotas
+from quota.snapshot import QuotaSnapshot
+
+_LITTLE_SPACE_BYTES = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """One thing that was looked at."""
+
+    severity: Literal["ok", "warning", "error"]
+    subject: str
+    text: str
+
+
+def diagnose(settings: Settings) -> Iterator[Diagnosis]:
+    """Look at everything, in the order a start needs it; findings come as they are made."""
+    yield from _guarded("java", _java)
+    yield from _guarded("jars", _jars)
+    yield from _guarded("lock", lambda: _lock(settings))
+    yield from _guarded("disk", lambda: _disk(settings))
+    yield from _guarded("tables", lambda: _tables(settings))
+    yield from _guarded("quotas", lambda: _quotas(settings))
+    yield from _guarded("checkpoint", lambda: _checkpoint(settings))
+    if settings.kafka.bootstrap_servers:
+        yield from _guarded("cluster", lambda: _cluster(settings))
+    else:
+        yield Diagnosis("warning", "cluster", "not looked at: no --bootstrap-server")
+
+
+def _guarded(subject: str, check: Callable[[], Iterator[Diagnosis]]) -> Iterator[Diagnosis]:
+    try:
+        yield from check()
+    except PipelineError as exc:
+        yield Diagnosis("error", subject, str(exc))
+
+
+def _java() -> Iterator[Diagnosis]:
+    java = find_java()
+    kind = "JDK" if java.has_compiler else "JRE"
+    yield Diagnosis("ok", "java", f"{kind} {java.version} at {java.home}")
+
+
+def _jars() -> Iterator[Diagnosis]:
+    store = JarStore(read_lock())
+    problems = store.verify()
+    for problem in problems:
+        yield Diagnosis("error", "jars", str(problem))
+    if not problems:
+        yield Diagnosis("ok", "jars", "every locked jar is there and has its sha256")
+
+
+def _lock(settings: Settings) -> Iterator[Diagnosis]:
+    path = settings.run_dir / f"{settings.job}.lock"
+    if not path.exists():
+        yield Diagnosis("ok", "lock", f"job {settings.job!r} does not run from {settings.run_dir}")
+        return
+    try:
+        with FileLock(path, timeout=0):
+            yield Diagnosis("ok", "lock", f"job {settings.job!r} does not run from {settings.run_dir}")
+    except Timeout:
+        pid = path.with_suffix(".pid").read_text().strip()
+        yield Diagnosis("ok", "lock", f"job {settings.job!r} runs as process {pid}")
+
+
+def _disk(settings: Settings) -> Iterator[Diagnosis]:
+    if "://" in settings.tables.root:
+        return
+    place = Path(settings.tables.root)
+    while not place.exists():
+        place = place.parent
+    free_bytes = shutil.disk_usage(place).free
+    severity: Literal["ok", "warning"] = "warning" if free_bytes < _LITTLE_SPACE_BYTES else "ok"
+    yield Diagnosis(severity, "disk", f"{free_bytes / 1e9:.1f} GB free under {settings.tables.root}")
+
+
+def _tables(settings: Settings) -> Iterator[Diagnosis]:
+    for name in TABLES:
+        uri = table_uri(settings.tables.root, name)
+        rows = read_table(uri, ["user"] if name == "quotas" else ["date"]).num_rows
+        yield Diagnosis("ok", "tables", f"{name}: {rows} rows")
+
+
+def _quotas(settings: Settings) -> Iterator[Diagnosis]:
+    table = open_quota_table(settings.tables)
+    state = table.read()
+    try:
+        QuotaSnapshot.from_rows(state.rows, version=state.version)
+    except InvalidQuotas as exc:
+        for problem in exc.problems:
+            yield Diagnosis("error", "quotas", f"v{state.version}: {problem}")
+        yield Diagnosis("error", "quotas", _way_back(table, state.version))
+        return
+    yield Diagnosis("ok", "quotas", f"v{state.version}: {len(state.rows)} entities, {state.scope}, {state.mode}")
+
+
+def _way_back(table: QuotaTable, invalid_version: int) -> str:
+    """Which version the job keeps while the newest is invalid, and how to make the table valid again."""
+    try:
+        kept = newest_valid(table, invalid_version - 1)
+    except InvalidQuotas:
+        return "no version is valid: the job does not start. To mend it: delete the rows named, by kquota quotas sql"
+    return (
+        f"v{kept.version} is in force, the newest valid version. To mend it: kquota quotas rollback {kept.version}, "
+        f"or mend the rows named; kquota quotas history tells who wrote v{invalid_version}"
+    )
+
+
+def _checkpoint(settings: Settings) -> Iterator[Diagnosis]:
+    root, folder = settings.tables.root, settings.stream.checkpoint
+    owner = owner_of(root)
+    if owner not in {None, settings.job}:
+        raise TablesOfAnotherJob(root, settings.job, str(owner))
+    checkpoint = Checkpoint.read(folder)
+    if checkpoint is None:
+        yield Diagnosis("ok", "checkpoint", f"none on this disk at {folder}: the job begins where its tables end")
+        return
+    batches = table_uri(root, "batches")
+    newest_query_id = _newest_query_id(batches)
+    checkpoint.check(DeltaTable(batches).transaction_version, newest_query_id)
+    yield Diagnosis("ok", "checkpoint", f"{folder} fits the tables, batch {checkpoint.committed} is committed")
+    if settings.kafka.bootstrap_servers:
+        topic = settings.kafka.usage_topic
+        wanted = checkpoint.next_offsets().get(topic, {})
+        refuse_gaps(topic, folder, wanted, spans_of(ClusterAccess.from_settings(settings.kafka), topic))
+        yield Diagnosis("ok", "checkpoint", "the next batch's messages are on the usage topic")
+
+
+def _newest_query_id(batches: str) -> str | None:
+    days = pc.unique(read_table(batches, ["date"])["date"])
+    if not len(days):
+        return None
+    rows = read_table(batches, ["query_id", "processed_at_ms"], [("date", "=", pc.max(days).as_py())])
+    return str(rows.sort_by([("processed_at_ms", "descending")])["query_id"][0])
+
+
+def _cluster(settings: Settings) -> Iterator[Diagnosis]:
+    access = ClusterAccess.from_settings(settings.kafka)
+    with access.admin() as admin, told(access.bootstrap_servers):
+        yield Diagnosis("ok", "cluster", f"{access.bootstrap_servers} answers")
+        rights = acls_of("job", resource_names(settings))
+        refuse_unpermitted(admin, rights, access.client_options(), access.bootstrap_servers)
+        findings = check_topics(admin, wanted_topics(settings), access.bootstrap_servers)
+    for finding in findings:
+        yield Diagnosis(finding.severity, "topics", f"{finding}. To mend it: {finding.remedy}")
+    if not findings:
+        yield Diagnosis("ok", "topics", "all three are there and fit")

@@ -1,0 +1,170 @@
+"""The composition root: builds every part of the job, starts them in order, stops them in reverse.
+
+What outlives a failed query (lock, Spark session, checks) is `Job`; what is built anew each time the query starts
+(tables, engine, purgatory, publisher, the query itself) is `JobRun`, so an in-process restart goes the same way as a
+start after kill −9.
+"""
+
+import gc
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from threading import Event
+from time import perf_counter
+
+from pipeline.clock import SystemClock
+from pipeline.cluster.access import ClusterAccess
+from pipeline.cluster.acls import acls_of
+from pipeline.cluster.connecting import told
+from pipeline.cluster.from_settings import resource_names, wanted_topics
+from pipeline.cluster.permissions import refuse_unpermitted
+from pipeline.cluster.topics import check_topics, refuse_unfit
+from pipeline.errors import PipelineError, in_a_line
+from pipeline.job.job_run import Announce, JobRun, Place
+from pipeline.job.lock import JobLock
+from pipeline.settings.model import Settings
+from pipeline.stream.errors import QueryFailed
+from pipeline.stream.micro_batch import BatchReport
+from pipeline.stream.start_up import SparkStarter
+
+log = logging.getLogger(__name__)
+
+_RESTART_SECONDS = (0.5, 1, 2, 4, 8, 16, 30)
+_HEALTHY_AFTER_SECONDS = 60
+_POLL_SECONDS = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Listeners:
+    """Who wants to hear what the job does. Called on its threads; must be quick and must not raise.
+
+    Attributes:
+        announce: For every throttle record written, with the quota version it was decided under.
+        report: For every micro-batch.
+    """
+
+    announce: Announce
+    report: Callable[[BatchReport], None]
+
+
+class Job:
+    """The streaming job, from its lock to its last commit.
+
+    Args:
+        settings: The whole tree.
+        listeners: Who wants to hear what happens.
+    """
+
+    def __init__(self, settings: Settings, listeners: Listeners) -> None:
+        self._settings = settings
+        self._listeners = listeners
+        self._clock = SystemClock()
+        self._stopping = Event()
+        self.ready = Event()
+
+    def stop(self) -> None:
+        """Ask the job to end; safe from a signal handler. `run` returns when the batch under way is done."""
+        self._stopping.set()
+
+    def run(self, starter: SparkStarter | None = None) -> None:
+        """Start, work until `stop`, end cleanly. A failed query is started again, with back-off.
+
+        Args:
+            starter: A session that is on its way already; None starts one.
+
+        Raises:
+            PipelineError: The job can not start, the query has failed `restart_limit` times in a row, or Spark's JVM
+                has ended.
+        """
+        access = ClusterAccess.from_settings(self._settings.kafka)
+        with ExitStack() as stack:
+            stack.enter_context(JobLock(self._settings.run_dir, self._settings.job))
+            with step("cluster and topics"):
+                place = self._place(access)
+            if starter is None:
+                # After the cheap checks: what they refuse is told at once, not when Spark has started.
+                starter = SparkStarter(self._settings.spark, self._settings.stream.checkpoint)
+                stack.enter_context(starter)
+            self._run_with_restarts(place, starter)
+
+    def _place(self, access: ClusterAccess) -> Place:
+        with access.admin() as admin, told(access.bootstrap_servers):
+            rights = acls_of("job", resource_names(self._settings))
+            refuse_unpermitted(admin, rights, access.client_options(), access.bootstrap_servers)
+            findings = check_topics(admin, wanted_topics(self._settings), access.bootstrap_servers)
+            cluster = self._settings.cluster or str(admin.describe_cluster()["cluster_id"])
+        for finding in findings:
+            if finding.severity == "warning":
+                log.warning("%s; %s", finding, finding.remedy)
+        refuse_unfit(findings)
+        return Place(access, cluster)
+
+    def _run_with_restarts(self, place: Place, starter: SparkStarter) -> None:
+        failures = 0
+        while not self._stopping.is_set():
+            began = perf_counter()
+            failure = self._run_once(place, starter)
+            if failure is None or self._stopping.is_set():
+                return
+            jvm_ended = starter.jvm_ended()
+            if jvm_ended is not None:
+                raise jvm_ended
+            failures = 1 if perf_counter() - began > _HEALTHY_AFTER_SECONDS else failures + 1
+            if not _may_be_tried_again(failure) or failures > self._settings.stream.restart_limit:
+                raise _given_up(failure, failures)
+            rest_seconds = _RESTART_SECONDS[min(failures, len(_RESTART_SECONDS)) - 1]
+            log.error("%s. Starting again in %g s (%d in a row)", in_a_line(failure), rest_seconds, failures)
+            # The traceback holds all of the ended run: engine, tables and clients, in cycles that Python would leave
+            # alone for hours.
+            del failure
+            gc.collect()
+            self._stopping.wait(rest_seconds)
+
+    def _run_once(self, place: Place, starter: SparkStarter) -> BaseException | None:
+        """One life of the query; returns what ended it, None if it was asked to stop."""
+        run: JobRun | None = None
+        try:
+            if self._settings.tables.writer == "delta-spark" and starter.session_unless(self._stopping) is None:
+                return None
+            with step("tables and recovery"):
+                run = JobRun(self._settings, place, self._clock, self._listeners.announce, self._listeners.report)
+            with step("spark session"):
+                spark = starter.session_unless(self._stopping)
+            if spark is None:
+                return None
+            with step("streaming query"):
+                run.start(spark)
+            log.info("running; trigger %d ms", self._settings.stream.trigger_ms)
+            self.ready.set()
+            while not self._stopping.wait(_POLL_SECONDS):
+                failure = run.failure()
+                if failure is not None:
+                    return failure
+        except Exception as exc:
+            log.debug("the start failed", exc_info=True)
+            return exc
+        finally:
+            if run is not None:
+                run.close()
+        return None
+
+
+def _may_be_tried_again(failure: BaseException) -> bool:
+    """Not when another driver has taken over, nor when settings or data forbid it: those do not pass by waiting."""
+    return not (isinstance(failure, PipelineError) and failure.exit_code in {2, 4, 5})
+
+
+def _given_up(failure: BaseException, failures: int) -> PipelineError:
+    """What the process ends with: the failure if it says what to do, else one that does."""
+    if isinstance(failure, PipelineError):
+        return failure
+    return QueryFailed(f"{in_a_line(failure)}, at attempt {failures}")
+
+
+@contextmanager
+def step(name: str) -> Iterator[None]:
+    """Log one line with the time a step of the start took."""
+    began = perf_counter()
+    yield
+    log.info("%s %.1f s", name, perf_counter() - began)

@@ -1,0 +1,225 @@
+"""One life of the streaming query: everything that is rebuilt from the tables when it starts."""
+
+import logging
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from pyspark.sql import SparkSession
+
+from pipeline.clock import Clock
+from pipeline.cluster.access import ClusterAccess
+from pipeline.failpoints import reached
+from pipeline.job.background import Background
+from pipeline.job.upkeep import Upkeep
+from pipeline.settings.model import Settings
+from pipeline.stream.batch_rules import BatchRules
+from pipeline.stream.checkpoint import Checkpoint
+from pipeline.stream.collector import Collector
+from pipeline.stream.micro_batch import BatchReport, MicroBatch
+from pipeline.stream.offset_log import OffsetLog
+from pipeline.stream.query import QueryPlan, UsageQuery
+from pipeline.stream.recovery import rebuild
+from pipeline.stream.source import read_usage_topic
+from pipeline.stream.starting_offsets import refuse_gaps, spans_of, starting_offsets
+from pipeline.tables.from_settings import open_quota_table, open_writer
+from pipeline.tables.job_tables import DriverEpoch, JobTables
+from pipeline.tables.layout import table_uri
+from pipeline.tables.ownership import claim
+from pipeline.tables.quota_source import QuotaSource
+from pipeline.tables.usage_by_second import UsageBySecond
+from pipeline.throttle.decider import Decider
+from pipeline.throttle.from_settings import new_engine, new_lead, new_slicing
+from pipeline.throttle.kafka_topic import KafkaThrottleTopic
+from pipeline.throttle.outbox import Written
+from pipeline.throttle.publisher import Publisher
+from pipeline.throttle.purgatory import ThrottlePurgatory
+
+log = logging.getLogger(__name__)
+
+_UPKEEP_PATIENCE_SECONDS: Final = 2.0
+
+Announce = Callable[[Written, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The cluster a job works for: how to reach it, the name its rows carry, and the epoch of this process there."""
+
+    access: ClusterAccess
+    cluster: str
+    epoch: DriverEpoch = field(default_factory=DriverEpoch)
+
+
+class JobRun:
+    """Engine, purgatory and query, rebuilt from the tables.
+
+    Making one takes the tables over, rebuilds the engine, fences an earlier publisher and publishes what it left;
+    `start` starts the query and the threads; `close` ends them in reverse.
+
+    Args:
+        settings: The whole tree.
+        place: The cluster.
+        clock: Time of everything written.
+        announce: See `Listeners`.
+        report: See `Listeners`.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        place: Place,
+        clock: Clock,
+        announce: Announce,
+        report: Callable[[BatchReport], None],
+    ) -> None:
+        self._settings = settings
+        self._place = place
+        self._clock = clock
+        self._report = report
+        self._failure: BaseException | None = None
+        self._query: UsageQuery | None = None
+        self._quotas = QuotaSource(open_quota_table(settings.tables))
+        scope = settings.scope or self._quotas.scope
+        if settings.tables.writer == "delta-rs":
+            claim(settings.tables.root, settings.job)
+        self._tables = JobTables.open(
+            partial(open_writer, settings.tables, settings.job),
+            settings.job,
+            place.cluster,
+            settings.stream.sensor_state_interval_ms,
+            place.epoch,
+        )
+        reached("start.epochs_raised")
+        self._decider = Decider(new_engine(settings.engine, scope), place.cluster)
+        self._recovered = rebuild(self._tables, self._quotas, self._decider, clock, settings.engine.rate_span_ms)
+        if self._recovered.batches:
+            log.info("rebuilt rates from %d batches, %d rows", self._recovered.batches, self._recovered.rows)
+        self._decider.adopt(self._quotas.pin())
+        reached("start.rebuilt")
+        topic = KafkaThrottleTopic(
+            job=settings.job,
+            topic=settings.kafka.throttle_topic,
+            marker_topic=settings.kafka.marker_topic,
+            access=place.access,
+            transaction_timeout_ms=settings.kafka.transaction_timeout_ms,
+        )
+        outbox = self._tables.throttle_events
+        self._purgatory = ThrottlePurgatory(
+            decider=self._decider,
+            publisher=Publisher(settings.job, place.cluster, outbox, topic),
+            outbox=outbox,
+            slicing=new_slicing(settings),
+            lead=new_lead(settings),
+            clock=clock,
+            announce=lambda written: announce(written, self._decider.last.quota_version),
+        )
+        self._purgatory.start()
+        self._reaper = Background("reaper", self._reap, self._failed)
+        self._looker = Background("looker", self._look, self._failed)
+        self._quota_poller = Background("quota-poller", self._poll_quotas, self._failed)
+        usage_uri, seconds_uri = (table_uri(settings.tables.root, name) for name in ("usage", "usage_by_second"))
+        self._seconds = UsageBySecond(usage_uri, seconds_uri, self._tables.usage_by_second, settings.job)
+        # Its first minute the machine is left to the start of the job.
+        self._roll_up = Background(
+            "roll-up", self._write_seconds, self._failed, settings.stream.rollup_interval_ms / 1000
+        )
+        upkeep = Upkeep(settings.tables, clock, self._decider.expire_idle, self._usage_read_until_ms)
+        self._upkeep = Background("upkeep", upkeep.round, self._failed)
+
+    def start(self, spark: SparkSession) -> None:
+        """Start the threads and the query."""
+        settings = self._settings
+        batch = MicroBatch(
+            collect=Collector(settings.engine.sample_window_ms, settings.stream.dead_letters_per_message),
+            offsets=OffsetLog(spark, settings.stream.checkpoint),
+            tables=self._tables,
+            quotas=self._quotas,
+            decider=self._decider,
+            purgatory=self._purgatory,
+            clock=self._clock,
+            rules=BatchRules.from_settings(settings, self._place.cluster),
+            recovered=self._recovered,
+            report=self._report,
+        )
+        batch.complete_stored()
+        begin_at = self._starting_offsets()
+        source = read_usage_topic(
+            spark,
+            self._place.access.bootstrap_servers,
+            settings.kafka.usage_topic,
+            client_options=self._place.access.spark_options(),
+            starting_offsets=begin_at,
+            max_offsets_per_trigger=settings.stream.max_offsets_per_trigger,
+        )
+        plan = QueryPlan(settings.job, _absolute(settings.stream.checkpoint), settings.stream.trigger_ms)
+        self._query = UsageQuery(source, batch, plan)
+        self._query.start()
+        self._reaper.start()
+        self._looker.start()
+        self._quota_poller.start()
+        self._upkeep.start()
+        if settings.stream.rollup_interval_ms:
+            self._roll_up.start()
+
+    def failure(self) -> BaseException | None:
+        """What has ended the query or one of the threads; None while all is well."""
+        return self._failure or (self._query.failure() if self._query is not None else None)
+
+    def close(self) -> None:
+        """Stop the query between two batches, then the threads, then leave the topic."""
+        if self._query is not None:
+            self._query.stop()
+        # What either was at is taken up where it was left, by whoever comes next.
+        self._roll_up.close(_UPKEEP_PATIENCE_SECONDS)
+        self._upkeep.close(_UPKEEP_PATIENCE_SECONDS)
+        self._quota_poller.close()
+        self._looker.close()
+        self._reaper.close()
+        self._purgatory.close()
+
+    def _starting_offsets(self) -> str:
+        """Where a new checkpoint begins. One that is there must fit the tables and find its messages."""
+        kafka, stream = self._settings.kafka, self._settings.stream
+        checkpoint = Checkpoint.read(stream.checkpoint)
+        if checkpoint is not None:
+            checkpoint.check(self._tables.batches.recorded_version, self._recovered.newest_query_id)
+        spans = spans_of(self._place.access, kafka.usage_topic)
+        if checkpoint is not None:
+            wanted = checkpoint.next_offsets().get(kafka.usage_topic, {})
+            refuse_gaps(kafka.usage_topic, stream.checkpoint, wanted, spans)
+        if not self._recovered.end_offsets:
+            return stream.starting_offsets
+        return starting_offsets(kafka.usage_topic, self._recovered.end_offsets, spans)
+
+    def _reap(self) -> float:
+        self._purgatory.hand_out()
+        return self._settings.purgatory.tick_ms / 1000
+
+    def _look(self) -> float:
+        self._purgatory.tick()
+        return self._settings.purgatory.tick_ms / 1000
+
+    def _poll_quotas(self) -> float:
+        snapshot = self._quotas.poll()
+        if snapshot is not None:
+            log.info("quotas v%d in force: %d entities", snapshot.version, len(snapshot.quotas))
+        self._purgatory.quotas_changed(self._quotas.pin())
+        return self._settings.stream.trigger_ms / 1000
+
+    def _write_seconds(self) -> float:
+        self._seconds.step()
+        return self._settings.stream.rollup_interval_ms / 1000
+
+    def _usage_read_until_ms(self) -> int | None:
+        return self._seconds.written_until_ms if self._settings.stream.rollup_interval_ms else None
+
+    def _failed(self, failure: BaseException) -> None:
+        self._failure = failure
+
+
+def _absolute(checkpoint: str) -> str:
+    return checkpoint if re.match(r"\w+://", checkpoint) else str(Path(checkpoint).resolve())

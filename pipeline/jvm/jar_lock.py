@@ -1,0 +1,132 @@
+"""The jar lock: which files, of which size and sha256, belong to which set.
+
+One line a jar, five fields: set, coordinates, origin, bytes, sha256. No addresses: where jars come from is the
+business of the machine's own Maven settings. Lines that start with `#` are notes.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipeline.jvm.errors import JarLockInvalid
+
+SETS = ("spark", "broker")
+ORIGINS = ("maven", "pyspark")
+
+# A checkout has the lock under deploy/; a wheel carries it beside this module.
+_CHECKOUT_LOCK = Path(__file__).resolve().parents[2] / "deploy" / "jvm" / "jars.lock"
+_PACKAGED_LOCK = Path(__file__).with_name("jars.lock")
+
+_HEADER = """\
+# Jars beside those of pyspark. Written by `python -m pipeline.jvm.jars lock` from deploy/jvm/pom.xml.
+# set, group:artifact:version, origin (pyspark: taken from pyspark's own jars/ folder), bytes, sha256
+"""
+
+
+@dataclass(frozen=True)
+class LockedJar:
+    """One line of the lock.
+
+    Attributes:
+        jar_set: "spark" (beside pyspark's jars) or "broker" (class path of the embedded broker).
+        group, artifact, version: Maven coordinates.
+        origin: "maven", or "pyspark" for a jar that pyspark ships.
+        size_bytes: exact size of the file.
+        sha256: lower-case hex.
+        note: why this version, printed as comment lines above the entry; "" for none.
+    """
+
+    jar_set: str
+    group: str
+    artifact: str
+    version: str
+    origin: str
+    size_bytes: int
+    sha256: str
+    note: str = ""
+
+    @property
+    def file_name(self) -> str:
+        """The file name Maven gives it."""
+        return f"{self.artifact}-{self.version}.jar"
+
+    @property
+    def coordinates(self) -> str:
+        """`group:artifact:version`."""
+        return f"{self.group}:{self.artifact}:{self.version}"
+
+
+def lock_path() -> Path:
+    """The lock file of this installation."""
+    return _CHECKOUT_LOCK if _CHECKOUT_LOCK.exists() else _PACKAGED_LOCK
+
+
+def read_lock(path: Path | None = None) -> list[LockedJar]:
+    """All locked jars, in file order.
+
+    Raises:
+        JarLockInvalid: the file is missing, or a line is not five good fields.
+    """
+    path = path or lock_path()
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise JarLockInvalid(path, 0, f"cannot be read ({error.strerror})") from error
+    jars, notes = [], []
+    for number, line in enumerate(lines, start=1):
+        if line.startswith("#"):
+            notes.append(line[1:].strip())
+        elif line.strip():
+            try:
+                jars.append(_parse(line, " ".join(notes)))
+            except ValueError as error:
+                raise JarLockInvalid(path, number, str(error)) from error
+            notes = []
+        else:
+            notes = []
+    return jars
+
+
+def format_lock(jars: Sequence[LockedJar]) -> str:
+    """The text of a lock file; `read_lock` of it gives the same jars."""
+    blocks = [_HEADER]
+    for jar_set in SETS:
+        lines = []
+        for jar in jars:
+            if jar.jar_set == jar_set:
+                lines += [f"# {jar.note}"] if jar.note else []
+                lines.append(f"{jar_set} {jar.coordinates} {jar.origin} {jar.size_bytes} {jar.sha256}")
+        blocks.append("\n".join(lines) + "\n")
+    return "\n".join(blocks)
+
+
+def sha256_of(path: Path) -> str:
+    """Lower-case hex sha256 of a file, read in pieces."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _parse(line: str, note: str) -> LockedJar:
+    fields = line.split()
+    if len(fields) != 5:
+        msg = f"must have 5 fields; got {len(fields)}"
+        raise ValueError(msg)
+    jar_set, coordinates, origin, size, sha256 = fields
+    parts = coordinates.split(":")
+    problems = {
+        f"'set' must be one of {', '.join(SETS)}; got '{jar_set}'": jar_set not in SETS,
+        f"'coordinates' must be group:artifact:version; got '{coordinates}'": len(parts) != 3,
+        f"'origin' must be one of {', '.join(ORIGINS)}; got '{origin}'": origin not in ORIGINS,
+        f"'bytes' must be a whole number; got '{size}'": not size.isdecimal(),
+        f"'sha256' must be 64 hex digits; got '{sha256}'": not _is_sha256(sha256),
+    }
+    for problem, found in problems.items():
+        if found:
+            raise ValueError(problem)
+    group, artifact, version = parts
+    return LockedJar(jar_set, group, artifact, version, origin, int(size), sha256, note)
+
+
+def _is_sha256(text: str) -> bool:
+    return len(text) == 64 and not set(text) - set("0123456789abcdef")

@@ -1,0 +1,71 @@
+"""Writes the jar lock from the manifest: fetches what the pom names, takes sizes and hashes, asks nobody.
+
+What it fetches is trusted on first use, so read the difference before it is committed.
+"""
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from xml.etree import ElementTree
+
+from pipeline.jvm.errors import JarsUnavailable
+from pipeline.jvm.jar_lock import SETS, LockedJar, format_lock, sha256_of
+from pipeline.jvm.jar_sources import JarSource
+
+_NAMESPACE = "{http://maven.apache.org/POM/4.0.0}"
+
+
+def jars_of_pom(pom: Path) -> list[LockedJar]:
+    """The jars the manifest names, profile by profile, with size 0 and no hash.
+
+    A comment inside a dependency becomes the entry's note.
+    """
+    parser = ElementTree.XMLParser(target=ElementTree.TreeBuilder(insert_comments=True))  # noqa: S314 - our own file
+    root = ElementTree.parse(pom, parser).getroot()  # noqa: S314
+    return [jar for profile in root.iter(f"{_NAMESPACE}profile") for jar in _jars_of_profile(profile)]
+
+
+def write_lock(pom: Path, lock: Path, sources: Sequence[JarSource], pyspark_jars: Path) -> list[LockedJar]:
+    """Fetches everything `pom` names and writes `lock`; returns its entries.
+
+    Give it no local repository among `sources`: a file somebody built or patched there would become the truth.
+
+    Raises:
+        JarsUnavailable: no source has some of them.
+    """
+    named = jars_of_pom(pom)
+    with tempfile.TemporaryDirectory(prefix="kquota-lock-") as folder:
+        into = Path(folder)
+        attempts: list[str] = []
+        for source in sources:
+            wanted = [jar for jar in named if jar.origin == "maven" and not (into / jar.file_name).exists()]
+            if wanted:
+                attempts.append(f"{source.name}: {source.copy(wanted, into)}")
+        places = {jar: (pyspark_jars if jar.origin == "pyspark" else into) / jar.file_name for jar in named}
+        absent = [jar.file_name for jar, path in places.items() if not path.exists()]
+        if absent:
+            raise JarsUnavailable(absent, attempts)
+        locked = [replace(jar, size_bytes=path.stat().st_size, sha256=sha256_of(path)) for jar, path in places.items()]
+    lock.write_text(format_lock(locked), encoding="utf-8")
+    return locked
+
+
+def _jars_of_profile(profile: ElementTree.Element) -> Iterator[LockedJar]:
+    jar_set = profile.findtext(f"{_NAMESPACE}id", "")
+    if jar_set not in SETS:
+        msg = f"'profile id' must be one of {', '.join(SETS)}; got '{jar_set}'"
+        raise ValueError(msg)
+    for dependency in profile.iter(f"{_NAMESPACE}dependency"):
+        comments = [child.text or "" for child in dependency if callable(child.tag)]  # a comment's tag is a function
+        provided = dependency.findtext(f"{_NAMESPACE}scope") == "provided"
+        yield LockedJar(
+            jar_set,
+            group=dependency.findtext(f"{_NAMESPACE}groupId", ""),
+            artifact=dependency.findtext(f"{_NAMESPACE}artifactId", ""),
+            version=dependency.findtext(f"{_NAMESPACE}version", ""),
+            origin="pyspark" if provided else "maven",
+            size_bytes=0,
+            sha256="",
+            note=" ".join(" ".join(comments).split()),
+        )

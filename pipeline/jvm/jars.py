@@ -1,0 +1,244 @@
+"""The locked jars on this machine: fetch them once, prove them at every start.
+
+Fetched files live in a content-addressed cache, `<cache>/jars/<sha256>/<name>.jar`, shared by all checkouts.
+KQUOTA_JARS_DIR points at a plain folder of jars instead (a site without network, an image with jars baked in);
+then nothing is fetched and nothing else is looked at.
+
+`python -m pipeline.jvm.jars` is what the bootstrap calls, before the console script exists: `fetch` brings the
+jars here, `lock` writes deploy/jvm/jars.lock anew from the manifest beside it.
+"""
+
+import importlib.util
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from filelock import FileLock
+
+from pipeline.errors import PipelineError
+from pipeline.jvm.cache import cache_folder
+from pipeline.jvm.errors import JarAltered, JarMissing, JarsUnavailable
+from pipeline.jvm.jar_lock import LockedJar, lock_path, read_lock, sha256_of
+from pipeline.jvm.jar_sources import JarSource, machine_sources
+
+Progress = Callable[[str], object]
+
+_FIRST_PAUSE_SECONDS = 1.0  # registries answer 429 to bursts; each further pause is three times as long
+
+
+@dataclass(frozen=True)
+class FetchReport:
+    """What a fetch did.
+
+    Attributes:
+        fetched: jars copied into the cache now, with the source each came from.
+        cached: jars that were there already, or come with pyspark or KQUOTA_JARS_DIR.
+    """
+
+    fetched: Mapping[LockedJar, str]
+    cached: Sequence[LockedJar]
+
+
+class JarStore:
+    """The locked jars of one machine.
+
+    Args:
+        locked: the lock's entries.
+        environ: KQUOTA_CACHE, KQUOTA_JARS_DIR, PATH and Maven's variables are read from it.
+        sources: where missing jars come from, nearest first; by default what the machine has.
+        pause: sleeps between attempts; seconds.
+        pyspark_jars: the `jars` folder of pyspark; by default the installed one's.
+    """
+
+    def __init__(
+        self,
+        locked: Sequence[LockedJar],
+        environ: Mapping[str, str] = os.environ,
+        sources: Sequence[JarSource] | None = None,
+        pause: Callable[[float], None] = time.sleep,
+        pyspark_jars: Path | None = None,
+    ) -> None:
+        self.locked = tuple(locked)
+        self._cache = cache_folder(environ) / "jars"
+        self._folder = Path(environ["KQUOTA_JARS_DIR"]).expanduser() if environ.get("KQUOTA_JARS_DIR") else None
+        self._pyspark_jars = pyspark_jars or pyspark_jars_folder()
+        self._sources = machine_sources(self._pyspark_jars, environ) if sources is None else sources
+        self._pause = pause
+
+    def path_of(self, jar: LockedJar) -> Path:
+        """Where the jar belongs; it may not be there."""
+        if self._folder is not None:
+            return self._folder / jar.file_name
+        if jar.origin == "pyspark":
+            return (self._pyspark_jars or Path("pyspark", "jars")) / jar.file_name
+        return self._cache / jar.sha256 / jar.file_name
+
+    def check(self, jar: LockedJar) -> Path:
+        """The jar's path, after its size and sha256 were compared with the lock.
+
+        Raises:
+            JarMissing: no such file.
+            JarAltered: another size or hash.
+        """
+        path = self.path_of(jar)
+        try:
+            size_bytes = path.stat().st_size
+        except OSError as error:
+            raise JarMissing(jar.file_name, path, self._remedy(jar)) from error
+        if size_bytes != jar.size_bytes:
+            expected, got = f"{jar.size_bytes} bytes", f"{size_bytes} bytes"
+            raise JarAltered(jar.file_name, path, expected, got, self._remedy(jar))
+        digest = sha256_of(path)
+        if digest != jar.sha256:
+            expected, got = f"sha256 {jar.sha256[:12]}…", f"{digest[:12]}…"
+            raise JarAltered(jar.file_name, path, expected, got, self._remedy(jar))
+        return path
+
+    def verify(self) -> list[PipelineError]:
+        """Every jar that is missing or altered, as the error it would raise; empty when all is well."""
+        return [problem for jar in self.locked if (problem := self._problem(jar)) is not None]
+
+    def fetch(self, progress: Progress = lambda _line: None) -> FetchReport:
+        """Brings every missing or altered jar into the cache. Safe to run twice, and from several processes.
+
+        Args:
+            progress: told one line per source that is asked.
+
+        Raises:
+            JarsUnavailable: no source could deliver; what was delivered stays in the cache.
+            JarMissing, JarAltered: a jar that is not ours to fetch (pyspark's, or in KQUOTA_JARS_DIR).
+        """
+        self._cache.mkdir(parents=True, exist_ok=True)
+        with FileLock(self._cache / ".lock", timeout=900):
+            missing = [jar for jar in self.locked if self._problem(jar) is not None]
+            for jar in missing:
+                if self._folder is not None or jar.origin == "pyspark":
+                    self.check(jar)
+            fetched = self._fetch(missing, progress) if missing else {}
+        return FetchReport(fetched, [jar for jar in self.locked if jar not in fetched])
+
+    def _fetch(self, missing: Sequence[LockedJar], progress: Progress) -> dict[LockedJar, str]:
+        fetched: dict[LockedJar, str] = {}
+        failures: list[str] = []
+        for source in self._sources:
+            pause_seconds = _FIRST_PAUSE_SECONDS
+            for attempt in range(1, source.attempts + 1):
+                wanted = [jar for jar in missing if jar not in fetched]
+                if not wanted:
+                    return fetched
+                if attempt > 1:
+                    self._pause(pause_seconds)
+                    pause_seconds *= 3
+                progress(f"{len(wanted)} jars from {source.name}{f', attempt {attempt}' if attempt > 1 else ''}")
+                reason, taken = self._take(source, wanted)
+                fetched |= dict.fromkeys(taken, source.name)
+            if reason:
+                failures.append(f"{source.name}: {reason}")
+        wanted = [jar for jar in missing if jar not in fetched]
+        if wanted:
+            raise JarsUnavailable(
+                [jar.file_name for jar in wanted], failures or ["nothing, as there is neither mvn nor a Java for Ivy"]
+            )
+        return fetched
+
+    def _take(self, source: JarSource, wanted: Sequence[LockedJar]) -> tuple[str, list[LockedJar]]:
+        """Asks a source once and moves what matches the lock into the cache."""
+        taken: list[LockedJar] = []
+        with tempfile.TemporaryDirectory(prefix=".fetch-", dir=self._cache) as folder:
+            reason = source.copy(wanted, Path(folder))
+            for jar in wanted:
+                file = Path(folder) / jar.file_name
+                if not file.is_file():
+                    continue
+                digest = sha256_of(file)
+                if digest != jar.sha256:
+                    reason = f"{jar.file_name} has sha256 {digest[:12]}…, the lock says {jar.sha256[:12]}…"
+                    continue
+                target = self.path_of(jar)
+                target.parent.mkdir(exist_ok=True)
+                file.replace(target)  # within one file system, so a reader never sees half a jar
+                taken.append(jar)
+        return reason, taken
+
+    def _problem(self, jar: LockedJar) -> PipelineError | None:
+        try:
+            self.check(jar)
+        except (JarMissing, JarAltered) as error:
+            return error
+        return None
+
+    def _remedy(self, jar: LockedJar) -> str:
+        if self._folder is not None:
+            return f"put the locked file into {self._folder}, or unset KQUOTA_JARS_DIR"
+        if jar.origin == "pyspark":
+            return "reinstall it: pip install --force-reinstall --no-deps pyspark==4.2.0"
+        return "kquota jars fetch"
+
+
+def spark_jars() -> list[Path]:
+    """Jars that Spark needs beside its own (Kafka source, Delta), each proved against the lock.
+
+    Raises:
+        JarLockInvalid, JarMissing, JarAltered: see there.
+    """
+    return _checked("spark")
+
+
+def broker_classpath() -> list[Path]:
+    """The embedded broker's class path, each jar proved against the lock.
+
+    Raises:
+        JarLockInvalid, JarMissing, JarAltered: see there.
+    """
+    return _checked("broker")
+
+
+def fetch(progress: Progress = lambda _line: None) -> FetchReport:
+    """Fetches every locked jar that is not here yet; see `JarStore.fetch`."""
+    return JarStore(read_lock()).fetch(progress)
+
+
+def pyspark_jars_folder() -> Path | None:
+    """The `jars` folder of the installed pyspark; None without it. Does not import pyspark."""
+    spec = importlib.util.find_spec("pyspark")
+    return Path(spec.origin).parent / "jars" if spec and spec.origin else None
+
+
+def _checked(jar_set: str) -> list[Path]:
+    locked = [jar for jar in read_lock() if jar.jar_set == jar_set]
+    store = JarStore(locked, sources=())
+    return [store.check(jar) for jar in locked]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """`fetch` or `lock`; the exit code. One line on stdout, talk and errors on stderr."""
+    try:
+        if list(arguments) == ["fetch"]:
+            report = fetch(lambda line: sys.stderr.write(f"{line}\n"))
+            sys.stdout.write(f"{len(report.fetched)} fetched, {len(report.cached)} from cache\n")
+        elif list(arguments) == ["lock"]:
+            sys.stdout.write(f"{_lock_anew()} jars locked\n")
+        else:
+            sys.stderr.write("usage: python -m pipeline.jvm.jars fetch|lock\n")
+            return 2
+    except PipelineError as error:
+        sys.stderr.write(f"{error}\n")
+        return error.exit_code
+    return 0
+
+
+def _lock_anew() -> int:
+    from pipeline.jvm.jar_lock_making import write_lock  # noqa: PLC0415 - an XML parser nobody else needs
+
+    folder = pyspark_jars_folder()
+    downloads = [source for source in machine_sources(folder) if source.attempts > 1]
+    lock = lock_path()
+    return len(write_lock(lock.with_name("pom.xml"), lock, downloads, folder or Path("pyspark", "jars")))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,70 @@
+"""Spark SQL on the quota table, under the edit lock."""
+
+import json
+import os
+from dataclasses import asdict
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+
+from pipeline.jvm.jars import spark_jars
+from pipeline.jvm.java import find_java
+from pipeline.settings.model import Settings
+from pipeline.stream.session import build_spark_session
+from pipeline.tables.errors import QuotaEditRefused, QuotasLeftInvalid
+from pipeline.tables.from_settings import open_quota_table
+from pipeline.tables.quota_table import EditAudit, QuotaTable, QuotaTableState
+from quota.errors import InvalidQuotas
+from quota.snapshot import QuotaSnapshot
+
+
+def run_sql(settings: Settings, statement: str, audit: EditAudit) -> list[dict[str, Any]]:
+    """Run one statement on the table `quotas` in a session of its own.
+
+    Returns:
+        The rows of its result: of an UPDATE the number of rows it touched.
+
+    Raises:
+        QuotaEditRefused: Spark or a CHECK constraint refuses the statement; the table is as it was.
+        QuotasLeftInvalid: The statement was carried out and left rows that no constraint can refuse, an entity twice.
+        QuotaTableBusy: Another edit holds the lock.
+    """
+    table = open_quota_table(settings.tables)
+    location = table.uri if "://" in table.uri else Path(table.uri).resolve().as_uri()
+    os.environ["JAVA_HOME"] = str(find_java().home)
+    with TemporaryDirectory(prefix="kquota-sql-") as warehouse:
+        conf = {"spark.sql.warehouse.dir": warehouse, **settings.spark.conf}
+        spark = settings.spark.model_copy(update={"conf": conf})
+        session = build_spark_session(spark, spark_jars(), app_name="kquota-quotas-sql")
+        # What fails is raised, and said in one line; Spark would log each of its layers with a stack trace first.
+        session.sparkContext.setLogLevel("OFF")
+        try:
+            session.conf.set("spark.databricks.delta.commitInfo.userMetadata", json.dumps(asdict(audit)))
+            session.sql(f"CREATE TABLE quotas USING DELTA LOCATION '{location}'")
+            with table.lock():
+                before = table.read()
+                rows = [row.asDict() for row in session.sql(statement).collect()]
+                _refuse_invalid(table, before)
+            return rows
+        except (PySparkException, Py4JJavaError) as exc:
+            raise QuotaEditRefused([_reason(exc)]) from exc
+        finally:
+            session.stop()
+
+
+def _reason(failure: PySparkException | Py4JJavaError) -> str:
+    """The line that says what is wrong: a broken constraint's, which Spark wraps, else the first."""
+    lines = str(failure).strip().splitlines()
+    broken = next((line for line in lines if "DELTA_VIOLATE_CONSTRAINT" in line), lines[0])
+    return broken[broken.find("[DELTA_VIOLATE_CONSTRAINT") :] if "[DELTA_VIOLATE_CONSTRAINT" in broken else broken
+
+
+def _refuse_invalid(table: QuotaTable, before: QuotaTableState) -> None:
+    after = table.read()
+    try:
+        QuotaSnapshot.from_rows(after.rows, version=after.version)
+    except InvalidQuotas as exc:
+        raise QuotasLeftInvalid(after.version, before.version, exc.problems) from exc

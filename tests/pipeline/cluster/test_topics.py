@@ -1,0 +1,169 @@
+"""The three topics on a real broker: made once, and every way in which they can be unfit."""
+
+import json
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from kafka import KafkaAdminClient
+from kafka.admin import ConfigResource, ConfigResourceType
+from typer.testing import CliRunner
+
+from pipeline.cli.topics import app
+from pipeline.cluster.topics import (
+    Finding,
+    TopicSpec,
+    TopicsUnfit,
+    check_topics,
+    create_topics,
+    refuse_unfit,
+    topic_specs,
+)
+from pipeline.demo.broker import EmbeddedBroker
+
+NAMES = ("t.usage", "t.throttle", "t.marker")
+
+
+def specs(cores: int = 2, longest_throttle_ms: int = 12_000) -> tuple[TopicSpec, TopicSpec, TopicSpec]:
+    return topic_specs(cores, longest_throttle_ms, *NAMES)
+
+
+def test_the_usage_topic_has_two_partitions_a_core_and_keeps_a_day() -> None:
+    usage, _, marker = specs(cores=3)
+
+    assert (usage.partitions, usage.advised["retention.ms"]) == (6, "86400000")
+    assert marker.partitions == 1
+
+
+@pytest.mark.parametrize(
+    ("longest_throttle_ms", "retention_ms"),
+    [(12_000, 3_600_000), (1_800_000, 3_600_000), (1_800_001, 3_600_002), (7_200_000, 14_400_000)],
+)
+def test_throttles_are_kept_twice_as_long_as_the_longest_and_an_hour_at_least(
+    longest_throttle_ms: int, retention_ms: int
+) -> None:
+    assert specs(longest_throttle_ms=longest_throttle_ms)[1].advised["retention.ms"] == str(retention_ms)
+
+
+def test_warnings_alone_refuse_nothing() -> None:
+    warning = Finding("t", "warning", "retention.ms", "1", "2", "command")
+    refuse_unfit([warning])
+
+    error = Finding("t", "error", "partitions", "2", "1", "mend it")
+    with pytest.raises(TopicsUnfit, match=r"topic 't': 'partitions' must be 1; got 2. To mend it: mend it") as caught:
+        refuse_unfit([warning, error])
+    assert caught.value.findings == (error,)
+
+
+@pytest.fixture
+def admin(broker: EmbeddedBroker) -> Iterator[Any]:
+    client: Any = KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)
+    yield client
+    there = set(client.list_topics()) & set(NAMES)
+    if there:
+        client.delete_topics(sorted(there))
+    client.close()
+
+
+def alter(admin: Any, topic: str, **settings: str) -> None:
+    config_resource: Any = ConfigResource
+    changes = {key.replace("_", "."): value for key, value in settings.items()}
+    admin.alter_configs([config_resource(ConfigResourceType.TOPIC, topic, changes)])
+    # The controller answers before the broker that describes the topic has heard of it.
+    deadline = time.monotonic() + 10
+    described: dict[str, Any] = {}
+    while time.monotonic() < deadline:
+        answer = admin.describe_configs([config_resource(ConfigResourceType.TOPIC, topic)], config_filter="all")
+        described = {key: answer["topic"][topic][key]["value"] for key in changes}
+        if described == changes:
+            return
+        time.sleep(0.02)
+    assert described == changes
+
+
+@pytest.mark.broker
+def test_topics_that_are_missing_are_errors_until_they_are_created_once(admin: Any, broker: EmbeddedBroker) -> None:
+    address = broker.bootstrap_servers
+    findings = check_topics(admin, specs(), address)
+    assert [(finding.topic, finding.severity, finding.what) for finding in findings] == [
+        (name, "error", "topic") for name in NAMES
+    ]
+    assert findings[0].remedy == f"kquota topics create --bootstrap-server {address}"
+
+    assert create_topics(admin, specs()) == dict.fromkeys(NAMES, "created")
+    assert create_topics(admin, specs()) == dict.fromkeys(NAMES, "exists")
+    assert check_topics(admin, specs(), address) == []
+
+
+@pytest.mark.broker
+@pytest.mark.parametrize(
+    ("topic", "key", "value", "severity", "wanted"),
+    [
+        ("t.usage", "message.timestamp.type", "CreateTime", "error", "LogAppendTime"),
+        ("t.usage", "retention.ms", "3600000", "warning", "86400000"),
+        ("t.throttle", "cleanup.policy", "delete", "error", "[compact,delete]"),
+        ("t.throttle", "cleanup.policy", "compact", "warning", "[compact,delete]"),
+        ("t.throttle", "segment.ms", "604800000", "warning", "600000"),
+    ],
+)
+def test_a_setting_that_differs_is_found_and_its_command_mends_it(
+    admin: Any, broker: EmbeddedBroker, topic: str, key: str, value: str, severity: str, wanted: str
+) -> None:
+    create_topics(admin, specs())
+    alter(admin, topic, **{key: value})
+
+    (finding,) = check_topics(admin, specs(), broker.bootstrap_servers)
+
+    assert (finding.topic, finding.what, finding.got, finding.severity) == (topic, key, value, severity)
+    assert finding.remedy == (
+        f"kafka-configs --bootstrap-server {broker.bootstrap_servers} --alter --entity-type topics "
+        f"--entity-name {topic} --add-config '{key}={wanted}'"
+    )
+
+
+@pytest.mark.broker
+def test_the_order_of_cleanup_policies_does_not_matter(admin: Any, broker: EmbeddedBroker) -> None:
+    create_topics(admin, specs())
+    alter(admin, "t.throttle", cleanup_policy="delete,compact")
+
+    assert check_topics(admin, specs(), broker.bootstrap_servers) == []
+
+
+@pytest.mark.broker
+def test_a_marker_of_several_partitions_is_an_error_and_a_small_usage_topic_a_warning(
+    admin: Any, broker: EmbeddedBroker
+) -> None:
+    create_topics(admin, specs(cores=1))
+    admin.delete_topics(["t.marker"])
+    admin.create_topics({"t.marker": {"num_partitions": 2, "replication_factor": 1}}, wait_for_metadata=True)
+
+    usage, marker = check_topics(admin, specs(cores=2), broker.bootstrap_servers)
+
+    assert (usage.severity, usage.got, usage.wanted) == ("warning", "2", "4 or more")
+    assert usage.remedy.endswith("--alter --topic t.usage --partitions 4")
+    assert (marker.severity, marker.got, marker.wanted) == ("error", "2", "1")
+    assert "kquota topics create" in marker.remedy
+
+
+@pytest.mark.broker
+def test_the_command_line_creates_and_checks(admin: Any, broker: EmbeddedBroker) -> None:
+    names = ["--usage-topic", "t.usage", "--throttle-topic", "t.throttle", "--marker-topic", "t.marker"]
+    common = ["--bootstrap-server", broker.bootstrap_servers, "--cores", "2", *names]
+    invoke = CliRunner().invoke
+
+    before = invoke(app, ["check", *common, "-o", "json"])
+    assert before.exit_code == 5
+    assert [finding["topic"] for finding in json.loads(before.stdout)] == list(NAMES)
+
+    created = invoke(app, ["create", *common])
+    assert (created.exit_code, created.stdout.count("created")) == (0, 3)
+
+    after = invoke(app, ["check", *common, "-o", "json"])
+    assert (after.exit_code, json.loads(after.stdout)) == (0, [])
+    assert after.stderr.startswith("the topics at 127.0.0.1:")
+
+    alter(admin, "t.usage", message_timestamp_type="CreateTime")
+    unfit = invoke(app, ["create", *common])
+    assert unfit.exit_code == 5
+    assert "error: topic 't.usage': 'message.timestamp.type' must be LogAppendTime; got CreateTime" in unfit.stderr

@@ -1,0 +1,89 @@
+"""The demo's clients fit their quotas, their broker and each other."""
+
+import stat
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from pipeline.demo.broker_config import server_properties
+from pipeline.demo.plan import DEMO_CLIENTS, DEMO_QUOTAS, DEMO_TOPICS, DemoPlan, demo_users
+from schemas.quota_row import QuotaRow
+
+PASSWORDS = {user: f"{user}-secret" for user in demo_users()}
+
+
+def test_one_client_is_at_five_times_one_at_twice_and_six_are_quiet() -> None:
+    factors = sorted((client.load_factor for client in DEMO_CLIENTS), reverse=True)
+
+    assert factors[:2] == [5.0, 2.0]
+    assert len(factors) == 8
+    assert all(0.3 <= factor <= 0.8 for factor in factors[2:])
+
+
+def test_every_client_has_a_user_of_its_own() -> None:
+    assert len(list(demo_users())) == len(DEMO_CLIENTS)
+
+
+def test_rates_leave_two_cores_idle() -> None:
+    assert all(bytes_per_second <= 500_000 for bytes_per_second in (c.bytes_per_second for c in DEMO_CLIENTS))
+    assert sum(client.bytes_per_second for client in DEMO_CLIENTS) < 1_500_000
+
+
+def test_whoever_reads_a_topic_finds_more_than_it_reads() -> None:
+    for reader in (client for client in DEMO_CLIENTS if client.role == "consume"):
+        written = sum(
+            client.bytes_per_second
+            for client in DEMO_CLIENTS
+            if client.role == "produce" and client.topic == reader.topic and client.load_factor <= 1
+        )
+        assert written > reader.bytes_per_second
+
+
+def test_all_topics_are_made() -> None:
+    assert {client.topic for client in DEMO_CLIENTS} == set(DEMO_TOPICS)
+
+
+def test_the_broker_takes_the_users() -> None:
+    ports = {"PLAINTEXT": 1, "SASL_PLAINTEXT": 2, "CONTROLLER": 3}
+
+    assert 'user_alice="alice-secret"' in server_properties(Path("/data"), ports, PASSWORDS, {}).replace("\\", "")
+
+
+def test_the_quotas_are_valid_rows() -> None:
+    assert [QuotaRow.model_validate(row).mode for row in DEMO_QUOTAS] == ["enforce"] * len(DEMO_QUOTAS)
+
+
+def test_each_client_resolves_to_the_quota_it_is_said_to_have() -> None:
+    engine_module = pytest.importorskip("quota.engine")
+    snapshot_module = pytest.importorskip("quota.snapshot")
+    engine = engine_module.QuotaEngine()
+    engine.load_quotas(snapshot_module.QuotaSnapshot.from_rows([dict(row) for row in DEMO_QUOTAS], version=1))
+    entities = pa.table({
+        "broker_id": ["" for _ in DEMO_CLIENTS],
+        "user": [client.user for client in DEMO_CLIENTS],
+        "client_id": [client.client_id for client in DEMO_CLIENTS],
+    })  # fmt: skip
+
+    levels = engine.resolve(entities).to_pylist()
+
+    resolved = {(row["user"], row["client_id"], row["quota_type"]): row for row in levels}
+    rate_of = {"produce": "producer_byte_rate", "consume": "consumer_byte_rate"}
+    rows = [resolved[client.user, client.client_id, rate_of[client.role]] for client in DEMO_CLIENTS]
+    assert [row["bound"] for row in rows] == [client.quota_bytes_per_second for client in DEMO_CLIENTS]
+    assert {row["level"] for row in rows} == {1, 2, 3, 4, 6, 7}
+
+
+def test_a_plan_comes_back_as_it_was_written_and_only_its_owner_may_read_it(tmp_path: Path) -> None:
+    plan = DemoPlan("127.0.0.1:2", "127.0.0.1:1", PASSWORDS, cluster="c")
+    path = tmp_path / "plan.json"
+
+    plan.write(path)
+
+    assert DemoPlan.read(path) == plan
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_a_plan_without_a_password_is_refused() -> None:
+    with pytest.raises(ValueError, match="got none for alice"):
+        DemoPlan("a:1", "a:2", {user: "x" for user in PASSWORDS if user != "alice"})

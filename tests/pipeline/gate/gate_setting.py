@@ -1,0 +1,63 @@
+"""A gate over a topic in memory, with its real threads, and records that come by themselves."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from pipeline.gate.gate import Gate
+from pipeline.gate.waiting_room import Occupancy, Room
+from tests.fakes.clock import ManualClock
+from tests.fakes.follower import MemoryFollower
+from tests.fakes.topic import MemoryTopic, TopicBroker
+from tests.pipeline.throttle.factories import record, release
+
+START_MS = 1_000
+LONG_MS = 1_000_000
+
+
+class GateSetting:
+    """The gate's clock stands still until it is moved; nobody is let go by time unless a test says so."""
+
+    def __init__(self, *, is_reachable: bool = True, **room: Any) -> None:
+        self.broker = TopicBroker()
+        self.broker.is_reachable = True
+        self.topic = MemoryTopic(self.broker)
+        self.topic.open()
+        self.broker.is_reachable = is_reachable
+        self.clock = ManualClock(START_MS)
+        self.gate = Gate(MemoryFollower(self.broker), Room(**room), "c", self.clock)
+        self._seq = 0
+
+    def throttle(self, user: str = "alice", for_ms: int = LONG_MS, **changes: Any) -> None:
+        """Publish a throttle of the user's client-id "etl"."""
+        until_ms = self.clock.wall_ms + for_ms
+        self._publish(record(self._seq, until_ms, user=user, throttle_time_ms=for_ms, **changes))
+
+    def release(self, user: str = "alice") -> None:
+        """Publish a release."""
+        self._publish(release(self._seq, user=user, throttled_until_ms=self.clock.wall_ms))
+
+    def wait_for(self, waiting: int) -> None:
+        """Until so many callers wait."""
+        assert within(10, lambda: self.occupancy.waiting == waiting)
+
+    @property
+    def occupancy(self) -> Occupancy:
+        return self.gate.stats().occupancy
+
+    def assert_empty(self) -> None:
+        """Nothing is left: no operation, no caller, no byte."""
+        now = self.occupancy
+        left = (now.purgatory_size, now.delayed_operations, now.waiting, now.waiting_for_room, now.pool_used_bytes)
+        assert left == (0, 0, 0, 0, 0)
+
+    def _publish(self, each: Any) -> None:
+        self._seq += 1
+        self.topic.publish([each], self._seq)
+
+
+def within(seconds: float, is_so: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + seconds
+    while not is_so() and time.monotonic() < deadline:
+        time.sleep(0.002)
+    return is_so()

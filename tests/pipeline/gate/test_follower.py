@@ -1,0 +1,149 @@
+"""The contract of a follower, kept by the one in memory and by the one of a real topic."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
+
+import pytest
+from kafka import KafkaAdminClient
+
+from pipeline.cluster.access import ClusterAccess
+from pipeline.cluster.topics import create_topics, topic_specs
+from pipeline.demo.broker import EmbeddedBroker
+from pipeline.gate.follower import Follower, KafkaFollower
+from pipeline.throttle.kafka_topic import KafkaThrottleTopic
+from pipeline.throttle.topic import ThrottleTopic
+from schemas.throttle_record import ThrottleRecord
+from tests.fakes.follower import MemoryFollower
+from tests.fakes.topic import MemoryTopic, TopicBroker
+from tests.pipeline.throttle.factories import record, release
+
+
+class Pair(Protocol):
+    """A topic and how to follow it."""
+
+    topic: ThrottleTopic
+
+    def follower(self) -> Follower: ...
+
+
+class MemoryPair:
+    def __init__(self) -> None:
+        self._broker = TopicBroker()
+        self.topic: ThrottleTopic = MemoryTopic(self._broker)
+
+    def follower(self) -> Follower:
+        return MemoryFollower(self._broker)
+
+
+class KafkaPair:
+    def __init__(self, servers: str) -> None:
+        self.servers = servers
+        self.name = f"follower.{time.time_ns()}"
+        marker = f"{self.name}.marker"
+        admin: Any = KafkaAdminClient(bootstrap_servers=servers)
+        create_topics(admin, topic_specs(1, 1_000, throttle_topic=self.name, marker_topic=marker)[1:])
+        admin.close()
+        self.topic: ThrottleTopic = KafkaThrottleTopic(self.name, self.name, marker, ClusterAccess(servers), 15_000)
+
+    def follower(self) -> Follower:
+        return KafkaFollower(self.servers, self.name)
+
+
+@pytest.fixture(params=["memory", pytest.param("kafka", marks=pytest.mark.broker)])
+def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
+    in_memory = request.param == "memory"
+    made: Pair = MemoryPair() if in_memory else KafkaPair(request.getfixturevalue("broker").bootstrap_servers)
+    made.topic.open()
+    yield made
+    made.topic.close()
+
+
+class Taken(list[ThrottleRecord]):
+    def wait_for(self, records: Sequence[ThrottleRecord]) -> bool:
+        return within(10, lambda: self == records)
+
+
+def within(seconds: float, is_so: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + seconds
+    while not is_so() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return is_so()
+
+
+def test_what_was_there_and_what_comes_is_handed_over_in_order(pair: Pair) -> None:
+    first, second = record(0, 5_000), record(1, 9_000)
+    pair.topic.publish([first, second], 2)
+    taken, follower = Taken(), pair.follower()
+    states = [follower.state]
+    follower.start(taken.extend)
+    assert follower.wait_until_caught_up(10)
+    assert taken == [first, second]
+    states.append(follower.state)
+    assert states == ["connecting", "following"]
+    pair.topic.publish([release(2)], 3)
+    assert taken.wait_for([first, second, release(2)])
+    follower.close()
+
+
+def test_what_was_published_together_is_handed_over_together(pair: Pair) -> None:
+    handed_over: list[Sequence[ThrottleRecord]] = []
+    follower = pair.follower()
+    follower.start(handed_over.append)
+    assert follower.wait_until_caught_up(10)
+    together = [record(seq, 5_000, user=f"team-{seq}") for seq in range(50)]
+    pair.topic.publish(together, 50)
+    assert within(10, lambda: bool(handed_over))
+    assert list(map(list, handed_over)) == [together]
+    follower.close()
+
+
+def test_an_empty_topic_is_caught_up_with_at_once(pair: Pair) -> None:
+    follower = pair.follower()
+    follower.start(lambda _: None)
+    assert follower.wait_until_caught_up(10)
+    follower.close()
+
+
+def test_nothing_is_handed_over_after_the_close(pair: Pair) -> None:
+    taken, follower = Taken(), pair.follower()
+    follower.start(taken.extend)
+    assert follower.wait_until_caught_up(10)
+    follower.close()
+    follower.close()
+    assert follower.state == "closed"
+    pair.topic.publish([record(0)], 1)
+    assert not within(0.5, lambda: bool(taken))
+
+
+def test_a_follower_that_was_never_started_can_be_closed(pair: Pair) -> None:
+    follower = pair.follower()
+    follower.close()
+    assert follower.state == "closed"
+
+
+def test_a_follower_that_reaches_nobody_is_connecting() -> None:
+    follower = KafkaFollower("127.0.0.1:1", "quota.throttle.v1")
+    follower.start(lambda _: None)
+    assert not follower.wait_until_caught_up(0.2)
+    assert follower.state == "connecting"
+    follower.close(0.1)
+
+
+@pytest.mark.broker
+def test_partitions_that_are_added_to_the_topic_are_read_from_their_start(broker: EmbeddedBroker) -> None:
+    pair = KafkaPair(broker.bootstrap_servers)
+    pair.topic.open()
+    taken, follower = Taken(), pair.follower()
+    follower.start(taken.extend)
+    assert follower.wait_until_caught_up(10)
+    admin: Any = KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)
+    admin.create_partitions({pair.name: 8})
+    admin.close()
+    pair.topic.close()
+    pair.topic.open()  # a new producer, which knows the new partitions
+    records = [record(number, user=f"user-{number}") for number in range(40)]
+    pair.topic.publish(records, 40)
+    assert within(20, lambda: {each.user for each in taken} == {each.user for each in records})
+    follower.close()
+    pair.topic.close()

@@ -1,0 +1,213 @@
+"""The gate with its threads, for callers on threads."""
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from pipeline.errors import PipelineError
+from pipeline.gate.errors import GateDepleted, GateTimeout
+from pipeline.gate.gate import Gate
+from pipeline.gate.passage import Passage
+from tests.pipeline.gate.gate_setting import LONG_MS, GateSetting
+
+
+@pytest.fixture
+def setting() -> Iterator[GateSetting]:
+    made = GateSetting(pool_bytes=100, max_request_bytes=100)
+    with made.gate:
+        yield made
+
+
+class Caller:
+    """A thread that acquires, and stays in the block until told to leave it."""
+
+    def __init__(self, gate: Gate, user: str = "alice", **options: Any) -> None:
+        self.passage: Passage | None = None
+        self.failure: PipelineError | None = None
+        self.entered = threading.Event()
+        self.may_leave = threading.Event()
+        self._acquire: Callable[[], Any] = lambda: gate.acquire(user, "etl", **options)
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def leave(self) -> None:
+        self.may_leave.set()
+        self._thread.join(10)
+        assert not self._thread.is_alive()
+
+    def _run(self) -> None:
+        try:
+            with self._acquire() as self.passage:
+                self.entered.set()
+                self.may_leave.wait(10)
+        except PipelineError as exc:
+            self.failure = exc
+
+
+def test_a_client_that_is_not_throttled_passes(setting: GateSetting) -> None:
+    with setting.gate.acquire("alice", "etl", request_bytes=100) as passage:
+        assert passage == Passage(was_throttled=False, waited_ms=0)
+        assert setting.occupancy.pool_used_bytes == 0
+
+
+def test_a_release_lets_the_waiting_thread_go(setting: GateSetting) -> None:
+    setting.throttle()
+    caller = Caller(setting.gate, request_bytes=40)
+    setting.wait_for(1)
+    assert not caller.entered.is_set()
+    assert setting.occupancy.pool_used_bytes == 40
+    setting.release()
+    assert caller.entered.wait(10)
+    assert caller.passage is not None
+    assert caller.passage.was_throttled
+    assert setting.occupancy.pool_used_bytes == 40
+    caller.leave()
+    setting.assert_empty()
+
+
+def test_the_reaper_lets_go_whose_lease_has_lapsed(setting: GateSetting) -> None:
+    setting.throttle(for_ms=500)
+    caller = Caller(setting.gate)
+    setting.wait_for(1)
+    setting.clock.advance(500)
+    assert caller.entered.wait(10)
+    caller.leave()
+    setting.assert_empty()
+
+
+def test_a_renewal_holds_the_waiting_thread_beyond_the_first_end(setting: GateSetting) -> None:
+    setting.throttle(for_ms=500)
+    caller = Caller(setting.gate)
+    setting.wait_for(1)
+    setting.throttle(for_ms=2_000)
+    setting.clock.advance(1_999)
+    assert not caller.entered.wait(0.5)
+    setting.clock.advance(1)
+    assert caller.entered.wait(10)
+    caller.leave()
+
+
+def test_a_caller_that_waits_too_long_is_told_how_much_longer_and_leaves_nothing(setting: GateSetting) -> None:
+    setting.throttle(for_ms=5_500)
+    with (
+        pytest.raises(GateTimeout, match=r"must end within 20 ms; got 5500 ms more. .*come back in 6 s") as late,
+        setting.gate.acquire("alice", "etl", request_bytes=10, timeout_ms=20),
+    ):
+        pytest.fail("the block must not run")
+    assert (late.value.user, late.value.client_id, late.value.remaining_ms) == ("alice", "etl", 5_500)
+    setting.assert_empty()
+
+
+def test_a_time_out_of_zero_asks_without_waiting(setting: GateSetting) -> None:
+    with setting.gate.acquire("alice", "etl", timeout_ms=0) as passage:
+        assert not passage.was_throttled
+    setting.throttle()
+    with pytest.raises(GateTimeout), setting.gate.acquire("alice", "etl", timeout_ms=0):
+        pytest.fail("the block must not run")
+
+
+def test_an_error_in_the_block_gives_the_bytes_back(setting: GateSetting) -> None:
+    setting.throttle()
+    failure = ValueError("the work failed")
+
+    def work() -> None:
+        with setting.gate.acquire("alice", "etl", request_bytes=10):
+            raise failure
+
+    raised: list[ValueError] = []
+
+    def run() -> None:
+        try:
+            work()
+        except ValueError as exc:
+            raised.append(exc)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    setting.wait_for(1)
+    setting.release()
+    thread.join(10)
+    assert raised == [failure]
+    setting.assert_empty()
+
+
+def test_a_depleted_gate_refuses_the_next_throttled_caller_at_once(setting: GateSetting) -> None:
+    setting.throttle()
+    caller = Caller(setting.gate, request_bytes=100)
+    setting.wait_for(1)
+    with pytest.raises(GateDepleted), setting.gate.acquire("alice", "etl", request_bytes=1):
+        pytest.fail("the block must not run")
+    with setting.gate.acquire("bob", "etl", request_bytes=100) as passage:
+        assert not passage.was_throttled
+    setting.release()
+    caller.leave()
+    setting.assert_empty()
+
+
+def test_where_room_is_waited_for_a_time_out_leaves_the_queue() -> None:
+    setting = GateSetting(pool_bytes=100, max_request_bytes=100, when_full="wait")
+    with setting.gate:
+        setting.throttle()
+        first = Caller(setting.gate, request_bytes=100)
+        setting.wait_for(1)
+        with pytest.raises(GateTimeout), setting.gate.acquire("alice", "etl", request_bytes=1, timeout_ms=10):
+            pytest.fail("the block must not run")
+        second = Caller(setting.gate, request_bytes=60)
+        setting.wait_for(2)
+        setting.release()
+        assert first.entered.wait(10)
+        first.leave()
+        assert second.entered.wait(10)
+        second.leave()
+        setting.assert_empty()
+
+
+def test_closing_lets_all_threads_go_and_ends_the_gates_own() -> None:
+    setting = GateSetting()
+    setting.gate.start()
+    setting.throttle()
+    callers = [Caller(setting.gate, request_bytes=10) for _ in range(5)]
+    setting.wait_for(5)
+    for _ in range(2):
+        setting.gate.close()
+    assert all(caller.entered.wait(10) for caller in callers)
+    for caller in callers:
+        caller.leave()
+    assert setting.gate.state == "closed"
+    assert setting.gate.throttle_of("alice", "etl") is None
+    with setting.gate.acquire("alice", "etl") as passage:
+        assert not passage.was_throttled
+    setting.assert_empty()
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("gate-")]
+
+
+def test_a_gate_that_was_never_started_is_open_and_can_be_closed() -> None:
+    setting = GateSetting()
+    with setting.gate.acquire("alice", "etl") as passage:
+        assert not passage.was_throttled
+    setting.gate.close()
+    setting.assert_empty()
+
+
+def test_a_gate_without_a_broker_is_open_and_says_so() -> None:
+    gate = Gate.connect("127.0.0.1:1")
+    assert not gate.wait_until_caught_up(timeout_ms=50)
+    assert gate.state == "connecting"
+    with gate.acquire("alice", "etl") as passage:
+        assert not passage.was_throttled
+    gate.close(timeout_seconds=0.05)
+
+
+def test_throttles_that_run_can_be_asked_for(setting: GateSetting) -> None:
+    setting.throttle("bob", for_ms=LONG_MS)
+    setting.throttle("alice", for_ms=500)
+    setting.throttle("carol", for_ms=100)
+    setting.clock.advance(100)
+    assert setting.gate.throttle_of("carol", "etl") is None
+    assert setting.gate.throttle_of("alice", "other") is None
+    throttled = setting.gate.throttle_of("alice", "etl")
+    assert throttled is not None
+    assert throttled.remaining_ms == 400
+    assert [each.record.user for each in setting.gate.throttles()] == ["alice", "bob"]

@@ -1,0 +1,197 @@
+"""The gate for callers on an event loop."""
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
+
+import pytest
+
+from pipeline.gate.errors import GateDepleted, GateTimeout
+from pipeline.gate.loop_waker import LoopWaker
+from tests.pipeline.gate.gate_setting import GateSetting
+
+
+@pytest.fixture
+def setting() -> Iterator[GateSetting]:
+    made = GateSetting(pool_bytes=100, max_request_bytes=100)
+    with made.gate:
+        yield made
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not is_so():
+            await asyncio.sleep(0.002)
+
+
+def run(setting: GateSetting, work: Callable[[], Awaitable[None]]) -> None:
+    """Run on a loop of its own; nothing may be left afterwards."""
+
+    async def main() -> None:
+        await work()
+
+    asyncio.run(main())
+    setting.assert_empty()
+
+
+def test_tasks_of_one_client_are_all_let_go_by_its_release(setting: GateSetting) -> None:
+    passed: list[bool] = []
+
+    async def caller() -> None:
+        async with setting.gate.acquire_async("alice", "etl", request_bytes=1) as passage:
+            passed.append(passage.was_throttled)
+
+    async def work() -> None:
+        setting.throttle()
+        tasks = [asyncio.create_task(caller()) for _ in range(50)]
+        await until(lambda: setting.occupancy.waiting == 50)
+        assert passed == []
+        await asyncio.to_thread(setting.release)
+        await asyncio.gather(*tasks)
+
+    run(setting, work)
+    assert passed == [True] * 50
+
+
+def test_a_task_whose_client_is_not_throttled_passes(setting: GateSetting) -> None:
+    async def work() -> None:
+        async with setting.gate.acquire_async("alice", "etl") as passage:
+            assert not passage.was_throttled
+
+    run(setting, work)
+
+
+def test_a_cancelled_task_leaves_nothing_behind(setting: GateSetting) -> None:
+    async def caller() -> None:
+        async with setting.gate.acquire_async("alice", "etl", request_bytes=100):
+            pytest.fail("the block must not run")
+
+    async def work() -> None:
+        setting.throttle()
+        task = asyncio.create_task(caller())
+        await until(lambda: setting.occupancy.waiting == 1)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        setting.assert_empty()
+
+    run(setting, work)
+
+
+def test_a_task_that_waits_too_long_is_told_so(setting: GateSetting) -> None:
+    async def work() -> None:
+        setting.throttle()
+        with pytest.raises(GateTimeout):
+            async with setting.gate.acquire_async("alice", "etl", request_bytes=100, timeout_ms=10):
+                pytest.fail("the block must not run")
+
+    run(setting, work)
+
+
+def test_a_depleted_gate_refuses_a_task(setting: GateSetting) -> None:
+    async def work() -> None:
+        setting.throttle()
+
+        async def caller() -> None:
+            async with setting.gate.acquire_async("alice", "etl", request_bytes=100):
+                pass
+
+        task = asyncio.create_task(caller())
+        await until(lambda: setting.occupancy.waiting == 1)
+        with pytest.raises(GateDepleted):
+            async with setting.gate.acquire_async("alice", "etl", request_bytes=1):
+                pytest.fail("the block must not run")
+        setting.release()
+        await task
+
+    run(setting, work)
+
+
+def test_closing_lets_tasks_go(setting: GateSetting) -> None:
+    async def work() -> None:
+        setting.throttle()
+
+        async def caller() -> None:
+            async with setting.gate.acquire_async("alice", "etl"):
+                pass
+
+        task = asyncio.create_task(caller())
+        await until(lambda: setting.occupancy.waiting == 1)
+        await asyncio.to_thread(setting.gate.close)
+        await task
+
+    run(setting, work)
+
+
+def test_tasks_of_two_loops_wait_at_one_gate(setting: GateSetting) -> None:
+    setting.throttle()
+    passed: list[str] = []
+
+    def loop_of(name: str) -> None:
+        async def caller() -> None:
+            async with setting.gate.acquire_async("alice", "etl"):
+                passed.append(name)
+
+        asyncio.run(caller())
+
+    threads = [threading.Thread(target=loop_of, args=(name,)) for name in ("one", "two")]
+    for thread in threads:
+        thread.start()
+    setting.wait_for(2)
+    setting.release()
+    for thread in threads:
+        thread.join(10)
+    assert sorted(passed) == ["one", "two"]
+    setting.assert_empty()
+
+
+def test_a_loop_that_was_closed_is_no_trouble_for_the_others() -> None:
+    waker = LoopWaker()
+    closed = asyncio.new_event_loop()
+    lost = closed.create_future()
+    closed.close()
+    for _ in range(2):
+        waker.wake(lost)
+        assert len(waker) == 0
+
+    async def work() -> None:
+        future = asyncio.get_running_loop().create_future()
+        waker.wake(future)
+        waker.wake(future)
+        async with asyncio.timeout(10):
+            await future
+
+    asyncio.run(work())
+
+
+def test_tasks_that_are_woken_together_are_resolved_after_the_block_and_not_before() -> None:
+    waker = LoopWaker()
+
+    async def work() -> None:
+        mine, others = (asyncio.get_running_loop().create_future() for _ in range(2))
+        with waker.together():
+            waker.wake(mine)
+            await asyncio.to_thread(waker.wake, others)  # one call for both
+            await asyncio.sleep(0.01)
+            assert (mine.done(), others.done(), len(waker)) == (False, False, 1)
+        async with asyncio.timeout(10):
+            await asyncio.gather(mine, others)
+
+    asyncio.run(work())
+
+
+def test_an_error_among_those_woken_together_loses_nobody() -> None:
+    waker = LoopWaker()
+
+    async def work() -> None:
+        future = asyncio.get_running_loop().create_future()
+        with suppress(ZeroDivisionError), waker.together():
+            waker.wake(future)
+            _ = 1 / 0
+        later = asyncio.get_running_loop().create_future()
+        waker.wake(later)
+        async with asyncio.timeout(10):
+            await asyncio.gather(future, later)
+
+    asyncio.run(work())

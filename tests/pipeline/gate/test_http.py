@@ -1,0 +1,209 @@
+"""The side-car's answers, in one process, over a topic in memory."""
+
+import asyncio
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from tests.pipeline.gate.gate_setting import GateSetting
+
+gate_http = pytest.importorskip("pipeline.gate.http", reason="the extra gate is not installed")
+httpx = pytest.importorskip("httpx", reason="the group test is not installed")
+
+ALICE = "/v1/throttle?user=alice&client_id=etl"
+
+
+class Client:
+    """Asks the application, without a socket; from any thread."""
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+
+    def get(self, path: str, headers: dict[str, str] | None = None) -> Any:
+        return self.request("GET", path, headers)
+
+    def request(self, method: str, path: str, headers: dict[str, str] | None = None) -> Any:
+        async def ask() -> Any:
+            transport = httpx.ASGITransport(self._app)
+            async with httpx.AsyncClient(transport=transport, base_url="http://gate") as client:
+                return await client.request(method, path, headers=headers)
+
+        return asyncio.run(ask())
+
+
+@pytest.fixture
+def setting() -> Iterator[GateSetting]:
+    made = GateSetting(pool_bytes=2 * gate_http.LONG_POLL_BYTES, max_request_bytes=gate_http.LONG_POLL_BYTES)
+    with made.gate:
+        yield made
+
+
+@pytest.fixture
+def client(setting: GateSetting) -> Client:
+    return Client(gate_http.build_app(setting.gate))
+
+
+def test_a_client_that_is_not_throttled_is_a_200(client: Client) -> None:
+    answer = client.get(ALICE)
+    assert (answer.status_code, answer.json()) == (200, {"throttled": False})
+
+
+def test_a_throttled_client_is_a_429_with_end_and_reason(setting: GateSetting, client: Client) -> None:
+    setting.throttle(for_ms=2_000, owed_ms=7_500)
+    setting.clock.advance(500)
+    answer = client.get(ALICE)
+    assert answer.status_code == 429
+    assert answer.headers["Retry-After"] == "2"
+    assert answer.json() == {
+        "throttled": True,
+        "user": "alice",
+        "client_id": "etl",
+        "broker_id": "",
+        "throttled_until_ms": 3_000,
+        "remaining_ms": 1_500,
+        "owed_ms": 7_000,
+        "reason": {
+            "quota_type": "producer_byte_rate",
+            "observed": 2.0,
+            "bound": 1.0,
+            "window_ms": 10_000,
+            "cause": "violation",
+            "decision_id": "d",
+        },
+    }
+
+
+@pytest.mark.parametrize(
+    ("remaining_ms", "retry_after"), [(1, "1"), (1_000, "1"), (1_001, "2"), (60_000, "60")], ids=str
+)
+def test_retry_after_is_in_seconds_rounded_up(
+    setting: GateSetting, client: Client, remaining_ms: int, retry_after: str
+) -> None:
+    setting.throttle(for_ms=remaining_ms)
+    assert client.get(ALICE).headers["Retry-After"] == retry_after
+
+
+def test_a_held_request_is_answered_when_its_client_is_released(setting: GateSetting, client: Client) -> None:
+    setting.throttle()
+    with ThreadPoolExecutor(1) as pool:
+        held = pool.submit(client.get, f"{ALICE}&wait_ms=60000")
+        setting.wait_for(1)
+        assert setting.occupancy.pool_used_bytes == gate_http.LONG_POLL_BYTES
+        setting.release()
+        answer = held.result(10)
+    assert (answer.status_code, answer.json()) == (200, {"throttled": False})
+    setting.assert_empty()
+
+
+def test_a_held_request_whose_time_is_up_is_a_429(setting: GateSetting, client: Client) -> None:
+    setting.throttle()
+    assert client.get(f"{ALICE}&wait_ms=20").status_code == 429
+    setting.assert_empty()
+
+
+def test_a_full_gate_answers_at_once_what_it_would_have_held(setting: GateSetting, client: Client) -> None:
+    setting.throttle()
+    with ThreadPoolExecutor(2) as pool:
+        held = [pool.submit(client.get, f"{ALICE}&wait_ms=60000") for _ in range(2)]
+        setting.wait_for(2)
+        assert client.get(f"{ALICE}&wait_ms=60000").status_code == 429
+        setting.release()
+        assert [each.result(10).status_code for each in held] == [200, 200]
+
+
+def test_a_held_request_that_goes_away_leaves_nothing_behind(setting: GateSetting) -> None:
+    setting.throttle()
+
+    async def work() -> None:
+        gone = asyncio.Event()
+        messages = [{"type": "http.request", "body": b"", "more_body": False}]
+
+        async def receive() -> dict[str, Any]:
+            if messages:
+                return messages.pop()
+            await gone.wait()
+            return {"type": "http.disconnect"}
+
+        async def send(_message: Any) -> None:
+            pass
+
+        scope = {
+            "type": "http", "method": "GET", "path": "/v1/throttle", "headers": [],
+            "query_string": b"user=alice&client_id=etl&wait_ms=60000",
+        }  # fmt: skip
+        request = asyncio.ensure_future(gate_http.build_app(setting.gate)(scope, receive, send))
+        async with asyncio.timeout(10):
+            while setting.occupancy.waiting == 0:
+                await asyncio.sleep(0.002)
+            gone.set()
+            await request
+
+    asyncio.run(work())
+    setting.assert_empty()
+
+
+def test_all_running_throttles_are_listed(setting: GateSetting, client: Client) -> None:
+    assert client.get("/v1/throttles").json() == {"throttles": []}
+    setting.throttle("alice", for_ms=5_000)
+    setting.throttle("bob", for_ms=2_000)
+    listed = client.get("/v1/throttles").json()["throttles"]
+    assert [(each["user"], each["remaining_ms"]) for each in listed] == [("bob", 2_000), ("alice", 5_000)]
+
+
+@pytest.mark.parametrize(
+    ("is_reachable", "is_closed", "status"),
+    [(True, False, "ok"), (False, False, "catching-up"), (True, True, "stale")],
+)
+def test_health_says_how_far_the_gate_is_and_is_never_a_reason_to_be_taken_out(
+    is_reachable: bool, is_closed: bool, status: str
+) -> None:
+    setting = GateSetting(is_reachable=is_reachable)
+    setting.gate.start()
+    if is_closed:
+        setting.gate.close()
+    answer = Client(gate_http.build_app(setting.gate)).get("/healthz")
+    assert (answer.status_code, answer.json()["status"]) == (200, status)
+    setting.gate.close()
+
+
+def test_mistakes_are_named_in_the_answer(client: Client) -> None:
+    answer = client.get("/v1/throttle?client=etl&wait_ms=-1")
+    assert answer.status_code == 400
+    assert answer.json()["error"] == (
+        "'client' must be one of user, client_id, broker_id, wait_ms; got 'client'; "
+        "'user' must not be empty; got none; 'wait_ms' must be a whole number from 0 to 60000; got '-1'"
+    )
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"), [("GET", "/v2/throttle", 404), ("POST", "/v1/throttle", 405)], ids=str
+)
+def test_what_the_gate_does_not_answer_is_said_in_the_same_form(
+    client: Client, method: str, path: str, status: int
+) -> None:
+    answer = client.request(method, path)
+    assert (answer.status_code, answer.json()["error"]) == (
+        status, f"'request' must be one this gate answers; got {method} {path}",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("path", "authorization", "status"),
+    [
+        (ALICE, "Bearer right", 200),
+        (ALICE, "Bearer wrong", 401),
+        (ALICE, "right", 401),
+        (ALICE, None, 401),
+        ("/v1/throttles", None, 401),
+        ("/healthz", None, 200),
+    ],
+)
+def test_with_a_token_only_who_carries_it_is_answered(
+    setting: GateSetting, path: str, authorization: str | None, status: int
+) -> None:
+    headers = {} if authorization is None else {"Authorization": authorization}
+    answer = Client(gate_http.build_app(setting.gate, "right")).get(path, headers=headers)
+    assert answer.status_code == status
+    assert ("right" in answer.text) is False

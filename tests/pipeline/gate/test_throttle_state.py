@@ -1,0 +1,131 @@
+"""Until when a client is blocked: the rule."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.clock import Moment
+from pipeline.gate.throttle_state import FORGET_AFTER_MS, ThrottleState, lease_end_ms
+from schemas.throttle_record import ThrottleRecord
+from tests.pipeline.throttle.factories import record, release
+
+
+def state_after(*records: ThrottleRecord, cluster: str | None = "c") -> ThrottleState:
+    state = ThrottleState(cluster)
+    for each in records:
+        state.apply(each)
+    return state
+
+
+def test_a_client_nothing_was_heard_of_is_not_blocked() -> None:
+    assert ThrottleState().blocked_until_ms("alice", "etl") == 0
+    assert ThrottleState().remaining_ms("alice", "etl", now_ms=0) == 0
+
+
+@pytest.mark.parametrize(("now_ms", "remaining_ms"), [(4_000, 1_000), (4_999, 1), (5_000, 0), (9_000, 0)])
+def test_a_throttle_ends_by_itself(now_ms: int, remaining_ms: int) -> None:
+    assert state_after(record(until_ms=5_000)).remaining_ms("alice", "etl", now_ms) == remaining_ms
+
+
+def test_only_the_named_pair_is_blocked() -> None:
+    state = state_after(record(1, client_id="other"), release(2))
+
+    assert state.blocked_until_ms("alice", "other") == 5_000
+    assert state.blocked_until_ms("alice", "etl") == 0
+    assert state.blocked_until_ms("bob", "etl") == 0
+
+
+def test_a_release_unblocks_at_once() -> None:
+    assert state_after(record(1), release(2)).blocked_until_ms("alice", "etl") == 0
+
+
+def test_a_renewal_moves_the_end() -> None:
+    assert state_after(record(1, 5_000), record(2, 9_000)).blocked_until_ms("alice", "etl") == 9_000
+
+
+def test_a_late_copy_does_not_bring_a_throttle_back() -> None:
+    state = state_after(record(1), release(2))
+
+    assert not state.apply(record(1))
+    assert not state.apply(record(2))
+    assert state.blocked_until_ms("alice", "etl") == 0
+
+
+@given(st.permutations([record(1, 5_000), record(2, 9_000), record(3, 7_000), release(4), record(5, 8_000)]))
+def test_the_order_of_arrival_does_not_matter(records: list[ThrottleRecord]) -> None:
+    assert state_after(*records).blocked_until_ms("alice", "etl") == 8_000
+
+
+def test_other_clusters_are_ignored_if_one_is_given() -> None:
+    foreign = record(cluster="other")
+
+    assert state_after(foreign).blocked_until_ms("alice", "etl") == 0
+    assert state_after(foreign, cluster=None).blocked_until_ms("alice", "etl") == 5_000
+
+
+def test_a_brokers_throttle_holds_on_that_broker_and_the_clusters_everywhere() -> None:
+    state = state_after(record(1, 5_000), record(2, 9_000, broker_id="1"))
+
+    assert state.blocked_until_ms("alice", "etl") == 5_000
+    assert state.blocked_until_ms("alice", "etl", "1") == 9_000
+    assert state.blocked_until_ms("alice", "etl", "2") == 5_000
+
+
+@pytest.mark.parametrize(("waited_ms", "left"), [(FORGET_AFTER_MS - 1, 1), (FORGET_AFTER_MS, 0)])
+def test_throttles_of_long_ago_are_forgotten(waited_ms: int, left: int) -> None:
+    state = state_after(record(until_ms=5_000))
+
+    state.prune(5_000 + waited_ms)
+
+    assert len(state) == left
+
+
+@pytest.mark.parametrize(
+    ("wall_ms", "until_ms", "end_ms"),
+    [
+        (9_000, 10_000, 51_000),
+        (9_600, 10_000, 50_400),
+        (10_000, 10_000, 50_000),
+        (11_000, 10_000, 49_000),
+        (2_000, 10_000, 51_000),
+    ],
+    ids=["just written", "on its way for a while", "at its end", "over", "a clock that is 7 s behind the driver's"],
+)
+def test_a_lease_ends_as_far_from_now_as_its_wall_clock_end_and_no_farther_than_its_length(
+    wall_ms: int, until_ms: int, end_ms: int
+) -> None:
+    throttle = record(until_ms=until_ms, throttle_time_ms=1_000)
+
+    assert lease_end_ms(throttle, Moment(wall_ms=wall_ms, steady_ms=50_000)) == end_ms
+
+
+def test_a_release_ends_before_everything() -> None:
+    assert lease_end_ms(release(1), Moment(wall_ms=0, steady_ms=50_000)) == 0
+
+
+def test_an_end_on_another_clock_replaces_that_of_the_record() -> None:
+    state = ThrottleState()
+
+    state.apply(record(1, until_ms=5_000), until_ms=70)
+    state.apply(release(2, client_id="other"), until_ms=70)
+
+    assert state.blocked_until_ms("alice", "etl") == 70
+    assert state.blocked_until_ms("alice", "other") == 0
+
+
+def test_running_throttles_are_those_that_have_not_ended() -> None:
+    state = state_after(
+        record(1, 5_000), record(2, 6_000, user="bob"), record(3, user="carol"), release(4, user="carol")
+    )
+
+    assert [lease.record.user for lease in state.running(5_000)] == ["bob"]
+    assert {lease.record.user for lease in state.running(4_999)} == {"alice", "bob"}
+
+
+def test_the_lease_of_a_client_carries_the_record_that_holds() -> None:
+    state = state_after(record(1, 5_000), record(2, 9_000, broker_id="1"))
+
+    assert state.lease("bob", "etl") is None
+    assert [getattr(state.lease("alice", "etl", broker), "until_ms", None) for broker in ("", "1", "2")] == [
+        5_000, 9_000, 5_000,
+    ]  # fmt: skip

@@ -1,0 +1,74 @@
+"""Until when a client is blocked, by the topic."""
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from kafka import KafkaAdminClient, KafkaProducer
+
+from pipeline.cluster.topics import TopicSpec, create_topics
+from pipeline.demo.broker import EmbeddedBroker
+from pipeline.gate.view import ThrottleView
+from schemas.throttle_record import ThrottleRecord
+from tests.pipeline.throttle.factories import record
+
+
+def test_a_view_that_reaches_nobody_blocks_nobody() -> None:
+    view = ThrottleView("127.0.0.1:1")
+    view.start()
+
+    assert not view.wait_until_caught_up(0.2)
+    assert view.remaining_ms("alice", "etl", now_ms=0) == 0
+
+    view.close(0.1)
+
+
+@pytest.fixture
+def topic(broker: EmbeddedBroker) -> Iterator[str]:
+    admin: Any = KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)
+    name = f"view.{time.time_ns()}"
+    create_topics(admin, [TopicSpec(name, "throttle", 2, "any", {"cleanup.policy": "compact,delete"}, {})])
+    yield name
+    admin.close()
+
+
+def within(seconds: float, is_so: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + seconds
+    while not is_so() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return is_so()
+
+
+@pytest.mark.broker
+def test_the_view_knows_what_was_there_and_what_comes_once_it_is_committed(broker: EmbeddedBroker, topic: str) -> None:
+    producer: Any = KafkaProducer(bootstrap_servers=broker.bootstrap_servers, transactional_id=topic)
+    producer.init_transactions()
+
+    def publish(each: ThrottleRecord) -> None:
+        producer.send(topic, key=each.key(), value=each.to_value(), headers=each.headers()).get(5)
+
+    producer.begin_transaction()
+    publish(record(1, 5_000))
+    producer.commit_transaction()
+    view = ThrottleView(broker.bootstrap_servers, topic, cluster="c")
+    view.start()
+    assert view.wait_until_caught_up(10)
+    assert view.blocked_until_ms("alice", "etl") == 5_000
+
+    producer.begin_transaction()
+    publish(record(2, 9_000))
+    producer.flush()
+    assert not within(1.0, lambda: view.blocked_until_ms("alice", "etl") != 5_000)
+    producer.abort_transaction()
+
+    producer.begin_transaction()
+    producer.send(topic, key=b"x", value=b"not json").get(5)
+    producer.send(topic, key=b"y", value=None).get(5)
+    publish(record(3, 7_000))
+    producer.commit_transaction()
+    assert within(5.0, lambda: view.blocked_until_ms("alice", "etl") == 7_000)
+    assert view.unreadable == 1
+
+    view.close()
+    producer.close()

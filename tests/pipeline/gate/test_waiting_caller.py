@@ -1,0 +1,73 @@
+"""One hold and the timer: what happens when an end is moved and nobody has told the hold yet."""
+
+from pipeline.gate.waiting_caller import Hold
+from purgatory.delayed_operation_purgatory import DelayedOperationPurgatory
+from purgatory.timer import SystemTimer
+from purgatory.timer_task_list import TimerTask
+from schemas.client_key import ClientKey
+from tests.fakes.monotonic_clock import ManualMonotonicClock
+from tests.pipeline.throttle.factories import ALICE
+
+
+class Setting:
+    """One hold in a purgatory; the end of its throttle is set by hand, without a check of its key."""
+
+    def __init__(self, until_ms: int, timer: type[SystemTimer] = SystemTimer) -> None:
+        self.until_ms = until_ms
+        self.clock = ManualMonotonicClock(1_000)
+        self.woken = 0
+        self.timer = timer(self.clock)
+        self.purgatory: DelayedOperationPurgatory[Hold] = DelayedOperationPurgatory(self.timer)
+        self.hold = Hold(ALICE, self, self.timer, self._wake)
+
+    def blocked_until_ms(self, client: ClientKey) -> int:
+        assert client == ALICE
+        return self.until_ms
+
+    def now_ms(self) -> int:
+        return self.clock.monotonic_ms()
+
+    def watch(self) -> None:
+        self.purgatory.try_complete_else_watch(self.hold, self.hold.keys)
+
+    def pass_time(self, by_ms: int) -> None:
+        self.clock.advance(by_ms)
+        self.purgatory.advance_clock(0)
+
+    def _wake(self) -> None:
+        self.woken += 1
+
+
+def test_a_time_out_that_finds_a_later_end_waits_on() -> None:
+    setting = Setting(until_ms=2_000)
+    setting.watch()
+    setting.until_ms = 3_000
+    setting.pass_time(1_000)
+    assert (setting.woken, setting.purgatory.num_delayed) == (0, 1)
+    setting.pass_time(999)
+    assert setting.woken == 0
+    setting.pass_time(1)
+    assert (setting.woken, setting.purgatory.num_delayed) == (1, 0)
+
+
+def test_a_throttle_that_is_over_does_not_wait_at_all() -> None:
+    setting = Setting(until_ms=1_000)
+    setting.watch()
+    assert (setting.woken, setting.purgatory.num_delayed, setting.purgatory.watched) == (1, 0, 0)
+
+
+def test_a_hold_that_is_let_go_while_its_end_is_moved_leaves_no_timer_behind() -> None:
+    class Interrupted(SystemTimer):
+        adds = 0
+
+        def add(self, task: TimerTask) -> None:
+            self.adds += 1
+            if self.adds == 2 and isinstance(task, Hold):  # another thread's release, just before the move
+                task.force_complete()
+            super().add(task)
+
+    setting = Setting(until_ms=2_000, timer=Interrupted)
+    setting.watch()
+    setting.until_ms = 3_000
+    assert setting.purgatory.check_and_complete(ALICE) == 0
+    assert (setting.woken, setting.purgatory.num_delayed) == (1, 0)

@@ -1,0 +1,88 @@
+import ctypes
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.job.upkeep import Upkeep
+from pipeline.settings.model import TablesSettings
+from pipeline.tables.delta_rs import DeltaRsWriter
+from pipeline.tables.layout import create_missing, table_uri
+from schemas.arrow import conform
+from schemas.usage_row import UsageRow
+from tests.fakes.clock import ManualClock
+from tests.quota.factories import table, usage_row
+from tests.soak.memory import resident
+
+NOW_MS = 1_700_000_000_000
+HOUR_MS = 3_600_000
+
+
+def write_usage(root: Path, *evaluated_at_ms: int) -> DeltaRsWriter:
+    writer = DeltaRsWriter(table_uri(str(root), "usage"), "job")
+    writer.raise_epoch(1)
+    for batch_id, at_ms in enumerate(evaluated_at_ms):
+        late = table([usage_row(at_ms - 10 * HOUR_MS, produced_bytes=1)])
+        same: dict[str, Any] = {"cluster": "c", "query_id": "q", "quota_version": 1, "request_count": 1}
+        rows = conform(late, UsageRow, batch_id=batch_id, evaluated_at_ms=at_ms, **same)
+        writer.append(rows, {"q": batch_id}, {})
+    return writer
+
+
+def resident_mb() -> float:
+    return resident(os.getpid()).driver_mb
+
+
+def batches(writer: DeltaRsWriter) -> list[int]:
+    return sorted(writer.read(["batch_id"])["batch_id"].to_pylist())
+
+
+@pytest.mark.parametrize(
+    ("unread_from_ms", "left"),
+    [(None, [1, 2]), (NOW_MS, [1, 2]), (NOW_MS - 3 * HOUR_MS, [0, 1, 2])],
+)
+def test_usage_is_kept_for_its_time_and_until_it_has_been_read(
+    tmp_path: Path, unread_from_ms: int | None, left: list[int]
+) -> None:
+    create_missing(str(tmp_path))
+    usage = write_usage(tmp_path, NOW_MS - 2 * HOUR_MS - 1, NOW_MS - 2 * HOUR_MS, NOW_MS)
+    settings = TablesSettings(root=str(tmp_path))
+    Upkeep(settings, ManualClock(NOW_MS), lambda: 0, lambda: unread_from_ms).round()
+    assert batches(usage) == left
+
+
+def test_idle_sensors_are_dropped_each_round(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    create_missing(str(tmp_path))
+    idle = [7, 0]
+    upkeep = Upkeep(TablesSettings(root=str(tmp_path)), ManualClock(NOW_MS), lambda: idle.pop(0))
+    with caplog.at_level(logging.INFO):
+        assert [upkeep.round(), upkeep.round()] == [60, 60]
+    assert [line for line in caplog.messages if "idle" in line] == ["dropped 7 sensors that were idle for an hour"]
+
+
+def test_a_table_that_can_not_be_kept_up_is_told_and_the_others_are(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    create_missing(str(tmp_path))
+    usage = write_usage(tmp_path, NOW_MS - 3 * HOUR_MS)
+    for file in Path(tmp_path, "dead_letters", "_delta_log").iterdir():
+        file.unlink()
+    Upkeep(TablesSettings(root=str(tmp_path)), ManualClock(NOW_MS), lambda: 0).round()
+    assert "upkeep of dead_letters failed" in caplog.text
+    assert batches(usage) == []
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="the C library is not glibc")
+def test_a_round_gives_back_what_lies_free_between_pieces_in_use(tmp_path: Path) -> None:
+    upkeep = Upkeep(TablesSettings(root=str(tmp_path)), ManualClock(NOW_MS), lambda: 0)
+    upkeep.round()  # what a first round loads is not counted
+    pieces = [bytes(16_000) for _ in range(6_000)]
+    pinned = pieces[::50]
+    taken_mb = resident_mb()
+    del pieces
+    assert resident_mb() > taken_mb - 30
+    upkeep.round()
+    assert resident_mb() < taken_mb - 60
+    assert len(pinned) == 120

@@ -1,0 +1,148 @@
+"""Fetching jars and proving them: with sources that are folders, so without network or JVM."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from pipeline.jvm.errors import JarAltered, JarMissing, JarsUnavailable
+from pipeline.jvm.jar_lock import LockedJar
+from pipeline.jvm.jars import JarStore
+
+CONTENT = {"one-1.jar": b"first jar", "two-2.jar": b"second jar"}
+
+
+def locked(file_name: str, origin: str = "maven") -> LockedJar:
+    artifact, _, version = file_name.removesuffix(".jar").partition("-")
+    content = CONTENT[file_name]
+    return LockedJar("spark", "org.x", artifact, version, origin, len(content), hashlib.sha256(content).hexdigest())
+
+
+ONE, TWO = locked("one-1.jar"), locked("two-2.jar")
+
+
+@dataclass
+class Shelf:
+    """A source with these files; fails its first `failures` calls."""
+
+    files: dict[str, bytes]
+    failures: int = 0
+    name: str = "shelf"
+    attempts: int = 3
+    calls: list[list[str]] = field(default_factory=list)
+
+    def copy(self, jars: Sequence[LockedJar], into: Path) -> str:
+        self.calls.append([jar.file_name for jar in jars])
+        if len(self.calls) <= self.failures:
+            return "429 Too Many Requests"
+        for jar in jars:
+            if jar.file_name in self.files:
+                (into / jar.file_name).write_bytes(self.files[jar.file_name])
+        return "" if all(jar.file_name in self.files for jar in jars) else "404 Not Found"
+
+
+def store(cache: Path, *sources: Shelf, pauses: list[float] | None = None, **environ: str) -> JarStore:
+    paused = [] if pauses is None else pauses
+    return JarStore([ONE, TWO], {"KQUOTA_CACHE": str(cache), **environ}, sources, paused.append)
+
+
+def test_fetched_jars_are_kept_under_their_hash(tmp_path: Path) -> None:
+    jars = store(tmp_path, Shelf(CONTENT))
+    report = jars.fetch()
+    assert report.fetched == {ONE: "shelf", TWO: "shelf"}
+    assert jars.check(ONE) == tmp_path / "jars" / ONE.sha256 / "one-1.jar"
+    assert jars.check(ONE).read_bytes() == b"first jar"
+
+
+def test_a_second_fetch_asks_nobody(tmp_path: Path) -> None:
+    store(tmp_path, Shelf(CONTENT)).fetch()
+    shelf = Shelf({})
+    report = store(tmp_path, shelf).fetch()
+    assert (report.fetched, report.cached, shelf.calls) == ({}, [ONE, TWO], [])
+
+
+def test_only_what_is_missing_is_asked_of_the_next_source(tmp_path: Path) -> None:
+    near, far = Shelf({"one-1.jar": b"first jar"}, attempts=1), Shelf(CONTENT, name="far")
+    report = store(tmp_path, near, far).fetch()
+    assert report.fetched == {ONE: "shelf", TWO: "far"}
+    assert far.calls == [["two-2.jar"]]
+
+
+def test_a_source_that_is_busy_is_asked_again_after_growing_pauses(tmp_path: Path) -> None:
+    pauses: list[float] = []
+    store(tmp_path, Shelf(CONTENT, failures=2), pauses=pauses).fetch()
+    assert pauses == [1.0, 3.0]
+
+
+def test_what_nobody_has_is_named_with_every_attempt(tmp_path: Path) -> None:
+    with pytest.raises(JarsUnavailable) as unavailable:
+        store(tmp_path, Shelf({}, attempts=1), Shelf({}, failures=3, name="far")).fetch()
+    assert str(unavailable.value).startswith(
+        "jar 'one-1.jar' and 1 more could not be fetched; tried shelf: 404 Not Found; far: 429 Too Many Requests"
+    )
+    assert unavailable.value.exit_code == 6
+
+
+def test_a_delivered_jar_with_another_hash_is_not_taken(tmp_path: Path) -> None:
+    jars = store(tmp_path, Shelf({**CONTENT, "one-1.jar": b"FIRST jar"}))
+    with pytest.raises(JarsUnavailable, match=r"one-1\.jar has sha256"):
+        jars.fetch()
+    assert not jars.path_of(ONE).exists()
+    assert jars.check(TWO).exists()
+
+
+def test_a_missing_jar_is_found_at_the_check(tmp_path: Path) -> None:
+    with pytest.raises(JarMissing) as missing:
+        store(tmp_path).check(ONE)
+    path = tmp_path / "jars" / ONE.sha256 / "one-1.jar"
+    assert str(missing.value) == f"jar 'one-1.jar' is missing at {path}. To mend it: kquota jars fetch"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"first ja", "must have 9 bytes; got 8 bytes"),
+        (b"firsT jar", f"must have sha256 {ONE.sha256[:12]}…; got "),
+    ],
+)
+def test_an_altered_jar_is_found_at_the_check_and_fetched_anew(tmp_path: Path, content: bytes, message: str) -> None:
+    jars = store(tmp_path, Shelf(CONTENT))
+    jars.fetch()
+    jars.path_of(ONE).write_bytes(content)
+    with pytest.raises(JarAltered, match=message):
+        jars.check(ONE)
+    assert [type(problem) for problem in jars.verify()] == [JarAltered]
+    assert jars.fetch().fetched == {ONE: "shelf"}
+    assert jars.verify() == []
+
+
+def test_a_folder_of_jars_is_used_as_it_is(tmp_path: Path) -> None:
+    folder, shelf = tmp_path / "baked in", Shelf(CONTENT)
+    folder.mkdir()
+    for name, content in CONTENT.items():
+        (folder / name).write_bytes(content)
+    jars = store(tmp_path / "cache", shelf, KQUOTA_JARS_DIR=str(folder))
+    assert jars.fetch().cached == [ONE, TWO]
+    assert jars.check(ONE) == folder / "one-1.jar"
+    assert shelf.calls == []
+
+
+def test_a_folder_of_jars_is_never_filled(tmp_path: Path) -> None:
+    shelf = Shelf(CONTENT)
+    with pytest.raises(JarMissing, match=f"put the locked file into {tmp_path}, or unset KQUOTA_JARS_DIR"):
+        store(tmp_path / "cache", shelf, KQUOTA_JARS_DIR=str(tmp_path)).fetch()
+    assert shelf.calls == []
+
+
+def test_jars_of_pyspark_are_never_fetched(tmp_path: Path) -> None:
+    shelf = Shelf(CONTENT)
+    environ, pyspark_jars = {"KQUOTA_CACHE": str(tmp_path / "cache")}, tmp_path / "pyspark" / "jars"
+    jars = JarStore([locked("one-1.jar", "pyspark")], environ, [shelf], pyspark_jars=pyspark_jars)
+    with pytest.raises(JarMissing, match="reinstall it: pip install --force-reinstall --no-deps pyspark"):
+        jars.fetch()
+    assert shelf.calls == []
+    pyspark_jars.mkdir(parents=True)
+    (pyspark_jars / "one-1.jar").write_bytes(CONTENT["one-1.jar"])
+    assert jars.check(jars.locked[0]) == pyspark_jars / "one-1.jar"

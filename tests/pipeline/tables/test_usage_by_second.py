@@ -1,0 +1,247 @@
+"""The roll-up on real tables: `usage` is appended to by delta-rs, as the job does."""
+
+from collections import defaultdict
+from datetime import date
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline.tables.delta_rs import DeltaRsWriter
+from pipeline.tables.errors import TableUnwritable
+from pipeline.tables.layout import TABLES, create_missing, table_uri
+from pipeline.tables.usage_by_second import LATENESS_MS, SLICE_MS, UsageBySecond
+from schemas.arrow import arrow_schema, conform
+from schemas.usage_by_second_row import UsageBySecondRow
+from schemas.usage_row import UsageRow
+from tests.quota.factories import usage_row
+
+T0_MS = 1_700_000_000_000
+FAR_MS = T0_MS + 10 * LATENESS_MS
+
+
+class LostAnswers(DeltaRsWriter):
+    """A writer on a store whose answer to the next append gets lost, after or before the rows are stored."""
+
+    fail_next: str | None = None
+
+    def append(self, *arguments: Any) -> bool:
+        failure, self.fail_next = self.fail_next, None
+        if failure != "before":
+            super().append(*arguments)
+        if failure:
+            raise TableUnwritable(self._uri, "no answer")
+        return True
+
+
+class Rolled:
+    """A `usage` table and its roll-up, a step at a time."""
+
+    def __init__(self, folder: Path) -> None:
+        self._batch_id = 0
+        self._epoch = 0
+        self.root = str(folder / "tables")
+        create_missing(self.root, [TABLES["usage"], TABLES["usage_by_second"]])
+        self.restart()
+
+    def restart(self) -> None:
+        """A new process: only the tables are left."""
+        seconds_uri = table_uri(self.root, "usage_by_second")
+        self.writer = LostAnswers(seconds_uri, "test")
+        self._epoch += 1
+        self.writer.raise_epoch(self._epoch)
+        self.roll_up = UsageBySecond(table_uri(self.root, "usage"), seconds_uri, self.writer, "test")
+
+    def use(self, *rows: dict[str, Any]) -> None:
+        """One batch of the job's."""
+        self._batch_id += 1
+        table = pa.Table.from_pylist([{"request_count": 1, "exempt_time_ns": None, **row} for row in rows])
+        stored = conform(
+            table.cast(pa.schema([arrow_schema(UsageRow).field(name) for name in table.column_names])),
+            UsageRow,
+            cluster="c1",
+            query_id="q1",
+            batch_id=self._batch_id,
+            evaluated_at_ms=max(row["last_event_ms"] for row in rows),
+            quota_version=1,
+        )
+        write_deltalake(table_uri(self.root, "usage"), stored, mode="append")
+
+    def step(self) -> list[dict[str, Any]]:
+        """One step; all rows written by then, in order."""
+        self.roll_up.step()
+        table = DeltaTable(table_uri(self.root, "usage_by_second")).to_pyarrow_table()
+        assert table.schema.names == arrow_schema(UsageBySecondRow).names
+        order = [(name, "ascending") for name in ("second_start_ms", "broker_id", "user", "client_id")]
+        rows: list[dict[str, Any]] = table.sort_by(order).to_pylist()
+        return rows
+
+
+@pytest.fixture
+def rolled(tmp_path: Path) -> Rolled:
+    return Rolled(tmp_path)
+
+
+def measures(row: dict[str, Any]) -> tuple[Any, ...]:
+    return row["second_start_ms"] - T0_MS, row["user"], row["produced_bytes"], row["last_event_ms"] - T0_MS
+
+
+def sums(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
+    return [measures(row)[:3] for row in rows]
+
+
+def full(at_ms: int, **columns: Any) -> dict[str, Any]:
+    empty = {"produced_bytes": None, "fetched_bytes": None, "io_time_ns": None, "network_time_ns": None}
+    return usage_row(at_ms, **{**empty, **columns})
+
+
+def test_a_second_is_written_once_summed_over_its_batches_and_only_when_it_is_over(rolled: Rolled) -> None:
+    rolled.use(full(T0_MS + 10, produced_bytes=5), full(T0_MS + 20, user="v", produced_bytes=1))
+    assert rolled.step() == []
+    rolled.use(full(T0_MS + 900, produced_bytes=7), full(T0_MS + 1_100, produced_bytes=11))
+    assert rolled.step() == []
+    rolled.use(full(FAR_MS, produced_bytes=1))
+    written = [measures(row) for row in rolled.step()]
+    assert written == [(0, "u", 12, 900), (0, "v", 1, 20), (1_000, "u", 11, 1_100)]
+    assert [measures(row) for row in rolled.step()] == written
+
+
+@pytest.mark.parametrize(
+    ("newest_ms", "written"), [(LATENESS_MS + 999, 0), (LATENESS_MS + 1_000, 1), (LATENESS_MS + 1_001, 1)]
+)
+def test_a_second_is_over_when_stored_usage_has_passed_its_end_by_the_lateness(
+    rolled: Rolled, newest_ms: int, written: int
+) -> None:
+    rolled.use(full(T0_MS + 999, produced_bytes=1))
+    rolled.use(full(T0_MS + newest_ms, produced_bytes=1))
+    assert len(rolled.step()) == written
+
+
+def test_usage_that_comes_later_than_the_lateness_is_told_and_left_out(
+    rolled: Rolled, caplog: pytest.LogCaptureFixture
+) -> None:
+    rolled.use(full(T0_MS, produced_bytes=1))
+    rolled.use(full(T0_MS + LATENESS_MS + 999, produced_bytes=2))
+    rolled.step()
+    rolled.use(full(T0_MS, produced_bytes=4))
+    rolled.use(full(FAR_MS, produced_bytes=8))
+    assert sums(rolled.step()) == [(0, "u", 5), (LATENESS_MS, "u", 2)]
+    assert not caplog.messages
+    rolled.use(full(T0_MS, produced_bytes=16), full(T0_MS + 5_000, user="v"), full(FAR_MS + 2, produced_bytes=1))
+    assert sums(rolled.step()) == [(0, "u", 5), (LATENESS_MS, "u", 2)]
+    assert caplog.messages == ["2 rows came more than 60 s late and are not in the roll-up"]
+
+
+def test_a_table_that_was_rolled_up_by_another_process_is_gone_on_with_after_its_newest_second(rolled: Rolled) -> None:
+    rolled.use(full(T0_MS, produced_bytes=1))
+    rolled.use(full(FAR_MS, produced_bytes=4))
+    earlier = conform(
+        pa.table({"second_start_ms": [T0_MS], "broker_id": [""], "user": ["u"], "client_id": ["c"]}).append_column(
+            "request_count", pa.array([9])
+        ),
+        UsageBySecondRow,
+        cluster="c1",
+        last_event_ms=T0_MS,
+    )
+    write_deltalake(table_uri(rolled.root, "usage_by_second"), earlier, mode="append")
+    rolled.use(full(FAR_MS + 2 * LATENESS_MS, produced_bytes=8))
+    assert sums(rolled.step()) == [(0, "u", None), (FAR_MS - T0_MS, "u", 4)]
+
+
+def test_trimmed_and_compacted_usage_changes_nothing(rolled: Rolled) -> None:
+    for number in range(4):
+        rolled.use(full(T0_MS + number, produced_bytes=1), full(T0_MS + 5_000, user="v", produced_bytes=1))
+    rolled.use(full(FAR_MS, produced_bytes=1))
+    written = rolled.step()
+    usage = DeltaTable(table_uri(rolled.root, "usage"))
+    usage.optimize.compact()
+    usage.delete("user = 'v'")
+    rolled.use(full(FAR_MS + 1, produced_bytes=1))
+    assert rolled.step() == written
+
+
+def test_it_tells_up_to_where_usage_is_rolled_up_and_nothing_before_it_knows(rolled: Rolled) -> None:
+    assert rolled.roll_up.written_until_ms == 0
+    rolled.use(full(T0_MS + 70, produced_bytes=1))
+    rolled.step()
+    assert rolled.roll_up.written_until_ms == T0_MS
+    rolled.use(full(T0_MS + 2 * LATENESS_MS + 90, produced_bytes=1))
+    rolled.step()
+    assert rolled.roll_up.written_until_ms == T0_MS + LATENESS_MS
+
+
+@pytest.mark.parametrize("failure", ["before", "after"])
+def test_an_append_nobody_knows_the_outcome_of_is_neither_lost_nor_written_twice(
+    rolled: Rolled, failure: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    rolled.use(full(T0_MS, produced_bytes=1), full(T0_MS + LATENESS_MS + 5_000, produced_bytes=2))
+    rolled.writer.fail_next = failure
+    rolled.step()
+    assert "failed and is tried again" in caplog.text
+    rolled.use(full(FAR_MS, produced_bytes=1))
+    assert sums(rolled.step()) == [(0, "u", 1), (LATENESS_MS + 5_000, "u", 2)]
+
+
+def test_a_table_that_is_missing_is_told_and_no_exception(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    rolled = Rolled(tmp_path)
+    rolled.use(full(T0_MS), full(FAR_MS))
+    for file in Path(rolled.root, "usage_by_second", "_delta_log").iterdir():
+        file.unlink()
+    rolled.roll_up.step()
+    assert "the roll-up by second failed" in caplog.text
+
+
+def test_null_stays_null_where_all_are_and_zero_is_no_null(rolled: Rolled) -> None:
+    rolled.use(
+        full(T0_MS, produced_bytes=None, fetched_bytes=0, io_time_ns=3),
+        full(T0_MS + 1, produced_bytes=None, fetched_bytes=None, io_time_ns=None),
+    )
+    rolled.use(full(FAR_MS))
+    (row,) = rolled.step()
+    names = ("produced_bytes", "fetched_bytes", "io_time_ns", "network_time_ns", "exempt_time_ns", "request_count")
+    assert tuple(row[name] for name in names) == (None, 0, 3, None, None, 2)
+    assert row["date"] == date(2023, 11, 14)
+
+
+BATCHES = st.lists(
+    st.tuples(
+        st.integers(0, 4 * (LATENESS_MS + SLICE_MS)),
+        st.lists(st.tuples(st.integers(0, LATENESS_MS), st.sampled_from("uvw"), st.integers(0, 9)), max_size=4),
+        st.sampled_from(["wait", "step", "restart", "before", "after"]),
+    ),
+    max_size=8,
+)
+
+
+@settings(max_examples=15, deadline=None)
+@given(BATCHES)
+def test_whatever_fails_each_second_has_the_sum_of_all_usage_that_was_not_too_late(
+    batches: list[tuple[int, list[tuple[int, str, int]], str]],
+) -> None:
+    expected: defaultdict[tuple[int, str], int] = defaultdict(int)
+    newest_ms = T0_MS
+    with TemporaryDirectory() as folder:
+        rolled = Rolled(Path(folder))
+        for after_ms, late, then in [*batches, (10 * LATENESS_MS, [], "step")]:
+            at_ms = newest_ms + after_ms
+            rows = [(max(newest_ms - late_ms, T0_MS), user, used) for late_ms, user, used in late]
+            for used_at_ms, user, used in [*rows, (at_ms, "z", 1)]:
+                expected[used_at_ms // 1_000 * 1_000, user] += used
+            rolled.use(*(full(used, user=user, produced_bytes=value) for used, user, value in [*rows, (at_ms, "z", 1)]))
+            newest_ms = at_ms
+            if then in {"before", "after"}:
+                rolled.writer.fail_next = then
+            if then == "restart":
+                rolled.restart()
+            if then != "wait":
+                rolled.step()
+        written = rolled.step()
+    assert {(row["second_start_ms"], row["user"]): row["produced_bytes"] for row in written} == {
+        key: used for key, used in expected.items() if key[0] < newest_ms - LATENESS_MS - 999
+    }
+    assert len(written) == len({(row["second_start_ms"], row["user"]) for row in written})

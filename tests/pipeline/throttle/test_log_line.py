@@ -1,0 +1,63 @@
+"""A throttle in one line: who, why, until when, and how to ask for more."""
+
+from typing import Any
+
+import pytest
+
+from pipeline.throttle.log_line import line_of
+from pipeline.throttle.outbox import Written
+from tests.pipeline.throttle.factories import reason, violation
+
+NOON_MS = 1_700_049_600_000
+
+FIGURES: dict[str, Any] = {
+    "observed": 5_200_000.0,
+    "bound": 1_000_000.0,
+    "window_ms": 10_400,
+    "owed_ms": 33_300,
+    "level": 1,
+}
+
+
+def line(cause: str, action: str = "throttle", throttle_time_ms: int = 10_400, **overrides: Any) -> str:
+    publication = violation(
+        throttle_time_ms=throttle_time_ms, reason=reason(**{**FIGURES, **overrides}), decision_id="7f3a"
+    )
+    object.__setattr__(publication, "cause", cause)
+    object.__setattr__(publication, "action", action)
+    return line_of(Written(publication, 0, NOON_MS + 17_850), quota_version=3)
+
+
+def test_a_violation_shows_raw_and_capped_throttle_time() -> None:
+    assert line("violation") == (
+        "throttle alice/etl producer_byte_rate O 5.2 > T 1.0 MB/s (level 1, quotas v3) W 10.4 s X 43.7 s, "
+        "capped 10.4 s, until 12:00:17.8 · kquota throttles explain 7f3a"
+    )
+
+
+def test_a_throttle_that_is_not_capped_shows_its_time_once() -> None:
+    assert "X 43.7 s, until" in line("violation", throttle_time_ms=43_680)
+
+
+def test_a_renewal_shows_what_is_still_owed() -> None:
+    assert "owes 33.3 s, capped 10.4 s, until" in line("renewed")
+
+
+def test_a_release_says_why() -> None:
+    assert line("expired", "release", observed=900_000.0) == (
+        "release  alice/etl producer_byte_rate O 0.9 ≤ T 1.0 MB/s (expired) · kquota throttles explain 7f3a"
+    )
+
+
+@pytest.mark.parametrize(
+    ("figures", "expected"),
+    [
+        ({"observed": 1_500.0, "bound": 999.0}, "O 1500.0 > T 999.0 B/s"),
+        ({"observed": 1_500.0, "bound": 1_000.0}, "O 1.5 > T 1.0 kB/s"),
+        ({"observed": 2e9, "bound": 1e9}, "O 2.0 > T 1.0 GB/s"),
+        ({"observed": 51.0, "bound": 50.0, "quota_type": "request_percentage"}, "O 51.0 > T 50.0 %"),
+        ({"observed": 0.0, "bound": None, "level": None}, "O 0.0 ≤ T none B/s"),
+    ],
+)
+def test_rate_and_bound_share_the_unit_of_the_bound(figures: dict[str, Any], expected: str) -> None:
+    assert expected in line("violation", **figures)
