@@ -126,7 +126,8 @@ class Loop:
         slicing = Slicing(
             lead_ms=lead_ms,
             republish_ms=250,
-            caps={"producer_byte_rate": 1000, "consumer_byte_rate": "window", "request_percentage": 1000},
+            caps=caps,
+            sample_window_ms=1000,
         )
         self._purgatory = ThrottlePurgatory(
             decider=self._decider,

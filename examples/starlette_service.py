@@ -16,7 +16,7 @@ from starlette.routing import Route
 
 from pipeline.gate.errors import GateDepleted, GateTimeout, RequestSizeRefused
 from pipeline.gate.gate import Gate
-from pipeline.gate.waiting_room import Room
+from pipeline.gate.waiting_room import GateLimits
 
 LONGEST_WAIT_MS = 10_000
 
@@ -25,7 +25,7 @@ LONGEST_WAIT_MS = 10_000
 async def lifespan(app: Starlette) -> AsyncIterator[None]:
     """One gate a process. It starts open if the broker is away."""
     topic = os.environ.get("THROTTLE_TOPIC", "quota.throttle.v1")
-    with Gate.connect(os.environ["KAFKA"], Room(pool_bytes=64_000_000), topic=topic) as app.state.gate:
+    with Gate.connect(os.environ["KAFKA"], GateLimits(pool_bytes=64_000_000), topic=topic) as app.state.gate:
         yield
 
 

@@ -85,7 +85,7 @@ class Failpoint:
         _die()
 
 
-def reached(name: str) -> None:
+def failpoint(name: str) -> None:
     """Say that a place has been reached. Does nothing unless the environment names it."""
     if _armed is not None and _armed.name == name:
         _armed.hit()

@@ -9,10 +9,12 @@ bound; and a percentage must be below 1e19, where the table's constraints end.
 import math
 from typing import Final
 
+from quota.entity import QUOTA_TYPES, REQUEST
+
 _LARGEST_LONG: Final = float(2**63)
 _TOO_LARGE: Final = 1e19  # the CHECK constraints of the table end here
 _FRACTION_TOLERANCE: Final = 1e-6
-_LONGS: Final = frozenset({"producer_byte_rate", "consumer_byte_rate"})
+_LONGS: Final = frozenset(QUOTA_TYPES) - {QUOTA_TYPES[REQUEST]}
 
 
 def bound_mistake(quota_type: str, value: float) -> str | None:

@@ -1,12 +1,15 @@
 """Quota entities: the pairs a quota can be set on, and Kafka's order among them."""
 
+from collections.abc import Mapping
 from enum import IntEnum, IntFlag
-from typing import Final
+from typing import Final, get_args
+
+from schemas.columns import QuotaType
 
 DEFAULT: Final = "<default>"
 """The reserved name that stands for every user (or client-id) without a quota of its own."""
 
-QUOTA_TYPES: Final = ("producer_byte_rate", "consumer_byte_rate", "request_percentage")
+QUOTA_TYPES: Final[tuple[str, ...]] = get_args(QuotaType)
 """What is limited, in the order used everywhere."""
 
 REQUEST: Final = 2
@@ -14,6 +17,9 @@ REQUEST: Final = 2
 
 TIE_ORDER: Final = (2, 0, 1)
 """Positions in `QUOTA_TYPES` in the order that decides between equal throttle times: request first."""
+
+TIE_RANK: Final[Mapping[str, int]] = {QUOTA_TYPES[position]: rank for rank, position in enumerate(TIE_ORDER)}
+"""Quota type -> its place in `TIE_ORDER`; of equal throttle times the one with the lowest rank holds."""
 
 
 class Level(IntEnum):

@@ -32,6 +32,19 @@ NO_CAP: Final = -1
 """In an array of caps: no cap."""
 
 
+def cap_ms(cap: Cap, window_ms: int, sample_window_ms: int) -> int | None:
+    """A cap in milliseconds; None for `none`.
+
+    Args:
+        cap: one of the words, or milliseconds.
+        window_ms: W, what `window` stands for.
+        sample_window_ms: one slice, what `sample_window` stands for.
+    """
+    if isinstance(cap, int):
+        return cap
+    return {"window": window_ms, "sample_window": sample_window_ms, "none": None}[cap]
+
+
 def java_round(x: Floats) -> Ints:
     """Round half up to int64 as `Math.round(double)` does.
 
@@ -109,6 +122,10 @@ class ThrottleCaps:
                 name = f"max_throttle_time.{field.name}"
                 raise InvalidEngineSetting(name, requirement, repr(cap))
 
+    def cap_ms(self, quota_type: str, window_ms: int, sample_window_ms: int) -> int | None:
+        """The cap of one quota type in milliseconds, None where there is none; arguments as those of `cap_ms`."""
+        return cap_ms(getattr(self, quota_type), window_ms, sample_window_ms)
+
     def max_throttle_time_ms(self, quota_type: int, window_ms: Ints, sample_window_ms: int) -> Ints:
         """The cap of each of n violations of one quota type.
 
@@ -123,6 +140,5 @@ class ThrottleCaps:
         cap: Cap = getattr(self, QUOTA_TYPES[quota_type])
         if cap == "window":
             return window_ms
-        if cap == "none":
-            return np.full(len(window_ms), NO_CAP, np.int64)
-        return np.full(len(window_ms), sample_window_ms if cap == "sample_window" else cap, np.int64)
+        fixed_ms = cap_ms(cap, 0, sample_window_ms)
+        return np.full(len(window_ms), NO_CAP if fixed_ms is None else fixed_ms, np.int64)

@@ -61,7 +61,10 @@ Instant = Annotated[datetime, Unit("UTC instant, microsecond precision")]
 Day = Annotated[date, Unit("UTC day")]
 Raw = Annotated[bytes, Unit("raw bytes")]
 
-QuotaTypeName = Annotated[Literal["producer_byte_rate", "consumer_byte_rate", "request_percentage"], Unit("quota type")]
+QuotaType = Literal["producer_byte_rate", "consumer_byte_rate", "request_percentage"]
+"""What is limited, in the order used everywhere."""
+
+QuotaTypeName = Annotated[QuotaType, Unit("quota type")]
 
 
 class Row(BaseModel):

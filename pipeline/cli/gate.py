@@ -38,7 +38,7 @@ def gate(
     from pipeline.gate.errors import GateExtraMissing
     from pipeline.gate.follower import KafkaFollower
     from pipeline.gate.gate import Gate
-    from pipeline.gate.waiting_room import Room
+    from pipeline.gate.waiting_room import GateLimits
     from pipeline.log import set_up_logging
     from pipeline.settings.loading import load_settings
 
@@ -51,7 +51,7 @@ def gate(
     access = ClusterAccess.from_settings(settings.kafka)
     throttle_topic = topic or settings.kafka.throttle_topic
     follower = KafkaFollower(access.bootstrap_servers, throttle_topic, access.client_options())
-    held = Gate(follower, Room(pool_bytes, max_request_bytes=16_384), settings.cluster)
+    held = Gate(follower, GateLimits(pool_bytes, max_request_bytes=16_384), settings.cluster)
     server = GateServer(held, parse_listen(listen), read_token(token_file))
     with call_on_signals(server.stop):
         held.start()

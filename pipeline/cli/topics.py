@@ -127,11 +127,11 @@ def _connected(bootstrap_server: str | None, command_config: Path | None) -> Ite
     from kafka import KafkaAdminClient
 
     from pipeline.cluster.client_properties import command_line_options
-    from pipeline.cluster.connecting import open_client, told
+    from pipeline.cluster.connecting import as_cluster_error, open_client
 
     address, options = command_line_options(bootstrap_server, command_config)
     admin: Any = open_client(KafkaAdminClient, address, **{"client_id": "kquota-topics"} | options)
-    with closing(admin), told(address):
+    with closing(admin), as_cluster_error(address):
         yield address, admin, options
 
 

@@ -44,7 +44,7 @@ def open_client(
 
 
 @contextmanager
-def told(bootstrap_servers: str) -> Iterator[None]:
+def as_cluster_error(bootstrap_servers: str) -> Iterator[None]:
     """Turn what kafka-python raises inside the block into the error an operator can act on.
 
     Raises:

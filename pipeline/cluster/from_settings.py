@@ -5,14 +5,15 @@ import os
 from pipeline.cluster.acls import Names
 from pipeline.cluster.topics import TopicSpec, topic_specs
 from pipeline.settings.model import Settings
+from pipeline.settings.throttle_caps import longest_throttle_ms
 
 
 def wanted_topics(settings: Settings) -> tuple[TopicSpec, TopicSpec, TopicSpec]:
     """The three topics of this job, as they must be."""
-    engine, kafka = settings.engine, settings.kafka
+    kafka = settings.kafka
     return topic_specs(
         cores=len(os.sched_getaffinity(0)),
-        longest_throttle_ms=engine.longest_throttle_ms,
+        longest_throttle_ms=longest_throttle_ms(settings.engine),
         usage_topic=kafka.usage_topic,
         throttle_topic=kafka.throttle_topic,
         marker_topic=kafka.marker_topic,

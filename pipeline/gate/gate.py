@@ -22,7 +22,7 @@ from pipeline.gate.follower import Follower, FollowerState, KafkaFollower
 from pipeline.gate.loop_waker import LoopWaker
 from pipeline.gate.passage import NOT_THROTTLED, Passage, TaskPassage, since_ms, timed_out
 from pipeline.gate.throttle_state import Lease
-from pipeline.gate.waiting_room import Occupancy, Room, WaitingRoom
+from pipeline.gate.waiting_room import GateLimits, Occupancy, WaitingRoom
 from purgatory.reaper import Reaper
 from schemas.client_key import ClientKey
 from schemas.throttle_record import ThrottleRecord
@@ -72,11 +72,11 @@ class Gate:
     """
 
     def __init__(
-        self, follower: Follower, room: Room | None = None, cluster: str | None = None, clock: Clock | None = None
+        self, follower: Follower, room: GateLimits | None = None, cluster: str | None = None, clock: Clock | None = None
     ) -> None:
         self._follower = follower
         self._waker = LoopWaker()
-        self._room = WaitingRoom(room or Room(), cluster, clock or SystemClock(), self._waker.together)
+        self._room = WaitingRoom(room or GateLimits(), cluster, clock or SystemClock(), self._waker.together)
         self._reaper = Reaper(self._room, "gate-reaper", _log_failure)
         self._started = False
 
@@ -84,7 +84,7 @@ class Gate:
     def connect(
         cls,
         bootstrap_servers: str,
-        room: Room | None = None,
+        room: GateLimits | None = None,
         *,
         topic: str = "quota.throttle.v1",
         cluster: str | None = None,

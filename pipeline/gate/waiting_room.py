@@ -23,7 +23,7 @@ _PRUNE_EVERY: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class GateLimits:
     """How much may wait.
 
     Attributes:
@@ -94,7 +94,7 @@ class WaitingRoom:
 
     def __init__(
         self,
-        room: Room,
+        room: GateLimits,
         cluster: str | None,
         clock: Clock,
         together: Callable[[], AbstractContextManager[None]] = nullcontext,

@@ -12,7 +12,7 @@ from filelock import FileLock, Timeout
 
 from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.acls import acls_of
-from pipeline.cluster.connecting import told
+from pipeline.cluster.connecting import as_cluster_error
 from pipeline.cluster.from_settings import resource_names, wanted_topics
 from pipeline.cluster.permissions import refuse_unpermitted
 from pipeline.cluster.topics import check_topics
@@ -167,7 +167,7 @@ def _newest_query_id(batches: str) -> str | None:
 
 def _cluster(settings: Settings) -> Iterator[Diagnosis]:
     access = ClusterAccess.from_settings(settings.kafka)
-    with access.admin() as admin, told(access.bootstrap_servers):
+    with access.admin() as admin, as_cluster_error(access.bootstrap_servers):
         yield Diagnosis("ok", "cluster", f"{access.bootstrap_servers} answers")
         rights = acls_of("job", resource_names(settings))
         refuse_unpermitted(admin, rights, access.client_options(), access.bootstrap_servers)

@@ -16,7 +16,7 @@ from time import perf_counter
 from pipeline.clock import SystemClock
 from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.acls import acls_of
-from pipeline.cluster.connecting import told
+from pipeline.cluster.connecting import as_cluster_error
 from pipeline.cluster.from_settings import resource_names, wanted_topics
 from pipeline.cluster.permissions import refuse_unpermitted
 from pipeline.cluster.topics import check_topics, refuse_unfit
@@ -89,7 +89,7 @@ class Job:
             self._run_with_restarts(place, starter)
 
     def _place(self, access: ClusterAccess) -> Place:
-        with access.admin() as admin, told(access.bootstrap_servers):
+        with access.admin() as admin, as_cluster_error(access.bootstrap_servers):
             rights = acls_of("job", resource_names(self._settings))
             refuse_unpermitted(admin, rights, access.client_options(), access.bootstrap_servers)
             findings = check_topics(admin, wanted_topics(self._settings), access.bootstrap_servers)

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from pipeline.clock import Clock
 from pipeline.cluster.access import ClusterAccess
-from pipeline.failpoints import reached
+from pipeline.failpoints import failpoint
 from pipeline.job.background import Background
 from pipeline.job.upkeep import Upkeep
 from pipeline.settings.model import Settings
@@ -93,13 +93,13 @@ class JobRun:
             settings.stream.sensor_state_interval_ms,
             place.epoch,
         )
-        reached("start.epochs_raised")
+        failpoint("start.epochs_raised")
         self._decider = Decider(new_engine(settings.engine, scope), place.cluster)
         self._recovered = rebuild(self._tables, self._quotas, self._decider, clock, settings.engine.rate_span_ms)
         if self._recovered.batches:
             log.info("rebuilt rates from %d batches, %d rows", self._recovered.batches, self._recovered.rows)
         self._decider.adopt(self._quotas.pin())
-        reached("start.rebuilt")
+        failpoint("start.rebuilt")
         topic = KafkaThrottleTopic(
             job=settings.job,
             topic=settings.kafka.throttle_topic,

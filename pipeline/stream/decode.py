@@ -1,8 +1,8 @@
 """Kafka messages to usage events, the fast reading: each message is parsed once, as a whole.
 
-A message is one JSON object or an array of them. What this reading does not like it does not explain: it marks the
-message, or the element, for `pipeline.stream.second_reading` to look at again. So the good path carries neither raw bytes
-nor causes, and costs little more than a bare `from_json`.
+A message is one JSON object or an array of them. This reading does not explain what it refuses: it marks the message,
+or the element, and `pipeline.stream.second_reading` reads it again. So the good path carries neither raw bytes nor
+causes, and costs little more than a bare `from_json`.
 """
 
 import secrets

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
 from pipeline.clock import Clock
-from pipeline.failpoints import reached
+from pipeline.failpoints import failpoint
 from pipeline.stream.batch_facts import BatchFacts
 from pipeline.stream.batch_rules import BatchRules
 from pipeline.stream.collect import CollectedBatch
@@ -89,24 +89,24 @@ class MicroBatch:
         if stored is None:
             self._tables.sensor_state.write_if_due(self._decider, began)
             snapshot = self._quotas.pin()
-            reached("batch.pinned")
+            failpoint("batch.pinned")
             offsets = self._offsets.range_of(batch_id)
             batch = self._collect(frame, offsets.message_count)
-            reached("batch.collected")
+            failpoint("batch.collected")
             facts = self._facts(query_id, batch_id, snapshot.version, batch, offsets)
             collected = self._clock.now()
             self._append_input(batch, facts)
             appended = self._clock.now()
             decided = self._decider.decide(snapshot, batch.usage, facts.evaluation, self._clock.now())
-            reached("batch.decided")
+            failpoint("batch.decided")
             self._append_outcome(decided, facts)
-            reached("batch.recorded")
+            failpoint("batch.recorded")
         else:
             collected = appended = began
             facts, decided = stored.facts, stored.decided
         decided_at = self._clock.now()
         published = self._publish(decided, facts)
-        reached("batch.published")
+        failpoint("batch.published")
         done = self._clock.now()
         self._report(
             BatchReport(
@@ -154,7 +154,7 @@ class MicroBatch:
         if batch.dead_letters.num_rows:
             letters = conform(batch.dead_letters, DeadLetterRow, **identity)
             self._tables.dead_letters.append(letters, versions, {})
-            reached("dead_letters.appended")
+            failpoint("dead_letters.appended")
         usage = conform(
             batch.usage,
             UsageRow,
@@ -163,7 +163,7 @@ class MicroBatch:
             quota_version=evaluation.quota_version,
         )
         self._tables.usage.append(usage, versions, facts.to_metadata())
-        reached("usage.appended")
+        failpoint("usage.appended")
 
     def _append_outcome(self, decided: Decided, facts: BatchFacts) -> None:
         evaluation = facts.evaluation
@@ -181,14 +181,14 @@ class MicroBatch:
         with ThreadPoolExecutor(max_workers=1, thread_name_prefix="append") as side_by_side:
             batches = side_by_side.submit(self._append_facts, facts)
             self._tables.decisions.append(decisions, versions, {})
-            reached("decisions.appended")
+            failpoint("decisions.appended")
             batches.result()
 
     def _append_facts(self, facts: BatchFacts) -> None:
         evaluation = facts.evaluation
         versions = {evaluation.query_id: evaluation.batch_id}
         self._tables.batches.append(facts.to_row(self._rules.cluster), versions, facts.to_metadata())
-        reached("batches.appended")
+        failpoint("batches.appended")
 
     def _publish(self, decided: Decided, facts: BatchFacts) -> int:
         evaluation = facts.evaluation

@@ -4,7 +4,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.clock import Moment
-from pipeline.failpoints import reached
+from pipeline.failpoints import failpoint
 from pipeline.tables.port import TableWriter
 from pipeline.throttle.decider import Decider
 from quota.evaluation import Evaluation
@@ -58,7 +58,7 @@ class SensorStateTable:
         self._written_at_ms = now.steady_ms
         buckets = decider.buckets()
         is_new = self._table.append(self._rows(buckets, last), {last.query_id: last.batch_id}, {})
-        reached("sensor_state.appended")
+        failpoint("sensor_state.appended")
         if is_new:
             decider.restore_buckets(buckets)
         return is_new

@@ -15,8 +15,9 @@ import pyarrow.compute as pc
 
 from pipeline.clock import Moment
 from pipeline.throttle.held import HeldThrottle, Publication, Reason
-from pipeline.throttle.reasons import QUOTA_TYPES, entities_of, largest_claims, reason_of
+from pipeline.throttle.reasons import entities_of, largest_claims, reason_of
 from quota.engine import QuotaEngine
+from quota.entity import QUOTA_TYPES
 from quota.evaluation import Evaluation
 from quota.snapshot import QuotaSnapshot
 from schemas.client_key import ClientKey

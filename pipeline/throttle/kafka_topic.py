@@ -12,7 +12,7 @@ from kafka.structs import OffsetAndMetadata
 from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.acls import Acl
 from pipeline.cluster.errors import ClusterUnreachable
-from pipeline.failpoints import reached
+from pipeline.failpoints import failpoint
 from pipeline.throttle.errors import PublisherFenced, PublishUndecided
 from schemas.errors import UnreadableRecord
 from schemas.throttle_record import ThrottleRecord
@@ -90,7 +90,7 @@ class KafkaThrottleTopic:
             for future in sent:
                 future.get(timeout=0)
             self._move_marker(producer, marker)
-            reached("transaction.committed")
+            failpoint("transaction.committed")
         except _FENCING as exc:
             raise PublisherFenced(self._job) from exc
         except kafka_errors.KafkaError as exc:
@@ -135,7 +135,7 @@ class KafkaThrottleTopic:
         transactions = producer._transaction_manager
         offsets = {self._marker_partition: OffsetAndMetadata(marker, "", -1)}
         self._wait(producer, transactions.send_offsets_to_transaction(offsets, self._id))
-        reached("transaction.sent")
+        failpoint("transaction.sent")
         self._wait(producer, transactions.begin_commit())
 
     def _wait(self, producer: Any, result: Any) -> None:

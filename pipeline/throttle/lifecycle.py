@@ -12,9 +12,9 @@ is a leak of its own. A slice is never a pardon: what is left of `owed_ms` is fo
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 from pipeline.throttle.held import Action, Cause, HandedOut, HeldThrottle, Publication, Reason
+from quota.throttle_time import ThrottleCaps
 from schemas.client_key import ClientKey
 
 
@@ -25,20 +25,19 @@ class Slicing:
     Attributes:
         lead_ms: A look is taken this long before the end: trigger + publish lag + client lag, at least 300.
         republish_ms: A running throttle is published again only if it would end later by more than this.
-        caps: Longest slice per quota type, before the floor of three leads: milliseconds, "window" for the
-            window the rate was measured over, None for no cap.
+        caps: Longest slice per quota type, before the floor of three leads.
+        sample_window_ms: What the cap `sample_window` stands for.
     """
 
     lead_ms: int
     republish_ms: int
-    caps: Mapping[str, int | Literal["window"] | None]
+    caps: ThrottleCaps
+    sample_window_ms: int
 
     def renewal_ms(self, owed_ms: int, window_ms: int, quota_type: str) -> int:
         """Length of a renewal: min(owed, max(cap, 3 × lead))."""
-        cap = self.caps[quota_type]
-        if cap is None:
-            return owed_ms
-        return min(owed_ms, max(window_ms if cap == "window" else cap, 3 * self.lead_ms))
+        cap_ms = self.caps.cap_ms(quota_type, window_ms, self.sample_window_ms)
+        return owed_ms if cap_ms is None else min(owed_ms, max(cap_ms, 3 * self.lead_ms))
 
 
 def violations_to_publish(

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 from pipeline.clock import Moment
 from pipeline.cluster.errors import ClusterUnreachable, PermissionMissing
-from pipeline.failpoints import reached
+from pipeline.failpoints import failpoint
 from pipeline.throttle.errors import OutboxUndecided, PublishUndecided
 from pipeline.throttle.held import Publication
 from pipeline.throttle.outbox import Outbox, Written, publish_app_id, rows_of, write_down
@@ -109,7 +109,7 @@ class Publisher:
         if not self._outbox.append(rows, versions, {"publish_seq": f"{self._next_seq}..{last_seq}"}):
             self._append_undecided = False
             return []
-        reached("outbox.appended" if batch_versions else "look.appended")
+        failpoint("outbox.appended" if batch_versions else "look.appended")
         self._next_seq = last_seq + 1
         self._append_undecided = False
         if not self._behind:
@@ -141,7 +141,7 @@ class Publisher:
     def _catch_up(self, now: Moment) -> None:
         self._behind = True
         marker = self._topic.open()
-        reached("start.fenced")
+        failpoint("start.fenced")
         missing = self._missing_from(marker, now)
         if missing:
             log.info("publishing %d stored records from publish_seq %d on", len(missing), missing[0]["publish_seq"])

@@ -11,7 +11,7 @@ from dataclasses import replace
 from threading import Lock
 
 from pipeline.clock import Clock, Moment
-from pipeline.failpoints import reached
+from pipeline.failpoints import failpoint
 from pipeline.throttle.decider import Decider, Standing
 from pipeline.throttle.held import HandedOut, HeldThrottle, Publication
 from pipeline.throttle.ledger import ThrottleLedger
@@ -169,7 +169,7 @@ class ThrottlePurgatory:
         self._ledger.wait_for_end(verdict.waiting)
         news = [*verdict.publications, *ended]
         if news:
-            reached("look.decided")
+            failpoint("look.decided")
         return self._publish(news, evaluation, now, None)
 
     def _publish(

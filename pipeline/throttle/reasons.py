@@ -1,17 +1,13 @@
 """From the engine's answers to the reason a client must wait."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 import pyarrow as pa
 
 from pipeline.throttle.held import Reason
+from quota.entity import TIE_RANK
 from schemas.client_key import ClientKey
-
-QUOTA_TYPES: Final = ("producer_byte_rate", "consumer_byte_rate", "request_percentage")
-
-# Equal claims of types that are not preferred: request before producer before consumer, as for decisions.
-_TIE_ORDER: Final = {"request_percentage": 0, "producer_byte_rate": 1, "consumer_byte_rate": 2}
 
 
 def entities_of(keys: Sequence[ClientKey]) -> pa.Table:
@@ -34,7 +30,7 @@ def largest_claims(owed: pa.Table, preferred: Mapping[ClientKey, str]) -> dict[C
     for row in owed.to_pylist():
         key = ClientKey(row["broker_id"], row["user"], row["client_id"])
         quota_type = row["quota_type"]
-        rank = (row["owed_ms"], quota_type == preferred[key], -_TIE_ORDER[quota_type])
+        rank = (row["owed_ms"], quota_type == preferred[key], -TIE_RANK[quota_type])
         if key not in ranks or rank > ranks[key]:
             ranks[key], claims[key] = rank, row
     return claims

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from pipeline.failpoints import reached
+from pipeline.failpoints import failpoint
 from pipeline.settings.model import EngineSettings, PurgatorySettings, Settings, StreamSettings, TablesSettings
 from pipeline.stream.batch_rules import BatchRules
 from pipeline.stream.collect import DEAD_LETTER_SCHEMA, USAGE_SCHEMA, CollectedBatch
@@ -45,9 +45,9 @@ class KilledTopic(MemoryTopic):
     """With the failpoints the real topic has; what is not committed when the writer dies is aborted."""
 
     def publish(self, records: Any, marker: int) -> None:
-        reached("transaction.sent")
+        failpoint("transaction.sent")
         super().publish(records, marker)
-        reached("transaction.committed")
+        failpoint("transaction.committed")
 
 
 @dataclass
@@ -119,14 +119,14 @@ class HandJob:
             settings.stream.sensor_state_interval_ms,
             DriverEpoch(),
         )
-        reached("start.epochs_raised")
+        failpoint("start.epochs_raised")
         self.decider = Decider(new_engine(settings.engine, "cluster"), "test")
         self.recovered = rebuild(self.tables, self.quotas, self.decider, self.clock, settings.engine.rate_span_ms)
         if not with_checkpoint:
             stored = json.loads(self.recovered.end_offsets or _offsets(0))[TOPIC]["0"]
             self.spark = HandSpark(f"{self.spark.query_id}+", start=stored)
         self.decider.adopt(self.quotas.pin())
-        reached("start.rebuilt")
+        failpoint("start.rebuilt")
         self.topic = KilledTopic(self.broker, JOB)
         self.purgatory = ThrottlePurgatory(
             decider=self.decider,

@@ -13,7 +13,7 @@ import pytest
 
 from pipeline.demo.broker import EmbeddedBroker
 from pipeline.gate.gate import Gate
-from pipeline.gate.waiting_room import Occupancy, Room
+from pipeline.gate.waiting_room import GateLimits, Occupancy
 from pipeline.jvm.jars import fetch
 from pipeline.tables.audit import local_audit
 from pipeline.tables.from_settings import create_quota_table
@@ -114,7 +114,9 @@ def test_every_caller_goes_on_with_its_clients_release_and_no_earlier(broker: Em
 def test_ten_times_more_bytes_than_there_is_room_for_come_in_one_after_the_other(
     broker: EmbeddedBroker, job: ThrottleJob
 ) -> None:
-    room = Room(pool_bytes=(THREADS + TASKS) * REQUEST_BYTES // 10, max_request_bytes=REQUEST_BYTES, when_full="wait")
+    room = GateLimits(
+        pool_bytes=(THREADS + TASKS) * REQUEST_BYTES // 10, max_request_bytes=REQUEST_BYTES, when_full="wait"
+    )
     job.throttle(*range(CLIENTS))
     with Gate.connect(broker.bootstrap_servers, room, topic=job.name) as gate:
         assert gate.wait_until_caught_up(10_000)

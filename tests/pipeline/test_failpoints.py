@@ -11,10 +11,10 @@ from pipeline import failpoints
 from pipeline.failpoints import FAILPOINTS, VARIABLE, Failpoint, FailpointReached, FailpointUnknown
 
 _PROGRAM = """
-from pipeline.failpoints import reached
+from pipeline.failpoints import failpoint
 for _ in range(3):
-    reached("batch.pinned")
-    reached("usage.appended")
+    failpoint("batch.pinned")
+    failpoint("usage.appended")
     print("passed", flush=True)
 """
 
@@ -58,7 +58,7 @@ def test_what_can_not_be_read_is_refused(text: str) -> None:
 def test_every_failpoint_is_somewhere_in_the_pipeline_and_no_other() -> None:
     package = Path(failpoints.__file__).parent
     calls = "".join(path.read_text(encoding="utf-8") for path in package.rglob("*.py") if path.name != "failpoints.py")
-    lines = [line for line in calls.splitlines() if "reached(" in line]
+    lines = [line for line in calls.splitlines() if "failpoint(" in line]
     named = set(re.findall(r'"([a-z_]+\.[a-z_]+)"', "\n".join(lines)))
     assert named == set(FAILPOINTS)
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pipeline.gate.gate import Gate
-from pipeline.gate.waiting_room import Occupancy, Room
+from pipeline.gate.waiting_room import GateLimits, Occupancy
 from tests.fakes.clock import ManualClock
 from tests.fakes.follower import MemoryFollower
 from tests.fakes.topic import MemoryTopic, TopicBroker
@@ -25,7 +25,7 @@ class GateSetting:
         self.topic.open()
         self.broker.is_reachable = is_reachable
         self.clock = ManualClock(START_MS)
-        self.gate = Gate(MemoryFollower(self.broker), Room(**room), "c", self.clock)
+        self.gate = Gate(MemoryFollower(self.broker), GateLimits(**room), "c", self.clock)
         self._seq = 0
 
     def throttle(self, user: str = "alice", for_ms: int = LONG_MS, **changes: Any) -> None:

@@ -8,7 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from pipeline.gate.errors import GateDepleted
 from pipeline.gate.waiting_caller import Hold
-from pipeline.gate.waiting_room import Room, WaitingRoom
+from pipeline.gate.waiting_room import GateLimits, WaitingRoom
 from schemas.client_key import ClientKey
 from tests.fakes.clock import ManualClock
 from tests.pipeline.throttle.factories import record, release
@@ -35,7 +35,7 @@ class RoomAgainstModel(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.clock = ManualClock(1_000)
-        self.room = WaitingRoom(Room(POOL_BYTES, MAX_REQUEST_BYTES), None, self.clock)
+        self.room = WaitingRoom(GateLimits(POOL_BYTES, MAX_REQUEST_BYTES), None, self.clock)
         self.refuses = True
         self.woken: set[int] = set()
         self.until_ms: dict[str, int] = {}
@@ -47,7 +47,7 @@ class RoomAgainstModel(RuleBasedStateMachine):
     def start(self, refuses: bool) -> None:
         self.refuses = refuses
         when_full = "refuse" if refuses else "wait"
-        self.room = WaitingRoom(Room(POOL_BYTES, MAX_REQUEST_BYTES, when_full), None, self.clock)  # type: ignore[arg-type]
+        self.room = WaitingRoom(GateLimits(POOL_BYTES, MAX_REQUEST_BYTES, when_full), None, self.clock)  # type: ignore[arg-type]
 
     @property
     def now_ms(self) -> int:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from pipeline.gate.waiting_caller import Hold
-from pipeline.gate.waiting_room import Room, WaitingRoom
+from pipeline.gate.waiting_room import GateLimits, WaitingRoom
 from schemas.client_key import ClientKey
 from schemas.throttle_record import ThrottleRecord
 from tests.fakes.clock import ManualClock
@@ -17,7 +17,7 @@ class Setting:
 
     def __init__(self, **room: Any) -> None:
         self.clock = ManualClock(START_MS)
-        self.room = WaitingRoom(Room(**{"pool_bytes": 100, "max_request_bytes": 100, **room}), "c", self.clock)
+        self.room = WaitingRoom(GateLimits(**{"pool_bytes": 100, "max_request_bytes": 100, **room}), "c", self.clock)
         self.woken: list[str] = []
 
     def take(self, *records: ThrottleRecord) -> None:

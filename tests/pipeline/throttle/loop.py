@@ -46,16 +46,16 @@ class HandLoop:
 
     def restart(self) -> None:
         """A new process: nothing survives but outbox and topic (the engine starts empty)."""
-        engine = QuotaEngine(max_throttle_time=ThrottleCaps(producer_byte_rate=CAP_MS, consumer_byte_rate=CAP_MS))
+        caps = ThrottleCaps(CAP_MS, CAP_MS, CAP_MS)
+        engine = QuotaEngine(max_throttle_time=caps)
         self.decider = Decider(engine, "test")
         self.decider.adopt(self.quotas)
         self.topic = MemoryTopic(self.broker)
-        caps = {"producer_byte_rate": CAP_MS, "consumer_byte_rate": CAP_MS, "request_percentage": CAP_MS}
         self.purgatory = ThrottlePurgatory(
             decider=self.decider,
             publisher=Publisher("test", "test", self.outbox, self.topic),
             outbox=self.outbox,
-            slicing=Slicing(lead_ms=LEAD_MS, republish_ms=250, caps=caps),
+            slicing=Slicing(lead_ms=LEAD_MS, republish_ms=250, caps=caps, sample_window_ms=1_000),
             lead=RenewLead(0, 0, LEAD_MS),
             clock=self.clock,
         )

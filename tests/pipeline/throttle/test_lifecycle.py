@@ -1,17 +1,20 @@
 """The life of a throttle at its boundaries: below, equal, above, capped, zero."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from pipeline.throttle.held import HandedOut
 from pipeline.throttle.lifecycle import Slicing, expiries, look, look_after_edit, violations_to_publish
+from quota.throttle_time import ThrottleCaps
 from tests.pipeline.throttle.factories import ALICE, held, reason, violation
 
 SLICING = Slicing(
     lead_ms=300,
     republish_ms=250,
-    caps={"producer_byte_rate": 1_000, "consumer_byte_rate": "window", "request_percentage": None},
+    caps=ThrottleCaps(producer_byte_rate=1_000, consumer_byte_rate="window", request_percentage="none"),
+    sample_window_ms=1_000,
 )
 
 
@@ -58,7 +61,7 @@ def test_a_look_renews_what_owes_longer_than_is_left(owed_ms: int, renewed_ms: i
     ids=["cap", "three leads are the floor of a cap", "window", "no cap"],
 )
 def test_a_renewal_is_as_long_as_its_cap_allows(quota_type: str, lead_ms: int, expected_ms: int) -> None:
-    slicing = Slicing(lead_ms, SLICING.republish_ms, SLICING.caps)
+    slicing = replace(SLICING, lead_ms=lead_ms)
     assert slicing.renewal_ms(90_000, 10_000, quota_type) == expected_ms
 
 

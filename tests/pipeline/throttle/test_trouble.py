@@ -11,7 +11,7 @@ from kafka import KafkaAdminClient, TopicPartition
 
 from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.acls import Names, acls_of
-from pipeline.cluster.connecting import told
+from pipeline.cluster.connecting import as_cluster_error
 from pipeline.cluster.errors import ClusterUnreachable
 from pipeline.cluster.permissions import missing_acls
 from pipeline.cluster.topics import create_topics, topic_specs
@@ -115,6 +115,9 @@ def test_a_call_that_a_broker_no_longer_answers_is_told(own_broker: EmbeddedBrok
     access = ClusterAccess(own_broker.bootstrap_servers)
     with access.admin() as admin:
         own_broker.kill()
-        with pytest.raises(ClusterUnreachable, match="a call ends with ") as caught, told(access.bootstrap_servers):
+        with (
+            pytest.raises(ClusterUnreachable, match="a call ends with ") as caught,
+            as_cluster_error(access.bootstrap_servers),
+        ):
             admin.describe_topics([THROTTLE])
     assert "\n" not in str(caught.value)
