@@ -1,7 +1,7 @@
 """Kept usage decided again: the same batches with the same snapshots give the same decisions.
 
-First decisions (DESIGN §5 rule 1) depend on the sample windows alone, never on a token bucket. So a replay may begin
-anywhere: after the usage of the (N + 1) · w before, the windows are what they were.
+First decisions (docs/design.md, "The rate") depend on the sample windows alone, never on a token bucket. So a replay
+may begin anywhere: after the usage of the (N + 1) · w before, the windows are what they were.
 """
 
 from collections.abc import Callable, Iterable, Iterator

@@ -29,8 +29,8 @@ _DEFAULTS: Final = {rule.name: rule.default for rule in FIELD_RULES}
 def aggregate(decoded: DataFrame, sample_window_ms: int, dead_letter_columns: Sequence[str] = ()) -> DataFrame:
     """Sum usage per sample window, broker, user and client-id.
 
-    An event later than its record's append time is taken as of the append time (DESIGN §5 rule 6; equal is not
-    later).
+    An event later than its record's append time is taken as of the append time (equal is not later); see
+    docs/design.md, "Event time".
 
     Args:
         decoded: rows of `decode` or `refused.decode_again`.

@@ -33,7 +33,10 @@ def test_at_every_instant_after_the_first_throttle_the_excess_is_bounded(loop: L
 
 @pytest.mark.timeout(600)
 def test_without_the_debt_the_rate_alone_leaks() -> None:
-    """DESIGN §5: by rate, 300 ms ahead, 200 ms to take effect, cap 1 s: 1.34 · T at k = 20 and 1.87 · T at k = 50."""
+    """By rate, 300 ms ahead, 200 ms to take effect, cap 1 s: 1.34 · T at k = 20 and 1.87 · T at k = 50.
+
+    See docs/design.md, "Cap and debt".
+    """
     big = [Offender(overload, 200, "1 s") for overload in (2.0, 20.0, 50.0)]
     loop = Loop(300, carry_debt=False, offenders=big)
     loop.run(0.1)

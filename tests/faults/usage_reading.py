@@ -1,4 +1,7 @@
-"""Usage messages read as the design has them, in plain Python: elements, their faults, and sums per sample window."""
+"""Usage messages in plain Python: elements, their faults, and sums per sample window.
+
+The rules are those of docs/design.md, "Topics" and "Event time".
+"""
 
 import json
 from collections.abc import Iterable, Iterator
