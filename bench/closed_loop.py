@@ -16,13 +16,9 @@ import pyarrow as pa
 
 from bench.machine import machine_line
 from pipeline.clock import Moment
-from pipeline.throttle.decider import Decider
-from pipeline.throttle.lifecycle import Slicing
+from pipeline.settings.model import EngineSettings, PurgatorySettings, Settings, StreamSettings
+from pipeline.throttle.assembly import Ports, assemble
 from pipeline.throttle.outbox import Written
-from pipeline.throttle.publisher import Publisher
-from pipeline.throttle.purgatory import ThrottlePurgatory
-from pipeline.throttle.renew_lead import RenewLead
-from quota.engine import QuotaEngine, ThrottleCaps
 from quota.evaluation import Evaluation
 from quota.snapshot import QuotaSnapshot
 from schemas.client_key import ClientKey
@@ -119,27 +115,15 @@ class Loop:
     def __init__(self, lead_ms: int, carry_debt: bool, offenders: list[Offender]) -> None:
         self.offenders = {offender.key: offender for offender in offenders}
         self.clock = ManualClock(START_MS)
-        caps = ThrottleCaps(producer_byte_rate=1000, consumer_byte_rate="window")
-        engine = QuotaEngine(max_throttle_time=caps, carry_debt=carry_debt)
-        self._decider = Decider(engine, "simulated")
-        outbox = MemoryOutbox()
-        slicing = Slicing(
-            lead_ms=lead_ms,
-            republish_ms=250,
-            caps=caps,
-            sample_window_ms=1000,
+        self._outbox = MemoryOutbox()
+        self._enforcement = assemble(
+            _settings(lead_ms, carry_debt),
+            "cluster",
+            "simulated",
+            Ports(self._outbox, MemoryTopic(TopicBroker()), self.clock, self._deliver),
         )
-        self._purgatory = ThrottlePurgatory(
-            decider=self._decider,
-            publisher=Publisher("simulated", "simulated", outbox, MemoryTopic(TopicBroker())),
-            outbox=outbox,
-            slicing=slicing,
-            lead=RenewLead(0, lead_ms, lead_ms),
-            clock=self.clock,
-            announce=self._deliver,
-        )
-        self._purgatory.start()
-        self._outbox = outbox
+        self._decider, self._purgatory = self._enforcement.decider, self._enforcement.purgatory
+        self._purgatory.take_over()
         self._quotas = QuotaSnapshot.from_rows([_quota(offender) for offender in offenders], version=1)
 
     def run(self, hours: float) -> None:
@@ -172,7 +156,7 @@ class Loop:
         column = "produced_bytes" if self.offenders[key].cap == "1 s" else "fetched_bytes"
         return {**key._asdict(), "sample_start_ms": start_ms, "last_event_ms": last_ms, column: sent}
 
-    def _deliver(self, record: Written) -> None:
+    def _deliver(self, record: Written, _quota_version: int) -> None:
         self.offenders[record.publication.key].hears(record, self.clock.steady_ms)
 
     def _now(self) -> Moment:
@@ -186,6 +170,16 @@ _USAGE: Final = pa.schema(
         *((name, pa.int64()) for name in ("io_time_ns", "network_time_ns")),
     ]
 )
+
+
+def _settings(lead_ms: int, carry_debt: bool) -> Settings:
+    """Producers are cut at 1 s, consumers at the window; a look is `lead_ms` ahead of the end, at least a trigger."""
+    return Settings(
+        job="simulated",
+        engine=EngineSettings(producer_byte_rate_cap=1000, consumer_byte_rate_cap="window", carry_debt=carry_debt),
+        stream=StreamSettings(trigger_ms=TRIGGER_MS),
+        purgatory=PurgatorySettings(client_lag_ms=max(lead_ms - TRIGGER_MS, 0), min_renew_lead_ms=lead_ms),
+    )
 
 
 def _quota(offender: Offender) -> dict[str, object]:

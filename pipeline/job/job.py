@@ -21,12 +21,13 @@ from pipeline.cluster.from_settings import resource_names, wanted_topics
 from pipeline.cluster.permissions import refuse_unpermitted
 from pipeline.cluster.topics import check_topics, refuse_unfit
 from pipeline.errors import PipelineError, in_a_line
-from pipeline.job.job_run import Announce, JobRun, Place
+from pipeline.job.job_run import JobRun, Place
 from pipeline.job.lock import JobLock
 from pipeline.settings.model import Settings
 from pipeline.stream.errors import QueryFailed
 from pipeline.stream.micro_batch import BatchReport
 from pipeline.stream.start_up import SparkStarter
+from pipeline.throttle.outbox import Announce
 
 log = logging.getLogger(__name__)
 
@@ -129,12 +130,13 @@ class Job:
                 return None
             with step("tables and recovery"):
                 run = JobRun(self._settings, place, self._clock, self._listeners.announce, self._listeners.report)
+                recovered = run.take_over()
             with step("spark session"):
                 spark = starter.session_unless(self._stopping)
             if spark is None:
                 return None
             with step("streaming query"):
-                run.start(spark)
+                run.start(spark, recovered)
             log.info("running; trigger %d ms", self._settings.stream.trigger_ms)
             self.ready.set()
             while not self._stopping.wait(_POLL_SECONDS):

@@ -12,8 +12,8 @@ from pyspark.sql import SparkSession
 
 from pipeline.clock import Clock
 from pipeline.cluster.access import ClusterAccess
-from pipeline.failpoints import failpoint
 from pipeline.job.background import Background
+from pipeline.job.take_over import take_over
 from pipeline.job.upkeep import Upkeep
 from pipeline.settings.model import Settings
 from pipeline.stream.batch_rules import BatchRules
@@ -22,7 +22,7 @@ from pipeline.stream.collector import Collector
 from pipeline.stream.micro_batch import BatchReport, MicroBatch
 from pipeline.stream.offset_log import OffsetLog
 from pipeline.stream.query import QueryPlan, UsageQuery
-from pipeline.stream.recovery import rebuild
+from pipeline.stream.recovery import Recovered
 from pipeline.stream.source import read_usage_topic
 from pipeline.stream.starting_offsets import refuse_gaps, spans_of, starting_offsets
 from pipeline.tables.from_settings import open_quota_table, open_writer
@@ -31,18 +31,13 @@ from pipeline.tables.layout import table_uri
 from pipeline.tables.ownership import claim
 from pipeline.tables.quota_source import QuotaSource
 from pipeline.tables.usage_by_second import UsageBySecond
-from pipeline.throttle.decider import Decider
-from pipeline.throttle.from_settings import new_engine, new_lead, new_slicing
+from pipeline.throttle.assembly import Ports, assemble
 from pipeline.throttle.kafka_topic import KafkaThrottleTopic
-from pipeline.throttle.outbox import Written
-from pipeline.throttle.publisher import Publisher
-from pipeline.throttle.purgatory import ThrottlePurgatory
+from pipeline.throttle.outbox import Announce
 
 log = logging.getLogger(__name__)
 
 _UPKEEP_PATIENCE_SECONDS: Final = 2.0
-
-Announce = Callable[[Written, int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +52,8 @@ class Place:
 class JobRun:
     """Engine, purgatory and query, rebuilt from the tables.
 
-    Making one takes the tables over, rebuilds the engine, fences an earlier publisher and publishes what it left;
-    `start` starts the query and the threads; `close` ends them in reverse.
+    Making one builds the parts and changes nothing outside. `take_over` fences an earlier driver, rebuilds the engine
+    and publishes what was left; `start` starts the query and the threads; `close` ends them in reverse.
 
     Args:
         settings: The whole tree.
@@ -83,23 +78,12 @@ class JobRun:
         self._failure: BaseException | None = None
         self._query: UsageQuery | None = None
         self._quotas = QuotaSource(open_quota_table(settings.tables))
-        scope = settings.scope or self._quotas.scope
-        if settings.tables.writer == "delta-rs":
-            claim(settings.tables.root, settings.job)
         self._tables = JobTables.open(
             partial(open_writer, settings.tables, settings.job),
             settings.job,
             place.cluster,
             settings.stream.sensor_state_interval_ms,
-            place.epoch,
         )
-        failpoint("start.epochs_raised")
-        self._decider = Decider(new_engine(settings.engine, scope), place.cluster)
-        self._recovered = rebuild(self._tables, self._quotas, self._decider, clock, settings.engine.rate_span_ms)
-        if self._recovered.batches:
-            log.info("rebuilt rates from %d batches, %d rows", self._recovered.batches, self._recovered.rows)
-        self._decider.adopt(self._quotas.pin())
-        failpoint("start.rebuilt")
         topic = KafkaThrottleTopic(
             job=settings.job,
             topic=settings.kafka.throttle_topic,
@@ -107,17 +91,13 @@ class JobRun:
             access=place.access,
             transaction_timeout_ms=settings.kafka.transaction_timeout_ms,
         )
-        outbox = self._tables.throttle_events
-        self._purgatory = ThrottlePurgatory(
-            decider=self._decider,
-            publisher=Publisher(settings.job, place.cluster, outbox, topic),
-            outbox=outbox,
-            slicing=new_slicing(settings),
-            lead=new_lead(settings),
-            clock=clock,
-            announce=lambda written: announce(written, self._decider.last.quota_version),
+        self._enforcement = assemble(
+            settings,
+            settings.scope or self._quotas.scope,
+            place.cluster,
+            Ports(self._tables.throttle_events, topic, clock, announce),
         )
-        self._purgatory.start()
+        self._purgatory = self._enforcement.purgatory
         self._reaper = Background("reaper", self._reap, self._failed)
         self._looker = Background("looker", self._look, self._failed)
         self._quota_poller = Background("quota-poller", self._poll_quotas, self._failed)
@@ -127,26 +107,52 @@ class JobRun:
         self._roll_up = Background(
             "roll-up", self._write_seconds, self._failed, settings.stream.rollup_interval_ms / 1000
         )
-        upkeep = Upkeep(settings.tables, clock, self._decider.expire_idle, self._usage_read_until_ms)
+        upkeep = Upkeep(settings.tables, clock, self._enforcement.decider.expire_idle, self._usage_read_until_ms)
         self._upkeep = Background("upkeep", upkeep.round, self._failed)
 
-    def start(self, spark: SparkSession) -> None:
-        """Start the threads and the query."""
+    def take_over(self) -> Recovered:
+        """Take tables and topic over from an earlier driver, rebuild the engine, publish what was left unpublished.
+
+        Returns:
+            What the tables had; `start` needs it.
+
+        Raises:
+            TablesOfAnotherJob: The tables are another job's.
+            Fenced: Another driver has taken over.
+            ClusterUnreachable: The throttle topic can not be reached.
+        """
+        settings = self._settings
+        if settings.tables.writer == "delta-rs":
+            claim(settings.tables.root, settings.job)
+        recovered = take_over(
+            self._tables, self._place.epoch, self._quotas, self._enforcement, self._clock, settings.engine
+        )
+        if recovered.batches:
+            log.info("rebuilt rates from %d batches, %d rows", recovered.batches, recovered.rows)
+        return recovered
+
+    def start(self, spark: SparkSession, recovered: Recovered) -> None:
+        """Start the threads and the query.
+
+        Args:
+            spark: The session.
+            recovered: As `take_over` returned it.
+        """
         settings = self._settings
         batch = MicroBatch(
             collect=Collector(settings.engine.sample_window_ms, settings.stream.dead_letters_per_message),
             offsets=OffsetLog(spark, settings.stream.checkpoint),
             tables=self._tables,
             quotas=self._quotas,
-            decider=self._decider,
-            purgatory=self._purgatory,
+            decider=self._enforcement.decider,
+            purgatory=self._enforcement.purgatory,
             clock=self._clock,
             rules=BatchRules.from_settings(settings, self._place.cluster),
-            recovered=self._recovered,
+            recovered=recovered,
             report=self._report,
         )
         batch.complete_stored()
-        begin_at = self._starting_offsets()
+        begin_at = self._starting_offsets(recovered)
         source = read_usage_topic(
             spark,
             self._place.access.bootstrap_servers,
@@ -173,7 +179,7 @@ class JobRun:
         """Stop the query between two batches, then the threads, then leave the topic."""
         if self._query is not None:
             self._query.stop()
-        # What either was at is taken up where it was left, by whoever comes next.
+        # What they have not finished, the next start finishes.
         self._roll_up.close(_UPKEEP_PATIENCE_SECONDS)
         self._upkeep.close(_UPKEEP_PATIENCE_SECONDS)
         self._quota_poller.close()
@@ -181,19 +187,19 @@ class JobRun:
         self._reaper.close()
         self._purgatory.close()
 
-    def _starting_offsets(self) -> str:
+    def _starting_offsets(self, recovered: Recovered) -> str:
         """Where a new checkpoint begins. One that is there must fit the tables and find its messages."""
         kafka, stream = self._settings.kafka, self._settings.stream
         checkpoint = Checkpoint.read(stream.checkpoint)
         if checkpoint is not None:
-            checkpoint.check(self._tables.batches.recorded_version, self._recovered.newest_query_id)
+            checkpoint.check(self._tables.batches.recorded_version, recovered.newest_query_id)
         spans = spans_of(self._place.access, kafka.usage_topic)
         if checkpoint is not None:
             wanted = checkpoint.next_offsets().get(kafka.usage_topic, {})
             refuse_gaps(kafka.usage_topic, stream.checkpoint, wanted, spans)
-        if not self._recovered.end_offsets:
+        if not recovered.end_offsets:
             return stream.starting_offsets
-        return starting_offsets(kafka.usage_topic, self._recovered.end_offsets, spans)
+        return starting_offsets(kafka.usage_topic, recovered.end_offsets, spans)
 
     def _reap(self) -> float:
         self._purgatory.hand_out()

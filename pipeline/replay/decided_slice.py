@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from pipeline.replay.pieces import Client, Piece, Pieces
 from pipeline.replay.plan import Slice
 from pipeline.replay.replay_request import ReplayOrder
-from pipeline.throttle.from_settings import new_engine
+from pipeline.throttle.assembly import new_engine
 from quota.engine import QuotaEngine
 
 Ints = NDArray[np.int64]

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from pipeline.settings.model import EngineSettings
 from pipeline.tables.time_slices import TimeSlices, cut
-from pipeline.throttle.from_settings import new_engine
+from pipeline.throttle.assembly import new_engine
 from quota.replay import USAGE_COLUMNS, Replayed, SnapshotAt, StoredBatch, batches_of, replay
 
 SLICE_MS: Final = 60_000

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import partial
 from typing import Final, Literal
 
 import pyarrow as pa
@@ -11,12 +10,9 @@ import pyarrow.compute as pc
 from pipeline.settings.model import Settings
 from pipeline.simulation.batches import SimulatedBatch
 from pipeline.simulation.ports import NoOutbox, NoTopic, SimulatedClock
-from pipeline.throttle.decider import Decider
-from pipeline.throttle.from_settings import new_engine, new_slicing
+from pipeline.throttle.assembly import Ports, assemble
 from pipeline.throttle.outbox import Written
-from pipeline.throttle.publisher import Publisher
 from pipeline.throttle.purgatory import ThrottlePurgatory
-from pipeline.throttle.renew_lead import RenewLead
 from quota.evaluation import Evaluation
 from quota.snapshot import QuotaSnapshot
 from schemas.client_key import ClientKey
@@ -85,36 +81,29 @@ class Simulation:
         self._tell = tell
         self.clients: dict[ClientKey, ClientStory] = {}
         self._clock = SimulatedClock(0)
-        self._decider = Decider(new_engine(settings.engine, scope), _NAME)
-        lead = RenewLead(trigger_ms, settings.purgatory.client_lag_ms, settings.purgatory.min_renew_lead_ms)
-        self._new_purgatory = partial(
-            ThrottlePurgatory,
-            decider=self._decider,
-            publisher=Publisher(_NAME, _NAME, NoOutbox(), NoTopic()),
-            outbox=NoOutbox(),
-            slicing=new_slicing(settings),
-            lead=lead,
-            clock=self._clock,
-            announce=self._announce,
+        stream = settings.stream.model_copy(update={"trigger_ms": trigger_ms})
+        self._enforcement = assemble(
+            settings.model_copy(update={"job": _NAME, "stream": stream}),
+            scope,
+            _NAME,
+            Ports(NoOutbox(), NoTopic(), self._clock, self._announce),
         )
 
     def run(self, batches: Iterable[SimulatedBatch]) -> int:
         """Live through the batches and until nobody is held, at most an hour longer; returns how many batches."""
-        purgatory: ThrottlePurgatory | None = None
+        decider, purgatory = self._enforcement.decider, self._enforcement.purgatory
         batch_id = -1
         for batch_id, batch in enumerate(batches):
-            if purgatory is None:
+            if batch_id == 0:
                 self._clock.now_ms = batch.trigger_ms
-                purgatory = self._new_purgatory()
-                purgatory.start()
+                purgatory.take_over()
             self._wait_until(purgatory, batch.trigger_ms)
-            at_ms = max(batch.newest_event_ms, self._decider.last.evaluated_at_ms)
+            at_ms = max(batch.newest_event_ms, decider.last.evaluated_at_ms)
             evaluation = Evaluation(_NAME, batch_id, at_ms, self._quotas.version)
-            decided = self._decider.decide(self._quotas, batch.usage, evaluation, self._clock.now())
+            decided = decider.decide(self._quotas, batch.usage, evaluation, self._clock.now())
             self._count_shadows(decided.decisions)
             purgatory.violated(decided.violations, evaluation, {_NAME: batch_id})
-        if purgatory is not None:
-            self._wait_until(purgatory, self._clock.now_ms + _LONGEST_AFTERMATH_MS, while_held=True)
+        self._wait_until(purgatory, self._clock.now_ms + _LONGEST_AFTERMATH_MS, while_held=True)
         return batch_id + 1
 
     def _wait_until(self, purgatory: ThrottlePurgatory, until_ms: int, while_held: bool = False) -> None:
@@ -133,7 +122,7 @@ class Simulation:
         for key in {ClientKey(**row) for row in rows}:
             self.clients.setdefault(key, ClientStory()).shadowed += 1
 
-    def _announce(self, record: Written) -> None:
+    def _announce(self, record: Written, _quota_version: int) -> None:
         now_ms = self._clock.now_ms
         self.clients.setdefault(record.publication.key, ClientStory()).hear(record, now_ms)
         self._tell(now_ms, record)

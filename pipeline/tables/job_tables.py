@@ -56,33 +56,22 @@ class JobTables:
     throttle_events: DeltaOutbox
     sensor_state: SensorStateTable
     usage_by_second: TableWriter
+    job: str
+    writers: Mapping[str, TableWriter]
 
     @classmethod
     def open(
-        cls,
-        open_writer: Callable[[str], TableWriter],
-        job: str,
-        cluster: str,
-        sensor_state_interval_ms: int,
-        epoch: DriverEpoch,
+        cls, open_writer: Callable[[str], TableWriter], job: str, cluster: str, sensor_state_interval_ms: int
     ) -> Self:
-        """Take the tables over from an earlier driver, then open them.
-
-        Every table gets the new epoch before any is written, so a driver that still runs elsewhere is refused at
-        its next commit, whichever table that is for.
+        """Open the tables; nothing is written. `take_over` comes before the first append.
 
         Args:
             open_writer: Opens the writer of a table by its name, epoch not yet raised.
             job: The app id that carries the epoch.
             cluster: Written to every row.
             sensor_state_interval_ms: See `SensorStateTable`.
-            epoch: Of this process, the same one at each of its restarts.
-
-        Raises:
-            Fenced: Another driver has taken over.
         """
         writers = {name: open_writer(name) for name in WRITTEN_BY_THE_JOB}
-        epoch.raise_in(writers, job)
         return cls(
             dead_letters=writers["dead_letters"],
             usage=writers["usage"],
@@ -91,4 +80,20 @@ class JobTables:
             throttle_events=DeltaOutbox(writers["throttle_events"], job),
             sensor_state=SensorStateTable(writers["sensor_state"], cluster, sensor_state_interval_ms),
             usage_by_second=writers["usage_by_second"],
+            job=job,
+            writers=writers,
         )
+
+    def take_over(self, epoch: DriverEpoch) -> None:
+        """Take the tables over from an earlier driver.
+
+        Every table gets the new epoch before any is written, so a driver that still runs elsewhere is refused at
+        its next commit, whichever table that is for.
+
+        Args:
+            epoch: Of this process, the same one at each of its restarts.
+
+        Raises:
+            Fenced: Another driver has taken over.
+        """
+        epoch.raise_in(self.writers, self.job)

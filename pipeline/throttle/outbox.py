@@ -4,7 +4,7 @@ A row is written first and published from what was written, so whatever reaches 
 with the same wall-clock end, however often the publishing has to be tried.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -51,6 +51,10 @@ class Written:
     publication: Publication
     publish_seq: int
     throttled_until_ms: int
+
+
+Announce = Callable[[Written, int], None]
+"""Hears a record that was written, and the quota version it was decided under. Must be quick and must not raise."""
 
 
 def write_down(publications: Sequence[Publication], first_seq: int, now: Moment) -> list[Written]:

@@ -61,11 +61,11 @@ class Publisher:
         """Whether stored rows may be missing from the topic."""
         return self._behind
 
-    def start(self, highest_stored_seq: int, now: Moment) -> None:
-        """Continue after the highest stored `publish_seq`, and publish what is stored but not on the topic.
+    def take_over(self, highest_stored_seq: int, now: Moment) -> None:
+        """Fence an earlier publisher, and publish what is stored but not on the topic.
 
         Args:
-            highest_stored_seq: As the outbox says.
+            highest_stored_seq: As the outbox says; the next record gets the number after it.
             now: The moment of the start.
 
         Raises:

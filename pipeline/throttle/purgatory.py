@@ -6,7 +6,7 @@ of its own) even while a batch or a look is being published; its record follows 
 """
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from threading import Lock
 
@@ -23,15 +23,13 @@ from pipeline.throttle.lifecycle import (
     look_after_edit,
     violations_to_publish,
 )
-from pipeline.throttle.outbox import Outbox, Written, held_from
+from pipeline.throttle.outbox import Announce, Outbox, Written, held_from
 from pipeline.throttle.publisher import Publisher
 from pipeline.throttle.renew_lead import RenewLead
 from quota.evaluation import Evaluation
 from quota.snapshot import QuotaSnapshot
 
 log = logging.getLogger(__name__)
-
-Announce = Callable[[Written], None]
 
 
 class ThrottlePurgatory:
@@ -40,11 +38,11 @@ class ThrottlePurgatory:
     Args:
         decider: Says what a client owes.
         publisher: Writes and publishes records.
-        outbox: Read once at start, for the throttles that are running.
+        outbox: Read once, by `take_over`, for the throttles that are running.
         slicing: Caps and the threshold of repeating; its lead is replaced by `lead`'s.
         lead: How long before its end a throttle is looked at.
         clock: Time of everything that is written here.
-        announce: Called for every record that was written, under the lock; must be quick.
+        announce: Called for every record that was written, under the lock.
     """
 
     def __init__(
@@ -55,7 +53,7 @@ class ThrottlePurgatory:
         slicing: Slicing,
         lead: RenewLead,
         clock: Clock,
-        announce: Announce = lambda _: None,
+        announce: Announce,
     ) -> None:
         self._decider = decider
         self._publisher = publisher
@@ -64,7 +62,7 @@ class ThrottlePurgatory:
         self._lead = lead
         self._clock = clock
         self._announce = announce
-        self._ledger = ThrottleLedger(start_ms=clock.now().steady_ms)
+        self._ledger = ThrottleLedger(start_ms=0)
         self._lock = Lock()
         # Every held throttle was decided under this quota version, or looked at since it came into force.
         self._settled_version = -1
@@ -78,15 +76,16 @@ class ThrottlePurgatory:
         with self._lock:
             return iter(self._ledger)
 
-    def start(self) -> None:
-        """Take up the stored throttles and publish what is stored but not yet on the topic.
+    def take_over(self) -> None:
+        """Fence an earlier publisher, take up the stored throttles and publish what is stored but not yet on the topic.
 
         What is overdue is due at once: the first `tick` looks at it and renews or releases it.
         """
         with self._lock:
             highest_seq, running = self._outbox.newest()
             now = self._clock.now()
-            self._publisher.start(highest_seq, now)
+            self._ledger = ThrottleLedger(start_ms=now.steady_ms)
+            self._publisher.take_over(highest_seq, now)
             for row in running.to_pylist():
                 self._ledger.hold(held_from(row, now, self._slicing.lead_ms))
         if running.num_rows:
@@ -98,7 +97,7 @@ class ThrottlePurgatory:
         """Publish and hold what a batch's violations ask for; returns the number of records.
 
         A batch that is run again finds its version recorded and writes nothing; the throttles it wrote the first
-        time were taken up by `start`.
+        time were taken up by `take_over`.
         """
         with self._lock:
             now = self._clock.now()
@@ -185,7 +184,7 @@ class ThrottlePurgatory:
                 self._ledger.drop([record.publication.key])
             else:
                 self._ledger.hold(self._held(record, now))
-            self._announce(record)
+            self._announce(record, evaluation.quota_version)
         if written:
             self._lead.observe(self._clock.now().steady_ms - now.steady_ms)
         return len(written)

@@ -14,22 +14,19 @@ from typing import Any, Final
 import pyarrow as pa
 
 from pipeline.failpoints import failpoint
+from pipeline.job.take_over import take_over
 from pipeline.settings.model import EngineSettings, PurgatorySettings, Settings, StreamSettings, TablesSettings
 from pipeline.stream.batch_rules import BatchRules
 from pipeline.stream.collect import DEAD_LETTER_SCHEMA, USAGE_SCHEMA, CollectedBatch
 from pipeline.stream.micro_batch import MicroBatch
 from pipeline.stream.offset_log import OffsetRange
-from pipeline.stream.recovery import rebuild
 from pipeline.tables.from_settings import open_quota_table, open_writer
 from pipeline.tables.job_tables import DriverEpoch, JobTables
 from pipeline.tables.layout import create_missing
 from pipeline.tables.quota_edit import QuotaChange
 from pipeline.tables.quota_source import QuotaSource
 from pipeline.tables.quota_table import EditAudit
-from pipeline.throttle.decider import Decider
-from pipeline.throttle.from_settings import new_engine, new_lead, new_slicing
-from pipeline.throttle.publisher import Publisher
-from pipeline.throttle.purgatory import ThrottlePurgatory
+from pipeline.throttle.assembly import Ports, assemble
 from schemas.throttle_record import ThrottleRecord
 from tests.fakes.clock import ManualClock
 from tests.fakes.topic import MemoryTopic, TopicBroker
@@ -113,30 +110,15 @@ class HandJob:
         settings = self.settings
         self.quotas = QuotaSource(self.quota_table)
         self.tables = JobTables.open(
-            partial(open_writer, settings.tables, JOB),
-            JOB,
-            "test",
-            settings.stream.sensor_state_interval_ms,
-            DriverEpoch(),
+            partial(open_writer, settings.tables, JOB), JOB, "test", settings.stream.sensor_state_interval_ms
         )
-        failpoint("start.epochs_raised")
-        self.decider = Decider(new_engine(settings.engine, "cluster"), "test")
-        self.recovered = rebuild(self.tables, self.quotas, self.decider, self.clock, settings.engine.rate_span_ms)
+        self.topic = KilledTopic(self.broker, JOB)
+        enforcement = assemble(settings, "cluster", "test", Ports(self.tables.throttle_events, self.topic, self.clock))
+        self.decider, self.purgatory = enforcement.decider, enforcement.purgatory
+        self.recovered = take_over(self.tables, DriverEpoch(), self.quotas, enforcement, self.clock, settings.engine)
         if not with_checkpoint:
             stored = json.loads(self.recovered.end_offsets or _offsets(0))[TOPIC]["0"]
             self.spark = HandSpark(f"{self.spark.query_id}+", start=stored)
-        self.decider.adopt(self.quotas.pin())
-        failpoint("start.rebuilt")
-        self.topic = KilledTopic(self.broker, JOB)
-        self.purgatory = ThrottlePurgatory(
-            decider=self.decider,
-            publisher=Publisher(JOB, "test", self.tables.throttle_events, self.topic),
-            outbox=self.tables.throttle_events,
-            slicing=new_slicing(settings),
-            lead=new_lead(settings),
-            clock=self.clock,
-        )
-        self.purgatory.start()
         self.micro_batch = MicroBatch(
             collect=self._collect,
             offsets=self.spark,  # type: ignore[arg-type]  # ours needs no Spark

@@ -33,7 +33,7 @@ class ThrottleJob:
         admin.close()
         topic = KafkaThrottleTopic(self.name, self.name, marker, ClusterAccess(servers), 15_000)
         self._publisher = Publisher(self.name, "c", MemoryOutbox(), topic)
-        self._publisher.start(-1, SystemClock().now())
+        self._publisher.take_over(-1, SystemClock().now())
 
     def throttle(self, *users: object, for_ms: int = 120_000) -> None:
         """One transaction."""
@@ -45,7 +45,7 @@ class ThrottleJob:
 
     def reopen(self) -> None:
         """After the broker was away."""
-        self._publisher.start(self._publisher.next_seq - 1, SystemClock().now())
+        self._publisher.take_over(self._publisher.next_seq - 1, SystemClock().now())
 
     def close(self) -> None:
         """Leave the topic."""

@@ -15,7 +15,7 @@ from pipeline.replay.replay_request import ReplayOrder
 from pipeline.replay.timeline import Timeline
 from pipeline.settings.model import EngineSettings
 from pipeline.tables.layout import table_uri
-from pipeline.throttle.from_settings import new_engine
+from pipeline.throttle.assembly import new_engine
 from quota.holds import Holds
 from quota.snapshot import QuotaSnapshot
 from schemas.arrow import conform

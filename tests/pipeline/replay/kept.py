@@ -14,8 +14,8 @@ from pipeline.tables.layout import create_missing, table_uri
 from pipeline.tables.quota_edit import QuotaChange
 from pipeline.tables.quota_source import QuotaSource
 from pipeline.tables.quota_table import EditAudit, QuotaTable
+from pipeline.throttle.assembly import new_engine
 from pipeline.throttle.decider import Decider
-from pipeline.throttle.from_settings import new_engine
 from quota.evaluation import Evaluation
 from schemas.arrow import conform
 from schemas.decision_row import DecisionRow
@@ -49,8 +49,9 @@ class KeptJob:
         self._decisions: list[pa.Table] = []
         self._facts: list[BatchFacts] = []
         self._tables = JobTables.open(
-            lambda name: DeltaRsWriter(table_uri(self.root, name), "job"), "job", "test", 60_000, DriverEpoch()
+            lambda name: DeltaRsWriter(table_uri(self.root, name), "job"), "job", "test", 60_000
         )
+        self._tables.take_over(DriverEpoch())
         self._decider = Decider(new_engine(settings, "cluster"), "test")
         rebuild(self._tables, self.quotas, self._decider, self.clock, settings.rate_span_ms)
 

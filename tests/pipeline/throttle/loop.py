@@ -4,15 +4,10 @@ from typing import Literal
 
 import pyarrow as pa
 
-from pipeline.throttle.decider import Decider
-from pipeline.throttle.lifecycle import Slicing
-from pipeline.throttle.publisher import Publisher
-from pipeline.throttle.purgatory import ThrottlePurgatory
-from pipeline.throttle.renew_lead import RenewLead
-from quota.engine import QuotaEngine
+from pipeline.settings.model import EngineSettings, PurgatorySettings, Settings, StreamSettings
+from pipeline.throttle.assembly import Ports, assemble
 from quota.evaluation import Evaluation
 from quota.snapshot import QuotaSnapshot
-from quota.throttle_time import ThrottleCaps
 from schemas.client_key import ClientKey
 from schemas.throttle_record import ThrottleRecord
 from tests.fakes.clock import ManualClock
@@ -21,6 +16,13 @@ from tests.fakes.topic import MemoryTopic, TopicBroker
 
 LEAD_MS = 300
 CAP_MS = 1_000
+
+SETTINGS = Settings(
+    job="test",
+    engine=EngineSettings(producer_byte_rate_cap=CAP_MS, consumer_byte_rate_cap=CAP_MS, request_percentage_cap=CAP_MS),
+    stream=StreamSettings(trigger_ms=50),
+    purgatory=PurgatorySettings(client_lag_ms=0, min_renew_lead_ms=LEAD_MS),
+)
 
 USAGE = pa.schema(
     [
@@ -46,20 +48,11 @@ class HandLoop:
 
     def restart(self) -> None:
         """A new process: nothing survives but outbox and topic (the engine starts empty)."""
-        caps = ThrottleCaps(CAP_MS, CAP_MS, CAP_MS)
-        engine = QuotaEngine(max_throttle_time=caps)
-        self.decider = Decider(engine, "test")
-        self.decider.adopt(self.quotas)
         self.topic = MemoryTopic(self.broker)
-        self.purgatory = ThrottlePurgatory(
-            decider=self.decider,
-            publisher=Publisher("test", "test", self.outbox, self.topic),
-            outbox=self.outbox,
-            slicing=Slicing(lead_ms=LEAD_MS, republish_ms=250, caps=caps, sample_window_ms=1_000),
-            lead=RenewLead(0, 0, LEAD_MS),
-            clock=self.clock,
-        )
-        self.purgatory.start()
+        enforcement = assemble(SETTINGS, "cluster", "test", Ports(self.outbox, self.topic, self.clock))
+        self.decider, self.purgatory = enforcement.decider, enforcement.purgatory
+        self.decider.adopt(self.quotas)
+        self.purgatory.take_over()
 
     def batch(self, **produced_bytes: int) -> int:
         """One micro-batch in which users (as keywords, client-id "c") produced bytes now; the records it led to."""

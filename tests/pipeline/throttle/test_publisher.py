@@ -21,7 +21,7 @@ NOW = Moment(1_700_000_000_000, 1_700_000_000_000)
 
 def started(outbox: MemoryOutbox, topic: MemoryTopic) -> Publisher:
     publisher = Publisher("kquota", "test", outbox, topic)
-    publisher.start(outbox.newest()[0], NOW)
+    publisher.take_over(outbox.newest()[0], NOW)
     return publisher
 
 
@@ -158,7 +158,7 @@ def test_after_a_long_rest_without_marker_and_records_nothing_old_is_published_a
     started(outbox, MemoryTopic(broker)).write([violation(throttle_time_ms=1_000)], FACTS, NOW)
     broker.marker, broker.records = None, []
     publisher = Publisher("kquota", "test", outbox, MemoryTopic(broker))
-    publisher.start(0, Moment(NOW.wall_ms + rest_ms, NOW.steady_ms))
+    publisher.take_over(0, Moment(NOW.wall_ms + rest_ms, NOW.steady_ms))
     assert sequences(broker) == published
     publisher.write([violation(BOB)], FACTS, NOW)
     assert sequences(broker) == [*published, 1]

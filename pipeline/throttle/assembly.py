@@ -1,0 +1,99 @@
+"""The one place that wires engine, decider, publisher, purgatory and ledger to each other.
+
+The job, the simulation, the closed-loop benchmark and the tests of faults all call `assemble`, so what is proven of one
+holds for the others. Assembling changes nothing outside: `ThrottlePurgatory.take_over` is the step that takes up
+stored throttles and fences an earlier publisher.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from pipeline.clock import Clock
+from pipeline.settings.model import EngineSettings, Settings
+from pipeline.settings.throttle_caps import throttle_caps
+from pipeline.throttle.decider import Decider
+from pipeline.throttle.lifecycle import Slicing
+from pipeline.throttle.outbox import Announce, Outbox
+from pipeline.throttle.publisher import Publisher
+from pipeline.throttle.purgatory import ThrottlePurgatory
+from pipeline.throttle.renew_lead import RenewLead
+from pipeline.throttle.topic import ThrottleTopic
+from quota.engine import QuotaEngine
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """What decisions and throttles meet of the outside world.
+
+    Attributes:
+        outbox: Where records are stored before they are published.
+        topic: Where they are published.
+        clock: Time of everything that is written.
+        announce: Hears every record that was written; see `Announce`.
+    """
+
+    outbox: Outbox
+    topic: ThrottleTopic
+    clock: Clock
+    announce: Announce = lambda _written, _quota_version: None
+
+
+@dataclass(frozen=True, slots=True)
+class Enforcement:
+    """The half that decides and the half that holds, wired to each other.
+
+    Attributes:
+        decider: Takes usage and quotas; says what a client owes.
+        purgatory: Takes what a batch decided; holds clients, renews and releases them.
+    """
+
+    decider: Decider
+    purgatory: ThrottlePurgatory
+
+
+def assemble(settings: Settings, scope: Literal["cluster", "broker"], cluster: str, ports: Ports) -> Enforcement:
+    """Build the graph; nothing is read, written or started.
+
+    Args:
+        settings: Engine, purgatory, trigger and the job's name.
+        scope: Of the quotas: sums over all brokers, or one per broker.
+        cluster: Written to every row and part of every decision id.
+        ports: The outside world.
+    """
+    decider = Decider(new_engine(settings.engine, scope), cluster)
+    purgatory = ThrottlePurgatory(
+        decider=decider,
+        publisher=Publisher(settings.job, cluster, ports.outbox, ports.topic),
+        outbox=ports.outbox,
+        slicing=_slicing(settings),
+        lead=_lead(settings),
+        clock=ports.clock,
+        announce=ports.announce,
+    )
+    return Enforcement(decider, purgatory)
+
+
+def new_engine(settings: EngineSettings, scope: Literal["cluster", "broker"]) -> QuotaEngine:
+    """An engine that has recorded nothing."""
+    return QuotaEngine(
+        num_samples=settings.num_samples,
+        sample_window_ms=settings.sample_window_ms,
+        max_throttle_time=throttle_caps(settings),
+        scope=scope,
+        carry_debt=settings.carry_debt,
+    )
+
+
+def _slicing(settings: Settings) -> Slicing:
+    """How throttles are cut; the lead is the floor, until it has been measured."""
+    return Slicing(
+        lead_ms=settings.purgatory.min_renew_lead_ms,
+        republish_ms=settings.purgatory.republish_ms,
+        caps=throttle_caps(settings.engine),
+        sample_window_ms=settings.engine.sample_window_ms,
+    )
+
+
+def _lead(settings: Settings) -> RenewLead:
+    purgatory = settings.purgatory
+    return RenewLead(settings.stream.trigger_ms, purgatory.client_lag_ms, purgatory.min_renew_lead_ms)
