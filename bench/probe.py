@@ -43,7 +43,7 @@ _CAUGHT_UP_MS = 2_000
 _FACT = re.compile(r"(\w+_ms)=(\d+)")
 _EMPTY_QUERY = """
 import sys, time
-from pipeline.stream.start_up import SparkStarter
+from pipeline.stream.spark_starter import SparkStarter
 from pipeline.settings.model import SparkSettings
 from pipeline.stream.source import read_usage_topic
 servers, checkpoint, trigger_ms, seconds = sys.argv[1], sys.argv[2], sys.argv[3], float(sys.argv[4])

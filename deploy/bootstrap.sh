@@ -108,6 +108,6 @@ end "$jars"
 
 # Only saves time at every start of Spark, so whatever it says is good enough.
 begin "class archive"
-end "$("$venv/bin/python" -m pipeline.stream.class_training 2>"$log")"
+end "$("$venv/bin/python" -m pipeline.stream.class_archive_making 2>"$log")"
 
 echo "$wanted" >"$stamp"

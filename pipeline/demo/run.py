@@ -27,7 +27,7 @@ from pipeline.demo.process import spawn, terminate
 from pipeline.errors import PipelineError
 from pipeline.job.job import Job, Listeners, step
 from pipeline.settings.model import Settings
-from pipeline.stream.start_up import SparkStarter
+from pipeline.stream.spark_starter import SparkStarter
 from pipeline.tables.audit import local_audit
 from pipeline.tables.from_settings import create_tables, open_quota_table
 

@@ -26,7 +26,7 @@ from pipeline.job.lock import JobLock
 from pipeline.settings.model import Settings
 from pipeline.stream.errors import QueryFailed
 from pipeline.stream.micro_batch import BatchReport
-from pipeline.stream.start_up import SparkStarter
+from pipeline.stream.spark_starter import SparkStarter
 from pipeline.throttle.outbox import Announce
 
 log = logging.getLogger(__name__)

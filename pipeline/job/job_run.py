@@ -18,7 +18,7 @@ from pipeline.job.upkeep import Upkeep
 from pipeline.settings.model import Settings
 from pipeline.stream.batch_rules import BatchRules
 from pipeline.stream.checkpoint import Checkpoint
-from pipeline.stream.collector import Collector
+from pipeline.stream.collect import Collector
 from pipeline.stream.micro_batch import BatchReport, MicroBatch
 from pipeline.stream.offset_log import OffsetLog
 from pipeline.stream.query import QueryPlan, UsageQuery

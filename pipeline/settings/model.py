@@ -103,6 +103,11 @@ class EngineSettings(Branch):
     carry_debt: bool = Field(True, description="false gives Kafka's rate alone, without the token bucket")
 
     @property
+    def late_after_ms(self) -> int:
+        """How old an event is when it has left the rate: N · w, as in Kafka. An event of exactly this age has left."""
+        return self.num_samples * self.sample_window_ms
+
+    @property
     def rate_span_ms(self) -> int:
         """How far back from an instant the windows of a rate may reach: (N + 1) · w."""
         return (self.num_samples + 1) * self.sample_window_ms

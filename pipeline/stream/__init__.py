@@ -1,5 +1,5 @@
-"""The Spark side: a session, the usage topic, and micro-batches turned into small Arrow tables.
+"""The Spark side: the session, the usage topic, and micro-batches that become small Arrow tables.
 
-Everything that runs on an executor is a native SQL expression, so a cluster needs the connector jars and none of
-this code.
+Everything that runs on an executor is a native SQL expression. So a cluster needs the connector jars, and none of this
+code.
 """

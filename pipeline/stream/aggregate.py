@@ -1,4 +1,4 @@
-"""Usage events to sums per sample window and client, and in the same pass everything that is no event."""
+"""Sums usage events per sample window and client, and in the same pass counts everything that is not an event."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -6,12 +6,12 @@ from typing import Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from pipeline.stream.column_cache import group
 from pipeline.stream.decode import EXEMPT, REFUSED
 from pipeline.stream.event_rules import FIELD_RULES
-from pipeline.stream.prepared import group
 
 LARGEST_SUM: Final = 2**53
-"""Sums saturate here, 9 PB or 104 days in one sample window: doubles are exact up to it, and can not overflow."""
+"""The largest sum, 9 PB or 104 days in one sample window; larger ones are cut to it. Doubles are exact up to here."""
 
 GROUP_KEYS: Final = ("sample_start_ms", "broker_id", "user", "client_id")
 SUMS: Final = (
@@ -29,18 +29,18 @@ _DEFAULTS: Final = {rule.name: rule.default for rule in FIELD_RULES}
 def aggregate(decoded: DataFrame, sample_window_ms: int, dead_letter_columns: Sequence[str] = ()) -> DataFrame:
     """Sum usage per sample window, broker, user and client-id.
 
-    An event later than its record's append time is taken as of the append time (equal is not later); see
-    docs/design.md, "Event time".
+    An event that is later than its record's append time counts as of the append time. An event at exactly the append
+    time is not later. See docs/design.md, "Event time".
 
     Args:
-        decoded: rows of `decode` or `refused.decode_again`.
+        decoded: rows of `decode` or `second_reading.decode_again`.
         sample_window_ms: span of a sample window, > 0; windows start at multiples of it since the epoch.
-        dead_letter_columns: columns of `decoded` that tell what a row marked `REFUSED` is; null in every other row.
+        dead_letter_columns: columns of `decoded` that describe a row marked `REFUSED`; null in every other row.
 
     Returns:
-        One row a group: `GROUP_KEYS`, `mark`, `dead_letter_columns`, `SUMS` BIGINT and `last_event_ms`. Exempt events
-        are groups of their own. What is no event has null `GROUP_KEYS` and is counted in `event_count`. A sum is null
-        if no event of the group had a value: there was no request of that type.
+        One row per group: `GROUP_KEYS`, `mark`, `dead_letter_columns`, `SUMS` BIGINT and `last_event_ms`. Exempt
+        events are groups of their own. Rows that are not events have null `GROUP_KEYS` and are counted in
+        `event_count`. A sum is null if no event of the group had a value: there was no request of that type.
     """
     return group(decoded, _keys, (sample_window_ms, tuple(dead_letter_columns)), _sums)
 
@@ -78,5 +78,5 @@ def _or_default(name: str) -> Column:
 
 def _saturating_sum(value: Column) -> Column:
     total = F.sum(value.cast("double"))
-    # Below 0 are only suspect elements: nobody reads their sum, but a cast that overflows would end the stream.
+    # Only suspect elements can be below 0. Nobody reads their sum, but a cast that overflows would end the stream.
     return F.when(total > LARGEST_SUM, LARGEST_SUM).when(total < 0, 0).otherwise(total).cast("bigint")

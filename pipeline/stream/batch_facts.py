@@ -1,4 +1,4 @@
-"""The facts of one micro-batch: written with its usage, atomically, and once more as a row of `batches`."""
+"""The facts of one micro-batch: in the same commit as its usage, and once more as a row of `batches`."""
 
 import json
 from collections.abc import Mapping
@@ -20,15 +20,15 @@ class BatchFacts:
 
     Attributes:
         evaluation: Query, batch, time and quota version.
-        processed_at_ms: Driver's wall clock when it was worked on first.
-        start_offsets: First offset of each partition, inclusive, as Spark prints it; "" before the first batch.
+        processed_at_ms: Driver's wall clock when the batch was first worked on.
+        start_offsets: First offset of each partition, inclusive, as Spark prints it; "" for the first batch.
         end_offsets: End offset of each partition, exclusive, as Spark prints it.
         engine_settings: The engine's settings as a JSON object.
-        good_count: Events taken, late and clamped ones included.
-        late_count: Events older than the windows of the rate.
+        good_count: Events that were accepted, including late and clamped ones.
+        late_count: Events that are too old for the rate.
         clamped_count: Events whose time was set back to their append time.
         ignored_count: Null values and empty arrays.
-        dead_count: Elements and records that were refused, also those `dead_letters` only counts.
+        dead_count: Elements and records that were refused, including those that `dead_letters` only counts.
     """
 
     evaluation: Evaluation
@@ -43,12 +43,12 @@ class BatchFacts:
     dead_count: int
 
     def to_metadata(self) -> dict[str, str]:
-        """As commit metadata."""
+        """Return the facts as commit metadata."""
         return {METADATA_KEY: json.dumps(asdict(self), separators=(",", ":"))}
 
     @classmethod
     def from_metadata(cls, metadata: Mapping[str, str]) -> Self | None:
-        """Back from commit metadata; None if the commit carries no batch."""
+        """Read the facts from commit metadata; None if the commit carries no batch."""
         text = metadata.get(METADATA_KEY)
         if text is None:
             return None
@@ -57,12 +57,12 @@ class BatchFacts:
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> Self:
-        """Back from a row of `batches`."""
+        """Read the facts from a row of `batches`."""
         evaluation = Evaluation(**{field.name: row[field.name] for field in fields(Evaluation)})
         return cls(evaluation, **{field.name: row[field.name] for field in fields(cls) if field.name != "evaluation"})
 
     def to_row(self, cluster: str) -> pa.Table:
-        """As the one row of `batches`."""
+        """Return the facts as a table of one row, with the columns of `batches`."""
         facts = {name: value for name, value in asdict(self).items() if name != "evaluation"}
         row = pa.Table.from_pylist([{**asdict(self.evaluation), **facts}])
         return conform(row, BatchRow, cluster=cluster)

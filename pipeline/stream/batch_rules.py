@@ -1,4 +1,4 @@
-"""What a micro-batch is told of the settings."""
+"""The settings that a micro-batch needs."""
 
 import json
 from dataclasses import dataclass
@@ -9,17 +9,18 @@ from pipeline.settings.model import Settings
 
 @dataclass(frozen=True, slots=True)
 class BatchRules:
-    """What of the settings a batch needs.
+    """The settings that a micro-batch needs.
 
     Attributes:
         cluster: Written to every row.
-        ring_ms: Span of the rate's sample windows, N · w; older events are late.
+        late_after_ms: An event that is this old (or older) when its batch is evaluated is late: see
+            `EngineSettings.late_after_ms`.
         max_decision_age_ms: A batch whose time lies further back publishes nothing.
-        engine_settings: The engine's settings as a JSON object, for the record.
+        engine_settings: The engine's settings as a JSON object, stored with every batch.
     """
 
     cluster: str
-    ring_ms: int
+    late_after_ms: int
     max_decision_age_ms: int
     engine_settings: str
 
@@ -28,7 +29,7 @@ class BatchRules:
         """The rules of a job's batches in one cluster."""
         return cls(
             cluster=cluster,
-            ring_ms=settings.engine.num_samples * settings.engine.sample_window_ms,
+            late_after_ms=settings.engine.late_after_ms,
             max_decision_age_ms=settings.stream.max_decision_age_ms,
             engine_settings=json.dumps(settings.engine.model_dump(mode="json"), separators=(",", ":")),
         )

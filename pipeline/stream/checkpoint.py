@@ -1,8 +1,9 @@
-"""Whether Spark's checkpoint and the job's tables tell the same story.
+"""Whether Spark's checkpoint belongs to the job's tables.
 
-A checkpoint of another job, an old copy of one, or tables put back to an earlier day make Spark skip usage or count it
-twice without a word. The tables know which query wrote them and up to which batch; the two are compared before a query
-starts. With no checkpoint at all there is nothing to compare: the job begins where its tables end.
+A checkpoint of another job, an old copy of a checkpoint, or tables restored to an earlier day: with any of these Spark
+would skip usage or count it twice, without any message. The tables record which query wrote them and up to which
+batch. So the two are compared before a query starts. Without a checkpoint there is nothing to compare: the job begins
+where its tables end.
 """
 
 import json
@@ -15,18 +16,18 @@ from pipeline.stream.errors import CheckpointUnfit
 from pipeline.stream.offset_log import source_line
 
 RecordedBatch = Callable[[str], int | None]
-"""Query id to the newest batch of it that the tables have."""
+"""The newest batch in the tables of the query with this id; None if they have none of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """What a checkpoint folder says.
+    """The contents of a checkpoint folder.
 
     Attributes:
         folder: Where it is.
-        query_id: Of the query it belongs to.
-        planned: Newest batch in the offset log; -1: none.
-        committed: Newest batch in the commit log; -1: none.
+        query_id: The query it belongs to.
+        planned: Newest batch in the offset log; -1 for none.
+        committed: Newest batch in the commit log; -1 for none.
     """
 
     folder: str
@@ -44,7 +45,11 @@ class Checkpoint:
         return cls(folder, query_id, _newest(place / "offsets"), _newest(place / "commits"))
 
     def next_offsets(self) -> dict[str, dict[str, int]]:
-        """Where its next batch begins, or the one to be repeated: topic to partition to offset; empty for the start."""
+        """Where the next batch begins, or the batch to be repeated.
+
+        Returns:
+            Topic to partition to offset; empty if the query has not completed a batch.
+        """
         last = min(self.planned, self.committed)
         path = Path(self.folder, "offsets", str(last))
         line = source_line(path.read_text(encoding="utf-8")) if path.is_file() else ""
@@ -52,14 +57,14 @@ class Checkpoint:
         return offsets
 
     def check(self, recorded: RecordedBatch, newest_query_id: str | None) -> None:
-        """Compare with the tables.
+        """Compare the checkpoint with the tables.
 
         Args:
-            recorded: Of the table `batches`.
+            recorded: Looks a query up in the table `batches`.
             newest_query_id: The query that wrote the newest batch; None for tables without batches.
 
         Raises:
-            CheckpointUnfit: It is another job's, or older or newer than the tables.
+            CheckpointUnfit: The checkpoint belongs to another job, or is older or newer than the tables.
         """
         if self.planned < 0:
             return

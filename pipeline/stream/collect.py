@@ -1,74 +1,67 @@
-"""A micro-batch of messages to two small Arrow tables on the driver."""
+"""Reads a micro-batch of messages into two small Arrow tables on the driver."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
-from pipeline.stream.aggregate import GROUP_KEYS, SUMS, aggregate
+from pipeline.stream.aggregate import aggregate
+from pipeline.stream.collected_batch import DEAD_LETTER_SCHEMA, USAGE_SCHEMA, CollectedBatch, added_up
+from pipeline.stream.dead_letters import capped
 from pipeline.stream.decode import EXEMPT, IGNORED, OFFSET_BITS, REFUSED, decode
 from pipeline.stream.second_reading import DEAD_LETTER_COLUMNS, decode_again
 
-USAGE_SCHEMA: Final = pa.schema(
-    [
-        pa.field("sample_start_ms", pa.int64()),
-        *[pa.field(name, pa.string()) for name in GROUP_KEYS[1:]],
-        *[pa.field(name, pa.int64()) for name in (*SUMS[:4], "exempt_time_ns", *SUMS[4:], "last_event_ms")],
-    ]
-)
-DEAD_LETTER_SCHEMA: Final = pa.schema(
-    [
-        pa.field("appended_at_ms", pa.int64()),
-        pa.field("topic", pa.string()),
-        pa.field("partition", pa.int64()),
-        pa.field("offset", pa.int64()),
-        pa.field("element_index", pa.int64()),
-        pa.field("cause", pa.string()),
-        pa.field("value", pa.binary()),
-    ]
-)
+# A second task needs a shuffle and a stage of its own, about 40 ms. In that time one core reads 10 000 events. So one
+# task is quicker for fewer events, and all cores are quicker for many more.
+_EVENTS_OF_ONE_TASK: Final = 10_000
 
 
-@dataclass(frozen=True, slots=True)
-class CollectedBatch:
-    """What one micro-batch holds.
+class Collector:
+    """Collects one micro-batch after the other, each with as many tasks as its size is worth.
 
-    Every element of every message is in exactly one of the counts good and dead, every message without elements in
-    one of ignored and dead.
+    It estimates the size of the next batch from the number of events per message of the last one.
 
-    Attributes:
-        usage: `USAGE_SCHEMA`, one row per sample window, broker, user and client-id; in no particular order.
-        dead_letters: `DEAD_LETTER_SCHEMA`, one row a refused element or message; ordered by partition, offset and
-            element.
-        good_count: usage events.
-        clamped_count: those of them whose time was after their record's append time.
-        ignored_count: messages with a null value or an empty array.
-        dead_count: refused elements and messages; rows of `dead_letters`, until those are capped.
-        newest_event_ms: largest event time, clamped; None without events.
+    Args:
+        sample_window_ms: span of a sample window, > 0.
+        dead_letters_per_message: largest number of dead letters of one message, > 0; see `dead_letters.capped`.
     """
 
-    usage: pa.Table
-    dead_letters: pa.Table
-    good_count: int
-    clamped_count: int
-    ignored_count: int
-    dead_count: int
-    newest_event_ms: int | None
+    def __init__(self, sample_window_ms: int, dead_letters_per_message: int) -> None:
+        self._sample_window_ms = sample_window_ms
+        self._dead_letters_per_message = dead_letters_per_message
+        self._events_per_message: float | None = None
+
+    def __call__(self, frame: DataFrame, message_count: int | None) -> CollectedBatch:
+        """Collect one batch.
+
+        Args:
+            frame: Spark's batch of Kafka records.
+            message_count: how many offsets it covers; None if that is not known.
+        """
+        batch = collect(frame, self._sample_window_ms, in_one_task=self.is_small(message_count))
+        if message_count:
+            self._events_per_message = (batch.good_count + batch.dead_count) / message_count
+        return replace(batch, dead_letters=capped(batch.dead_letters, self._dead_letters_per_message))
+
+    def is_small(self, message_count: int | None) -> bool:
+        """Whether one task is enough for a batch. False for the first batch, and for a batch of unknown size."""
+        if message_count is None or self._events_per_message is None:
+            return False
+        return message_count * max(self._events_per_message, 1.0) <= _EVENTS_OF_ONE_TASK
 
 
 def collect(raw: DataFrame, sample_window_ms: int, in_one_task: bool = False) -> CollectedBatch:
     """Read, sum and fetch one micro-batch.
 
-    One Spark job for a batch without faults. With faults a second one re-reads the messages concerned, so `raw` must
-    give the same rows each time; a Kafka micro-batch does, or fails if its offsets are gone.
+    This is one Spark job if nothing is refused. Otherwise a second job reads the messages with faults again, so `raw`
+    must give the same rows each time. A Kafka micro-batch does, or it fails because its offsets are gone.
 
     Args:
         raw: a static frame with the columns `source.RAW_COLUMNS`, as `foreachBatch` hands it over.
         sample_window_ms: span of a sample window, > 0.
-        in_one_task: read and sum it in one task, without a shuffle: the quicker way for few events.
+        in_one_task: read and sum in one task, without a shuffle. This is quicker for few events.
     """
     raw = raw.coalesce(1) if in_one_task else raw
     groups = aggregate(decode(raw), sample_window_ms).toArrow()
@@ -76,8 +69,8 @@ def collect(raw: DataFrame, sample_window_ms: int, in_one_task: bool = False) ->
     dead_letters = DEAD_LETTER_SCHEMA.empty_table()
     marks = groups.filter(pc.greater_equal(groups["mark"], 0))["mark"]
     if len(marks):
-        again = _look_again(raw, marks, sample_window_ms)
-        usage = _added_up([usage, _usage(again)])
+        again = _read_again(raw, marks, sample_window_ms)
+        usage = added_up([usage, _usage(again)])
         ignored_count += _ignored_count(again)
         dead_letters = _dead_letters(again)
     return CollectedBatch(
@@ -91,7 +84,7 @@ def collect(raw: DataFrame, sample_window_ms: int, in_one_task: bool = False) ->
     )
 
 
-def _look_again(raw: DataFrame, marks: pa.ChunkedArray, sample_window_ms: int) -> pa.Table:
+def _read_again(raw: DataFrame, marks: pa.ChunkedArray, sample_window_ms: int) -> pa.Table:
     place = pc.shift_right(marks, OFFSET_BITS)
     messages = pa.table(
         {
@@ -109,25 +102,14 @@ def _usage(groups: pa.Table) -> pa.Table:
     charged = groups if marks.null_count == len(marks) else groups.filter(marks.is_null())
     exempt = groups.filter(pc.equal(marks, EXEMPT))
     io_time_ns, network_time_ns = exempt["io_time_ns"], exempt["network_time_ns"]
-    # A measure that is null adds nothing, and both null is null.
+    # A null measure adds nothing. The sum is null only if both are.
     exempt_time_ns = pc.coalesce(pc.add(io_time_ns, network_time_ns), io_time_ns, network_time_ns)
     nothing = pa.nulls(exempt.num_rows, pa.int64())
     exempt = exempt.drop_columns(["io_time_ns", "network_time_ns"])
     for name, column in (("io_time_ns", nothing), ("network_time_ns", nothing), ("exempt_time_ns", exempt_time_ns)):
         exempt = exempt.append_column(name, column)
     charged = charged.append_column("exempt_time_ns", pa.nulls(charged.num_rows, pa.int64()))
-    return _added_up([table.select(USAGE_SCHEMA.names).cast(USAGE_SCHEMA) for table in (charged, exempt)])
-
-
-def _added_up(tables: Sequence[pa.Table]) -> pa.Table:
-    """One row a group of several usage tables; a sum stays null only if it is null in all of them."""
-    filled = [table for table in tables if table.num_rows]
-    if len(filled) < 2:
-        return (filled or tables)[0]
-    summed = [*[(name, "sum") for name in USAGE_SCHEMA.names[len(GROUP_KEYS) : -1]], ("last_event_ms", "max")]
-    merged = pa.concat_tables(filled).group_by(list(GROUP_KEYS)).aggregate(summed)
-    names = [name.removesuffix("_sum").removesuffix("_max") for name in merged.column_names]
-    return merged.rename_columns(names).cast(USAGE_SCHEMA)
+    return added_up([table.select(USAGE_SCHEMA.names).cast(USAGE_SCHEMA) for table in (charged, exempt)])
 
 
 def _ignored_count(groups: pa.Table) -> int:

@@ -1,4 +1,4 @@
-"""How many dead letters one message may leave: a megabyte of junk would be half a million rows."""
+"""Limits the dead letters of one message: a message of one megabyte of junk would become half a million rows."""
 
 import numpy as np
 import pyarrow as pa
@@ -6,17 +6,18 @@ import pyarrow.compute as pc
 
 
 def capped(letters: pa.Table, per_message: int) -> pa.Table:
-    """Keep the first refused elements of each message; the last that is kept tells how many more were refused.
+    """Keep the first refused elements of each message; the last row kept says how many more there were.
 
-    Nothing vanishes unsaid: the number of all refused elements is kept + those told of, and the message itself is on
-    the topic at the partition and offset of its rows.
+    Every refused element is counted: the number of all refused elements is the number of rows kept plus the number
+    that the last row gives. The message itself is on the topic, at the partition and offset of its rows.
 
     Args:
-        letters: `collect.DEAD_LETTER_SCHEMA`, ordered by partition, offset and element.
-        per_message: most rows a message, > 0.
+        letters: `collected_batch.DEAD_LETTER_SCHEMA`, ordered by partition, offset and element.
+        per_message: largest number of rows per message, > 0.
 
     Returns:
-        The same columns and order. A last row's cause goes on "; N more refused elements, up to element M".
+        The same columns and order. To the cause of the last row of a shortened message is added "; N more refused
+        elements, up to element M".
     """
     if letters.num_rows <= per_message:
         return letters
@@ -32,5 +33,5 @@ def capped(letters: pa.Table, per_message: int) -> pa.Table:
         if more > 0:
             causes[start + per_message - 1] += f"; {more} more refused elements, up to element {elements[end - 1]}"
     number = letters.schema.get_field_index("cause")
-    told = letters.set_column(number, letters.schema.field("cause"), pa.array(causes, pa.string()))
-    return told.filter(pc.less(pa.array(place), per_message))
+    counted = letters.set_column(number, letters.schema.field("cause"), pa.array(causes, pa.string()))
+    return counted.filter(pc.less(pa.array(place), per_message))

@@ -1,8 +1,8 @@
-"""Kafka messages to usage events, the fast reading: each message is parsed once, as a whole.
+"""The first reading of Kafka messages as usage events: fast, each message is parsed once, as a whole.
 
-A message is one JSON object or an array of them. This reading does not explain what it refuses: it marks the message,
-or the element, and `pipeline.stream.second_reading` reads it again. So the good path carries neither raw bytes nor
-causes, and costs little more than a bare `from_json`.
+A message is one JSON object or an array of objects. This reading does not explain what it refuses: it marks the
+message, or the element, and `pipeline.stream.second_reading` reads it again. So for good messages neither raw bytes
+nor causes are carried along, and the cost is little more than that of a bare `from_json`.
 """
 
 import secrets
@@ -12,22 +12,24 @@ from typing import Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from pipeline.stream.column_cache import select
 from pipeline.stream.event_rules import EVENT_STRUCT, FIELD_RULES, PARSER_OPTIONS, FieldOf, broken_rule
-from pipeline.stream.prepared import select
 
-# Marks: null is a good event; negative marks are these; any other is where to look again, see `_look_again_at`.
+# Marks: null is a good event. Negative marks are the three below. Any other says what to read again: see
+# `_read_again_at`.
 EXEMPT: Final = -1
 """A good event whose request time is exempt."""
 IGNORED: Final = -2
-"""A message with a null value or an empty array: nothing in it, and nothing wrong."""
+"""A message with a null value or an empty array: it holds nothing, and nothing is wrong with it."""
 REFUSED: Final = -3
-"""No usage event; only the second look says so."""
+"""Not a usage event; only the second reading sets this mark."""
 OFFSET_BITS: Final = 47
-"""A mark holds an offset below 2^47 and, above it, twice the partition (below 2^15), plus 1 for a whole message."""
+"""The low 47 bits of a mark hold the offset. The bits above hold twice the partition (below 2^15), plus 1 for a whole
+message."""
 
-# from_json stops at the end of the first value and takes what came before; it does not see the rest of
-# `{...} garbage`. So a value is parsed with its last bracket cut off and an end of our own behind it, which holds a key
-# drawn at random: it is found in its place if, and only if, the value is one object or one array.
+# from_json stops at the end of the first JSON value and does not see what follows it, as in `{...} garbage`. So the
+# last bracket of a message is replaced by an end of our own, which holds a key drawn at random. The key is found in its
+# place if, and only if, the message is one object or one array.
 END_KEY: Final = f"end_{secrets.token_hex(8)}"
 _ELEMENT = EVENT_STRUCT.replace("STRUCT<", f"STRUCT<{END_KEY}: BOOLEAN, ", 1)
 _OBJECT = _ELEMENT.replace("STRUCT<", "STRUCT<_corrupt: STRING, ", 1)
@@ -41,15 +43,16 @@ def decode(raw: DataFrame) -> DataFrame:
     """Read the usage events of a frame of messages.
 
     A user, client-id or broker that is not a JSON string is taken as its JSON text; a lone surrogate becomes `?`.
-    Null in place of an optional field is the field's absence. Of a field written twice the last one counts.
+    A null optional field counts as absent. If a field is written twice, the last one counts.
 
     Args:
         raw: frame with the columns `source.RAW_COLUMNS`, streaming or static.
 
     Returns:
-        One row an element, or one for a message without readable elements: the fields of `UsageEvent` (optional
-        ones null where absent), `appended_at_ms` BIGINT and `mark` BIGINT: null, `EXEMPT`, `IGNORED` or where to
-        look again. The event's fields mean something only for null and `EXEMPT`.
+        One row per element, and one row for a message without readable elements. Columns: the fields of `UsageEvent`
+        (optional ones null where absent), `appended_at_ms` BIGINT and `mark` BIGINT. The mark is null, `EXEMPT`,
+        `IGNORED`, or says what to read again. The event's fields have a meaning only where the mark is null or
+        `EXEMPT`.
     """
     elements = select(select(raw, _parsed), _exploded).filter(_is_element())
     return select(select(elements, _fields), _marked)
@@ -81,7 +84,7 @@ def _exploded() -> tuple[Column, ...]:
     is_whole = F.when(is_object, object_is_whole).otherwise(array_is_whole)
     return (
         an_object,
-        # The outer form: of the plain one Spark infers a filter on the array, and parses every value again for it.
+        # The outer form. From the plain one Spark infers a filter on the array, and parses every value again for it.
         F.explode_outer(F.when(is_whole, elements)).alias("element"),
         is_object.alias("is_object"),
         F.col("opening").isNull().alias("is_null"),
@@ -108,26 +111,26 @@ def _fields() -> tuple[Column, ...]:
 def _marked() -> tuple[Column, ...]:
     mark = (
         F.when(F.col("is_null"), F.lit(IGNORED).cast("bigint"))
-        .when(~F.col("is_whole"), _look_again_at(is_whole_message=True))
-        .when(is_suspect(F.col), _look_again_at(is_whole_message=False))
+        .when(~F.col("is_whole"), _read_again_at(is_whole_message=True))
+        .when(is_suspect(F.col), _read_again_at(is_whole_message=False))
         .when(F.col("throttle_exempt"), F.lit(EXEMPT).cast("bigint"))
     )
     return (*[F.col(name) for name in _FIELDS], F.col("appended_at_ms"), mark.alias("mark"))
 
 
-def _look_again_at(*, is_whole_message: bool) -> Column:
-    """The mark of a message of which nothing has been counted, or (False) all but suspect elements."""
+def _read_again_at(*, is_whole_message: bool) -> Column:
+    """The mark of a message to read again: as a whole if nothing of it was counted, else only its suspect elements."""
     place = F.col("partition").cast("bigint") * 2 + int(is_whole_message)
     return F.shiftleft(place, OFFSET_BITS).bitwiseOR(F.col("offset"))
 
 
 def is_suspect(field: FieldOf) -> Column:
-    """True for a well-typed event that breaks a rule, or may have been written in something else than UTF-8."""
+    """True for a well-typed event that breaks a rule, or that may have been written in an encoding other than UTF-8."""
     return broken_rule(field).isNotNull() | has_replacement_character(field)
 
 
 def has_replacement_character(field: FieldOf) -> Column:
-    """True if a name holds U+FFFD: sent as such, or what became of invalid UTF-8. Never null."""
+    """True if a name holds U+FFFD: it was sent, or the parser has put it in place of invalid UTF-8. Never null."""
     found = F.lit(False)
     for name in _NAMES:
         found = found | F.coalesce(F.contains(field(name), F.lit(_REPLACEMENT_CHARACTER)), F.lit(False))

@@ -2,8 +2,8 @@
 
 PipelineError
 └── stream
-    ├── SparkConnectRefused  the session would live on a server, out of reach of the driver's state
-    ├── CheckpointUnfit      the checkpoint and the tables are of different jobs or days
+    ├── SparkConnectRefused  the session would run on a server, away from the driver's state
+    ├── CheckpointUnfit      the checkpoint does not belong to the tables
     ├── UsageGone            messages were deleted before they were read
     ├── QueryFailed          Spark ended the streaming query
     └── JvmEnded             Spark's JVM has ended before the job
@@ -21,7 +21,7 @@ class SparkConnectRefused(PipelineError):
     """The session is, or would become, a Spark Connect session.
 
     Attributes:
-        found_in: what asked for it.
+        found_in: what asks for Spark Connect.
     """
 
     exit_code = 2
@@ -35,10 +35,10 @@ class SparkConnectRefused(PipelineError):
 
 
 class JvmEnded(PipelineError):
-    """Spark's JVM has ended before the job; nothing can be started again without it.
+    """Spark's JVM has ended before the job. Nothing can be started again in this process.
 
     Attributes:
-        exit_code_of_jvm: What it ended with; 52 is Spark's for a lack of memory, below 0 a signal.
+        exit_code_of_jvm: 52 is Spark's code for a lack of memory; a code below 0 is a signal.
     """
 
     def __init__(self, exit_code_of_jvm: int, driver_memory: str) -> None:
@@ -51,10 +51,10 @@ class JvmEnded(PipelineError):
 
 
 class CheckpointUnfit(PipelineError):
-    """The checkpoint is not the one these tables were written with.
+    """The checkpoint is not the one that these tables were written with.
 
     Attributes:
-        checkpoint: Its folder.
+        checkpoint: The checkpoint's folder.
     """
 
     exit_code = 5
@@ -63,17 +63,17 @@ class CheckpointUnfit(PipelineError):
         self.checkpoint = checkpoint
         super().__init__(
             f"'checkpoint' {checkpoint} must {wanted_and_got}",
-            "name the job's own with --checkpoint, or delete this one: the job then begins where its tables end",
+            "give the job's own one with --checkpoint, or delete this one: the job then begins where its tables end",
         )
 
 
 class UsageGone(PipelineError):
-    """Messages of the usage topic are gone that the next batch begins with.
+    """The messages that the next batch begins with are no longer on the usage topic.
 
     Attributes:
         topic: The usage topic.
-        gaps: What is missing, one text a partition.
-        checkpoint: The checkpoint that wants them.
+        gaps: What is missing, one text per partition.
+        checkpoint: The checkpoint that names them.
     """
 
     exit_code = 5
@@ -84,12 +84,12 @@ class UsageGone(PipelineError):
         self.checkpoint = checkpoint
         super().__init__(
             f"topic '{topic}' must have all usage since the last batch; got: {'; '.join(gaps)}",
-            f"delete the checkpoint {checkpoint}: the job then goes on with what is left, without the missing usage",
+            f"delete the checkpoint {checkpoint}: the job then continues with what is left, without the missing usage",
         )
 
 
 class QueryFailed(PipelineError):
-    """Spark ended the streaming query; what it had not committed is repeated by the next one."""
+    """Spark ended the streaming query. The next query repeats what this one had not committed."""
 
     def __init__(self, reason: str) -> None:
         self.reason = reason

@@ -1,4 +1,4 @@
-"""The rules of a usage event as SQL expressions, read from `UsageEvent`: no field, type or range is typed twice."""
+"""The rules of a usage event as SQL expressions, read from `UsageEvent`: no field, type or range is written twice."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,13 +21,13 @@ FieldOf = Callable[[str], Column]
 
 @dataclass(frozen=True, slots=True)
 class FieldRule:
-    """What one field of a usage event must be.
+    """The rule for one field of a usage event.
 
     Attributes:
         name: the field.
         spark_type: its type in Spark's words: STRING, BIGINT or BOOLEAN.
         required: True if null or missing is refused.
-        default: what a null or missing optional field counts as; None for a measure: no request of that type.
+        default: the value of a null or missing optional field; None for a measure: no request of that type.
         at_least: smallest value, inclusive; None for no bound.
         at_most: largest value, inclusive; None for no bound below BIGINT's own.
         may_be_empty: False if "" is refused.
@@ -75,14 +75,14 @@ PARSER_OPTIONS: Final = {
 
 
 def broken_rule(typed: FieldOf, text: FieldOf | None = None) -> Column:
-    """Name the first rule an event breaks, in the order of the model's fields.
+    """The first rule that an event breaks, in the order of the model's fields.
 
     Args:
         typed: the fields as parsed into their types; null where missing, null or of another type.
         text: the same fields as JSON text. Without it a value of another type counts as missing.
 
     Returns:
-        STRING: the cause for `dead_letters`, the same text for every event with this fault; null for a good event.
+        STRING: the cause for `dead_letters`, the same text for every event with the same fault; null for a good event.
     """
     causes: list[tuple[Column, str]] = []
     for rule in FIELD_RULES:
@@ -94,10 +94,10 @@ def broken_rule(typed: FieldOf, text: FieldOf | None = None) -> Column:
 
 
 def _is_ill_typed(rule: FieldRule, typed: Column, text: Column) -> Column:
-    """True if the text is not the value. Of a field written twice the parser keeps the last value it could read."""
+    """True if the text is not the value. For a field written twice the parser keeps the last value it could read."""
     if rule.spark_type == "STRING":
         return typed.isNull() & text.isNotNull()
-    # As text, but for -0: a cast would take "1" for true.
+    # A truth value is compared as text: a cast would take "1" for true. An integer is not: -0 is 0.
     is_read = typed.cast("string") == text if rule.spark_type == "BOOLEAN" else typed == text.try_cast("bigint")
     return text.isNotNull() & ~F.coalesce(is_read, F.lit(False))
 

@@ -4,9 +4,10 @@
     2 collect aggregates                                      5 publisher: outbox, then one Kafka transaction
     3 append dead_letters, then usage with the batch's facts  6 hold in purgatory; return: Spark commits
 
-A batch may be run again, from any point: Spark repeats the last one that was not committed, with the same id and the
-same records. Every append carries the query's id and the batch id as its version and is skipped if it is recorded;
-a batch that is already in `usage` is taken from there, with its stored time and quota version, not from Kafka.
+A batch may have to be run again after a failure at any point: Spark repeats the last batch that was not committed,
+with the same id and the same records. Every append carries the query's id, with the batch id as its version, and is
+skipped if the table has that version already. A batch that is already in `usage` is taken from there, with its stored
+time and quota version, and not from Kafka.
 """
 
 import logging
@@ -22,7 +23,7 @@ from pipeline.clock import Clock
 from pipeline.failpoints import failpoint
 from pipeline.stream.batch_facts import BatchFacts
 from pipeline.stream.batch_rules import BatchRules
-from pipeline.stream.collect import CollectedBatch
+from pipeline.stream.collected_batch import CollectedBatch
 from pipeline.stream.offset_log import OffsetLog, OffsetRange
 from pipeline.stream.recovery import Recovered
 from pipeline.tables.job_tables import JobTables
@@ -38,11 +39,11 @@ from schemas.usage_row import UsageRow
 log = logging.getLogger(__name__)
 
 Collect = Callable[[DataFrame, int | None], CollectedBatch]
-"""Of Spark's batch and how many messages it has, if that is known."""
+"""Collects Spark's batch; the second argument is how many messages it has, None if that is not known."""
 
 
 class MicroBatch:
-    """The `foreachBatch` function. One at a time; a failure ends the query before anything later is written."""
+    """The `foreachBatch` function. Batches run one at a time. A failure ends the query before any later step writes."""
 
     def __init__(
         self,
@@ -69,7 +70,7 @@ class MicroBatch:
         self._report = report
 
     def complete_stored(self) -> None:
-        """Write what the newest stored batch may lack; once, at start.
+        """Write what may be missing of the newest stored batch; called once, at start.
 
         Spark repeats such a batch, but not if its checkpoint is gone.
         """
@@ -140,7 +141,7 @@ class MicroBatch:
         )
 
     def _late_count(self, usage: pa.Table, evaluated_at_ms: int) -> int:
-        late = pc.less_equal(usage["last_event_ms"], evaluated_at_ms - self._rules.ring_ms)
+        late = pc.less_equal(usage["last_event_ms"], evaluated_at_ms - self._rules.late_after_ms)
         return int(pc.sum(usage["event_count"].filter(late)).as_py() or 0)
 
     def _append_input(self, batch: CollectedBatch, facts: BatchFacts) -> None:
@@ -177,7 +178,7 @@ class MicroBatch:
             evaluated_at_ms=evaluation.evaluated_at_ms,
             quota_version=evaluation.quota_version,
         )
-        # Two tables, two commits, neither reads the other: side by side they cost the time of one.
+        # Two tables and two commits that do not depend on each other: done side by side, they take the time of one.
         with ThreadPoolExecutor(max_workers=1, thread_name_prefix="append") as side_by_side:
             batches = side_by_side.submit(self._append_facts, facts)
             self._tables.decisions.append(decisions, versions, {})
@@ -196,7 +197,7 @@ class MicroBatch:
         if age_ms > self._rules.max_decision_age_ms:
             if decided.violations:
                 log.warning(
-                    "batch_id=%d is %.1f s old: its %d violations are recorded, none is published",
+                    "batch_id=%d is %.1f s old: its %d violations are recorded, but no throttle is published",
                     evaluation.batch_id,
                     age_ms / 1000,
                     len(decided.violations),
@@ -208,7 +209,7 @@ class MicroBatch:
 
 @dataclass(frozen=True, slots=True)
 class BatchReport:
-    """What a batch did and how long its parts took, for the status line and the metrics."""
+    """What a batch did and how long its steps took, for the status line and the metrics."""
 
     facts: BatchFacts
     violations: int
@@ -222,5 +223,5 @@ class BatchReport:
 
 
 def query_id_of(frame: DataFrame) -> str:
-    """Spark's id of the query a micro-batch belongs to: it is a local property of the stream's thread."""
+    """Spark's id of the query that a micro-batch belongs to: a local property of the stream's thread."""
     return str(frame.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId") or "")

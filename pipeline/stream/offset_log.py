@@ -1,7 +1,7 @@
-"""Which offsets a micro-batch covers, read from the query's own offset log in the checkpoint.
+"""Which offsets a micro-batch covers, read from the query's offset log in the checkpoint.
 
-Spark writes `offsets/<batch id>` before it calls `foreachBatch`, so the entry is there, and the same, each time a batch
-is run. The file has a version line, a metadata line and one line a source.
+Spark writes `offsets/<batch id>` before it calls `foreachBatch`. So the entry exists, and is the same each time the
+batch is run. The file has a version line, a metadata line and one line per source.
 """
 
 import json
@@ -17,14 +17,14 @@ _FIRST_SOURCE_LINE: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class OffsetRange:
-    """Offsets of a batch by topic and partition, as JSON; `start` is "" for the first batch of a checkpoint."""
+    """Offsets of a batch by topic and partition, as JSON. `start` is "" for the first batch of a checkpoint."""
 
     start: str
     end: str
 
     @property
     def message_count(self) -> int | None:
-        """How many offsets the batch covers; None for the first batch of a checkpoint, whose start is not written."""
+        """How many offsets the batch covers; None for the first batch of a checkpoint, whose start is not recorded."""
         if not self.start:
             return None
         before, after = json.loads(self.start), json.loads(self.end or "{}")
@@ -36,12 +36,12 @@ class OffsetRange:
 
 
 def source_line(text: str) -> str:
-    """The offsets in an entry of the log, as JSON; "" if it has none."""
+    """The offsets in an entry of the log, as JSON; "" if the entry has none."""
     return next((line for line in text.splitlines()[_FIRST_SOURCE_LINE:] if "{" in line), "")
 
 
 class OffsetLog:
-    """Reads the offset log of one checkpoint, on a local disk or wherever Hadoop's file systems reach."""
+    """Reads the offset log of one checkpoint, on a local disk or on any of Hadoop's file systems."""
 
     def __init__(self, spark: "SparkSession", checkpoint: str) -> None:
         self._spark = spark

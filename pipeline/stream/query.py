@@ -1,4 +1,4 @@
-"""The streaming query: started, watched, and stopped where no batch is cut in two."""
+"""The streaming query: starts it, watches it, and stops it between two batches."""
 
 import logging
 import time
@@ -22,16 +22,16 @@ _AGAIN_SECONDS = 0.5
 
 
 class _QueryEnds(Exception):
-    """Ends the query: it is to stop, or a batch has failed. Carries nothing: what failed is the query's `failure`."""
+    """Raised to end the query. It carries no message: the cause, if a batch has failed, is `UsageQuery.failure`."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueryPlan:
-    """What Spark needs to know of the query.
+    """What Spark needs to know about the query.
 
     Attributes:
-        name: Of the query, in Spark's metrics.
-        checkpoint: Its checkpoint folder.
+        name: The query's name in Spark's metrics.
+        checkpoint: The query's checkpoint folder.
         trigger_ms: A micro-batch starts at most this often.
     """
 
@@ -45,7 +45,7 @@ class UsageQuery:
 
     Args:
         source: The streaming frame.
-        run_batch: What to do with each micro-batch. What it raises ends the query.
+        run_batch: Called with each micro-batch. An exception that it raises ends the query.
         plan: Name, checkpoint and trigger.
     """
 
@@ -59,7 +59,7 @@ class UsageQuery:
         self._query: SparkQuery | None = None
 
     def start(self) -> None:
-        """Start the query; batches run on a thread of Spark's."""
+        """Start the query. Batches run on one of Spark's threads."""
         self._query = (
             self._source.writeStream.queryName(self._plan.name)
             .option("checkpointLocation", self._plan.checkpoint)
@@ -69,11 +69,11 @@ class UsageQuery:
         )
 
     def is_active(self) -> bool:
-        """Whether Spark still runs it."""
+        """Whether Spark still runs the query."""
         return self._query is not None and self._query.isActive
 
     def failure(self) -> BaseException | None:
-        """What ended the query: what a batch raised, or Spark's own error; None if it runs or was stopped."""
+        """What ended the query: a batch's exception or Spark's own error. None while it runs or if it was stopped."""
         if self._failure is not None:
             return self._failure
         if self._query is None or self._query.isActive or self._stopping.is_set():
@@ -82,19 +82,21 @@ class UsageQuery:
         return QueryFailed(_first_line(error)) if error is not None else QueryFailed("it ended without an error")
 
     def stop(self, patience_seconds: float = 2, timeout_seconds: float = 20) -> None:
-        """Stop between two batches. A batch that has begun is finished; one that begins now does nothing.
+        """Stop between two batches. A batch that has begun is finished; a batch that begins now does nothing.
 
-        One that takes longer, as those of a backlog do, has its Spark jobs cancelled: they read, and nothing of a batch
-        is written before all is read (an append by Spark itself is cut short as by a kill). The next start repeats the
-        batch. The stream's thread is not interrupted, whatever it waits for, unless even that does not end the batch.
+        If the batch under way takes longer than `patience_seconds` (with a backlog it does), its Spark jobs are
+        cancelled and the next start repeats the batch. This is safe: those jobs only read, and nothing of a batch is
+        written before all of it is read. (With the writer `delta-spark` an append is a Spark job too; to cancel it has
+        the effect of a kill.) Only if this does not end the batch within `timeout_seconds` either is the stream's
+        thread interrupted, wherever it is. No usage is lost by that.
 
         Args:
-            patience_seconds: For a batch under way.
-            timeout_seconds: For all of it; then the batch is cut short wherever it is. Nothing is lost by that.
+            patience_seconds: How long to wait for the batch under way.
+            timeout_seconds: How long to wait in all before the thread is interrupted.
         """
         self._stopping.set()
         if self._query is not None:
-            # A JVM that is gone has stopped the query already.
+            # If the JVM has ended, so has the query.
             with suppress(Py4JError, OSError):
                 self._end(self._query, patience_seconds, timeout_seconds)
 
@@ -102,20 +104,20 @@ class UsageQuery:
         deadline = time.monotonic() + timeout_seconds
         is_idle = _is_idle_within(query, patience_seconds)
         if not is_idle:
-            log.info("the batch under way is given up; the next start repeats it")
+            log.info("the batch under way is cancelled; the next start repeats it")
         while not is_idle and time.monotonic() < deadline:
             self._giving_up.set()
-            # Again and again: what is cancelled are the jobs there are, and a batch may be between two of them.
+            # Repeated, because this cancels only the jobs that run now, and a batch may be between two jobs.
             self._source.sparkSession.sparkContext.cancelJobGroup(str(query.runId))
             is_idle = _is_idle_within(query, _AGAIN_SECONDS)
         if query.isActive:
             query.stop()
 
     def _held_weakly(self) -> Callable[[DataFrame, int], None]:
-        """What Spark calls.
+        """The function that Spark calls. It holds this object only weakly.
 
-        Its JVM holds it, and what it raised with the frames that did, until it happens to collect the ended query: not
-        the whole job as well.
+        The JVM keeps this function, and any exception it has raised with its stack frames, until the JVM happens to
+        collect the ended query as garbage. That must not keep the whole job in memory.
         """
         run_guarded = WeakMethod(self._run_guarded)
 
@@ -129,7 +131,7 @@ class UsageQuery:
         return call
 
     def _run_guarded(self, frame: DataFrame, batch_id: int) -> bool:
-        """Run the batch; False if the query ends with it."""
+        """Run the batch; returns False if the query must end."""
         if self._stopping.is_set():
             return False
         try:
@@ -143,7 +145,7 @@ class UsageQuery:
 
 
 def _is_idle_within(query: SparkQuery, seconds: float) -> bool:
-    """Wait for the batch under way, so long at most."""
+    """Wait at most this long for the batch under way to end."""
     deadline = time.monotonic() + seconds
     while query.isActive and query.status["isTriggerActive"]:
         if time.monotonic() > deadline:

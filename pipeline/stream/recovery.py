@@ -1,8 +1,9 @@
-"""The engine rebuilt from what is stored, so that a restart decides as if it had never stopped.
+"""Rebuilds the engine from the tables, so that after a restart the job decides as if it had never stopped.
 
-Token buckets come from the newest snapshot and the batches after it, from all batches while there is no snapshot;
-sample windows from all usage of the last (N + 1) · w. Each batch is recorded again with its stored rows, its own
+Token buckets come from the newest snapshot and the batches after it; while there is no snapshot, from all batches.
+Sample windows come from all usage of the last (N + 1) · w. Each batch is recorded again with its stored rows, its own
 `evaluated_at_ms` and its own quota version.
+
 A gap longer than the windows needs no special case: there is no usage to read, so the windows are empty.
 """
 
@@ -26,7 +27,7 @@ _COMMITS_LOOKED_AT: Final = (20, 500, 20_000)
 
 @dataclass(frozen=True, slots=True)
 class StoredOutcome:
-    """The newest batch in `usage`, decided again: what is left of it to do may be any of the later steps."""
+    """The newest batch in `usage`, decided again. Any of its later steps may still have to be done."""
 
     facts: BatchFacts
     decided: Decided
@@ -34,14 +35,14 @@ class StoredOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """What a start has found.
+    """What `rebuild` has found in the tables.
 
     Attributes:
         newest: The newest stored batch; None for new tables.
         batches: How many batches were recorded again.
         rows: How many rows of usage they had.
-        end_offsets: End offsets of the newest batch, with or without usage, as Spark takes them: where a new
-            checkpoint begins. "" for new tables.
+        end_offsets: End offsets of the newest batch, with or without usage, in Spark's form: a new checkpoint begins
+            there. "" for new tables.
         newest_query_id: The query of that batch; None for new tables.
     """
 
@@ -52,7 +53,7 @@ class Recovered:
     newest_query_id: str | None
 
     def outcome_of(self, query_id: str, batch_id: int) -> StoredOutcome | None:
-        """The stored outcome of this batch if it is the newest stored one; only that can be run again."""
+        """The stored outcome of this batch if it is the newest stored batch. Only that one can be run again."""
         newest = self.newest
         if newest is None or (newest.facts.evaluation.query_id, newest.facts.evaluation.batch_id) != (
             query_id,
@@ -62,15 +63,15 @@ class Recovered:
         return newest
 
 
-def rebuild(tables: JobTables, quotas: QuotaSource, decider: Decider, clock: Clock, ring_ms: int) -> Recovered:
-    """Bring the engine to where the last stored batch left it.
+def rebuild(tables: JobTables, quotas: QuotaSource, decider: Decider, clock: Clock, rate_span_ms: int) -> Recovered:
+    """Bring the engine to the state in which the last stored batch left it.
 
     Args:
         tables: The job's tables.
-        quotas: For the versions the batches were decided with.
-        decider: With an engine that has recorded nothing.
-        clock: For the event clock of looks.
-        ring_ms: (N + 1) · w: usage further back can not be in any window.
+        quotas: Gives the quota versions that the batches were decided with.
+        decider: Its engine has recorded nothing yet.
+        clock: Sets the event clock of looks.
+        rate_span_ms: (N + 1) · w, see `EngineSettings.rate_span_ms`: older usage can not be in any window.
     """
     facts = _newest_facts(tables.usage)
     newest = _later(facts, _newest_facts(tables.batches) or _newest_row(tables.batches))
@@ -79,7 +80,7 @@ def rebuild(tables: JobTables, quotas: QuotaSource, decider: Decider, clock: Clo
     at = _moment_of(newest, clock.now())
     last_query_id = newest.evaluation.query_id
     snapshot = tables.sensor_state.newest(last_query_id)
-    usage = _usage_since(tables, newest.evaluation.evaluated_at_ms - ring_ms, snapshot)
+    usage = _usage_since(tables, newest.evaluation.evaluated_at_ms - rate_span_ms, snapshot)
     batches = rows = 0
     decided: Decided | None = None
     restored = snapshot is None
@@ -93,13 +94,13 @@ def rebuild(tables: JobTables, quotas: QuotaSource, decider: Decider, clock: Clo
     if not restored and snapshot is not None:
         decider.restore_buckets(snapshot[1])
     decider.resume(newest.evaluation, at)
-    # The log may have been cleaned of the newest usage's facts: whoever did that had completed its batch before.
+    # Log clean-up may have removed the commit with the newest usage's facts. Its batch was completed before that.
     outcome = None if facts is None or decided is None else StoredOutcome(facts, decided)
     return Recovered(outcome, batches, rows, newest.end_offsets, last_query_id)
 
 
 def _newest_facts(table: TableWriter) -> BatchFacts | None:
-    """Facts of the newest batch in a table. Commits without one (epochs, maintenance) may have come after it."""
+    """Facts of the newest batch in a table. Later commits may carry no batch: epochs and maintenance."""
     for limit in _COMMITS_LOOKED_AT:
         for metadata in table.commit_metadata(limit):
             facts = BatchFacts.from_metadata(metadata)
@@ -109,7 +110,10 @@ def _newest_facts(table: TableWriter) -> BatchFacts | None:
 
 
 def _newest_row(batches: TableWriter) -> BatchFacts | None:
-    """The newest row of `batches`: when nothing has come for so long that clean-up has taken all commits with facts."""
+    """Facts of the newest row of `batches`.
+
+    Needed after a long time without usage, when log clean-up has removed all commits that carry facts.
+    """
     days = pc.unique(batches.read(["date"])["date"])
     if not len(days):
         return None
@@ -118,7 +122,7 @@ def _newest_row(batches: TableWriter) -> BatchFacts | None:
 
 
 def _later(one: BatchFacts | None, other: BatchFacts | None) -> BatchFacts | None:
-    """The later one of two; of one query by their numbers, for the driver's clock may have been set back."""
+    """The later of two batches. In one query the numbers decide: the driver's clock may have been set back."""
     if one is None or other is None:
         return one or other
     if one.evaluation.query_id == other.evaluation.query_id:
@@ -128,12 +132,12 @@ def _later(one: BatchFacts | None, other: BatchFacts | None) -> BatchFacts | Non
 
 def _usage_since(tables: JobTables, since_ms: int, snapshot: tuple[Evaluation, pa.Table] | None) -> pa.Table:
     if snapshot is None:
-        # Not the last windows alone: without a snapshot the debts are nowhere but in the usage.
+        # All usage, not only the last windows: without a snapshot the debts can only be computed from all of it.
         return tables.usage.read(USAGE_COLUMNS)
     return tables.usage.read(USAGE_COLUMNS, [("evaluated_at_ms", ">=", min(since_ms, snapshot[0].evaluated_at_ms))])
 
 
 def _moment_of(facts: BatchFacts, now: Moment) -> Moment:
-    """The moment the newest batch was worked on, on this process's steady clock: looks count on from it."""
+    """When the newest batch was worked on, on this process's steady clock. The time of looks is counted from there."""
     passed_ms = max(now.wall_ms - facts.processed_at_ms, 0)
     return Moment(facts.processed_at_ms, now.steady_ms - passed_ms)

@@ -1,6 +1,6 @@
-"""Where Spark's JVM keeps its temporary files: copies of the jars, shuffled blocks, libraries it unpacks.
+"""The folder where Spark's JVM keeps its temporary files: copies of the jars, shuffled blocks, unpacked libraries.
 
-It removes them when it ends, but not when it is killed: each kill −9 would leave 22 MB for ever.
+The JVM removes them when it ends, but not when it is killed: each kill −9 would leave 22 MB for ever.
 """
 
 import atexit
@@ -19,18 +19,20 @@ _LOCK: Final = ".lock"
 
 @cache
 def scratch_folder() -> Path:
-    """The folder of this process, made at the first call and gone with the process. Those of killed ones are removed.
+    """The scratch folder of this process: made at the first call, removed when the process ends.
+
+    The first call also removes the folders that killed processes have left.
 
     Returns:
-        A folder below the system's one for temporary files (`TMPDIR`).
+        A folder below the system's folder for temporary files (`TMPDIR`).
 
     Raises:
-        OSError: It can not be made.
+        OSError: The folder can not be made.
     """
     parent = Path(tempfile.gettempdir())
     remove_left_behind(parent)
     folder = parent / f"{_PREFIX}{uuid4().hex}"
-    # Locked before it is made: one without a lock is one that was left behind.
+    # Locked before it is made: a folder without a lock counts as left behind.
     lock = FileLock(folder.with_suffix(_LOCK))
     lock.acquire()
     folder.mkdir(mode=0o700)
@@ -39,9 +41,10 @@ def scratch_folder() -> Path:
 
 
 def remove_left_behind(parent: Path) -> int:
-    """Remove the scratch folders whose process is gone, however it went; returns how many.
+    """Remove the scratch folders of processes that have ended in any way; returns how many were removed.
 
-    The operating system has let go of their locks. What can not be removed, another user's for example, is left.
+    The operating system has released the locks of those processes. A folder that can not be removed, for example one
+    of another user, is left alone.
     """
     removed = 0
     for path in parent.glob(f"{_PREFIX}*{_LOCK}"):

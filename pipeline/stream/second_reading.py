@@ -1,7 +1,7 @@
-"""The second look at messages the fast reading did not like: element by element, with causes.
+"""The second reading of messages in which the first found a fault: element by element, with causes.
 
-Only messages marked by `decode` come here, re-read from the topic. Good elements are counted, bad ones become dead
-letters with their own text; nothing of what `decode` has counted is counted twice.
+Only messages that `decode` has marked are read here, once more from the topic. Good elements are counted; bad ones
+become dead letters with their own text. Elements that `decode` has counted are not counted again.
 """
 
 from functools import cache
@@ -10,9 +10,9 @@ from typing import Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from pipeline.stream.column_cache import select
 from pipeline.stream.decode import END_KEY, EXEMPT, IGNORED, REFUSED, has_replacement_character, is_suspect
 from pipeline.stream.event_rules import EVENT_STRUCT, FIELD_RULES, PARSER_OPTIONS, TEXT_STRUCT, broken_rule
-from pipeline.stream.prepared import select
 
 DEAD_LETTER_COLUMNS: Final = ("appended_at_ms", "topic", "partition", "offset", "element_index", "cause", "value")
 
@@ -27,14 +27,14 @@ def decode_again(raw: DataFrame, marked: DataFrame) -> DataFrame:
     """Read the marked messages element by element.
 
     Args:
-        raw: the frame `decode` has read, with the same rows.
-        marked: `partition` INT, `offset` BIGINT and `unread` BOOLEAN: for true all elements of the message are
-            read, for false only those that `decode` has called suspect. One row a message.
+        raw: the frame that `decode` has read, with the same rows.
+        marked: one row per message: `partition` INT, `offset` BIGINT and `unread` BOOLEAN. If `unread` is true, all
+            elements of the message are read; if false, only those that `decode` has found suspect.
 
     Returns:
         The columns of `decode` and `DEAD_LETTER_COLUMNS`. `mark` is null, `EXEMPT`, `IGNORED` or `REFUSED`;
-        `element_index` counts from 0 and is null where the message is not an array. `value` is the message as it is,
-        or the element's JSON text, re-written without blanks.
+        `element_index` counts from 0 and is null where the message is not an array. `value` is the unchanged message,
+        or the element's JSON text written again without blanks.
     """
     messages = raw.join(F.broadcast(marked), on=["partition", "offset"], how="inner")
     arrays = select(select(select(messages, _message), _framed), _split)
@@ -43,7 +43,7 @@ def decode_again(raw: DataFrame, marked: DataFrame) -> DataFrame:
 
 
 def _message() -> tuple[Column, ...]:
-    """What a message is as a whole."""
+    """The properties of a message as a whole."""
     text = F.col("value").cast("string")
     message = F.regexp_replace(text, _LEADING_BLANKS, "")
     framed = F.concat(F.lit(f'{{"{END_KEY}":['), message, F.lit(f',"{END_KEY}"]}}'))
@@ -69,7 +69,7 @@ def _framed() -> tuple[Column, ...]:
 
 
 def _split() -> tuple[Column, ...]:
-    """The elements of an array, each as text and as a variant; a message that is no array is its own element."""
+    """The elements of an array, each as text and as a variant. Any other message is its own and only element."""
     is_array, message = F.col("is_array"), F.col("message")
     texts = F.when(is_array, F.from_json(message, "ARRAY<STRING>", PARSER_OPTIONS)).otherwise(F.array(message))
     return (
@@ -92,11 +92,12 @@ def _zipped() -> tuple[Column, ...]:
 
 
 def _exploded() -> tuple[Column, ...]:
-    """One row an element, one for an empty array.
+    """One row per element, and one row for an empty array.
 
-    A row of an array holds nothing of the message but its element: a message of one megabyte may have half a million.
-    In a select of its own: what is written beside an explode is computed, and its columns kept, for each row. The outer
-    form: of the plain one Spark infers a filter on the array, and parses for it all messages there are, not the marked.
+    The row of an array's element holds only that element and not the message: a message of one megabyte may have half
+    a million elements. The explode is in a select of its own, because everything beside it is computed, and kept, for
+    each row. It has the outer form: from the plain one Spark infers a filter on the array, and to apply that it would
+    parse all messages of the batch, not only the marked ones.
     """
     return (
         *_columns(*_OF_THE_MESSAGE, "value", "is_empty"),
@@ -157,6 +158,6 @@ def _columns(*names: str) -> tuple[Column, ...]:
 
 
 def _text_of_element() -> Column:
-    # Parsed as a string, a JSON string has lost its quotes; and JSON's null is SQL's.
+    # As text, a JSON string has lost its quotes, and a JSON null has become SQL's null.
     quoted = F.when(F.col("kind") == "STRING", F.to_json("variant"))
     return F.coalesce(quoted, F.col("element"), F.lit("null")).cast("binary")

@@ -1,4 +1,4 @@
-"""The one place that builds a Spark session, and every setting the stream relies on."""
+"""Builds the Spark session, with every setting that the stream relies on. Nothing else builds one."""
 
 import logging
 import os
@@ -20,11 +20,11 @@ from pipeline.stream.scratch import scratch_folder
 _LOCAL_CHECKPOINT_MANAGER = (
     "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 )
-# Two choices are an error to the JVM, so an operator's own replaces ours. Ours does without G1's concurrent threads and
-# barriers: a micro-batch leaves short-lived garbage only.
+# The JVM refuses two choices of a garbage collector, so an operator's choice replaces ours. Ours needs none of G1's
+# concurrent threads and barriers: a micro-batch leaves only short-lived garbage.
 _CHOICE_OF_COLLECTOR = re.compile(r"-XX:\+Use\w+GC\b")
 _SUBMITTED = "PYSPARK_GATEWAY_PORT"
-"""Set by spark-submit, which has started the JVM and knows the master."""
+"""Set by spark-submit, which has then started the JVM and chosen the master."""
 _LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
 
 
@@ -36,27 +36,27 @@ def build_spark_session(
 ) -> SparkSession:
     """Start (or join) the classic Spark session of this process.
 
-    A session that already exists, a notebook's for example, is kept: its JVM options, memory and jars are then its
-    own, and only the settings that may change at run time are applied. `JAVA_HOME` chooses the Java.
+    If a session already exists, a notebook's for example, it is used: it keeps its own JVM options, memory and jars,
+    and only the settings that may change at run time are applied. `JAVA_HOME` chooses the Java.
 
     Args:
-        spark: the settings' branch. `spark.conf` wins over everything here, except that its driver JVM options and
+        spark: the settings' branch. `spark.conf` overrides everything here, except that its driver JVM options and
             jars are added to ours.
-        jars: local files of the locked jar set, for driver and executors. Empty where the cluster brings them.
-        checkpoint_is_local: True for a checkpoint on a local disk or NFS, where Spark's default manager forks
-            `readlink` and `chmod` for every log file. That manager is also what notices two drivers on one
-            checkpoint, so the caller must hold a lock of its own.
+        jars: local files of the locked jar set, for driver and executors. Empty where the cluster provides them.
+        checkpoint_is_local: True for a checkpoint on a local disk or NFS. Spark's default checkpoint manager would
+            start `readlink` and `chmod` as processes for every log file there, so another one is used. But only the
+            default manager notices two drivers on one checkpoint, so the caller must hold a lock of its own.
         app_name: name in the cluster's lists.
 
     Returns:
-        A classic session: under Spark Connect `foreachBatch` runs on the server, out of reach of the driver's rates
-        and purgatory.
+        A classic session. Under Spark Connect `foreachBatch` would run on the server, without access to the driver's
+        rates and purgatory.
 
     Raises:
         SparkConnectRefused: the environment, the settings or the running session asks for Spark Connect.
     """
     refuse_spark_connect(spark)
-    # They print each error a second time, as a line of JSON with the whole Java stack; the exception says it all.
+    # These print each error a second time, as a line of JSON with the whole Java stack. The exception has all of it.
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
     master = spark.master
@@ -91,30 +91,30 @@ def _session_conf(
         "spark.sql.shuffle.partitions": str(partitions),
         "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
         "spark.sql.streaming.noDataMicroBatches.enabled": "false",
-        # The plan is small and always the same: to plan it again after each stage costs 30 ms and finds nothing.
+        # The plan is small and always the same: planning it again after each stage costs 30 ms and changes nothing.
         "spark.sql.adaptive.enabled": "false",
-        # Every execution is described for a UI that is off; this is the short form.
+        # Spark describes every execution for its UI, even if that is off. This is the short form.
         "spark.sql.ui.explainMode": "simple",
-        # Nor are a thousand of each kept for it: jobs, stages, plans and tasks fill a small heap within minutes.
+        # Spark keeps a thousand jobs, stages, plans and tasks for its UI: they would fill a small heap within minutes.
         "spark.sql.ui.retainedExecutions": "10",
         "spark.ui.retainedJobs": "10",
         "spark.ui.retainedStages": "10",
         "spark.ui.retainedTasks": "100",
-        # The default waits for ever for a batch that does not listen to the interrupt.
+        # By default a stop waits for ever for a batch that does not react to the interrupt.
         "spark.sql.streaming.stopTimeout": "30s",
-        # Named sources, so that topics can be added later; can not be switched on for an existing checkpoint.
+        # Named sources, so that topics can be added later. This can not be switched on for an existing checkpoint.
         "spark.sql.streaming.queryEvolution.enableSourceEvolution": "true",
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-        # What a plan shows of a source's options: without this, the private key of a client certificate.
+        # Hides secrets among a source's options when Spark prints a plan, as the private key of a client certificate.
         "spark.sql.redaction.options.regex": r"(?i)url|\.(ssl|sasl)\.",
-        # The default of 50 makes reading the state of a small table a job of 50 tasks, seconds for each append.
+        # With the default of 50, each append to a small table runs a job of 50 tasks to read its state: seconds.
         "spark.databricks.delta.snapshotPartitions": "1",
     }
     if checkpoint_is_local:
         settings["spark.sql.streaming.checkpointFileManagerClass"] = _LOCAL_CHECKPOINT_MANAGER
-    # All of the heap from the start: it fills up anyway, and what a job takes is then known before its first night.
-    # -Xss4m: on a stop in mid-batch Spark matches a regular expression against the Python traceback, which
+    # The whole heap is taken at the start: it fills up anyway, and a lack of memory then shows at once.
+    # -Xss4m: when a batch is interrupted, Spark matches a regular expression against the Python traceback. That
     # overflows the default thread stack and kills the stream's thread.
     java_options = [f"-Xms{memory}", "-XX:+AlwaysPreTouch", "-Xss4m"]
     java_options.append(f'"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}"')
@@ -138,25 +138,25 @@ def _session_conf(
 
 
 def starts_a_jvm() -> bool:
-    """Whether a session begun now has a JVM of its own, not that of a notebook, spark-submit or an earlier one."""
+    """Whether a new session starts a JVM: not if a notebook, spark-submit or an earlier session has started one."""
     return SparkContext._gateway is None and _SUBMITTED not in os.environ
 
 
 def _class_archive_options() -> list[str]:
-    """Start from the machine's class archive, if it has one for this Java and these jars."""
+    """JVM options to use the machine's class archive, if there is one for this Java and these jars."""
     jars = pyspark_jars_folder()
     if jars is None or not os.environ.get("JAVA_HOME"):
         return []
     archive = class_archive(Path(os.environ["JAVA_HOME"]), jars)
-    # Quietly: one that does not fit after all is left unused.
+    # The JVM ignores an archive that does not fit; its message about that is switched off.
     return [f"-XX:SharedArchiveFile={archive}", "-Xlog:cds=off", "-Xlog:cds+dynamic=off"] if archive.exists() else []
 
 
 def refuse_spark_connect(spark: SparkSettings) -> None:
-    """Refuse what would make the session one of Spark Connect.
+    """Refuse anything that would make this a session of Spark Connect.
 
     Raises:
-        SparkConnectRefused: The environment or the settings ask for it.
+        SparkConnectRefused: The environment or the settings ask for Spark Connect.
     """
     for name in ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED"):
         if name in os.environ:
@@ -170,8 +170,8 @@ def refuse_spark_connect(spark: SparkSettings) -> None:
 
 
 def _prepare_local_process() -> None:
-    """Set what Spark reads from the environment before its JVM starts; what the user has set is kept."""
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else workers are whatever python3 is on PATH
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # else a host name that does not resolve is fatal
-    # else glibc gives the JVM's many threads eight arenas a core, none of which ever shrinks
+    """Set the environment variables that Spark reads before its JVM starts. The user's own values are kept."""
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # otherwise workers run the first python3 on PATH
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # otherwise a host name that does not resolve is fatal
+    # Otherwise glibc gives the JVM's many threads eight arenas per core, and none of them ever shrinks.
     os.environ.setdefault("MALLOC_ARENA_MAX", "2")

@@ -6,7 +6,7 @@ from typing import Final
 from pyspark.sql import DataFrame, SparkSession
 
 RAW_COLUMNS: Final = ("value", "topic", "partition", "offset", "timestamp")
-"""What the rest of this package needs of a Kafka record: BINARY, STRING, INT, BIGINT, TIMESTAMP."""
+"""The fields of a Kafka record that this package needs: BINARY, STRING, INT, BIGINT, TIMESTAMP."""
 
 _SOURCE_NAME = "usage"
 
@@ -22,20 +22,20 @@ def read_usage_topic(
 ) -> DataFrame:
     """Subscribe to the usage topic.
 
-    The source has a name, so that a checkpoint outlives a change of the query's sources.
+    The source has a name, so that a checkpoint stays valid when the query's sources change.
 
     Args:
         spark: session with the Kafka connector.
         bootstrap_servers: `host:port[,host:port…]`.
         topic: the topic, one name.
         client_options: entries of client.properties (`security.protocol`, …), without Spark's `kafka.` prefix.
-        starting_offsets: `earliest`, `latest`, or JSON `{"topic": {"partition": offset}}`; read only where there is
-            no checkpoint yet.
-        max_offsets_per_trigger: most messages of one micro-batch, all partitions together, > 0.
+        starting_offsets: `earliest`, `latest`, or JSON `{"topic": {"partition": offset}}`; used only while there is no
+            checkpoint.
+        max_offsets_per_trigger: largest number of messages of one micro-batch, all partitions together, > 0.
 
     Returns:
-        A streaming frame of `RAW_COLUMNS`. Aborted transactions are not in it. `timestamp` is the broker's append
-        time, provided the topic has `message.timestamp.type=LogAppendTime`.
+        A streaming frame of `RAW_COLUMNS`, without the messages of aborted transactions. `timestamp` is the broker's
+        append time if the topic has `message.timestamp.type=LogAppendTime`.
 
     Raises:
         pyspark.errors.AnalysisException: the connector is not on the class path.
@@ -49,7 +49,7 @@ def read_usage_topic(
         .option("subscribe", topic)
         .option("startingOffsets", starting_offsets)
         .option("maxOffsetsPerTrigger", max_offsets_per_trigger)
-        # Usage that vanished before it was read would make decisions nobody can reproduce.
+        # If usage were deleted before it was read, nobody could reproduce the decisions.
         .option("failOnDataLoss", True)
         .load()
         .select(*RAW_COLUMNS)

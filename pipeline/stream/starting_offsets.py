@@ -1,4 +1,4 @@
-"""Where a query begins to read, and whether what it must read is still there."""
+"""Where a query begins to read, and whether the messages it must read still exist."""
 
 import json
 import logging
@@ -14,21 +14,21 @@ from pipeline.stream.errors import UsageGone
 
 log = logging.getLogger(__name__)
 
-_REMEDY = "nothing needs doing: it is tried again"
+_REMEDY = "nothing needs to be done: the job tries again"
 
 
 class Span(NamedTuple):
-    """Offsets a partition has: the first, inclusive, and the end, exclusive."""
+    """The offsets that a partition has: from the first, inclusive, to the end, exclusive."""
 
     begin: int
     end: int
 
 
 def spans_of(access: ClusterAccess, topic: str) -> dict[str, Span]:
-    """What each partition of a topic has, by its number as text.
+    """The offsets that each partition of a topic has, by the partition's number as text.
 
     Raises:
-        ClusterUnreachable: The broker did not tell.
+        ClusterUnreachable: The broker did not answer.
     """
     consumer = access.open(KafkaConsumer, enable_auto_commit=False, group_id=None)
     try:
@@ -42,24 +42,24 @@ def spans_of(access: ClusterAccess, topic: str) -> dict[str, Span]:
 
 
 def gaps(wanted: Mapping[str, int], spans: Mapping[str, Span]) -> list[str]:
-    """Why reading can not begin at the wanted offsets, one text a partition; empty if it can."""
-    told = []
+    """Why reading can not begin at the wanted offsets, one text per partition; empty if it can."""
+    found = []
     for partition, offset in sorted(wanted.items()):
         span = spans.get(partition)
         if span is None:
-            told.append(f"partition {partition} is gone")
+            found.append(f"partition {partition} is gone")
         elif offset < span.begin:
-            told.append(f"partition {partition}: offsets {offset} to {span.begin - 1} are deleted")
+            found.append(f"partition {partition}: offsets {offset} to {span.begin - 1} are deleted")
         elif offset > span.end:
-            told.append(f"partition {partition} ends at {span.end}, before {offset}: it was made anew")
-    return told
+            found.append(f"partition {partition} ends at {span.end}, before {offset}: it was deleted and created again")
+    return found
 
 
 def refuse_gaps(topic: str, checkpoint: str, wanted: Mapping[str, int], spans: Mapping[str, Span]) -> None:
-    """Refuse to go on from a checkpoint over usage that is gone.
+    """Refuse to continue from a checkpoint if usage after it is gone.
 
     Raises:
-        UsageGone: Something is missing.
+        UsageGone: A message that the next batch begins with is missing.
     """
     missing = gaps(wanted, spans)
     if missing:
@@ -67,19 +67,22 @@ def refuse_gaps(topic: str, checkpoint: str, wanted: Mapping[str, int], spans: M
 
 
 def starting_offsets(topic: str, end_offsets: str, spans: Mapping[str, Span]) -> str:
-    """Where a new checkpoint begins: at the end of what is stored; as Spark takes it.
+    """Where a new checkpoint begins: at the end of what is stored.
 
-    A partition that was added since begins at its first offset. So does one whose stored end is no longer there: who
-    deletes the checkpoint gives up the usage in between; it is told all the same.
+    A partition that was added since then begins at its first offset. So does a partition whose stored end no longer
+    exists: whoever deletes a checkpoint gives up the usage in between, but the log names it as an error.
 
     Args:
         topic: The usage topic.
-        end_offsets: Of the newest stored batch, as Spark prints them.
-        spans: What the topic has.
+        end_offsets: End offsets of the newest stored batch, as Spark prints them.
+        spans: The offsets that the topic has.
+
+    Returns:
+        JSON, as Spark takes it.
     """
     stored: dict[str, int] = json.loads(end_offsets).get(topic, {})
     for gap in gaps(stored, spans):
-        log.error("usage is missing and not counted: topic '%s', %s", topic, gap)
+        log.error("usage is missing and will not be counted: topic '%s', %s", topic, gap)
     begin = {
         partition: offset if span.begin <= (offset := stored.get(partition, span.begin)) <= span.end else span.begin
         for partition, span in spans.items()

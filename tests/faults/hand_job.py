@@ -17,7 +17,7 @@ from pipeline.failpoints import failpoint
 from pipeline.job.take_over import take_over
 from pipeline.settings.model import EngineSettings, PurgatorySettings, Settings, StreamSettings, TablesSettings
 from pipeline.stream.batch_rules import BatchRules
-from pipeline.stream.collect import DEAD_LETTER_SCHEMA, USAGE_SCHEMA, CollectedBatch
+from pipeline.stream.collected_batch import DEAD_LETTER_SCHEMA, USAGE_SCHEMA, CollectedBatch
 from pipeline.stream.micro_batch import MicroBatch
 from pipeline.stream.offset_log import OffsetRange
 from pipeline.tables.from_settings import open_quota_table, open_writer

@@ -10,7 +10,7 @@ import pytest
 from pipeline.errors import PipelineError
 from pipeline.job.job import Job, Listeners
 from pipeline.settings.model import Settings, StreamSettings
-from pipeline.stream.start_up import SparkStarter
+from pipeline.stream.spark_starter import SparkStarter
 
 CAUSE = "calling o1.go. : java.io.IOException: gone"
 

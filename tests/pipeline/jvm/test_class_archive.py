@@ -8,7 +8,7 @@ import pytest
 from pipeline.jvm.class_archive import class_archive, keep
 from pipeline.jvm.java import find_java
 from pipeline.settings.model import SparkSettings
-from pipeline.stream import class_training
+from pipeline.stream import class_archive_making
 from pipeline.stream.session import _session_conf
 
 
@@ -74,9 +74,9 @@ def test_an_archive_that_is_there_is_kept(
     place: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     java = find_java()
-    monkeypatch.setattr(class_training, "find_java", lambda: java)
-    monkeypatch.setattr(class_training, "pyspark_jars_folder", lambda: tmp_path / "jars")
+    monkeypatch.setattr(class_archive_making, "find_java", lambda: java)
+    monkeypatch.setattr(class_archive_making, "pyspark_jars_folder", lambda: tmp_path / "jars")
     archive = class_archive(java.home, tmp_path / "jars")
     archive.parent.mkdir(parents=True)
     archive.write_bytes(bytes(3_000_000))
-    assert class_training.make() == "3 MB, kept"
+    assert class_archive_making.make() == "3 MB, kept"

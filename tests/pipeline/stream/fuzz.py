@@ -1,10 +1,10 @@
-"""Messages by the million through the reading path: none may end the stream, each must be accounted for.
+"""Reads random messages by the million: none may end the stream, and each must be accounted for.
 
     python -m tests.pipeline.stream.fuzz [--messages 1000000] [--seed 1]
 
-A message without elements is ignored or a dead letter, once; of any other every element is a usage event or a dead
-letter. Chunks of comparable messages (see `fuzz_corpus`) must end exactly as in plain Python; of the others the
-number of elements is held against Python's own reading. Ends with 1 if anything differs.
+A message without elements is ignored, or is one dead letter. Of any other message every element is a usage event or a
+dead letter. Chunks of comparable messages (see `fuzz_corpus`) must be read exactly as plain Python reads them. For the
+others the number of elements is compared with Python's own reading. Exit code 1 if anything differs.
 """
 
 import argparse
@@ -19,7 +19,8 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from pipeline.stream.collect import CollectedBatch, collect
+from pipeline.stream.collect import collect
+from pipeline.stream.collected_batch import CollectedBatch
 from tests.pipeline.stream.fuzz_corpus import beyond, comparable, large_messages, messages
 from tests.pipeline.stream.messages import expected_of, raw_frame
 
@@ -31,11 +32,11 @@ _LONG_NUMBER = re.compile(r"[0-9]{900,}")
 
 @dataclass
 class Tally:
-    """What became of the messages so far.
+    """How the messages so far were read.
 
     Attributes:
         outcomes: Counts of messages, good, dead and ignored.
-        faults: What differs from Python's reading, one line each.
+        faults: Every difference from Python's reading, one line each.
     """
 
     outcomes: Counter[str] = field(default_factory=Counter)
@@ -49,7 +50,7 @@ class Tally:
 
 
 def run_comparable(spark: SparkSession, seed: int, count: int, tally: Tally) -> None:
-    """Read a chunk of comparable messages and hold every outcome against Python's."""
+    """Read a chunk of comparable messages and compare every outcome with Python's."""
     values = messages(seed, count, comparable)
     batch = collect(raw_frame(spark, values), 1000)
     tally.take(batch, values)
@@ -64,7 +65,7 @@ def run_comparable(spark: SparkSession, seed: int, count: int, tally: Tally) -> 
 
 
 def run_beyond(spark: SparkSession, values: Sequence[bytes | None], name: str, tally: Tally) -> None:
-    """Read other messages and hold the number of elements against Python's reading."""
+    """Read other messages and compare the number of elements with Python's reading."""
     batch = collect(raw_frame(spark, values), 1000)
     tally.take(batch, values)
     whole = {row["offset"] for row in batch.dead_letters.to_pylist() if row["element_index"] is None}
@@ -88,7 +89,7 @@ def run_beyond(spark: SparkSession, values: Sequence[bytes | None], name: str, t
 
 
 def _element_count(value: bytes) -> int | None:
-    """Elements of an array, 1 for an empty one or another value, None for what Python can not read."""
+    """How many elements an array has. 1 for an empty array or any other value, None if Python can not read it."""
 
     def refuse(constant: str) -> None:
         raise ValueError(constant)
@@ -96,7 +97,7 @@ def _element_count(value: bytes) -> int | None:
     limit = sys.getrecursionlimit()
     sys.setrecursionlimit(_DEEP_ENOUGH)
     try:
-        # As the stream reads them: bytes that are no UTF-8 are one sign each way, whatever it is.
+        # As in the stream, bytes that are not UTF-8 are replaced by another character.
         parsed: Any = json.loads(value.decode(errors="replace"), parse_constant=refuse, parse_int=len, parse_float=len)
     except (ValueError, RecursionError):
         return None
@@ -111,10 +112,10 @@ def _beyond_limits(value: bytes | None) -> bool:
 
 
 def fuzz(spark: SparkSession, count: int, seed: int) -> Tally:
-    """Run chunks of both kinds in turns until `count` messages have been read, after the largest ones."""
+    """Read the large messages, then chunks of both kinds by turns until `count` messages have been read."""
     tally = Tally()
     run_beyond(spark, large_messages(seed), "large", tally)
-    number = told = 0
+    number = printed = 0
     while (left := count - tally.outcomes["messages"]) > 0:
         number += 1
         chunk, chunk_seed = min(left, CHUNK_MESSAGES), seed * 1_000_000 + number
@@ -122,15 +123,15 @@ def fuzz(spark: SparkSession, count: int, seed: int) -> Tally:
             run_comparable(spark, chunk_seed, chunk, tally)
         else:
             run_beyond(spark, messages(chunk_seed, chunk, beyond), f"seed {chunk_seed}", tally)
-        sys.stderr.writelines(f"{fault}\n" for fault in tally.faults[told:])
-        told = len(tally.faults)
+        sys.stderr.writelines(f"{fault}\n" for fault in tally.faults[printed:])
+        printed = len(tally.faults)
         if number % 5 == 0:
             sys.stderr.write(f"{dict(tally.outcomes)}, {len(tally.faults)} faults\n")
     return tally
 
 
 def main() -> int:
-    """Run and print what became of the messages."""
+    """Run and print how the messages were read."""
     from bench.machine import machine_line  # noqa: PLC0415 - only the command needs a session of its own
     from tests.conftest import spark_session  # noqa: PLC0415
 

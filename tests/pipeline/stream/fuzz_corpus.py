@@ -1,4 +1,8 @@
-"""Seeded messages nobody should send. Two corpora: one that plain Python reads as Spark does, and one beyond that."""
+"""Random messages that nobody should send, from a seed.
+
+Two corpora: `comparable` messages, which plain Python reads as Spark must, and messages `beyond` that, which Python
+reads differently or not at all.
+"""
 
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -46,29 +50,29 @@ _AROUND: Final = (*[b""] * 60, b" ", b"\n", b"\t\r\n ", b"\x0b", b"\x00", b"x", 
 
 
 def comparable(draw: Random) -> bytes | None:
-    """A message that Python's json and the model read as the stream must."""
+    """A message that the stream must read as Python's json and the model read it."""
     if draw.random() < 0.01:
         return None
     value = _document(draw).encode()
     if draw.random() < 0.15:
-        # What is left is UTF-8: bytes that are not are for `beyond`.
+        # Bytes that are not UTF-8 are left out here; `beyond` has those.
         value = _bytes_changed(draw, value, _ASCII).decode(errors="ignore").encode()
     return draw.choice(_AROUND) + value + draw.choice(_AROUND)
 
 
 def beyond(draw: Random) -> bytes:
-    """A message Python's json reads in other ways, or not at all."""
+    """A message that Python's json may read differently, or not at all."""
     return draw.choice(_BEYOND)(draw)
 
 
 def messages(seed: int, count: int, kind: Callable[[Random], bytes | None]) -> list[bytes | None]:
-    """So many messages, the same for the same seed."""
+    """A number of messages, always the same for the same seed."""
     draw = Random(seed)
     return [kind(draw) for _ in range(count)]
 
 
 def large_messages(seed: int, size_bytes: int = LARGEST_MESSAGE_BYTES) -> list[bytes]:
-    """A few that fill a message of this size, each in its own way."""
+    """A few messages of this size, each filled in a different way."""
     good = json.dumps(event())
 
     def filled(head: str, body: str, tail: str) -> bytes:

@@ -1,4 +1,4 @@
-"""Messages for the reading tests, and the reading itself in plain Python, by the model."""
+"""Messages for the tests of reading, and the same reading in plain Python with `UsageEvent`."""
 
 import json
 from collections import defaultdict
@@ -10,7 +10,7 @@ import pyarrow as pa
 from pydantic import ValidationError
 from pyspark.sql import DataFrame, SparkSession
 
-from pipeline.stream.collect import CollectedBatch
+from pipeline.stream.collected_batch import CollectedBatch
 from schemas.usage_event import UsageEvent
 
 APPENDED_AT_MS = 1_700_000_010_000
@@ -36,7 +36,7 @@ def message(**fields: Any) -> bytes:
 
 
 def raw_frame(spark: SparkSession, values: Sequence[bytes | None], appended_at_ms: int = APPENDED_AT_MS) -> DataFrame:
-    """The messages as the source hands them over: offset n is values[n]."""
+    """The messages as the source hands them over: the message at offset n is values[n]."""
     count = len(values)
     return spark.createDataFrame(
         pa.table(
@@ -53,7 +53,7 @@ def raw_frame(spark: SparkSession, values: Sequence[bytes | None], appended_at_m
 
 @dataclass
 class Expected:
-    """What plain Python makes of the messages."""
+    """What plain Python reads from the messages."""
 
     usage: dict[tuple[Any, ...], dict[str, int | None]] = field(default_factory=dict)
     dead: list[tuple[int, int | None]] = field(default_factory=list)
@@ -134,7 +134,7 @@ def dead(batch: CollectedBatch) -> list[tuple[int, int | None, str]]:
 
 
 def usage(batch: CollectedBatch) -> dict[tuple[Any, ...], dict[str, Any]]:
-    """Rows by their keys; each key once."""
+    """Rows by their keys; checks that each key is there once."""
     rows = {}
     for row in batch.usage.to_pylist():
         key = tuple(row.pop(name) for name in KEYS)

@@ -1,4 +1,4 @@
-"""A checkpoint goes with the tables it was written with, and with no others."""
+"""A checkpoint fits the tables it was written with, and no others."""
 
 import json
 from pathlib import Path
@@ -10,7 +10,7 @@ from pipeline.stream.errors import CheckpointUnfit
 
 
 def write_checkpoint(folder: Path, planned: int, committed: int) -> Checkpoint:
-    """As Spark lays it out: batch n ends at offset 10 · (n + 1)."""
+    """Write a checkpoint as Spark does: batch n ends at offset 10 · (n + 1)."""
     (folder / "offsets").mkdir(parents=True)
     (folder / "commits").mkdir()
     (folder / "metadata").write_text('{"id":"q"}')
@@ -36,7 +36,7 @@ def test_a_checkpoint_that_fits(
 
 
 @pytest.mark.parametrize(
-    ("planned", "committed", "recorded", "newest_query_id", "told"),
+    ("planned", "committed", "recorded", "newest_query_id", "complaint"),
     [
         (0, 0, None, None, "have written these tables"),
         (5, 4, None, "other", "have written these tables"),
@@ -46,9 +46,9 @@ def test_a_checkpoint_that_fits(
     ],
 )
 def test_a_checkpoint_of_another_job_or_day_is_refused_with_the_way_out(
-    tmp_path: Path, planned: int, committed: int, recorded: int | None, newest_query_id: str | None, told: str
+    tmp_path: Path, planned: int, committed: int, recorded: int | None, newest_query_id: str | None, complaint: str
 ) -> None:
-    with pytest.raises(CheckpointUnfit, match=told) as refused:
+    with pytest.raises(CheckpointUnfit, match=complaint) as refused:
         write_checkpoint(tmp_path, planned, committed).check({"q": recorded}.get, newest_query_id)
     assert "delete this one" in refused.value.remedy
     assert refused.value.exit_code == 5

@@ -1,4 +1,4 @@
-"""A micro-batch, from bytes to the two tables: what is summed, what is refused, and that nothing is lost."""
+"""A micro-batch, from bytes to the two tables: what is summed, what is refused, and that every element is counted."""
 
 import json
 from typing import Any
@@ -8,7 +8,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pipeline.stream.aggregate import LARGEST_SUM
-from pipeline.stream.collect import DEAD_LETTER_SCHEMA, USAGE_SCHEMA, CollectedBatch, collect
+from pipeline.stream.collect import collect
+from pipeline.stream.collected_batch import DEAD_LETTER_SCHEMA, USAGE_SCHEMA, CollectedBatch
 from tests.pipeline.stream.messages import (
     APPENDED_AT_MS,
     PARTITION,
@@ -36,7 +37,7 @@ def the_row(batch: CollectedBatch) -> dict[str, Any]:
 
 
 def twice(fields: str) -> bytes:
-    """A good event with more fields behind its own."""
+    """A good event with further fields after its own."""
     return message()[:-1] + f",{fields}}}".encode()
 
 

@@ -1,4 +1,4 @@
-"""A micro-batch of arbitrary messages, held against a plain reading of each message by itself."""
+"""A micro-batch of arbitrary messages, compared with a plain reading of each message by itself."""
 
 import json
 

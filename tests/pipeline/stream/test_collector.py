@@ -3,7 +3,7 @@ import json
 import pytest
 from pyspark.sql import SparkSession
 
-from pipeline.stream.collector import Collector
+from pipeline.stream.collect import Collector
 from tests.pipeline.stream.messages import message, raw_frame
 
 pytestmark = pytest.mark.spark

@@ -1,4 +1,4 @@
-"""What is kept of a message that is nothing but junk."""
+"""Which dead letters are kept of a message that is full of junk."""
 
 from itertools import chain
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pipeline.stream.collect import DEAD_LETTER_SCHEMA
+from pipeline.stream.collected_batch import DEAD_LETTER_SCHEMA
 from pipeline.stream.dead_letters import capped
 
 NO_OBJECT = "element must be a JSON object"
@@ -49,8 +49,8 @@ def kept(capped_letters: pa.Table) -> list[tuple[int, int, int | None, str]]:
     ],
     ids=["fewer", "as many", "one more", "far more"],
 )
-def test_the_last_one_that_is_kept_tells_how_many_more_there_were(elements: Any, wanted: Any) -> None:
-    assert kept(capped(table(letters(8, *elements)), 3)) == [(0, 8, element, told) for element, told in wanted]
+def test_the_last_dead_letter_that_is_kept_says_how_many_more_there_were(elements: Any, wanted: Any) -> None:
+    assert kept(capped(table(letters(8, *elements)), 3)) == [(0, 8, element, more) for element, more in wanted]
 
 
 def test_each_message_is_capped_by_itself() -> None:

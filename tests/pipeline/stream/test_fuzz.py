@@ -1,4 +1,4 @@
-"""Twenty thousand messages nobody should send: none ends the stream, each is accounted for."""
+"""Twenty thousand messages that nobody should send: none ends the stream, each is accounted for."""
 
 import json
 
@@ -19,7 +19,7 @@ def test_measures_far_below_zero_do_not_overflow_a_sum(spark: SparkSession) -> N
     assert (batch.good_count, batch.dead_count) == (1, 3)
 
 
-def test_messages_that_python_reads_too_end_as_in_python(spark: SparkSession) -> None:
+def test_messages_that_python_can_read_are_read_as_python_reads_them(spark: SparkSession) -> None:
     tally = fuzz.Tally()
     fuzz.run_comparable(spark, seed=11, count=10_000, tally=tally)
     assert tally.faults == []

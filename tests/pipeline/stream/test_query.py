@@ -1,4 +1,4 @@
-"""The streaming query: how it ends, and what it says of it."""
+"""The streaming query: how it ends, and how it reports that."""
 
 import gc
 import time

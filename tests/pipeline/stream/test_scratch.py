@@ -1,4 +1,4 @@
-"""The folder for Spark's temporary files: whose it is, and when it is removed."""
+"""The folder for Spark's temporary files: which process it belongs to, and when it is removed."""
 
 import os
 import subprocess
@@ -31,7 +31,7 @@ def process_with_a_folder(parent: Path) -> "tuple[subprocess.Popen[str], Path]":
     return process, Path(process.stdout.readline().strip())
 
 
-def test_what_a_killed_process_has_left_is_removed_and_a_running_ones_is_not(tmp_path: Path) -> None:
+def test_the_folder_of_a_killed_process_is_removed_and_that_of_a_running_one_is_not(tmp_path: Path) -> None:
     running, in_use = process_with_a_folder(tmp_path)
     killed, left_behind = process_with_a_folder(tmp_path)
     try:

@@ -1,4 +1,4 @@
-"""The session: what it refuses before it starts a JVM, and which settings the stream relies on."""
+"""The session: what is refused before a JVM starts, and which settings the stream relies on."""
 
 import os
 from typing import Any, cast

@@ -7,7 +7,8 @@ from kafka import KafkaAdminClient, KafkaProducer
 from pyspark.sql import DataFrame, SparkSession
 
 from pipeline.demo.broker import EmbeddedBroker
-from pipeline.stream.collect import CollectedBatch, collect
+from pipeline.stream.collect import collect
+from pipeline.stream.collected_batch import CollectedBatch
 from pipeline.stream.source import RAW_COLUMNS, read_usage_topic
 from tests.pipeline.stream.messages import message
 

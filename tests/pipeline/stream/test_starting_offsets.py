@@ -10,18 +10,18 @@ SPANS = {"0": Span(10, 20), "1": Span(0, 5)}
 
 
 @pytest.mark.parametrize(
-    ("wanted", "told"),
+    ("wanted", "missing"),
     [
         ({"0": 10, "1": 0}, []),
         ({"0": 20, "1": 5}, []),
         ({"0": 9}, ["partition 0: offsets 9 to 9 are deleted"]),
-        ({"0": 21}, ["partition 0 ends at 20, before 21: it was made anew"]),
+        ({"0": 21}, ["partition 0 ends at 20, before 21: it was deleted and created again"]),
         ({"2": 0}, ["partition 2 is gone"]),
         ({}, []),
     ],
 )
-def test_gaps_are_named_by_partition(wanted: dict[str, int], told: list[str]) -> None:
-    assert gaps(wanted, SPANS) == told
+def test_gaps_are_named_by_partition(wanted: dict[str, int], missing: list[str]) -> None:
+    assert gaps(wanted, SPANS) == missing
 
 
 def test_a_gap_behind_a_checkpoint_is_refused_with_the_way_out() -> None:

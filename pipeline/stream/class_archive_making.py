@@ -1,9 +1,9 @@
-"""Makes the class archive of this machine: starts Spark, lets it do what the job does, and has the JVM write it down.
+"""Makes the class archive of this machine.
 
-    python -m pipeline.stream.class_training
+    python -m pipeline.stream.class_archive_making
 
-Prints in one line what it did. An archive only saves time, so nothing here is an error: without one the job starts all
-the same.
+Starts Spark, lets it work as the job does, and lets the JVM write the classes it has loaded to the archive. Prints in
+one line what it did. An archive only saves time, so no failure here is an error: the job also starts without one.
 """
 
 import subprocess
@@ -23,7 +23,7 @@ _MICRO_BATCHES: Final = 3
 
 
 def make() -> str:
-    """Make the archive if it is missing; what became of it, in words."""
+    """Make the archive if it is missing; returns in words what was done."""
     jars = pyspark_jars_folder()
     if jars is None:
         return "none: no jars of pyspark"
@@ -34,7 +34,7 @@ def make() -> str:
         archive.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=archive.parent) as folder:
             draft = Path(folder) / archive.name
-            command = [sys.executable, "-m", "pipeline.stream.class_training", str(draft)]
+            command = [sys.executable, "-m", "pipeline.stream.class_archive_making", str(draft)]
             trained = subprocess.run(  # noqa: S603 - ourselves
                 command, capture_output=True, text=True, check=False, timeout=_PATIENCE_SECONDS
             )
@@ -48,10 +48,10 @@ def make() -> str:
 
 def train(draft: Path) -> None:
     """Run Spark as the job does, in a JVM that writes the archive when it ends; returns when it is written."""
-    # Spark is needed in the process that trains, not in the one that finds an archive and is done.
+    # Only this process needs Spark, not one that finds the archive already there.
     from pyspark import SparkContext  # noqa: PLC0415
 
-    from pipeline.stream.start_up import SparkStarter  # noqa: PLC0415
+    from pipeline.stream.spark_starter import SparkStarter  # noqa: PLC0415
 
     options = {"spark.driver.extraJavaOptions": f"-XX:ArchiveClassesAtExit={draft}"}
     with tempfile.TemporaryDirectory() as checkpoint, SparkStarter(SparkSettings(conf=options), checkpoint) as starter:

@@ -1,7 +1,7 @@
-"""Starts Spark beside everything else a start has to do, and warms it up.
+"""Starts Spark on a thread of its own, while the rest of the job starts, and warms it up.
 
-The first run of a plan loads classes, compiles its generated code and takes seconds; run once on made-up messages, the
-first real batch finds all that done, and its decisions are young enough to be published.
+The first run of a plan takes seconds: the JVM loads classes and compiles generated code. So the plan is run on made-up
+messages first. The first real batch is then quick enough for its decisions to be published.
 """
 
 import os
@@ -28,13 +28,13 @@ _POLL_SECONDS: Final = 0.1
 
 
 class SparkStarter:
-    """A Spark session on its way, on a thread of its own; stopped when the context ends.
+    """A context manager that starts a Spark session on a thread of its own, and stops it at the end.
 
-    Jars and Java are checked on entering, at once: what is wrong with them is raised there.
+    Jars and Java are checked on entering the context; their errors are raised there.
 
     Args:
         spark: The settings' branch.
-        checkpoint: Of the query; a local one gets the quick checkpoint manager.
+        checkpoint: The query's checkpoint; a local one gets the quicker checkpoint manager.
     """
 
     def __init__(self, spark: SparkSettings, checkpoint: str) -> None:
@@ -58,11 +58,11 @@ class SparkStarter:
         return self
 
     def session(self) -> SparkSession:
-        """Wait for the session; raises what its start raised."""
+        """Wait for the session. An error of its start is raised here."""
         return self._begun().result()
 
     def session_unless(self, given_up: Event) -> SparkSession | None:
-        """Wait for the session or for the event, whichever is first; None for the event."""
+        """Wait for the session or the event, whichever comes first; None if it was the event."""
         session = self._begun()
         while not session.done():
             if given_up.wait(_POLL_SECONDS):
@@ -86,7 +86,7 @@ class SparkStarter:
         return self._session
 
     def _cut_short(self, session: Future[SparkSession]) -> None:
-        """Nobody waits any more for a session that is still being made: its JVM is ended, if it is this starter's."""
+        """Kill the JVM if the session is still being made and this starter has started the JVM: nobody needs it now."""
         while self._starts_jvm and not session.done():
             process = _jvm()
             if process is not None:
@@ -94,14 +94,14 @@ class SparkStarter:
             wait([session], _POLL_SECONDS)
 
     def jvm_ended(self) -> JvmEnded | None:
-        """How the JVM of this process has ended; None while it runs, or if somebody else has started it."""
+        """How the JVM of this process has ended; None while it runs, or if this process has not started it."""
         process = _jvm()
         exit_code = None if process is None else process.poll()
         return None if exit_code is None else JvmEnded(exit_code, self._spark.driver_memory)
 
 
 def _jvm() -> "subprocess.Popen[bytes] | None":
-    """The JVM this process has started, running or not."""
+    """The JVM that this process has started, running or not."""
     gateway: Any = SparkContext._gateway
     return getattr(gateway, "proc", None)
 

@@ -1,7 +1,8 @@
-"""Columns that are built, and handed to the JVM, once a process.
+"""Columns that are built, and handed to the JVM, once per process.
 
-A Column belongs to no frame, but it is made by many calls into the JVM, and so is the list of them that `select` wants.
-For the columns of a micro-batch that was a quarter of a second each time; kept, a batch costs one call a step.
+A Column belongs to no frame. But building one takes many calls into the JVM, and so does the list of columns that
+`select` wants: a quarter of a second for all columns of a micro-batch. Built once and kept, they cost one call for
+each `select`.
 """
 
 from collections.abc import Callable, Hashable, Sequence
@@ -13,17 +14,17 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 
 Build = Callable[..., Sequence[Column]]
-"""A function of hashable arguments that gives the same columns for the same arguments."""
+"""A function of hashable arguments that returns the same columns for the same arguments."""
 
 
 def select(frame: DataFrame, build: Build, *arguments: Hashable) -> DataFrame:
-    """`frame.select(*build(*arguments))`."""
+    """Do what `frame.select(*build(*arguments))` does, with kept columns."""
     java_frame = cast(Any, frame)._jdf.select(_sequence(build, arguments))
     return ClassicDataFrame(java_frame, cast(Any, frame.sparkSession))
 
 
 def group(frame: DataFrame, keys: Build, key_arguments: tuple[Hashable, ...], sums: Build) -> DataFrame:
-    """`frame.groupBy(*keys(*key_arguments)).agg(*sums())`."""
+    """Do what `frame.groupBy(*keys(*key_arguments)).agg(*sums())` does, with kept columns."""
     grouped = cast(Any, frame)._jdf.groupBy(_sequence(keys, key_arguments))
     java_frame = grouped.agg(_java_columns(sums, ())[0], _sequence(sums, (), first=1))
     return ClassicDataFrame(java_frame, cast(Any, frame.sparkSession))
@@ -36,6 +37,6 @@ def _java_columns(build: Build, arguments: tuple[Hashable, ...]) -> list[Any]:
 
 @cache
 def _sequence(build: Build, arguments: tuple[Hashable, ...], first: int = 0) -> Any:
-    """The columns from the `first` on, as a sequence of the JVM's."""
+    """The columns from number `first` on, as a Scala sequence."""
     jvm: Any = cast(Any, SparkContext._active_spark_context)._jvm
     return jvm.PythonUtils.toSeq(_java_columns(build, arguments)[first:])

@@ -1,4 +1,4 @@
-"""The second look: only at what is marked."""
+"""The second reading reads only marked messages."""
 
 from typing import Any
 
