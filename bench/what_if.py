@@ -1,12 +1,12 @@
-"""Kept usage under other quotas: what `kquota what-if` takes, from the first file to the report.
+"""How long `kquota what-if` takes to replay stored usage with other quotas, from the first file to the report.
 
     python -m bench.what_if [--days 1] [--hours 24] [--clients 1000] [--quick] [--keep FOLDER]
 
-Without options it measures a day of 1 000 clients, and seven days of 100: a week of 1 000 takes 11 GB and seven times
-the day (`--days 7 --clients 1000`).
+Without options it measures a day of 1 000 clients, and seven days of 100 clients. A week of 1 000 clients
+(`--days 7 --clients 1000`) needs 11 GB of disk and takes seven times as long as a day.
 
-Writes `usage_by_second` (one row a second and client, ten minutes a file) under a temporary folder, then replays it
-with the quotas that were live and with a candidate, as the command does: slice by slice, a process for each core. One
+Writes `usage_by_second` (one row per second and client, ten minutes per file) under a temporary folder, then replays it
+with the quotas that were live and with a candidate, as the command does: slice by slice, one process per core. One
 client in twenty is over its live quota for 30 s of every 120 s; the candidate halves the bounds of half the clients,
 which puts some 90 of 1 000 over quota in every second.
 """
@@ -23,12 +23,11 @@ import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
 from bench.machine import machine_line
-from pipeline.replay.plan import Plan
-from pipeline.replay.recorded_throttles import happened
-from pipeline.replay.replay_request import ReplayOrder
-from pipeline.replay.report import report_lines, totals_of
-from pipeline.replay.timeline import Timeline, live_timeline
-from pipeline.replay.what_if import run
+from pipeline.replay.local_run import run
+from pipeline.replay.quotas import Timeline, live_timeline
+from pipeline.replay.recorded_throttles import recorded_outcomes
+from pipeline.replay.report import compare, totals_of
+from pipeline.replay.request import Plan, ReplayRequest
 from pipeline.settings.model import EngineSettings
 from pipeline.tables.audit import local_audit
 from pipeline.tables.layout import create_missing, table_uri
@@ -48,13 +47,13 @@ TARGETS: Final = {(DAY_SECONDS, DAY_CLIENTS): "target 120 s"}
 
 
 def quota_rows(clients: int, bound: float) -> list[dict[str, Any]]:
-    """A default for everybody; every other user has a bound of its own."""
+    """A default for all users; every second user also has a bound of its own."""
     own = [{"user": f"user-{i:05d}", "client_id": "", "producer_byte_rate": bound} for i in range(0, clients, 2)]
     return [{"user": "<default>", "client_id": "", "producer_byte_rate": BOUND, "consumer_byte_rate": 1e7}, *own]
 
 
 def write_usage(root: str, start_ms: int, seconds: int, clients: int) -> int:
-    """The table, file by file; returns its rows."""
+    """Write the table, file by file; returns how many rows it has."""
     draw = np.random.default_rng(1)
     names = {
         "user": pa.array([f"user-{i:05d}" for i in range(clients)]),
@@ -102,22 +101,22 @@ def measure(root: str, seconds: int, clients: int) -> None:
     until_ms = start_ms + seconds * 1_000
     began = time.perf_counter()
     timelines = live_timeline(table, QuotaSource(table), start_ms), Timeline((0,), (candidate,))
-    order = ReplayOrder(root, "usage_by_second", "cluster", EngineSettings(), start_ms, until_ms, timelines)
-    (live, other), ran_on = run(Plan.of(order), lambda done, whole: None)
-    lines = report_lines(live, other, happened(root, start_ms, until_ms, 1_000))
-    totals = totals_of(lines)
+    request = ReplayRequest(root, "usage_by_second", "cluster", EngineSettings(), start_ms, until_ms, timelines)
+    (live, other), ran_on = run(Plan.of(request), lambda done, whole: None)
+    comparisons = compare(live, other, recorded_outcomes(root, start_ms, until_ms, 1_000))
+    totals = totals_of(comparisons)
     spent = time.perf_counter() - began
     target = TARGETS.get((seconds, clients), "no target")
     print(
         f"what-if: measured {spent:.1f} s ({target}) for {seconds / 3600:g} h × {clients} clients, {live.rows:,} rows, "
         f"{2 * live.evaluations:,} evaluations in both replays, on {ran_on}"
     )
-    print(f"         {spent / seconds * 1e3:.2f} ms a second of usage; load average {os.getloadavg()[0]:.1f}")
+    print(f"         {spent / seconds * 1e3:.2f} ms per second of usage; load average {os.getloadavg()[0]:.1f}")
     print(f"{totals.throttled} throttled, {totals.newly_throttled} newly, held {totals.throttle_seconds:,.0f} s")
 
 
 def measure_in(folder: str | None, seconds: int, clients: int) -> None:
-    """Measure in a folder that stays, or in one that goes."""
+    """Measure in the given folder, which is kept, or in a temporary one."""
     if folder is not None:
         measure(folder, seconds, clients)
         return

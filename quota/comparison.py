@@ -1,4 +1,4 @@
-"""Stored decisions beside recomputed ones: which rows differ, and in which columns."""
+"""Stored decisions compared with recomputed ones: which rows differ, and in which columns."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,16 +7,16 @@ from typing import Any, Final
 import pyarrow as pa
 
 KEY: Final = ("query_id", "batch_id", "broker_id", "user", "client_id", "quota_type", "mode")
-"""What makes a row of `decisions` one of a kind."""
+"""The columns that identify a row of `decisions`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A decision that is not what its usage and quotas come to.
+    """A decision that differs from the one its usage and quotas lead to.
 
     Attributes:
         key: the columns of `KEY` by name.
-        columns: name to (stored, recomputed) of every column that differs; empty if one of the rows is missing.
+        columns: (stored, recomputed) of every column that differs, by name; empty if one of the two rows is missing.
         is_stored: there is a stored row.
         is_recomputed: there is a recomputed row.
     """

@@ -1,8 +1,9 @@
-"""What decisions would have meant to clients: how long each is held, and how much of its usage falls into that.
+"""How decisions would affect clients: how long each is held, and how much it used while it was held.
 
-An open loop: usage is what it was, whether a client would have waited or not. A client is held from the instant of an
-applied decision for its X before the cap, because a cap slices a debt and does not forgive it; a later decision makes
-the hold longer, never shorter. What it used at or after the beginning of a hold and before its end is deferred.
+The usage does not react to the decisions: it is what was stored, even where a client would have waited. A client is
+held from the instant of an applied decision for its X before the cap, because a cap slices a debt and does not forgive
+it. A later decision makes the hold longer, never shorter. Usage at or after the beginning of a hold and before its end
+counts as deferred.
 """
 
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ _NEVER: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class HoldTotals:
-    """What has come together for each of n clients, all int64[n].
+    """Sums for each of n clients, all int64[n].
 
     Attributes:
         windows: sample windows with an applied decision.
@@ -32,13 +33,13 @@ class HoldTotals:
 
 
 class Holds:
-    """Holds of clients, which the caller numbers 0, 1, 2 …, over a range of time.
+    """The holds of clients in a range of time. The caller numbers the clients 0, 1, 2 ….
 
     Args:
-        sample_window_ms: windows with decisions are counted by.
-        start_ms: begin of the range; what is decided before it holds clients, and is not counted.
-        end_ms: end of the range, exclusive; holds are cut there.
-        bins: how many equal parts of the range `throttle_ms_by_bin` has.
+        sample_window_ms: length of the windows that are counted.
+        start_ms: begin of the range. Earlier decisions hold clients too, but nothing before it is counted.
+        end_ms: end of the range, exclusive; holds end there.
+        bins: into how many equal parts `throttle_ms_by_bin` divides the range.
     """
 
     def __init__(self, sample_window_ms: int, start_ms: int, end_ms: int, bins: int) -> None:
@@ -55,23 +56,23 @@ class Holds:
 
     @property
     def totals(self) -> HoldTotals:
-        """What has come together up to now."""
+        """The sums up to now."""
         return HoldTotals(self._windows, self._throttle_ms, self._deferred_bytes)
 
     def resume(self, held_until_ms: Ints) -> None:
-        """Begin with holds from before the first call.
+        """Set the holds that began before the first call.
 
         Args:
-            held_until_ms: of clients 0, 1, 2 …: until when each is held; 0 for one that is not.
+            held_until_ms: until when each of the clients 0, 1, 2 … is held; 0 = it is not held.
         """
         self._grow(np.array([len(held_until_ms) - 1]))
         self._held_until_ms[: len(held_until_ms)] = held_until_ms
 
     def use(self, clients: Ints, used_at_ms: Ints, used_bytes: Ints) -> None:
-        """Usage, before the decisions it leads to: that of held clients is deferred.
+        """Take in usage, before the decisions that follow from it. The usage of held clients is deferred.
 
         Args:
-            clients: number of each of n rows.
+            clients: number of the client of each of n rows.
             used_at_ms: when each was used.
             used_bytes: produced and fetched bytes of each.
         """
@@ -82,10 +83,10 @@ class Holds:
             np.add.at(self._deferred_bytes, clients[rows], used_bytes[rows])
 
     def decide(self, clients: Ints, throttle_ms: Ints, at_ms: int) -> None:
-        """Applied decisions of one instant.
+        """Take in the applied decisions of one instant.
 
         Args:
-            clients: number of each of n clients, each once.
+            clients: numbers of n clients, each once.
             throttle_ms: X of each before the cap.
             at_ms: the instant.
         """
@@ -105,7 +106,7 @@ class Holds:
         self._last_window[clients] = window
 
     def _grow(self, clients: Ints) -> None:
-        """Make room for the highest number."""
+        """Make room for all of these numbers."""
         size = int(clients.max()) + 1 if len(clients) else 0
         room = size - len(self._windows)
         if room <= 0:

@@ -1,7 +1,7 @@
-"""Kept usage decided again: the same batches with the same snapshots give the same decisions.
+"""Stored usage decided again: the same batches with the same quota snapshots give the same decisions.
 
 First decisions (docs/design.md, "The rate") depend on the sample windows alone, never on a token bucket. So a replay
-may begin anywhere: after the usage of the (N + 1) · w before, the windows are what they were.
+may begin at any instant: after it has read the usage of the (N + 1) · w before, its windows are what they were.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -32,10 +32,10 @@ USAGE_COLUMNS: Final = (
     "network_time_ns",
     "last_event_ms",
 )
-"""The columns of `usage` that decide: what a replay reads."""
+"""The columns of `usage` that decisions depend on: a replay reads these."""
 
 SnapshotAt = Callable[[int], QuotaSnapshot]
-"""The quotas of a version of the quota table."""
+"""Returns the quotas of a version of the quota table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class StoredBatch:
         batch_id: its number in that query.
         evaluated_at_ms: the instant it was evaluated at.
         quota_version: version of the quota table it was decided with.
-        usage: its rows of `usage`, in no order.
+        usage: its rows of `usage`, in any order.
     """
 
     query_id: str
@@ -59,7 +59,7 @@ class StoredBatch:
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """A batch and what it comes to: the columns of `QuotaEngine.record`."""
+    """A batch and its decisions, as `QuotaEngine.record` returns them."""
 
     batch: StoredBatch
     decisions: pa.Table
@@ -96,9 +96,9 @@ def batches_of(usage: pa.Table, last_query_id: str = "") -> Iterator[StoredBatch
 def batch_order(evaluated_at_ms: int, query_id: str, batch_id: int, last_query_id: str) -> tuple[int, bool, int, str]:
     """The place of a micro-batch in the order they were decided; an earlier one has the smaller value.
 
-    The instants of a query never go back, so its batches are in order by instant and number. A query that begins with
-    old events is evaluated at the instant of the last batch of the query before: of batches at one instant those of
-    `last_query_id` come last.
+    Within a query instants never go back, so its batches are in order by instant and number. A new query that begins
+    with old events is evaluated at the instant of the last batch of the previous query. So of several batches at one
+    instant those of `last_query_id` come last.
     """
     return evaluated_at_ms, query_id == last_query_id, batch_id, query_id
 
@@ -109,7 +109,7 @@ def replay(engine: QuotaEngine, batches: Iterable[StoredBatch], snapshot_at: Sna
     Args:
         engine: has recorded nothing later than the first batch.
         batches: in the order they were decided.
-        snapshot_at: gives the quotas of a version; asked once a batch.
+        snapshot_at: returns the quotas of a version; called once per batch.
     """
     for batch in batches:
         engine.load_quotas(snapshot_at(batch.quota_version))

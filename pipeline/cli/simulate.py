@@ -1,4 +1,4 @@
-"""`kquota simulate`: usage events and quotas from files, through the job's engine and purgatory."""
+"""`kquota simulate`: usage events and quotas from files, decided by the job's own engine and purgatory."""
 
 import sys
 from collections import defaultdict
@@ -22,15 +22,22 @@ def simulate(
     files: Annotated[
         list[Path], typer.Argument(help="Usage events (JSON lines, as on the topic) and quotas (JSON or YAML).")
     ],
-    trigger_ms: Annotated[int | None, typer.Option(help="A micro-batch each so many ms of event time.", min=1)] = None,
-    scope: Annotated[str, typer.Option(help="cluster or broker: what a quota bounds.")] = "cluster",
+    trigger_ms: Annotated[
+        int | None, typer.Option(help="How much event time a micro-batch covers, in ms.", min=1)
+    ] = None,
+    scope: Annotated[
+        str,
+        typer.Option(
+            help="Whether a quota bounds a client in the whole cluster, or at each broker: cluster or broker."
+        ),
+    ] = "cluster",
     config: ConfigFile = None,
     output: Output = "table",
 ) -> None:
-    """Say which throttles usage events would lead to: every throttle, renewal and release, then each client.
+    """Print which throttles usage events would lead to: every throttle, renewal and release, then each client.
 
-    Needs no broker, no Spark and no tables. Events are cut into micro-batches by their own times. Clients do not obey:
-    usage is what the files say.
+    Needs no broker, no Spark and no tables. Events are put into micro-batches by their own times. The simulated clients
+    ignore throttles: usage is what the files contain.
     """
     from pipeline.settings.loading import load_settings
     from pipeline.simulation.batches import batches_of_events
@@ -59,7 +66,7 @@ def simulate(
 
 
 def _read(files: list[Path]) -> "tuple[list[UsageEvent], Any]":
-    from pipeline.replay.candidate import snapshot_of_text
+    from pipeline.replay.quotas import snapshot_of_text
     from pipeline.simulation.events import holds_events, read_events, read_text
 
     events: list[UsageEvent] = []

@@ -1,4 +1,4 @@
-"""`kquota what-if`: kept usage under a candidate quota table."""
+"""`kquota what-if`: stored usage replayed with other quotas."""
 
 import sys
 import time
@@ -13,15 +13,15 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from pipeline.replay.outcome import ReplayResult
-    from pipeline.replay.replay_request import ReplayOrder
     from pipeline.replay.report import Totals
+    from pipeline.replay.request import ReplayRequest
     from pipeline.settings.model import Settings, SparkSettings
     from quota.snapshot import QuotaSnapshot
 
 _SOURCES = {"usage_by_second": "one evaluation a second", "usage": "the exact batches"}
 _PLACES = ("local", "spark")
 _CANDIDATE_VERSION = 0
-# Batches of the warm-up, and those that lag behind a commit, were decided with earlier versions.
+# Batches of the warm-up, and batches that were decided late, used earlier versions of the quotas.
 _EARLIER_VERSIONS_MS = 600_000
 _COLUMNS = (
     "user",
@@ -37,9 +37,9 @@ _COLUMNS = (
 
 
 def what_if(
-    quotas: Annotated[Path, typer.Option("--quotas", help="The candidate: all its quotas, JSON or YAML.")],
-    since: Annotated[str, typer.Option(help="Begin: 24h (ago), ISO 8601 in UTC, or epoch ms.")] = "24h",
-    until: Annotated[str, typer.Option(help="End, in the same ways.")] = "0s",
+    quotas: Annotated[Path, typer.Option("--quotas", help="A file with all quotas of the candidate, JSON or YAML.")],
+    since: Annotated[str, typer.Option(help="Begin of the range: 24h (ago), ISO 8601 in UTC, or epoch ms.")] = "24h",
+    until: Annotated[str, typer.Option(help="End of the range, in the same formats.")] = "0s",
     source: Annotated[
         str, typer.Option("--from", help="usage_by_second (one evaluation a second) or usage (the exact batches).")
     ] = "usage_by_second",
@@ -47,58 +47,62 @@ def what_if(
         str,
         typer.Option(
             "--on",
-            help="local: a process for each core; or spark: the executors of `spark.master`, for ranges of many days.",
+            help="local: one process per core; spark: the executors of `spark.master`, for ranges of many days.",
         ),
     ] = "local",
     fail_if: Annotated[
-        list[str] | None, typer.Option("--fail-if", help="metric>number; exits with 1 if it holds. May be repeated.")
+        list[str] | None, typer.Option("--fail-if", help="metric>number: exit with 1 if it is true. May be repeated.")
     ] = None,
-    html: Annotated[Path | None, typer.Option("--html", help="Write the report to a page, with charts.")] = None,
+    html: Annotated[
+        Path | None, typer.Option("--html", help="Also write the report to this file, as a page with charts.")
+    ] = None,
     limit: Annotated[int, typer.Option(help="How many clients the table shows.", min=1)] = 50,
     config: ConfigFile = None,
     tables: TablesRoot = None,
     output: Output = "table",
 ) -> None:
-    """Replay kept usage with candidate quotas and say who would be throttled, and for how long.
+    """Replay stored usage with candidate quotas, and print who would be throttled and for how long.
 
-    It is compared with a replay of the quotas that were live, and shown beside what really happened. Usage is what it
-    was: clients that were held back then sent less than they would have.
+    The result is compared with a replay of the quotas that were live, and shown next to what really happened. Usage is
+    replayed as it was stored: clients that were throttled at the time sent less than they wanted to.
     """
-    from pipeline.replay.budget import Budget, failures
-    from pipeline.replay.candidate import read_snapshot
-    from pipeline.replay.page import html_page
-    from pipeline.replay.recorded_throttles import happened
-    from pipeline.replay.report import report_lines, to_document, totals_of
+    from pipeline.replay.fail_if import FailCondition, failures
+    from pipeline.replay.html_report import html_report
+    from pipeline.replay.quotas import read_snapshot
+    from pipeline.replay.recorded_throttles import recorded_outcomes
+    from pipeline.replay.report import compare, to_document, totals_of
     from pipeline.settings.loading import load_settings
 
     _refuse_unknown("--from", source, _SOURCES)
     _refuse_unknown("--on", on, _PLACES)
-    budgets = [Budget.parse(text) for text in fail_if or ()]
+    conditions = [FailCondition.parse(text) for text in fail_if or ()]
     settings = load_settings(config, flags(tables=tables))
     candidate = read_snapshot(quotas, _CANDIDATE_VERSION)
-    order = _order(settings, source, since, until, candidate)
-    span_ms = order.since_ms, order.until_ms
+    request = _request(settings, source, since, until, candidate)
+    span_ms = request.since_ms, request.until_ms
     began = time.perf_counter()
-    (with_live, with_candidate), ran_on = _replay(order, settings.spark if on == "spark" else None)
-    lines = report_lines(with_live, with_candidate, happened(order.root, *span_ms, order.settings.sample_window_ms))
-    totals = totals_of(lines)
+    (with_live, with_candidate), ran_on = _replay(request, settings.spark if on == "spark" else None)
+    comparisons = compare(
+        with_live, with_candidate, recorded_outcomes(request.root, *span_ms, request.settings.sample_window_ms)
+    )
+    totals = totals_of(comparisons)
     about = {
         "candidate": str(quotas),
-        "since_ms": order.since_ms,
-        "until_ms": order.until_ms,
+        "since_ms": request.since_ms,
+        "until_ms": request.until_ms,
         "replayed": f"{source}, {_SOURCES[source]}",
         "evaluations": with_candidate.evaluations,
         "usage_rows": with_candidate.rows,
         "ran_on": ran_on,
         "seconds": round(time.perf_counter() - began, 1),
     }
-    document = to_document(lines, totals, about)
+    document = to_document(comparisons, totals, about)
     _print(document, totals, limit, output)
     if html is not None:
-        page = html_page(about, totals, lines, with_live, with_candidate, span_ms)
+        page = html_report(about, totals, comparisons, with_live, with_candidate, span_ms)
         html.write_text(page, encoding="utf-8")
         sys.stderr.write(f"written: {html}\n")
-    broken = failures(budgets, totals)
+    broken = failures(conditions, totals)
     for sentence in broken:
         sys.stderr.write(f"failed: {sentence}\n")
     if broken:
@@ -111,11 +115,11 @@ def _refuse_unknown(name: str, given: str, known: "Collection[str]") -> None:
         raise typer.BadParameter(message)
 
 
-def _order(settings: "Settings", source: str, since: str, until: str, candidate: "QuotaSnapshot") -> "ReplayOrder":
-    """Two replays of the range: with the quotas that were live, and with the candidate."""
+def _request(settings: "Settings", source: str, since: str, until: str, candidate: "QuotaSnapshot") -> "ReplayRequest":
+    """A request for two replays of the range: with the quotas that were live, and with the candidate."""
     from pipeline.cli.instants import parse_instant
-    from pipeline.replay.replay_request import ReplayOrder
-    from pipeline.replay.timeline import Timeline, live_timeline
+    from pipeline.replay.quotas import Timeline, live_timeline
+    from pipeline.replay.request import ReplayRequest
     from pipeline.tables.from_settings import open_quota_table
     from pipeline.tables.quota_source import QuotaSource
 
@@ -123,7 +127,7 @@ def _order(settings: "Settings", source: str, since: str, until: str, candidate:
     since_ms, until_ms = parse_instant("--since", since, now_ms), parse_instant("--until", until, now_ms)
     table = open_quota_table(settings.tables)
     live = QuotaSource(table)
-    return ReplayOrder(
+    return ReplayRequest(
         root=settings.tables.root,
         source=source,  # type: ignore[arg-type] # one of _SOURCES
         scope=settings.scope or live.scope,
@@ -134,19 +138,19 @@ def _order(settings: "Settings", source: str, since: str, until: str, candidate:
     )
 
 
-def _replay(order: "ReplayOrder", spark: "SparkSettings | None") -> "tuple[list[ReplayResult], str]":
-    """What live quotas and candidate come to, and what that ran on; on Spark if there are settings for it."""
-    from pipeline.replay.plan import Plan
+def _replay(request: "ReplayRequest", spark: "SparkSettings | None") -> "tuple[list[ReplayResult], str]":
+    """The results of both replays, and a description of where they ran; on Spark if its settings are given."""
+    from pipeline.replay.request import Plan
 
     if spark is None:
         from pipeline.cli.progress import progress_bar
-        from pipeline.replay.what_if import run
+        from pipeline.replay.local_run import run
 
         with progress_bar("replaying usage") as progress:
-            return run(Plan.of(order), progress)
-    from pipeline.replay.on_spark import replay_session, run_on_spark
+            return run(Plan.of(request), progress)
+    from pipeline.replay.spark_run import replay_session, run_on_spark
 
-    plan = Plan.of(order)
+    plan = Plan.of(request)
     with replay_session(spark) as session:
         return run_on_spark(plan, session)
 

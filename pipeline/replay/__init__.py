@@ -1,1 +1,1 @@
-"""Kept usage decided again: to check stored decisions, and to ask what other quotas would have done."""
+"""Stored usage decided again: to verify stored decisions, and to find out what other quotas would have done."""

@@ -2,21 +2,43 @@
 
 PipelineError
 └── replay
-    ├── NothingKept        no usage is kept for what is asked
-    ├── BatchNotRecorded   a decision's batch is not in `batches`
-    ├── SampleTooFine      rows of a second can not fill windows shorter than a second
-    └── BadBudget          --fail-if that can not be read
+    ├── QuotaFileRefused   a file does not hold valid quotas
+    ├── UsageNotKept       no usage is stored for the range or the decision
+    ├── BatchNotRecorded   the batch of a decision is not in `batches`
+    ├── SampleTooFine      rows of one second cannot fill sample windows that are no whole seconds
+    └── BadFailCondition   `--fail-if` is not a comparison of a known metric with a number
 """
+
+from pathlib import Path
 
 from pipeline.errors import PipelineError
 
 
-class NothingKept(PipelineError):
-    """The usage that a replay needs is no longer there, or never was.
+class QuotaFileRefused(PipelineError):
+    """A file does not hold valid quotas.
 
     Attributes:
-        uri: Where it was looked for.
-        decision_id: The decision it was needed for; None for a range.
+        path: The file.
+        cause: What is wrong with it.
+    """
+
+    exit_code = 5
+
+    def __init__(self, path: Path, cause: str) -> None:
+        self.path = path
+        self.cause = cause
+        super().__init__(
+            f"quotas of {path} are not valid: {cause}",
+            "correct the file; `kquota quotas export` prints an example of the format",
+        )
+
+
+class UsageNotKept(PipelineError):
+    """The usage that a replay needs was deleted by retention, or was never stored.
+
+    Attributes:
+        uri: The table that was read.
+        decision_id: The decision whose usage is missing; None if it is a range.
     """
 
     exit_code = 3
@@ -27,13 +49,13 @@ class NothingKept(PipelineError):
         wanted = f"decision {decision_id}" if decision_id else "any instant of this range"
         super().__init__(
             f"no usage is kept for {wanted} in {uri}",
-            "ask for another time: `usage` is kept for `tables.usage_retention_ms`, and usage_by_second follows it by "
-            "some minutes (what-if reads the exact batches with --from usage)",
+            "ask for another time: `usage` is kept for `tables.usage_retention_ms`, and usage_by_second is written "
+            "some minutes after it (what-if reads the exact batches with --from usage)",
         )
 
 
 class BatchNotRecorded(PipelineError):
-    """A decision's batch has no row in `batches`, so its engine settings are not known.
+    """The batch of a decision has no row in `batches`, so its engine settings are not known.
 
     Attributes:
         query_id: Of the decision.
@@ -45,12 +67,12 @@ class BatchNotRecorded(PipelineError):
         self.batch_id = batch_id
         super().__init__(
             f"batch {batch_id} of query {query_id} is not in `batches`",
-            "repeat this in a second if the job runs: the row follows its decisions",
+            "if the job runs, repeat this in a second: the row of a batch is written after its decisions",
         )
 
 
 class SampleTooFine(PipelineError):
-    """The engine's sample windows are no whole number of seconds, the roll-up's rows are.
+    """The engine's sample windows are not whole seconds, but the rows of the roll-up are.
 
     Attributes:
         sample_window_ms: The engine's.
@@ -66,8 +88,8 @@ class SampleTooFine(PipelineError):
         )
 
 
-class BadBudget(PipelineError):
-    """An expression of `--fail-if` that can not be read.
+class BadFailCondition(PipelineError):
+    """An expression of `--fail-if` is not a comparison of a known metric with a number.
 
     Attributes:
         given: The expression.

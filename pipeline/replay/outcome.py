@@ -1,4 +1,4 @@
-"""What a replay comes to, client by client."""
+"""What a replay found: how long each client would be held, and what it used meanwhile."""
 
 from dataclasses import dataclass, field
 from typing import Final
@@ -6,18 +6,18 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.replay.pieces import Client
+from pipeline.replay.usage_batches import Client
 
 BINS: Final = 120
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a replay meant to one client.
+    """How the throttles of a replay affect one client.
 
     Attributes:
-        windows: Sample windows in which it was over quota.
-        throttle_ms: Time it would have been held.
+        windows: Sample windows in which it was over quota when it was decided.
+        throttle_ms: How long it would have been held.
         deferred_bytes: Bytes it used while it would have been held.
     """
 
@@ -26,7 +26,7 @@ class Outcome:
     deferred_bytes: int = 0
 
     def __add__(self, other: "Outcome") -> "Outcome":
-        """Both together."""
+        """The sum of both."""
         return Outcome(
             self.windows + other.windows,
             self.throttle_ms + other.throttle_ms,
@@ -36,13 +36,13 @@ class Outcome:
 
 @dataclass(slots=True)
 class ReplayResult:
-    """What a replay came to.
+    """What a replay found.
 
     Attributes:
-        outcomes: Of every client that sent usage.
-        throttle_ms_by_bin: Of all clients, in `BINS` equal parts of the range.
-        evaluations: How many instants were decided.
-        rows: How many rows of usage were read for them.
+        outcomes: One outcome for every client that sent usage.
+        throttle_ms_by_bin: Time held, summed over all clients, in each of `BINS` equal parts of the range.
+        evaluations: How many batches were decided.
+        rows: How many rows of usage they had.
     """
 
     outcomes: dict[Client, Outcome] = field(default_factory=dict)
@@ -51,7 +51,7 @@ class ReplayResult:
     rows: int = 0
 
     def add(self, other: "ReplayResult") -> None:
-        """Take in what another slice came to."""
+        """Add what another slice found."""
         for client, outcome in other.outcomes.items():
             before = self.outcomes.get(client)
             self.outcomes[client] = outcome if before is None else before + outcome

@@ -1,11 +1,11 @@
-"""What really happened to clients in a range, as `decisions` and `throttle_events` have it."""
+"""How long clients were really throttled in a range, by the stored rows of `decisions` and `throttle_events`."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from pipeline.replay.outcome import Outcome
-from pipeline.replay.pieces import Client
+from pipeline.replay.usage_batches import Client
 from pipeline.tables.layout import table_uri
 from pipeline.tables.time_slices import TimeSlices
 
@@ -13,16 +13,16 @@ _LONGEST_THROTTLE_MS: Final = 3_600_000
 _CLIENT: Final = ("broker_id", "user", "client_id")
 
 
-def happened(root: str, since_ms: int, until_ms: int, sample_window_ms: int) -> dict[Client, Outcome]:
-    """Each client's sample windows with an applied decision, and the time it was throttled, renewals included.
+def recorded_outcomes(root: str, since_ms: int, until_ms: int, sample_window_ms: int) -> dict[Client, Outcome]:
+    """For each client the sample windows with an applied decision, and the time it was throttled, renewals included.
 
-    How many bytes it held back is not known, and 0 here.
+    `deferred_bytes` is always 0: how many bytes a client held back is not known.
 
     Args:
         root: Of the tables.
         since_ms: Inclusive.
         until_ms: Exclusive.
-        sample_window_ms: Windows are counted by.
+        sample_window_ms: Length of the windows that are counted.
     """
     decisions = TimeSlices(table_uri(root, "decisions"), "evaluated_at_ms")
     rows = decisions.read([*_CLIENT, "evaluated_at_ms", "applied"], since_ms, until_ms)
@@ -45,10 +45,10 @@ def happened(root: str, since_ms: int, until_ms: int, sample_window_ms: int) -> 
 
 
 def throttled_in(events: Iterable[Mapping[str, Any]], since_ms: int, until_ms: int) -> int:
-    """How much of a range one client was throttled, by the wall clock its records were written at.
+    """How long one client was throttled in a range, in ms of the wall clock.
 
-    A record's throttle lasts to its end or to the next record, whichever comes first: a later throttle takes its
-    place, a release ends it.
+    The throttle of a record lasts until its end or until the next record of the client, whichever comes first: the
+    next record is either another throttle, which replaces it, or a release.
 
     Args:
         events: Its rows of `throttle_events`, in the order of `publish_seq`.

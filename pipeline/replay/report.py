@@ -1,11 +1,11 @@
-"""A candidate beside the quotas that were live, client by client and in all."""
+"""The replay of a candidate compared with the replay of the live quotas: per client and in total."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from pipeline.replay.outcome import Outcome, ReplayResult
-from pipeline.replay.pieces import Client
+from pipeline.replay.usage_batches import Client
 
 Change = Literal["newly throttled", "no longer throttled", "longer", "shorter", "same"]
 
@@ -13,14 +13,14 @@ _NOTHING = Outcome()
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """One client: what happened, and what each replay came to.
+class ClientComparison:
+    """One client: what really happened to it, and what each replay found.
 
     Attributes:
         client: Broker, user, client-id.
-        happened: By the stored decisions and records.
-        live: Replayed with the quotas that were in force: like is compared with like.
-        candidate: Replayed with the candidate.
+        happened: What really happened, by the stored decisions and records.
+        live: Replay with the quotas that were in force, so that one replay is compared with another.
+        candidate: Replay with the candidate.
     """
 
     client: Client
@@ -30,7 +30,7 @@ class Line:
 
     @property
     def change(self) -> Change:
-        """What the candidate would change, seen from the replay with the live quotas."""
+        """How the replay with the candidate differs from the replay with the live quotas."""
         if bool(self.live.windows) != bool(self.candidate.windows):
             return "newly throttled" if self.candidate.windows else "no longer throttled"
         if self.live.throttle_ms == self.candidate.throttle_ms:
@@ -39,11 +39,11 @@ class Line:
 
     @property
     def throttle_change_ms(self) -> int:
-        """How much longer it would be held than under the live quotas; negative = shorter."""
+        """How much longer the candidate holds the client than the live quotas; negative = shorter."""
         return self.candidate.throttle_ms - self.live.throttle_ms
 
     def to_row(self) -> dict[str, Any]:
-        """For printing: flat, in seconds."""
+        """One flat row for printing; times in seconds."""
         broker_id, user, client_id = self.client
         return {
             **({"broker_id": broker_id} if broker_id else {}),
@@ -63,18 +63,18 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """All clients together; what `--fail-if` can ask for.
+    """All clients together. `--fail-if` can use each of these figures.
 
     Attributes:
-        clients: That sent usage.
+        clients: Clients that sent usage.
         throttled: Clients the candidate would throttle.
-        newly_throttled: Of these, clients that the live quotas do not.
+        newly_throttled: Of these, clients that the live quotas do not throttle.
         no_longer_throttled: Clients that the live quotas throttle and the candidate does not.
         windows_throttled: Sample windows in which a client is over the candidate, summed over clients.
-        throttle_seconds: Time clients would be held, summed over clients.
-        throttle_seconds_change: The same, less that under the live quotas.
-        bytes_deferred: Bytes that would have had to wait.
-        bytes_deferred_change: The same, less that under the live quotas.
+        throttle_seconds: Time that clients would be held, summed over clients.
+        throttle_seconds_change: The same, minus the time under the live quotas.
+        bytes_deferred: Bytes that clients used while they would have been held.
+        bytes_deferred_change: The same, minus the bytes under the live quotas.
     """
 
     clients: int
@@ -88,11 +88,11 @@ class Totals:
     bytes_deferred_change: int
 
 
-def report_lines(live: ReplayResult, candidate: ReplayResult, happened: Mapping[Client, Outcome]) -> list[Line]:
-    """Every client that any of the three knows; the largest change of throttle time first, then by name."""
+def compare(live: ReplayResult, candidate: ReplayResult, happened: Mapping[Client, Outcome]) -> list[ClientComparison]:
+    """Every client in any of the three; the largest change of throttle time first, then by name."""
     clients = {*live.outcomes, *candidate.outcomes, *happened}
-    lines = [
-        Line(
+    comparisons = [
+        ClientComparison(
             client,
             happened.get(client, _NOTHING),
             live.outcomes.get(client, _NOTHING),
@@ -100,30 +100,33 @@ def report_lines(live: ReplayResult, candidate: ReplayResult, happened: Mapping[
         )
         for client in clients
     ]
-    return sorted(lines, key=lambda line: (-abs(line.throttle_change_ms), -line.candidate.throttle_ms, line.client))
-
-
-def totals_of(lines: Sequence[Line]) -> Totals:
-    """All lines together."""
-    changes = [line.change for line in lines]
-    return Totals(
-        clients=len(lines),
-        throttled=sum(line.candidate.windows > 0 for line in lines),
-        newly_throttled=changes.count("newly throttled"),
-        no_longer_throttled=changes.count("no longer throttled"),
-        windows_throttled=sum(line.candidate.windows for line in lines),
-        throttle_seconds=sum(line.candidate.throttle_ms for line in lines) / 1000,
-        throttle_seconds_change=sum(line.throttle_change_ms for line in lines) / 1000,
-        bytes_deferred=sum(line.candidate.deferred_bytes for line in lines),
-        bytes_deferred_change=sum(line.candidate.deferred_bytes - line.live.deferred_bytes for line in lines),
+    return sorted(
+        comparisons, key=lambda line: (-abs(line.throttle_change_ms), -line.candidate.throttle_ms, line.client)
     )
 
 
-def touched(lines: Sequence[Line]) -> list[Line]:
-    """The lines that say anything: throttled by what happened, by the live quotas or by the candidate."""
-    return [line for line in lines if line.happened.windows or line.live.windows or line.candidate.windows]
+def totals_of(comparisons: Sequence[ClientComparison]) -> Totals:
+    """Totals of all clients."""
+    changes = [line.change for line in comparisons]
+    return Totals(
+        clients=len(comparisons),
+        throttled=sum(line.candidate.windows > 0 for line in comparisons),
+        newly_throttled=changes.count("newly throttled"),
+        no_longer_throttled=changes.count("no longer throttled"),
+        windows_throttled=sum(line.candidate.windows for line in comparisons),
+        throttle_seconds=sum(line.candidate.throttle_ms for line in comparisons) / 1000,
+        throttle_seconds_change=sum(line.throttle_change_ms for line in comparisons) / 1000,
+        bytes_deferred=sum(line.candidate.deferred_bytes for line in comparisons),
+        bytes_deferred_change=sum(line.candidate.deferred_bytes - line.live.deferred_bytes for line in comparisons),
+    )
 
 
-def to_document(lines: Sequence[Line], totals: Totals, about: Mapping[str, Any]) -> dict[str, Any]:
-    """The whole report for a program."""
-    return {"about": dict(about), "totals": asdict(totals), "clients": [line.to_row() for line in touched(lines)]}
+def throttled_clients(comparisons: Sequence[ClientComparison]) -> list[ClientComparison]:
+    """The clients that were throttled: really, in the live replay, or in the candidate's."""
+    return [line for line in comparisons if line.happened.windows or line.live.windows or line.candidate.windows]
+
+
+def to_document(comparisons: Sequence[ClientComparison], totals: Totals, about: Mapping[str, Any]) -> dict[str, Any]:
+    """The whole report as one JSON document."""
+    rows = [one.to_row() for one in throttled_clients(comparisons)]
+    return {"about": dict(about), "totals": asdict(totals), "clients": rows}

@@ -1,4 +1,4 @@
-"""Stored decisions checked against what their usage and quotas come to."""
+"""Stored decisions compared with those that the stored usage and quotas lead to."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -7,8 +7,8 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.replay.errors import BatchNotRecorded, NothingKept
-from pipeline.replay.stretch import BATCH_COLUMNS, Scope, Stretch, replayed, stretches
+from pipeline.replay.errors import BatchNotRecorded, UsageNotKept
+from pipeline.replay.recorded_batches import BATCH_COLUMNS, RecordedBatches, Scope, decided_again, split_by_settings
 from pipeline.tables.layout import table_uri
 from pipeline.tables.reader import read_table
 from pipeline.tables.time_slices import TimeSlices
@@ -22,19 +22,19 @@ _DERIVED: Final = frozenset({"evaluated_at", "date"})
 _ROWS: Final = pa.schema([field.remove_metadata() for field in arrow_schema(DecisionRow) if field.name not in _DERIVED])
 
 Progress = Callable[[int, int], None]
-"""Told how much is done, and of how much."""
+"""Called with how much is done and how much there is, in ms of the range."""
 
 
 @dataclass(slots=True)
 class Verification:
-    """What a check has found.
+    """What the comparison of a range has found.
 
     Attributes:
-        since_ms: Instant of the first batch that was checked.
+        since_ms: Instant of the first batch that was compared.
         until_ms: Instant of the last one.
         batches: How many batches with usage were decided again.
         decisions: How many stored decisions were compared.
-        mismatches: All that is not as it was recomputed.
+        mismatches: Every row that differs, is missing, or should not be there.
     """
 
     since_ms: int
@@ -46,11 +46,11 @@ class Verification:
 
 @dataclass(frozen=True, slots=True)
 class VerifiedDecision:
-    """One decision checked.
+    """What the comparison of one decision has found.
 
     Attributes:
         usage_rows: How many rows of usage it was recomputed from.
-        difference: What is not the same; None if the rows are equal.
+        difference: What differs; None if the rows are equal.
     """
 
     usage_rows: int
@@ -60,10 +60,10 @@ class VerifiedDecision:
 def verify(
     root: str, scope: Scope, snapshot_at: SnapshotAt, since_ms: int, until_ms: int, progress: Progress
 ) -> Verification:
-    """Decide all kept batches of a range again and compare every row of `decisions`.
+    """Decide all stored batches of a range again and compare every row of `decisions`.
 
-    The range is cut down to the batches whose rates can be recomputed in full: those whose windows reach back no
-    further than the usage that is kept. What a running job adds meanwhile is left out.
+    Only batches whose rates can be recomputed in full are compared: their windows must not reach back further than
+    the stored usage. Batches that a running job adds meanwhile are left out.
 
     Args:
         root: Of the tables.
@@ -71,24 +71,24 @@ def verify(
         snapshot_at: Quotas by version.
         since_ms: First instant, inclusive.
         until_ms: Last instant, inclusive.
-        progress: Told about each slice.
+        progress: Called after each slice.
 
     Raises:
-        NothingKept: No batch of the range can be recomputed.
+        UsageNotKept: No batch of the range can be recomputed.
     """
-    # First of all: what is decided by now has its decisions stored when they are read, at the end of each slice.
+    # `batches` is read first: the decisions of a batch that is in it are stored before they are read below.
     rows = read_table(table_uri(root, "batches"), [*BATCH_COLUMNS, "good_count"])
     usage = TimeSlices(table_uri(root, "usage"), "evaluated_at_ms")
     within = _recomputable(rows.to_pylist(), usage, since_ms, until_ms)
     if not within:
-        raise NothingKept(usage.uri)
-    parts = stretches(within)
+        raise UsageNotKept(usage.uri)
+    parts = split_by_settings(within)
     result = Verification(parts[0].first_ms, parts[-1].last_ms)
-    whole_ms = sum(part.last_ms - part.first_ms + part.settings.rate_span_ms for part in parts)
+    whole_ms = sum(part.last_ms - part.begin_ms for part in parts)
     done_ms = 0
     for part in parts:
-        slices_end_ms = part.first_ms - part.settings.rate_span_ms
-        for end_ms, batches in replayed(part, scope, usage, snapshot_at):
+        slices_end_ms = part.begin_ms
+        for end_ms, batches in decided_again(part, scope, usage, snapshot_at):
             _check(root, part, slices_end_ms, end_ms, batches, result)
             done_ms += end_ms - slices_end_ms
             slices_end_ms = end_ms
@@ -97,7 +97,7 @@ def verify(
 
 
 def verify_decision(root: str, scope: Scope, snapshot_at: SnapshotAt, stored: dict[str, Any]) -> VerifiedDecision:
-    """Recompute one decision from the usage of its sensor, up to and including its batch.
+    """Recompute one decision from the usage of its sensor, up to its own batch inclusive.
 
     Args:
         root: Of the tables.
@@ -107,44 +107,43 @@ def verify_decision(root: str, scope: Scope, snapshot_at: SnapshotAt, stored: di
 
     Raises:
         BatchNotRecorded: Its batch is not in `batches`.
-        NothingKept: The usage of its batch is no longer there.
+        UsageNotKept: The usage of its batch is no longer stored.
     """
     own = stored["query_id"], stored["batch_id"]
     conditions = [("query_id", "=", own[0]), ("batch_id", "=", own[1])]
     rows = read_table(table_uri(root, "batches"), list(BATCH_COLUMNS), conditions).to_pylist()
     if not rows:
         raise BatchNotRecorded(*own)
-    stretch = Stretch.from_rows(rows)
+    recorded = RecordedBatches.from_rows(rows)
     usage = TimeSlices(table_uri(root, "usage"), "evaluated_at_ms")
     sensor = _sensor_of(stored)
     found: Replayed | None = None
-    for _, batches in replayed(stretch, scope, usage, snapshot_at, sensor):
+    for _, batches in decided_again(recorded, scope, usage, snapshot_at, sensor):
         found = batches[0] if batches else found
     if found is None:
-        raise NothingKept(usage.uri, stored["decision_id"])
-    start_ms = stretch.first_ms - stretch.settings.rate_span_ms
-    count = usage.read(["batch_id"], start_ms, stretch.last_ms + 1, sensor).num_rows
+        raise UsageNotKept(usage.uri, stored["decision_id"])
+    count = usage.read(["batch_id"], recorded.begin_ms, recorded.last_ms + 1, sensor).num_rows
     kept = pa.Table.from_pylist([stored], _ROWS)
-    recomputed = _identified([found], stretch.cluster)
+    recomputed = _identified([found], recorded.cluster)
     for name in KEY:
         recomputed = recomputed.filter(pc.equal(recomputed[name], stored[name]))
     return VerifiedDecision(count, next(iter(differences(kept, recomputed)), None))
 
 
 def _recomputable(rows: list[dict[str, Any]], usage: TimeSlices, since_ms: int, until_ms: int) -> list[dict[str, Any]]:
-    """Rows of `batches` in the range whose windows reach back no further than the kept usage."""
+    """Rows of `batches` in the range whose windows do not reach back further than the stored usage."""
     span = usage.span()
     if span is None:
         return []
     oldest_ms = span[0]
     trimmed = any(row["good_count"] and row["evaluated_at_ms"] < oldest_ms for row in rows)
     if trimmed:
-        oldest_ms += max(stretch.settings.rate_span_ms for stretch in stretches(rows))
+        oldest_ms += max(part.settings.rate_span_ms for part in split_by_settings(rows))
     return [row for row in rows if max(since_ms, oldest_ms) <= row["evaluated_at_ms"] <= until_ms]
 
 
 def _check(
-    root: str, part: Stretch, start_ms: int, end_ms: int, batches: Sequence[Replayed], result: Verification
+    root: str, part: RecordedBatches, start_ms: int, end_ms: int, batches: Sequence[Replayed], result: Verification
 ) -> None:
     conditions = [("evaluated_at_ms", ">=", start_ms), ("evaluated_at_ms", "<", end_ms)]
     stored = read_table(table_uri(root, "decisions"), _ROWS.names, conditions)
@@ -157,7 +156,7 @@ def _check(
 
 
 def _identified(batches: Sequence[Replayed], cluster: str) -> pa.Table:
-    """The decisions of batches as rows of `decisions`, with all that is compared."""
+    """The decisions of batches as rows of `decisions`, with all columns that are compared."""
     tables = [_ROWS.empty_table()]
     for replay in batches:
         rows, batch = replay.decisions, replay.batch
@@ -186,6 +185,6 @@ def _identified(batches: Sequence[Replayed], cluster: str) -> pa.Table:
 
 
 def _sensor_of(stored: dict[str, Any]) -> tuple[tuple[str, str], ...]:
-    """What all usage of a decision's sensor has in common."""
+    """The names that all usage of a decision's sensor has, as conditions (column, text)."""
     tags = (("user", "sensor_user"), ("client_id", "sensor_client_id"), ("broker_id", "broker_id"))
     return tuple((column, stored[tag]) for column, tag in tags if stored[tag])

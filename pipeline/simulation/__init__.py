@@ -1,1 +1,1 @@
-"""Usage from files through the job's own engine and purgatory, on a clock set by the events. No JVM, no tables."""
+"""Usage from files, decided by the job's own engine and purgatory. The clock follows the events. No JVM, no tables."""

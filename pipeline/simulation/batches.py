@@ -1,4 +1,4 @@
-"""Events cut into the micro-batches that a job with a given trigger would have made of them."""
+"""Puts events into the micro-batches that a job with a given trigger would have made."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class SimulatedBatch:
     Attributes:
         trigger_ms: When it runs: the first trigger after its newest event.
         newest_event_ms: Its newest event.
-        usage: Columns for `QuotaEngine.record`, one row a sample window and client.
+        usage: Columns for `QuotaEngine.record`, one row per sample window and client.
     """
 
     trigger_ms: int
@@ -35,7 +35,7 @@ class SimulatedBatch:
 
 
 def batches_of_events(events: Iterable[UsageEvent], trigger_ms: int, sample_window_ms: int) -> Iterator[SimulatedBatch]:
-    """Events by event time, cut at multiples of the trigger: an event at a multiple belongs to the batch after it."""
+    """Events in order of time, cut at multiples of the trigger. An event at a multiple is in the later batch."""
     waiting: list[UsageEvent] = []
     due_ms = 0
     for event in sorted(events, key=lambda event: event.event_time_ms):
@@ -63,7 +63,7 @@ def _batch(events: list[UsageEvent], trigger_ms: int, sample_window_ms: int) -> 
             },
         )
         row["last_event_ms"] = event.event_time_ms
-        # The time of an exempt request is in no rate; its bytes are.
+        # The time of an exempt request counts in no rate, but its bytes do.
         for name in _BYTES if event.throttle_exempt else (*_BYTES, *_TIMES):
             amount = getattr(event, name)
             if amount is not None:

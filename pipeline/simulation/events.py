@@ -1,4 +1,4 @@
-"""Usage events from a file, checked as the stream checks them."""
+"""Reads usage events from a file and checks them as the stream does."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -13,7 +13,7 @@ from schemas.usage_event import UsageEvent
 
 
 class UnreadableFile(PipelineError):
-    """A file that can not be read as text.
+    """A file cannot be read as text.
 
     Attributes:
         path: The file.
@@ -28,11 +28,11 @@ class UnreadableFile(PipelineError):
 
 @dataclass(frozen=True, slots=True)
 class EventFile:
-    """What a file of events holds.
+    """The content of a file of events.
 
     Attributes:
-        events: The good ones, in their order.
-        refused: A sentence for each line or element that is no event.
+        events: The valid events, in the order of the file.
+        refused: One sentence for each line or element that is not a valid event.
     """
 
     events: list[UsageEvent]
@@ -43,7 +43,7 @@ def read_text(path: Path) -> str:
     """The text of a file.
 
     Raises:
-        UnreadableFile: There is none.
+        UnreadableFile: It cannot be read as UTF-8 text.
     """
     try:
         return path.read_text(encoding="utf-8")
@@ -52,7 +52,7 @@ def read_text(path: Path) -> str:
 
 
 def holds_events(text: str) -> bool:
-    """Whether a file holds events, one JSON value a line, rather than quotas: its first line says it."""
+    """Whether a file holds events (one JSON value per line) and not quotas. Its first line decides."""
     first = next((line for line in text.splitlines() if line.strip()), "")
     try:
         value = json.loads(first)
@@ -63,9 +63,9 @@ def holds_events(text: str) -> bool:
 
 
 def read_events(text: str) -> EventFile:
-    """Events of a text: a line is a value of the usage topic, an object or an array of objects.
+    """The events of a text. Each line is a value as on the usage topic: an object, or an array of objects.
 
-    As in the stream, what is no event is refused by itself; null values and empty arrays are ignored.
+    As in the stream, each element that is not a valid event is refused alone; null values and empty arrays are ignored.
     """
     events: list[UsageEvent] = []
     refused: list[str] = []

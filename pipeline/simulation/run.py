@@ -1,4 +1,4 @@
-"""A simulated job: engine, lifecycle and purgatory are the job's own; only its surroundings are not there."""
+"""A simulated job: the job's own engine, lifecycle and purgatory, without Kafka, Spark and tables."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -26,12 +26,12 @@ class ClientStory:
     """What happened to one client.
 
     Attributes:
-        violations: Throttles that a batch began or made longer.
-        renewals: Throttles that a look made longer.
-        releases: How often it was let go.
+        violations: How often a batch began a throttle or made it longer.
+        renewals: How often a look made a throttle longer.
+        releases: How often it was released.
         shadowed: Batches in which a shadow quota would have throttled it.
-        throttle_ms: How long it was held in all.
-        held_since_ms: Begin of the hold under way; None while it runs free.
+        throttle_ms: How long it was held, all throttles together.
+        held_since_ms: Begin of the running throttle; None while it is not throttled.
     """
 
     violations: int = 0
@@ -42,7 +42,7 @@ class ClientStory:
     held_since_ms: int | None = None
 
     def hear(self, record: Written, now_ms: int) -> None:
-        """Take in a record."""
+        """Count a record."""
         if record.publication.action == "release":
             self.releases += 1
             self.throttle_ms += now_ms - (self.held_since_ms if self.held_since_ms is not None else now_ms)
@@ -57,16 +57,16 @@ class ClientStory:
 
 
 class Simulation:
-    """Lives through batches, and through the looks and ends of throttles between and after them.
+    """Decides batches, and does the looks and ends of throttles between and after them at their exact times.
 
-    Clients do not obey: usage is what the events say, throttled or not.
+    The clients ignore throttles: usage is what the events contain, whether a client is throttled or not.
 
     Args:
         settings: Engine and purgatory.
-        trigger_ms: Part of how long before its end a throttle is looked at.
-        quotas: Hold throughout.
+        trigger_ms: How often a batch starts; part of how long before its end a throttle is looked at.
+        quotas: In force all the time.
         scope: `cluster` or `broker`.
-        tell: Hears every record, with the instant it is written.
+        tell: Called for every record, with the instant at which it is written.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Simulation:
         )
 
     def run(self, batches: Iterable[SimulatedBatch]) -> int:
-        """Live through the batches and until nobody is held, at most an hour longer; returns how many batches."""
+        """Decide the batches, then wait until nobody is held, at most an hour; returns the number of batches."""
         decider, purgatory = self._enforcement.decider, self._enforcement.purgatory
         batch_id = -1
         for batch_id, batch in enumerate(batches):
@@ -107,7 +107,7 @@ class Simulation:
         return batch_id + 1
 
     def _wait_until(self, purgatory: ThrottlePurgatory, until_ms: int, while_held: bool = False) -> None:
-        """Let time pass; looks and ends happen at their own millisecond."""
+        """Move the clock on. Looks and ends happen at their exact millisecond."""
         while not while_held or len(purgatory):
             due_ms = purgatory.next_due_ms()
             if due_ms is None or due_ms > until_ms or self._clock.now_ms >= until_ms:

@@ -10,9 +10,9 @@ import numpy as np
 from deltalake import DeltaTable, write_deltalake
 
 from pipeline.replay.outcome import BINS, Outcome, ReplayResult
-from pipeline.replay.pieces import Client, Source
-from pipeline.replay.replay_request import ReplayOrder
-from pipeline.replay.timeline import Timeline
+from pipeline.replay.quotas import Timeline
+from pipeline.replay.request import ReplayRequest
+from pipeline.replay.usage_batches import Client, Source
 from pipeline.settings.model import EngineSettings
 from pipeline.tables.layout import table_uri
 from pipeline.throttle.assembly import new_engine
@@ -43,7 +43,7 @@ class History:
     source: Source
     sample_window_ms: int
 
-    def write(self, root: str) -> ReplayOrder:
+    def write(self, root: str) -> ReplayRequest:
         """The table, and the order to replay a part of it with the quotas of then and with others."""
         draw = self.draw
         edits = sorted(T0_MS + draw.randrange(SECONDS * 1_000) for _ in range(draw.randrange(3)))
@@ -57,7 +57,9 @@ class History:
         since_ms = T0_MS + draw.randrange(20_000)
         until_ms = since_ms + 20_000 + draw.randrange(60_000)
         quotas = (live, Timeline((0,), (self._snapshot(0),)))
-        return ReplayOrder(root, self.source, draw.choice(("cluster", "broker")), settings, since_ms, until_ms, quotas)
+        return ReplayRequest(
+            root, self.source, draw.choice(("cluster", "broker")), settings, since_ms, until_ms, quotas
+        )
 
     def _snapshot(self, version: int) -> QuotaSnapshot:
         """A few bounds, small ones among them: their throttles last longer than the history."""
@@ -111,27 +113,27 @@ class History:
         ]
 
 
-def in_one_piece(order: ReplayOrder) -> list[ReplayResult]:
+def in_one_piece(request: ReplayRequest) -> list[ReplayResult]:
     """The replays without any of the code that cuts: one engine and one account of holds from end to end."""
-    time = "second_start_ms" if order.source == "usage_by_second" else "evaluated_at_ms"
-    rows = DeltaTable(table_uri(order.root, order.source)).to_pyarrow_table().to_pylist()
-    rows = [row for row in rows if order.begin_ms <= row[time] < order.until_ms]
-    of_instant = itemgetter(time) if order.source == "usage_by_second" else itemgetter(time, "batch_id")
-    pieces = [list(group) for _, group in groupby(sorted(rows, key=of_instant), of_instant)]
-    return [_replayed(order, quotas, pieces) for quotas in order.quotas]
+    time = "second_start_ms" if request.source == "usage_by_second" else "evaluated_at_ms"
+    rows = DeltaTable(table_uri(request.root, request.source)).to_pyarrow_table().to_pylist()
+    rows = [row for row in rows if request.begin_ms <= row[time] < request.until_ms]
+    of_instant = itemgetter(time) if request.source == "usage_by_second" else itemgetter(time, "batch_id")
+    batches = [list(group) for _, group in groupby(sorted(rows, key=of_instant), of_instant)]
+    return [_replayed(request, quotas, batches) for quotas in request.quotas]
 
 
-def _replayed(order: ReplayOrder, quotas: Timeline, pieces: list[list[dict[str, Any]]]) -> ReplayResult:
-    w = order.settings.sample_window_ms
-    engine = new_engine(order.settings.model_copy(update={"carry_debt": False}), order.scope)
-    holds = Holds(w, order.since_ms, order.until_ms, BINS)
+def _replayed(request: ReplayRequest, quotas: Timeline, batches: list[list[dict[str, Any]]]) -> ReplayResult:
+    w = request.settings.sample_window_ms
+    engine = new_engine(request.settings.model_copy(update={"carry_debt": False}), request.scope)
+    holds = Holds(w, request.since_ms, request.until_ms, BINS)
     numbers: dict[Client, int] = {}
     result = ReplayResult()
-    for rows in pieces:
+    for rows in batches:
         for row in rows:
-            row["broker_id"] = row["broker_id"] if order.scope == "broker" else ""
+            row["broker_id"] = row["broker_id"] if request.scope == "broker" else ""
             row.setdefault("sample_start_ms", row["last_event_ms"] // w * w)
-        by_second = order.source == "usage_by_second"
+        by_second = request.source == "usage_by_second"
         at_ms = max(row["last_event_ms"] for row in rows) if by_second else rows[0]["evaluated_at_ms"]
         engine.load_quotas(quotas.at(at_ms) if by_second else quotas.version(rows[0]["quota_version"]))
         used_by = _ints([numbers.setdefault(_client(row), len(numbers)) for row in rows])
@@ -141,7 +143,7 @@ def _replayed(order: ReplayOrder, quotas: Timeline, pieces: list[list[dict[str, 
         applied = [row for row in decided if row["applied"]]
         throttle_ms = _ints([row["raw_throttle_time_ms"] for row in applied])
         holds.decide(_ints([numbers[_client(row)] for row in applied]), throttle_ms, at_ms)
-        result.evaluations += at_ms >= order.since_ms
+        result.evaluations += at_ms >= request.since_ms
         result.rows += len(rows)
     for client, number in numbers.items():
         totals = holds.totals

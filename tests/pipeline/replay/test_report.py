@@ -3,9 +3,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.replay.outcome import Outcome, ReplayResult
-from pipeline.replay.pieces import Client
 from pipeline.replay.recorded_throttles import throttled_in
-from pipeline.replay.report import Line, report_lines, to_document, totals_of, touched
+from pipeline.replay.report import ClientComparison, compare, throttled_clients, to_document, totals_of
+from pipeline.replay.usage_batches import Client
 
 ALICE: Client = ("", "alice", "etl")
 BOB: Client = ("", "bob", "")
@@ -26,7 +26,7 @@ NOTHING = Outcome()
     ],
 )
 def test_a_change_is_seen_from_the_live_quotas(live: Outcome, candidate: Outcome, change: str) -> None:
-    assert Line(ALICE, NOTHING, live, candidate).change == change
+    assert ClientComparison(ALICE, NOTHING, live, candidate).change == change
 
 
 def result(**outcomes: Outcome) -> ReplayResult:
@@ -37,7 +37,7 @@ def result(**outcomes: Outcome) -> ReplayResult:
 def test_totals_add_up_and_changes_are_candidate_less_live() -> None:
     live = result(alice=Outcome(2, 3_000, 100), bob=Outcome(1, 1_000, 50), carol=NOTHING)
     candidate = result(alice=Outcome(5, 4_500, 130), bob=NOTHING, carol=Outcome(1, 250, 1))
-    totals = totals_of(report_lines(live, candidate, {}))
+    totals = totals_of(compare(live, candidate, {}))
     assert (totals.clients, totals.throttled, totals.newly_throttled, totals.no_longer_throttled) == (3, 2, 1, 1)
     assert (totals.windows_throttled, totals.throttle_seconds, totals.throttle_seconds_change) == (6, 4.75, 0.75)
     assert (totals.bytes_deferred, totals.bytes_deferred_change) == (131, -19)
@@ -46,19 +46,19 @@ def test_totals_add_up_and_changes_are_candidate_less_live() -> None:
 def test_the_largest_change_comes_first() -> None:
     live = result(alice=Outcome(1, 100), bob=Outcome(9, 9_000), carol=NOTHING)
     candidate = result(alice=Outcome(1, 200), bob=Outcome(9, 9_000), carol=Outcome(1, 5_000))
-    assert [line.client for line in report_lines(live, candidate, {})] == [CAROL, ALICE, BOB]
+    assert [line.client for line in compare(live, candidate, {})] == [CAROL, ALICE, BOB]
 
 
 def test_clients_nobody_throttles_are_counted_and_not_listed() -> None:
-    lines = report_lines(result(alice=NOTHING, bob=NOTHING), result(alice=NOTHING, bob=Outcome(1, 1)), {})
-    document = to_document(touched(lines), totals_of(lines), {})
+    comparisons = compare(result(alice=NOTHING, bob=NOTHING), result(alice=NOTHING, bob=Outcome(1, 1)), {})
+    document = to_document(throttled_clients(comparisons), totals_of(comparisons), {})
     assert document["totals"]["clients"] == 2
     assert [row["user"] for row in document["clients"]] == ["bob"]
 
 
 def test_a_client_that_only_happened_is_listed() -> None:
-    lines = report_lines(result(), result(), {CAROL: Outcome(4, 2_000)})
-    assert [(line.client, line.happened.windows) for line in touched(lines)] == [(CAROL, 4)]
+    comparisons = compare(result(), result(), {CAROL: Outcome(4, 2_000)})
+    assert [(line.client, line.happened.windows) for line in throttled_clients(comparisons)] == [(CAROL, 4)]
 
 
 OUTCOMES = st.builds(Outcome, st.integers(0, 9), st.integers(0, 9_999), st.integers(0, 9_999))
@@ -67,16 +67,16 @@ RESULTS = st.builds(ReplayResult, st.dictionaries(st.sampled_from([ALICE, BOB, C
 
 @given(RESULTS)
 def test_the_live_quotas_as_candidate_change_nothing(live: ReplayResult) -> None:
-    lines = report_lines(live, live, {})
-    totals = totals_of(lines)
+    comparisons = compare(live, live, {})
+    totals = totals_of(comparisons)
     assert (totals.newly_throttled, totals.no_longer_throttled) == (0, 0)
     assert (totals.throttle_seconds_change, totals.bytes_deferred_change) == (0, 0)
-    assert {line.change for line in lines} <= {"same"}
+    assert {line.change for line in comparisons} <= {"same"}
 
 
 @given(RESULTS, RESULTS)
 def test_exchanging_live_and_candidate_turns_every_change_round(one: ReplayResult, other: ReplayResult) -> None:
-    there, back = (totals_of(report_lines(*pair, {})) for pair in ((one, other), (other, one)))
+    there, back = (totals_of(compare(*pair, {})) for pair in ((one, other), (other, one)))
     assert there.newly_throttled == back.no_longer_throttled
     assert there.throttle_seconds_change == -back.throttle_seconds_change
 

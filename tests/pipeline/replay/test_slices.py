@@ -11,12 +11,11 @@ from deltalake import DeltaTable, write_deltalake
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from pipeline.replay.decided_slice import decide
-from pipeline.replay.holding import Held, carried_into, held_by, lengthen
+from pipeline.replay.local_run import in_order, run
 from pipeline.replay.outcome import ReplayResult
-from pipeline.replay.pieces import Source
-from pipeline.replay.plan import Plan, slice_length_ms
-from pipeline.replay.what_if import in_order, run
+from pipeline.replay.request import Plan, slice_length_ms
+from pipeline.replay.slice_replay import Held, carried_into, decide, held_by, lengthen
+from pipeline.replay.usage_batches import Source
 from pipeline.tables.layout import table_uri
 from tests.pipeline.replay.histories import T0_MS, History, in_one_piece
 
@@ -44,36 +43,36 @@ def test_slices_of_any_length_come_to_what_one_run_comes_to(
     source: Source, seed: int, slice_ms: int, window_ms: int
 ) -> None:
     with tempfile.TemporaryDirectory() as root:
-        order = History(Random(seed), source, window_ms).write(root)
-        plan = Plan.of(order, slice_ms)
-        found = in_order(plan, (decide(plan.order, part) for part in plan.slices), unheard)
-        assert facts(found) == facts(in_one_piece(order))
+        request = History(Random(seed), source, window_ms).write(root)
+        plan = Plan.of(request, slice_ms)
+        found = in_order(plan, (decide(plan.request, part) for part in plan.slices), unheard)
+        assert facts(found) == facts(in_one_piece(request))
 
 
 @pytest.mark.parametrize("source", SOURCES)
 def test_these_histories_have_all_that_is_hard_to_cut(source: Source, tmp_path: Path) -> None:
     held_on = brief = empty = edited = 0
     for seed in range(5):
-        order = History(Random(seed), source, 1_000).write(str(tmp_path / str(seed)))
-        plan = Plan.of(order, 5_000)
-        decided = [decide(plan.order, part) for part in plan.slices]
+        request = History(Random(seed), source, 1_000).write(str(tmp_path / str(seed)))
+        plan = Plan.of(request, 5_000)
+        decided = [decide(plan.request, part) for part in plan.slices]
         held: list[Held] = [{}, {}]
         for part, one in zip(plan.slices, decided, strict=True):
-            held_on += any(carried_into(order, part, held))
-            lengthen(held, held_by(order, one))
+            held_on += any(carried_into(request, part, held))
+            lengthen(held, held_by(request, one))
         empty += any(not len(one.at_ms) for one in decided)
         brief += sum("carol" in {user for _, user, _ in one.clients} for one in decided) in {1, 2}
-        edited += len(order.quotas[0].snapshots) > 1
+        edited += len(request.quotas[0].snapshots) > 1
     assert min(held_on, brief, empty, edited) > 0
 
 
 def test_windows_of_a_slice_are_all_its_own(tmp_path: Path) -> None:
-    order = replace(History(Random(1), "usage_by_second", 3_000).write(str(tmp_path)), since_ms=T0_MS + 1)
-    slices = Plan.of(order, 1).slices
-    assert slices[0].start_ms == order.begin_ms
+    request = replace(History(Random(1), "usage_by_second", 3_000).write(str(tmp_path)), since_ms=T0_MS + 1)
+    slices = Plan.of(request, 1).slices
+    assert slices[0].start_ms == request.begin_ms
     assert [part.start_ms for part in slices[1:]] == [part.end_ms for part in slices[:-1]]
     assert {part.end_ms % 3_000 for part in slices[:-1]} == {0}
-    assert slices[-1].end_ms == order.until_ms
+    assert slices[-1].end_ms == request.until_ms
 
 
 @pytest.mark.parametrize(
@@ -87,16 +86,16 @@ def test_slices_are_as_long_as_memory_allows_and_as_many_as_cores_need(
 
 
 def test_a_pool_comes_to_the_same(tmp_path: Path) -> None:
-    order = History(Random(3), "usage_by_second", 1_000).write(str(tmp_path))
-    plan = Plan.of(order, 20_000)
+    request = History(Random(3), "usage_by_second", 1_000).write(str(tmp_path))
+    plan = Plan.of(request, 20_000)
     found, ran_on = run(plan, unheard, worth_ms=0)
-    assert facts(found) == facts(in_one_piece(order))
+    assert facts(found) == facts(in_one_piece(request))
     assert ran_on.endswith("processes")
 
 
 def test_a_table_that_grows_meanwhile_is_read_as_it_was(tmp_path: Path) -> None:
-    order = History(Random(4), "usage", 1_000).write(str(tmp_path))
-    plan, whole = Plan.of(order), facts(in_one_piece(order))
+    request = History(Random(4), "usage", 1_000).write(str(tmp_path))
+    plan, whole = Plan.of(request), facts(in_one_piece(request))
     uri = table_uri(str(tmp_path), "usage")
     write_deltalake(uri, DeltaTable(uri).to_pyarrow_table(), mode="append")
     assert facts(run(plan, unheard)[0]) == whole
@@ -105,10 +104,10 @@ def test_a_table_that_grows_meanwhile_is_read_as_it_was(tmp_path: Path) -> None:
 @pytest.mark.spark
 @pytest.mark.parametrize("source", SOURCES)
 def test_spark_comes_to_the_same(source: Source, spark: "SparkSession", tmp_path: Path) -> None:
-    from pipeline.replay.on_spark import run_on_spark  # noqa: PLC0415 - loads pyspark
+    from pipeline.replay.spark_run import run_on_spark  # noqa: PLC0415 - loads pyspark
 
-    order = History(Random(5), source, 1_000).write(str(tmp_path))
-    plan = Plan.of(order, 7_000)
+    request = History(Random(5), source, 1_000).write(str(tmp_path))
+    plan = Plan.of(request, 7_000)
     found, ran_on = run_on_spark(plan, spark)
-    assert facts(found) == facts(in_one_piece(order))
+    assert facts(found) == facts(in_one_piece(request))
     assert ran_on == f"Spark {spark.version} at local[*], {len(plan.slices)} tasks"

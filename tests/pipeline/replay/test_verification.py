@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from pipeline.replay.errors import BatchNotRecorded, NothingKept
+from pipeline.replay.errors import BatchNotRecorded, UsageNotKept
 from pipeline.replay.verification import Verification, verify, verify_decision
 from pipeline.settings.model import EngineSettings
 from pipeline.tables.layout import table_uri
@@ -149,10 +149,10 @@ def test_trimmed_usage_shortens_the_range_by_the_windows_that_reach_back_into_it
     found = verify(str(tmp_path), "cluster", hour.quotas.at, 0, FOREVER_MS, lambda done, whole: None)
     assert found.mismatches == []
     assert cut_ms + 12_000 <= found.since_ms < cut_ms + 60_000
-    with pytest.raises(NothingKept):
+    with pytest.raises(UsageNotKept):
         verify(str(tmp_path), "cluster", hour.quotas.at, 0, cut_ms + 11_000, lambda done, whole: None)
     gone = stored_decisions(hour).to_pylist()[0]
-    with pytest.raises(NothingKept, match=gone["decision_id"]):
+    with pytest.raises(UsageNotKept, match=gone["decision_id"]):
         verify_decision(str(tmp_path), "cluster", hour.quotas.at, gone)
 
 

@@ -5,15 +5,14 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from pipeline.replay.errors import NothingKept, SampleTooFine
+from pipeline.replay.errors import SampleTooFine, UsageNotKept
+from pipeline.replay.local_run import run
 from pipeline.replay.outcome import ReplayResult
-from pipeline.replay.pieces import Source
-from pipeline.replay.plan import Plan
-from pipeline.replay.recorded_throttles import happened
-from pipeline.replay.replay_request import ReplayOrder
-from pipeline.replay.report import report_lines, totals_of
-from pipeline.replay.timeline import Timeline, live_timeline
-from pipeline.replay.what_if import run
+from pipeline.replay.quotas import Timeline, live_timeline
+from pipeline.replay.recorded_throttles import recorded_outcomes
+from pipeline.replay.report import compare, totals_of
+from pipeline.replay.request import Plan, ReplayRequest
+from pipeline.replay.usage_batches import Source
 from pipeline.settings.model import EngineSettings
 from pipeline.tables.layout import table_uri
 from pipeline.tables.quota_edit import QuotaChange
@@ -62,19 +61,19 @@ def roll_up(root: str) -> None:
     write_deltalake(table_uri(root, "usage_by_second"), conform(rows, UsageBySecondRow), mode="append")
 
 
-def order(job: KeptJob, source: Source = "usage", *quotas: Timeline, **changes: Any) -> ReplayOrder:
+def order(job: KeptJob, source: Source = "usage", *quotas: Timeline, **changes: Any) -> ReplayRequest:
     """The whole of a job, with the quotas that were live if no others are given."""
     timelines = quotas or (live_timeline(job.quota_table, job.quotas, 0),)
     ends = {"since_ms": job.clock.wall_ms - 599_000, "until_ms": job.clock.wall_ms + 1_000}
     fields = {"root": job.root, "source": source, "scope": "cluster", "settings": EngineSettings(), "quotas": timelines}
-    return ReplayOrder(**{**fields, **ends, **changes})
+    return ReplayRequest(**{**fields, **ends, **changes})
 
 
 def always(snapshot: QuotaSnapshot) -> Timeline:
     return Timeline((0,), (snapshot,))
 
 
-def replayed(wanted: ReplayOrder) -> list[ReplayResult]:
+def replayed(wanted: ReplayRequest) -> list[ReplayResult]:
     return run(Plan.of(wanted), lambda done, whole: None)[0]
 
 
@@ -85,7 +84,7 @@ def windows(result: ReplayResult) -> dict[Any, int]:
 def test_the_live_quotas_over_the_exact_batches_come_to_what_was_decided(job: KeptJob) -> None:
     wanted = order(job)
     (live,) = replayed(wanted)
-    decided = happened(job.root, wanted.since_ms, wanted.until_ms, 1_000)
+    decided = recorded_outcomes(job.root, wanted.since_ms, wanted.until_ms, 1_000)
     assert windows(live) == {client: outcome.windows for client, outcome in decided.items()}
     assert windows(live) != {}
     assert live.evaluations == len(
@@ -96,7 +95,7 @@ def test_the_live_quotas_over_the_exact_batches_come_to_what_was_decided(job: Ke
 def test_the_quotas_that_held_all_along_change_nothing_as_a_candidate(job: KeptJob) -> None:
     timelines = live_timeline(job.quota_table, job.quotas, 0), always(job.quotas.at(2))
     live, candidate = replayed(order(job, "usage", *timelines, until_ms=job.clock.wall_ms - 301_000))
-    totals = totals_of(report_lines(live, candidate, {}))
+    totals = totals_of(compare(live, candidate, {}))
     assert totals.throttled > 0
     assert (totals.newly_throttled, totals.no_longer_throttled) == (0, 0)
     assert (totals.throttle_seconds_change, totals.bytes_deferred_change) == (0, 0)
@@ -105,7 +104,7 @@ def test_the_quotas_that_held_all_along_change_nothing_as_a_candidate(job: KeptJ
 def test_an_edit_in_mid_way_is_seen_by_the_live_replay_alone(job: KeptJob) -> None:
     timelines = live_timeline(job.quota_table, job.quotas, 0), always(job.quotas.at(2))
     live, candidate = replayed(order(job, "usage", *timelines))
-    changed = {line.client: line.change for line in report_lines(live, candidate, {}) if line.change != "same"}
+    changed = {line.client: line.change for line in compare(live, candidate, {}) if line.change != "same"}
     assert set(changed) == {("", "bob", "etl")}
 
 
@@ -140,7 +139,7 @@ def test_the_numbers_of_a_single_throttle_can_be_counted_by_hand(tmp_path: Path)
 
 
 def test_what_nobody_used_is_nothing_kept(job: KeptJob) -> None:
-    with pytest.raises(NothingKept):
+    with pytest.raises(UsageNotKept):
         replayed(order(job, since_ms=1_000, until_ms=2_000))
 
 

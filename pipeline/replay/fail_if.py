@@ -1,4 +1,4 @@
-"""`--fail-if`: what a candidate must not do, as one comparison of a total with a number."""
+"""`--fail-if`: what a candidate must not do, as a comparison of one of the report's totals with a number."""
 
 import operator
 import re
@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import Final, Self
 
-from pipeline.replay.errors import BadBudget
+from pipeline.replay.errors import BadFailCondition
 from pipeline.replay.report import Totals
 
 METRICS: Final = tuple(field.name for field in fields(Totals))
@@ -23,8 +23,8 @@ _FORM: Final = re.compile(r"\s*([a-z_]+)\s*(>=|<=|==|!=|>|<)\s*([-+]?\d+(?:\.\d+
 
 
 @dataclass(frozen=True, slots=True)
-class Budget:
-    """One comparison.
+class FailCondition:
+    """One comparison. The report fails if it is true.
 
     Attributes:
         metric: A field of `Totals`.
@@ -38,27 +38,29 @@ class Budget:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read `newly_throttled>3`; blanks do not matter.
+        """Read an expression like `newly_throttled>3`; spaces are ignored.
 
         Raises:
-            BadBudget: It is no comparison of a known metric with a number.
+            BadFailCondition: It is not a comparison of a known metric with a number.
         """
         found = _FORM.fullmatch(text)
         if found is None or found[1] not in METRICS:
-            raise BadBudget(text, METRICS)
+            raise BadFailCondition(text, METRICS)
         return cls(found[1], found[2], float(found[3]))
 
-    def fails(self, totals: Totals) -> bool:
-        """Whether the comparison holds: the report then fails."""
+    def is_met(self, totals: Totals) -> bool:
+        """Whether the comparison is true, so that the report fails."""
         return _COMPARISONS[self.comparison](getattr(totals, self.metric), self.number)
 
     def __str__(self) -> str:
-        """As it would be written."""
+        """The expression, without spaces."""
         return f"{self.metric}{self.comparison}{self.number:g}"
 
 
-def failures(budgets: Sequence[Budget], totals: Totals) -> list[str]:
-    """A sentence for each comparison that holds."""
+def failures(conditions: Sequence[FailCondition], totals: Totals) -> list[str]:
+    """One sentence for each condition that is met."""
     return [
-        f"{budget}: {budget.metric} is {getattr(totals, budget.metric):g}" for budget in budgets if budget.fails(totals)
+        f"{condition}: {condition.metric} is {getattr(totals, condition.metric):g}"
+        for condition in conditions
+        if condition.is_met(totals)
     ]

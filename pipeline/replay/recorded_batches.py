@@ -1,4 +1,4 @@
-"""Batches of one life of the job: decided with the same engine settings, so one engine can decide them again."""
+"""Stored batches that were decided with the same engine settings, so that one engine can decide them again."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,15 +19,15 @@ Scope = Literal["cluster", "broker"]
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
-    """Batches that follow each other and share their settings.
+class RecordedBatches:
+    """Consecutive batches with the same engine settings.
 
     Attributes:
         cluster: Of the rows.
         settings: The engine's.
         batches: (query_id, batch_id) of each.
-        first_ms: Instant of the first one.
-        last_ms: Instant of the last one.
+        first_ms: Instant at which the first one was evaluated.
+        last_ms: Instant at which the last one was evaluated.
         last_query_id: Query of the last one.
     """
 
@@ -40,7 +40,7 @@ class Stretch:
 
     @classmethod
     def from_rows(cls, rows: list[dict[str, Any]]) -> Self:
-        """From rows of `batches` that share cluster and settings, in order."""
+        """From rows of `batches`, in order, with the same cluster and settings."""
         return cls(
             cluster=rows[0]["cluster"],
             settings=EngineSettings.model_validate_json(rows[0]["engine_settings"]),
@@ -50,13 +50,18 @@ class Stretch:
             last_query_id=rows[-1]["query_id"],
         )
 
+    @property
+    def begin_ms(self) -> int:
+        """The first instant whose usage is read: the rates of the first batch reach back this far."""
+        return self.first_ms - self.settings.rate_span_ms
+
     def slices(self) -> Iterator[tuple[int, int]]:
-        """Its time, the warm-up before it included, as (start inclusive, end exclusive)."""
-        return cut(self.first_ms - self.settings.rate_span_ms, self.last_ms + 1, SLICE_MS)
+        """The time of all batches and of the warm-up before them, as (start inclusive, end exclusive)."""
+        return cut(self.begin_ms, self.last_ms + 1, SLICE_MS)
 
 
-def stretches(rows: list[dict[str, Any]]) -> list[Stretch]:
-    """Rows of `batches`, in any order, as stretches in order."""
+def split_by_settings(rows: list[dict[str, Any]]) -> list[RecordedBatches]:
+    """Rows of `batches`, in any order: brought into order and split wherever cluster or settings change."""
     ordered = sorted(rows, key=lambda row: (row["evaluated_at_ms"], row["batch_id"], row["query_id"]))
     groups: list[list[dict[str, Any]]] = []
     for row in ordered:
@@ -65,33 +70,33 @@ def stretches(rows: list[dict[str, Any]]) -> list[Stretch]:
             groups[-1].append(row)
         else:
             groups.append([row])
-    return [Stretch.from_rows(group) for group in groups]
+    return [RecordedBatches.from_rows(group) for group in groups]
 
 
-def replayed(
-    stretch: Stretch,
+def decided_again(
+    recorded: RecordedBatches,
     scope: Scope,
     usage: TimeSlices,
     snapshot_at: SnapshotAt,
     sensor: tuple[tuple[str, str], ...] = (),
 ) -> Iterator[tuple[int, list[Replayed]]]:
-    """Decide a stretch again, slice by slice.
+    """Decide batches again, slice by slice.
 
     Args:
-        stretch: Which batches.
+        recorded: Which batches.
         scope: The engine's.
         usage: The table `usage` by `evaluated_at_ms`.
         snapshot_at: Quotas by version.
-        sensor: Conditions on the names, for the usage of one sensor alone; its decisions need no other.
+        sensor: Conditions on the names, to read the usage of one sensor only. Its decisions need no other usage.
 
     Yields:
-        The end of the slice in ms, exclusive, and the batches of the stretch in it that have usage.
+        The end of the slice in ms, exclusive, and those of the batches in it that have usage.
     """
-    engine = new_engine(stretch.settings, scope)
-    for start_ms, end_ms in stretch.slices():
-        batches = batches_of(_rows(usage, start_ms, end_ms, sensor), stretch.last_query_id)
+    engine = new_engine(recorded.settings, scope)
+    for start_ms, end_ms in recorded.slices():
+        batches = batches_of(_rows(usage, start_ms, end_ms, sensor), recorded.last_query_id)
         again = replay(engine, batches, snapshot_at)
-        yield end_ms, [one for one in again if _identity(one.batch) in stretch.batches]
+        yield end_ms, [one for one in again if _identity(one.batch) in recorded.batches]
 
 
 def _rows(usage: TimeSlices, start_ms: int, end_ms: int, sensor: tuple[tuple[str, str], ...]) -> pa.Table:

@@ -2,8 +2,8 @@ from dataclasses import replace
 
 import pytest
 
-from pipeline.replay.budget import METRICS, Budget, failures
-from pipeline.replay.errors import BadBudget
+from pipeline.replay.errors import BadFailCondition
+from pipeline.replay.fail_if import METRICS, FailCondition, failures
 from pipeline.replay.report import Totals
 
 TOTALS = Totals(
@@ -35,26 +35,30 @@ TOTALS = Totals(
     ],
 )
 def test_a_comparison_that_holds_fails_the_budget(text: str, fails: bool) -> None:
-    assert Budget.parse(text).fails(TOTALS) is fails
+    assert FailCondition.parse(text).is_met(TOTALS) is fails
 
 
 @pytest.mark.parametrize(
     "text", ["", "newly_throttled", "newly_throttled>", ">3", "new>3", "newly_throttled=3", "newly_throttled>three"]
 )
 def test_anything_else_is_refused_with_the_metrics_there_are(text: str) -> None:
-    with pytest.raises(BadBudget, match="metrics are clients, throttled, newly_throttled"):
-        Budget.parse(text)
+    with pytest.raises(BadFailCondition, match="metrics are clients, throttled, newly_throttled"):
+        FailCondition.parse(text)
 
 
 @pytest.mark.parametrize("metric", METRICS)
 def test_every_total_can_be_asked_for(metric: str) -> None:
-    budget = Budget.parse(f"{metric}>99999")
-    assert not budget.fails(TOTALS)
-    assert budget.fails(replace(TOTALS, **{metric: 100_000}))
+    budget = FailCondition.parse(f"{metric}>99999")
+    assert not budget.is_met(TOTALS)
+    assert budget.is_met(replace(TOTALS, **{metric: 100_000}))
 
 
 def test_only_what_failed_is_told_with_its_value() -> None:
-    budgets = [Budget.parse("newly_throttled>2"), Budget.parse("throttled>4"), Budget.parse("throttle_seconds>1")]
+    budgets = [
+        FailCondition.parse("newly_throttled>2"),
+        FailCondition.parse("throttled>4"),
+        FailCondition.parse("throttle_seconds>1"),
+    ]
     assert failures(budgets, TOTALS) == [
         "newly_throttled>2: newly_throttled is 3",
         "throttle_seconds>1: throttle_seconds is 12.5",

@@ -1,4 +1,4 @@
-"""The report as one HTML page: tables and charts drawn here, nothing fetched from elsewhere."""
+"""The report as one HTML page with tables and charts. The page loads nothing from elsewhere."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -6,7 +6,7 @@ from html import escape
 from typing import Any, Final
 
 from pipeline.replay.outcome import ReplayResult
-from pipeline.replay.report import Line, Totals, touched
+from pipeline.replay.report import ClientComparison, Totals, throttled_clients
 
 _WIDTH: Final = 900
 _HEIGHT: Final = 220
@@ -26,10 +26,10 @@ svg{width:100%;height:auto}svg text{font-size:11px;fill:currentColor}.new{color:
 """
 
 
-def html_page(
+def html_report(
     about: Mapping[str, Any],
     totals: Totals,
-    lines: Sequence[Line],
+    comparisons: Sequence[ClientComparison],
     live: ReplayResult,
     candidate: ReplayResult,
     span_ms: tuple[int, int],
@@ -37,14 +37,14 @@ def html_page(
     """The page.
 
     Args:
-        about: What was replayed, name by name.
-        totals: Of all clients.
-        lines: Of every client.
+        about: What was replayed: names and values.
+        totals: Totals of all clients.
+        comparisons: One comparison for every client.
         live: Replay with the live quotas.
         candidate: Replay with the candidate.
         span_ms: Begin and end of the range.
     """
-    said = touched(lines)
+    throttled = throttled_clients(comparisons)
     facts = "".join(f"<tr><th>{escape(name)}</th><td>{escape(str(value))}</td></tr>" for name, value in about.items())
     figures = "".join(
         f'<tr><th>{escape(name.replace("_", " "))}</th><td class="n">{getattr(totals, name):,}</td></tr>'
@@ -53,10 +53,10 @@ def html_page(
     return (
         f'<!doctype html><html lang="en"><meta charset="utf-8"><title>kquota what-if</title><style>{_STYLE}</style>'
         f"<h1>What if these quotas had been in force?</h1><table>{facts}</table>"
-        f"<h2>In all</h2><table>{figures}</table>"
+        f"<h2>Totals</h2><table>{figures}</table>"
         f"<h2>Time clients would be held</h2>{_time_chart(live, candidate, span_ms)}"
-        f"<h2>Clients with the largest change</h2>{_bars(said[:_BARS])}"
-        f"<h2>Clients</h2>{_table(said)}</html>\n"
+        f"<h2>Clients with the largest change</h2>{_bars(throttled[:_BARS])}"
+        f"<h2>Clients</h2>{_table(throttled)}</html>\n"
     )
 
 
@@ -83,13 +83,13 @@ def _points(values: Sequence[float], most: float) -> str:
     return " ".join(f"{_LEFT + i * step:.1f},{_HEIGHT - value / most * _HEIGHT:.1f}" for i, value in enumerate(values))
 
 
-def _bars(lines: Sequence[Line]) -> str:
-    if not lines:
-        return "<p>No client is throttled, with either.</p>"
-    most = max(max(line.live.throttle_ms, line.candidate.throttle_ms) for line in lines) or 1
+def _bars(comparisons: Sequence[ClientComparison]) -> str:
+    if not comparisons:
+        return "<p>No client is throttled, neither by the live quotas nor by the candidate.</p>"
+    most = max(max(line.live.throttle_ms, line.candidate.throttle_ms) for line in comparisons) or 1
     room = _WIDTH - 260 - 80
     drawn = []
-    for place, line in enumerate(lines):
+    for place, line in enumerate(comparisons):
         top = place * (2 * _BAR_HEIGHT + 8)
         drawn.append(f'<text x="0" y="{top + _BAR_HEIGHT}">{escape(_name(line)[:40])}</text>')
         for row, (outcome, colour) in enumerate(((line.live, _LIVE), (line.candidate, _CANDIDATE))):
@@ -97,13 +97,13 @@ def _bars(lines: Sequence[Line]) -> str:
             y = top + row * _BAR_HEIGHT
             drawn.append(f'<rect x="260" y="{y}" width="{width:.1f}" height="{_BAR_HEIGHT - 2}" fill="{colour}"/>')
             drawn.append(f'<text x="{265 + width:.1f}" y="{y + 12}">{outcome.throttle_ms / 1000:,.1f} s</text>')
-    return f'<svg viewBox="0 0 {_WIDTH} {len(lines) * (2 * _BAR_HEIGHT + 8)}" role="img">{"".join(drawn)}</svg>'
+    return f'<svg viewBox="0 0 {_WIDTH} {len(comparisons) * (2 * _BAR_HEIGHT + 8)}" role="img">{"".join(drawn)}</svg>'
 
 
-def _table(lines: Sequence[Line]) -> str:
+def _table(comparisons: Sequence[ClientComparison]) -> str:
     heads = ("client", "change", "windows", "was", "held s", "was", "deferred MB", "was", "held s, happened")
     rows = []
-    for line in lines[:_ROWS]:
+    for line in comparisons[:_ROWS]:
         mark = {"newly throttled": "new", "no longer throttled": "gone"}.get(line.change, "")
         figures = (
             line.candidate.windows,
@@ -116,10 +116,10 @@ def _table(lines: Sequence[Line]) -> str:
         )
         cells = "".join(f'<td class="n">{figure}</td>' for figure in figures)
         rows.append(f'<tr><td>{escape(_name(line))}</td><td class="{mark}">{line.change}</td>{cells}</tr>')
-    more = f"<p>and {len(lines) - _ROWS} more</p>" if len(lines) > _ROWS else ""
+    more = f"<p>and {len(comparisons) - _ROWS} more</p>" if len(comparisons) > _ROWS else ""
     return f"<table><tr>{''.join(f'<th>{head}</th>' for head in heads)}</tr>{''.join(rows)}</table>{more}"
 
 
-def _name(line: Line) -> str:
+def _name(line: ClientComparison) -> str:
     broker_id, user, client_id = line.client
     return f"{user}/{client_id}" + (f"@{broker_id}" if broker_id else "")

@@ -1,4 +1,4 @@
-"""Kept usage in the pieces it is decided in: the seconds of `usage_by_second`, or the batches of `usage`."""
+"""Stored usage, cut into the batches it is decided in: the seconds of `usage_by_second`, or the batches of `usage`."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -23,16 +23,16 @@ _NAMES: Final = ("broker_id", "user", "client_id")
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """Usage that is decided at one instant.
+class UsageBatch:
+    """Usage that is decided together, at one instant.
 
     Attributes:
         at_ms: The instant.
-        quota_version: What the live job decided it with; None if the rows do not say.
+        quota_version: Version of the quotas that the job decided it with; None if the table does not store it.
         usage: Columns for `QuotaEngine.record`.
-        clients: Number of each row's client.
+        clients: Number of the client of each row.
         used_bytes: Produced and fetched bytes of each row.
-        used_at_ms: Newest event of each row.
+        used_at_ms: Time of the newest event of each row.
     """
 
     at_ms: int
@@ -43,14 +43,14 @@ class Piece:
     used_at_ms: Ints
 
 
-class Pieces:
-    """The pieces of a range in order.
+class UsageReader:
+    """Reads the usage of a range in batches, in the order they are decided, and numbers the clients.
 
     Args:
         root: Of the tables.
         source: Which table.
-        by_broker: Clients of different brokers are different clients.
-        sample_window_ms: The engine's; for `usage_by_second` whole seconds.
+        by_broker: The same client at two brokers counts as two clients.
+        sample_window_ms: The engine's; must be whole seconds for `usage_by_second`.
         version: Of the table; None = the newest.
     """
 
@@ -66,11 +66,11 @@ class Pieces:
 
     @property
     def numbers(self) -> Mapping[Client, int]:
-        """The number of every client met so far, in the order of the numbers: a view."""
+        """The number of every client read so far, in the order of the numbers. It changes as more is read."""
         return self._numbers
 
-    def read(self, start_ms: int, end_ms: int) -> Iterator[Piece]:
-        """The pieces from an instant, inclusive, to another, exclusive; all of them are read at once."""
+    def read(self, start_ms: int, end_ms: int) -> Iterator[UsageBatch]:
+        """The batches from an instant, inclusive, to another, exclusive. All of their rows are in memory at once."""
         if start_ms >= end_ms:
             return
         columns = [self._time, *_NAMES, *_MEASURES]
@@ -78,19 +78,19 @@ class Pieces:
             columns += ["query_id", "batch_id", "quota_version", "sample_start_ms"]
         rows = self.table.read(columns, start_ms, end_ms)
         if rows.num_rows:
-            # One dictionary for all chunks, so that the pieces are slices of one array.
+            # One dictionary for all chunks, so that the batches are slices of one array.
             rows = rows.unify_dictionaries()
             yield from self._seconds(rows) if self._source == "usage_by_second" else self._batches(rows)
 
-    def _batches(self, rows: pa.Table) -> Iterator[Piece]:
+    def _batches(self, rows: pa.Table) -> Iterator[UsageBatch]:
         for batch in batches_of(rows):
             clients = self._numbered(batch.usage)
             used_at_ms = batch.usage["last_event_ms"].to_numpy()
-            yield Piece(
+            yield UsageBatch(
                 batch.evaluated_at_ms, batch.quota_version, batch.usage, clients, _bytes_of(batch.usage), used_at_ms
             )
 
-    def _seconds(self, rows: pa.Table) -> Iterator[Piece]:
+    def _seconds(self, rows: pa.Table) -> Iterator[UsageBatch]:
         start_ms = rows["second_start_ms"].to_numpy()
         order = np.argsort(start_ms, kind="stable")
         rows, start_ms = rows.take(pa.array(order)).combine_chunks(), start_ms[order]
@@ -103,10 +103,12 @@ class Pieces:
         ends = np.append(first[1:], len(start_ms))
         for begin, end, instant in zip(first.tolist(), ends.tolist(), at_ms.tolist(), strict=True):
             own = slice(begin, end)
-            yield Piece(instant, None, rows.slice(begin, end - begin), clients[own], used_bytes[own], used_at_ms[own])
+            yield UsageBatch(
+                instant, None, rows.slice(begin, end - begin), clients[own], used_bytes[own], used_at_ms[own]
+            )
 
     def _numbered(self, rows: pa.Table) -> Ints:
-        """The number of each row's client; new clients get the next ones."""
+        """The number of the client of each row; a new client gets the next number."""
         names = _NAMES if self._by_broker else _NAMES[1:]
         local = np.zeros(rows.num_rows, np.int64)
         for name in names:

@@ -1,7 +1,7 @@
 """The same replays on the executors of a Spark cluster, for ranges that are too long for one machine.
 
-Slices are decided and counted where they are; the driver sees per slice who is held at its end, and what it came to.
-Executors read the table as this machine does: they need this package with its dependencies, and a root they can reach.
+A slice is decided and counted on one executor. The driver gets from each slice who is held at its end, and its result.
+Executors read the table through delta-rs: they need this package with its dependencies, and a root they can reach.
 """
 
 import os
@@ -13,18 +13,17 @@ from pyspark.sql import SparkSession
 
 from pipeline.jvm.jars import spark_jars
 from pipeline.jvm.java import find_java
-from pipeline.replay.decided_slice import decide
-from pipeline.replay.holding import Held, carried_into, count, held_by, lengthen
+from pipeline.replay.local_run import with_usage
 from pipeline.replay.outcome import ReplayResult
-from pipeline.replay.plan import Plan
-from pipeline.replay.what_if import with_usage
+from pipeline.replay.request import Plan
+from pipeline.replay.slice_replay import Held, carried_into, count, decide, held_by, lengthen
 from pipeline.settings.model import SparkSettings
 from pipeline.stream.session import build_spark_session, refuse_spark_connect
 
 
 @contextmanager
 def replay_session(settings: SparkSettings) -> Iterator[SparkSession]:
-    """A session for replays: the one this process has, else a new one that ends with the block.
+    """A session for replays: the one this process has, or else a new one that ends with the block.
 
     Raises:
         SparkConnectRefused: The environment or the settings ask for Spark Connect, which has no RDDs.
@@ -41,23 +40,23 @@ def replay_session(settings: SparkSettings) -> Iterator[SparkSession]:
 
 
 def run_on_spark(plan: Plan, session: SparkSession) -> tuple[list[ReplayResult], str]:
-    """All replays of a range, a task for each slice, in two jobs: decide, then count with what is held from before.
+    """All replays of a range, one task per slice, in two jobs: decide, then count together with earlier holds.
 
     Returns:
-        What each replay came to, and what it ran on.
+        What each replay found, and a description of where it ran.
 
     Raises:
-        NothingKept: The range has no usage.
+        UsageNotKept: The range has no usage.
     """
-    order, context = plan.order, session.sparkContext
+    request, context = plan.request, session.sparkContext
     tasks = max(len(plan.slices), 1)
-    decided = context.parallelize(plan.slices, tasks).map(lambda part: decide(order, part))
+    decided = context.parallelize(plan.slices, tasks).map(lambda part: decide(request, part))
     decided.persist(StorageLevel.MEMORY_AND_DISK)
     try:
-        ends = decided.map(lambda one: held_by(order, one)).collect()
+        ends = decided.map(lambda one: held_by(request, one)).collect()
         carried = context.parallelize(_carried(plan, ends), tasks)
-        results = [ReplayResult() for _ in order.quotas]
-        for of_slice in decided.zip(carried).map(lambda pair: count(order, *pair)).collect():
+        results = [ReplayResult() for _ in request.quotas]
+        for of_slice in decided.zip(carried).map(lambda pair: count(request, *pair)).collect():
             for result, further in zip(results, of_slice, strict=True):
                 result.add(further)
     finally:
@@ -66,9 +65,9 @@ def run_on_spark(plan: Plan, session: SparkSession) -> tuple[list[ReplayResult],
 
 
 def _carried(plan: Plan, ends: list[tuple[Held, ...]]) -> list[tuple[Held, ...]]:
-    held: list[Held] = [{} for _ in plan.order.quotas]
+    held: list[Held] = [{} for _ in plan.request.quotas]
     carried = []
     for part, end in zip(plan.slices, ends, strict=True):
-        carried.append(carried_into(plan.order, part, held))
+        carried.append(carried_into(plan.request, part, held))
         lengthen(held, end)
     return carried

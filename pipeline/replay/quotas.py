@@ -1,0 +1,103 @@
+"""The quotas of a replay: those that were in force, by time, or those of a file."""
+
+from bisect import bisect_right
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pipeline.replay.errors import QuotaFileRefused
+from pipeline.tables.errors import QuotaEditRefused, TableMissing
+from pipeline.tables.quota_file import from_text
+from pipeline.tables.quota_file_text import load_text
+from pipeline.tables.quota_source import QuotaSource
+from pipeline.tables.quota_table import QuotaTable
+from quota.errors import InvalidQuotas
+from quota.snapshot import QuotaSnapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """Which quotas were in force when. Plain values, so that it can be sent to other processes.
+
+    Attributes:
+        from_ms: When each snapshot came into force, ascending. The first one also holds before its time.
+        snapshots: The quotas, one for each entry of `from_ms`.
+    """
+
+    from_ms: tuple[int, ...]
+    snapshots: tuple[QuotaSnapshot, ...]
+
+    def at(self, instant_ms: int) -> QuotaSnapshot:
+        """The quotas in force at an instant."""
+        return self.snapshots[max(bisect_right(self.from_ms, instant_ms) - 1, 0)]
+
+    def version(self, version: int) -> QuotaSnapshot:
+        """The quotas of a version of the table, or of the newest earlier version if that one is not here."""
+        versions = [snapshot.version for snapshot in self.snapshots]
+        return self.snapshots[max(bisect_right(versions, version) - 1, 0)]
+
+
+def live_timeline(table: QuotaTable, source: QuotaSource, since_ms: int) -> Timeline:
+    """The quotas that were in force in a range, by the times of their commits. Invalid versions are left out.
+
+    Args:
+        table: The quota table.
+        source: Reads its versions.
+        since_ms: Begin of the range. Of the older versions only the one in force at that time is kept.
+    """
+    in_force: list[tuple[int, QuotaSnapshot]] = []
+    for commit in table.history(None):
+        try:
+            snapshot = source.at(commit.version)
+        except (InvalidQuotas, TableMissing):
+            continue
+        committed_at_ms = round(commit.committed_at.timestamp() * 1000)
+        in_force.append((committed_at_ms, snapshot))
+        if committed_at_ms <= since_ms:
+            break
+    in_force.reverse()
+    return Timeline(tuple(at_ms for at_ms, _ in in_force), tuple(snapshot for _, snapshot in in_force))
+
+
+def read_snapshot(path: Path, version: int) -> QuotaSnapshot:
+    """The quotas of a file; formats as those of `snapshot_of_text`.
+
+    Raises:
+        QuotaFileRefused: It cannot be read, or does not hold valid quotas.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as exc:
+        raise QuotaFileRefused(path, str(exc)) from exc
+    return snapshot_of_text(path, text, version)
+
+
+def snapshot_of_text(path: Path, text: str, version: int) -> QuotaSnapshot:
+    """The quotas of a text, JSON or YAML.
+
+    Args:
+        path: The file it comes from, for the error.
+        text: rpk's form, `quotas: [{entity: …, values: …}]`, or plain rows with the columns of `quotas`: a list, or a
+            mapping with the list under `quotas`.
+        version: The version the snapshot gets.
+
+    Raises:
+        QuotaFileRefused: It does not hold valid quotas.
+    """
+    try:
+        return QuotaSnapshot.from_rows(_rows(path, text), version)
+    except QuotaEditRefused as exc:
+        raise QuotaFileRefused(path, "; ".join(exc.mistakes)) from exc
+    except InvalidQuotas as exc:
+        raise QuotaFileRefused(path, "; ".join(exc.problems)) from exc
+
+
+def _rows(path: Path, text: str) -> list[dict[str, Any]]:
+    document = load_text(text)
+    rows = document.get("quotas") if isinstance(document, dict) else document
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise QuotaFileRefused(path, "it must be a list of quotas, or a mapping with the list 'quotas'")
+    if any("entity" in row for row in rows):
+        declared = from_text(text)
+        return [{"user": one.user, "client_id": one.client_id, **one.bounds, **one.labels} for one in declared]
+    return rows
