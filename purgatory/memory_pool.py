@@ -3,8 +3,8 @@
 from collections import deque
 from dataclasses import dataclass
 
-from purgatory.clock import Clock
 from purgatory.errors import InvalidSizeError, NotAllocatedError
+from purgatory.monotonic_clock import MonotonicClock
 
 _LOW_MEMORY_FRACTION = 0.1
 
@@ -35,7 +35,7 @@ class MemoryPool:
         self,
         size_bytes: int,
         max_allocation_bytes: int,
-        clock: Clock,
+        clock: MonotonicClock,
         *,
         strict: bool = False,
         depleted_window_ms: int = 60_000,

@@ -12,7 +12,7 @@ Better than Kafka's `SystemTimer`, on purpose:
 import threading
 from typing import Protocol
 
-from purgatory.clock import Clock
+from purgatory.monotonic_clock import MonotonicClock
 from purgatory.timer_task_list import TaskCounter, TimerTask, TimerTaskEntry
 from purgatory.timing_wheel import BucketQueue, TimingWheel
 
@@ -54,7 +54,7 @@ class _Nothing(TimerTask):
 class SystemTimer:
     """A `Timer` over Kafka's wheel. All methods may be called from any thread, `advance_clock` from one at a time."""
 
-    def __init__(self, clock: Clock, tick_ms: int = 1, wheel_size: int = 20) -> None:
+    def __init__(self, clock: MonotonicClock, tick_ms: int = 1, wheel_size: int = 20) -> None:
         self._clock = clock
         self._tick_ms = tick_ms
         self._counter = TaskCounter()

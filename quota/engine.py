@@ -10,7 +10,7 @@ from quota.buckets import TokenBuckets
 from quota.decisions import SCHEMA, Judged, Throttles, Violations, decisions_table, judge
 from quota.errors import InvalidEngineSetting, InvalidUsage
 from quota.key_index import Ids
-from quota.recording import Clock, SensorGroups, record_piece, split_by_window, violated_sensors
+from quota.recording import BatchInstant, SensorGroups, record_piece, split_by_window, violated_sensors
 from quota.resolution import Side
 from quota.sensor_table import SensorTable
 from quota.sensors import Key
@@ -227,8 +227,8 @@ class QuotaEngine:
             return batch, None
         with np.errstate(over="ignore"):
             entities, of_row = self._sensors.look_up(batch.names, evaluated_at_ms)
-            clock = Clock(evaluated_at_ms, newest, self.num_samples, self.sample_window_ms)
-            groups = self._record_all(batch, of_row, clock)
+            instant = BatchInstant(evaluated_at_ms, newest, self.num_samples, self.sample_window_ms)
+            groups = self._record_all(batch, of_row, instant)
             found = (
                 self._violations(key, groups[key], batch, entities, of_row[key], evaluated_at_ms)
                 for key in self._sensors.recording
@@ -236,14 +236,14 @@ class QuotaEngine:
             violations = [of_type for of_type in found if of_type is not None]
             return batch, judge(violations, self.max_throttle_time, self.sample_window_ms) if violations else None
 
-    def _record_all(self, batch: Usage, of_row: dict[Key, Ids], clock: Clock) -> dict[Key, list[SensorGroups]]:
+    def _record_all(self, batch: Usage, of_row: dict[Key, Ids], instant: BatchInstant) -> dict[Key, list[SensorGroups]]:
         """Record window by window, oldest first, each side and type; the groups say which sensors were touched."""
         groups: dict[Key, list[SensorGroups]] = {key: [] for key in self._sensors.recording}
-        for piece in split_by_window(batch, clock.newest, self.num_samples):
+        for piece in split_by_window(batch, instant.newest, self.num_samples):
             for key in self._sensors.recording:
                 group, sums, newest_ms = piece.group(batch, key[1], of_row[key], self.num_sensors)
-                record_piece(self._sensors.by_key[key], piece, group, sums, newest_ms, key[1], clock)
-                self._sensors.numbers.used_at_ms[group.sensors] = clock.now_ms
+                record_piece(self._sensors.by_key[key], piece, group, sums, newest_ms, key[1], instant)
+                self._sensors.numbers.used_at_ms[group.sensors] = instant.now_ms
                 groups[key].append(group)
         return groups
 

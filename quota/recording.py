@@ -117,7 +117,7 @@ def split_by_window(usage: Usage, newest: int, num_samples: int) -> list[WindowR
 
 
 @dataclass(frozen=True, slots=True)
-class Clock:
+class BatchInstant:
     """The instant a batch is evaluated at, on the grid of sample windows.
 
     Attributes:
@@ -149,7 +149,7 @@ def record_piece(
     sums: Ints,
     newest_ms: Ints,
     quota_type: int,
-    clock: Clock,
+    instant: BatchInstant,
 ) -> None:
     """Put one window's usage of one type into samples and buckets.
 
@@ -168,9 +168,9 @@ def record_piece(
             chosen = np.flatnonzero(bounded)
             charged, bound, charge = at_places(selection, chosen), bound[chosen], charge[chosen]
         if piece.window is not None:
-            sensors.buckets.charge(charged, charge, bound, clock.refill_to_ms(piece.window))
+            sensors.buckets.charge(charged, charge, bound, instant.refill_to_ms(piece.window))
         else:
-            sensors.buckets.charge_late(charged, charge, bound, clock.ring_start_ms)
+            sensors.buckets.charge_late(charged, charge, bound, instant.ring_start_ms)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,9 @@ from typing import Any, Final, Protocol
 
 from bench.purgatory.load import KEYS, TIMEOUT_MS, Load, Run
 from bench.purgatory.old_design import OldPurgatory, OldRequest
-from purgatory.clock import SystemClock
 from purgatory.delayed_operation import DelayedOperation
 from purgatory.delayed_operation_purgatory import DelayedOperationPurgatory
+from purgatory.monotonic_clock import SystemMonotonicClock
 from purgatory.timer import SystemTimer
 
 REQUESTS_A_TURN: Final = 100
@@ -60,7 +60,7 @@ class NewDesign:
     def __init__(self) -> None:
         self.now_ms = 0
         self.expired = 0
-        self._clock = SystemClock()
+        self._clock = SystemMonotonicClock()
         self._purgatory: DelayedOperationPurgatory[_Operation] = DelayedOperationPurgatory(SystemTimer(self._clock))
 
     def enqueue(self, completes_at_ms: int) -> _Operation | None:
@@ -82,7 +82,7 @@ class OldDesign:
     """The purgatory of Kafka 0.8."""
 
     def __init__(self, version: str) -> None:
-        self._clock = SystemClock()
+        self._clock = SystemMonotonicClock()
         self._purgatory = OldPurgatory(version)
 
     @property
@@ -106,7 +106,7 @@ class OldDesign:
 
 def run_one_by_one(design: Design, load: Load, target_per_second: float, limit_seconds: float) -> Run:
     """One run. Arrivals stop when the time is up; the rate is then that of the requests that were in."""
-    clock = SystemClock()
+    clock = SystemMonotonicClock()
     arrivals_ms, latencies_ms = load.arrival_ms.tolist(), load.latency_ms.tolist()
     completions: list[tuple[int, int, Any]] = []
     cpu_started, started = time.process_time(), time.perf_counter()

@@ -6,10 +6,10 @@ import time
 
 import pytest
 
-from purgatory.clock import SystemClock
 from purgatory.delayed_operation import DelayedOperation
 from purgatory.delayed_operation_purgatory import DelayedOperationPurgatory
 from purgatory.errors import MissingWatchKeyError
+from purgatory.monotonic_clock import SystemMonotonicClock
 from purgatory.reaper import Reaper
 from purgatory.timer import SystemTimer
 from purgatory.timer_task_list import TimerTask
@@ -213,7 +213,7 @@ def test_a_failing_expiry_is_raised_after_the_others_and_the_purge() -> None:
 
 def test_3_4_8_all_of_a_hundred_operations_end_completed_under_twenty_threads() -> None:
     # Each turns completable at its 20th attempt; a thread that lost a race must not leave one behind.
-    purgatory: DelayedOperationPurgatory[Operation] = DelayedOperationPurgatory(SystemTimer(SystemClock()))
+    purgatory: DelayedOperationPurgatory[Operation] = DelayedOperationPurgatory(SystemTimer(SystemMonotonicClock()))
     operations = [Operation(60_000) for _ in range(100)]
     attempts = [0] * 100
     counting = threading.Lock()
@@ -240,7 +240,7 @@ def test_3_4_8_all_of_a_hundred_operations_end_completed_under_twenty_threads() 
 
 
 def test_a_reaper_expires_what_waits() -> None:
-    purgatory: DelayedOperationPurgatory[Operation] = DelayedOperationPurgatory(SystemTimer(SystemClock()))
+    purgatory: DelayedOperationPurgatory[Operation] = DelayedOperationPurgatory(SystemTimer(SystemMonotonicClock()))
     expired = threading.Event()
 
     class Signalling(Operation):

@@ -2,7 +2,7 @@
 
 import threading
 
-from purgatory.clock import SystemClock
+from purgatory.monotonic_clock import SystemMonotonicClock
 from purgatory.reaper import Reaper
 from purgatory.timer import SystemTimer
 from purgatory.timer_task_list import TimerTask
@@ -22,7 +22,7 @@ class Signal(TimerTask):
 
 
 def test_3_2_3_tasks_run_without_anybody_advancing() -> None:
-    timer = SystemTimer(SystemClock())
+    timer = SystemTimer(SystemMonotonicClock())
     tasks = [Signal(delay_ms) for delay_ms in (10, 20, 30)]
     with Reaper(timer, "reaper", on_error=lambda failure: None):
         for task in tasks:
@@ -31,7 +31,7 @@ def test_3_2_3_tasks_run_without_anybody_advancing() -> None:
 
 
 def test_closing_stops_the_thread_at_once_and_can_be_repeated() -> None:
-    timer = SystemTimer(SystemClock())
+    timer = SystemTimer(SystemMonotonicClock())
     far = Signal(600_000)
     timer.add(far)
     reaper = Reaper(timer, "reaper", on_error=lambda failure: None)
@@ -45,7 +45,7 @@ def test_closing_stops_the_thread_at_once_and_can_be_repeated() -> None:
 
 def test_a_failing_task_is_told_and_the_reaper_goes_on() -> None:
     told: list[Exception] = []
-    timer = SystemTimer(SystemClock())
+    timer = SystemTimer(SystemMonotonicClock())
     broken, fine = Signal(1, fails=True), Signal(30)
     with Reaper(timer, "reaper", on_error=told.append):
         timer.add(broken)

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from purgatory.clock import SystemClock
+from purgatory.monotonic_clock import SystemMonotonicClock
 from purgatory.timer import SystemTimer
 from purgatory.timer_task_list import TimerTask
 from tests.fakes.monotonic_clock import ManualMonotonicClock
@@ -171,7 +171,7 @@ def test_a_task_that_cancels_another_due_one_stops_it() -> None:
 
 def test_waiting_ends_when_a_sooner_task_is_added() -> None:
     ran: list[object] = []
-    timer = SystemTimer(SystemClock())
+    timer = SystemTimer(SystemMonotonicClock())
     timer.add(Noted(60_000, "late", ran))
     waiting = threading.Thread(target=timer.advance_clock, args=(30_000,), daemon=True)
     waiting.start()
@@ -181,4 +181,4 @@ def test_waiting_ends_when_a_sooner_task_is_added() -> None:
 
 
 def test_waiting_without_anything_due_gives_up() -> None:
-    assert not SystemTimer(SystemClock()).advance_clock(5)
+    assert not SystemTimer(SystemMonotonicClock()).advance_clock(5)

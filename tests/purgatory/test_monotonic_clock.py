@@ -2,21 +2,23 @@
 
 import pytest
 
-from purgatory.clock import Clock, SystemClock
+from purgatory.monotonic_clock import MonotonicClock, SystemMonotonicClock
 from tests.fakes.monotonic_clock import ManualMonotonicClock
 
 
 @pytest.mark.parametrize(
-    "clock", [SystemClock(), ManualMonotonicClock(), ManualMonotonicClock(7)], ids=("system", "manual", "manual from 7")
+    "clock",
+    [SystemMonotonicClock(), ManualMonotonicClock(), ManualMonotonicClock(7)],
+    ids=("system", "manual", "manual from 7"),
 )
-def test_a_clock_tells_whole_milliseconds_that_never_go_back(clock: Clock) -> None:
+def test_a_clock_tells_whole_milliseconds_that_never_go_back(clock: MonotonicClock) -> None:
     readings = [clock.monotonic_ms() for _ in range(1000)]
     assert all(type(reading) is int and reading >= 0 for reading in readings)
     assert readings == sorted(readings)
 
 
 def test_the_system_clock_counts_milliseconds() -> None:
-    clock = SystemClock()
+    clock = SystemMonotonicClock()
     started_ms = clock.monotonic_ms()
     reads = 0
     while clock.monotonic_ms() < started_ms + 20:
