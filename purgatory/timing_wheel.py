@@ -1,15 +1,106 @@
 """Kafka's hierarchical timing wheel, rule by rule: no thread, no lock, no clock.
 
-A wheel of n buckets and tick u covers u · n ms from its clock. What is due later goes to its overflow wheel, whose tick
-is that interval and which has n buckets again. Every bucket that holds something is once in a queue, ordered by
-the beginning of its time; when that comes, its entries are added again and so sink to a finer wheel or are due.
+The problem
+-----------
+A timer must hold very many delayed tasks, most of which are cancelled before they are due. A heap needs O(log n) steps
+to insert a task and cannot remove one from the middle cheaply. A timing wheel does both in O(1), because it gives up
+the exact order of what is still far away.
 
-    tick 1, 10 buckets, clock 0:   9 -> level 1, bucket 9      88 -> level 2, bucket 8 (80 to 89)
-                                   222 -> level 3, bucket 2 (200 to 299)
+One wheel
+---------
+A wheel is a ring of n buckets. With a tick of u ms each bucket stands for u ms, so the wheel covers u · n ms, its
+*interval*, counted from its clock. A task that is due at x goes into bucket (x / u) mod n, both whole numbers. When the
+clock has moved past a bucket, the bucket is free, and its place in the ring stands for a later time.
 
-Kept as Kafka has it, because the vectors of its own tests name the buckets: with u > 1 an entry is due at the
-*beginning* of its tick, up to u − 1 ms early, and entries of one millisecond may overtake one another.
-`purgatory.timer.SystemTimer` mends both.
+Wheels on wheels
+----------------
+What is due later than one interval goes to an overflow wheel. It has n buckets as well, and its tick is the interval of
+the wheel below. Overflow wheels are made when they are first needed and stay. With u = 1 ms and n = 20:
+
+    level   tick        covers
+    1       1 ms        20 ms
+    2       20 ms       400 ms
+    3       400 ms      8 s
+    4       8 s         160 s
+    5       160 s       53 min
+    6       53 min      17.8 h
+
+Each bucket has an *expiration*: the beginning of the time it stands for. A bucket that receives a task is put into a
+queue ordered by expiration, once, however many tasks follow. When the expiration of a coarse bucket comes, its tasks
+are added again. Seen from the new clock they belong to a finer wheel, or they are due. So a task sinks from level to
+level and runs in its own tick.
+
+The clock does not tick. It jumps to the expiration of each bucket that is polled. Between two buckets nothing happens,
+and an empty timer costs nothing. An outdated clock does no harm: what is added far from it goes to a high level, whose
+bucket is due at once, and a few polls bring it down.
+
+Costs
+-----
+With m levels (m grows with the logarithm of the longest delay, to the base n):
+
+* add: O(m), for finding the level. No task moves.
+* cancel: O(1): unlink it from the doubly linked list of its bucket. The bucket stays in the queue, even when empty.
+* expire: each task is added again at most m − 1 times in its life.
+* the queue holds buckets, not tasks: at most n · m of them, O(log(n · m)) for each offer and poll.
+
+Some space is wasted. The coarse bucket that holds the clock of a finer wheel covers time that the finer wheels already
+cover, so it stays empty. That keeps the arithmetic simple: every level obeys the same rule.
+
+A worked example
+----------------
+Ten buckets, a tick of 1 ms, clock at 0. Level 1 covers 10 ms, level 2 covers 100 ms, level 3 covers 1000 ms.
+`L3·2@200` is bucket 2 of level 3, whose expiration is 200. A task that is due at 222 is too late for levels 1 and 2.
+On level 3 it is in bucket 222 / 100 = 2.
+
+>>> from purgatory.walkthrough import Walkthrough
+>>> walk = Walkthrough(tick_ms=1, wheel_size=10)
+>>> walk.add(222)
+'L3·2@200'
+
+At 200 the bucket is polled and all three clocks move to 200. Now 222 is 22 ms away: level 2, bucket 22 mod 10 = 2.
+At 220 it is 2 ms away: level 1, bucket 222 mod 10 = 2. At 222 it runs.
+
+>>> walk.poll()
+Step(polled_ms=200, clocks_ms=[200, 200, 200], fired_ms=[], moved=[(222, 'L3·2@200', 'L2·2@220')], queue_ms=[220])
+>>> walk.poll()
+Step(polled_ms=220, clocks_ms=[220, 220, 200], fired_ms=[], moved=[(222, 'L2·2@220', 'L1·2@222')], queue_ms=[222])
+>>> walk.poll()
+Step(polled_ms=222, clocks_ms=[222, 220, 200], fired_ms=[222], moved=[], queue_ms=[])
+
+The clock of level 3 stays at 200, because 222 is still in its bucket from 200 to 299. The same with six tasks. Three of
+them share a bucket on level 3, so four buckets wait in the queue:
+
+>>> walk = Walkthrough(tick_ms=1, wheel_size=10)
+>>> [walk.add(expiration_ms) for expiration_ms in (9, 88, 222, 520, 521, 522)]
+['L1·9@9', 'L2·8@80', 'L3·2@200', 'L3·5@500', 'L3·5@500', 'L3·5@500']
+>>> walk.queue.expirations_ms
+[9, 80, 200, 500]
+>>> while (step := walk.poll()) is not None:
+...     print(f"at {step.polled_ms:>3}: {len(step.moved)} move, {step.fired_ms} run, {step.queue_ms} wait")
+at   9: 0 move, [9] run, [80, 200, 500] wait
+at  80: 1 move, [] run, [88, 200, 500] wait
+at  88: 0 move, [88] run, [200, 500] wait
+at 200: 1 move, [] run, [220, 500] wait
+at 220: 1 move, [] run, [222, 500] wait
+at 222: 0 move, [222] run, [500] wait
+at 500: 3 move, [] run, [520] wait
+at 520: 2 move, [520] run, [521, 522] wait
+at 521: 0 move, [521] run, [522] wait
+at 522: 0 move, [522] run, [] wait
+
+520 runs straight from level 2: its expiration is the beginning of the bucket it is in. Try other times with
+`python -m purgatory.walkthrough 9 88 222 520 521 522`.
+
+Kept as in Kafka
+----------------
+Two properties are kept because the vectors of Kafka's own tests depend on them. With u > 1 a task is due at the
+*beginning* of its tick, up to u − 1 ms early. And tasks of one millisecond can overtake each other: one that waits on
+level 2 is added behind one that went to level 1 directly. `purgatory.timer.SystemTimer` corrects both.
+
+Thread rule
+-----------
+Nothing here is safe for several threads, and only one may ever move the clock. The owner of the wheel serialises all
+calls; `purgatory.timer.SystemTimer` does it with one lock.
 """
 
 import heapq
@@ -19,49 +110,59 @@ from purgatory.timer_task_list import TaskCounter, TimerTaskEntry, TimerTaskList
 
 
 class BucketQueue:
-    """Buckets by expiration (Kafka's `DelayQueue`); of equal ones the first offered comes first."""
+    """Buckets in the order of their expirations (Kafka's `DelayQueue`). Equal ones come out in the order of offering.
+
+    A bucket is in the queue at most once: it is offered only when its expiration changes, and that happens only after
+    it was polled and emptied.
+    """
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, TimerTaskList]] = []
         self._offers = 0
 
     def offer(self, bucket: TimerTaskList) -> None:
-        """Put a bucket in. Its expiration must not change until it is polled."""
+        """Put a bucket in: O(log of the queue). Its expiration must not change until it is polled."""
         heapq.heappush(self._heap, (bucket.expiration_ms, self._offers, bucket))
         self._offers += 1
 
     def poll(self, now_ms: int) -> TimerTaskList | None:
-        """Take the first bucket that is due at now (inclusive), if any. It may be empty: its tasks were cancelled."""
+        """Take the first bucket whose expiration is at or before now; None if there is none.
+
+        The bucket may be empty: all its tasks were cancelled.
+        """
         if not self._heap or self._heap[0][0] > now_ms:
             return None
         return heapq.heappop(self._heap)[2]
 
     @property
     def first_expiration_ms(self) -> int | None:
-        """When the first bucket is due; None when no bucket waits."""
+        """Expiration of the first bucket; None when the queue is empty."""
         return self._heap[0][0] if self._heap else None
 
     @property
     def expirations_ms(self) -> list[int]:
-        """All expirations, ascending."""
+        """The expirations of all buckets in the queue, ascending."""
         return sorted(item[0] for item in self._heap)
 
     @property
     def offers(self) -> int:
-        """How many buckets were ever offered."""
+        """How many times a bucket was offered, in all."""
         return self._offers
 
 
 class TimingWheel:
-    """One level; the next coarser one is made when something needs it and stays.
+    """One level of the hierarchy. The next coarser level is made when something needs it, and stays.
+
+    See the module's docstring for the algorithm and a worked example.
 
     Attributes:
-        tick_ms: span of one bucket.
-        wheel_size: number of buckets.
-        interval_ms: span of the wheel, tick_ms · wheel_size.
+        tick_ms: the span of one bucket.
+        wheel_size: the number of buckets.
+        interval_ms: the span of the whole wheel, tick_ms · wheel_size.
         level: 1 for the finest.
-        clock_ms: the wheel's clock, a multiple of its tick.
-        overflow: the next coarser wheel, if there is one.
+        clock_ms: the wheel's clock, rounded down to a multiple of its tick.
+        overflow: the next coarser wheel; None until it is needed.
+        buckets: `wheel_size` buckets; number b holds the ticks t with t mod wheel_size = b.
     """
 
     def __init__(
@@ -73,6 +174,19 @@ class TimingWheel:
         queue: BucketQueue,
         level: int = 1,
     ) -> None:
+        """Make an empty wheel.
+
+        Args:
+            tick_ms: at least 1.
+            wheel_size: at least 2.
+            start_ms: where the clock stands, at least 0.
+            counter: counts the entries of all levels; shared by them.
+            queue: holds the buckets of all levels that have something in them; shared by them.
+            level: 1 for the finest.
+
+        Raises:
+            InvalidTimeError: tick_ms, wheel_size or start_ms is too small.
+        """
         for name, value, least in (("tick_ms", tick_ms, 1), ("wheel_size", wheel_size, 2), ("start_ms", start_ms, 0)):
             if value < least:
                 raise InvalidTimeError(name=name, value=value, reason=f"be at least {least}")
@@ -87,7 +201,12 @@ class TimingWheel:
         self.buckets = [TimerTaskList(counter) for _ in range(wheel_size)]
 
     def add(self, entry: TimerTaskEntry) -> bool:
-        """Put an entry into its bucket; False when it is cancelled, or due: expiration < clock + tick."""
+        """Put an entry into the bucket it belongs to, on the finest level that reaches its expiration.
+
+        Returns:
+            False when the entry was not taken: it is cancelled, or it is due, which means that its expiration is before
+            clock + tick. A due task is for the caller to run.
+        """
         expiration_ms = entry.expiration_ms
         if entry.is_cancelled or expiration_ms < self.clock_ms + self.tick_ms:
             return False
@@ -108,7 +227,11 @@ class TimingWheel:
         return self.overflow
 
     def advance_clock(self, now_ms: int) -> None:
-        """Move the clock to the tick that now is in, on every level. Touches no bucket; never goes back."""
+        """Move the clock of every level to the tick that contains now. It never goes back.
+
+        No bucket is touched: the caller empties the buckets that are due and adds their entries again. A coarse level
+        is told the rounded clock of the finer one.
+        """
         if now_ms >= self.clock_ms + self.tick_ms:
             self.clock_ms = now_ms - now_ms % self.tick_ms
             if self.overflow is not None:
@@ -116,5 +239,5 @@ class TimingWheel:
 
     @property
     def levels(self) -> list["TimingWheel"]:
-        """This wheel and the coarser ones that exist, finest first."""
+        """This wheel and all coarser ones that exist, finest first."""
         return [self, *(self.overflow.levels if self.overflow is not None else [])]
