@@ -1,9 +1,9 @@
-"""Delayed operations by the array: found by time in a batch wheel, found by watch key in lists of handles.
+"""Delayed operations in whole arrays: a batch wheel finds them by time, lists of handles find them by watch key.
 
-It stands where Kafka has `DelayedOperationPurgatory`, for one thread and whole batches. An operation is a handle;
-what it is, and whether it can complete, the caller keeps in columns indexed by `purgatory.slab.slots_of(handles)`.
-As in Kafka every operation completes exactly once, by an event or by its time-out, and leaves the lists of its other
-keys only when these are checked or purged.
+It does the work of Kafka's `DelayedOperationPurgatory`, for one thread and whole batches. An operation is a handle. The
+caller keeps what it is, and whether it can complete, in columns that are indexed by
+`purgatory.slab.slots_of(handles)`. As in Kafka every operation completes exactly once, by an event or by its time-out,
+and leaves the lists of its other keys only when these are checked or purged.
 """
 
 from collections.abc import Callable
@@ -25,17 +25,17 @@ PURGE_SLACK = 1 << 16
 class BatchPurgatory:
     """Operations that wait for an event on one of their keys or for their time-out, whichever comes first.
 
-    No lock, thread or clock: the caller serialises all calls and decides what time it is. Because of that nothing can
-    happen between a caller's own look at a batch and `watch_many`: Kafka's second look is not needed.
+    Thread rule: no lock, thread or clock inside. The caller serialises all calls and says what time it is. So nothing
+    can happen between the caller's own check of a batch and `watch_many`, and Kafka's second check is not needed.
     """
 
     def __init__(self, start_ms: int = 0, purge_slack: int = PURGE_SLACK) -> None:
         """Make an empty purgatory.
 
         Args:
-            start_ms: where its clock stands.
-            purge_slack: a purge comes once the watch lists hold this many entries more than twice what the last one
-                kept, so that it costs O(1) an entry.
+            start_ms: where its clock begins.
+            purge_slack: the watch lists are purged when they hold this many entries more than twice what the last purge
+                kept. So purges cost O(1) per entry.
         """
         self._wheel = BatchTimingWheel(start_ms)
         self._lists = WatchLists()
@@ -46,15 +46,15 @@ class BatchPurgatory:
         """Let n operations wait.
 
         Args:
-            expiration_ms: int64[n], absolute; those at or before the clock expire at the next advance.
-            keys: int64[n, k], the keys each is watched on; repeated ones in a row count once.
+            expiration_ms: int64[n], absolute. Those at or before the clock expire at the next advance.
+            keys: int64[n, k], the k keys of each operation; a key that is repeated in a row counts once.
 
         Returns:
-            int64[n], one handle for each.
+            int64[n], one handle per operation.
 
         Raises:
             MissingWatchKeyError: k is 0. Nothing waits.
-            InvalidBatchError: `keys` is no two-dimensional array of n rows of integers. Nothing waits.
+            InvalidBatchError: `keys` is not a two-dimensional array of integers with n rows. Nothing waits.
             InvalidTimeError, WheelFullError: as `BatchTimingWheel.schedule_many`. Nothing waits.
         """
         expirations = np.asarray(expiration_ms)
@@ -76,23 +76,23 @@ class BatchPurgatory:
         """Complete operations, whatever they wait for.
 
         Args:
-            handles: int64[n]; stale, repeated and made-up ones complete nothing.
+            handles: int64[n]; stale, repeated and invented ones complete nothing.
 
         Returns:
-            int64[m], those that this call completed, each once. Do not write into the array.
+            int64[m], the operations that this call completed, each once. Do not write into the array.
         """
         return self._wheel.withdraw_many(handles)
 
     def check_and_complete(self, key: int, can_complete: CanComplete | None = None) -> Int64s:
-        """Complete the operations watched on a key that can complete.
+        """Something happened on a key: complete those of its operations that can complete.
 
         Args:
-            key: on which something happened.
-            can_complete: asked once, with int64[n] handles of waiting operations, those of earlier batches first;
-                bool[n]. None completes all.
+            key: the watch key.
+            can_complete: asked once, with the handles of the waiting operations, int64[n], those of earlier batches
+                first; answers bool[n]. None completes all of them.
 
         Returns:
-            int64[m], those that this call completed.
+            int64[m], the operations that this call completed.
         """
         watched = self._lists.take(key)
         if not watched.size:
@@ -107,30 +107,30 @@ class BatchPurgatory:
         return self._wheel.withdraw_many(watched.compress(can))
 
     def advance(self, now_ms: int) -> tuple[Int64s, Int64s]:
-        """Move the clock and expire what is due; answer and errors as `BatchTimingWheel.advance`."""
+        """Move the clock and expire what is due. Answer and errors are those of `BatchTimingWheel.advance`."""
         return self._wheel.advance(now_ms)
 
     @property
     def watched(self) -> int:
-        """Gauge PurgatorySize: watch-list entries; an operation on k keys counts k times, completed ones too."""
+        """Gauge PurgatorySize: entries in all watch lists, completed ones included. One on k keys counts k times."""
         return self._lists.size
 
     @property
     def watched_keys(self) -> int:
-        """Number of keys that something is watched on."""
+        """The number of keys that have a watch list."""
         return len(self._lists)
 
     @property
     def num_delayed(self) -> int:
-        """Gauge NumDelayedOperations: operations that wait."""
+        """Gauge NumDelayedOperations: the operations that wait."""
         return len(self._wheel)
 
     @property
     def next_expiration_ms(self) -> int | None:
-        """A lower bound of the next expiration, None when nothing waits: how long a caller may sleep."""
+        """A lower bound of the next expiration: how long a caller may sleep. None when nothing waits."""
         return self._wheel.next_expiration_ms
 
     @property
     def capacity(self) -> int:
-        """Number of slots: the length of a caller's column indexed by `purgatory.slab.slots_of(handles)`."""
+        """The number of slots: how long a caller's column must be that is indexed by `purgatory.slab.slots_of`."""
         return self._wheel.capacity

@@ -1,9 +1,42 @@
 """A timing wheel that schedules, cancels and releases whole arrays of entries at once.
 
-It stands where Kafka keeps a hierarchy of linked lists (`SystemTimer`): pending entries are rows of a slab,
-buckets are lists of reference arrays, a schedule is one radix pass and an advance drains whole buckets. Differences
-to Kafka, all on purpose: entries of one millisecond come out in submission order, none comes out early, and an
-entry that is already due when scheduled comes out at the next advance even if the clock stands still.
+It does the work of Kafka's `SystemTimer` without an object per task. Four parts share it:
+
+* The **slab** (`purgatory.slab`) has one slot per pending entry. A handle names an entry and its slot, and one look at
+  the slot tells whether the handle is still pending.
+* The **staging** (`purgatory.staging`) holds what was scheduled lately, as it came. A schedule only appends.
+* The **levels** (`purgatory.levels`) hold the rest: six levels of 256 buckets each. A bucket is a list of arrays of
+  *references*: rows of (expiration, handle).
+* The **overdue** references were due when they left the staging. They wait for the next advance.
+
+When the staging has 32 768 entries, or one of its entries is due, all of it goes to the buckets in one radix pass: the
+bucket of each entry is computed by columns, then a stable sort of 16-bit bucket numbers brings equal ones together.
+
+A cancel only frees the slot. The reference stays behind, dead, until its bucket is drained. When the dead references
+outnumber the pending ones by more than 65 536, the buckets are rebuilt without them. An advance drains whole buckets.
+Only the one bucket that contains the new clock is split: what is due comes out, the rest sinks to finer levels.
+
+Costs for n entries: schedule O(n), cancel O(n), advance O(n) for n entries that come out, plus at most 256 steps per
+level that the clock passes. An entry sinks from level to level at most five times. A sort by expiration is needed only
+when an advance drains a coarse bucket.
+
+An example
+----------
+>>> wheel = BatchTimingWheel(start_ms=1000)
+>>> early, late, again = wheel.schedule_many([1010, 9999, 1010])
+>>> wheel.cancel_many([late, late])
+1
+>>> wheel.advance(1009)[1], wheel.next_expiration_ms
+(array([], dtype=int64), 1010)
+>>> handles, expiration_ms = wheel.advance(1010)
+>>> handles.tolist() == [early, again], expiration_ms
+(True, array([1010, 1010]))
+>>> len(wheel), wheel.cancel(early)
+(0, False)
+
+Three things differ from Kafka, on purpose: entries of one millisecond come out in the order of submission; none comes
+out early; and an entry that is already due when it is scheduled comes out at the next advance, even if the clock does
+not move.
 """
 
 from operator import index
@@ -28,29 +61,31 @@ from purgatory.staging import Staging
 __all__ = ["MAX_PENDING", "MAX_TIME_MS", "BatchTimingWheel"]
 
 _STAGED_MAX = 1 << 15
-_DEAD_SLACK = 1 << 16  # dead references that are never worth a compaction
+_DEAD_SLACK = 1 << 16  # so few dead references are never worth a compaction
 _TIME_RANGE = f"be whole milliseconds from 0 to {MAX_TIME_MS} (2^48 − 1)"
 
 
 class BatchTimingWheel:
-    """Pending expirations in whole milliseconds on a clock that only `advance` moves.
+    """Entries that wait for an instant, in whole milliseconds, on a clock that only `advance` moves.
 
-    Times are integers in [0, MAX_TIME_MS]: milliseconds since the epoch fit as they are. Up to MAX_PENDING
-    entries may be pending at once. A handle names one scheduled entry: once the entry is cancelled or handed out
-    the handle is stale, and stale, repeated or made-up handles cancel nothing.
+    Times are integers in [0, MAX_TIME_MS], so milliseconds since the epoch fit. At most MAX_PENDING entries can be
+    pending at once. A handle names one scheduled entry. When the entry is cancelled or handed out, its handle is stale.
+    Stale, repeated and invented handles cancel nothing and do no harm.
 
-    No lock, thread or clock: the caller serialises all calls and decides what time it is. Throughput comes with
-    batches; below about a dozen entries a call `schedule` and `cancel` are faster than the array calls.
+    Thread rule: no lock, thread or clock inside. The caller serialises all calls and says what time it is.
+
+    The array calls are fast because of their batches. For fewer than about a dozen entries per call `schedule` and
+    `cancel` are faster.
     """
 
     def __init__(self, start_ms: int = 0) -> None:
         """Make an empty wheel.
 
         Args:
-            start_ms: where its clock stands.
+            start_ms: where its clock begins.
 
         Raises:
-            InvalidTimeError: start_ms is negative, beyond MAX_TIME_MS or not an integer.
+            InvalidTimeError: start_ms is negative, above MAX_TIME_MS or not an integer.
         """
         self._clock_ms = _whole("start_ms", start_ms)
         if not 0 <= self._clock_ms <= MAX_TIME_MS:
@@ -64,18 +99,18 @@ class BatchTimingWheel:
         self._compactions = 0
 
     def schedule_many(self, expiration_ms: npt.ArrayLike) -> Int64s:
-        """Schedule n entries; order of submission is order in the array.
+        """Schedule n entries. The order of submission is the order in the array.
 
         Args:
-            expiration_ms: int64[n], absolute; those at or before the clock come out at the next advance.
+            expiration_ms: int64[n], absolute. Entries at or before the clock come out at the next advance.
 
         Returns:
-            int64[n], one handle for each, not negative.
+            int64[n], one handle per entry, never negative.
 
         Raises:
-            InvalidTimeError: an element is negative or beyond MAX_TIME_MS. Nothing was scheduled.
+            InvalidTimeError: an element is negative or above MAX_TIME_MS. Nothing was scheduled.
             InvalidBatchError: not a one-dimensional array of integers. Nothing was scheduled.
-            WheelFullError: more than MAX_PENDING would be pending. Nothing was scheduled.
+            WheelFullError: more than MAX_PENDING entries would be pending. Nothing was scheduled.
         """
         given = _integers("expiration_ms", expiration_ms)
         if not given.size:
@@ -93,7 +128,7 @@ class BatchTimingWheel:
         return handles.copy()
 
     def schedule(self, expiration_ms: int) -> int:
-        """Schedule one entry; returns its handle. Same rules and errors as `schedule_many`."""
+        """Schedule one entry and return its handle. Same rules and errors as `schedule_many`."""
         expiration_ms = _whole("expiration_ms", expiration_ms)
         if not 0 <= expiration_ms <= MAX_TIME_MS:
             raise InvalidTimeError(name="expiration_ms", value=expiration_ms, reason=_TIME_RANGE)
@@ -104,7 +139,7 @@ class BatchTimingWheel:
         return handle
 
     def cancel_many(self, handles: npt.ArrayLike) -> int:
-        """Cancel entries; returns how many were pending. Any int64 is accepted, repeated ones count once.
+        """Cancel entries and return how many of them were pending. Any int64 is accepted; repeated ones count once.
 
         Raises:
             InvalidBatchError: not a one-dimensional array of integers.
@@ -112,14 +147,21 @@ class BatchTimingWheel:
         return self.withdraw_many(handles).size
 
     def withdraw_many(self, handles: npt.ArrayLike) -> Int64s:
-        """`cancel_many` that tells which ones it cancelled: int64[m], each once. Do not write into the array."""
+        """Cancel entries and return the handles that were pending.
+
+        Returns:
+            int64[m], each handle once. Do not write into the array.
+
+        Raises:
+            InvalidBatchError: not a one-dimensional array of integers.
+        """
         cancelled = self._slab.remove_many(_integers("handles", handles).astype(np.int64, copy=False))
         self._dead += cancelled.size
         self._compact_if_worth_while()
         return cancelled
 
     def cancel(self, handle: int) -> bool:
-        """Cancel one entry; True when it was pending."""
+        """Cancel one entry. Returns True if it was pending."""
         if not self._slab.remove(handle):
             return False
         self._dead += 1
@@ -127,17 +169,17 @@ class BatchTimingWheel:
         return True
 
     def advance(self, now_ms: int) -> tuple[Int64s, Int64s]:
-        """Move the clock and hand out everything due at it: expiration ≤ clock.
+        """Move the clock and hand out everything that is due: expiration ≤ clock.
 
         Args:
-            now_ms: the new clock. A time before the clock leaves it where it is; what was scheduled overdue
-                in the meantime is still handed out.
+            now_ms: the new clock. If it is before the clock, the clock stays where it is. Entries that were already due
+                when they were scheduled are handed out in any case.
 
         Returns:
-            (handles, expiration_ms), int64[m] each, ordered by (expiration, submission). The handles are stale.
+            (handles, expiration_ms), int64[m] each, in the order of (expiration, submission). The handles are stale.
 
         Raises:
-            InvalidTimeError: now_ms is beyond MAX_TIME_MS or not an integer. Nothing happened.
+            InvalidTimeError: now_ms is above MAX_TIME_MS or not an integer. Nothing happened.
         """
         now_ms = _whole("now_ms", now_ms)
         if now_ms > MAX_TIME_MS:
@@ -154,7 +196,7 @@ class BatchTimingWheel:
             in_order = in_order and drained.in_order
         if self._staging.min_ms <= self._clock_ms:
             self._flush()
-        # What the boundary bucket and the staging gave up follows the drained entries of its millisecond.
+        # Overdue entries, from the boundary bucket and the staging, come behind drained ones of the same millisecond.
         in_order = in_order and not self._overdue
         due += self._overdue
         self._overdue, self._overdue_min_ms = [], MAX_TIME_MS
@@ -167,7 +209,7 @@ class BatchTimingWheel:
         return handles, references[:, EXPIRATION].copy()
 
     def _still_pending(self, parts: list[References]) -> References:
-        """Join references in the given order and drop those to cancelled entries."""
+        """Join references in the given order, without those to cancelled entries."""
         references = np.concatenate(parts) if parts else NO_REFERENCES
         if not self._dead:
             return references
@@ -178,12 +220,12 @@ class BatchTimingWheel:
 
     def _flush(self) -> None:
         references = self._staging.take_all()
-        if 2 * self._dead >= len(references):  # many may be cancelled: a look costs less than placing them
+        if 2 * self._dead >= len(references):  # many may be cancelled: a look is cheaper than placing them
             references = self._still_pending([references])
         self._settle(references)
 
     def _settle(self, references: References) -> None:
-        """Put references where they belong as seen from the clock: among the overdue, or into a bucket."""
+        """Put references where they belong, seen from the clock: to the overdue ones, or into a bucket."""
         if not len(references):
             return
         min_ms = int(references[:, EXPIRATION].min())
@@ -195,7 +237,7 @@ class BatchTimingWheel:
         self._levels.place(references, self._clock_ms)
 
     def _compact_if_worth_while(self) -> None:
-        """Rebuild the buckets without the dead references once these outweigh the pending ones."""
+        """Rebuild the buckets without dead references, once there are clearly more dead than pending ones."""
         if self._dead <= self._slab.live + _DEAD_SLACK:
             return
         parts = [*self._overdue, *self._levels.take_all(), self._staging.take_all()]
@@ -204,7 +246,7 @@ class BatchTimingWheel:
         self._settle(self._still_pending(parts))
 
     def are_pending(self, handles: Int64s) -> npt.NDArray[np.bool_]:
-        """Which of these handles, all once issued by this wheel, are pending: bool[n]."""
+        """Which of these handles are pending: bool[n]. All must be handles that this wheel issued at some time."""
         return self._slab.are_pending(handles)
 
     def __len__(self) -> int:
@@ -212,15 +254,15 @@ class BatchTimingWheel:
 
     @property
     def clock_ms(self) -> int:
-        """The latest time `advance` was given, or the start."""
+        """The latest time that `advance` was given; before that, the start."""
         return self._clock_ms
 
     @property
     def next_expiration_ms(self) -> int | None:
-        """A lower bound of the next expiration, None when nothing is pending: how long a reaper may sleep.
+        """A lower bound of the next expiration: how long a reaper may sleep. None when nothing is pending.
 
-        At or before the clock means: advance now. A later bound may turn out to be the start of a coarse bucket
-        or a cancelled entry's time; the advance at that time then hands out nothing and moves the bound on.
+        A bound at or before the clock means: advance now. A later bound can be the start of a coarse bucket, or the
+        time of a cancelled entry. Then the advance at that time hands out nothing and the bound moves on.
         """
         if not self._slab.live:
             return None
@@ -232,22 +274,22 @@ class BatchTimingWheel:
 
     @property
     def staged(self) -> int:
-        """References that no radix pass has put into a bucket yet, those to cancelled entries included."""
+        """The references that are not in a bucket yet, those to cancelled entries included."""
         return self._staging.size
 
     @property
     def dead_references(self) -> int:
-        """References to cancelled entries that are still held."""
+        """The references to cancelled entries that are still kept."""
         return self._dead
 
     @property
     def compactions(self) -> int:
-        """How often the buckets were rebuilt to drop dead references."""
+        """How often the buckets were rebuilt to get rid of dead references."""
         return self._compactions
 
     @property
     def capacity(self) -> int:
-        """Number of slots: the length of a payload column indexed by `purgatory.slab.slots_of(handles)`."""
+        """The number of slots: how long a caller's column must be that is indexed by `purgatory.slab.slots_of`."""
         return self._slab.capacity
 
 

@@ -1,4 +1,4 @@
-"""Several futures awaited together, for so long and no longer (Kafka's `DelayedFuture`)."""
+"""Wait for several futures together, with a time limit (Kafka's `DelayedFuture`)."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
@@ -14,18 +14,18 @@ Result = TypeVar("Result")
 
 
 class DelayedFuture(DelayedOperation, Generic[Result]):
-    """Completes when all its futures are done. Those that are not when its time is up fail with `TimeoutError`.
+    """Completes when all its futures are done. Those that are not done at the time-out fail with `TimeoutError`.
 
     Attributes:
-        futures: what is awaited, in the order given.
+        futures: what it waits for, in the order given.
     """
 
     def __init__(self, timeout_ms: int, futures: Sequence[Future[Result]], respond: Callable[[], object]) -> None:
-        """Make one that does not wait yet.
+        """Make one that is not waiting yet.
 
         Args:
-            timeout_ms: how long to wait.
-            futures: may be done already; an empty sequence completes at once.
+            timeout_ms: the longest wait.
+            futures: some or all may be done already. An empty sequence completes at once.
             respond: called once, when all futures are done.
         """
         super().__init__(timeout_ms)
@@ -37,28 +37,28 @@ class DelayedFuture(DelayedOperation, Generic[Result]):
         return all(future.done() for future in self.futures) and self.force_complete()
 
     def on_complete(self) -> None:
-        """Fail what is not done, then respond."""
+        """Let every future that is not done fail, then respond."""
         for future in self.futures:
             if not future.done():
-                with suppress(InvalidStateError):  # done between the two lines
+                with suppress(InvalidStateError):  # it was done between the two lines above
                     future.set_exception(TimeoutError(f"not done within {self.delay_ms} ms"))
         self._respond()
 
     def on_expiration(self) -> None:
-        """Nothing: failing the futures is part of completing, so that the response sees them failed."""
+        """Nothing. The futures already failed in `on_complete`, so that the response sees it."""
 
 
 class DelayedFuturePurgatory(Generic[Result]):
     """Where delayed futures wait.
 
-    Unlike Kafka's it has no executor: the thread that finishes the last future responds.
+    Unlike Kafka's it has no executor. The thread that finishes the last future responds.
     """
 
     def __init__(self, timer: Timer) -> None:
         """Make an empty one.
 
         Args:
-            timer: for the time-outs; somebody advances it through `purgatory`.
+            timer: for the time-outs. Somebody must advance it, through `purgatory`.
         """
         self.purgatory: DelayedOperationPurgatory[DelayedFuture[Result]] = DelayedOperationPurgatory(timer)
         self._keys = count()
@@ -66,12 +66,15 @@ class DelayedFuturePurgatory(Generic[Result]):
     def try_complete_else_watch(
         self, timeout_ms: int, futures: Sequence[Future[Result]], respond: Callable[[], object]
     ) -> DelayedFuture[Result]:
-        """Respond at once if all futures are done, else when they are, or when the time is up.
+        """Respond now if all futures are done; otherwise when they are, or when the time is up.
 
         Args:
-            timeout_ms: how long to wait.
-            futures: the ones not done then get a `TimeoutError`; nobody may finish them afterwards.
-            respond: called once; on this thread, on the one that finishes the last future, or on the timer's.
+            timeout_ms: the longest wait.
+            futures: those that are not done in time get a `TimeoutError`. Nobody may finish them afterwards.
+            respond: called once: on this thread, on the one that finishes the last future, or on the timer's.
+
+        Returns:
+            The operation that waits; it may be completed already.
         """
         delayed = DelayedFuture(timeout_ms, futures, respond)
         key = next(self._keys)

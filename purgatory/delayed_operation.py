@@ -1,4 +1,4 @@
-"""Something that waits for an event or a time-out, whichever comes first, and completes exactly once."""
+"""An operation that waits for an event or for its time-out, whichever comes first, and completes exactly once."""
 
 import threading
 from collections.abc import Callable
@@ -7,42 +7,52 @@ from purgatory.timer_task_list import TimerTask
 
 
 class DelayedOperation(TimerTask):
-    """A task that may complete before its time (Kafka's `DelayedOperation`).
+    """A task that can complete before its time (Kafka's `DelayedOperation`).
 
-    Subclasses say when it can complete (`try_complete`), what completing does (`on_complete`) and what expiring does
-    beyond that (`on_expiration`). Of all threads that try, one completes it: by an event, or by its expiry on the
-    thread that advances the timer. On expiry `on_complete` runs first, then `on_expiration`.
+    A subclass says when it can complete (`try_complete`), what completing does (`on_complete`), and what else happens
+    on a time-out (`on_expiration`). Many threads may try to complete an operation; exactly one succeeds: a thread that
+    brings an event, or the thread that advances the timer. On a time-out `on_complete` runs first, then
+    `on_expiration`.
 
-    Locks: checks run under the operation's own lock, completion takes none. Call `check_and_complete` without holding
-    an exclusive lock that an `on_complete` may want.
+    Locks: `try_complete` runs under the operation's own lock; completing takes no lock. Do not hold a lock that an
+    `on_complete` may need while you call `check_and_complete`.
     """
 
     __slots__ = ("_check_lock", "_claim")
 
     def __init__(self, delay_ms: int) -> None:
+        """Make an operation that is not completed.
+
+        Args:
+            delay_ms: its time-out, counted from the moment it is added to a timer.
+        """
         super().__init__(delay_ms)
         self._check_lock = threading.RLock()
-        self._claim = threading.Lock()  # taken once, by the completer, and never given back: a compare-and-set
+        # Taken once, by the thread that completes the operation, and never released: a compare-and-set.
+        self._claim = threading.Lock()
 
     def try_complete(self) -> bool:
-        """Look whether the operation can complete; if so, return `force_complete()`. Called under its lock."""
+        """Check whether the operation can complete. If it can, return `force_complete()`, else False.
+
+        Called under the operation's lock.
+        """
         raise NotImplementedError
 
     def on_complete(self) -> None:
-        """What completing does. Called once, by the thread that completed it."""
+        """What completing does. Called once, by the thread that completed the operation."""
         raise NotImplementedError
 
     def on_expiration(self) -> None:
-        """What expiring does beyond completing. Called after `on_complete`, only when the time-out completed it."""
+        """What a time-out does in addition. Called after `on_complete`, and only if the time-out completed it."""
         raise NotImplementedError
 
     @property
     def is_completed(self) -> bool:
-        """Somebody completed it; its `on_complete` may still be running."""
+        """True once a thread has completed it. Its `on_complete` may still be running."""
         return self._claim.locked()
 
     def force_complete(self) -> bool:
-        """Complete now, whatever `try_complete` would say; True for the one call that did it."""
+        """Complete now, without asking `try_complete`. Returns True to the one call that completed it."""
         if not self._claim.acquire(blocking=False):
             return False
         self.cancel()
@@ -55,9 +65,13 @@ class DelayedOperation(TimerTask):
             return self.try_complete()
 
     def safe_try_complete_or_else(self, otherwise: Callable[[], None]) -> bool:
-        """Under the lock: `try_complete`; if that is not enough, run `otherwise` and try once more.
+        """Under the lock: `try_complete`; if it fails, run `otherwise`, then try once more.
 
-        The second try closes the race of an event between the first try and what `otherwise` sets up.
+        The second try is for an event that arrives after the first try and before `otherwise` has done its work (for
+        example, put the operation on a watch list). Without it nobody would notice that event.
+
+        Returns:
+            True if one of the two tries completed the operation.
         """
         with self._check_lock:
             if self.try_complete():
@@ -66,6 +80,6 @@ class DelayedOperation(TimerTask):
             return self.try_complete()
 
     def run(self) -> None:
-        """Expire: complete, and if that was not done already say that it expired."""
+        """The time-out: complete the operation, and if this call completed it, run `on_expiration`."""
         if self.force_complete():
             self.on_expiration()

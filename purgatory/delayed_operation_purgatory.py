@@ -1,4 +1,61 @@
-"""Where delayed operations wait, found by watch keys and by time (Kafka's `DelayedOperationPurgatory`)."""
+"""Where delayed operations wait: found by their watch keys, and by time (Kafka's `DelayedOperationPurgatory`).
+
+An operation waits for an event, but not for ever. So it is in two places at once:
+
+* in the watch list of each of its keys. An event on a key tries the operations of that list only;
+* in the timer, which completes it at its time-out if no event did.
+
+An operation that completes leaves the timer at once: `force_complete` cancels it there. It also leaves the watch list
+of the key whose event completed it. In the lists of its other keys, and after a time-out in all lists, it stays as a
+completed entry. That keeps completing cheap. Such entries are removed when their key is checked again, or by a *purge*,
+which is a walk over all lists.
+
+When to purge ------------- A purge costs O(entries), so it must be rare, and completed entries hold memory, so it must
+not be too rare. Kafka's rule counts only what is cheap to count. Let `estimated_total` be the operations that were put
+on watch lists since the last purge, plus those that were in the timer then. `num_delayed` is the size of the timer: the
+operations that still wait. Their difference is a guess of how many operations are completed and not yet removed from
+the lists. It is a guess from above, because a check of a key removes entries without lowering `estimated_total`. When
+
+    estimated_total − num_delayed > purge_interval
+
+the next `advance_clock` purges and sets estimated_total = num_delayed. So a purge comes after about `purge_interval`
+completions, whatever the number of operations that wait.
+
+An example ---------- Two operations wait; the second one on two keys. An event on the key "b" completes the second one.
+Its entry under "a" is left until "a" is checked or a purge removes it.
+
+>>> from purgatory.delayed_operation import DelayedOperation
+>>> from purgatory.monotonic_clock import SystemMonotonicClock
+>>> from purgatory.timer import SystemTimer
+>>> class Operation(DelayedOperation):
+...     can_complete = False
+...
+...     def try_complete(self):
+...         return self.can_complete and self.force_complete()
+...
+...     def on_complete(self):
+...         pass
+>>> purgatory = DelayedOperationPurgatory(SystemTimer(SystemMonotonicClock()))
+>>> first, second = Operation(delay_ms=60_000), Operation(delay_ms=60_000)
+>>> purgatory.try_complete_else_watch(first, ["a"]), purgatory.try_complete_else_watch(second, ["a", "b"])
+(False, False)
+>>> purgatory.num_delayed, purgatory.watched
+(2, 3)
+>>> second.can_complete = True
+>>> purgatory.check_and_complete("b")
+1
+>>> purgatory.num_delayed, purgatory.watched
+(1, 2)
+>>> purgatory.check_and_complete("a")
+0
+>>> purgatory.num_delayed, purgatory.watched
+(1, 1)
+
+Thread rule
+-----------
+Any thread may call any method, but only one thread at a time may call `advance_clock`. No lock of the purgatory is held
+while an operation is tried or completed. Do not hold an exclusive lock of your own that an `on_complete` may need.
+"""
 
 import threading
 from collections import defaultdict
@@ -13,38 +70,40 @@ Operation = TypeVar("Operation", bound=DelayedOperation)
 
 
 class DelayedOperationPurgatory(Generic[Operation]):
-    """Operations by watch key, with a timer for their time-outs. Any thread may call; one advances the clock.
+    """Operations by watch key, with a timer for their time-outs.
 
-    Completed operations leave the watch lists when their key is checked, or in a purge: once completed but still
-    watched operations may be more than `purge_interval`, the next `advance_clock` drops all of them.
+    See the module's docstring for the purge rule, an example and the thread rule.
 
-    Better than Kafka, on purpose: `cancel_for_key` takes the operations out of the lists of their other keys too.
-    Kafka leaves them there without a timer, where they can neither expire nor be purged.
+    One thing differs from Kafka, on purpose: `cancel_for_key` also removes the operations from the lists of their other
+    keys. Kafka leaves them there without a timer, where they can neither expire nor be purged.
     """
 
     def __init__(self, timer: Timer, purge_interval: int = 1000) -> None:
         """Make an empty purgatory.
 
         Args:
-            timer: for the time-outs; a `purgatory.reaper.Reaper` drives it through this purgatory.
-            purge_interval: completed but watched operations that are put up with.
+            timer: for the time-outs. A `purgatory.reaper.Reaper` drives it through this purgatory.
+            purge_interval: how many completed entries are tolerated, about. Kafka's default is 1000.
         """
         self._timer = timer
         self._purge_interval = purge_interval
         self._lock = threading.Lock()
-        # Per key the operations in order of watching; the values repeat the keys each operation is watched on.
+        # Per key the operations, in the order of watching. The value lists all keys of the operation.
         self._watchers: defaultdict[Hashable, dict[Operation, tuple[Hashable, ...]]] = defaultdict(dict)
         self._estimated_total = 0
 
     def try_complete_else_watch(self, operation: Operation, keys: Iterable[Hashable]) -> bool:
-        """Complete the operation now, or watch it on every key until an event or its time-out completes it.
+        """Complete the operation now; if that is not possible, let it wait for an event or its time-out.
+
+        It is tried before and after it is put on the watch lists. The first try saves the work where nothing needs to
+        wait. The second one is for an event that came in between: see `DelayedOperation.safe_try_complete_or_else`.
 
         Args:
-            operation: a fresh one.
-            keys: at least one; repeated ones count once.
+            operation: one that has never been in a purgatory.
+            keys: at least one; a repeated key counts once.
 
         Returns:
-            True when this call completed it.
+            True if this call completed the operation.
 
         Raises:
             MissingWatchKeyError: there is no key.
@@ -56,7 +115,7 @@ class DelayedOperationPurgatory(Generic[Operation]):
             return True
         if not operation.is_completed:
             self._timer.add(operation)
-            if operation.is_completed:  # between the two lines above; its own cancel came too early
+            if operation.is_completed:  # by another thread, between the two lines above: its cancel came too early
                 operation.cancel()
         return False
 
@@ -67,7 +126,11 @@ class DelayedOperationPurgatory(Generic[Operation]):
             self._estimated_total += 1
 
     def check_and_complete(self, key: Hashable) -> int:
-        """Try every operation watched on a key; returns how many this call completed."""
+        """Something happened on a key: try all operations that are watched on it.
+
+        Returns:
+            How many operations this call completed. Completed entries that were left over are removed, not counted.
+        """
         with self._lock:
             watched = list(self._watchers.get(key, ()))
         completed = 0
@@ -92,7 +155,11 @@ class DelayedOperationPurgatory(Generic[Operation]):
         return True
 
     def cancel_for_key(self, key: Hashable) -> list[Operation]:
-        """Take the operations of a key out of the purgatory altogether, not completed; returns them."""
+        """Take the operations of a key out of the purgatory, off all their keys, without completing them.
+
+        Returns:
+            The operations, in the order of watching. They will not expire; completing them is up to the caller.
+        """
         with self._lock:
             operations = self._watchers.get(key, {}).copy()
             for operation, keys in operations.items():
@@ -103,14 +170,14 @@ class DelayedOperationPurgatory(Generic[Operation]):
         return list(operations)
 
     def forget(self, operation: Operation, keys: Collection[Hashable]) -> None:
-        """Take one operation out of its timer and off its keys, completed or not. Repeating it changes nothing.
+        """Take one operation out of the timer and off its keys, completed or not. A second call changes nothing.
 
-        Kafka has no such call: its operations leave the lists with the next check of a key or with a purge. Whoever
-        knows that an operation is over (its caller gave up, or has gone on) need not leave that to chance.
+        Kafka has no such call: there an operation leaves the lists when a key is checked, or in a purge. A caller that
+        knows that an operation is over (it gave up, or has gone on) can remove it at once.
 
         Args:
-            operation: which.
-            keys: those it was put on; others are harmless.
+            operation: the operation.
+            keys: the keys it was put on; other keys do no harm.
         """
         operation.cancel()
         with self._lock:
@@ -119,10 +186,13 @@ class DelayedOperationPurgatory(Generic[Operation]):
                 self._estimated_total -= 1
 
     def advance_clock(self, timeout_ms: int) -> bool:
-        """Expire what is due, waiting up to timeout_ms for it; then purge if that is worth while.
+        """Complete what has timed out; if nothing has, wait up to timeout_ms for it. Then purge if it is time to.
+
+        Returns:
+            False when the time passed and nothing became due.
 
         Raises:
-            ExceptionGroup: what operations raised on expiry; all due ones have run and the purge is done.
+            ExceptionGroup: what operations raised. All that were due have run, and the purge is done.
         """
         try:
             return self._timer.advance_clock(timeout_ms)
@@ -143,22 +213,22 @@ class DelayedOperationPurgatory(Generic[Operation]):
                     del self._watchers[key]
 
     def wake(self) -> None:
-        """Make a waiting `advance_clock` return soon."""
+        """Make an `advance_clock` that is waiting return soon."""
         self._timer.wake()
 
     @property
     def watched(self) -> int:
-        """Gauge PurgatorySize: watch-list entries; an operation on k keys counts k times, completed ones too."""
+        """Gauge PurgatorySize: entries in all watch lists, completed ones included. One on k keys counts k times."""
         with self._lock:
             return sum(len(operations) for operations in self._watchers.values())
 
     @property
     def watched_keys(self) -> int:
-        """Number of keys that something is watched on."""
+        """The number of keys that have a watch list."""
         with self._lock:
             return len(self._watchers)
 
     @property
     def num_delayed(self) -> int:
-        """Gauge NumDelayedOperations: operations that wait for their time-out."""
+        """Gauge NumDelayedOperations: the operations in the timer."""
         return self._timer.size()

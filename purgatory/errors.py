@@ -1,28 +1,28 @@
-"""What the purgatory refuses.
+"""The errors of this package.
 
     PurgatoryError
-    ├── InvalidTimeError      an instant outside [0, MAX_TIME_MS] or not whole; a tick, wheel size or start too small
+    ├── InvalidTimeError      an instant outside [0, MAX_TIME_MS] or not an integer; a tick, size or start too small
     ├── InvalidBatchError     an array of the wrong shape or type
-    ├── WheelFullError        no slot left for another pending entry
-    ├── MissingWatchKeyError  an operation without a key to watch it on
+    ├── WheelFullError        no slot is left for another pending entry
+    ├── MissingWatchKeyError  an operation without a watch key
     ├── InvalidSizeError      a memory pool or an allocation of an impossible size
-    ├── NotAllocatedError     a release of what the pool did not hand out, or of the same thing twice
-    └── AlreadyMutedError     a muted source that asks for memory all the same
+    ├── NotAllocatedError     a release of something that the pool did not hand out, or a second release
+    └── AlreadyMutedError     a muted source that asks for memory
 
-All carry what they complain about as attributes.
+Each error carries what was given and what was expected as attributes.
 """
 
 
 class PurgatoryError(Exception):
-    """Base of everything this package raises on purpose."""
+    """The root of the errors of this package."""
 
 
 class InvalidTimeError(PurgatoryError, ValueError):
-    """An instant the wheel can not hold.
+    """An instant that the wheel cannot hold.
 
     Attributes:
         name: the argument.
-        value: what was given: for a batch, its first refused element.
+        value: what was given; for a batch its first element that was refused.
         reason: what it must be.
     """
 
@@ -34,7 +34,7 @@ class InvalidTimeError(PurgatoryError, ValueError):
 
 
 class InvalidBatchError(PurgatoryError, TypeError):
-    """A batch that is no array of integers, or has the wrong shape.
+    """A batch that is not an array of integers, or has the wrong shape.
 
     Attributes:
         name: the argument.
@@ -54,11 +54,11 @@ class InvalidBatchError(PurgatoryError, TypeError):
 
 
 class WheelFullError(PurgatoryError):
-    """More entries pending at once than handles can address.
+    """More entries would be pending at once than handles can address.
 
     Attributes:
-        max_pending: the most a wheel holds.
-        requested: pending entries the call would have led to.
+        max_pending: the most that a wheel holds.
+        requested: how many would be pending after the call.
     """
 
     def __init__(self, max_pending: int, requested: int) -> None:
@@ -68,18 +68,18 @@ class WheelFullError(PurgatoryError):
 
 
 class MissingWatchKeyError(PurgatoryError, ValueError):
-    """A delayed operation given no watch key: nothing but its time-out could complete it."""
+    """A delayed operation without a watch key. Only its time-out could ever complete it."""
 
     def __init__(self) -> None:
         super().__init__("'keys' must hold at least one watch key; got none")
 
 
 class InvalidSizeError(PurgatoryError, ValueError):
-    """A size that a memory pool can not have or hand out.
+    """A size that a memory pool cannot have or hand out.
 
     Attributes:
         name: the argument.
-        value: what was given, bytes.
+        value: what was given, in bytes.
         reason: what it must be.
     """
 
@@ -91,7 +91,7 @@ class InvalidSizeError(PurgatoryError, ValueError):
 
 
 class NotAllocatedError(PurgatoryError, ValueError):
-    """A release of something the pool does not count as outstanding.
+    """A release of something that is not outstanding in this pool.
 
     Attributes:
         allocation: what was given.
@@ -103,10 +103,10 @@ class NotAllocatedError(PurgatoryError, ValueError):
 
 
 class AlreadyMutedError(PurgatoryError):
-    """A source that asks for memory while it is muted.
+    """A source that asked for memory while it was muted.
 
     Attributes:
-        source: which.
+        source: the source.
     """
 
     def __init__(self, source: object) -> None:

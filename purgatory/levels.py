@@ -1,17 +1,21 @@
 """Six aligned levels of 256 buckets each: where references to pending entries wait for their time.
 
-An entry due at x waits, as seen from the clock, at the level of the highest base-256 digit in which x and the
-clock differ, in the bucket of x's digit there:
+Write times in base 256, so that each has six digits. Compare an expiration x with the clock. The highest digit in which
+they differ says the level, and the digit of x there says the bucket:
 
     level 0   256 buckets of      1 ms        level 3   256 buckets of  4.66 h
     level 1   256 buckets of    256 ms        level 4   256 buckets of 49.7 days
     level 2   256 buckets of  65.536 s        level 5   256 buckets of 34.8 years
 
-Windows are aligned to multiples of their span, so at any time all entries of one millisecond are in the same
-bucket. That gives first in, first out inside a millisecond, which sliding windows (Kafka's wheel) do not.
+For example with the clock at 1 000 (digits 3, 232): 1 001 is 3, 233 and differs in the last digit, so it is in bucket
+233 of level 0. 2 000 is 7, 208 and differs in the digit before, so it is in bucket 7 of level 1, with everything from
+1 792 to 2 047. When the clock comes to 1 792 that bucket is emptied and its entries go to level 0.
 
-A bucket is a list of reference arrays in submission order. References to cancelled entries stay until drained or
-compacted away: the slab knows which are pending.
+Windows are aligned to multiples of their span, so at any time all entries of one millisecond are in the same bucket.
+That gives first in, first out inside a millisecond. The windows of Kafka's wheel slide with the clock and do not.
+
+A bucket is a list of reference arrays in the order of submission. References to cancelled entries stay until they are
+drained or compacted. The slab knows which ones are pending.
 """
 
 from dataclasses import dataclass, field
@@ -20,7 +24,7 @@ import numpy as np
 
 from purgatory.radix import BUCKETS_PER_LEVEL, DIGIT_BITS, EXPIRATION, LEVELS, References, Uint16s, bucket_keys
 
-_PART_MAX = 40_000  # entries a pass; larger temporaries are mapped and page-faulted anew each time
+_PART_MAX = 40_000  # entries per pass; larger temporary arrays are mapped, and page-faulted, anew each time
 _CHUNKS_MAX = 128
 _FIRST_COPIED_KEY = 2 * BUCKETS_PER_LEVEL
 
@@ -31,8 +35,8 @@ class Drained:
 
     Attributes:
         due: reference arrays whose entries are all due, by ascending bucket.
-        in_order: the concatenation of `due` is ordered by expiration (it came from level 0 only).
-        boundary: reference arrays of the one bucket that holds the new clock: partly due.
+        in_order: True if `due` is ordered by expiration from end to end, because all of it came from level 0.
+        boundary: reference arrays of the one bucket that contains the new clock. Some of its entries are due.
     """
 
     due: list[References] = field(default_factory=list)
@@ -41,14 +45,14 @@ class Drained:
 
 
 class Levels:
-    """Buckets and one occupancy bit for each of them. Knows no clock: the caller passes it."""
+    """The buckets, and one bit per bucket that says whether it is occupied. Has no clock: the caller passes it."""
 
     def __init__(self) -> None:
         self._buckets: list[list[References]] = [[] for _ in range(LEVELS * BUCKETS_PER_LEVEL)]
         self._occupied = [0] * LEVELS
 
     def place(self, references: References, clock_ms: int) -> None:
-        """Put references into their buckets, behind those already there: one radix pass.
+        """Put references into their buckets, behind those that are already there. One radix pass.
 
         Args:
             references: int64[n, 2] in submission order, each expiration in (clock_ms, MAX_TIME_MS].
@@ -69,23 +73,23 @@ class Levels:
             chunk = by_bucket[start:end]
             start = end
             if key >= _FIRST_COPIED_KEY:
-                chunk = chunk.copy()  # a view would keep the whole batch in memory for longer than 65 s
+                chunk = chunk.copy()  # a view would keep the whole batch in memory for more than 65 s
             bucket = self._buckets[key]
             if not bucket:
                 self._occupied[key >> DIGIT_BITS] |= 1 << (key & (BUCKETS_PER_LEVEL - 1))
-            elif len(bucket) == _CHUNKS_MAX:  # tiny batches: an array object weighs more than a few handles
+            elif len(bucket) == _CHUNKS_MAX:  # after many tiny batches: an array object is larger than a few handles
                 bucket[:] = [np.concatenate(bucket)]
             bucket.append(chunk)
 
     def drain(self, from_ms: int, to_ms: int) -> Drained:
         """Take out every bucket that the clock passes on its way, and the one it stops in.
 
-        With h the highest digit that changes: levels below h are due whole, on level h the buckets before the
-        new digit are due whole, and the bucket at the new digit is the boundary (on level 0 it is due as well).
-        Higher levels are not touched. At most 256 · h steps, however far the clock jumps.
+        Let h be the highest digit that changes. All buckets of the levels below h are due. On level h the buckets
+        before the new digit are due, and the bucket at the new digit is the boundary (on level 0 it is due as well).
+        Higher levels are not touched. This takes at most 256 · (h + 1) steps, however far the clock jumps.
 
         Args:
-            from_ms: the clock the entries were placed against.
+            from_ms: the clock until now.
             to_ms: the new clock, later than from_ms.
         """
         drained = Drained()
@@ -113,7 +117,7 @@ class Levels:
             self._buckets[key] = []
 
     def first_bucket_ms(self, clock_ms: int) -> int | None:
-        """Start of the first occupied bucket, later than the clock; None when all are empty."""
+        """The start of the first occupied bucket, which is later than the clock; None when all are empty."""
         for level, occupied in enumerate(self._occupied):
             if occupied:
                 shift = level * DIGIT_BITS
@@ -123,7 +127,7 @@ class Levels:
         return None
 
     def take_all(self) -> list[References]:
-        """Empty every bucket; within one millisecond the order of submission is kept."""
+        """Empty every bucket. Inside one millisecond the order of submission is kept."""
         references: list[References] = []
         for level, occupied in enumerate(self._occupied):
             self._take(level, occupied, references)

@@ -1,7 +1,7 @@
-"""Who may take from the memory pool next: refused sources are muted and come back in the order they were refused.
+"""Who gets memory next: sources that were refused are muted, and are served in the order in which they were refused.
 
-Kafka's selector un-mutes all sources at once after a dry spell and lets them race; an unlucky one can lose every time.
-Here the one that waits longest is served first, and nobody who comes later overtakes it.
+Kafka's selector un-mutes all sources at once when memory comes back and lets them race, so an unlucky one can lose
+every time. Here the source that has waited longest is served first, and later ones cannot overtake it.
 """
 
 from collections.abc import Hashable
@@ -19,8 +19,8 @@ class Unmuted(Generic[Source]):
     """A source that may read again.
 
     Attributes:
-        source: which.
-        allocation: the bytes it was refused before, now its own.
+        source: the source.
+        allocation: the bytes that it was refused before. They are allocated to it now.
     """
 
     source: Source
@@ -28,20 +28,23 @@ class Unmuted(Generic[Source]):
 
 
 class MemoryIntake(Generic[Source]):
-    """Sources in front of a memory pool. No lock: one thread, or the caller's lock."""
+    """Sources that want memory from a pool. No lock inside: use it from one thread, or under a lock of your own."""
 
     def __init__(self, pool: MemoryPool) -> None:
         self._pool = pool
-        self._muted: dict[Source, int] = {}  # bytes each waits for, longest waiting first
+        self._muted: dict[Source, int] = {}  # the bytes each one waits for; the one that has waited longest is first
 
     def try_allocate(self, source: Source, size_bytes: int) -> Allocation | None:
-        """Bytes for a source; None mutes it: it must not read until `unmute` names it.
+        """Allocate bytes for a source, or mute it: then it must not read until `unmute` names it.
 
-        Refused when the pool refuses, and while anybody else is muted, even if there would be room for this one.
+        A source is muted when the pool refuses, and also while any other source is muted, even if the pool has room.
+
+        Returns:
+            The allocation; None if the source is muted now.
 
         Raises:
-            AlreadyMutedError: the source is muted.
-            InvalidSizeError: as the pool says; the source is not muted.
+            AlreadyMutedError: the source is already muted.
+            InvalidSizeError: the size is impossible, see `MemoryPool.check_size`. The source is not muted.
         """
         if source in self._muted:
             raise AlreadyMutedError(source)
@@ -52,7 +55,11 @@ class MemoryIntake(Generic[Source]):
         return allocation
 
     def unmute(self) -> list[Unmuted[Source]]:
-        """Serve muted sources, longest waiting first, as far as the pool allows. Call it after a release."""
+        """Serve muted sources in order, as far as the pool allows. Call it after each release.
+
+        Returns:
+            The sources that may read again, the one that waited longest first.
+        """
         served = []
         while self._muted:
             source = next(iter(self._muted))
@@ -64,10 +71,10 @@ class MemoryIntake(Generic[Source]):
         return served
 
     def forget(self, source: Source) -> bool:
-        """A source went away; True when it was muted."""
+        """A source went away. Returns True if it was muted."""
         return self._muted.pop(source, None) is not None
 
     @property
     def muted(self) -> tuple[Source, ...]:
-        """Muted sources, longest waiting first."""
+        """The muted sources, the one that has waited longest first."""
         return tuple(self._muted)

@@ -1,7 +1,7 @@
-"""Keys and orders of the batch wheel: which bucket an expiration belongs to, and stable sorts of expirations.
+"""Bucket numbers and sort orders of the batch wheel.
 
-Both lean on one fact about NumPy: a stable `argsort` of 8- or 16-bit integers is a radix sort (a few ns an
-element), of 64-bit integers it is not (10 to 20 times slower).
+Both use one property of NumPy: a stable `argsort` of 8- or 16-bit integers is a radix sort and takes a few ns per
+element. That of 64-bit integers is not, and is 10 to 20 times slower.
 """
 
 import numpy as np
@@ -11,7 +11,7 @@ Int64s = npt.NDArray[np.int64]
 Uint16s = npt.NDArray[np.uint16]
 
 References = npt.NDArray[np.int64]
-"""int64[n, 2], one row an entry: expiration in milliseconds, handle. Rows keep both in one cache line."""
+"""int64[n, 2], one row per entry: expiration in milliseconds, handle. A row keeps both in one cache line."""
 
 EXPIRATION, HANDLE = 0, 1
 NO_REFERENCES: References = np.empty((0, 2), dtype=np.int64)
@@ -20,16 +20,16 @@ DIGIT_BITS = 8
 BUCKETS_PER_LEVEL = 1 << DIGIT_BITS
 LEVELS = 6
 MAX_TIME_MS = (1 << (DIGIT_BITS * LEVELS)) - 1
-"""The last millisecond a wheel can hold, 2^48 − 1: 8 900 years; an instant of today has 41 bits."""
+"""The last millisecond that a wheel can hold, 2^48 − 1: 8 900 years. An instant of today needs 41 bits."""
 
 _DIGIT_MASK = BUCKETS_PER_LEVEL - 1
 
 
 def bucket_keys(expiration_ms: Int64s, clock_ms: int) -> Uint16s:
-    """Level · 256 + digit of every expiration, as seen from the clock.
+    """The bucket number of every expiration, seen from the clock: level · 256 + digit.
 
-    The level is the highest base-256 digit in which expiration and clock differ (tokio's rule: windows are
-    aligned), the digit is the expiration's own at that level.
+    The level is the position of the highest base-256 digit in which expiration and clock differ. The digit is that of
+    the expiration there. (tokio's timer has the same rule: its windows are aligned, too.)
 
     Args:
         expiration_ms: int64[n], each in (clock_ms, MAX_TIME_MS].
@@ -50,7 +50,7 @@ def bucket_keys(expiration_ms: Int64s, clock_ms: int) -> Uint16s:
 
 
 def expiration_order(expiration_ms: Int64s) -> npt.NDArray[np.intp] | None:
-    """The stable permutation that sorts expirations, or None when they are sorted already.
+    """The stable permutation that sorts expirations; None when they are already sorted.
 
     Args:
         expiration_ms: int64[n], values in [0, 2^63 − 1].

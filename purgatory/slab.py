@@ -1,9 +1,8 @@
-"""The columns behind the batch wheel: one slot a pending entry, and handles that recognise their own slot.
+"""The slots behind the batch wheel: one per pending entry, and handles that recognise their own slot.
 
-A handle is `sequence · 2^25 + slot`. `owner[slot]` holds the handle of the entry that lives there, or a
-negative number when the slot is free. An entry is pending exactly when `owner[handle's slot] == handle`, so a
-stale, repeated or made-up handle is told from a pending one by one gather, and a cancelled slot can be reused at
-once.
+A handle is `sequence · 2^25 + slot`. `owner[slot]` holds the handle of the entry that is in the slot, or a negative
+number when the slot is free. An entry is pending exactly when `owner[slot of the handle] == handle`. So one indexed
+read tells a pending handle from a stale or invented one, and the slot of a cancelled entry can be used again at once.
 """
 
 from itertools import count
@@ -23,14 +22,14 @@ _FIRST_CAPACITY = 1 << 10
 _HOT_SLOTS = 256
 _FREE = -1
 
-# Wheels start their sequences far apart (multiples of the golden ratio of the range), so that a handle of one
-# wheel means nothing to another: with 1 000 wheels in a process each may schedule about 10^8 entries first.
+# Wheels begin their sequences far apart, at multiples of the golden ratio of the range. So a handle of one wheel means
+# nothing to another: with 1 000 wheels in a process each can schedule about 10^8 entries before that could change.
 _GOLDEN_STEP = 169_882_977_517  # odd, about 0.618 · 2^38
 _slab_numbers = count()
 
 
 class Slab:
-    """Pending entries by slot. Grows by doubling, never shrinks; freed slots are reused last in, first out.
+    """Pending entries by slot. It grows by doubling and never shrinks. Freed slots are used again, last in, first out.
 
     Attributes:
         live: number of pending entries.
@@ -41,7 +40,7 @@ class Slab:
         """Make an empty slab.
 
         Args:
-            first_sequence: where the handle sequence starts; by default far from every other slab's.
+            first_sequence: where the sequence of its handles begins; by default far from that of every other slab.
         """
         if first_sequence is None:
             first_sequence = next(_slab_numbers) * _GOLDEN_STEP
@@ -51,7 +50,7 @@ class Slab:
         self._owner = np.empty(0, dtype=np.int64)
         self._free = np.empty(0, dtype=np.int32)
         self._free_count = 0
-        self._hot: list[int] = []  # free slots handed to the scalar path, outside the stack
+        self._hot: list[int] = []  # free slots set aside for the scalar path, not on the stack
         self._grow_to(_FIRST_CAPACITY)
 
     def _grow_to(self, slots: int) -> None:
@@ -67,7 +66,7 @@ class Slab:
         self._free_count += capacity - old
         self.capacity = capacity
         self._owner, self._free = owner, free
-        self._owner_view = owner.data  # single elements cost a third of NumPy's scalar indexing
+        self._owner_view = owner.data  # one element costs a third of NumPy's scalar indexing
 
     def reserve(self, n: int) -> None:
         """Make room for n more entries on the array path.
@@ -81,7 +80,7 @@ class Slab:
                 self._grow_to(self.live + n)
 
     def take_many(self, n: int) -> Int64s:
-        """Take n slots, room reserved; returns their handles in order of sequence, int64[n]."""
+        """Take n slots for which `reserve` made room. Returns their handles in the order of sequence, int64[n]."""
         self._free_count -= n
         slots = self._free[self._free_count : self._free_count + n]
         handles = np.arange(self._sequence, self._sequence + n)
@@ -96,7 +95,7 @@ class Slab:
         return handles
 
     def take(self) -> int:
-        """Take one slot; returns its handle.
+        """Take one slot and return its handle.
 
         Raises:
             WheelFullError: the slab is unchanged.
@@ -122,15 +121,16 @@ class Slab:
         self._hot = []
 
     def remove_many(self, handles: Int64s) -> Int64s:
-        """Free the slots of those handles that are pending; returns these, each once."""
+        """Free the slots of the handles that are pending. Returns these handles, each once."""
         if handles.size and int(handles.min()) < 0:
-            handles = handles.compress(handles >= 0)  # a free slot's owner is negative and must not match
+            handles = handles.compress(handles >= 0)  # the owner of a free slot is negative and must not match
         slots = handles & (self.capacity - 1)
         pending = self._owner[slots] == handles
         if not pending.all():
             slots, handles = slots.compress(pending), handles.compress(pending)
-        # A handle given twice passes the test twice. Of several tags written to a slot one is read back, so
-        # exactly one of the repetitions recognises its own; tags are negative and mark the slots free as well.
+        # A repeated handle passes the test each time. So every position writes a tag of its own into its slot. Of
+        # several tags written to one slot only one can be read back, and exactly one repetition recognises its own. The
+        # tags are negative, which also marks the slots as free.
         tags = np.arange(-slots.size, 0)
         self._owner[slots] = tags
         first = self._owner[slots] == tags
@@ -140,7 +140,7 @@ class Slab:
         return handles
 
     def remove(self, handle: int) -> bool:
-        """Free the slot of one handle; False when it is not pending."""
+        """Free the slot of one handle. Returns False if the handle is not pending."""
         slot = handle & (self.capacity - 1)
         if handle < 0 or self._owner_view[slot] != handle:
             return False
@@ -152,12 +152,12 @@ class Slab:
         return True
 
     def are_pending(self, handles: Int64s) -> npt.NDArray[np.bool_]:
-        """Which of these handles, all once issued by this slab, are still pending: bool[n]."""
+        """Which of these handles are still pending: bool[n]. All must be handles that this slab issued at some time."""
         pending: npt.NDArray[np.bool_] = self._owner[handles & (self.capacity - 1)] == handles
         return pending
 
     def release_many(self, handles: Int64s) -> None:
-        """Free the slots of pending, unique handles."""
+        """Free the slots of handles that are all pending and all different."""
         slots = handles & (self.capacity - 1)
         self._owner[slots] = _FREE
         self._push(slots)
@@ -169,10 +169,10 @@ class Slab:
 
     @property
     def nbytes(self) -> int:
-        """Bytes held by the columns."""
+        """The memory of all columns, in bytes."""
         return self._owner.nbytes + self._free.nbytes
 
 
 def slots_of(handles: npt.NDArray[np.int64]) -> Int64s:
-    """The slot numbers of handles, int64[n]: unique among pending entries, below the wheel's capacity."""
+    """The slot numbers of handles, int64[n]: different for pending entries, and below the wheel's capacity."""
     return handles & (MAX_PENDING - 1)

@@ -1,7 +1,7 @@
-"""Where new entries wait, in submission order, until enough of them make a radix pass worth while.
+"""Where new entries wait, in the order of submission, until there are enough for a radix pass.
 
-Array calls add chunks, scalar calls add to an open tail that the next array call closes, so both may be mixed
-freely and the order of submission is kept.
+Array calls add chunks. Scalar calls add to an open tail, which the next array call closes. So both can be mixed, and
+the order of submission is kept.
 """
 
 import numpy as np
@@ -12,12 +12,12 @@ _NOTHING_STAGED_MS = MAX_TIME_MS + 1
 
 
 class Staging:
-    """References not yet in a bucket.
+    """References that are not in a bucket yet.
 
     Attributes:
-        size: number of references, those to cancelled entries included.
+        size: how many, those to cancelled entries included.
         tail_ms: expirations of the latest scalar entries, newest last.
-        min_ms: a lower bound of the staged expirations; MAX_TIME_MS + 1 when there are none.
+        min_ms: a lower bound of all staged expirations; MAX_TIME_MS + 1 when there are none.
     """
 
     def __init__(self) -> None:
@@ -29,7 +29,7 @@ class Staging:
 
     @property
     def size(self) -> int:
-        """Number of staged references."""
+        """How many references are staged."""
         return self._chunks_size + len(self.tail_ms)
 
     def append(self, expiration_ms: int, handle: int) -> None:
@@ -40,7 +40,7 @@ class Staging:
             self.min_ms = expiration_ms
 
     def extend(self, expiration_ms: Int64s, handles: Int64s, min_ms: int) -> None:
-        """Stage a batch, int64[n] each; the arrays are kept, not copied."""
+        """Stage a batch, int64[n] each. The arrays are kept, not copied."""
         if self.tail_ms:
             self._close_tail()
         self._chunks.append((expiration_ms, handles))
@@ -55,7 +55,7 @@ class Staging:
         self.tail_ms, self._tail_handles = [], []
 
     def take_all(self) -> References:
-        """Empty the staging; returns what was in it, in submission order."""
+        """Empty the staging and return what was in it, in the order of submission."""
         if self.tail_ms:
             self._close_tail()
         references = np.empty((self._chunks_size, 2), dtype=np.int64)

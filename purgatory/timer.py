@@ -1,12 +1,13 @@
-"""The timer: a timing wheel, the lock around it and the order in which due tasks run.
+"""The timer: a timing wheel, a lock around it, and the order in which due tasks run.
 
-Better than Kafka's `SystemTimer`, on purpose:
+Three things differ from Kafka's `SystemTimer`, on purpose:
 
-- Never early. Expirations are rounded up to the tick before they enter the wheel (Kafka rounds down: with a tick of
-  5 ms a task at 99 runs at 95).
-- First in, first out inside a millisecond: due tasks run in the order of (expiration, submission).
-- Whoever calls `advance_clock` runs the tasks, after the lock is released; there is no executor whose queue would
-  make them late unseen. A delay of zero or less runs at the next `advance_clock`, never inside `add`.
+- No task runs early. Expirations are rounded up to the tick before they enter the wheel. (Kafka rounds down: with a
+  tick of 5 ms a task that is due at 99 runs at 95.)
+- Tasks of one millisecond run first in, first out: due tasks run in the order of (expiration, submission).
+- The thread that calls `advance_clock` runs the tasks, after it has released the lock. There is no executor, whose
+  queue could make tasks late without anybody noticing. A task with a delay of zero or less runs at the next
+  `advance_clock`, never inside `add`.
 """
 
 import threading
@@ -18,31 +19,31 @@ from purgatory.timing_wheel import BucketQueue, TimingWheel
 
 
 class Timer(Protocol):
-    """Runs tasks after their delay."""
+    """Runs tasks when their delay has passed."""
 
     def add(self, task: TimerTask) -> None:
-        """Start the task's delay now; a task that waits already is moved."""
+        """Start the task's delay now. A task that is already waiting is moved."""
         ...
 
     def cancel(self, task: TimerTask) -> None:
-        """Take a task out; no-op when it does not wait."""
+        """Take a task out. Does nothing if it is not waiting."""
         ...
 
     def advance_clock(self, timeout_ms: int) -> bool:
-        """Run what is due, waiting up to timeout_ms for something to become due. One thread at a time.
+        """Run what is due; if nothing is, wait up to timeout_ms for it. One thread at a time.
 
         Returns:
-            False when the time passed without a bucket coming due. True does not promise that a task ran: those of
-            the bucket may all be cancelled.
+            False when the time passed and no bucket became due. True does not promise that a task ran: all tasks of
+            the bucket may be cancelled.
         """
         ...
 
     def wake(self) -> None:
-        """Make a waiting `advance_clock` return soon."""
+        """Make an `advance_clock` that is waiting return soon."""
         ...
 
     def size(self) -> int:
-        """Number of waiting tasks."""
+        """The number of tasks that are waiting."""
         ...
 
 
@@ -52,9 +53,19 @@ class _Nothing(TimerTask):
 
 
 class SystemTimer:
-    """A `Timer` over Kafka's wheel. All methods may be called from any thread, `advance_clock` from one at a time."""
+    """A `Timer` built on Kafka's wheel. Any thread may call any method; only one at a time may call `advance_clock`."""
 
     def __init__(self, clock: MonotonicClock, tick_ms: int = 1, wheel_size: int = 20) -> None:
+        """Make an empty timer.
+
+        Args:
+            clock: where the time comes from.
+            tick_ms: of the finest wheel, at least 1. A larger tick makes tasks up to tick_ms − 1 late.
+            wheel_size: buckets per level, at least 2.
+
+        Raises:
+            InvalidTimeError: tick_ms or wheel_size is too small.
+        """
         self._clock = clock
         self._tick_ms = tick_ms
         self._counter = TaskCounter()
@@ -66,7 +77,7 @@ class SystemTimer:
         self._submissions = 0
 
     def add(self, task: TimerTask) -> None:
-        """Start the task's delay now; a task that waits already is moved."""
+        """Start the task's delay now. A task that is already waiting is moved."""
         with self._lock:
             expiration_ms = max(self._clock.monotonic_ms() + task.delay_ms, 0)
             expiration_ms += -expiration_ms % self._tick_ms
@@ -81,8 +92,8 @@ class SystemTimer:
                 self._changed.notify_all()
 
     def cancel(self, task: TimerTask) -> None:
-        """Take a task out; no-op when it does not wait."""
-        if task.entry is None:  # most are cancelled twice: by their completion, and by who forgets them
+        """Take a task out. Does nothing if it is not waiting."""
+        if task.entry is None:  # common: the completion cancels a task, and whoever forgets it cancels it again
             return
         with self._lock:
             if task.entry is not None:
@@ -90,10 +101,13 @@ class SystemTimer:
                 task.entry = None
 
     def advance_clock(self, timeout_ms: int) -> bool:
-        """Run what is due, waiting up to timeout_ms (of real time) for something to become due.
+        """Run what is due; if nothing is, wait up to timeout_ms of real time for it.
+
+        Returns:
+            False when the time passed and nothing became due.
 
         Raises:
-            ExceptionGroup: what tasks raised; all due tasks have run.
+            ExceptionGroup: what the tasks raised. All due tasks have run.
         """
         with self._changed:
             if not self._wait_until_due(timeout_ms):
@@ -105,7 +119,7 @@ class SystemTimer:
                 continue
             try:
                 entry.task.run()
-            except Exception as failure:  # one task's failure must not lose the others
+            except Exception as failure:  # the failure of one task must not stop the others
                 failures.append(failure)
         if failures:
             msg = f"{len(failures)} of {len(due)} due tasks failed"
@@ -140,10 +154,10 @@ class SystemTimer:
             self._due.append(entry)
 
     def wake(self) -> None:
-        """Make a waiting `advance_clock` return soon."""
+        """Make an `advance_clock` that is waiting return soon."""
         self.add(_Nothing(delay_ms=0))
 
     def size(self) -> int:
-        """Tasks waiting in buckets or due and not yet taken by `advance_clock`."""
+        """The number of tasks that wait in buckets, or are due and not yet taken by `advance_clock`."""
         with self._lock:
             return self._counter.value + sum(not entry.is_cancelled for entry in self._due)

@@ -1,30 +1,31 @@
-"""Tasks, their entries, and the bucket they wait in: a doubly linked list with a root (Kafka's `TimerTaskList`).
+"""Tasks, their entries, and the bucket they wait in: a doubly linked list (Kafka's `TimerTaskList`).
 
-No lock: whoever owns the wheel serialises all calls (`purgatory.timer.SystemTimer` does). That closes Kafka's
-documented hole of an entry in flight between two lists that a concurrent cancel does not see.
+No lock: the owner of the wheel serialises all calls, as `purgatory.timer.SystemTimer` does. This also closes a gap that
+Kafka's source documents: there, a cancel can miss an entry that another thread is moving from one list to the next.
 """
 
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
 NOT_QUEUED_MS = -1
+"""The expiration of a bucket that is in no queue."""
 
 
 class TaskHolder(Protocol):
-    """What a task tells that it is cancelled: the timer that holds it."""
+    """The timer that holds a task. The task tells it about a cancel."""
 
     def cancel(self, task: "TimerTask") -> None:
-        """Take the task out; no-op when it is not waiting."""
+        """Take the task out. Does nothing if it is not waiting."""
         ...
 
 
 class TimerTask:
-    """Something to run once a delay has passed. Subclasses override `run`.
+    """Something that runs when a delay has passed. Subclasses override `run`.
 
-    A task waits in at most one timer. Adding it again while it waits moves it; adding it after `cancel` works.
+    A task waits in at most one timer. Adding it again while it waits moves it. Adding it after `cancel` works.
 
     Attributes:
-        delay_ms: counted from the moment it is added; zero or negative means at once.
+        delay_ms: counted from the moment it is added; zero or a negative number means at once.
         entry: where it waits; None before it is added and after `cancel`.
         holder: the timer it was last added to.
     """
@@ -37,22 +38,31 @@ class TimerTask:
         self.holder: TaskHolder | None = None
 
     def run(self) -> None:
-        """Called once, after the delay, by the thread that advances the timer."""
+        """The work. Called once, after the delay, by the thread that advances the timer."""
         raise NotImplementedError
 
     def cancel(self) -> None:
-        """Take the task out of its timer. Repeating it changes nothing; a run that has begun is not stopped."""
+        """Take the task out of its timer. A second call changes nothing. A run that has begun is not stopped."""
         if self.holder is not None:
             self.holder.cancel(self)
 
     @property
     def is_cancelled(self) -> bool:
-        """No entry: cancelled, or never added. A task that has fired is not cancelled (Kafka's meaning)."""
+        """True for a task that was cancelled or never added; False for one that has run (as in Kafka)."""
         return self.entry is None
 
 
 class TimerTaskEntry:
-    """One stay of a task in a wheel. Making it takes the task out of where it waited before."""
+    """One stay of a task in a wheel. Making an entry takes the task out of the entry it had before.
+
+    Attributes:
+        task: what waits.
+        expiration_ms: when it is due.
+        submission: its place in the order of submission.
+        bucket: where it waits; None when it is in no bucket.
+        next: the entry behind it in the bucket.
+        previous: the entry in front of it in the bucket.
+    """
 
     __slots__ = ("bucket", "expiration_ms", "next", "previous", "submission", "task")
 
@@ -69,24 +79,24 @@ class TimerTaskEntry:
 
     @property
     def is_cancelled(self) -> bool:
-        """The task has left this entry."""
+        """True once the task has left this entry."""
         return self.task.entry is not self
 
     def remove(self) -> None:
-        """Leave the bucket, if in one."""
+        """Leave the bucket; does nothing if it is in none."""
         if self.bucket is not None:
             self.bucket.remove(self)
 
 
 class TaskCounter:
-    """How many entries wait in the buckets that share it."""
+    """The number of entries in all buckets that share the counter."""
 
     def __init__(self) -> None:
         self.value = 0
 
 
 class TimerTaskList:
-    """A bucket: entries in the order they were put in.
+    """A bucket: entries in the order in which they were added. Adding and removing one takes O(1).
 
     Attributes:
         expiration_ms: when the bucket is due; NOT_QUEUED_MS when it is in no queue.
@@ -99,13 +109,13 @@ class TimerTaskList:
         self.expiration_ms = NOT_QUEUED_MS
 
     def set_expiration(self, expiration_ms: int) -> bool:
-        """Set when the bucket is due; True when that changed."""
+        """Set when the bucket is due. Returns True if that is a change, and the bucket must be put into the queue."""
         changed = self.expiration_ms != expiration_ms
         self.expiration_ms = expiration_ms
         return changed
 
     def add(self, entry: TimerTaskEntry) -> None:
-        """Append an entry, out of any other bucket."""
+        """Append an entry. If it is in another bucket, it leaves that one first."""
         entry.remove()
         entry.bucket, entry.previous = self, self._last
         if self._last is None:
@@ -116,7 +126,7 @@ class TimerTaskList:
         self._counter.value += 1
 
     def remove(self, entry: TimerTaskEntry) -> None:
-        """Unlink an entry; no-op when it is in another bucket or in none."""
+        """Unlink an entry. Does nothing if it is in another bucket or in none."""
         if entry.bucket is not self:
             return
         if entry.previous is None:
@@ -131,7 +141,7 @@ class TimerTaskList:
         self._counter.value -= 1
 
     def flush(self, take: Callable[[TimerTaskEntry], object]) -> None:
-        """Empty the bucket from the front, handing every entry over; afterwards it is in no queue."""
+        """Empty the bucket from the front and pass every entry to `take`. Afterwards the bucket is in no queue."""
         while self._first is not None:
             entry = self._first
             self.remove(entry)
@@ -139,13 +149,13 @@ class TimerTaskList:
         self.expiration_ms = NOT_QUEUED_MS
 
     def get_delay_ms(self, now_ms: int) -> int:
-        """Time until the bucket is due, not below zero."""
+        """The time until the bucket is due, at least 0."""
         return max(self.expiration_ms - now_ms, 0)
 
     def __iter__(self) -> Iterator[TimerTaskEntry]:
         entry = self._first
         while entry is not None:
-            following = entry.next  # read first: the visitor may remove the entry
+            following = entry.next  # read before the yield: the visitor may remove the entry
             if not entry.is_cancelled:
                 yield entry
             entry = following

@@ -1,8 +1,8 @@
-"""The timing wheel poll by poll, for reading along.
+"""Shows a timing wheel poll by poll.
 
     python -m purgatory.walkthrough 9 88 222 520 521 522 [--tick 1] [--wheel-size 10]
 
-`L2·8@80` is bucket 8 of level 2, whose time begins at 80.
+`L2·8@80` is bucket 8 of level 2, whose expiration is 80. `purgatory.timing_wheel` explains the example.
 """
 
 import argparse
@@ -19,11 +19,11 @@ class Step:
     """What one poll of the bucket queue did.
 
     Attributes:
-        polled_ms: expiration of the polled bucket.
-        clocks_ms: clock of every level afterwards, finest first.
+        polled_ms: expiration of the bucket that was polled.
+        clocks_ms: the clock of every level afterwards, finest level first.
         fired_ms: expirations of the tasks that ran.
-        moved: expiration, bucket before, bucket after.
-        queue_ms: expirations of the buckets still queued.
+        moved: for each task that moved its expiration, the bucket before and the bucket after.
+        queue_ms: expirations of the buckets that are still in the queue.
     """
 
     polled_ms: int
@@ -34,12 +34,13 @@ class Step:
 
 
 class Walkthrough:
-    """Tasks in a wheel that starts at 0, moved by hand.
+    """A wheel whose clock starts at 0 and is moved by hand.
 
     Attributes:
+        counter: counts the entries of all levels.
+        queue: the buckets of all levels that have something in them.
         wheel: the finest level.
-        queue: the buckets of all levels that wait for their time.
-        refused_ms: expirations that were due when added.
+        refused_ms: expirations of tasks that were due when they were added.
     """
 
     def __init__(self, tick_ms: int, wheel_size: int) -> None:
@@ -49,7 +50,7 @@ class Walkthrough:
         self.refused_ms: list[int] = []
 
     def add(self, expiration_ms: int) -> str:
-        """Add a task; returns where it waits, "due" when nowhere."""
+        """Add a task and return where it waits, as `place_of` does."""
         entry = TimerTaskEntry(TimerTask(expiration_ms), expiration_ms)
         if not self.wheel.add(entry):
             self.refused_ms.append(expiration_ms)
@@ -57,7 +58,7 @@ class Walkthrough:
         return self.place_of(entry)
 
     def place_of(self, entry: TimerTaskEntry) -> str:
-        """Level, bucket and the beginning of the bucket's time."""
+        """Level, bucket and expiration of the bucket, for example "L2·8@80"; "due" for an entry in no bucket."""
         for wheel in self.wheel.levels:
             for number, bucket in enumerate(wheel.buckets):
                 if bucket is entry.bucket:
@@ -65,7 +66,7 @@ class Walkthrough:
         return "due"
 
     def poll(self) -> Step | None:
-        """Poll the next bucket as if its time had come; None when no bucket waits."""
+        """Poll the next bucket as if its time had come. None when no bucket is in the queue."""
         polled_ms = self.queue.first_expiration_ms
         bucket = None if polled_ms is None else self.queue.poll(polled_ms)
         if polled_ms is None or bucket is None:
@@ -87,7 +88,7 @@ class Walkthrough:
 
 
 def lines(expirations_ms: Sequence[int], tick_ms: int, wheel_size: int) -> list[str]:
-    """The whole story as text, one line an event."""
+    """All that happens, as text: one line per task that is added, then one line per poll."""
     walk = Walkthrough(tick_ms, wheel_size)
     told = [f"tick {tick_ms} ms, {wheel_size} buckets a level, clock 0", ""]
     told += [f"add {expiration_ms:>6}   {walk.add(expiration_ms)}" for expiration_ms in expirations_ms]

@@ -1,4 +1,4 @@
-"""Which handles are watched on a key: arrays by key, one more a batch, joined when the key is looked at."""
+"""Which handles are watched on a key: per key a list of arrays, one per batch, joined when the key is checked."""
 
 from collections.abc import Callable, Iterator
 from itertools import chain
@@ -12,10 +12,10 @@ _NOTHING: Int64s = np.empty(0, dtype=np.int64)
 
 
 class WatchLists:
-    """Handles by key, those of earlier batches first. Knows nothing of time, nor of which handles still mean something.
+    """Handles by key, those of earlier batches first. Knows no time, and does not know which handles are still pending.
 
     Attributes:
-        size: entries in all lists.
+        size: the entries in all lists.
     """
 
     def __init__(self) -> None:
@@ -23,7 +23,7 @@ class WatchLists:
         self.size = 0
 
     def __len__(self) -> int:
-        """Number of keys that have entries."""
+        """The number of keys that have entries."""
         return len(self._chunks)
 
     def watch(self, handles: Int64s, keys: Int64s) -> None:
@@ -31,7 +31,7 @@ class WatchLists:
 
         Args:
             handles: int64[n]; kept, not copied.
-            keys: int64[n, k]; repeated ones in a row count once.
+            keys: int64[n, k]; a key that is repeated in a row counts once.
         """
         for number in range(keys.shape[1]):
             column, watchers = keys[:, number], handles
@@ -44,7 +44,7 @@ class WatchLists:
                     self._chunks.setdefault(key, []).append(group)
 
     def take(self, key: int) -> Int64s:
-        """Take the whole list of a key out: int64[m]."""
+        """Remove the whole list of a key and return it: int64[m]."""
         chunks = self._chunks.pop(key, None)
         if chunks is None:
             return _NOTHING
@@ -53,13 +53,17 @@ class WatchLists:
         return handles
 
     def put_back(self, key: int, handles: Int64s) -> None:
-        """Give a key that was just taken its list again; an empty one leaves the key without a list."""
+        """Give a key its list back after `take`. An empty list leaves the key without one."""
         if handles.size:
             self._chunks[key] = [handles]
             self.size += handles.size
 
     def purge(self, is_worth_keeping: Callable[[Int64s], npt.NDArray[np.bool_]]) -> None:
-        """Drop the entries that are not worth keeping, and the keys that are left without any."""
+        """Remove the entries that are not worth keeping, and the keys that then have none.
+
+        Args:
+            is_worth_keeping: asked once, with all handles, int64[m]; answers bool[m].
+        """
         keys = list(self._chunks)
         sizes = [sum(chunk.size for chunk in chunks) for chunks in self._chunks.values()]
         entries = np.concatenate([_NOTHING, *chain.from_iterable(self._chunks.values())])
@@ -75,9 +79,9 @@ class WatchLists:
 
 
 def _grouped(handles: Int64s, column: Int64s) -> Iterator[tuple[int, Int64s]]:
-    """The handles of each key, in their order."""
+    """The handles of each key; inside a key in the order given."""
     first = int(column[0])
-    if (column == first).all():  # one key for the whole batch needs no sort
+    if (column == first).all():  # the whole batch has one key: no need to sort
         yield first, handles
         return
     order = np.argsort(column, kind="stable")
