@@ -1,1 +1,1 @@
-"""Small programs that follow the throttle topic. Each is run by the tests as it stands here."""
+"""Small programs that follow the throttle topic. The tests run each of them as it is."""

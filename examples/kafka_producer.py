@@ -1,8 +1,8 @@
-"""A producer that holds off while it is throttled: one line around `send`.
+"""A producer that waits while it is throttled: one line around `send`.
 
     python -m examples.kafka_producer broker:9092 alice etl orders 100 [THROTTLE_TOPIC]
 
-Sends 100 records of 1 kB to `orders` as user alice with client-id etl, and says how long it was held.
+Sends 100 records of 1 kB to `orders` as user alice with client-id etl, and says how long it waited.
 """
 
 import sys
@@ -16,17 +16,17 @@ RECORD_BYTES = 1_000
 
 
 def main(servers: str, user: str, client_id: str, topic: str, count: str, throttles: str = "quota.throttle.v1") -> None:
-    """Send `count` records, each when the gate says so."""
+    """Send `count` records, each one when the gate lets it pass."""
     producer: Any = KafkaProducer(bootstrap_servers=servers, client_id=client_id)
-    held_ms = 0
+    waited_ms = 0
     with Gate.connect(servers, topic=throttles) as gate:
-        gate.wait_until_caught_up(timeout_ms=5_000)  # a throttle that runs already is known before the first record
+        gate.wait_until_caught_up(timeout_ms=5_000)  # so that a running throttle is known before the first record
         for _ in range(int(count)):
             with gate.acquire(user, client_id, request_bytes=RECORD_BYTES) as passage:
-                held_ms += passage.waited_ms
+                waited_ms += passage.waited_ms
                 producer.send(topic, bytes(RECORD_BYTES)).get(timeout=10)
     producer.close()
-    print(f"sent {count} records, held for {held_ms} ms")
+    print(f"sent {count} records, waited for {waited_ms} ms")
 
 
 if __name__ == "__main__":

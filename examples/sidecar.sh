@@ -3,8 +3,8 @@
 #
 #   examples/sidecar.sh http://127.0.0.1:8787 alice etl
 #
-# Prints "go" or, after at most 2 s in the gate, the reason and how long to wait. A side-car that does not answer is no
-# reason to stop: throttling fails open.
+# Waits up to 2 s in the gate. Then it prints "go", or the reason and how long to wait. If the side-car does not
+# answer, go on: throttling fails open.
 set -eu
 gate=$1 user=$2 client_id=$3
 body=$(mktemp)

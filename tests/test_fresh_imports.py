@@ -17,6 +17,7 @@ ENGINES = ("pyspark", "delta", "deltalake", "py4j")
         "purgatory.delayed_operation_purgatory",
         "pipeline.gate.view",
         "pipeline.gate.gate",
+        "pipeline.throttle.gate",
         "pipeline.cli.gate",
     ],
 )

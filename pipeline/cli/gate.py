@@ -9,27 +9,28 @@ from pipeline.cli.options import BootstrapServers, CommandConfig, ConfigFile, fl
 
 
 def gate(
-    listen: Annotated[str, typer.Option(help="HOST:PORT; port 0 = any that is free.")] = "127.0.0.1:8787",
+    listen: Annotated[str, typer.Option(help="HOST:PORT; port 0 means any free one.")] = "127.0.0.1:8787",
     config: ConfigFile = None,
     bootstrap_server: BootstrapServers = None,
     command_config: CommandConfig = None,
     topic: Annotated[str | None, typer.Option(help="The throttle topic.", show_default=False)] = None,
-    cluster: Annotated[str | None, typer.Option(help="Take records of this cluster alone.", show_default=False)] = None,
+    cluster: Annotated[str | None, typer.Option(help="Use only records of this cluster.", show_default=False)] = None,
     pool_bytes: Annotated[
-        int, typer.Option(help="Bound of held requests; each is charged 16 KiB.", min=16_384)
+        int, typer.Option(help="Bound of waiting requests; each is charged 16 KiB.", min=16_384)
     ] = 67_108_864,
     token_file: Annotated[
         Path | None,
         typer.Option(
-            help="Demand the bearer token of its first line, else that of KQUOTA_GATE_TOKEN.", show_default=False
+            help="Its first line is the bearer token that requests must carry; else KQUOTA_GATE_TOKEN.",
+            show_default=False,
         ),
     ] = None,
 ) -> None:
-    """Answer over HTTP whether a client is throttled, until when and why; hold requests that ask for it.
+    """Answer over HTTP whether a client is throttled, until when and why. Requests may wait until it is not.
 
-    GET /v1/throttle?user=&client_id=[&wait_ms=] is answered with 200, or 429 and Retry-After; GET /v1/throttles
-    lists what runs; GET /healthz says ok, catching-up or stale. Starts without a broker, too: then nobody is
-    throttled, and it is tried again. Runs until SIGTERM or Ctrl-C.
+    GET /v1/throttle?user=&client_id=[&wait_ms=] is answered with 200, or with 429 and Retry-After. GET /v1/throttles
+    lists all running throttles. GET /healthz says ok, catching-up or stale. It also starts while the broker is
+    away: then no client is throttled, and it keeps trying to reach the broker. Runs until SIGTERM or Ctrl-C.
     """
     import sys
 
@@ -38,7 +39,7 @@ def gate(
     from pipeline.gate.errors import GateExtraMissing
     from pipeline.gate.follower import KafkaFollower
     from pipeline.gate.gate import Gate
-    from pipeline.gate.waiting_room import GateLimits
+    from pipeline.gate.limits import GateLimits
     from pipeline.log import set_up_logging
     from pipeline.settings.loading import load_settings
 
@@ -51,10 +52,10 @@ def gate(
     access = ClusterAccess.from_settings(settings.kafka)
     throttle_topic = topic or settings.kafka.throttle_topic
     follower = KafkaFollower(access.bootstrap_servers, throttle_topic, access.client_options())
-    held = Gate(follower, GateLimits(pool_bytes, max_request_bytes=16_384), settings.cluster)
-    server = GateServer(held, parse_listen(listen), read_token(token_file))
+    side_car_gate = Gate(follower, GateLimits(pool_bytes, max_request_bytes=16_384), settings.cluster)
+    server = GateServer(side_car_gate, parse_listen(listen), read_token(token_file))
     with call_on_signals(server.stop):
-        held.start()
+        side_car_gate.start()
         sys.stderr.write(f"listening on port {server.port}, following {throttle_topic} at {access.bootstrap_servers}\n")
         sys.stderr.flush()
         server.run()

@@ -1,11 +1,10 @@
 """`kquota meter`: report the usage of a broker's clients, as the broker itself observes it.
 
-The Kafka client takes 0.3 s to import, so it is imported where it is used, and `--help` never waits for it.
+The Kafka client takes 0.3 s to import. It is imported where it is used, so that `--help` does not wait for it.
 """
 
 import signal
 import threading
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -22,13 +21,13 @@ app = typer.Typer(help="Turn what a broker observes into usage events.", no_args
 
 @app.callback()
 def _meters() -> None:
-    # With a callback the one command keeps its name.
+    # Without a callback, Typer would drop the name of the only command.
     pass
 
 
 @app.command("request-log")
 def request_log(
-    file: Annotated[Path, typer.Argument(help="The file kafka.request.logger writes now, at DEBUG.")],
+    file: Annotated[Path, typer.Argument(help="The file that kafka.request.logger writes at DEBUG.")],
     broker_id: Annotated[str, typer.Option(help="node.id of the broker; written to every event.")],
     bootstrap_server: BootstrapServers = None,
     command_config: CommandConfig = None,
@@ -41,20 +40,20 @@ def request_log(
         typer.Option(help="Remembers the place in the log [default: .kquota/meter-<broker-id>.json]."),
     ] = None,
     internal_listener: Annotated[
-        list[str] | None, typer.Option(help="Listener of the brokers among themselves; repeatable.")
+        list[str] | None, typer.Option(help="Listener that brokers use among themselves; repeatable.")
     ] = None,
     internal_principal: Annotated[
-        list[str] | None, typer.Option(help="Who the brokers are on those listeners; repeatable.")
+        list[str] | None, typer.Option(help="Principal of the brokers on those listeners; repeatable.")
     ] = None,
     time_zone: Annotated[
-        str | None, typer.Option(help="Zone of the log's times, as Europe/Berlin [default: this machine's].")
+        str | None, typer.Option(help="Time zone of the log, e.g. Europe/Berlin [default: this machine's].")
     ] = None,
 ) -> None:
     """Follow the request log of a Kafka 4 broker and send a usage event for each client request.
 
-    Requests of --internal-principal (default User:ANONYMOUS) on --internal-listener (default CONTROLLER) are
-    the cluster's own and left out, as are follower fetches. Runs until SIGTERM or Ctrl-C, sends the rest, and
-    ends with 0, or with 6 if the rest could not be stored (it is sent at the next start).
+    Requests of --internal-principal (default User:ANONYMOUS) on --internal-listener (default CONTROLLER) are the
+    cluster's own. They are left out, and so are follower fetches. Runs until SIGTERM or Ctrl-C, then sends the rest
+    and ends with 0. It ends with 6 if the rest could not be stored; the next start sends it.
     """
     from kafka import KafkaProducer
 
@@ -104,6 +103,7 @@ def _run(
     address: str,
     stopping: threading.Event,
 ) -> None:
+    from pipeline.clock import SystemClock
     from pipeline.meter.errors import RequestLogMissing, UsageNotStored
     from pipeline.meter.log_follower import LogFollower
     from pipeline.meter.request_meter import RequestMeter, read_state
@@ -116,9 +116,7 @@ def _run(
     try:
         resume = read_state(state_path)
         follower = LogFollower(file, "beginning" if from_beginning else "end", resume)
-        meter = RequestMeter(
-            follower, parser, usage, state_path, lambda: time.monotonic_ns() // 1_000_000, stopping.wait
-        )
+        meter = RequestMeter(follower, parser, usage, state_path, SystemClock(), stopping.wait)
         place = "where it was left" if resume else "the beginning" if from_beginning else "the end"
         typer.echo(f"following {file} from {place}, to {topic} at {address}", err=True)
         stored = meter.run(stopping.is_set)

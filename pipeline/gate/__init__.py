@@ -1,1 +1,1 @@
-"""The client side: follow the throttle topic, wait while throttled; as a library and as an HTTP side-car."""
+"""The client side: follow the throttle topic and wait while throttled. A library, and an HTTP side-car."""

@@ -3,7 +3,7 @@
 PipelineError
 ├── GateDepleted        the gate's memory pool has nothing left for another throttled request
 ├── GateTimeout         a throttle lasted longer than the caller wanted to wait
-├── RequestSizeRefused  a request of a size the gate can not hold
+├── RequestSizeRefused  a request of a size that the gate never lets in
 └── of the side-car: ListenAddressInvalid, ListenUnguarded, ListenBusy, GateTokenInvalid, GateExtraMissing
 """
 
@@ -11,11 +11,11 @@ from pipeline.errors import PipelineError
 
 
 class GateDepleted(PipelineError):
-    """The gate holds as many bytes of throttled requests as it may. Clients that are not throttled still pass.
+    """The waiting requests of throttled clients use up the gate's memory pool. Other clients still pass.
 
     Attributes:
-        request_bytes: What was asked for.
-        available_bytes: What is left, at or below 0.
+        request_bytes: Size of the request that was refused.
+        available_bytes: What is left of the pool, at or below 0.
         pool_bytes: Size of the pool.
     """
 
@@ -26,20 +26,20 @@ class GateDepleted(PipelineError):
         self.available_bytes = available_bytes
         self.pool_bytes = pool_bytes
         super().__init__(
-            f"'request_bytes' must find room in the gate's pool of {pool_bytes} bytes; got {request_bytes} with "
+            f"'request_bytes' must find space in the gate's pool of {pool_bytes} bytes; got {request_bytes} with "
             f"{available_bytes} left",
             "answer the client that it is throttled, or give the gate a larger pool_bytes or when_full='wait'",
         )
 
 
 class GateTimeout(PipelineError, TimeoutError):
-    """A client is still throttled after the time its caller was ready to wait.
+    """A caller still had to wait after its time-out.
 
     Attributes:
         user: Who is throttled.
         client_id: With which client-id.
-        timeout_ms: How long was waited.
-        remaining_ms: How much longer the throttle lasts, as known now; 0 when only room was lacking.
+        timeout_ms: How long the caller waited.
+        remaining_ms: How much longer the throttle lasts, as known now; 0 when the caller waited only for memory.
     """
 
     def __init__(self, user: str, client_id: str, timeout_ms: int, remaining_ms: int) -> None:
@@ -54,11 +54,11 @@ class GateTimeout(PipelineError, TimeoutError):
 
 
 class RequestSizeRefused(PipelineError, ValueError):
-    """A request of a size the gate can not hold, whatever else it holds.
+    """A request of a size that the gate never lets in, however much memory is free.
 
     Attributes:
         request_bytes: What was given.
-        max_request_bytes: The most it may be.
+        max_request_bytes: The largest size allowed.
     """
 
     exit_code = 5
@@ -73,7 +73,7 @@ class RequestSizeRefused(PipelineError, ValueError):
 
 
 class ListenAddressInvalid(PipelineError):
-    """`--listen` is no address.
+    """`--listen` is not an address.
 
     Attributes:
         given: What was given.
@@ -87,10 +87,10 @@ class ListenAddressInvalid(PipelineError):
 
 
 class ListenUnguarded(PipelineError):
-    """Others than this machine could ask the side-car, and it has no token.
+    """Other machines could reach the side-car, and it has no token.
 
     Attributes:
-        host: What was to be listened on.
+        host: The address it was asked to listen on.
     """
 
     exit_code = 2
@@ -104,12 +104,12 @@ class ListenUnguarded(PipelineError):
 
 
 class ListenBusy(PipelineError):
-    """The address can not be listened on.
+    """The side-car can not listen on the address.
 
     Attributes:
         host: The address.
         port: Its port.
-        reason: The system's words.
+        reason: What the operating system says.
     """
 
     exit_code = 4
@@ -120,15 +120,15 @@ class ListenBusy(PipelineError):
         self.reason = reason
         super().__init__(
             f"'--listen' must be free and of this machine; got {host}:{port}: {reason}",
-            "choose another port, or 0 for any that is free",
+            "choose another port, or 0 for any free one",
         )
 
 
 class GateTokenInvalid(PipelineError):
-    """The side-car's token can not be used. The token itself is never quoted.
+    """The side-car's token can not be used. The token itself is never part of the message.
 
     Attributes:
-        source: Where it comes from.
+        source: Where it comes from: a file or an environment variable.
     """
 
     exit_code = 2
@@ -145,7 +145,7 @@ class GateExtraMissing(PipelineError):
     """The side-car's libraries are not installed.
 
     Attributes:
-        library: The first that is missing.
+        library: The first one that is missing.
     """
 
     def __init__(self, library: str) -> None:

@@ -1,4 +1,4 @@
-"""Follows the throttle topic on a thread of its own and hands over its records, whatever happens to the broker."""
+"""Follows the throttle topic on its own thread and hands over the records; survives a broker that is away."""
 
 import logging
 import time
@@ -22,7 +22,7 @@ from schemas.throttle_record import ThrottleRecord
 log = logging.getLogger(__name__)
 
 FollowerState = Literal["connecting", "catching-up", "following", "stale", "closed"]
-Take = Callable[[Sequence[ThrottleRecord]], object]
+RecordHandler = Callable[[Sequence[ThrottleRecord]], object]
 
 POLL_MS: Final = 200
 RETRY_SECONDS: Final = (0.5, 1.0, 2.0, 5.0)
@@ -33,44 +33,47 @@ REFUSAL_WAIT_MS: Final = 1_000
 
 
 class Follower(Protocol):
-    """Port to the throttle topic as its readers see it."""
+    """Port to the throttle topic, as readers see it."""
 
     @property
     def state(self) -> FollowerState:
-        """How things stand.
+        """How far the follower is.
 
-        connecting: nothing was ever read; catching-up: reads what was there at the start; following: knows all
-        that is readable; stale: the broker was lost and is tried again; closed: by `close`.
+        connecting: it has never read anything. catching-up: it reads what was on the topic at the start. following:
+        it has read everything that is readable. stale: it lost the broker and tries again. closed: `close` was
+        called.
         """
         ...
 
     @property
     def unreadable(self) -> int:
-        """Records that were skipped because they are no throttle records."""
+        """How many records were skipped because they are not throttle records."""
         ...
 
-    def start(self, take: Take) -> None:
-        """Hand every committed record to `take`, on one thread, the oldest first within a client. Once only.
+    def start(self, handle_records: RecordHandler) -> None:
+        """Hand every committed record to `handle_records`. Call it once.
 
-        What arrived together is handed over together: many callers are woken at lower cost by one call.
+        All calls come from one thread, and the records of one client come in the order of the topic. Records that
+        arrived together are handed over in one call, because it costs less to wake many callers at once.
         """
         ...
 
     def wait_until_caught_up(self, timeout_seconds: float) -> bool:
-        """Wait until all that was on the topic at the start is handed over; whether that came to pass in time."""
+        """Wait until everything that was on the topic at the start is handed over; False if that takes longer."""
         ...
 
     def close(self, timeout_seconds: float = 5.0) -> None:
-        """Stop; nothing is handed over afterwards. May be called twice, or before `start`."""
+        """Stop. Nothing is handed over afterwards. May be called twice, or before `start`."""
         ...
 
 
 class KafkaFollower:
     """A `Follower` of a real topic.
 
-    Begins at the start of the compacted topic, so that who has just started knows of a running throttle; reads
-    committed records only, and partitions that are added later from their start. While the topic can not be
-    reached it tries again without end; then it reads the topic anew, so `take` sees records twice.
+    It begins at the start of the compacted topic, so that a program that has just started knows the running
+    throttles. It reads committed records only. Partitions that are added later are read from their start. While the
+    topic can not be reached it tries again without end. Then it reads the whole topic again, so records are handed
+    over a second time.
 
     Args:
         bootstrap_servers: Of the cluster that has the topic.
@@ -90,7 +93,7 @@ class KafkaFollower:
         self._acls = (Acl("topic", topic, "Read"),)
         self._caught_up = Event()
         self._stopping = Event()
-        self._take: Take = lambda _: None
+        self._handle_records: RecordHandler = lambda _: None
         self._thread = Thread(target=self._run, name=name, daemon=True)
 
     @property
@@ -98,9 +101,9 @@ class KafkaFollower:
         """See `Follower.state`."""
         return "closed" if self._stopping.is_set() else self._state
 
-    def start(self, take: Take) -> None:
-        """See `Follower.start`; a daemon thread, returns at once."""
-        self._take = take
+    def start(self, handle_records: RecordHandler) -> None:
+        """See `Follower.start`. Starts a daemon thread and returns at once."""
+        self._handle_records = handle_records
         self._thread.start()
 
     def wait_until_caught_up(self, timeout_seconds: float) -> bool:
@@ -128,9 +131,13 @@ class KafkaFollower:
                 failures += 1
                 if self._state != "connecting":
                     self._state = "stale"
-                # Once a failure, not once a try.
+                # One warning per failure, not one per attempt.
                 level = logging.WARNING if failures == 1 else logging.DEBUG
-                log.log(level, "throttles are not followed, clients go on freely: %s", _one_line(exc))
+                log.log(
+                    level,
+                    "the throttle topic can not be followed, new throttles are not seen: %s",
+                    _one_line(exc),
+                )
                 self._stopping.wait(wait_seconds)
             finally:
                 if consumer is not None:
@@ -142,7 +149,7 @@ class KafkaFollower:
             "isolation_level": "read_committed",
             "enable_auto_commit": False,
             "group_id": None,
-            # A topic that was made anew is read from its start, too.
+            # A topic that was deleted and created again is read from its start, too.
             "auto_offset_reset": "earliest",
             "allow_auto_create_topics": False,
             "metadata_max_age_ms": NEW_PARTITIONS_MS,
@@ -155,7 +162,7 @@ class KafkaFollower:
             raise TopicMissing(self._topic, self._servers)
 
     def _assign(self, consumer: Any) -> bool:
-        """Take the topic's new partitions in, from their start; False if it has none at all."""
+        """Also read the topic's new partitions, from their start; False if the topic has no partition at all."""
         known = consumer.assignment()
         found = {TopicPartition(self._topic, number) for number in consumer.partitions_for_topic(self._topic) or ()}
         added = sorted(found - known)
@@ -165,7 +172,7 @@ class KafkaFollower:
         return bool(found)
 
     def _follow(self, consumer: Any) -> None:
-        # Committed up to here; an open transaction ends the read there until it is decided.
+        # Ends of what is committed. Nothing after an open transaction is readable until it is decided.
         ends = consumer.end_offsets(list(consumer.assignment()))
         self._state = "catching-up"
         knows_all = False
@@ -178,17 +185,17 @@ class KafkaFollower:
                 self._caught_up.set()
             self._assign(consumer)
             if time.monotonic() > probe_at:
-                # A poll does not say that nobody answers any more; this does.
+                # `poll` does not fail when no broker answers any more; this call does.
                 consumer.end_offsets(list(consumer.assignment()), timeout_ms=PROBE_TIMEOUT_MS)
                 probe_at = time.monotonic() + PROBE_EVERY_SECONDS
 
     def _hand_over(self, records: Iterable[Any]) -> None:
         throttles = [throttle for record in records if (throttle := self._throttle_of(record)) is not None]
         if throttles and not self._stopping.is_set():
-            self._take(throttles)
+            self._handle_records(throttles)
 
     def _throttle_of(self, record: Any) -> ThrottleRecord | None:
-        if record.value is None:  # a tombstone
+        if record.value is None:  # a tombstone: the topic forgets the key
             return None
         try:
             return ThrottleRecord.from_value(record.value)
@@ -200,7 +207,10 @@ class KafkaFollower:
 
 
 def _raise_if_refused(consumer: Any, topic: str) -> None:
-    """A consumer's metadata hide a topic it may not describe; asked for its end the broker says so."""
+    """Raise if the consumer has no right to see the topic.
+
+    Kafka's metadata leave out a topic that the user may not describe. When asked for its end, the broker says so.
+    """
     try:
         consumer.end_offsets([TopicPartition(topic, 0)], timeout_ms=REFUSAL_WAIT_MS)
     except TopicAuthorizationFailedError:

@@ -4,13 +4,13 @@
         with gate.acquire("alice", "etl", request_bytes=len(body)):
             handle(body)
 
-It fails open. A throttle ends at its own end whether or not anything more is heard; a gate that has not reached the
-broker yet, has lost it, or is closed, holds nobody whose throttle it does not know to be running.
+It fails open. A throttle ends at its own end even if no further record comes. A gate that has not reached the broker
+yet, or has lost it, makes only those clients wait whose throttle it knows and whose throttle still runs. A closed gate
+makes nobody wait.
 """
 
 import logging
 import threading
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass
@@ -19,10 +19,12 @@ from typing import Any, Self
 
 from pipeline.clock import Clock, SystemClock
 from pipeline.gate.follower import Follower, FollowerState, KafkaFollower
+from pipeline.gate.limits import GateLimits
 from pipeline.gate.loop_waker import LoopWaker
-from pipeline.gate.passage import NOT_THROTTLED, Passage, TaskPassage, since_ms, timed_out
+from pipeline.gate.occupancy import Occupancy
+from pipeline.gate.passage import NOT_THROTTLED, Passage, TaskPassage, timed_out
 from pipeline.gate.throttle_state import Lease
-from pipeline.gate.waiting_room import GateLimits, Occupancy, WaitingRoom
+from pipeline.gate.waiting_room import WaitingRoom
 from purgatory.reaper import Reaper
 from schemas.client_key import ClientKey
 from schemas.throttle_record import ThrottleRecord
@@ -35,7 +37,7 @@ class Throttled:
     """A throttle that runs now.
 
     Attributes:
-        remaining_ms: How much longer the client must wait, at least; it may be renewed.
+        remaining_ms: How much longer the client must wait, at least; the throttle may be renewed.
         record: The record that says so.
     """
 
@@ -49,7 +51,7 @@ class GateStats:
 
     Attributes:
         state: See `Gate.state`.
-        unreadable: Records of the topic that were skipped.
+        unreadable: How many records of the topic were skipped.
         occupancy: Purgatory and memory pool.
     """
 
@@ -59,68 +61,74 @@ class GateStats:
 
 
 class Gate:
-    """Holds callers of throttled clients. Two threads: one follows the topic, one is the reaper of the purgatory.
+    """Makes callers of throttled clients wait.
 
-    Any thread and any event loop may acquire. Start it before use, or make it by `connect`; as a context manager it
-    starts itself and closes.
+    It has two threads: one follows the topic, the other is the reaper of the purgatory. Any thread and any event loop
+    may acquire. Start it before use, or make it with `connect`. As a context manager it starts and closes itself.
 
     Args:
         follower: Where the records come from.
-        room: How much may wait.
-        cluster: Records of other clusters are ignored; None: all are taken as one cluster's.
+        limits: How many bytes may wait.
+        cluster: Records of other clusters are ignored; None: all records count as records of one cluster.
         clock: Throttles are timed on its steady time.
     """
 
     def __init__(
-        self, follower: Follower, room: GateLimits | None = None, cluster: str | None = None, clock: Clock | None = None
+        self,
+        follower: Follower,
+        limits: GateLimits | None = None,
+        cluster: str | None = None,
+        clock: Clock | None = None,
     ) -> None:
         self._follower = follower
         self._waker = LoopWaker()
-        self._room = WaitingRoom(room or GateLimits(), cluster, clock or SystemClock(), self._waker.together)
-        self._reaper = Reaper(self._room, "gate-reaper", _log_failure)
+        self._waiting_room = WaitingRoom(limits or GateLimits(), cluster, clock or SystemClock(), self._waker.together)
+        self._reaper = Reaper(self._waiting_room, "gate-reaper", _log_failure)
         self._started = False
 
     @classmethod
     def connect(
         cls,
         bootstrap_servers: str,
-        room: GateLimits | None = None,
+        limits: GateLimits | None = None,
         *,
         topic: str = "quota.throttle.v1",
         cluster: str | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> Self:
-        """A gate that follows a topic. Returns at once and never fails for a broker that is away: it is open then.
+        """Make a gate that follows a topic, and start it.
+
+        Returns at once. A broker that is away is no error: the gate is open until it has read the topic.
 
         Args:
             bootstrap_servers: host:port[,host:port…] of the cluster that has the topic.
-            room: How much may wait.
+            limits: How many bytes may wait.
             topic: The throttle topic.
             cluster: See the class.
             options: Further kafka-python options, as of `client_properties.kafka_options`.
         """
-        gate = cls(KafkaFollower(bootstrap_servers, topic, options, name="gate-follower"), room, cluster)
+        gate = cls(KafkaFollower(bootstrap_servers, topic, options, name="gate-follower"), limits, cluster)
         gate.start()
         return gate
 
     def start(self) -> None:
-        """Start both threads; returns at once. Harmless when repeated."""
+        """Start both threads; returns at once. May be repeated."""
         if not self._started:
             self._started = True
             self._reaper.start()
-            self._follower.start(self._room.take)
+            self._follower.start(self._waiting_room.apply)
 
     def close(self, timeout_seconds: float = 5.0) -> None:
-        """Let everybody go at once, then stop both threads. Harmless when repeated.
+        """Wake all callers at once, then stop both threads. May be repeated.
 
         Args:
-            timeout_seconds: How long to wait for a follower that is just trying to reach a broker that is away; it
-                ends by itself some seconds later.
+            timeout_seconds: How long to wait for a follower that is trying to reach a broker that is away. A
+                follower that takes longer ends by itself some seconds later.
         """
-        self._room.close()
+        self._waiting_room.close()
         self._follower.close(timeout_seconds)
         self._reaper.close()
-        self._room.advance_clock(0)  # the reaper's last wake-up call is nobody's any more
+        self._waiting_room.advance_clock(0)  # removes the task that woke the reaper for the last time
 
     def wait_until_caught_up(self, timeout_ms: int) -> bool:
         """Wait until all throttles that ran at the start are known; False if that takes longer (the gate is open)."""
@@ -130,7 +138,7 @@ class Gate:
     def state(self) -> FollowerState:
         """See `Follower.state`.
 
-        connecting and closed: open; stale: what is known lapses, then open.
+        connecting and closed: the gate is open. stale: known throttles still run to their end, then it is open.
         """
         return self._follower.state
 
@@ -146,36 +154,36 @@ class Gate:
     ) -> Iterator[Passage]:
         """Wait until the client may go on; do the work inside the `with` block.
 
-        A client that is not throttled passes at once and is charged nothing. The bytes of one that had to wait are
-        charged from the moment it comes until the block ends.
+        A client that is not throttled passes at once and is charged nothing. A caller that has to wait is charged
+        the bytes of its request from the moment it comes until the block ends.
 
         Args:
             user: The user, as authenticated.
             client_id: The client-id; "" if it has none.
             request_bytes: What the request takes in memory; 0 charges nothing.
-            broker_id: Also wait for throttles of this broker; "" = those of the whole cluster alone.
+            broker_id: Also wait for throttles of this broker; "" means only those of the whole cluster count.
             timeout_ms: The longest wait; None: as long as it takes.
 
         Raises:
-            GateDepleted: The client is throttled and there is no room (`when_full` refuse).
-            GateTimeout: It is still throttled after timeout_ms.
-            RequestSizeRefused: request_bytes is more than the room takes.
+            GateDepleted: The client is throttled and the memory pool is depleted (`when_full` refuse).
+            GateTimeout: It still has to wait after timeout_ms.
+            RequestSizeRefused: request_bytes is below 0 or above the gate's `max_request_bytes`.
         """
-        began = time.monotonic()
-        asleep = threading.Lock()  # cheaper to wake than an event
+        asleep = threading.Lock()  # waking a thread by a lock costs less than by an event
         asleep.acquire()
         client = ClientKey(broker_id, user, client_id)
-        hold = self._room.enter(client, request_bytes, asleep.release)
-        if hold is None:
+        caller = self._waiting_room.enter(client, request_bytes, asleep.release)
+        if caller is None:
             yield NOT_THROTTLED
             return
+        began_ms = self._waiting_room.now_ms()
         try:
-            timeout = -1 if timeout_ms is None else max(timeout_ms, 0) / 1000
-            if not asleep.acquire(timeout=timeout) and not hold.is_completed:
-                raise timed_out(self._room, client, timeout_ms or 0)
-            yield Passage(was_throttled=True, waited_ms=since_ms(began))
+            timeout_seconds = -1 if timeout_ms is None else max(timeout_ms, 0) / 1000
+            if not asleep.acquire(timeout=timeout_seconds) and not caller.is_completed:
+                raise timed_out(self._waiting_room, client, timeout_ms or 0)
+            yield Passage(was_throttled=True, waited_ms=self._waiting_room.now_ms() - began_ms)
         finally:
-            self._room.leave(hold)
+            self._waiting_room.leave(caller)
 
     def acquire_async(
         self,
@@ -186,25 +194,25 @@ class Gate:
         broker_id: str = "",
         timeout_ms: int | None = None,
     ) -> AbstractAsyncContextManager[Passage]:
-        """`acquire` for a coroutine; a cancelled task leaves nothing behind. Arguments and errors as there."""
+        """`acquire` for a coroutine, with the same arguments and errors. A cancelled task leaves nothing behind."""
         client = ClientKey(broker_id, user, client_id)
-        return TaskPassage(self._room, self._waker, client, request_bytes, timeout_ms)
+        return TaskPassage(self._waiting_room, self._waker, client, request_bytes, timeout_ms)
 
     def throttle_of(self, user: str, client_id: str = "", broker_id: str = "") -> Throttled | None:
         """The client's running throttle, without waiting; None if it may go on."""
-        lease = self._room.lease(ClientKey(broker_id, user, client_id))
+        lease = self._waiting_room.lease(ClientKey(broker_id, user, client_id))
         return None if lease is None else self._throttled(lease)
 
     def throttles(self) -> list[Throttled]:
-        """All running throttles, the one that ends first at the front."""
-        return sorted(map(self._throttled, self._room.leases()), key=lambda throttled: throttled.remaining_ms)
+        """All running throttles; the one that ends first comes first."""
+        return sorted(map(self._throttled, self._waiting_room.leases()), key=lambda throttled: throttled.remaining_ms)
 
     def stats(self) -> GateStats:
         """All gauges, read now."""
-        return GateStats(self._follower.state, self._follower.unreadable, self._room.occupancy())
+        return GateStats(self._follower.state, self._follower.unreadable, self._waiting_room.occupancy())
 
     def _throttled(self, lease: Lease) -> Throttled:
-        return Throttled(max(lease.until_ms - self._room.now_ms(), 0), lease.record)
+        return Throttled(max(lease.until_ms - self._waiting_room.now_ms(), 0), lease.record)
 
     def __enter__(self) -> Self:
         self.start()
@@ -217,4 +225,4 @@ class Gate:
 
 
 def _log_failure(failure: Exception) -> None:
-    log.error("a caller that was let go could not be woken: %s", failure)
+    log.error("a caller that may go on could not be woken: %s", failure)

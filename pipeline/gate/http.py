@@ -1,11 +1,11 @@
 """The gate over HTTP, for services in any language: is this client throttled, until when and why?
 
     GET /v1/throttle?user=alice&client_id=etl              200 {"throttled": false} or 429 with Retry-After
-    GET /v1/throttle?user=alice&client_id=etl&wait_ms=5000 the same, held in the gate for up to 5 s
-    GET /v1/throttles                                      200, all that run now
+    GET /v1/throttle?user=alice&client_id=etl&wait_ms=5000 the same, after waiting in the gate for up to 5 s
+    GET /v1/throttles                                      200, all throttles that run now
     GET /healthz                                           200 {"status": "ok" | "catching-up" | "stale"}
 
-Health is 200 in all three: the gate fails open, so none of them is a reason to take a service out of service.
+Health is 200 in all three states: the gate fails open, so no state is a reason to take a service out of rotation.
 Mistakes are answered with 400 (401, 404, 405) and {"error": …, "remedy": …}.
 """
 
@@ -26,24 +26,24 @@ from pipeline.gate.errors import GateDepleted, GateTimeout
 from pipeline.gate.gate import Gate, Throttled
 from pipeline.gate.query import QueryRefused, ThrottleQuery, read_query
 
-# What one held request costs this process, roughly: a connection, a task, a hold. Charged to the gate's pool.
+# What one waiting request costs this process, roughly: a connection, a task, a waiting caller. Charged to the pool.
 LONG_POLL_BYTES: Final = 16_384
 
 _STATUS: Final = {"following": "ok", "connecting": "catching-up", "catching-up": "catching-up"}
 
 
 def build_app(gate: Gate, token: str | None = None) -> Starlette:
-    """The ASGI application.
+    """Make the ASGI application.
 
     Args:
-        gate: Started; the application does not close it.
-        token: Demanded as `Authorization: Bearer …` everywhere but on /healthz; None demands nothing.
+        gate: Started. The application does not close it.
+        token: Requests must carry it as `Authorization: Bearer …`, except for /healthz; None: no token is needed.
     """
 
     async def throttle(request: Request) -> Response:
         query = read_query(request.query_params.multi_items())
         if query.wait_ms:
-            await _wait(gate, query, request)
+            await _wait_or_disconnect(gate, query, request)
         throttled = gate.throttle_of(query.user, query.client_id, query.broker_id)
         if throttled is None:
             return JSONResponse({"throttled": False})
@@ -80,7 +80,7 @@ def as_json(throttled: Throttled) -> dict[str, Any]:
         "broker_id": record.broker_id,
         "throttled_until_ms": record.throttled_until_ms,
         "remaining_ms": throttled.remaining_ms,
-        # A slice may be shorter than what is owed: the rest comes as a renewal.
+        # A throttle may be shorter than what the client owes. The rest comes as a renewal.
         "owed_ms": max(record.owed_ms - elapsed_ms, throttled.remaining_ms),
         "reason": {
             "quota_type": record.quota_type,
@@ -93,20 +93,20 @@ def as_json(throttled: Throttled) -> dict[str, Any]:
     }
 
 
-async def _wait(gate: Gate, query: ThrottleQuery, request: Request) -> None:
-    """Hold the request until its client may go on, its time is up, it went away, or there is no room for it."""
-    held = asyncio.ensure_future(_hold(gate, query))
+async def _wait_or_disconnect(gate: Gate, query: ThrottleQuery, request: Request) -> None:
+    """Wait until the client may go on, the time is up, the connection is gone, or the gate's pool is depleted."""
+    waiting = asyncio.ensure_future(_wait_in_gate(gate, query))
     gone = asyncio.ensure_future(_until_gone(request))
     try:
-        await asyncio.wait((held, gone), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((waiting, gone), return_when=asyncio.FIRST_COMPLETED)
     finally:
-        for task in (held, gone):
+        for task in (waiting, gone):
             task.cancel()
         with suppress(asyncio.CancelledError):
-            await held
+            await waiting
 
 
-async def _hold(gate: Gate, query: ThrottleQuery) -> None:
+async def _wait_in_gate(gate: Gate, query: ThrottleQuery) -> None:
     with suppress(GateDepleted, GateTimeout):
         async with gate.acquire_async(
             query.user,
@@ -124,7 +124,7 @@ async def _until_gone(request: Request) -> None:
 
 
 class _BearerToken:
-    """Lets requests through that carry the token; /healthz is open to probes that can not."""
+    """Lets requests through that carry the token. /healthz needs none, because probes often can not send one."""
 
     def __init__(self, app: ASGIApp, token: str) -> None:
         self._app = app

@@ -1,8 +1,9 @@
 """Wakes asyncio tasks from other threads, many with one call.
 
-`call_soon_threadsafe` writes to a pipe each time, and each write gives other threads the interpreter. Forty tasks of
-one client are therefore woken by one call, not by forty; and two thousand of all clients, which are let go together,
-by one call at the end: a loop that began with the first ones would only fight with the waker for the interpreter.
+`call_soon_threadsafe` writes to a pipe each time, and each write gives other threads the interpreter. So forty tasks
+of one client are woken by one call, not by forty. And two thousand tasks of many clients that may go on together are
+woken by one call at the end: a loop that started with the first tasks would compete with the waker for the
+interpreter.
 """
 
 import asyncio
@@ -12,13 +13,13 @@ from threading import Lock, local
 
 
 class _Gathering(local):
-    """What a thread has put off until the end of its block; None outside of one."""
+    """The loops that a thread will call at the end of its `together` block; None outside of a block."""
 
     loops: list[asyncio.AbstractEventLoop] | None = None
 
 
 class LoopWaker:
-    """Futures to be resolved, by their loop. Any thread may call `wake`."""
+    """Resolves futures on their own loops. Any thread may call `wake`."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -26,11 +27,11 @@ class LoopWaker:
         self._gathering = _Gathering()
 
     def __len__(self) -> int:
-        """Loops with futures on their way to them."""
+        """How many loops have futures that are not resolved yet."""
         return len(self._woken)
 
     def wake(self, future: asyncio.Future[None]) -> None:
-        """Resolve a future on its own loop, soon. One that is done stays as it is; so does one of a closed loop."""
+        """Resolve a future on its own loop, soon. A future that is done, or whose loop is closed, stays as it is."""
         loop = future.get_loop()
         with self._lock:
             woken = self._woken.get(loop)
@@ -45,7 +46,7 @@ class LoopWaker:
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """What this thread wakes inside the block is resolved after its end. Not to be nested."""
+        """Futures that this thread wakes inside the block are resolved after its end. Blocks must not be nested."""
         gathered: list[asyncio.AbstractEventLoop] = []
         self._gathering.loops = gathered
         try:
@@ -58,7 +59,7 @@ class LoopWaker:
     def _call(self, loop: asyncio.AbstractEventLoop) -> None:
         try:
             loop.call_soon_threadsafe(self._resolve, loop)
-        except RuntimeError:  # closed: nobody waits there any more
+        except RuntimeError:  # the loop is closed, so nobody waits there any more
             with self._lock, suppress(KeyError):
                 del self._woken[loop]
 

@@ -1,4 +1,7 @@
-"""The query of `GET /v1/throttle`, read strictly: a misspelt parameter would quietly ask about another client."""
+"""The query of `GET /v1/throttle`.
+
+It is read strictly: if a misspelt parameter were ignored, the answer would be about another client.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,13 +14,13 @@ _KNOWN: Final = ("user", "client_id", "broker_id", "wait_ms")
 
 @dataclass(frozen=True, slots=True)
 class ThrottleQuery:
-    """Who is asked about.
+    """Which client the query asks about.
 
     Attributes:
         user: Not empty.
         client_id: "" if the client has none.
-        broker_id: "" = throttles of the whole cluster alone.
-        wait_ms: How long the answer may be held back while the client is throttled, 0 to `MAX_WAIT_MS`.
+        broker_id: "" means only throttles of the whole cluster count.
+        wait_ms: How long the answer may wait while the client is throttled, 0 to `MAX_WAIT_MS`.
     """
 
     user: str
@@ -27,10 +30,10 @@ class ThrottleQuery:
 
 
 class QueryRefused(ValueError):
-    """A query that can not be answered; all its mistakes at once.
+    """A query that can not be answered. It names all mistakes at once.
 
     Attributes:
-        mistakes: `'name' must …; got …`, one each.
+        mistakes: One text per mistake: `'name' must …; got …`.
     """
 
     def __init__(self, mistakes: Sequence[str]) -> None:
@@ -42,10 +45,10 @@ def read_query(parameters: Sequence[tuple[str, str]]) -> ThrottleQuery:
     """Read the parameters of a request.
 
     Args:
-        parameters: Names and values, in the order given, not percent-encoded any more.
+        parameters: Names and values, in the order given, percent-decoded.
 
     Raises:
-        QueryRefused: one is unknown, repeated, missing or out of range.
+        QueryRefused: A parameter is unknown, repeated, missing or out of range.
     """
     given = dict(parameters)
     names = [name for name, _ in parameters]

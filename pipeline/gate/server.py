@@ -1,4 +1,4 @@
-"""The side-car: the gate's HTTP application on a socket, until it is told to stop."""
+"""The side-car: the gate's HTTP application on a socket, until it is asked to stop."""
 
 import ipaddress
 import os
@@ -24,7 +24,7 @@ class Listen(NamedTuple):
 
     Attributes:
         host: A name or an address.
-        port: 0 = any that is free.
+        port: 0 means any free one.
     """
 
     host: str
@@ -32,7 +32,7 @@ class Listen(NamedTuple):
 
     @property
     def is_loopback(self) -> bool:
-        """Only this machine can connect. A name other than localhost is taken to be reachable from outside."""
+        """Only this machine can connect. Every host name except localhost counts as reachable from outside."""
         try:
             return ipaddress.ip_address(self.host).is_loopback
         except ValueError:
@@ -40,10 +40,10 @@ class Listen(NamedTuple):
 
 
 def parse_listen(text: str) -> Listen:
-    """Read HOST:PORT; an IPv6 address stands in brackets.
+    """Read HOST:PORT. An IPv6 address stands in brackets.
 
     Raises:
-        ListenAddressInvalid: it is something else.
+        ListenAddressInvalid: The text is something else.
     """
     host, colon, port = text.rpartition(":")
     if host.startswith("[") and host.endswith("]"):
@@ -59,7 +59,7 @@ def read_token(token_file: Path | None, environ: Mapping[str, str] = os.environ)
     """The bearer token: the first line of the file, else KQUOTA_GATE_TOKEN, else None.
 
     Raises:
-        GateTokenInvalid: the file can not be read, or the token is empty or holds something but visible ASCII.
+        GateTokenInvalid: The file can not be read, or the token is empty or has a character that is not visible ASCII.
     """
     source = TOKEN_VARIABLE if token_file is None else str(token_file)
     if token_file is None:
@@ -82,13 +82,13 @@ class GateServer:
     """One listening socket in front of a gate.
 
     Args:
-        gate: Started; `run` closes it at the end.
-        listen: Where.
-        token: See `gate_http.build_app`.
+        gate: Started. `run` closes it at the end.
+        listen: Where to listen.
+        token: See `pipeline.gate.http.build_app`.
 
     Raises:
-        ListenUnguarded: others than this machine could connect, and there is no token.
-        ListenBusy: the address can not be listened on.
+        ListenUnguarded: Other machines could connect, and there is no token.
+        ListenBusy: The system does not let it listen on the address.
     """
 
     def __init__(self, gate: Gate, listen: Listen, token: str | None) -> None:
@@ -115,7 +115,7 @@ class GateServer:
         return int(self._socket.getsockname()[1])
 
     def run(self) -> None:
-        """Answer requests until `stop`; returns when all that were held have been answered, or after 5 s."""
+        """Answer requests until `stop`. Returns when all waiting requests have been answered, or after 5 s."""
         try:
             self._server.run(sockets=[self._socket])
         finally:
@@ -124,7 +124,7 @@ class GateServer:
             self._closing.join()
 
     def stop(self) -> None:
-        """Let held requests go and make `run` return. From any thread or a signal handler, any number of times."""
+        """Answer the waiting requests and make `run` return. From any thread or signal handler; may be repeated."""
         self._server.should_exit = True
         if self._closing.ident is None:
             self._closing.start()
@@ -133,7 +133,7 @@ class GateServer:
 class _Server(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """The command line handles signals, as for every other command."""
+        """Leave the signals alone: the command line handles them, as for every other command."""
         yield
 
 

@@ -1,4 +1,4 @@
-"""Who is blocked until when, from records of the throttle topic: the rule, without Kafka, clock or thread."""
+"""Until when each client is blocked, from the records of the throttle topic. No Kafka, no clock, no thread."""
 
 from collections.abc import Iterator
 from typing import Final, NamedTuple
@@ -11,11 +11,11 @@ FORGET_AFTER_MS: Final = 3_600_000
 
 
 class Lease(NamedTuple):
-    """What holds for one client, by the newest record of it.
+    """The newest throttle of one client.
 
     Attributes:
-        until_ms: End, exclusive, on the clock the state is asked on; 0 after a release.
-        record: The newest record.
+        until_ms: End, exclusive, on the clock that the caller of the state uses; 0 after a release.
+        record: The client's newest record.
     """
 
     until_ms: int
@@ -25,13 +25,13 @@ class Lease(NamedTuple):
 def lease_end_ms(record: ThrottleRecord, now: Moment) -> int:
     """End of a throttle on this machine's steady clock; 0 for a release.
 
-    As far from now as `throttled_until_ms` is by the wall clock, but never farther than the record's whole
-    `throttle_time_ms`: a machine whose clock is behind the driver's would otherwise hold its clients longer by
-    that much. One whose clock is ahead lets them go early.
+    It is as far from now as `throttled_until_ms` is by the wall clock, but never farther than the record's whole
+    `throttle_time_ms`. Without that limit a machine whose clock is behind the driver's would make its clients wait
+    longer, by the difference of the clocks. A machine whose clock is ahead lets them go earlier, by the difference.
 
     Args:
         record: As read from the topic.
-        now: When it was read.
+        now: The moment at which it was read.
     """
     if record.action == "release":
         return 0
@@ -39,13 +39,13 @@ def lease_end_ms(record: ThrottleRecord, now: Moment) -> int:
 
 
 class ThrottleState:
-    """Who is blocked until when, from records in any order.
+    """Until when each client is blocked, from records in any order.
 
-    It fails open: a throttle ends at its end whether or not anything more is heard, and a client nothing was
-    heard of is not blocked. Safe to read from any thread while one thread applies.
+    It fails open: a throttle ends at its own end even if no further record comes, and a client without records is
+    not blocked. Any thread may read while one thread applies records.
 
     Args:
-        cluster: Records of other clusters are ignored; null: all are taken as one cluster's.
+        cluster: Records of other clusters are ignored; None: all records count as records of one cluster.
     """
 
     def __init__(self, cluster: str | None = None) -> None:
@@ -56,15 +56,15 @@ class ThrottleState:
         return len(self._last)
 
     def apply(self, record: ThrottleRecord, until_ms: int | None = None) -> bool:
-        """Take one record; whether it changed anything.
+        """Apply one record; True if it changed anything.
 
-        Of a client's records on a broker the one with the highest `publish_seq` holds. One that is older, or
-        comes again, is dropped: a late copy never brings an ended throttle back. A release blocks no longer,
-        from now on.
+        Of all records of a client on a broker, the one with the highest `publish_seq` counts. An older record, or
+        a second copy, is dropped: a late copy never brings an ended throttle back. A release ends the throttle at
+        once.
 
         Args:
             record: As read from the topic.
-            until_ms: Its end on another clock than the wall clock; null: `throttled_until_ms`.
+            until_ms: Its end on another clock than the wall clock; None: `throttled_until_ms`.
         """
         if self._cluster is not None and record.cluster != self._cluster:
             return False
@@ -77,14 +77,15 @@ class ThrottleState:
         return True
 
     def lease(self, user: str, client_id: str, broker_id: str = "") -> Lease | None:
-        """What holds for a client; None if nothing was heard of it.
+        """The newest throttle of a client; None if there is no record of it.
 
-        With a broker, the later of that broker's throttle and the cluster's; without, the cluster's alone.
+        With a broker: the one that ends later of that broker's throttle and the whole cluster's. Without a broker:
+        only the whole cluster's.
         """
         return self.lease_of(ClientKey(broker_id, user, client_id))
 
     def lease_of(self, client: ClientKey) -> Lease | None:
-        """`lease` for who has the key already: asked for each caller that is let go."""
+        """`lease` for callers that have the key already. It is asked for every waiting caller, so it is quick."""
         own = self._last.get(client)
         if not client.broker_id:
             return own
@@ -94,7 +95,7 @@ class ThrottleState:
         return lease
 
     def blocked_until_ms(self, user: str, client_id: str, broker_id: str = "") -> int:
-        """End of the throttle, exclusive, in epoch ms; 0 if none was heard of or it was released.
+        """End of the throttle, exclusive, in epoch ms; 0 without a throttle or after a release.
 
         The end may be in the past.
         """
@@ -102,7 +103,7 @@ class ThrottleState:
         return 0 if lease is None else lease.until_ms
 
     def remaining_ms(self, user: str, client_id: str, now_ms: int, broker_id: str = "") -> int:
-        """How much longer the client must wait at `now_ms`; 0 at the end and after it."""
+        """How much longer the client must wait, at `now_ms`; 0 at the end of the throttle and after it."""
         return max(0, self.blocked_until_ms(user, client_id, broker_id) - now_ms)
 
     def running(self, now_ms: int) -> Iterator[Lease]:
@@ -110,10 +111,10 @@ class ThrottleState:
         return (lease for lease in list(self._last.values()) if lease.until_ms > now_ms)
 
     def prune(self, now_ms: int) -> int:
-        """Forget throttles that ended `FORGET_AFTER_MS` ago or earlier, and releases; how many.
+        """Forget releases, and throttles that ended `FORGET_AFTER_MS` ago or earlier; returns how many.
 
-        Forgetting a release lets a still older record of the same client in; it would have to come after it
-        on the topic, and would have ended.
+        After a release is forgotten, an older record of the same client would be applied again. That does no harm:
+        such a record would have to come later on the topic, and its throttle would have ended by then.
         """
         old = [key for key, last in list(self._last.items()) if last.until_ms + FORGET_AFTER_MS <= now_ms]
         for key in old:

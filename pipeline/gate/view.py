@@ -1,6 +1,6 @@
-"""The consumer's side: until when is a <user, client-id> blocked, by the wall clock?
+"""Until when is a <user, client-id> blocked, by the wall clock?
 
-For a program that asks before it sends. One that wants to be held until it may go on uses `pipeline.gate.gate`.
+For a program that asks before it sends. A program that wants to wait until it may go on uses `pipeline.gate.gate`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,9 +16,9 @@ _PRUNE_EVERY: Final = 10_000
 class ThrottleView:
     """Follows the throttle topic and answers from memory.
 
-    Begins at the start of the compacted topic, so that a client that has just started knows of a running
-    throttle; reads committed records only. While the topic can not be reached it tries again without end, and
-    what is known lapses by itself.
+    It begins at the start of the compacted topic, so that a program that has just started knows the running
+    throttles. It reads committed records only. While the topic can not be reached it tries again without end; the
+    throttles it knows end by themselves.
 
     Args:
         bootstrap_servers: Of the cluster that has the topic.
@@ -40,19 +40,19 @@ class ThrottleView:
 
     @property
     def unreadable(self) -> int:
-        """Records that were skipped because they are no throttle records."""
+        """How many records were skipped because they are not throttle records."""
         return self._follower.unreadable
 
     def start(self) -> None:
-        """Begin to follow, on a daemon thread; returns at once. Once only."""
+        """Begin to follow the topic on a daemon thread; returns at once. Call it once."""
         self._follower.start(self._apply)
 
     def wait_until_caught_up(self, timeout_seconds: float) -> bool:
-        """Wait until all that was on the topic at the start is known; whether that came to pass in time."""
+        """Wait until everything that was on the topic at the start is known; False if that takes longer."""
         return self._follower.wait_until_caught_up(timeout_seconds)
 
     def close(self, timeout_seconds: float = 5.0) -> None:
-        """Stop following. What is known stays, and lapses. May be called twice, or before `start`."""
+        """Stop following. Known throttles stay until their own end. May be called twice, or before `start`."""
         self._follower.close(timeout_seconds)
 
     def blocked_until_ms(self, user: str, client_id: str, broker_id: str = "") -> int:

@@ -1,1 +1,1 @@
-"""Meters: what turns a broker's own observations into usage events on the usage topic."""
+"""Meters: they turn what a broker observes into usage events on the usage topic."""

@@ -1,11 +1,11 @@
 """Follows a growing log file over rolling, truncation and restarts of the reader.
 
-Knows nothing of what the lines say. One thread.
+It does not know what the lines mean. One thread.
 
-Guaranteed: each line is handed out at least once as long as its file is in the folder and not compressed when
-the reader gets to it. A reader that resumes at a saved point gets the lines after that point, none before. Not
-guaranteed: lines of a file that was truncated, deleted or compressed before they were read are lost; a file
-that is truncated and written past the old position between two reads is not noticed.
+Guaranteed: each line is handed out at least once, if its file is in the folder and not compressed when the reader
+gets to it. A reader that resumes at a saved point gets the lines after that point and none before it. Not
+guaranteed: lines of a file that was truncated, deleted or compressed before they were read are lost. A file that is
+truncated and written beyond the old position between two reads is not noticed.
 """
 
 import hashlib
@@ -26,8 +26,8 @@ class LogPosition(NamedTuple):
     """A place between two lines. Ordered: later in the log is greater.
 
     Attributes:
-        file_number: Counts the files (and truncations) this reader has gone through.
-        offset_bytes: In that file.
+        file_number: Counts the files (and truncations) that this reader has gone through.
+        offset_bytes: Of the place in that file.
     """
 
     file_number: int
@@ -35,7 +35,7 @@ class LogPosition(NamedTuple):
 
 
 class LogLine(NamedTuple):
-    """One line without its line end, with the place where it starts."""
+    """One line without its line end, and the place where it starts."""
 
     start: LogPosition
     text: str
@@ -43,14 +43,14 @@ class LogLine(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ResumePoint:
-    """A place in a file that can be found again by another process, even under another name.
+    """A place in a file that another process can find again, even if the file was renamed.
 
     Attributes:
         inode: Of the file.
-        offset_bytes: Of the first line that has not been dealt with.
-        head_bytes: How many bytes from the start of the file `head_sha256` covers. An inode number is used
-            again after a file is deleted; its head is not.
-        head_sha256: Hex digest.
+        offset_bytes: Of the first line that was not dealt with yet.
+        head_bytes: How many bytes from the start of the file `head_sha256` covers. The file system uses the inode
+            number of a deleted file again, but the new file begins with other bytes.
+        head_sha256: Hex digest of these bytes.
     """
 
     inode: int
@@ -59,7 +59,7 @@ class ResumePoint:
     head_sha256: str
 
     def matches(self, path: Path) -> bool:
-        """Whether `path` is the file of this point, and still reaches to it."""
+        """Whether `path` is the file of this point and is still long enough to contain it."""
         try:
             status = path.stat()
             return (
@@ -76,10 +76,10 @@ class FollowerCounts:
     """What happened to the file.
 
     Attributes:
-        rolled: Files read to their end and left.
+        rolled: Files that were read to their end and left for the next one.
         truncated: Files that became shorter than the position in them.
-        too_long: Lines above `max_line_bytes`, skipped.
-        lost: Resume points whose file was gone: what it held after the point was not read.
+        too_long: Lines above `max_line_bytes`; they were skipped.
+        lost: Resume points whose file was gone. Its lines after the point were not read.
     """
 
     rolled: int = 0
@@ -102,7 +102,7 @@ class LogFollower:
             first dot. It need not exist yet.
         start: Where to begin without a resume point. A file that appears later is read from its beginning.
         resume: Where an earlier reader stopped.
-        read_bytes: Most bytes of one `read`.
+        read_bytes: The most bytes that one `read` takes.
         max_line_bytes: Longer lines are skipped.
     """
 
@@ -136,14 +136,14 @@ class LogFollower:
         return LogPosition(self._number, self._offset)
 
     def read(self) -> list[LogLine]:
-        """The next lines, up to `read_bytes` of them; empty if there are none now. Does not wait."""
+        """The next lines, at most `read_bytes` bytes of them; empty if there are none now. Does not wait."""
         if self._file is None and not self._open_next(after_ns=-1):
             return []
         file = self._file
         assert file is not None  # noqa: S101 - opened above
         chunk = file.read(self._read_bytes)
         if not chunk and self._moved_on(file):
-            # Written between the read and the look at the folder; nothing is added after that.
+            # It may have been written between the read above and the check of the folder, but not after that.
             chunk = file.read(self._read_bytes)
             if not chunk:
                 self._leave(file)
@@ -151,9 +151,9 @@ class LogFollower:
         return list(self._lines(chunk))
 
     def resume_point(self, position: LogPosition) -> ResumePoint | None:
-        """What to save so that a later reader goes on at `position`; null if no file was opened yet.
+        """What to save so that a later reader goes on at `position`; None if no file was opened yet.
 
-        Positions must not go back between calls: files before `position` are forgotten.
+        Positions must not go back from one call to the next, because files before `position` are forgotten.
         """
         for number in [number for number in self._files if number < position.file_number]:
             del self._files[number]
@@ -168,7 +168,7 @@ class LogFollower:
             return None
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -192,7 +192,7 @@ class LogFollower:
         self._files[self._number] = (os.fstat(self._file.fileno()).st_ino, path)
 
     def _open_next(self, after_ns: int) -> bool:
-        # After a long pause several files may have been rolled: the oldest one that is newer comes first.
+        # Several files may have been rolled during a long pause. The oldest of those that are newer comes next.
         if after_ns >= 0:
             for path in _siblings(self.path):
                 if path != self.path and path.stat().st_mtime_ns > after_ns:
@@ -203,7 +203,7 @@ class LogFollower:
         return self._file is not None
 
     def _moved_on(self, file: BinaryIO) -> bool:
-        # True: this file gets no more lines. A shorter file is begun again in place.
+        # True: this file gets no more lines. A file that became shorter is read again from its beginning.
         try:
             now = self.path.stat()
         except FileNotFoundError:
@@ -241,7 +241,7 @@ class LogFollower:
 
 
 def _siblings(path: Path) -> list[Path]:
-    # The log and what was rolled from it, oldest first.
+    # The log and the files rolled from it, oldest first.
     prefix = path.name.partition(".")[0]
     try:
         found = [(other.stat().st_mtime_ns, other) for other in path.parent.iterdir() if other.is_file()]

@@ -4,8 +4,8 @@ Kafka 4.3.1 writes `[time] DEBUG Completed request:{json} (kafka.request.logger)
 `kafka.request.logger` is at DEBUG. The line carries the principal, the client-id, both bodies with
 `recordsSizeInBytes` in place of records, and the time the request handler worked.
 
-What the log does not tell, and so no event of this meter has: the time of network threads
-(`network_time_ns` stays null; `sendTimeMs` includes waiting for the client and is not it).
+The log does not contain the time of the network threads, so `network_time_ns` is null in all events of this meter.
+(`sendTimeMs` includes the wait for the client, so it is not that time.)
 """
 
 import json
@@ -23,22 +23,22 @@ _MARK: Final = "Completed request:"
 _LINE_TIME: Final = re.compile(r"\[?(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)[,.](\d{3})")
 _READ_JSON: Final = json.JSONDecoder().raw_decode
 
-# Kafka charges these to no client (KIP-124's exempt requests).
+# Kafka charges these requests to no client (KIP-124's exempt requests).
 EXEMPT_APIS: Final = frozenset({
     "LEADER_AND_ISR", "STOP_REPLICA", "UPDATE_METADATA", "CONTROLLED_SHUTDOWN", "WRITE_TXN_MARKERS",
     "ALTER_PARTITION", "VOTE", "BEGIN_QUORUM_EPOCH", "END_QUORUM_EPOCH", "FETCH_SNAPSHOT",
 })  # fmt: skip
-# A broker charges these to the client that asked; the controller it forwards them to charges nobody.
+# A broker charges these to the client that sent them. The controller, to which it forwards them, charges no client.
 EXEMPT_APIS_WHEN_FORWARDED: Final = frozenset({
     "DESCRIBE_QUORUM", "ADD_RAFT_VOTER", "REMOVE_RAFT_VOTER", "UPDATE_RAFT_VOTER",
 })  # fmt: skip
 
 
 class MalformedLine(ValueError):
-    """A line says `Completed request:` but cannot be read.
+    """A line has `Completed request:` but cannot be read.
 
     Attributes:
-        reason: what is wrong with it.
+        reason: What is wrong with it.
     """
 
     def __init__(self, reason: str) -> None:
@@ -75,16 +75,16 @@ class OwnTraffic:
 
 @dataclass(slots=True)
 class LineCounts:
-    """What became of the lines so far. `events + own + malformed + other = lines`.
+    """What the lines so far were. `events + own + malformed + other = lines`.
 
     Attributes:
         lines: Lines read.
         events: Usage events made.
-        own: Left out: the cluster's own requests, follower fetches, this meter.
+        own: Lines left out: the cluster's own requests, follower fetches, requests of meters.
         malformed: Request lines that could not be read.
         other: Lines of another logger.
-        unsized: Events without bytes although the request moved some: a version or an API whose layout is not
-            known, or a response that was never sent. Their io time is counted.
+        unsized: Events without bytes although the request moved some. The layout of the version or API is not known,
+            or the response was never sent. Their io time is counted.
     """
 
     lines: int = 0
@@ -104,9 +104,9 @@ class RequestLogParser:
 
     Args:
         broker_id: Written to every event.
-        own_traffic: What is left out.
-        time_zone: Zone of the line times; null: the zone of this machine. Log4j writes local time without an
-            offset, so in the hour that is repeated when summer time ends events may be an hour early.
+        own_traffic: Requests that are left out.
+        time_zone: Zone of the line times; None: the zone of this machine. Log4j writes local time without an
+            offset. So in the hour that is repeated when summer time ends, events may be dated an hour early.
     """
 
     broker_id: str
@@ -115,16 +115,16 @@ class RequestLogParser:
     counts: LineCounts = field(default_factory=LineCounts)
 
     def parse(self, line: str) -> UsageEvent | None:
-        """The usage of one line; null if it is nobody's, or no request line.
+        """The usage of one line; None if it is not a request line, or not a client's request.
 
         Event time is the line's time less `responseQueueTimeMs` and `sendTimeMs`, rounded down to the
-        millisecond: about when the broker checked the quota. `io_time_ns` is `localTimeMs`. A produce has
-        `produced_bytes`, a fetch `fetched_bytes`, all other requests neither. A produce with acks=0 is
-        exempt from request time, as in Kafka. A request that a broker forwarded is charged to its user again
-        where the controller worked on it, with `request_count` 0.
+        millisecond. That is about the time at which the broker checked the quota. `io_time_ns` is `localTimeMs`.
+        A produce request has `produced_bytes`, a fetch has `fetched_bytes`, all other requests have neither. A
+        produce request with acks=0 is exempt from request time, as in Kafka. A request that a broker forwarded is
+        charged to its user a second time for the controller's work, with `request_count` 0.
 
         Raises:
-            MalformedLine: not readable; already counted.
+            MalformedLine: The line cannot be read. It is already counted.
         """
         self.counts.lines += 1
         start = line.find(_MARK)
@@ -181,7 +181,7 @@ class RequestLogParser:
         )
 
     def _produced_bytes(self, header: dict[str, Any], request: Any) -> int | None:
-        # DEBUG switched on in mid-request leaves "".
+        # The body is "" if DEBUG was switched on in the middle of the request.
         try:
             if request:
                 return produce_request_size(header["requestApiVersion"], header["clientId"], request)
@@ -191,7 +191,7 @@ class RequestLogParser:
         return None
 
     def _fetched_bytes(self, header: dict[str, Any], response: Any) -> int | None:
-        # The connection was closed before the response was sent: "". A share fetch has a layout of its own.
+        # The body is "" if the connection was closed before the response was sent. A share fetch has another layout.
         try:
             if response and header["requestApiKeyName"] == "FETCH":
                 return fetch_response_size(header["requestApiVersion"], response)
@@ -209,7 +209,7 @@ class RequestLogParser:
 
 
 def _is_follower(request: Any) -> bool:
-    # Up to v14 in the body, later in a tagged struct that consumers leave out. -1 is a consumer.
+    # Up to v14 the id is in the body, later in a tagged struct that consumers leave out. -1 means a consumer.
     if not request:
         return False
     replica_id: int = request.get("replicaId", (request.get("replicaState") or {}).get("replicaId", -1))

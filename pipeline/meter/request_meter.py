@@ -1,8 +1,9 @@
 """The meter on a request log: read lines, make events, send them, remember how far they are stored.
 
-At least once from the log to the topic: the remembered place is the start of the first line whose event is not
-known to be stored. After a clean stop a restart repeats nothing and misses nothing. After a kill it repeats
-what was stored since the state was last written (a second's worth); Kafka's own time-outs can repeat a message.
+Each event reaches the topic at least once: the remembered place is the start of the first line whose event is not
+known to be stored. A restart after a clean stop repeats nothing and misses nothing. A restart after a kill repeats
+what was stored since the state was last written, about one second of events. Kafka's own time-outs can repeat a
+message, too.
 """
 
 import json
@@ -13,6 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
+from pipeline.clock import Clock
 from pipeline.meter.log_follower import LogFollower, ResumePoint
 from pipeline.meter.request_log import MalformedLine, RequestLogParser
 from pipeline.meter.usage_producer import UsageProducer
@@ -26,15 +28,15 @@ COMPLAIN_EVERY_MS: Final = 10_000
 
 
 class RequestMeter:
-    """Runs the steps of the meter. One thread, no clock of its own.
+    """Runs the steps of the meter. One thread.
 
     Args:
         follower: The log.
         parser: Makes the events.
         producer: Stores them.
-        state_path: Where the place in the log is remembered; null: nowhere.
-        now_ms: A monotonic clock.
-        wait: Sleeps for so many seconds, or less when the meter is to stop.
+        state_path: The file that remembers the place in the log; None: the place is not remembered.
+        clock: Its steady time is used.
+        wait: Sleeps for the given seconds, or less when the meter is asked to stop.
     """
 
     def __init__(
@@ -43,24 +45,24 @@ class RequestMeter:
         parser: RequestLogParser,
         producer: UsageProducer,
         state_path: Path | None,
-        now_ms: Callable[[], int],
+        clock: Clock,
         wait: Callable[[float], object],
     ) -> None:
         self._follower = follower
         self._parser = parser
         self._producer = producer
         self._state_path = state_path
-        self._now_ms = now_ms
+        self._clock = clock
         self._wait = wait
-        self._saved_ms = now_ms()
+        self._saved_ms = self._now_ms()
         self._complained_ms: int | None = None
         self._unreported = 0
 
     def run(self, stopping: Callable[[], bool]) -> bool:
-        """Go on until `stopping()`, then send the rest.
+        """Run until `stopping()` is true, then send the rest.
 
         Returns:
-            Whether all events were stored within `FLUSH_WITHIN_MS` of the end.
+            Whether all events were stored within `FLUSH_WITHIN_MS` after that.
         """
         while not stopping():
             if not self.step():
@@ -75,8 +77,8 @@ class RequestMeter:
         return self._producer.first_unsent() is None
 
     def step(self) -> bool:
-        """Read and send once; whether there was anything to read."""
-        lines = self._follower.read() if self._producer.has_room else []
+        """Read and send once; True if there was something to read."""
+        lines = self._follower.read() if self._producer.has_space else []
         for line in lines:
             try:
                 event = self._parser.parse(line.text)
@@ -91,7 +93,7 @@ class RequestMeter:
         return bool(lines)
 
     def save(self) -> None:
-        """Write the state file, whole or not at all."""
+        """Write the state file, completely or not at all."""
         self._saved_ms = self._now_ms()
         point = self._follower.resume_point(self._producer.first_unsent() or self._follower.position)
         if self._state_path is None or point is None:
@@ -99,6 +101,9 @@ class RequestMeter:
         written = self._state_path.with_name(f"{self._state_path.name}.new")
         written.write_text(json.dumps({"version": STATE_VERSION, **asdict(point)}), encoding="utf-8")
         os.replace(written, self._state_path)
+
+    def _now_ms(self) -> int:
+        return self._clock.now().steady_ms
 
     def _report(self, error: MalformedLine, text: str) -> None:
         self._unreported += 1

@@ -1,7 +1,7 @@
-"""Sends usage events to the usage topic, many to a message, within a bound of memory.
+"""Sends usage events to the usage topic, many in one message, within a bound of memory.
 
-An event is sent at least once: a message that could not be delivered is sent again until it is, and may be
-there twice if the broker had stored it without the answer getting back.
+Each event is stored at least once. A message that could not be delivered is sent again until it is stored. It may be
+stored twice, if the broker had stored it but its answer was lost.
 """
 
 import logging
@@ -26,12 +26,12 @@ COMPLAIN_EVERY_MS: Final = 5_000
 
 
 class UsageSink(Protocol):
-    """Where messages go. `send` may be called again with the same value."""
+    """Port to the usage topic. `send` may be called again with the same value."""
 
     partition_count: int
 
     def send(self, partition: int, value: bytes, done: Callable[[Exception | None], None]) -> None:
-        """Send one message; call `done` once, from any thread, with null when it is stored or with the error."""
+        """Send one message. Call `done` once, from any thread: with None when it is stored, or with the error."""
         ...
 
 
@@ -40,10 +40,10 @@ class Batching:
     """How events become messages.
 
     Attributes:
-        max_events: Most events of a message.
-        max_message_bytes: Most bytes of a message of several events; a single one may have more.
-        linger_ms: How long an event waits for company, at most.
-        max_unsent_bytes: No more events are asked for while so many bytes, or more, are not stored yet.
+        max_events: The most events in one message.
+        max_message_bytes: The most bytes of a message with several events. A message with one event may have more.
+        linger_ms: How long an event waits, at most, for others to share its message.
+        max_unsent_bytes: No further events are read while this many bytes, or more, are not stored yet.
     """
 
     max_events: int = 100
@@ -54,12 +54,12 @@ class Batching:
 
 @dataclass(slots=True)
 class DeliveryCounts:
-    """What became of the events so far.
+    """What was sent so far.
 
     Attributes:
-        events: Stored on the topic.
-        messages: Stored on the topic.
-        failures: Sends that failed and were done again.
+        events: Events stored on the topic.
+        messages: Messages stored on the topic.
+        failures: Sends that failed and were repeated.
     """
 
     events: int = 0
@@ -79,15 +79,15 @@ class _Message:
 
 
 class UsageProducer:
-    """Gathers events by partition and sends them as JSON arrays.
+    """Collects events by partition and sends them as JSON arrays.
 
-    All events of a <user, client-id> go to one partition: the crc32 of both names, modulo the partitions. All
-    methods belong to one thread; only the sink's answers come from another.
+    All events of a <user, client-id> go to one partition: the crc32 of both names, modulo the number of partitions.
+    One thread must call all methods. Only the sink's answers come from another thread.
 
     Args:
         sink: The topic.
-        batching: Sizes and waits.
-        destination: Named in complaints: topic and address.
+        batching: Sizes and times.
+        destination: Topic and address, for warnings.
     """
 
     def __init__(self, sink: UsageSink, batching: Batching, destination: str) -> None:
@@ -104,12 +104,12 @@ class UsageProducer:
         self.unsent_bytes = 0
 
     @property
-    def has_room(self) -> bool:
+    def has_space(self) -> bool:
         """Whether further events may be added."""
         return self.unsent_bytes < self._batching.max_unsent_bytes
 
     def add(self, event: UsageEvent, position: LogPosition, now_ms: int) -> None:
-        """Take one event; `position` is where its line starts. Positions never go back."""
+        """Add one event. `position` is where its line starts; positions must never go back."""
         entity = f"{event.user}\0{event.client_id}".encode("utf-8", "surrogatepass")
         partition = zlib.crc32(entity) % self._sink.partition_count
         element = event.to_value()
@@ -126,7 +126,10 @@ class UsageProducer:
             self._send(partition, self._open.pop(partition))
 
     def pump(self, now_ms: int) -> None:
-        """Send what has waited long enough and what is due again; take the answers. Call every few ms."""
+        """Take the sink's answers, then send what has waited long enough and what must be sent again.
+
+        To be called every few ms.
+        """
         self._take_answers(now_ms)
         for partition in [p for p, m in self._open.items() if now_ms - m.opened_ms >= self._batching.linger_ms]:
             self._send(partition, self._open.pop(partition))
@@ -135,14 +138,14 @@ class UsageProducer:
             self._send(partition, message)
 
     def first_unsent(self) -> LogPosition | None:
-        """Start of the earliest line whose event is not known to be stored; null if all are."""
+        """Start of the earliest line whose event is not known to be stored; None if all are stored."""
         waiting = [message.first for message in self._open.values()]
         waiting += [message.first for _, message in self._sent.values()]
         waiting += [message.first for _, _, message in self._retries]
         return min(waiting, default=None)
 
     def send_open(self) -> None:
-        """Send all that is still being gathered, without waiting."""
+        """Send all collected events now."""
         for partition in list(self._open):
             self._send(partition, self._open.pop(partition))
 
@@ -151,7 +154,7 @@ class UsageProducer:
         self._serial += 1
         self._sent[serial] = (partition, message)
         value = b"[" + b",".join(message.elements) + b"]"
-        # Only a deque is touched by the sink's thread; its append is atomic.
+        # The sink's thread touches only a deque, and its append is atomic.
         self._sink.send(partition, value, lambda error: self._answers.append((serial, error)))
 
     def _take_answers(self, now_ms: int) -> None:
@@ -186,13 +189,13 @@ class KafkaUsageSink:
 
     Args:
         producer: A connected producer.
-        topic: Must exist; its partitions are counted once.
-        bootstrap_servers: Named if it does not.
-        options: kafka-python options the producer has signed in with.
+        topic: It must exist. Its partitions are counted once, at the start.
+        bootstrap_servers: For the message if the topic does not exist.
+        options: kafka-python options that the producer signed in with.
 
     Raises:
-        TopicMissing: there is no such topic.
-        PermissionMissing: it may not be written.
+        TopicMissing: There is no such topic.
+        PermissionMissing: The user may not write to it.
     """
 
     def __init__(
@@ -203,7 +206,7 @@ class KafkaUsageSink:
         except TopicAuthorizationFailedError as exc:
             wanted = [Acl("topic", topic, "Write")]
             raise PermissionMissing(wanted, principal_of(options or {}), bootstrap_servers) from exc
-        except KafkaTimeoutError as exc:  # that is how a producer says "no such topic"
+        except KafkaTimeoutError as exc:  # a producer's way to say that there is no such topic
             raise TopicMissing(topic, bootstrap_servers) from exc
         if not partitions:
             raise TopicMissing(topic, bootstrap_servers)
@@ -212,7 +215,7 @@ class KafkaUsageSink:
         self.partition_count = len(partitions)
 
     def send(self, partition: int, value: bytes, done: Callable[[Exception | None], None]) -> None:
-        """Hand the message to the producer; an error at hand-over goes to `done` like any other."""
+        """Hand the message to the producer. If that fails, `done` gets the error, as any other error."""
         try:
             future = self._producer.send(self._topic, value=value, partition=partition)
         except Exception as exc:

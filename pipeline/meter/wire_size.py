@@ -2,8 +2,8 @@
 
 Kafka charges a produce request with header and body, and a fetch with 4 bytes and the response body, both
 without the 4-byte frame length. The request log prints the bodies with `recordsSizeInBytes` in place of the
-records, so the sizes follow from the protocol's schemas: nothing is guessed. Produce v3 to v13 and Fetch v4
-to v18 are known here; Kafka 4 brokers accept no other.
+records, so the exact sizes follow from the protocol's schemas. Produce v3 to v13 and Fetch v4 to v18 are known
+here. Kafka 4 brokers accept no other versions.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,8 +23,8 @@ _FETCH_LOG_START: Final = 5
 _FETCH_READ_REPLICA: Final = 11
 
 _UUID_BYTES: Final = 16
-# Tag number and length, a byte each, then the struct: an epoch or a leader id is 4 bytes, an offset is 8, and
-# each struct ends with its own, empty, tag buffer.
+# One byte each for tag number and length, then the struct. An epoch or a leader id has 4 bytes, an offset has 8, and
+# each struct ends with an empty tag buffer of its own.
 _FETCH_PARTITION_TAGS: Final = {
     "divergingEpoch": 2 + 4 + 8 + 1,
     "currentLeader": 2 + 4 + 4 + 1,
@@ -37,7 +37,7 @@ class UnsupportedVersion(ValueError):
 
     Attributes:
         api: PRODUCE or FETCH.
-        version: what was asked for.
+        version: The version in the log.
     """
 
     def __init__(self, version: int, known: range, api: str) -> None:
@@ -47,7 +47,7 @@ class UnsupportedVersion(ValueError):
 
 
 def unsigned_varint_size(value: int) -> int:
-    """Bytes of `value` as an unsigned varint: 7 bits a byte, at least one byte. 127 needs 1, 128 needs 2."""
+    """Bytes of `value` as an unsigned varint: 7 bits per byte, at least one byte. 127 needs 1, 128 needs 2."""
     return max(1, (value.bit_length() + 6) // 7)
 
 
@@ -60,11 +60,12 @@ def produce_request_size(version: int, client_id: str | None, request: Body) -> 
         request: The logged body: `transactionalId`, `topicData[].partitionData[].recordsSizeInBytes`.
 
     Returns:
-        Header and body, without the frame length. Tagged fields a client may add of its own are not seen.
+        Header and body, without the frame length. Tagged fields that a client adds are not in the log, so they do
+        not count.
 
     Raises:
-        UnsupportedVersion: another version.
-        KeyError, TypeError: the body lacks a part.
+        UnsupportedVersion: Another version.
+        KeyError, TypeError: A part of the body is missing.
     """
     if version not in PRODUCE_VERSIONS:
         raise UnsupportedVersion(version, PRODUCE_VERSIONS, api="PRODUCE")
@@ -90,12 +91,12 @@ def fetch_response_size(version: int, response: Body) -> int:
             `abortedTransactions`.
 
     Returns:
-        4 + the body. A response without partitions (nothing new, or emptied by a throttle) still has a size,
-        16 from v12 on.
+        4 + the body. A response without partitions (nothing new, or emptied by a throttle) still has a size: 16
+        bytes from v12 on.
 
     Raises:
-        UnsupportedVersion: another version.
-        KeyError, TypeError: the body lacks a part.
+        UnsupportedVersion: Another version.
+        KeyError, TypeError: A part of the body is missing.
     """
     if version not in FETCH_VERSIONS:
         raise UnsupportedVersion(version, FETCH_VERSIONS, api="FETCH")
@@ -127,7 +128,7 @@ def _fetched_partition(version: int, partition: Body) -> int:
 
 
 def _node_endpoints(endpoints: Iterable[Body]) -> int:
-    # Sent only with errors that move a client to another leader, under one tag of the response.
+    # Only sent, under one tag of the response, with errors that direct a client to another leader.
     structs = [4 + _string(node["host"], True) + 4 + _nullable_string(node.get("rack"), True) + 1 for node in endpoints]
     if not structs:
         return 0

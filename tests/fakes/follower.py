@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from pipeline.gate.follower import FollowerState, Take
+from pipeline.gate.follower import FollowerState, RecordHandler
 from schemas.throttle_record import ThrottleRecord
 from tests.fakes.topic import TopicBroker
 
@@ -14,11 +14,11 @@ class MemoryFollower:
         self.unreadable = 0
         self.state: FollowerState = "connecting"
         self._broker = broker
-        self._take: Take = lambda _: None
+        self._handle_records: RecordHandler = lambda _: None
 
-    def start(self, take: Take) -> None:
+    def start(self, handle_records: RecordHandler) -> None:
         if self._broker.is_reachable and self.state != "closed":
-            self._take = take
+            self._handle_records = handle_records
             self._hand_over(self._broker.records)
             self._broker.readers.append(self._hand_over)
             self.state = "following"
@@ -33,4 +33,4 @@ class MemoryFollower:
 
     def _hand_over(self, records: Sequence[ThrottleRecord]) -> None:
         if records and self.state != "closed":
-            self._take(records)
+            self._handle_records(records)

@@ -13,7 +13,8 @@ import pytest
 
 from pipeline.demo.broker import EmbeddedBroker
 from pipeline.gate.gate import Gate
-from pipeline.gate.waiting_room import GateLimits, Occupancy
+from pipeline.gate.limits import GateLimits
+from pipeline.gate.occupancy import Occupancy
 from pipeline.jvm.jars import fetch
 from pipeline.tables.audit import local_audit
 from pipeline.tables.from_settings import create_quota_table
@@ -86,7 +87,7 @@ def occupancy(gate: Gate) -> Occupancy:
 
 def assert_empty(gate: Gate) -> None:
     now = occupancy(gate)
-    left = (now.purgatory_size, now.delayed_operations, now.waiting, now.waiting_for_room, now.pool_used_bytes)
+    left = (now.purgatory_size, now.delayed_operations, now.waiting, now.waiting_for_memory, now.pool_used_bytes)
     assert left == (0, 0, 0, 0, 0)
 
 
@@ -114,21 +115,21 @@ def test_every_caller_goes_on_with_its_clients_release_and_no_earlier(broker: Em
 def test_ten_times_more_bytes_than_there_is_room_for_come_in_one_after_the_other(
     broker: EmbeddedBroker, job: ThrottleJob
 ) -> None:
-    room = GateLimits(
+    limits = GateLimits(
         pool_bytes=(THREADS + TASKS) * REQUEST_BYTES // 10, max_request_bytes=REQUEST_BYTES, when_full="wait"
     )
     job.throttle(*range(CLIENTS))
-    with Gate.connect(broker.bootstrap_servers, room, topic=job.name) as gate:
+    with Gate.connect(broker.bootstrap_servers, limits, topic=job.name) as gate:
         assert gate.wait_until_caught_up(10_000)
         crowd = Crowd(gate)
         assert within(30, lambda: occupancy(gate).waiting == THREADS + TASKS)
-        assert occupancy(gate).waiting_for_room == (THREADS + TASKS) * 9 // 10
+        assert occupancy(gate).waiting_for_memory == (THREADS + TASKS) * 9 // 10
         job.release(*range(CLIENTS))
         most, deadline = 0, time.monotonic() + 60
         while time.monotonic() < deadline and sum(crowd.passed.values()) < THREADS + TASKS:
             most = max(most, occupancy(gate).pool_used_bytes)
         crowd.join()
-        assert room.pool_bytes - REQUEST_BYTES < most <= room.pool_bytes + REQUEST_BYTES - 1
+        assert limits.pool_bytes - REQUEST_BYTES < most <= limits.pool_bytes + REQUEST_BYTES - 1
         assert_empty(gate)
 
 

@@ -1,11 +1,12 @@
-"""A gate over a topic in memory, with its real threads, and records that come by themselves."""
+"""A gate over a topic in memory, with its real threads."""
 
 import time
 from collections.abc import Callable
 from typing import Any
 
 from pipeline.gate.gate import Gate
-from pipeline.gate.waiting_room import GateLimits, Occupancy
+from pipeline.gate.limits import GateLimits
+from pipeline.gate.occupancy import Occupancy
 from tests.fakes.clock import ManualClock
 from tests.fakes.follower import MemoryFollower
 from tests.fakes.topic import MemoryTopic, TopicBroker
@@ -16,16 +17,16 @@ LONG_MS = 1_000_000
 
 
 class GateSetting:
-    """The gate's clock stands still until it is moved; nobody is let go by time unless a test says so."""
+    """A gate on a clock moved by hand: a throttle ends only when a test moves the clock."""
 
-    def __init__(self, *, is_reachable: bool = True, **room: Any) -> None:
+    def __init__(self, *, is_reachable: bool = True, **limits: Any) -> None:
         self.broker = TopicBroker()
         self.broker.is_reachable = True
         self.topic = MemoryTopic(self.broker)
         self.topic.open()
         self.broker.is_reachable = is_reachable
         self.clock = ManualClock(START_MS)
-        self.gate = Gate(MemoryFollower(self.broker), GateLimits(**room), "c", self.clock)
+        self.gate = Gate(MemoryFollower(self.broker), GateLimits(**limits), "c", self.clock)
         self._seq = 0
 
     def throttle(self, user: str = "alice", for_ms: int = LONG_MS, **changes: Any) -> None:
@@ -46,9 +47,9 @@ class GateSetting:
         return self.gate.stats().occupancy
 
     def assert_empty(self) -> None:
-        """Nothing is left: no operation, no caller, no byte."""
+        """No operation, no caller and no byte is left."""
         now = self.occupancy
-        left = (now.purgatory_size, now.delayed_operations, now.waiting, now.waiting_for_room, now.pool_used_bytes)
+        left = (now.purgatory_size, now.delayed_operations, now.waiting, now.waiting_for_memory, now.pool_used_bytes)
         assert left == (0, 0, 0, 0, 0)
 
     def _publish(self, each: Any) -> None:

@@ -1,7 +1,7 @@
-"""The contract of a follower, kept by the one in memory and by the one of a real topic."""
+"""The contract of a follower: the one in memory and the one of a real topic pass the same tests."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 import pytest
@@ -16,6 +16,7 @@ from pipeline.throttle.topic import ThrottleTopic
 from schemas.throttle_record import ThrottleRecord
 from tests.fakes.follower import MemoryFollower
 from tests.fakes.topic import MemoryTopic, TopicBroker
+from tests.pipeline.gate.gate_setting import within
 from tests.pipeline.throttle.factories import record, release
 
 
@@ -64,14 +65,7 @@ class Taken(list[ThrottleRecord]):
         return within(10, lambda: self == records)
 
 
-def within(seconds: float, is_so: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + seconds
-    while not is_so() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return is_so()
-
-
-def test_what_was_there_and_what_comes_is_handed_over_in_order(pair: Pair) -> None:
+def test_old_and_new_records_are_handed_over_in_order(pair: Pair) -> None:
     first, second = record(0, 5_000), record(1, 9_000)
     pair.topic.publish([first, second], 2)
     taken, follower = Taken(), pair.follower()
@@ -86,7 +80,7 @@ def test_what_was_there_and_what_comes_is_handed_over_in_order(pair: Pair) -> No
     follower.close()
 
 
-def test_what_was_published_together_is_handed_over_together(pair: Pair) -> None:
+def test_records_published_together_are_handed_over_together(pair: Pair) -> None:
     handed_over: list[Sequence[ThrottleRecord]] = []
     follower = pair.follower()
     follower.start(handed_over.append)
@@ -98,7 +92,7 @@ def test_what_was_published_together_is_handed_over_together(pair: Pair) -> None
     follower.close()
 
 
-def test_an_empty_topic_is_caught_up_with_at_once(pair: Pair) -> None:
+def test_the_follower_of_an_empty_topic_is_caught_up_at_once(pair: Pair) -> None:
     follower = pair.follower()
     follower.start(lambda _: None)
     assert follower.wait_until_caught_up(10)
@@ -122,7 +116,7 @@ def test_a_follower_that_was_never_started_can_be_closed(pair: Pair) -> None:
     assert follower.state == "closed"
 
 
-def test_a_follower_that_reaches_nobody_is_connecting() -> None:
+def test_a_follower_that_reaches_no_broker_is_connecting() -> None:
     follower = KafkaFollower("127.0.0.1:1", "quota.throttle.v1")
     follower.start(lambda _: None)
     assert not follower.wait_until_caught_up(0.2)

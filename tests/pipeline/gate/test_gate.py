@@ -21,7 +21,7 @@ def setting() -> Iterator[GateSetting]:
 
 
 class Caller:
-    """A thread that acquires, and stays in the block until told to leave it."""
+    """A thread that acquires, and stays in the block until `leave`."""
 
     def __init__(self, gate: Gate, user: str = "alice", **options: Any) -> None:
         self.passage: Passage | None = None
@@ -52,7 +52,7 @@ def test_a_client_that_is_not_throttled_passes(setting: GateSetting) -> None:
         assert setting.occupancy.pool_used_bytes == 0
 
 
-def test_a_release_lets_the_waiting_thread_go(setting: GateSetting) -> None:
+def test_a_release_wakes_the_waiting_thread(setting: GateSetting) -> None:
     setting.throttle()
     caller = Caller(setting.gate, request_bytes=40)
     setting.wait_for(1)
@@ -67,7 +67,7 @@ def test_a_release_lets_the_waiting_thread_go(setting: GateSetting) -> None:
     setting.assert_empty()
 
 
-def test_the_reaper_lets_go_whose_lease_has_lapsed(setting: GateSetting) -> None:
+def test_the_reaper_wakes_a_caller_whose_throttle_has_ended(setting: GateSetting) -> None:
     setting.throttle(for_ms=500)
     caller = Caller(setting.gate)
     setting.wait_for(1)
@@ -77,7 +77,7 @@ def test_the_reaper_lets_go_whose_lease_has_lapsed(setting: GateSetting) -> None
     setting.assert_empty()
 
 
-def test_a_renewal_holds_the_waiting_thread_beyond_the_first_end(setting: GateSetting) -> None:
+def test_a_renewal_makes_the_waiting_thread_wait_beyond_the_first_end(setting: GateSetting) -> None:
     setting.throttle(for_ms=500)
     caller = Caller(setting.gate)
     setting.wait_for(1)
@@ -89,7 +89,7 @@ def test_a_renewal_holds_the_waiting_thread_beyond_the_first_end(setting: GateSe
     caller.leave()
 
 
-def test_a_caller_that_waits_too_long_is_told_how_much_longer_and_leaves_nothing(setting: GateSetting) -> None:
+def test_a_caller_that_waits_too_long_gets_the_remaining_time_and_leaves_nothing(setting: GateSetting) -> None:
     setting.throttle(for_ms=5_500)
     with (
         pytest.raises(GateTimeout, match=r"must end within 20 ms; got 5500 ms more. .*come back in 6 s") as late,
@@ -146,7 +146,7 @@ def test_a_depleted_gate_refuses_the_next_throttled_caller_at_once(setting: Gate
     setting.assert_empty()
 
 
-def test_where_room_is_waited_for_a_time_out_leaves_the_queue() -> None:
+def test_a_caller_that_waits_for_memory_leaves_the_queue_at_its_time_out() -> None:
     setting = GateSetting(pool_bytes=100, max_request_bytes=100, when_full="wait")
     with setting.gate:
         setting.throttle()
@@ -164,7 +164,7 @@ def test_where_room_is_waited_for_a_time_out_leaves_the_queue() -> None:
         setting.assert_empty()
 
 
-def test_closing_lets_all_threads_go_and_ends_the_gates_own() -> None:
+def test_closing_wakes_all_threads_and_ends_those_of_the_gate() -> None:
     setting = GateSetting()
     setting.gate.start()
     setting.throttle()

@@ -26,7 +26,7 @@ async def until(is_so: Callable[[], bool]) -> None:
 
 
 def run(setting: GateSetting, work: Callable[[], Awaitable[None]]) -> None:
-    """Run on a loop of its own; nothing may be left afterwards."""
+    """Run on a loop of its own. Nothing may be left afterwards."""
 
     async def main() -> None:
         await work()
@@ -35,7 +35,7 @@ def run(setting: GateSetting, work: Callable[[], Awaitable[None]]) -> None:
     setting.assert_empty()
 
 
-def test_tasks_of_one_client_are_all_let_go_by_its_release(setting: GateSetting) -> None:
+def test_tasks_of_one_client_are_all_woken_by_its_release(setting: GateSetting) -> None:
     passed: list[bool] = []
 
     async def caller() -> None:
@@ -79,7 +79,7 @@ def test_a_cancelled_task_leaves_nothing_behind(setting: GateSetting) -> None:
     run(setting, work)
 
 
-def test_a_task_that_waits_too_long_is_told_so(setting: GateSetting) -> None:
+def test_a_task_that_waits_too_long_gets_an_error(setting: GateSetting) -> None:
     async def work() -> None:
         setting.throttle()
         with pytest.raises(GateTimeout):
@@ -108,7 +108,7 @@ def test_a_depleted_gate_refuses_a_task(setting: GateSetting) -> None:
     run(setting, work)
 
 
-def test_closing_lets_tasks_go(setting: GateSetting) -> None:
+def test_closing_wakes_tasks(setting: GateSetting) -> None:
     async def work() -> None:
         setting.throttle()
 
@@ -146,7 +146,7 @@ def test_tasks_of_two_loops_wait_at_one_gate(setting: GateSetting) -> None:
     setting.assert_empty()
 
 
-def test_a_loop_that_was_closed_is_no_trouble_for_the_others() -> None:
+def test_a_closed_loop_does_not_stop_the_others() -> None:
     waker = LoopWaker()
     closed = asyncio.new_event_loop()
     lost = closed.create_future()
@@ -181,7 +181,7 @@ def test_tasks_that_are_woken_together_are_resolved_after_the_block_and_not_befo
     asyncio.run(work())
 
 
-def test_an_error_among_those_woken_together_loses_nobody() -> None:
+def test_an_error_in_a_together_block_still_wakes_every_task() -> None:
     waker = LoopWaker()
 
     async def work() -> None:

@@ -85,35 +85,35 @@ def test_retry_after_is_in_seconds_rounded_up(
     assert client.get(ALICE).headers["Retry-After"] == retry_after
 
 
-def test_a_held_request_is_answered_when_its_client_is_released(setting: GateSetting, client: Client) -> None:
+def test_a_waiting_request_is_answered_when_its_client_is_released(setting: GateSetting, client: Client) -> None:
     setting.throttle()
     with ThreadPoolExecutor(1) as pool:
-        held = pool.submit(client.get, f"{ALICE}&wait_ms=60000")
+        waiting = pool.submit(client.get, f"{ALICE}&wait_ms=60000")
         setting.wait_for(1)
         assert setting.occupancy.pool_used_bytes == gate_http.LONG_POLL_BYTES
         setting.release()
-        answer = held.result(10)
+        answer = waiting.result(10)
     assert (answer.status_code, answer.json()) == (200, {"throttled": False})
     setting.assert_empty()
 
 
-def test_a_held_request_whose_time_is_up_is_a_429(setting: GateSetting, client: Client) -> None:
+def test_a_waiting_request_whose_time_is_up_is_a_429(setting: GateSetting, client: Client) -> None:
     setting.throttle()
     assert client.get(f"{ALICE}&wait_ms=20").status_code == 429
     setting.assert_empty()
 
 
-def test_a_full_gate_answers_at_once_what_it_would_have_held(setting: GateSetting, client: Client) -> None:
+def test_a_depleted_gate_answers_at_once_instead_of_waiting(setting: GateSetting, client: Client) -> None:
     setting.throttle()
     with ThreadPoolExecutor(2) as pool:
-        held = [pool.submit(client.get, f"{ALICE}&wait_ms=60000") for _ in range(2)]
+        waiting = [pool.submit(client.get, f"{ALICE}&wait_ms=60000") for _ in range(2)]
         setting.wait_for(2)
         assert client.get(f"{ALICE}&wait_ms=60000").status_code == 429
         setting.release()
-        assert [each.result(10).status_code for each in held] == [200, 200]
+        assert [each.result(10).status_code for each in waiting] == [200, 200]
 
 
-def test_a_held_request_that_goes_away_leaves_nothing_behind(setting: GateSetting) -> None:
+def test_a_waiting_request_that_goes_away_leaves_nothing_behind(setting: GateSetting) -> None:
     setting.throttle()
 
     async def work() -> None:
@@ -156,9 +156,7 @@ def test_all_running_throttles_are_listed(setting: GateSetting, client: Client) 
     ("is_reachable", "is_closed", "status"),
     [(True, False, "ok"), (False, False, "catching-up"), (True, True, "stale")],
 )
-def test_health_says_how_far_the_gate_is_and_is_never_a_reason_to_be_taken_out(
-    is_reachable: bool, is_closed: bool, status: str
-) -> None:
+def test_health_says_how_far_the_gate_is_and_is_always_200(is_reachable: bool, is_closed: bool, status: str) -> None:
     setting = GateSetting(is_reachable=is_reachable)
     setting.gate.start()
     if is_closed:
@@ -180,7 +178,7 @@ def test_mistakes_are_named_in_the_answer(client: Client) -> None:
 @pytest.mark.parametrize(
     ("method", "path", "status"), [("GET", "/v2/throttle", 404), ("POST", "/v1/throttle", 405)], ids=str
 )
-def test_what_the_gate_does_not_answer_is_said_in_the_same_form(
+def test_an_unknown_path_or_method_is_answered_in_the_same_form(
     client: Client, method: str, path: str, status: int
 ) -> None:
     answer = client.request(method, path)
@@ -200,7 +198,7 @@ def test_what_the_gate_does_not_answer_is_said_in_the_same_form(
         ("/healthz", None, 200),
     ],
 )
-def test_with_a_token_only_who_carries_it_is_answered(
+def test_with_a_token_only_requests_that_carry_it_are_answered(
     setting: GateSetting, path: str, authorization: str | None, status: int
 ) -> None:
     headers = {} if authorization is None else {"Authorization": authorization}

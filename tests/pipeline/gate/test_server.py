@@ -1,4 +1,4 @@
-"""Where the side-car listens, for whom, and how it ends."""
+"""Where the side-car listens, who may ask it, and how it ends."""
 
 import signal
 import socket
@@ -38,7 +38,7 @@ def test_an_address_is_read(text: str, listen: Any, is_loopback: bool) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "8787", ":8787", "127.0.0.1:", "127.0.0.1:65536", "a:b", "::1:80", "h:-1"])
-def test_what_is_no_address_is_refused(text: str) -> None:
+def test_a_text_that_is_not_an_address_is_refused(text: str) -> None:
     with pytest.raises(ListenAddressInvalid, match="'--listen' must be HOST:PORT; got"):
         gate_server.parse_listen(text)
 
@@ -62,7 +62,7 @@ def test_a_token_that_no_header_can_carry_is_refused_and_not_quoted(tmp_path: Pa
         gate_server.read_token(tmp_path / "none")
 
 
-def test_an_address_for_everybody_needs_a_token() -> None:
+def test_an_address_that_others_can_reach_needs_a_token() -> None:
     gate = GateSetting().gate
     with pytest.raises(ListenUnguarded):
         gate_server.GateServer(gate, Listen("0.0.0.0", 0), None)  # noqa: S104 - the case
@@ -85,7 +85,7 @@ def test_the_command_refuses_an_open_address_in_one_line() -> None:
     )
 
 
-def test_stopping_answers_the_held_requests() -> None:
+def test_stopping_answers_the_waiting_requests() -> None:
     setting = GateSetting()
     setting.gate.start()
     setting.throttle()
@@ -93,11 +93,11 @@ def test_stopping_answers_the_held_requests() -> None:
     address = f"http://127.0.0.1:{server.port}/v1/throttle?user=alice&client_id=etl&wait_ms=60000"
     with ThreadPoolExecutor(2) as pool:
         running = pool.submit(server.run)
-        held = pool.submit(lambda: urllib.request.urlopen(address, timeout=10).read())
+        waiting = pool.submit(lambda: urllib.request.urlopen(address, timeout=10).read())
         setting.wait_for(1)
         for _ in range(2):
             server.stop()
-        assert held.result(10) == b'{"throttled":false}'
+        assert waiting.result(10) == b'{"throttled":false}'
         running.result(10)
     assert setting.gate.state == "closed"
 

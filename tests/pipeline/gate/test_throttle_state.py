@@ -1,4 +1,4 @@
-"""Until when a client is blocked: the rule."""
+"""Until when a client is blocked."""
 
 import pytest
 from hypothesis import given
@@ -17,7 +17,7 @@ def state_after(*records: ThrottleRecord, cluster: str | None = "c") -> Throttle
     return state
 
 
-def test_a_client_nothing_was_heard_of_is_not_blocked() -> None:
+def test_a_client_without_records_is_not_blocked() -> None:
     assert ThrottleState().blocked_until_ms("alice", "etl") == 0
     assert ThrottleState().remaining_ms("alice", "etl", now_ms=0) == 0
 
@@ -63,7 +63,7 @@ def test_other_clusters_are_ignored_if_one_is_given() -> None:
     assert state_after(foreign, cluster=None).blocked_until_ms("alice", "etl") == 5_000
 
 
-def test_a_brokers_throttle_holds_on_that_broker_and_the_clusters_everywhere() -> None:
+def test_a_brokers_throttle_counts_on_that_broker_and_the_clusters_everywhere() -> None:
     state = state_after(record(1, 5_000), record(2, 9_000, broker_id="1"))
 
     assert state.blocked_until_ms("alice", "etl") == 5_000
@@ -72,7 +72,7 @@ def test_a_brokers_throttle_holds_on_that_broker_and_the_clusters_everywhere() -
 
 
 @pytest.mark.parametrize(("waited_ms", "left"), [(FORGET_AFTER_MS - 1, 1), (FORGET_AFTER_MS, 0)])
-def test_throttles_of_long_ago_are_forgotten(waited_ms: int, left: int) -> None:
+def test_old_throttles_are_forgotten(waited_ms: int, left: int) -> None:
     state = state_after(record(until_ms=5_000))
 
     state.prune(5_000 + waited_ms)
@@ -122,7 +122,7 @@ def test_running_throttles_are_those_that_have_not_ended() -> None:
     assert {lease.record.user for lease in state.running(4_999)} == {"alice", "bob"}
 
 
-def test_the_lease_of_a_client_carries_the_record_that_holds() -> None:
+def test_the_lease_of_a_client_has_the_record_that_counts() -> None:
     state = state_after(record(1, 5_000), record(2, 9_000, broker_id="1"))
 
     assert state.lease("bob", "etl") is None

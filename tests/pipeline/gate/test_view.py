@@ -1,7 +1,7 @@
 """Until when a client is blocked, by the topic."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,10 +11,11 @@ from pipeline.cluster.topics import TopicSpec, create_topics
 from pipeline.demo.broker import EmbeddedBroker
 from pipeline.gate.view import ThrottleView
 from schemas.throttle_record import ThrottleRecord
+from tests.pipeline.gate.gate_setting import within
 from tests.pipeline.throttle.factories import record
 
 
-def test_a_view_that_reaches_nobody_blocks_nobody() -> None:
+def test_a_view_that_reaches_no_broker_blocks_no_client() -> None:
     view = ThrottleView("127.0.0.1:1")
     view.start()
 
@@ -33,15 +34,8 @@ def topic(broker: EmbeddedBroker) -> Iterator[str]:
     admin.close()
 
 
-def within(seconds: float, is_so: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + seconds
-    while not is_so() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return is_so()
-
-
 @pytest.mark.broker
-def test_the_view_knows_what_was_there_and_what_comes_once_it_is_committed(broker: EmbeddedBroker, topic: str) -> None:
+def test_the_view_knows_old_and_new_records_once_they_are_committed(broker: EmbeddedBroker, topic: str) -> None:
     producer: Any = KafkaProducer(bootstrap_servers=broker.bootstrap_servers, transactional_id=topic)
     producer.init_transactions()
 

@@ -1,6 +1,6 @@
-"""One hold and the timer: what happens when an end is moved and nobody has told the hold yet."""
+"""One waiting caller and the timer: the end of its throttle moves, and the caller has not been asked yet."""
 
-from pipeline.gate.waiting_caller import Hold
+from pipeline.gate.waiting_caller import WaitingCaller
 from purgatory.delayed_operation_purgatory import DelayedOperationPurgatory
 from purgatory.timer import SystemTimer
 from purgatory.timer_task_list import TimerTask
@@ -10,15 +10,15 @@ from tests.pipeline.throttle.factories import ALICE
 
 
 class Setting:
-    """One hold in a purgatory; the end of its throttle is set by hand, without a check of its key."""
+    """One caller in a purgatory. The end of its throttle is set by hand, without a check of its key."""
 
     def __init__(self, until_ms: int, timer: type[SystemTimer] = SystemTimer) -> None:
         self.until_ms = until_ms
         self.clock = ManualMonotonicClock(1_000)
         self.woken = 0
         self.timer = timer(self.clock)
-        self.purgatory: DelayedOperationPurgatory[Hold] = DelayedOperationPurgatory(self.timer)
-        self.hold = Hold(ALICE, self, self.timer, self._wake)
+        self.purgatory: DelayedOperationPurgatory[WaitingCaller] = DelayedOperationPurgatory(self.timer)
+        self.caller = WaitingCaller(ALICE, self, self.timer, self._wake)
 
     def blocked_until_ms(self, client: ClientKey) -> int:
         assert client == ALICE
@@ -28,7 +28,7 @@ class Setting:
         return self.clock.monotonic_ms()
 
     def watch(self) -> None:
-        self.purgatory.try_complete_else_watch(self.hold, self.hold.keys)
+        self.purgatory.try_complete_else_watch(self.caller, self.caller.keys)
 
     def pass_time(self, by_ms: int) -> None:
         self.clock.advance(by_ms)
@@ -56,13 +56,13 @@ def test_a_throttle_that_is_over_does_not_wait_at_all() -> None:
     assert (setting.woken, setting.purgatory.num_delayed, setting.purgatory.watched) == (1, 0, 0)
 
 
-def test_a_hold_that_is_let_go_while_its_end_is_moved_leaves_no_timer_behind() -> None:
+def test_a_caller_that_is_woken_while_its_end_moves_leaves_no_timer_behind() -> None:
     class Interrupted(SystemTimer):
         adds = 0
 
         def add(self, task: TimerTask) -> None:
             self.adds += 1
-            if self.adds == 2 and isinstance(task, Hold):  # another thread's release, just before the move
+            if self.adds == 2 and isinstance(task, WaitingCaller):  # another thread's release, just before the move
                 task.force_complete()
             super().add(task)
 

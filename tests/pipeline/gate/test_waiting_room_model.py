@@ -1,4 +1,4 @@
-"""The waiting room against a naive model: a dictionary of ends and a list of waiters, in any order of calls."""
+"""The waiting room against a naive model (a dictionary of ends, a list of waiters), with calls in any order."""
 
 from dataclasses import dataclass
 
@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from pipeline.gate.errors import GateDepleted
-from pipeline.gate.waiting_caller import Hold
-from pipeline.gate.waiting_room import GateLimits, WaitingRoom
+from pipeline.gate.limits import GateLimits
+from pipeline.gate.waiting_caller import WaitingCaller
+from pipeline.gate.waiting_room import WaitingRoom
 from schemas.client_key import ClientKey
 from tests.fakes.clock import ManualClock
 from tests.pipeline.throttle.factories import record, release
@@ -23,11 +24,11 @@ users = st.sampled_from(["alice", "bob", "carol"])
 class Waiter:
     """One caller, as the model sees it."""
 
-    hold: Hold
+    caller: WaitingCaller
     name: int
     user: str
     size_bytes: int
-    is_in: bool
+    has_memory: bool
     is_awake: bool = False
 
 
@@ -35,7 +36,7 @@ class RoomAgainstModel(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.clock = ManualClock(1_000)
-        self.room = WaitingRoom(GateLimits(POOL_BYTES, MAX_REQUEST_BYTES), None, self.clock)
+        self.waiting_room = WaitingRoom(GateLimits(POOL_BYTES, MAX_REQUEST_BYTES), None, self.clock)
         self.refuses = True
         self.woken: set[int] = set()
         self.until_ms: dict[str, int] = {}
@@ -47,7 +48,7 @@ class RoomAgainstModel(RuleBasedStateMachine):
     def start(self, refuses: bool) -> None:
         self.refuses = refuses
         when_full = "refuse" if refuses else "wait"
-        self.room = WaitingRoom(GateLimits(POOL_BYTES, MAX_REQUEST_BYTES, when_full), None, self.clock)  # type: ignore[arg-type]
+        self.waiting_room = WaitingRoom(GateLimits(POOL_BYTES, MAX_REQUEST_BYTES, when_full), None, self.clock)  # type: ignore[arg-type]
 
     @property
     def now_ms(self) -> int:
@@ -55,96 +56,96 @@ class RoomAgainstModel(RuleBasedStateMachine):
 
     @property
     def used_bytes(self) -> int:
-        return sum(waiter.size_bytes for waiter in self.waiters if waiter.is_in)
+        return sum(waiter.size_bytes for waiter in self.waiters if waiter.has_memory)
 
     def is_throttled(self, user: str) -> bool:
         return self.until_ms.get(user, 0) > self.now_ms
 
     def settle(self) -> None:
-        """Let those in who find room, the first first; wake those that are in and whose throttle is over."""
+        """Give memory to those that wait for it, in order; wake those that have it and whose throttle is over."""
         for waiter in self.waiters:
-            if not waiter.is_in:
+            if not waiter.has_memory:
                 if self.used_bytes >= POOL_BYTES:
                     break
-                waiter.is_in = True
+                waiter.has_memory = True
         for waiter in self.waiters:
-            if waiter.is_in and not self.is_throttled(waiter.user):
+            if waiter.has_memory and not self.is_throttled(waiter.user):
                 waiter.is_awake = True
 
     @rule(user=users, length_ms=st.integers(1, 40))
     def throttle(self, user: str, length_ms: int) -> None:
         self.seq += 1
         until_ms = self.now_ms + length_ms
-        self.room.take([record(self.seq, until_ms, user=user, throttle_time_ms=length_ms)])
+        self.waiting_room.apply([record(self.seq, until_ms, user=user, throttle_time_ms=length_ms)])
         self.until_ms[user] = until_ms
         self.settle()
 
     @rule(user=users)
     def release(self, user: str) -> None:
         self.seq += 1
-        self.room.take([release(self.seq, user=user)])
+        self.waiting_room.apply([release(self.seq, user=user)])
         self.until_ms[user] = 0
         self.settle()
 
     @rule(user=users, is_release=st.booleans())
     @precondition(lambda self: len(self.until_ms) == 3)
     def late_copy(self, user: str, is_release: bool) -> None:
-        self.room.take([release(1, user=user) if is_release else record(1, self.now_ms + 500, user=user)])
+        self.waiting_room.apply([release(1, user=user) if is_release else record(1, self.now_ms + 500, user=user)])
 
     @rule(user=users, size_bytes=st.integers(0, MAX_REQUEST_BYTES))
     def enter(self, user: str, size_bytes: int) -> None:
         name, self.callers = self.callers, self.callers + 1
         try:
-            hold = self.room.enter(ClientKey("", user, "etl"), size_bytes, lambda: self.woken.add(name))
+            caller = self.waiting_room.enter(ClientKey("", user, "etl"), size_bytes, lambda: self.woken.add(name))
         except GateDepleted:
             assert self.refuses
             assert self.is_throttled(user)
             assert self.used_bytes >= POOL_BYTES
             return
-        assert (hold is not None) == self.is_throttled(user)
-        if hold is not None:
-            somebody_waits = any(not waiter.is_in for waiter in self.waiters)
-            is_in = size_bytes == 0 or (self.used_bytes < POOL_BYTES and not somebody_waits)
-            assert is_in or not self.refuses
-            self.waiters.append(Waiter(hold, name, user, size_bytes, is_in))
+        assert (caller is not None) == self.is_throttled(user)
+        if caller is not None:
+            somebody_waits = any(not waiter.has_memory for waiter in self.waiters)
+            has_memory = size_bytes == 0 or (self.used_bytes < POOL_BYTES and not somebody_waits)
+            assert has_memory or not self.refuses
+            self.waiters.append(Waiter(caller, name, user, size_bytes, has_memory))
 
     @rule(data=st.data())
     @precondition(lambda self: bool(self.waiters))
     def leave(self, data: st.DataObject) -> None:
         waiter = data.draw(st.sampled_from(range(len(self.waiters))))
         gone = self.waiters.pop(waiter)
-        self.room.leave(gone.hold)
-        self.room.leave(gone.hold)
+        self.waiting_room.leave(gone.caller)
+        self.waiting_room.leave(gone.caller)
         self.woken.discard(gone.name)
         self.settle()
 
     @rule(by_ms=st.integers(0, 60))
     def pass_time(self, by_ms: int) -> None:
         self.clock.advance(by_ms)
-        self.room.advance_clock(0)
+        self.waiting_room.advance_clock(0)
         self.settle()
 
     @invariant()
-    def those_are_awake_who_should_be(self) -> None:
+    def exactly_those_are_awake_that_should_be(self) -> None:
         assert self.woken == {waiter.name for waiter in self.waiters if waiter.is_awake}
 
     @invariant()
     def the_gauges_count_the_waiters(self) -> None:
-        now = self.room.occupancy()
-        timed = sum(waiter.is_in and not waiter.is_awake for waiter in self.waiters)
+        now = self.waiting_room.occupancy()
+        timed = sum(waiter.has_memory and not waiter.is_awake for waiter in self.waiters)
         assert now.delayed_operations == timed
         assert timed <= now.purgatory_size <= len(self.waiters)
         assert now.waiting == sum(not waiter.is_awake for waiter in self.waiters)
-        assert now.waiting_for_room == sum(not waiter.is_in for waiter in self.waiters)
+        assert now.waiting_for_memory == sum(not waiter.has_memory for waiter in self.waiters)
         assert now.pool_used_bytes == self.used_bytes <= POOL_BYTES + MAX_REQUEST_BYTES - 1
         assert now.throttled_clients == sum(map(self.is_throttled, self.until_ms))
 
     def teardown(self) -> None:
-        self.room.close()
+        self.waiting_room.close()
         assert len(self.woken) == len(self.waiters)
         for waiter in self.waiters:
-            self.room.leave(waiter.hold)
-        now = self.room.occupancy()
+            self.waiting_room.leave(waiter.caller)
+        now = self.waiting_room.occupancy()
         assert (now.purgatory_size, now.delayed_operations, now.waiting, now.pool_used_bytes) == (0, 0, 0, 0)
 
 

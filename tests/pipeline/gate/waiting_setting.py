@@ -1,9 +1,10 @@
-"""A waiting room on a clock moved by hand, for the tests of who waits and of what is charged."""
+"""A waiting room on a clock moved by hand, for tests of who waits and what is charged."""
 
 from typing import Any
 
-from pipeline.gate.waiting_caller import Hold
-from pipeline.gate.waiting_room import GateLimits, WaitingRoom
+from pipeline.gate.limits import GateLimits
+from pipeline.gate.waiting_caller import WaitingCaller
+from pipeline.gate.waiting_room import WaitingRoom
 from schemas.client_key import ClientKey
 from schemas.throttle_record import ThrottleRecord
 from tests.fakes.clock import ManualClock
@@ -13,31 +14,33 @@ START_MS = 1_000
 
 
 class Setting:
-    """A waiting room, its clock, and who was woken."""
+    """A waiting room, its clock, and the names of the callers that were woken."""
 
-    def __init__(self, **room: Any) -> None:
+    def __init__(self, **limits: Any) -> None:
         self.clock = ManualClock(START_MS)
-        self.room = WaitingRoom(GateLimits(**{"pool_bytes": 100, "max_request_bytes": 100, **room}), "c", self.clock)
+        self.waiting_room = WaitingRoom(
+            GateLimits(**{"pool_bytes": 100, "max_request_bytes": 100, **limits}), "c", self.clock
+        )
         self.woken: list[str] = []
 
-    def take(self, *records: ThrottleRecord) -> None:
-        self.room.take(records)
+    def apply(self, *records: ThrottleRecord) -> None:
+        self.waiting_room.apply(records)
 
-    def enter(self, name: str = "caller", size_bytes: int = 0, client: ClientKey = ALICE) -> Hold | None:
-        return self.room.enter(client, size_bytes, lambda: self.woken.append(name))
+    def enter(self, name: str = "caller", size_bytes: int = 0, client: ClientKey = ALICE) -> WaitingCaller | None:
+        return self.waiting_room.enter(client, size_bytes, lambda: self.woken.append(name))
 
-    def must_wait(self, name: str = "caller", size_bytes: int = 0, client: ClientKey = ALICE) -> Hold:
-        hold = self.enter(name, size_bytes, client)
-        assert hold is not None
-        return hold
+    def must_wait(self, name: str = "caller", size_bytes: int = 0, client: ClientKey = ALICE) -> WaitingCaller:
+        caller = self.enter(name, size_bytes, client)
+        assert caller is not None
+        return caller
 
     def pass_time(self, by_ms: int) -> None:
         self.clock.advance(by_ms)
-        self.room.advance_clock(0)
+        self.waiting_room.advance_clock(0)
 
     @property
     def gauges(self) -> tuple[int, int, int]:
-        now = self.room.occupancy()
+        now = self.waiting_room.occupancy()
         return now.purgatory_size, now.delayed_operations, now.pool_used_bytes
 
 

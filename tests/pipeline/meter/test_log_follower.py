@@ -1,4 +1,4 @@
-"""Following a file that grows, rolls, is cut, and outlives its reader."""
+"""Following a file that grows, is rolled or truncated, while readers come and go."""
 
 import os
 from collections.abc import Callable, Iterator

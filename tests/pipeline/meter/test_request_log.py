@@ -1,4 +1,4 @@
-"""Request lines as Kafka 4.3.1 wrote them, and what becomes of each."""
+"""Request lines as Kafka 4.3.1 wrote them, and the usage event of each."""
 
 import json
 from datetime import UTC, datetime
@@ -92,9 +92,7 @@ def test_the_network_time_is_unknown_and_not_zero() -> None:
 @pytest.mark.parametrize(
     ("queued_ms", "sending_ms", "before_ms"), [(0.0, 0.0, 0), (0.02, 0.348, 1), (2.5, 3.5, 6), (0, 250, 250)]
 )
-def test_event_time_is_before_the_response_was_queued_and_sent(
-    queued_ms: float, sending_ms: float, before_ms: int
-) -> None:
+def test_event_time_is_before_the_response_was_queued(queued_ms: float, sending_ms: float, before_ms: int) -> None:
     event = parsed(PRODUCE | {"responseQueueTimeMs": queued_ms, "sendTimeMs": sending_ms})
 
     assert event.event_time_ms == LINE_TIME_MS - before_ms
@@ -107,7 +105,7 @@ def test_line_times_are_read_in_the_zone_of_the_log() -> None:
     assert berlin.event_time_ms == LINE_TIME_MS - 1 - 3_600_000
 
 
-def test_the_user_is_all_after_the_first_colon() -> None:
+def test_the_user_is_everything_after_the_first_colon() -> None:
     assert parsed(PRODUCE | {"principal": "User:CN=a:b,O=shop"}).user == "CN=a:b,O=shop"
 
 
@@ -129,7 +127,7 @@ def test_cluster_apis_are_exempt(name: str) -> None:
     assert parsed(api(name)).throttle_exempt
 
 
-def test_a_quorum_question_is_charged_by_the_broker_and_exempt_where_it_was_forwarded_to() -> None:
+def test_a_quorum_request_is_charged_by_the_broker_and_exempt_at_the_controller() -> None:
     assert not parsed(api("DESCRIBE_QUORUM")).throttle_exempt
     assert parsed(api("DESCRIBE_QUORUM", isForwarded=True)).throttle_exempt
 
@@ -223,7 +221,7 @@ def test_a_malformed_line_is_counted_and_says_why(line: str, reason: str) -> Non
     assert (reader.counts.lines, reader.counts.malformed, reader.counts.events) == (1, 1, 0)
 
 
-def test_lines_of_other_loggers_are_passed_over() -> None:
+def test_lines_of_other_loggers_are_skipped() -> None:
     reader = parser()
 
     assert reader.parse("[2026-11-21 07:33:33,391] INFO something else (kafka.server)") is None

@@ -1,4 +1,4 @@
-"""The meter from the log of a real broker to the usage topic, and across restarts."""
+"""The meter from the log of a real broker to the usage topic, and over restarts."""
 
 import json
 import time
@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 
+from pipeline.clock import SystemClock
 from pipeline.cluster.topics import TopicSpec, create_topics
 from pipeline.demo.broker import EmbeddedBroker
 from pipeline.meter.log_follower import LogFollower
@@ -16,6 +17,7 @@ from pipeline.meter.request_log import OwnTraffic, RequestLogParser
 from pipeline.meter.request_meter import RequestMeter, read_state
 from pipeline.meter.usage_producer import Batching, KafkaUsageSink, UsageProducer
 from pipeline.meter.wire_size import produce_request_size
+from tests.fakes.clock import ManualClock
 
 LINE = (
     '[2026-11-21 07:33:33,391] DEBUG Completed request:{{"isForwarded":false,"requestHeader":{{"requestApiVersion":1,'
@@ -26,7 +28,7 @@ LINE = (
 
 
 class Topic:
-    """A topic in memory; it answers at once, or not at all while it is away."""
+    """A topic in memory. It stores at once, or fails at once while it is away."""
 
     partition_count = 1
 
@@ -43,27 +45,27 @@ class Topic:
 
 
 class Run:
-    """One life of a meter on a clock set by hand; `now_ms` may be moved between steps."""
+    """One life of a meter, on a clock moved by hand."""
 
     def __init__(self, log: Path, topic: Topic, **batching: int) -> None:
-        self.now_ms = 0
+        self.clock = ManualClock(0)
         self.follower = LogFollower(log, "beginning", read_state(log.with_name("state.json")))
         self.meter = RequestMeter(
             self.follower,
             RequestLogParser("1"),
             UsageProducer(topic, Batching(**batching), "topic"),
             log.with_name("state.json"),
-            lambda: self.now_ms,
+            self.clock,
             self._wait,
         )
 
     def _wait(self, seconds: float) -> None:
-        self.now_ms += max(1, round(seconds * 1000))
+        self.clock.advance(max(1, round(seconds * 1000)))
 
     def steps(self, count: int = 3) -> None:
         for _ in range(count):
             self.meter.step()
-            self.now_ms += 100
+            self.clock.advance(100)
 
     def stop(self) -> bool:
         return self.meter.run(lambda: True)
@@ -97,7 +99,7 @@ def test_a_restart_after_a_clean_stop_repeats_nothing_and_misses_nothing(log: Pa
     assert topic.client_ids == ["c1", "c2", "c3"]
 
 
-def test_what_was_not_stored_when_it_was_killed_is_sent_by_the_next(log: Path) -> None:
+def test_events_not_stored_before_a_kill_are_sent_by_the_next_meter(log: Path) -> None:
     topic = Topic()
     append(log, 1)
     first = Run(log, topic)
@@ -115,7 +117,7 @@ def test_what_was_not_stored_when_it_was_killed_is_sent_by_the_next(log: Path) -
     assert topic.client_ids == ["c1", "c2"]
 
 
-def test_a_stop_sends_what_is_still_gathered(log: Path) -> None:
+def test_a_stop_sends_the_events_that_are_still_collected(log: Path) -> None:
     topic = Topic()
     append(log, 1)
     run = Run(log, topic, linger_ms=60_000)
@@ -155,7 +157,7 @@ def test_nothing_is_read_while_too_much_is_unsent(log: Path) -> None:
     assert topic.client_ids == ["c1", "c2"]
 
 
-def test_a_malformed_line_stops_nothing_and_is_told(log: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_malformed_line_is_skipped_with_a_warning(log: Path, caplog: pytest.LogCaptureFixture) -> None:
     topic = Topic()
     append(log, 1)
     with log.open("a", encoding="utf-8") as file:
@@ -209,7 +211,7 @@ def test_all_that_alice_produces_and_fetches_is_on_the_usage_topic(
         RequestLogParser("1", OwnTraffic(listeners=frozenset({"CONTROLLER", "PLAINTEXT"}))),
         usage,
         tmp_path / "state.json",
-        lambda: time.monotonic_ns() // 1_000_000,
+        SystemClock(),
         time.sleep,
     )
     client: Any = KafkaProducer(**alice(broker, client_id="metered-app"))

@@ -1,4 +1,4 @@
-"""Messages, memory and retries, with a topic that answers when told to."""
+"""Messages, memory and retries, with a topic that answers when the test says so."""
 
 import json
 import logging
@@ -11,8 +11,8 @@ from pipeline.meter.usage_producer import RETRY_AFTER_MS, Batching, UsageProduce
 from schemas.usage_event import UsageEvent
 
 
-class HeldSink:
-    """A topic that keeps the answers back."""
+class ManualSink:
+    """A topic that answers when the test says so."""
 
     def __init__(self, partition_count: int = 1) -> None:
         self.partition_count = partition_count
@@ -40,12 +40,12 @@ def at(offset_bytes: int) -> LogPosition:
     return LogPosition(1, offset_bytes)
 
 
-def build(sink: HeldSink, **batching: int) -> UsageProducer:
+def build(sink: ManualSink, **batching: int) -> UsageProducer:
     return UsageProducer(sink, Batching(**batching), "quota.usage.v1 at 127.0.0.1:9092")
 
 
-def test_a_message_is_an_array_of_at_most_so_many_events() -> None:
-    sink = HeldSink()
+def test_a_message_is_an_array_of_at_most_max_events() -> None:
+    sink = ManualSink()
     producer = build(sink, max_events=3)
 
     for offset in range(7):
@@ -58,7 +58,7 @@ def test_a_message_is_an_array_of_at_most_so_many_events() -> None:
 
 @pytest.mark.parametrize(("waited_ms", "messages"), [(99, 0), (100, 1)])
 def test_an_event_waits_no_longer_than_the_linger_time(waited_ms: int, messages: int) -> None:
-    sink = HeldSink()
+    sink = ManualSink()
     producer = build(sink, linger_ms=100)
     producer.add(event(), at(0), now_ms=1_000)
 
@@ -68,7 +68,7 @@ def test_an_event_waits_no_longer_than_the_linger_time(waited_ms: int, messages:
 
 
 def test_a_message_is_closed_before_it_grows_too_large() -> None:
-    sink = HeldSink()
+    sink = ManualSink()
     producer = build(sink, max_message_bytes=400)
 
     for offset in range(10):
@@ -81,7 +81,7 @@ def test_a_message_is_closed_before_it_grows_too_large() -> None:
 
 
 def test_a_client_always_goes_to_the_same_partition() -> None:
-    sink = HeldSink(partition_count=8)
+    sink = ManualSink(partition_count=8)
     producer = build(sink, max_events=1)
 
     for number in range(100):
@@ -94,22 +94,22 @@ def test_a_client_always_goes_to_the_same_partition() -> None:
     assert len(set().union(*partitions.values())) > 4
 
 
-def test_no_room_is_left_until_what_was_read_is_stored() -> None:
-    sink = HeldSink()
+def test_no_more_events_are_read_until_the_earlier_ones_are_stored() -> None:
+    sink = ManualSink()
     producer = build(sink, max_events=1, max_unsent_bytes=100)
-    assert producer.has_room
+    assert producer.has_space
 
     producer.add(event(), at(0), now_ms=0)
-    assert not producer.has_room
+    assert not producer.has_space
 
     sink.answer()
     producer.pump(now_ms=0)
-    assert producer.has_room
+    assert producer.has_space
     assert producer.unsent_bytes == 0
 
 
 def test_the_first_unsent_line_is_the_earliest_that_is_not_known_to_be_stored() -> None:
-    sink = HeldSink(partition_count=1)
+    sink = ManualSink(partition_count=1)
     producer = build(sink, max_events=2)
     assert producer.first_unsent() is None
 
@@ -123,7 +123,7 @@ def test_the_first_unsent_line_is_the_earliest_that_is_not_known_to_be_stored() 
 
 
 def test_a_message_that_failed_is_sent_again_after_a_while() -> None:
-    sink = HeldSink()
+    sink = ManualSink()
     producer = build(sink, max_events=1)
     producer.add(event(), at(10), now_ms=0)
 
@@ -142,10 +142,10 @@ def test_a_message_that_failed_is_sent_again_after_a_while() -> None:
     assert (producer.counts.events, producer.counts.messages, producer.counts.failures) == (1, 1, 1)
 
 
-def test_a_failure_is_told_once_in_a_while_with_its_cause_and_place(
+def test_a_failure_is_logged_once_per_interval_with_its_cause_and_place(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    sink = HeldSink()
+    sink = ManualSink()
     producer = build(sink, max_events=1)
     with caplog.at_level(logging.WARNING):
         for now_ms in range(0, 4_000, RETRY_AFTER_MS):

@@ -1,4 +1,4 @@
-"""The size formulas against the two sizes Kafka's own serializer gave, and against kafka-python's encoder."""
+"""The size formulas, compared with sizes of Kafka's own serializer and with kafka-python's encoder."""
 
 import uuid
 from typing import Any
@@ -31,14 +31,14 @@ def fetched(aborted: list[dict[str, int]] | None, records_bytes: int = 72) -> di
     return {"responses": [{"topic": "orders", "topicId": "AAAAAAAAAAAAAAAAAAAAAQ", "partitions": [partition]}]}
 
 
-def test_sizes_that_kafkas_serializer_gave() -> None:
+def test_the_sizes_are_those_of_kafkas_serializer() -> None:
     assert produce_request_size(11, "app-1", ORDERS_PRODUCED) == 112
     assert fetch_response_size(17, fetched([])) == 143
     assert fetch_response_size(17, EMPTY_FETCH) == 16
 
 
 @pytest.mark.parametrize(("value", "size"), [(0, 1), (1, 1), (127, 1), (128, 2), (16_383, 2), (16_384, 3), (2**31, 5)])
-def test_a_varint_carries_seven_bits_a_byte(value: int, size: int) -> None:
+def test_a_varint_has_seven_bits_per_byte(value: int, size: int) -> None:
     assert unsigned_varint_size(value) == size
 
 

@@ -60,7 +60,8 @@ def test_a_broker_that_goes_away_and_comes_back(own_broker: EmbeddedBroker, capl
     # The topics are not there: the follower waits for them.
     assert not follower.wait_until_caught_up(3)
     assert [line for line in caplog.messages if "does not exist" in line] == [
-        f"throttles are not followed, clients go on freely: topic '{THROTTLE}' does not exist at {address}"
+        "the throttle topic can not be followed, new throttles are not seen: "
+        f"topic '{THROTTLE}' does not exist at {address}"
     ]
     admin: Any = KafkaAdminClient(bootstrap_servers=address)
     rights = acls_of("job", Names(USAGE, THROTTLE, MARKER, "tr"))
