@@ -82,6 +82,9 @@ class StreamSettings(Branch):
     max_decision_age_ms: int = Field(
         10_000, gt=0, description="a batch older than this records its decisions and publishes none"
     )
+    clock_tolerance_ms: int = Field(
+        2_000, ge=0, description="events further ahead of the driver's clock than this count as of now"
+    )
     sensor_state_interval_ms: int = Field(60_000, ge=1_000, description="how often buckets are written")
     rollup_interval_ms: int = Field(
         60_000, ge=0, description="how often `usage` is rolled up into usage_by_second; 0 = never"

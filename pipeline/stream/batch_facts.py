@@ -20,13 +20,13 @@ class BatchFacts:
 
     Attributes:
         evaluation: Query, batch, time and quota version.
-        processed_at_ms: Driver's wall clock when the batch was first worked on.
+        processed_at_ms: Driver's wall clock when the batch was collected. Event times are limited by it.
         start_offsets: First offset of each partition, inclusive, as Spark prints it; "" for the first batch.
         end_offsets: End offset of each partition, exclusive, as Spark prints it.
         engine_settings: The engine's settings as a JSON object.
         good_count: Events that were accepted, including late and clamped ones.
         late_count: Events that are too old for the rate.
-        clamped_count: Events whose time was set back to their append time.
+        clamped_count: Events whose time was set back to their append time or to the driver's clock.
         ignored_count: Null values and empty arrays.
         dead_count: Elements and records that were refused, including those that `dead_letters` only counts.
     """

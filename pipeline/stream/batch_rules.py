@@ -13,6 +13,9 @@ class BatchRules:
 
     Attributes:
         cluster: Written to every row.
+        sample_window_ms: Span of a sample window.
+        clock_tolerance_ms: An event may be this far ahead of the driver's clock when its batch is collected; if it is
+            further ahead, its time is set back.
         late_after_ms: An event that is this old (or older) when its batch is evaluated is late: see
             `EngineSettings.late_after_ms`.
         max_decision_age_ms: A batch whose time lies further back publishes nothing.
@@ -20,6 +23,8 @@ class BatchRules:
     """
 
     cluster: str
+    sample_window_ms: int
+    clock_tolerance_ms: int
     late_after_ms: int
     max_decision_age_ms: int
     engine_settings: str
@@ -29,6 +34,8 @@ class BatchRules:
         """The rules of a job's batches in one cluster."""
         return cls(
             cluster=cluster,
+            sample_window_ms=settings.engine.sample_window_ms,
+            clock_tolerance_ms=settings.stream.clock_tolerance_ms,
             late_after_ms=settings.engine.late_after_ms,
             max_decision_age_ms=settings.stream.max_decision_age_ms,
             engine_settings=json.dumps(settings.engine.model_dump(mode="json"), separators=(",", ":")),

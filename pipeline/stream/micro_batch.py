@@ -19,11 +19,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
-from pipeline.clock import Clock
+from pipeline.clock import Clock, Moment
 from pipeline.failpoints import failpoint
 from pipeline.stream.batch_facts import BatchFacts
 from pipeline.stream.batch_rules import BatchRules
 from pipeline.stream.collected_batch import CollectedBatch
+from pipeline.stream.event_time_limit import ClockWarning, limit_event_times
 from pipeline.stream.offset_log import OffsetLog, OffsetRange
 from pipeline.stream.recovery import Recovered
 from pipeline.tables.job_tables import JobTables
@@ -68,6 +69,7 @@ class MicroBatch:
         self._rules = rules
         self._recovered = recovered
         self._report = report
+        self._clock_warning = ClockWarning()
 
     def complete_stored(self) -> None:
         """Write what may be missing of the newest stored batch; called once, at start.
@@ -94,8 +96,9 @@ class MicroBatch:
             offsets = self._offsets.range_of(batch_id)
             batch = self._collect(frame, offsets.message_count)
             failpoint("batch.collected")
-            facts = self._facts(query_id, batch_id, snapshot.version, batch, offsets)
             collected = self._clock.now()
+            batch = self._limited(batch, collected)
+            facts = self._facts(query_id, batch_id, snapshot.version, batch, offsets, collected)
             self._append_input(batch, facts)
             appended = self._clock.now()
             decided = self._decider.decide(snapshot, batch.usage, facts.evaluation, self._clock.now())
@@ -123,13 +126,25 @@ class MicroBatch:
             )
         )
 
+    def _limited(self, batch: CollectedBatch, collected: Moment) -> CollectedBatch:
+        tolerance_ms = self._rules.clock_tolerance_ms
+        limited, ahead = limit_event_times(batch, collected.wall_ms + tolerance_ms, self._rules.sample_window_ms)
+        self._clock_warning.take(ahead, tolerance_ms, collected.steady_ms)
+        return limited
+
     def _facts(
-        self, query_id: str, batch_id: int, quota_version: int, batch: CollectedBatch, offsets: OffsetRange
+        self,
+        query_id: str,
+        batch_id: int,
+        quota_version: int,
+        batch: CollectedBatch,
+        offsets: OffsetRange,
+        collected: Moment,
     ) -> BatchFacts:
         evaluated_at_ms = max(batch.newest_event_ms or 0, self._decider.last.evaluated_at_ms)
         return BatchFacts(
             evaluation=Evaluation(query_id, batch_id, evaluated_at_ms, quota_version),
-            processed_at_ms=self._clock.now().wall_ms,
+            processed_at_ms=collected.wall_ms,
             start_offsets=offsets.start,
             end_offsets=offsets.end,
             engine_settings=self._rules.engine_settings,

@@ -8,13 +8,14 @@ from collections.abc import Hashable, Iterator, Mapping
 
 from tests.faults.cut import Batch
 from tests.faults.evidence import Evidence, Row
-from tests.faults.usage_reading import SUMS, DeadLetter, Reading, read
+from tests.faults.usage_reading import SUMS, DeadLetter, Reading, limited, read
 from tests.faults.verdict import Values, Verdict
 from tests.quota.model import TYPES, ScalarModel
 
 Tables = Mapping[str, list[Row]]
 _DIGEST_BYTES = 8
-_LETTERS_PER_MESSAGE = 100  # the default, which all jobs under test run with
+_LETTERS_PER_MESSAGE = 100  # the default, which all jobs under test run with, as is the next
+_CLOCK_TOLERANCE_MS = 2_000
 _MORE = re.compile(r"; (\d+) more refused elements, up to element \d+$")
 _NAMES = ("sample_start_ms", "broker_id", "user", "client_id")
 
@@ -47,7 +48,7 @@ def check_batch(
     Returns:
         Its own `evaluated_at_ms`, as recomputed.
     """
-    reading = read(batch.messages, model.w)
+    reading = limited(read(batch.messages, model.w), batch.row["processed_at_ms"] + _CLOCK_TOLERANCE_MS, model.w)
     now_ms = max(reading.newest_event_ms or 0, before_ms)
     facts = {
         "evaluated_at_ms": now_ms,

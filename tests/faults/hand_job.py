@@ -157,8 +157,7 @@ class HandJob:
         del count
         reading = read(self.messages[self.spark.span(frame.batch_id)], self.settings.engine.sample_window_ms)
         names = ("sample_start_ms", "broker_id", "user", "client_id")
-        sums = {"clamped_count": 0}
-        usage = [{**dict(zip(names, key, strict=True)), **sums, **row} for key, row in reading.usage.items()]
+        usage = [{**dict(zip(names, key, strict=True)), **row} for key, row in reading.usage.items()]
         dead = [
             {
                 "appended_at_ms": letter.appended_at_ms,

@@ -5,7 +5,7 @@ The rules are those of docs/design.md, "Topics" and "Event time".
 
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tests.faults.evidence import Message, Row
@@ -105,12 +105,42 @@ def _add(reading: Reading, event: Row, appended_at_ms: int, sample_window_ms: in
     reading.newest_event_ms = max(time_ms, reading.newest_event_ms or 0)
     start_ms = time_ms - time_ms % sample_window_ms
     key = (start_ms, event.get("broker_id") or "", event["user"], event["client_id"])
-    row = reading.usage.setdefault(key, {**dict.fromkeys(SUMS), "last_event_ms": 0, "event_count": 0})
+    row = reading.usage.setdefault(key, _new_row())
     for name, amount in _amounts(event):
         if amount is not None:
             row[name] = (row[name] or 0) + amount
     row["last_event_ms"] = max(row["last_event_ms"], time_ms)
     row["event_count"] += 1
+    row["clamped_count"] += time_ms < event["event_time_ms"]
+
+
+def _new_row() -> Row:
+    return {**dict.fromkeys(SUMS), "last_event_ms": 0, "event_count": 0, "clamped_count": 0}
+
+
+def limited(reading: Reading, limit_ms: int, sample_window_ms: int) -> Reading:
+    """The same events, those after the limit as of the limit.
+
+    Of a sample window that begins after the limit all events count as clamped, of one that holds the limit at least
+    one: only its newest event is known.
+    """
+    if (reading.newest_event_ms or 0) <= limit_ms:
+        return reading
+    usage: dict[tuple[int, str, str, str], Row] = {}
+    limit_start_ms = limit_ms - limit_ms % sample_window_ms
+    for (start_ms, *names), row in reading.usage.items():
+        clamped = row["clamped_count"]
+        if row["last_event_ms"] > limit_ms:
+            clamped = row["event_count"] if start_ms > limit_start_ms else max(clamped, 1)
+        total = usage.setdefault((min(start_ms, limit_start_ms), names[0], names[1], names[2]), _new_row())
+        for name in SUMS:
+            if row[name] is not None:
+                total[name] = (total[name] or 0) + row[name]
+        total["last_event_ms"] = max(total["last_event_ms"], min(row["last_event_ms"], limit_ms))
+        total["event_count"] += row["event_count"]
+        total["clamped_count"] += clamped
+    clamped_count = sum(row["clamped_count"] for row in usage.values())
+    return replace(reading, usage=usage, clamped_count=clamped_count, newest_event_ms=limit_ms)
 
 
 def _amounts(event: Row) -> Iterator[tuple[str, int | None]]:

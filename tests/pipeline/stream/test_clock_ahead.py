@@ -1,0 +1,90 @@
+"""One clock that is ahead must not switch off the quotas of everybody else."""
+
+import json
+import logging
+from pathlib import Path
+
+import pytest
+
+from pipeline.tables.reader import read_table
+from tests.faults.evidence import Message
+from tests.faults.generator import RATES
+from tests.faults.hand_job import HandJob
+from tests.faults.verifier import verify
+
+FIVE_MINUTES_MS = 300_000
+TOLERANCE_MS = 2_000
+
+
+def usage_of(user: str, produced_bytes: int, event_time_ms: int) -> bytes:
+    fields = {"event_time_ms": event_time_ms, "user": user, "client_id": "c", "produced_bytes": produced_bytes}
+    return json.dumps(fields).encode()
+
+
+def send_from_ahead(job: HandJob, *times_ms: int) -> None:
+    """A meter and the leader of its partition are on a host whose clock is ahead."""
+    for time_ms in times_ms:
+        offset = len(job.messages)
+        job.messages.append(Message(0, offset, time_ms, f"{offset}".encode(), usage_of("bob", 1, time_ms)))
+
+
+def run_offender(job: HandJob, steps: int) -> None:
+    """Alice sends at 20 times her quota."""
+    for _ in range(steps):
+        job.clock.advance(500)
+        job.send(usage_of("alice", 100_000, job.clock.wall_ms))
+        job.step()
+
+
+def decisions_of(job: HandJob, user: str) -> int:
+    users: list[str] = read_table(f"{job.settings.tables.root}/decisions", ["user"])["user"].to_pylist()
+    return users.count(user)
+
+
+def last_batch(job: HandJob) -> dict[str, int]:
+    columns = ["batch_id", "evaluated_at_ms", "processed_at_ms", "clamped_count", "late_count"]
+    rows: list[dict[str, int]] = read_table(f"{job.settings.tables.root}/batches", columns).to_pylist()
+    return max(rows, key=lambda row: row["batch_id"])
+
+
+def test_an_offender_is_throttled_while_one_clock_is_ahead_and_after_a_restart(tmp_path: Path) -> None:
+    job = HandJob(tmp_path, RATES)
+    job.start()
+    run_offender(job, 4)
+    send_from_ahead(job, job.clock.wall_ms + FIVE_MINUTES_MS)
+    job.step()
+    assert last_batch(job)["evaluated_at_ms"] == job.clock.wall_ms + TOLERANCE_MS
+    assert last_batch(job)["clamped_count"] == 1
+    for _ in range(60):
+        job.clock.advance(500)
+        job.step()
+    before = decisions_of(job, "alice")
+    run_offender(job, 10)
+    assert decisions_of(job, "alice") == before + 10
+    job.start()
+    run_offender(job, 10)
+    assert decisions_of(job, "alice") == before + 20
+    assert last_batch(job)["late_count"] == 0
+    while len(job.purgatory):
+        job.clock.advance(500)
+        job.step()
+    assert verify(job.evidence()).as_json()["differences"] == []
+
+
+def test_the_log_names_the_client_that_is_ahead_once_a_minute(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    job = HandJob(tmp_path, RATES)
+    job.start()
+    with caplog.at_level(logging.WARNING, "pipeline.stream"):
+        for _ in range(5):
+            send_from_ahead(job, job.clock.wall_ms + FIVE_MINUTES_MS, job.clock.wall_ms + 1_000)
+            job.step()
+            job.clock.advance(10_000)
+        (first,) = caplog.messages
+        assert "1 events" in first
+        assert "298.0 s" in first
+        assert "'bob'" in first
+        job.clock.advance(20_000)
+        send_from_ahead(job, job.clock.wall_ms + FIVE_MINUTES_MS)
+        job.step()
+    assert len(caplog.messages) == 2
+    assert "5 events" in caplog.messages[1]

@@ -1,0 +1,110 @@
+"""Event times after a limit count as of the limit: sums as if they had been sent so."""
+
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.stream.aggregate import LARGEST_SUM
+from pipeline.stream.collected_batch import DEAD_LETTER_SCHEMA, USAGE_SCHEMA, CollectedBatch, summed
+from pipeline.stream.event_time_limit import EventsAhead, limit_event_times
+
+WINDOW_MS = 1_000
+LIMIT_MS = 10_500
+
+
+def row(last_ms: int, user: str = "u", produced_bytes: int | None = 1, events: int = 1, clamped: int = 0) -> Any:
+    return {
+        **dict.fromkeys(USAGE_SCHEMA.names),
+        "sample_start_ms": last_ms - last_ms % WINDOW_MS,
+        "broker_id": "1",
+        "user": user,
+        "client_id": "c",
+        "produced_bytes": produced_bytes,
+        "request_count": events,
+        "event_count": events,
+        "clamped_count": clamped,
+        "last_event_ms": last_ms,
+    }
+
+
+def batch_of(*rows: Any) -> CollectedBatch:
+    usage = pa.Table.from_pylist(list(rows), USAGE_SCHEMA)
+    return CollectedBatch(
+        usage=usage,
+        dead_letters=DEAD_LETTER_SCHEMA.empty_table(),
+        good_count=pc.sum(usage["event_count"]).as_py() or 0,
+        clamped_count=pc.sum(usage["clamped_count"]).as_py() or 0,
+        ignored_count=0,
+        dead_count=0,
+        newest_event_ms=pc.max(usage["last_event_ms"]).as_py(),
+    )
+
+
+@pytest.mark.parametrize("rows", [[], [row(LIMIT_MS)], [row(0), row(LIMIT_MS - 1, clamped=1)]])
+def test_a_batch_without_events_after_the_limit_is_left_as_it_is(rows: list[Any]) -> None:
+    batch = batch_of(*rows)
+    assert limit_event_times(batch, LIMIT_MS, WINDOW_MS) == (batch, None)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        #  last, events, clamped      start, last, clamped
+        ((LIMIT_MS + 1, 3, 0), (10_000, LIMIT_MS, 1)),
+        ((LIMIT_MS + 1, 3, 2), (10_000, LIMIT_MS, 2)),
+        ((10_999, 3, 0), (10_000, LIMIT_MS, 1)),
+        ((11_000, 3, 0), (10_000, LIMIT_MS, 3)),
+        ((11_000, 3, 2), (10_000, LIMIT_MS, 3)),
+        ((2**62, 3, 3), (10_000, LIMIT_MS, 3)),
+        ((2**63 - 1, 1, 0), (10_000, LIMIT_MS, 1)),
+    ],
+)
+def test_a_row_after_the_limit_is_set_back_to_it(before: tuple[int, int, int], after: tuple[int, int, int]) -> None:
+    last_ms, events, clamped = before
+    batch = batch_of(row(last_ms, events=events, clamped=clamped), row(LIMIT_MS, user="other"))
+    limited, ahead = limit_event_times(batch, LIMIT_MS, WINDOW_MS)
+    (changed,) = limited.usage.filter(pc.field("user") == "u").to_pylist()
+    assert (changed["sample_start_ms"], changed["last_event_ms"], changed["clamped_count"]) == after
+    assert (limited.clamped_count, limited.newest_event_ms) == (after[2], LIMIT_MS)
+    assert (limited.good_count, changed["event_count"]) == (events + 1, events)
+    assert ahead == EventsAhead(after[2], last_ms - LIMIT_MS, "1", "u", "c")
+
+
+def test_rows_that_fall_into_one_window_are_summed_and_a_sum_stops_at_the_largest() -> None:
+    rows = [row(10_000 + 1_000 * number, produced_bytes=LARGEST_SUM) for number in range(2_000)]
+    limited, _ = limit_event_times(batch_of(*rows, row(10_001, user="n", produced_bytes=None)), LIMIT_MS, WINDOW_MS)
+    by_user = {one["user"]: one for one in limited.usage.to_pylist()}
+    assert limited.usage.num_rows == 2
+    assert (by_user["u"]["produced_bytes"], by_user["u"]["event_count"]) == (LARGEST_SUM, 2_000)
+    assert by_user["n"]["produced_bytes"] is None
+    assert limited.usage.schema == USAGE_SCHEMA
+
+
+events = st.lists(
+    st.builds(
+        row,
+        last_ms=st.integers(8_000, 13_000) | st.sampled_from([LIMIT_MS - 1, LIMIT_MS, LIMIT_MS + 1, 11_000, 2**62]),
+        user=st.sampled_from("ab"),
+        produced_bytes=st.none() | st.integers(0, 9),
+    )
+)
+
+
+@given(events)
+def test_the_sums_are_those_of_events_sent_at_the_limit(sent: list[Any]) -> None:
+    in_time = [row(min(one["last_event_ms"], LIMIT_MS), one["user"], one["produced_bytes"]) for one in sent]
+    collected = batch_of() if not sent else batch_of(*summed(batch_of(*sent).usage).to_pylist())
+    limited, ahead = limit_event_times(collected, LIMIT_MS, WINDOW_MS)
+    wanted = summed(batch_of(*in_time).usage)
+    order = [("sample_start_ms", "ascending"), ("user", "ascending")]
+    counts = ["clamped_count"]
+    assert limited.usage.drop_columns(counts).sort_by(order).equals(wanted.drop_columns(counts).sort_by(order))
+    after = sum(one["last_event_ms"] > LIMIT_MS for one in sent)
+    in_a_later_window = sum(one["last_event_ms"] >= 11_000 for one in sent)
+    assert in_a_later_window <= limited.clamped_count <= after
+    assert (ahead is None) == (after == 0)
+    assert limited.clamped_count == (pc.sum(limited.usage["clamped_count"]).as_py() or 0)
