@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from pipeline.clock import Moment
 from pipeline.throttle.held import HeldThrottle, Publication, Reason
-from pipeline.throttle.reasons import entities_of, largest_claims, reason_of
+from pipeline.throttle.reasons import entities_of, largest_claims, reason_of, sensor_of
 from quota.engine import QuotaEngine
 from quota.entity import QUOTA_TYPES
 from quota.evaluation import Evaluation
@@ -58,6 +58,7 @@ class Decider:
         self._cluster = cluster
         self._lock = Lock()
         self._last = Evaluation("", -1, 0, -1)
+        self._in_force: QuotaSnapshot | None = None
         self._steady_at_last_ms = 0
 
     @property
@@ -77,9 +78,15 @@ class Decider:
         with self._lock:
             self._engine.load_quotas(snapshot)
             rows = self._engine.record(usage, evaluated_at_ms=evaluation.evaluated_at_ms)
-            self._last, self._steady_at_last_ms = evaluation, now.steady_ms
             decisions = self._with_ids(rows, evaluation)
             violations = self._violations(decisions, evaluation.evaluated_at_ms)
+            if self._in_force is None or snapshot.version >= self._in_force.version:
+                self._in_force = snapshot
+            else:
+                # An edit was adopted since the batch pinned its quotas: looks go on under the edit.
+                self._engine.load_quotas(self._in_force)
+            self._last = replace(evaluation, quota_version=self._in_force.version)
+            self._steady_at_last_ms = now.steady_ms
         return Decided(decisions, violations)
 
     def resume(self, evaluation: Evaluation, now: Moment) -> None:
@@ -105,7 +112,7 @@ class Decider:
             sensors = self._sensors(throttles, claims)
         return seen, {key: reason_of(claim, sensors[key]) for key, claim in claims.items()}
 
-    def standing(self, throttles: Sequence[HeldThrottle]) -> dict[ClientKey, Standing]:
+    def standing(self, throttles: Sequence[HeldThrottle | Publication]) -> dict[ClientKey, Standing]:
         """Which bound, from which level, holds now for each of these clients' own quota type."""
         entities = entities_of([throttle.key for throttle in throttles])
         own_type = {throttle.key: throttle.reason.quota_type for throttle in throttles}
@@ -125,8 +132,9 @@ class Decider:
             Whether it was newer than the one in force.
         """
         with self._lock:
-            if snapshot.version <= self._last.quota_version:
+            if self._in_force is not None and snapshot.version <= self._in_force.version:
                 return False
+            self._in_force = snapshot
             self._engine.load_quotas(snapshot)
             self._last = replace(self._last, quota_version=snapshot.version)
             return True
@@ -160,10 +168,7 @@ class Decider:
     ) -> dict[ClientKey, Mapping[str, Any]]:
         """Sensor and level behind each claim: as published, unless another type claims or the bound has changed."""
         known = {throttle.key: throttle.reason for throttle in throttles}
-        sensors: dict[ClientKey, Mapping[str, Any]] = {
-            key: {"sensor_user": reason.sensor_user, "sensor_client_id": reason.sensor_client_id, "level": reason.level}
-            for key, reason in known.items()
-        }
+        sensors: dict[ClientKey, Mapping[str, Any]] = {key: sensor_of(reason) for key, reason in known.items()}
         unsure = [
             key
             for key, claim in claims.items()

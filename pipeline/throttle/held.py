@@ -1,12 +1,10 @@
 """A throttle that is running, as the driver remembers it."""
 
-from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from dataclasses import dataclass, fields
+from typing import Final, NamedTuple
 
 from schemas.client_key import ClientKey
-
-Action = Literal["throttle", "release"]
-Cause = Literal["violation", "renewed", "expired", "quota_changed", "recovered"]
+from schemas.throttle_record import Action, Cause
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +32,13 @@ class Reason:
     tokens: float | None
     owed_ms: int
     level: int | None
+
+
+SENSOR: Final = ("sensor_user", "sensor_client_id")
+"""The columns that name a sensor."""
+
+FIGURES: Final = tuple(column.name for column in fields(Reason) if column.name != "level")
+"""What of a reason is stored and published, under these names in the engine's answers, rows and records alike."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,21 +1,32 @@
 """The life of a throttle, as functions of values (no clock, no I/O).
 
     violated ──▶ publish `throttle` ──▶ look, `lead_ms` before the end ──▶ owes longer? ──▶ publish `renewed` ─┐
-                     ▲                                     ▲     │ no                                        │
-                     └── violated again, ends later ───────┘     ▼                                           │
-                                                          wait for the end ──▶ publish `release`    look again ◀┘
+                     ▲                                     ▲     │ no                                │
+                     └── violated again, ends clearly later ┘    ▼                                       look again
+                                                         wait for the end, look again ──▶ owes? ──▶ publish `renewed`
+                                                                                       │ no
+                                                                                       ▼
+                                                                              publish `release`
 
-A look happens ahead of the end because a record needs time to take effect: a renewal that is published when
-the throttle ends lets the client run for one loop delay each cycle, which for an offender at k times its quota
-is a leak of its own. A slice is never a pardon: what is left of `owed_ms` is found again at the next look.
+A look happens ahead of the end because a record needs time to take effect: a renewal that is published when the
+throttle ends lets the client run for one loop delay in each cycle. For an offender at k times its quota that adds up to
+a leak. A slice does not forgive the rest of a debt: the next look finds it in `owed_ms`.
+
+The end is looked at too. Usage may have arrived since the last look, and after a restart the end may have passed while
+nobody was there to look. Only a client that owes no more than `republish_ms` is released.
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Final
 
-from pipeline.throttle.held import Action, Cause, HandedOut, HeldThrottle, Publication, Reason
+from pipeline.throttle.held import HandedOut, HeldThrottle, Publication, Reason
 from quota.throttle_time import ThrottleCaps
 from schemas.client_key import ClientKey
+from schemas.throttle_record import Action, Cause
+
+_EXTENSION_MS: Final = 1_000
+_EXTENSION_PART: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +35,8 @@ class Slicing:
 
     Attributes:
         lead_ms: A look is taken this long before the end: trigger + publish lag + client lag, at least 300.
-        republish_ms: A running throttle is published again only if it would end later by more than this.
+        republish_ms: A throttle that has come to its end is renewed only if more than this is owed. An edit shortens
+            a running throttle only by more than this.
         caps: Longest slice per quota type, before the floor of three leads.
         sample_window_ms: What the cap `sample_window` stands for.
     """
@@ -41,31 +53,28 @@ class Slicing:
 
 
 def violations_to_publish(
-    violations: Iterable[Publication],
-    held: Mapping[ClientKey, HeldThrottle],
-    now_ms: int,
-    republish_ms: int,
+    violations: Iterable[Publication], held: Mapping[ClientKey, HeldThrottle], now_ms: int
 ) -> list[Publication]:
     """The batch's throttles that tell a client something new.
 
-    A client that is held already hears of a violation only if it would end more than `republish_ms` after the end
-    published last (equal is not more). Such an extension keeps the decision that began the throttle.
+    A client that is held hears of a violation only if its throttle would end clearly later than the end published last:
+    by more than a second and by more than a tenth of the new slice. Otherwise a client that ignores its throttle would
+    get a record with every batch; the look before the end renews it anyway. Such an extension keeps the decision that
+    began the throttle.
 
     Args:
-        violations: One publication a client, cause `violation`.
+        violations: One publication per client, cause `violation`.
         held: The running throttles.
         now_ms: Steady time at which they will be written.
-        republish_ms: See `Slicing`.
     """
     news = []
     for violation in violations:
         running = held.get(violation.key)
+        slice_ms = violation.throttle_time_ms
         if running is None:
             news.append(violation)
-        elif now_ms + violation.throttle_time_ms > running.end_ms + republish_ms:
-            news.append(
-                _publication(running, "throttle", violation.cause, violation.throttle_time_ms, violation.reason)
-            )
+        elif now_ms + slice_ms - running.end_ms > max(_EXTENSION_MS, slice_ms // _EXTENSION_PART):
+            news.append(_publication(running, "throttle", violation.cause, slice_ms, violation.reason))
     return news
 
 
@@ -83,38 +92,31 @@ def look(
     now_ms: int,
     slicing: Slicing,
 ) -> Verdict:
-    """Look at throttles shortly before they end.
+    """Look at throttles shortly before they end, and at their end.
 
-    Owes longer than what is left: renewed, ahead of time. Owes as long or less: left to end.
+    Before the end: owes longer than what is left: renewed, ahead of time; else left to end. At the end: owes more than
+    `republish_ms`: renewed; else released.
 
     Args:
-        handed_out: The throttles whose look has come.
-        reasons: What each of their clients owes now, the quota type that owes most.
+        handed_out: The throttles whose look or end has come.
+        reasons: What each of their clients owes now, by the quota type that owes most.
         now_ms: Steady time.
-        slicing: Lead and caps.
+        slicing: Lead, caps and threshold.
     """
     publications, waiting = [], []
     for throttle, handed_out_ms in handed_out:
-        reason = reasons[throttle.key]
-        if reason.owed_ms > max(throttle.end_ms - now_ms, 0):
+        reason, is_at_end = reasons[throttle.key], throttle.is_at_end()
+        lateness_ms = max(handed_out_ms - throttle.due_ms, 0)
+        if reason.owed_ms > (slicing.republish_ms if is_at_end else max(throttle.end_ms - now_ms, 0)):
             slice_ms = slicing.renewal_ms(reason.owed_ms, reason.window_ms, reason.quota_type)
-            lateness_ms = max(handed_out_ms - throttle.due_ms, 0)
             publications.append(
                 _publication(throttle, "throttle", "renewed", slice_ms, reason, throttle.due_ms, lateness_ms)
             )
+        elif is_at_end:
+            publications.append(_publication(throttle, "release", "expired", 0, reason, throttle.due_ms, lateness_ms))
         else:
             waiting.append(throttle)
     return Verdict(publications, waiting)
-
-
-def expiries(handed_out: Iterable[HandedOut], reasons: Mapping[ClientKey, Reason]) -> list[Publication]:
-    """Releases for throttles whose end has come and that owe no more than they have waited."""
-    return [
-        _publication(
-            throttle, "release", "expired", 0, reasons[throttle.key], throttle.end_ms, max(at_ms - throttle.end_ms, 0)
-        )
-        for throttle, at_ms in handed_out
-    ]
 
 
 def look_after_edit(

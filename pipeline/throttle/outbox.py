@@ -11,10 +11,10 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from pipeline.clock import Moment
-from pipeline.throttle.held import HeldThrottle, Publication, Reason
+from pipeline.throttle.held import FIGURES, HeldThrottle, Publication
 from pipeline.throttle.reasons import reason_of
 from quota.evaluation import Evaluation
-from schemas.arrow import conform
+from schemas.arrow import arrow_schema, conform
 from schemas.client_key import ClientKey
 from schemas.throttle_event_row import ThrottleEventRow
 from schemas.throttle_record import SCHEMA_VERSION
@@ -78,12 +78,13 @@ def rows_of(written: Sequence[Written], evaluation: Evaluation, cluster: str) ->
             "decision_id": record.publication.decision_id,
             "due_ms": record.publication.due_ms,
             "lateness_ms": record.publication.lateness_ms,
-            **_figures(record.publication.reason),
+            **{name: getattr(record.publication.reason, name) for name in FIGURES},
         }
         for record in written
     ]
+    columns = [column for column in arrow_schema(ThrottleEventRow) if not rows or column.name in rows[0]]
     return conform(
-        pa.Table.from_pylist(rows, schema=_ROW_SCHEMA),
+        pa.Table.from_pylist(rows, schema=pa.schema(columns)),
         ThrottleEventRow,
         cluster=cluster,
         query_id=evaluation.query_id,
@@ -110,30 +111,3 @@ def held_from(row: Mapping[str, Any], now: Moment, lead_ms: int) -> HeldThrottle
         end_ms=end_ms,
         due_ms=min(max(end_ms - lead_ms, now.steady_ms), end_ms),
     )
-
-
-_ROW_SCHEMA = pa.schema(
-    [
-        *(
-            (name, pa.int64())
-            for name in ("publish_seq", "throttle_time_ms", "throttled_until_ms", "window_ms", "owed_ms")
-        ),
-        *((name, pa.int64()) for name in ("due_ms", "lateness_ms")),
-        *((name, pa.string()) for name in ("action", "cause", *ClientKey._fields, "quota_type")),
-        *((name, pa.string()) for name in ("sensor_user", "sensor_client_id", "decision_id")),
-        *((name, pa.float64()) for name in ("observed", "bound", "tokens")),
-    ]
-)
-
-
-def _figures(reason: Reason) -> dict[str, object]:
-    return {
-        "quota_type": reason.quota_type,
-        "sensor_user": reason.sensor_user,
-        "sensor_client_id": reason.sensor_client_id,
-        "observed": reason.observed,
-        "bound": reason.bound,
-        "window_ms": reason.window_ms,
-        "tokens": reason.tokens,
-        "owed_ms": reason.owed_ms,
-    }

@@ -13,12 +13,11 @@ from threading import Lock
 from pipeline.clock import Clock, Moment
 from pipeline.failpoints import failpoint
 from pipeline.throttle.decider import Decider, Standing
-from pipeline.throttle.held import HandedOut, HeldThrottle, Publication
+from pipeline.throttle.held import HandedOut, HeldThrottle, Publication, Reason
 from pipeline.throttle.ledger import ThrottleLedger
 from pipeline.throttle.lifecycle import (
     Slicing,
     Verdict,
-    expiries,
     look,
     look_after_edit,
     violations_to_publish,
@@ -102,9 +101,7 @@ class ThrottlePurgatory:
         with self._lock:
             now = self._clock.now()
             self._publisher.catch_up(now)
-            news = violations_to_publish(violations, self._ledger.held, now.steady_ms, self._slicing.republish_ms)
-            # A batch that pinned its quotas before an edit may be decided after it was adopted.
-            self._settled_version = min(self._settled_version, evaluation.quota_version)
+            news = violations_to_publish(self._still_valid(violations, evaluation), self._ledger.held, now.steady_ms)
             return self._publish(news, evaluation, now, batch_versions)
 
     def hand_out(self) -> int:
@@ -150,26 +147,33 @@ class ThrottlePurgatory:
         if not held:
             return 0
         standing = self._decider.standing(held)
-        touched = [throttle for throttle in held if _is_touched(throttle, standing[throttle.key])]
+        touched = [throttle for throttle in held if _is_touched(throttle.reason, standing[throttle.key])]
         if not touched:
             return 0
         evaluation, reasons = self._decider.look(touched, now)
         verdict = look_after_edit(touched, reasons, now.steady_ms, self._slicing)
-        return self._act(verdict, [], evaluation, now)
+        return self._act(verdict, evaluation, now)
+
+    def _still_valid(self, violations: Sequence[Publication], evaluation: Evaluation) -> Sequence[Publication]:
+        """Without those whose bound, mode or level an edit has changed since the batch pinned its quotas.
+
+        They stay recorded as decisions. The edit has looked at whom it touches, or will; a throttle under the quotas of
+        before would hold a client that has just been let go.
+        """
+        if not violations or evaluation.quota_version >= self._decider.last.quota_version:
+            return violations
+        standing = self._decider.standing(violations)
+        return [violation for violation in violations if not _is_touched(violation.reason, standing[violation.key])]
 
     def _look(self, handed_out: list[HandedOut], now: Moment) -> int:
-        ends = [one for one in handed_out if one.throttle.is_at_end()]
-        looks = [one for one in handed_out if not one.throttle.is_at_end()]
-        evaluation, reasons = self._decider.look([one.throttle for one in handed_out], now)
-        verdict = look(looks, reasons, now.steady_ms, self._slicing)
-        return self._act(verdict, expiries(ends, reasons), evaluation, now)
+        evaluation, reasons = self._decider.look([throttle for throttle, _ in handed_out], now)
+        return self._act(look(handed_out, reasons, now.steady_ms, self._slicing), evaluation, now)
 
-    def _act(self, verdict: Verdict, ended: list[Publication], evaluation: Evaluation, now: Moment) -> int:
+    def _act(self, verdict: Verdict, evaluation: Evaluation, now: Moment) -> int:
         self._ledger.wait_for_end(verdict.waiting)
-        news = [*verdict.publications, *ended]
-        if news:
+        if verdict.publications:
             failpoint("look.decided")
-        return self._publish(news, evaluation, now, None)
+        return self._publish(verdict.publications, evaluation, now, None)
 
     def _publish(
         self,
@@ -206,6 +210,5 @@ class ThrottlePurgatory:
         )
 
 
-def _is_touched(throttle: HeldThrottle, standing: Standing) -> bool:
-    level = throttle.reason.level
-    return throttle.reason.bound != standing.bound or (level is not None and level != standing.level)
+def _is_touched(reason: Reason, standing: Standing) -> bool:
+    return reason.bound != standing.bound or (reason.level is not None and reason.level != standing.level)

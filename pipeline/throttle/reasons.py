@@ -5,7 +5,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from pipeline.throttle.held import Reason
+from pipeline.throttle.held import FIGURES, SENSOR, Reason
 from quota.entity import TIE_RANK
 from schemas.client_key import ClientKey
 
@@ -37,15 +37,12 @@ def largest_claims(owed: pa.Table, preferred: Mapping[ClientKey, str]) -> dict[C
 
 
 def reason_of(figures: Mapping[str, Any], sensor: Mapping[str, Any]) -> Reason:
-    """A reason from the figures of `evaluate` and the sensor of `resolve` (or of a decision)."""
-    return Reason(
-        quota_type=figures["quota_type"],
-        sensor_user=sensor["sensor_user"] or "",
-        sensor_client_id=sensor["sensor_client_id"] or "",
-        observed=figures["observed"],
-        bound=figures["bound"],
-        window_ms=figures["window_ms"],
-        tokens=figures["tokens"],
-        owed_ms=figures["owed_ms"],
-        level=sensor["level"],
-    )
+    """A reason from the figures of `evaluate` and the sensor of `resolve` (or of a decision, or of a stored row)."""
+    values: dict[str, Any] = {name: figures[name] for name in FIGURES if name not in SENSOR}
+    values |= {name: sensor[name] or "" for name in SENSOR}
+    return Reason(**values, level=sensor["level"])
+
+
+def sensor_of(reason: Reason) -> dict[str, Any]:
+    """The sensor of a reason, as `reason_of` takes it."""
+    return {name: getattr(reason, name) for name in (*SENSOR, "level")}

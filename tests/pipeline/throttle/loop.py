@@ -4,6 +4,7 @@ from typing import Literal
 
 import pyarrow as pa
 
+from pipeline.clock import Moment
 from pipeline.settings.model import EngineSettings, PurgatorySettings, Settings, StreamSettings
 from pipeline.throttle.assembly import Ports, assemble
 from quota.evaluation import Evaluation
@@ -44,13 +45,17 @@ class HandLoop:
         self.batch_id = -1
         self.quotas = QuotaSnapshot.from_rows(rows, version=1)
         self.decisions = pa.table({})
+        self.batches: list[tuple[pa.Table, Evaluation]] = []
         self.restart()
 
-    def restart(self) -> None:
-        """A new process: nothing survives but outbox and topic (the engine starts empty)."""
+    def restart(self, keep_engine: bool = False) -> None:
+        """A new process: nothing survives but outbox and topic. The engine starts empty, or as a rebuilt one."""
         self.topic = MemoryTopic(self.broker)
         enforcement = assemble(SETTINGS, "cluster", "test", Ports(self.outbox, self.topic, self.clock))
         self.decider, self.purgatory = enforcement.decider, enforcement.purgatory
+        if keep_engine:
+            for usage, evaluation in self.batches:
+                self.decider.decide(self.quotas, usage, evaluation, Moment(0, evaluation.evaluated_at_ms))
         self.decider.adopt(self.quotas)
         self.purgatory.take_over()
 
@@ -70,7 +75,9 @@ class HandLoop:
         ]
         self.batch_id += 1
         evaluation = Evaluation("query", self.batch_id, now_ms, self.quotas.version)
-        decided = self.decider.decide(self.quotas, pa.Table.from_pylist(rows, USAGE), evaluation, self.clock.now())
+        usage = pa.Table.from_pylist(rows, USAGE)
+        self.batches.append((usage, evaluation))
+        decided = self.decider.decide(self.quotas, usage, evaluation, self.clock.now())
         self.decisions = decided.decisions
         return self.purgatory.violated(decided.violations, evaluation, {"query": self.batch_id})
 

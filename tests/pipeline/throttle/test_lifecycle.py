@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from pipeline.throttle.held import HandedOut
-from pipeline.throttle.lifecycle import Slicing, expiries, look, look_after_edit, violations_to_publish
+from pipeline.throttle.lifecycle import Slicing, look, look_after_edit, violations_to_publish
 from quota.throttle_time import ThrottleCaps
 from tests.pipeline.throttle.factories import ALICE, held, reason, violation
 
@@ -20,22 +20,33 @@ SLICING = Slicing(
 
 @pytest.mark.parametrize(
     ("throttle_time_ms", "is_news"),
-    [(0, False), (4_999, False), (5_250, False), (5_251, True), (60_000, True)],
-    ids=["nothing", "ends sooner", "later by exactly republish_ms", "later by 1 ms more", "much later"],
+    [(0, False), (4_999, False), (6_000, False), (6_001, True), (60_000, True)],
+    ids=["nothing", "ends sooner", "later by exactly a second", "later by 1 ms more", "much later"],
 )
 def test_a_held_client_hears_of_a_violation_only_if_it_ends_clearly_later(throttle_time_ms: int, is_news: bool) -> None:
-    news = violations_to_publish([violation(throttle_time_ms=throttle_time_ms)], {ALICE: held()}, 5_000, 250)
+    news = violations_to_publish([violation(throttle_time_ms=throttle_time_ms)], {ALICE: held()}, 5_000)
+    assert bool(news) is is_news
+
+
+@pytest.mark.parametrize(
+    ("later_by_ms", "is_news"),
+    [(2_999, False), (3_000, False), (3_001, True)],
+    ids=["below", "exactly a tenth of the slice", "1 ms more"],
+)
+def test_a_long_extension_must_end_later_by_a_tenth_of_its_length(later_by_ms: int, is_news: bool) -> None:
+    running = held(end_ms=35_000 - later_by_ms)
+    news = violations_to_publish([violation(throttle_time_ms=30_000)], {ALICE: running}, 5_000)
     assert bool(news) is is_news
 
 
 def test_an_extension_keeps_the_decision_that_began_the_throttle() -> None:
     running = held(decision_id="began it")
-    [news] = violations_to_publish([violation(throttle_time_ms=9_000, decision_id="new")], {ALICE: running}, 5_000, 250)
+    [news] = violations_to_publish([violation(throttle_time_ms=9_000, decision_id="new")], {ALICE: running}, 5_000)
     assert (news.decision_id, news.cause, news.throttle_time_ms) == ("began it", "violation", 9_000)
 
 
 def test_a_client_that_is_not_held_hears_of_every_violation() -> None:
-    assert violations_to_publish([violation(throttle_time_ms=1)], {}, 5_000, 250) == [violation(throttle_time_ms=1)]
+    assert violations_to_publish([violation(throttle_time_ms=1)], {}, 5_000) == [violation(throttle_time_ms=1)]
 
 
 @pytest.mark.parametrize(
@@ -71,13 +82,25 @@ def test_a_look_reports_how_late_the_wheel_handed_it_out() -> None:
 
 
 def test_a_throttle_that_ends_is_released_with_its_decision() -> None:
-    [release] = expiries([HandedOut(held(end_ms=10_000, decision_id="began it"), 10_003)], {ALICE: reason()})
+    ended = held(end_ms=10_000, due_ms=10_000, decision_id="began it")
+    [release] = look([HandedOut(ended, 10_003)], {ALICE: reason(owed_ms=0)}, 10_003, SLICING).publications
     assert (release.action, release.cause, release.decision_id, release.lateness_ms) == (
         "release",
         "expired",
         "began it",
         3,
     )
+
+
+@pytest.mark.parametrize(
+    ("owed_ms", "expected"),
+    [(0, ("release", 0)), (250, ("release", 0)), (251, ("throttle", 251)), (50_000, ("throttle", 1_000))],
+    ids=["nothing owed", "exactly republish_ms", "1 ms more", "capped"],
+)
+def test_an_end_is_looked_at_too(owed_ms: int, expected: tuple[str, int]) -> None:
+    ended = held(end_ms=10_000, due_ms=10_000)
+    [told] = look([HandedOut(ended, 10_000)], {ALICE: reason(owed_ms=owed_ms)}, 10_000, SLICING).publications
+    assert (told.action, told.throttle_time_ms) == expected
 
 
 @pytest.mark.parametrize(

@@ -88,10 +88,54 @@ def test_a_client_that_goes_on_sending_is_not_told_the_same_again() -> None:
     loop = HandLoop(quota("alice", 1_000.0))
     loop.batch(alice=60_000)
     loop.advance(200)
-    assert loop.batch(alice=1) == 0, "the capped end is 200 ms later, within republish_ms"
-    loop.advance(100)
-    assert loop.batch(alice=1) == 1, "now it is later by more"
+    assert loop.batch(alice=1) == 0, "the capped end is 200 ms later"
+    loop.clock.advance(801)
+    assert loop.batch(alice=1) == 1, "now it is later by more than a second"
     assert loop.records[-1].decision_id == loop.records[0].decision_id
+
+
+def test_a_client_that_ignores_its_throttle_is_told_by_looks_and_not_by_every_batch() -> None:
+    loop = HandLoop(quota("alice", 1_000.0))
+    for _ in range(120):
+        loop.batch(alice=10_000)
+        loop.advance(500, step_ms=10)
+    seconds = 60
+    assert len(loop.records) <= 2 + seconds * 1_000 / (CAP_MS - LEAD_MS), "one record per look, not one per batch too"
+    assert {record.action for record in loop.records} == {"throttle"}
+
+
+def test_a_restart_does_not_release_a_client_that_still_owes() -> None:
+    loop = HandLoop(quota("alice", 1_000.0))
+    loop.batch(alice=60_000)
+    loop.clock.advance(CAP_MS + 600)
+    loop.restart(keep_engine=True)
+    loop.purgatory.tick()
+    assert loop.told()[1:] == [("throttle", "renewed", CAP_MS)], "its end passed while nobody looked; 48 s are owed"
+
+
+def test_a_client_whose_usage_comes_after_its_last_look_is_renewed_at_its_end_and_not_released() -> None:
+    loop = HandLoop(quota("alice", 1_000.0))
+    loop.batch(alice=10_900)
+    loop.advance(900 - LEAD_MS)
+    loop.batch(alice=700)
+    loop.advance(LEAD_MS)
+    assert ("release", "expired", 0) not in loop.told()
+    loop.advance(20_000, step_ms=10)
+    assert [action for action, _, _ in loop.told()].count("release") == 1
+
+
+def test_a_batch_that_pinned_its_quotas_before_an_edit_throttles_nobody_the_edit_lets_go() -> None:
+    loop = HandLoop(quota("alice", 1_000.0), quota("bob", 1_000.0))
+    before = loop.quotas
+    loop.edit(quota("alice", None, mode="exempt"), quota("bob", 1_000.0))
+    after, loop.quotas = loop.quotas, before
+    loop.batch(alice=60_000, bob=60_000)
+    assert [(record.user, record.action) for record in loop.records] == [("bob", "throttle")]
+    assert loop.decisions["user"].to_pylist() == ["alice", "bob"], "both decisions are recorded"
+    loop.quotas = after
+    loop.advance(60_000, step_ms=50)
+    assert {record.user for record in loop.records} == {"bob"}
+    assert len(loop.purgatory) == 0
 
 
 def test_a_restart_takes_up_running_throttles_and_looks_at_overdue_ones_first() -> None:
@@ -125,7 +169,7 @@ def test_what_comes_due_while_a_batch_is_published_is_handed_out_on_time_and_tol
 def test_what_was_handed_out_and_extended_by_a_batch_meanwhile_is_not_due_any_more() -> None:
     loop = HandLoop(quota("alice", 1_000.0))
     loop.batch(alice=60_000)
-    loop.clock.advance(CAP_MS - LEAD_MS)
+    loop.clock.advance(CAP_MS + 1)
     assert loop.purgatory.hand_out() == 1
     assert loop.batch(alice=1) == 1
     assert loop.purgatory.hand_out() == 0
