@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-import pyarrow.compute as pc
-from deltalake import DeltaTable
 from filelock import FileLock, Timeout
 
 from pipeline.cluster.access import ClusterAccess
@@ -23,8 +21,10 @@ from pipeline.jvm.java import find_java
 from pipeline.settings.model import Settings
 from pipeline.stream.checkpoint import Checkpoint
 from pipeline.stream.starting_offsets import refuse_gaps, spans_of
+from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.from_settings import open_quota_table
 from pipeline.tables.layout import TABLES, table_uri
+from pipeline.tables.newest_batch import newest_batch
 from pipeline.tables.ownership import TablesOfAnotherJob, owner_of
 from pipeline.tables.quota_source import newest_valid
 from pipeline.tables.quota_table import QuotaTable
@@ -146,23 +146,15 @@ def _checkpoint(settings: Settings) -> Iterator[Diagnosis]:
     if checkpoint is None:
         yield Diagnosis("ok", "checkpoint", f"none on this disk at {folder}: the job begins where its tables end")
         return
-    batches = table_uri(root, "batches")
-    newest_query_id = _newest_query_id(batches)
-    checkpoint.check(DeltaTable(batches).transaction_version, newest_query_id)
+    batches = DeltaRsWriter(table_uri(root, "batches"), settings.job)
+    newest = newest_batch(batches)
+    checkpoint.check(batches.recorded_version, None if newest is None else newest["query_id"])
     yield Diagnosis("ok", "checkpoint", f"{folder} fits the tables, batch {checkpoint.committed} is committed")
     if settings.kafka.bootstrap_servers:
         topic = settings.kafka.usage_topic
         wanted = checkpoint.next_offsets().get(topic, {})
         refuse_gaps(topic, folder, wanted, spans_of(ClusterAccess.from_settings(settings.kafka), topic))
         yield Diagnosis("ok", "checkpoint", "the next batch's messages are on the usage topic")
-
-
-def _newest_query_id(batches: str) -> str | None:
-    days = pc.unique(read_table(batches, ["date"])["date"])
-    if not len(days):
-        return None
-    rows = read_table(batches, ["query_id", "processed_at_ms"], [("date", "=", pc.max(days).as_py())])
-    return str(rows.sort_by([("processed_at_ms", "descending")])["query_id"][0])
 
 
 def _cluster(settings: Settings) -> Iterator[Diagnosis]:

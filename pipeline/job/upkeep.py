@@ -1,4 +1,4 @@
-"""What keeps a job running for a year: short tables, few files, a short log, no idle sensors, no memory kept unused."""
+"""Upkeep for a job that runs for a year: delete old rows, merge files, shorten logs, drop idle sensors, free memory."""
 
 import logging
 from collections.abc import Callable
@@ -16,25 +16,24 @@ from pipeline.tables.maintenance import clean, compact, trim
 
 log = logging.getLogger(__name__)
 
-# Not the sample's time: a late row belongs to the batch it came with, and is kept with it.
+# Not the time of the sample: a late row is kept as long as the batch it came with.
 _TIME: Final = "evaluated_at_ms"
 _TIME_OF: Final = {"dead_letters": "appended_at_ms", "usage_by_second": "second_start_ms"}
 _SHORT_LIVED: Final = ("usage", "sensor_state")
-# Listing all files costs more than the rest of a round; the log may grow by half in the meantime.
+# Listing all files costs more than the rest of a round. Between two cleanings the log may grow by half.
 _ROUNDS_PER_CLEANING: Final = 5
 
 
 class Upkeep:
-    """The rounds of upkeep: of the tables the job writes, whose one writer it is, and of its own memory.
+    """Does the upkeep of the tables that the job writes, and of the job's own memory, in rounds.
 
-    A failure of a step is told and the step is taken again in the next round: a table that grows is no reason to stop
-    throttling.
+    If a step fails, the log says so and the next round does it again. Throttling goes on, even if a table grows.
 
     Args:
-        tables: Where the tables are and how long rows are kept.
-        clock: Time that retention is counted by: wall clock, as events are.
-        expire_idle: Drops the engine's idle sensors; returns how many.
-        usage_read_until_ms: Usage evaluated at this time or later may not be rolled up yet; it stays.
+        tables: Where the tables are, and how long rows are kept.
+        clock: Clock of the driver; its wall time counts for retention.
+        expire_idle: Drops idle sensors of the engine and returns how many.
+        usage_read_until_ms: Usage evaluated at this instant or later stays, because it may not be rolled up yet.
     """
 
     def __init__(
@@ -51,7 +50,7 @@ class Upkeep:
         self._rounds = 0
 
     def round(self) -> float:
-        """One round; returns the seconds to rest before the next."""
+        """Do one round. Returns how many seconds to wait before the next one."""
         dropped = self._expire_idle()
         if dropped:
             log.info("dropped %d sensors that were idle for an hour", dropped)

@@ -7,7 +7,7 @@ from typing import Any, Final, Literal, Self
 import pyarrow as pa
 
 from pipeline.settings.model import EngineSettings
-from pipeline.tables.time_slices import TimeSlices, cut
+from pipeline.tables.time_slices import TimeSlices, split_range
 from pipeline.throttle.assembly import new_engine
 from quota.replay import USAGE_COLUMNS, Replayed, SnapshotAt, StoredBatch, batches_of, replay
 
@@ -57,7 +57,7 @@ class RecordedBatches:
 
     def slices(self) -> Iterator[tuple[int, int]]:
         """The time of all batches and of the warm-up before them, as (start inclusive, end exclusive)."""
-        return cut(self.begin_ms, self.last_ms + 1, SLICE_MS)
+        return split_range(self.begin_ms, self.last_ms + 1, SLICE_MS)
 
 
 def split_by_settings(rows: list[dict[str, Any]]) -> list[RecordedBatches]:

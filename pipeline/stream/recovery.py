@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from pipeline.clock import Clock, Moment
 from pipeline.stream.batch_facts import BatchFacts
 from pipeline.tables.job_tables import JobTables
+from pipeline.tables.newest_batch import newest_batch
 from pipeline.tables.port import TableWriter
 from pipeline.tables.quota_source import QuotaSource
 from pipeline.throttle.decider import Decided, Decider
@@ -114,11 +114,8 @@ def _newest_row(batches: TableWriter) -> BatchFacts | None:
 
     Needed after a long time without usage, when log clean-up has removed all commits that carry facts.
     """
-    days = pc.unique(batches.read(["date"])["date"])
-    if not len(days):
-        return None
-    rows = batches.read(None, [("date", "=", pc.max(days).as_py())])
-    return BatchFacts.from_row(rows.sort_by([("processed_at_ms", "descending")]).slice(0, 1).to_pylist()[0])
+    row = newest_batch(batches)
+    return None if row is None else BatchFacts.from_row(row)
 
 
 def _later(one: BatchFacts | None, other: BatchFacts | None) -> BatchFacts | None:

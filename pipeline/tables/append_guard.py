@@ -1,4 +1,4 @@
-"""The rules of a guarded append, free of any engine: both adapters decide with them."""
+"""The rules of a guarded append, without any I/O. Both adapters of `TableWriter` use them."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -6,20 +6,28 @@ from collections.abc import Callable, Mapping
 from pipeline.tables.errors import EpochNotRaised, Fenced, VersionWentBack
 
 Recorded = Callable[[str], int | None]
+"""The version a table has recorded for an app id; None if it has none."""
 
 
 def is_written(table: str, versions: Mapping[str, int], recorded: Recorded) -> bool:
-    """Whether the guarding app id, the first, has the version given or a higher one.
+    """Whether the rows of an append are in the table already.
+
+    They are if the version recorded for the first app id, the guard, is the given one or a higher one.
+
+    Args:
+        table: address of the table, for messages.
+        versions: app id to the version the append would record, the guard first.
+        recorded: looks up the recorded versions.
 
     Raises:
         ValueError: no app id is given.
-        VersionWentBack: it has not, but a later app id of `versions` has.
+        VersionWentBack: the guard has a lower version, but another app id of `versions` has reached its own.
     """
     if not versions:
         message = "'versions' must name at least one app id; got none"
         raise ValueError(message)
     guard, *others = versions
-    if _reached(recorded(guard), versions[guard]):
+    if _has_reached(recorded(guard), versions[guard]):
         return True
     for app_id in others:
         found = recorded(app_id)
@@ -28,11 +36,11 @@ def is_written(table: str, versions: Mapping[str, int], recorded: Recorded) -> b
     return False
 
 
-def held_epoch(table: str, epoch: int | None, recorded_epoch: int | None) -> int:
-    """This driver's epoch, if it is still the highest.
+def checked_epoch(table: str, epoch: int | None, recorded_epoch: int | None) -> int:
+    """The epoch of this driver, after a check that no higher one is recorded.
 
     Raises:
-        EpochNotRaised: this driver has none yet.
+        EpochNotRaised: this driver has not raised an epoch yet.
         Fenced: a higher one is recorded.
     """
     if epoch is None:
@@ -46,9 +54,9 @@ def refuse_taken_epoch(table: str, epoch: int, recorded_epoch: int | None) -> No
     """Refuse to raise an epoch that is not above the recorded one.
 
     Raises:
-        Fenced: an equal or higher one is recorded; equal means that another driver chose the same number.
+        Fenced: an equal or higher epoch is recorded. An equal one means that another driver chose the same number.
     """
-    if _reached(recorded_epoch, epoch):
+    if _has_reached(recorded_epoch, epoch):
         raise Fenced(table, epoch, recorded_epoch or epoch)
 
 
@@ -57,8 +65,8 @@ def commit_note(metadata: Mapping[str, str], versions: Mapping[str, int]) -> str
     return json.dumps({**metadata, "versions": json.dumps(dict(versions))}, ensure_ascii=False)
 
 
-def noted(user_metadata: object) -> dict[str, str] | None:
-    """What `commit_note` wrote, or None if the user metadata is somebody else's."""
+def parse_commit_note(user_metadata: object) -> dict[str, str] | None:
+    """Read what `commit_note` wrote; None if another program wrote the user metadata."""
     try:
         note = json.loads(user_metadata) if isinstance(user_metadata, str) else None
     except ValueError:
@@ -66,5 +74,5 @@ def noted(user_metadata: object) -> dict[str, str] | None:
     return note if isinstance(note, dict) and "versions" in note else None
 
 
-def _reached(recorded: int | None, version: int) -> bool:
+def _has_reached(recorded: int | None, version: int) -> bool:
     return recorded is not None and recorded >= version

@@ -8,7 +8,7 @@ from pipeline.tables.quota_table import EditAudit
 
 
 def local_audit(reason: str) -> EditAudit:
-    """The person at this machine, editing with this version of kquota."""
+    """The audit of an edit that the current user makes on this machine with this version of kquota."""
     try:
         tool_version = version("kafka-quota-pipeline")
     except PackageNotFoundError:

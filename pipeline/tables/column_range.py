@@ -1,4 +1,4 @@
-"""The newest and the oldest value of a column, from the log's statistics: no file is opened for it."""
+"""The newest and the oldest value of a column, read from the statistics in the Delta log. No data file is opened."""
 
 from collections.abc import Callable, Iterable
 
@@ -8,7 +8,7 @@ from deltalake.exceptions import TableNotFoundError
 
 
 def newest_value(uri: str, column: str) -> int | None:
-    """The largest value; None for a table without rows, or without a table.
+    """The largest value of a column; None if the table has no rows or is missing.
 
     Args:
         uri: address of the table.
@@ -19,18 +19,21 @@ def newest_value(uri: str, column: str) -> int | None:
 
 
 def oldest_value(uri: str, column: str) -> int | None:
-    """The smallest value; otherwise as `newest_value`."""
+    """The smallest value of a column; otherwise as `newest_value`."""
     table = _opened(uri)
     return None if table is None else _extreme(table, "min", column, min)
 
 
 def newest_in(table: DeltaTable, column: str) -> int | None:
-    """`newest_value` of a table that is open."""
+    """As `newest_value`, for a table that is open."""
     return _extreme(table, "max", column, max)
 
 
 def file_statistics(table: DeltaTable) -> pa.Table:
-    """What the log says of each file: `num_records`, and `min.x` and `max.x` of each column x that has statistics."""
+    """What the Delta log says about the data files, one row per file.
+
+    Columns: `num_records`, and `min.x` and `max.x` for each column x that has statistics.
+    """
     return pa.RecordBatchReader.from_stream(table.get_add_actions(flatten=True)).read_all()
 
 

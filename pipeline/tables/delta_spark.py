@@ -1,10 +1,12 @@
-"""The table writer on Delta-Spark: for catalogs that only Spark can write, at about 0.8 s a commit once warm.
+"""The table writer on Delta-Spark, for catalogs that only Spark can write. A commit takes about 0.8 s once it is warm.
 
-Spark's writer takes one `txnAppId` a commit and has no call to read one back. The guarding app id goes there, so Delta
-itself skips a commit whose version is recorded, also in a race. All versions, the guard's too, are in the user
-metadata of the commit and carried forward from commit to commit (`recorded`), so the newest commit of the job tells
-them all. What that can not give is a fence inside the commit: the epoch is compared before the write and after it. A
-driver that is fenced in between learns it before it publishes, with one commit of its own, guarded, in the table.
+Spark's writer takes one `txnAppId` per commit and can not read it back. The guard, the first app id, is given there,
+so Delta itself skips a commit whose version is recorded, also in a race. All versions, that of the guard too, are in
+the user metadata of the commit. Each commit repeats those of the commit before (`recorded`), so the newest commit of
+the job has all of them.
+
+The commit itself can not check the epoch. So the epoch is compared before the write and after it. A driver that is
+fenced between the two learns it before it publishes. Its one commit, which is guarded, is then in the table.
 """
 
 import json
@@ -19,21 +21,22 @@ from delta.tables import DeltaTable
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
-from pipeline.tables.append_guard import commit_note, held_epoch, is_written, noted, refuse_taken_epoch
+from pipeline.errors import in_a_line
+from pipeline.tables.append_guard import checked_epoch, commit_note, is_written, parse_commit_note, refuse_taken_epoch
 from pipeline.tables.errors import LostRace, RowsRefused, TableMissing, TableUnwritable
 from pipeline.tables.port import Condition
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-# How far back the newest commit of the job is looked for; between two of them only maintenance commits.
+# How many commits are searched for the newest one of the job. Between two of them only maintenance commits.
 _LOOK_BACK: Final = 100
 _ATTEMPTS: Final = 5
 _OWN_KEYS: Final = ("recorded", "commit_id")
 
 
 class DeltaSparkWriter:
-    """A `TableWriter` on a Spark session; its lock is held over a whole append."""
+    """A `TableWriter` on a Spark session. It holds its lock during a whole append."""
 
     def __init__(self, spark: "SparkSession", table: str, job: str) -> None:
         """Open the table.
@@ -41,10 +44,10 @@ class DeltaSparkWriter:
         Args:
             spark: a classic session with Delta.
             table: a path or store address (anything with a slash), or a name in a catalog.
-            job: name of the job: the app id that carries the epoch.
+            job: name of the job; the epoch is recorded under this app id.
 
         Raises:
-            TableMissing: nothing there.
+            TableMissing: there is no table.
         """
         self._spark = spark
         self._table = table
@@ -81,13 +84,13 @@ class DeltaSparkWriter:
             frame = self._spark.createDataFrame(rows)
             for _ in range(_ATTEMPTS):
                 recorded = self._recorded()
-                epoch = held_epoch(self._table, self._epoch, recorded.get(self._job))
+                epoch = checked_epoch(self._table, self._epoch, recorded.get(self._job))
                 if is_written(self._table, versions, recorded.get):
                     return False
                 guard = next(iter(versions.items()))
                 landed = self._written(frame, guard, {**versions, self._job: epoch}, recorded, metadata)
-                # Landed or not: whoever raised the epoch meanwhile must be noticed before anything is published.
-                held_epoch(self._table, epoch, self._highest_epoch())
+                # Also if it has not landed: we must see a driver that has raised the epoch before we publish.
+                checked_epoch(self._table, epoch, self._highest_epoch())
                 if landed:
                     return True
         raise LostRace(self._table, _ATTEMPTS)
@@ -103,9 +106,14 @@ class DeltaSparkWriter:
             frame = frame.where(_predicate(condition))
         return (frame.select(*columns) if columns is not None else frame).toArrow()
 
+    def newest_value(self, column: str) -> int | None:
+        """See `TableWriter`."""
+        newest = self._rows().agg(F.max(F.col(f"`{column}`"))).first()
+        return None if newest is None else newest[0]
+
     def commit_metadata(self, limit: int) -> list[dict[str, str]]:
         """See `TableWriter`."""
-        notes = (noted(commit["userMetadata"]) for commit in self._history(limit))
+        notes = (parse_commit_note(commit["userMetadata"]) for commit in self._history(limit))
         return [{k: v for k, v in note.items() if k not in _OWN_KEYS} for note in notes if note is not None]
 
     def _rows(self) -> "DataFrame":
@@ -116,10 +124,10 @@ class DeltaSparkWriter:
         return forms(self._spark, self._table).history(limit).select("version", "userMetadata").collect()
 
     def _notes(self) -> Iterator[dict[str, str]]:
-        return (note for note in (noted(c["userMetadata"]) for c in self._history(_LOOK_BACK)) if note)
+        return (note for note in (parse_commit_note(c["userMetadata"]) for c in self._history(_LOOK_BACK)) if note)
 
     def _recorded(self) -> dict[str, int]:
-        """All recorded versions, from the newest note back to one that carries them forward."""
+        """All recorded versions: those of the newest notes, back to a note that repeats all older ones."""
         recorded: dict[str, int] = {}
         for note in self._notes():
             found = json.loads(note.get("recorded", note["versions"]))
@@ -129,7 +137,7 @@ class DeltaSparkWriter:
         return recorded
 
     def _highest_epoch(self) -> int | None:
-        # Not the newest note's: a commit that was in flight while the epoch was raised may lie above the raise.
+        # Not only the newest note: a commit that was under way while the epoch was raised may come after the raise.
         epochs = [json.loads(note["versions"]).get(self._job) for note in self._notes()]
         return max((epoch for epoch in epochs if epoch is not None), default=None)
 
@@ -141,7 +149,7 @@ class DeltaSparkWriter:
         recorded: Mapping[str, int],
         metadata: Mapping[str, str],
     ) -> bool:
-        """Append in one commit; False if Delta skipped it or another commit got in its way."""
+        """Append in one commit; False if Delta skipped it or another commit came first."""
         commit_id = uuid4().hex
         own = {"recorded": json.dumps({**recorded, **versions}), "commit_id": commit_id}
         writer = (
@@ -163,7 +171,7 @@ class DeltaSparkWriter:
             yield conflicts
         except PySparkException as exc:
             text = str(exc)
-            cause = text.partition("\n")[0]
+            cause = in_a_line(exc)
             if "Concurrent" in text and "DELTA_CONCURRENT" in text:
                 conflicts.append(cause)
             elif "DELTA_VIOLATE" in text or "DELTA_FAILED_TO_MERGE" in text or "SCHEMA_MISMATCH" in text:

@@ -3,17 +3,17 @@
 PipelineError
 └── tables
     ├── Fenced             another driver writes these tables now
-    ├── LostRace           every attempt to commit was overtaken
+    ├── LostRace           other commits came first at every attempt
     ├── VersionWentBack    a commit would set a recorded version back
-    ├── EpochNotRaised     an append before the driver's epoch is in the table
+    ├── EpochNotRaised     an append before the driver has raised its epoch
     ├── TableMissing       no table at the address
     ├── TableUnwritable    the store refused the write
-    ├── RowsRefused        rows that break the table's schema or CHECK constraints
+    ├── RowsRefused        rows do not fit the table's schema or CHECK constraints
     ├── QuotaEditRefused   an edit that would leave an invalid quota table
-    ├── QuotasLeftInvalid  SQL has left rows that are no valid quotas
-    ├── VersionIsAnother   the quotas were edited since the version an edit is meant for
-    ├── VersionGone        an instant before the oldest version that is kept
-    └── QuotaTableBusy     somebody else is editing the quotas
+    ├── QuotasLeftInvalid  an SQL statement has written rows that are no valid quotas
+    ├── VersionIsAnother   the quota table is not at the version an edit is meant for
+    ├── VersionGone        no version is kept that was in force at an instant
+    └── QuotaTableBusy     another edit holds the lock of the quota table
 """
 
 from collections.abc import Sequence
@@ -23,12 +23,12 @@ from pipeline.errors import PipelineError
 
 
 class Fenced(PipelineError):
-    """A driver with a higher epoch, or an equal one that is not ours, has written to the table.
+    """Another driver has written to the table, with a higher epoch than ours or with the same one.
 
     Attributes:
         table: address of the table.
-        epoch: ours.
-        recorded_epoch: the one in the table.
+        epoch: the epoch of this driver.
+        recorded_epoch: the epoch in the table.
     """
 
     exit_code = 4
@@ -39,7 +39,7 @@ class Fenced(PipelineError):
         self.recorded_epoch = recorded_epoch
         super().__init__(
             f"'epoch' of {table} must be {epoch}, this driver's; got {recorded_epoch} of another driver",
-            "stop one of the two drivers; the one that started last carries on",
+            "stop one of the two drivers; the one that started last keeps running",
         )
 
 
@@ -48,7 +48,7 @@ class LostRace(PipelineError):
 
     Attributes:
         table: address of the table.
-        attempts: how many were made.
+        attempts: number of attempts.
     """
 
     exit_code = 4
@@ -57,19 +57,19 @@ class LostRace(PipelineError):
         self.table = table
         self.attempts = attempts
         super().__init__(
-            f"a commit to {table} was overtaken {attempts} times",
-            "find what else writes to it; besides maintenance the job is its only writer",
+            f"a commit to {table} failed {attempts} times because other commits came first",
+            "find what else writes to the table; only the job and its own maintenance may write to it",
         )
 
 
 class VersionWentBack(PipelineError):
-    """An app id other than the guarding one already has this version or a higher one.
+    """A commit would set the recorded version of an app id back, or record it twice.
 
     Attributes:
         table: address of the table.
-        app_id: whose version.
-        version: the one to be written.
-        recorded: the one in the table.
+        app_id: the app id.
+        version: the version to be written.
+        recorded: the version in the table.
     """
 
     def __init__(self, table: str, app_id: str, version: int, recorded: int) -> None:
@@ -79,12 +79,12 @@ class VersionWentBack(PipelineError):
         self.recorded = recorded
         super().__init__(
             f"version of '{app_id}' in {table} must be above {recorded}; got {version}",
-            "restart the job; it continues after what is stored",
+            "restart the job; it continues after the versions in the table",
         )
 
 
 class EpochNotRaised(PipelineError):
-    """An append before `raise_epoch`.
+    """An append came before `raise_epoch`.
 
     Attributes:
         table: address of the table.
@@ -92,7 +92,9 @@ class EpochNotRaised(PipelineError):
 
     def __init__(self, table: str) -> None:
         self.table = table
-        super().__init__(f"no epoch was raised in {table} before the first append", "raise the epoch at start")
+        super().__init__(
+            f"no epoch was raised in {table} before the first append", "raise the epoch when the driver starts"
+        )
 
 
 class TableMissing(PipelineError):
@@ -108,11 +110,11 @@ class TableMissing(PipelineError):
 
 
 class TableUnwritable(PipelineError):
-    """The store refused a write: permissions, a full disk, an unreachable service.
+    """The store refused a write, for example because of permissions, a full disk or an unreachable service.
 
     Attributes:
         table: address of the table.
-        cause: what the store said, one line.
+        cause: what the store said, in one line.
     """
 
     def __init__(self, table: str, cause: str) -> None:
@@ -124,11 +126,11 @@ class TableUnwritable(PipelineError):
 
 
 class RowsRefused(PipelineError):
-    """Rows that do not fit the table's schema or break one of its CHECK constraints.
+    """Rows do not fit the table's schema or break one of its CHECK constraints.
 
     Attributes:
         table: address of the table.
-        cause: what the writer said, one line.
+        cause: what the writer said, in one line.
     """
 
     exit_code = 5
@@ -136,29 +138,29 @@ class RowsRefused(PipelineError):
     def __init__(self, table: str, cause: str) -> None:
         self.table = table
         self.cause = cause
-        super().__init__(f"rows for {table} must satisfy its schema and constraints; got {cause}", "mend the rows")
+        super().__init__(f"rows for {table} must satisfy its schema and constraints; got {cause}", "correct the rows")
 
 
 class QuotaEditRefused(PipelineError):
     """An edit would leave rows that are no valid quotas.
 
     Attributes:
-        mistakes: one line each, all at once.
+        mistakes: all mistakes, one line per mistake.
     """
 
     exit_code = 5
 
     def __init__(self, mistakes: Sequence[str]) -> None:
         self.mistakes = tuple(mistakes)
-        super().__init__(f"quotas were not changed: {'; '.join(mistakes)}", "mend the edit and repeat it")
+        super().__init__(f"quotas were not changed: {'; '.join(mistakes)}", "correct the edit and repeat it")
 
 
 class QuotasLeftInvalid(PipelineError):
-    """A statement was carried out and left a table that is not valid; the job goes on with the version before.
+    """An SQL statement has left the quota table invalid. The job keeps the version before it.
 
     Attributes:
         version: the version that is not valid.
-        problems: one line a mistake.
+        problems: all mistakes, one line per mistake.
     """
 
     exit_code = 5
@@ -173,12 +175,12 @@ class QuotasLeftInvalid(PipelineError):
 
 
 class VersionIsAnother(PipelineError):
-    """The table is not at the version an edit was made for.
+    """The quota table is not at the version an edit is meant for.
 
     Attributes:
         table: address of the table.
         wanted_version: the version the edit is for.
-        version: the one the table is at.
+        version: the version the table is at.
     """
 
     exit_code = 4
@@ -198,8 +200,8 @@ class VersionGone(PipelineError):
 
     Attributes:
         table: address of the table.
-        instant: the one asked for.
-        oldest_version: the oldest that is kept.
+        instant: the instant asked for.
+        oldest_version: the oldest version that is kept.
     """
 
     exit_code = 3
@@ -216,11 +218,11 @@ class VersionGone(PipelineError):
 
 
 class QuotaTableBusy(PipelineError):
-    """The lock of the quota table was not free in time.
+    """The lock of the quota table did not become free in time.
 
     Attributes:
         lock: path of the lock file.
-        waited_seconds: how long it was waited for.
+        waited_seconds: how long the edit waited.
     """
 
     exit_code = 4
@@ -229,5 +231,5 @@ class QuotaTableBusy(PipelineError):
         self.lock = lock
         self.waited_seconds = waited_seconds
         super().__init__(
-            f"{lock} is held by another edit, waited {waited_seconds:g} s", "repeat the edit when that one is done"
+            f"{lock} is held by another edit, waited {waited_seconds:g} s", "repeat the edit when the other one is done"
         )

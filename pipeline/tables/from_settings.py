@@ -1,4 +1,4 @@
-"""Opens the tables the settings name, with the adapter they ask for."""
+"""Opens the tables that the settings name, with the adapter that the settings choose."""
 
 import logging
 
@@ -12,7 +12,7 @@ log = logging.getLogger(__name__)
 
 
 def create_tables(tables: TablesSettings) -> list[str]:
-    """Create the tables that are missing; returns their names."""
+    """Create the tables that are missing, and return their names."""
     created = create_missing(tables.root)
     if created:
         log.info("created tables %s under %s", ", ".join(created), tables.root)
@@ -20,10 +20,10 @@ def create_tables(tables: TablesSettings) -> list[str]:
 
 
 def open_writer(tables: TablesSettings, job: str, name: str) -> TableWriter:
-    """The guarded writer of one of the job's tables. With delta-spark the session must be running."""
+    """Open the guarded writer of one of the job's tables. For delta-spark a Spark session must be running."""
     uri = table_uri(tables.root, name)
     if tables.writer == "delta-spark":
-        # The core runs without pyspark: only this choice needs it.
+        # Only this writer needs pyspark; without it kquota runs without pyspark.
         from pyspark.sql import SparkSession  # noqa: PLC0415
 
         from pipeline.tables.delta_spark import DeltaSparkWriter  # noqa: PLC0415
@@ -33,11 +33,11 @@ def open_writer(tables: TablesSettings, job: str, name: str) -> TableWriter:
 
 
 def open_quota_table(tables: TablesSettings) -> QuotaTable:
-    """The quota table."""
+    """Open the quota table."""
     return QuotaTable(tables.root)
 
 
 def create_quota_table(tables: TablesSettings) -> QuotaTable:
-    """The quota table, created if it is missing; the others are the job's to create."""
+    """Open the quota table, and create it first if it is missing. The job creates the other tables."""
     create_missing(tables.root, [TABLES["quotas"]])
     return open_quota_table(tables)

@@ -1,10 +1,10 @@
-"""The tables of one job, opened once, in the order they are written in."""
+"""The tables of one job, opened once, in the order in which a batch writes them."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, Self
 
-from pipeline.tables.append_guard import held_epoch
+from pipeline.tables.append_guard import checked_epoch
 from pipeline.tables.port import TableWriter
 from pipeline.tables.sensor_state import SensorStateTable
 from pipeline.tables.throttle_outbox import DeltaOutbox
@@ -21,10 +21,10 @@ WRITTEN_BY_THE_JOB: Final = (
 
 
 class DriverEpoch:
-    """The epoch a process has raised last: what tells its own restart from a driver that has taken over.
+    """The epoch that this process has raised last. With it a restart in this process differs from another driver.
 
-    A driver that was fenced must not come back by being started again in its process, or two drivers would fence each
-    other for ever.
+    A driver that was fenced must not take over again by a restart in its process. Otherwise two drivers would fence
+    each other for ever.
     """
 
     def __init__(self) -> None:
@@ -34,12 +34,12 @@ class DriverEpoch:
         """Raise the epoch of every table.
 
         Raises:
-            Fenced: another driver has raised it since this process did, or does so now.
+            Fenced: another driver has raised the epoch after this process did.
         """
         recorded = {name: writer.recorded_version(job) or 0 for name, writer in writers.items()}
         table = max(recorded, key=lambda name: recorded[name])
         if self._held is not None:
-            held_epoch(table, self._held, recorded[table])
+            checked_epoch(table, self._held, recorded[table])
         self._held = 1 + recorded[table]
         for writer in writers.values():
             writer.raise_epoch(self._held)

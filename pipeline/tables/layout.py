@@ -1,7 +1,7 @@
-"""Every table the job and the command line create: rows, partition, properties, constraints.
+"""Every table that the job and the command line create: rows, partition, properties, constraints.
 
-The protocol stays plain, (1, 2), and (1, 3) where there are CHECK constraints, so that every reader of Delta
-can read the tables.
+The protocol stays plain, so that every reader of Delta can read the tables: (1, 2), or (1, 3) for a table with CHECK
+constraints.
 """
 
 from collections.abc import Iterable, Mapping
@@ -29,9 +29,10 @@ _PLAIN: Final = {
     "delta.checkpointPolicy": "classic",
 }
 
-# Up to 4 commits a second, and every append lists the log: at 14 400 entries it takes 56 ms, at 43 200 160 ms, with
-# none 13 ms. So the log is kept for minutes. Files that compaction replaced stay for hours, for readers that began
-# before. delta.setTransactionRetentionDuration stays unset: a forgotten app id would let a batch be written twice.
+# There are up to 4 commits per second, and every append lists the log. With an empty log that takes 13 ms, with 14 400
+# entries 56 ms, with 43 200 entries 160 ms. So the log is kept for minutes only. Files that compaction has replaced are
+# kept for hours, for readers that started before. delta.setTransactionRetentionDuration stays unset: if Delta forgot an
+# app id, a batch could be written twice.
 _HOT: Final = {
     **_PLAIN,
     "delta.checkpointInterval": "50",
@@ -39,7 +40,7 @@ _HOT: Final = {
     "delta.deletedFileRetentionDuration": "interval 6 hours",
 }
 
-# About a commit a minute. The handle of the writer needs a checkpoint each 50 commits.
+# There is about one commit per minute. The writer's handle needs a checkpoint every 50 commits (see delta_rs).
 _ROLL_UP: Final = {
     **_PLAIN,
     "delta.checkpointInterval": "50",
@@ -47,7 +48,7 @@ _ROLL_UP: Final = {
     "delta.deletedFileRetentionDuration": "interval 2 days",
 }
 
-# Decisions name quota versions; each must stay readable at least as long as they are kept.
+# Decisions name quota versions. Each version must stay readable at least as long as the decisions are kept.
 _QUOTAS: Final = {
     **_PLAIN,
     "delta.checkpointInterval": "20",
@@ -59,8 +60,8 @@ _QUOTAS: Final = {
 
 
 def _bound_check(column: str) -> str:
-    # A null must be let through by name: a check that comes to null counts as broken. The upper end stands
-    # above Long.MAX_VALUE, Kafka's "unlimited", and below infinity and NaN, which both engines order last.
+    # A null needs its own condition, because a check that evaluates to null counts as broken. The upper limit is above
+    # Long.MAX_VALUE, which is Kafka's "unlimited", and below infinity and NaN, which both engines order last.
     return f"{column} IS NULL OR ({column} > 0 AND {column} < 1e19)"
 
 
@@ -75,7 +76,7 @@ _QUOTA_CONSTRAINTS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class TableDefinition:
-    """What a table is: its name under the root, its rows and how they are kept."""
+    """A table: its name under the root, its rows, and how they are stored."""
 
     name: str
     model: type[BaseModel]
@@ -86,7 +87,7 @@ class TableDefinition:
 
     @property
     def configuration(self) -> dict[str, str]:
-        """All table properties, the columns with statistics among them."""
+        """All table properties, also the one that lists the columns with statistics."""
         if not self.stats_columns:
             return dict(self.properties)
         return {**self.properties, "delta.dataSkippingStatsColumns": ",".join(self.stats_columns)}
@@ -121,13 +122,13 @@ def create_missing(
     definitions: Iterable[TableDefinition] = TABLES.values(),
     storage_options: Mapping[str, str] | None = None,
 ) -> list[str]:
-    """Create the tables that are not there yet, with their properties and constraints.
+    """Create the tables that are missing, with their properties and constraints.
 
-    Safe to repeat, also after a creation that was cut short: missing constraints are added, existing tables,
-    their rows and properties are left as they are.
+    Can be repeated, also after a creation that was interrupted: missing constraints are added. Existing tables, their
+    rows and their properties stay as they are.
 
     Returns:
-        Names of the tables that were created, in the order given.
+        Names of the tables that were created, in the order of `definitions`.
     """
     options = dict(storage_options) if storage_options else None
     return [
@@ -142,7 +143,7 @@ def _create(uri: str, definition: TableDefinition, options: dict[str, str] | Non
         if "://" not in uri:
             Path(uri).mkdir(parents=True, exist_ok=True)
         table, created = _create_empty(uri, definition, options), True
-    # As properties of a new table, constraints would be stored and not enforced: only this call raises the
+    # Constraints given as properties of a new table would be stored and not enforced. Only `add_constraint` raises the
     # protocol.
     present = {name.removeprefix("delta.constraints.") for name in table.metadata().configuration}
     missing = {name: rule for name, rule in definition.constraints.items() if name not in present}

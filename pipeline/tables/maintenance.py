@@ -1,8 +1,8 @@
-"""Upkeep of a table beside the stream: old rows out, few files, a recent log checkpoint, a short log.
+"""Upkeep of a table while the stream writes it: delete old rows, merge files, checkpoint and shorten the log.
 
-None of it carries the job's app id, and it commits on handles of its own. An append of the job that is overtaken by
-one of these commits is compared and made again (`delta_rs`); what is overtaken by an append is made again here. Each
-step may be repeated, and cut short at any point: the next round does what it left undone.
+These commits do not carry the job's app id, and they use handles of their own. If one of them comes first, the job
+makes its append again (`delta_rs`). If an append of the job comes first, the step is made again here. Each step can be
+repeated, and interrupted at any point: the next round does what is left.
 """
 
 from collections.abc import Callable, Mapping
@@ -23,19 +23,19 @@ Options = Mapping[str, str] | None
 
 
 def trim(uri: str, column: str, before_ms: int, storage_options: Options = None) -> int:
-    """Delete the rows whose time lies before an instant; without such rows no commit is made.
+    """Delete the rows whose time is before an instant. If there are none, no commit is made.
 
     Args:
         uri: address of the table.
         column: an INT64 `_ms` column that is never before the day in `date`.
         before_ms: rows at exactly this instant stay.
-        storage_options: of delta-rs.
+        storage_options: options of delta-rs, for stores that need them.
 
     Returns:
-        How many rows were deleted.
+        Number of rows that were deleted.
 
     Raises:
-        LostRace: overtaken at every attempt.
+        LostRace: other commits came first at every attempt.
     """
     day = datetime.fromtimestamp(before_ms / 1000, UTC).date()
 
@@ -50,10 +50,10 @@ def trim(uri: str, column: str, before_ms: int, storage_options: Options = None)
 
 
 def compact(uri: str, many_files: int = _MANY_FILES, storage_options: Options = None) -> bool:
-    """Put small files together if there are more than `many_files`; says whether it did.
+    """Merge small files if the table has more than `many_files`. Returns True if it did.
 
     Raises:
-        LostRace: overtaken at every attempt.
+        LostRace: other commits came first at every attempt.
     """
 
     def optimize(table: DeltaTable) -> bool:
@@ -66,10 +66,10 @@ def compact(uri: str, many_files: int = _MANY_FILES, storage_options: Options = 
 
 
 def clean(uri: str, storage_options: Options = None) -> int:
-    """Write a log checkpoint, then delete log entries and replaced files older than the table's properties keep.
+    """Write a log checkpoint, then delete log entries and replaced files after the times in the table's properties.
 
     Returns:
-        How many data files were deleted.
+        Number of data files that were deleted.
     """
     table = DeltaTable(uri, storage_options=dict(storage_options) if storage_options else None)
     table.create_checkpoint()

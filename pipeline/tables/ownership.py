@@ -1,7 +1,7 @@
-"""Which job tables belong to: one job writes them, under one name.
+"""The name of the job that owns a set of tables.
 
-Epoch, record numbers and the transactional id hang on the job's name. A second name on the same tables would be a
-second driver that nothing fences, so the first one is kept in the tables.
+The epoch, the record numbers and the transactional id depend on the job's name. If a second job wrote the same tables
+under another name, neither would fence the other. So the tables store the name of the first job.
 """
 
 from typing import Final
@@ -20,9 +20,9 @@ class TablesOfAnotherJob(PipelineError):
     """The tables were written by a job of another name.
 
     Attributes:
-        root: Of the tables.
-        job: The name this driver has.
-        owner: The name they were written under.
+        root: Root of the tables.
+        job: The name of this driver's job.
+        owner: The name of the job that wrote them.
     """
 
     exit_code = 4
@@ -38,10 +38,10 @@ class TablesOfAnotherJob(PipelineError):
 
 
 def claim(root: str, job: str) -> None:
-    """Keep the job's name in its tables at its first start.
+    """Store the job's name in its tables at its first start, and check it at later starts.
 
     Raises:
-        TablesOfAnotherJob: Another name is there.
+        TablesOfAnotherJob: The tables store another name.
     """
     owner = owner_of(root)
     if owner is None:
@@ -52,7 +52,7 @@ def claim(root: str, job: str) -> None:
 
 
 def owner_of(root: str) -> str | None:
-    """The name kept in the tables; None if no job has started on them, or there are none."""
+    """The job name stored in the tables; None if no job has started on them, or if there are no tables."""
     try:
         return DeltaTable(table_uri(root, _KEPT_IN)).metadata().configuration.get(PROPERTY)
     except TableNotFoundError:

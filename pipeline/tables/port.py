@@ -1,4 +1,4 @@
-"""What the job asks of a table it writes: guarded appends, and reading back what is stored."""
+"""What the job needs of a table it writes: guarded appends, and reading what is stored."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
@@ -6,15 +6,15 @@ from typing import Any, Protocol, TypeAlias
 import pyarrow as pa
 
 Condition: TypeAlias = tuple[str, str, Any]
-"""(column, operator, value) with an operator of =, !=, <, <=, >, >=, in, not in; conditions of a list all hold."""
+"""(column, operator, value) with an operator of =, !=, <, <=, >, >=, in, not in. All of a list must hold."""
 
 
 class TableWriter(Protocol):
     """One table, written by one job; an adapter may be shared between threads.
 
-    Versions are Delta's transaction versions: numbers that a commit records for an app id, which only grow.
-    The job's own app id records the driver's epoch with every commit. A driver raises the epoch at its start;
-    from then on an older driver's appends are refused.
+    Versions are Delta's transaction versions: each commit records a number for one or more app ids, and these numbers
+    only grow. Under the job's own app id every commit records the driver's epoch. A driver raises the epoch when it
+    starts. From then on the appends of an older driver are refused.
     """
 
     @property
@@ -38,24 +38,22 @@ class TableWriter(Protocol):
     def append(self, rows: pa.Table, versions: Mapping[str, int], metadata: Mapping[str, str]) -> bool:
         """Append rows, with the versions and the metadata, in one commit.
 
-        The first app id of `versions` guards the rows: if its recorded version is not below the one given,
-        the rows were written before and nothing happens. So doing it again after a crash does no harm.
+        The first app id of `versions` guards the rows. If its recorded version is equal to the given one or higher,
+        the rows were written before, and nothing happens. So an append can be repeated after a crash.
 
         Args:
             rows: columns of the table. Without rows there is no commit, and neither the guard nor the epoch is
-                looked at.
-            versions: app id to version, at least one; the epoch is added.
-            metadata: facts about the rows, kept with the commit (`commit_metadata` reads them).
+                checked.
+            versions: app id to version, at least one; the adapter adds the epoch.
+            metadata: facts about the rows, stored in the commit; `commit_metadata` reads them.
 
         Returns:
-            True if the rows are in the table now through this call, or there were none; False if they were
-            skipped.
+            True if this call has written the rows, or if there were no rows. False if they were in the table already.
 
         Raises:
             EpochNotRaised: before the first `raise_epoch`.
             Fenced: another driver has raised the epoch.
-            VersionWentBack: an app id after the first has an equal or higher version, though the first has
-            not.
+            VersionWentBack: the guard has a lower version, but another app id has an equal or higher one.
             LostRace: other commits came first at every attempt.
             RowsRefused: the rows break the schema.
             TableUnwritable: the store refused.
@@ -70,15 +68,22 @@ class TableWriter(Protocol):
         """The newest rows, in no order.
 
         Args:
-            columns: which, in which order; None = all.
-            where: conditions that all hold; conditions on `date` (a `datetime.date`) skip whole partitions.
+            columns: which ones, in which order; None = all.
+            where: conditions that must all hold. Conditions on `date` (a `datetime.date`) skip whole partitions.
+        """
+        ...
+
+    def newest_value(self, column: str) -> int | None:
+        """The largest value of an INT64 column that has statistics; None for a table without rows.
+
+        Reads no rows, so it costs the same for a table of any size.
         """
         ...
 
     def commit_metadata(self, limit: int) -> list[dict[str, str]]:
-        """The metadata of the newest appends, newest first: those among the last `limit` commits of any kind.
+        """The metadata of the appends among the last `limit` commits, newest first.
 
-        Besides the metadata given to `append` each holds `versions`, a JSON object of the versions of its
-        commit.
+        Each element has the metadata given to `append` and the key `versions`: a JSON object of the versions that the
+        commit recorded.
         """
         ...

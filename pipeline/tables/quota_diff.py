@@ -1,4 +1,4 @@
-"""What two versions of the quota table differ in, as functions of their rows."""
+"""The differences between two versions of the quota table, computed from their rows."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
@@ -14,15 +14,15 @@ COLUMNS: Final = (*QUOTA_TYPES, *LABELS)
 
 @dataclass(frozen=True, slots=True)
 class QuotaDifference:
-    """One column of one entity that differs.
+    """A difference in one column of one entity.
 
     Attributes:
-        action: whether the entity's row is new, altered or gone.
+        action: whether the entity's row was added, altered or removed.
         user: "" = not part of the entity, `<default>` = the default user.
-        client_id: likewise.
-        column: which value; of a new or removed row those that are set.
-        old: before; None = not set.
-        new: after; None = not set.
+        client_id: likewise, for the client-id.
+        column: the column. Of an added or removed row there is one difference per column that is set.
+        old: value before; None = not set.
+        new: value after; None = not set.
     """
 
     action: Action
@@ -43,9 +43,9 @@ class QuotaDifference:
 
 
 def differences(before: Iterable[Mapping[str, Any]], after: Iterable[Mapping[str, Any]]) -> list[QuotaDifference]:
-    """Every difference, by entity and then in the order of `COLUMNS`.
+    """Every difference, sorted by entity, then in the order of `COLUMNS`.
 
-    A row whose entity another row has too (SQL can write such) counts only once, as the last of them.
+    If an entity has several rows (SQL can write them), only the last one counts.
     """
     old = {(row["user"], row["client_id"]): row for row in before}
     new = {(row["user"], row["client_id"]): row for row in after}
@@ -63,7 +63,7 @@ def _row_differences(
     action: Action = "add" if was is None else "remove" if now is None else "alter"
     pairs = {column: (_value(was, column), _value(now, column)) for column in COLUMNS}
     changed = {column: pair for column, pair in pairs.items() if pair[0] != pair[1]}
-    # A plain quota's mode goes without saying, unless there is nothing else to tell of it.
+    # The default mode of a row is left out, unless it is the only column that is set.
     if action != "alter" and len(changed) > 1 and "enforce" in changed.get("mode", ()):
         del changed["mode"]
     return [QuotaDifference(action, *entity, column, *pair) for column, pair in changed.items()]

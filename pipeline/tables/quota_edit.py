@@ -1,4 +1,4 @@
-"""Edits of the quota table as functions of rows: what an alteration makes of them, and whether that may be stored."""
+"""Edits of the quota table as functions of rows: apply changes, and check the result before it is stored."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,7 +16,7 @@ LABELS: Final = ("mode", "owner", "note")
 """Columns of a quota that Kafka does not have."""
 
 _UNSET: Final = {"mode": "enforce"}
-"""What stands in a column where nothing was set; elsewhere null."""
+"""The value of a column that was not set. Columns that are not named here are null then."""
 
 QuotaValues = Mapping[str, Any]
 """A row of `quotas` by column."""
@@ -28,9 +28,9 @@ class QuotaChange:
 
     Attributes:
         user: "" = not part of the entity, `<default>` = the default user.
-        client_id: likewise.
-        values: columns to set (bounds, `mode`, `owner`, `note`); None takes a bound away.
-        remove: take the whole row away; `values` must then be empty.
+        client_id: likewise, for the client-id.
+        values: columns to set (bounds, `mode`, `owner`, `note`); None removes a bound.
+        remove: remove the whole row; `values` must be empty then.
     """
 
     user: str
@@ -40,10 +40,10 @@ class QuotaChange:
 
 
 def altered(rows: Iterable[QuotaValues], changes: Iterable[QuotaChange]) -> list[dict[str, Any]]:
-    """The rows after the changes, in the order of the changes, sorted by entity.
+    """The rows after the changes, which are applied in order. The result is sorted by entity.
 
-    An entity without a row gets one. A row that is left without bounds goes, as it does in Kafka, unless it is
-    `exempt`: such a row matches for its own sake. Rows of no change stay, without bounds or not.
+    An entity without a row gets one. A row that a change leaves without bounds is removed, as in Kafka, unless its mode
+    is `exempt`: such a row has an effect without a bound. Rows that no change names stay, also without bounds.
     """
     by_entity: dict[tuple[str, str], dict[str, Any]] = {}
     repeated: list[dict[str, Any]] = []
@@ -51,7 +51,7 @@ def altered(rows: Iterable[QuotaValues], changes: Iterable[QuotaChange]) -> list
     touched = {(change.user, change.client_id) for change in changes}
     for row in rows:
         entity = (row["user"], row["client_id"])
-        # A second row of an entity can only come from other writers. An edit of the entity leaves one of them.
+        # Only other writers can have stored two rows for one entity. An edit of the entity keeps one of them.
         if entity in by_entity and entity not in touched:
             repeated.append(dict(row))
         else:
@@ -62,10 +62,10 @@ def altered(rows: Iterable[QuotaValues], changes: Iterable[QuotaChange]) -> list
 
 
 def refuse_absent(rows: Iterable[QuotaValues], user: str, client_id: str, columns: Iterable[str]) -> None:
-    """Refuse to take away what is not set, as kafka-configs does; Kafka's controller would let it pass.
+    """Refuse to remove what is not set, as kafka-configs does; Kafka's controller would accept it.
 
     Raises:
-        QuotaEditRefused: some of the columns are not set for the entity.
+        QuotaEditRefused: at least one of the columns is not set for the entity.
     """
     row = next((row for row in rows if (row["user"], row["client_id"]) == (user, client_id)), {})
     absent = [column for column in columns if row.get(column, _UNSET.get(column)) == _UNSET.get(column)]
@@ -77,12 +77,12 @@ def validated(rows: Sequence[QuotaValues], before: Iterable[QuotaValues] = ()) -
     """The rows with all columns of `QuotaRow`.
 
     Args:
-        rows: to be stored.
-        before: rows that are or were stored. Kafka's rules for bounds are not asked of these: SQL may set a fraction
-            of a byte, and an edit of another entity, or a rollback, must still pass.
+        rows: the rows to be stored.
+        before: rows that are or were stored. These need not follow Kafka's rules for bounds: SQL may set a fraction
+            of a byte, and then an edit of another entity, or a rollback, must still be possible.
 
     Raises:
-        QuotaEditRefused: a row is not valid or an entity has two; all mistakes at once.
+        QuotaEditRefused: a row is not valid, or an entity has two rows. Names all mistakes at once.
     """
     stored: dict[tuple[str, str], list[QuotaValues]] = defaultdict(list)
     for row in before:
@@ -121,7 +121,7 @@ def _change(by_entity: dict[tuple[str, str], dict[str, Any]], change: QuotaChang
 
 
 def _bound_mistakes(row: QuotaValues) -> list[tuple[str, str]]:
-    """Column and text of each bound that Kafka's controller would not take."""
+    """Column and message of each bound that Kafka's controller would refuse."""
     given = ((name, row.get(name)) for name in QUOTA_TYPES)
     numbers = (
         (name, value) for name, value in given if isinstance(value, (int, float)) and not isinstance(value, bool)

@@ -8,8 +8,8 @@
           - {key: producer_byte_rate, values: "1048576"}
         mode: shadow
 
-rpk calls the value `values` and writes it as text; `value` and numbers are read too. The default entity is named
-`<default>`, as in the table and in rpk.
+rpk calls the value `values` and writes it as text. `value` and numbers are accepted as well. The default entity is
+named `<default>`, as in the table and in rpk.
 """
 
 import json
@@ -35,9 +35,9 @@ class DeclaredQuota:
 
     Attributes:
         user: "" = not part of the entity, `<default>` = the default user.
-        client_id: likewise.
-        bounds: every quota type; None = no bound, as the file does not name it.
-        labels: mode, owner and note as far as the file names them; what it does not name stays as it is.
+        client_id: likewise, for the client-id.
+        bounds: a bound for every quota type; None = no bound, because the file does not name it.
+        labels: those of mode, owner and note that the file names. An edit leaves the others as they are.
     """
 
     user: str
@@ -47,7 +47,7 @@ class DeclaredQuota:
 
 
 def to_document(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Rows of the table as one document; `mode` is left out where it is enforce, owner and note where they are null."""
+    """Rows of the table as one document. `mode` is left out if it is enforce, owner and note if they are null."""
     return {"quotas": [_exported(row) for row in rows]}
 
 
@@ -55,8 +55,8 @@ def from_text(text: str) -> list[DeclaredQuota]:
     """Read a file.
 
     Raises:
-        QuotaEditRefused: It is neither JSON nor YAML, or any part of it is not a quota; all mistakes at once, each
-            with its place in the file.
+        QuotaEditRefused: The text is neither JSON nor YAML, or a part of it is not a quota. Names all mistakes at
+            once, each with its place in the file.
     """
     document = load_text(text)
     if not isinstance(document, dict) or not isinstance(document.get("quotas"), list):
@@ -79,7 +79,7 @@ def from_text(text: str) -> list[DeclaredQuota]:
 
 
 def _exported(row: Mapping[str, Any]) -> dict[str, Any]:
-    # In rpk's order: types and keys by the alphabet.
+    # Types and keys in alphabetical order, as rpk writes them.
     quota: dict[str, Any] = {
         "entity": [{"name": row[column], "type": kind} for kind, column in sorted(_TYPES.items()) if row[column]],
         "values": [{"key": name, "values": _plain(row[name])} for name in sorted(QUOTA_TYPES) if row[name] is not None],
@@ -90,13 +90,13 @@ def _exported(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _plain(value: float) -> str:
-    """A number without exponent and without a fraction of zero, as rpk writes it."""
+    """A number without an exponent and without a trailing `.0`, as rpk writes it."""
     text = format(Decimal(repr(value)), "f")
     return text.removesuffix(".0")
 
 
 def _declared(item: object, place: str, mistakes: list[str]) -> DeclaredQuota | None:
-    """One element of `quotas`; what is wrong with it is added to `mistakes`, and then the answer is None."""
+    """Read one element of `quotas`. Adds what is wrong with it to `mistakes`, and returns None then."""
     before = len(mistakes)
     if not isinstance(item, dict):
         mistakes.append(f"{place} must be a mapping of entity and values; got {_shown(item)}")
@@ -129,7 +129,7 @@ def _entity(parts: object, place: str, mistakes: list[str]) -> dict[str, str]:
             hint = ": kquota has no such quotas" if kind in _NOT_OURS else ""
             mistakes.append(f"{where}.type must be user or client-id; got {_shown(kind)}{hint}")
         elif _TYPES[kind] in names:
-            mistakes.append(f"{where}.type must be given once an entity; got {kind} again")
+            mistakes.append(f"{where}.type must be given once per entity; got {kind} again")
         elif not isinstance(name, str) or not name:
             mistakes.append(f"{where}.name must be text that is not empty (quote it); got {_shown(name)}")
         else:
@@ -185,7 +185,7 @@ def _labels(item: Mapping[str, Any], place: str, mistakes: list[str]) -> dict[st
 
 
 def _shown(value: object) -> str:
-    """A value in a message: as JSON, cut to what fits a line."""
+    """A value for a message: as JSON, shortened to 60 characters."""
     text = json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= 60 else f"{text[:57]}…"
 
@@ -195,13 +195,13 @@ def applied(
 ) -> list[dict[str, Any]]:
     """The rows after the file is applied, sorted by entity.
 
-    A declared entity has the bounds the file names and no others. Its mode, owner and note stay where the file does not
-    name them; a new row's are enforce and null.
+    A declared entity gets the bounds that the file names and no others. Mode, owner and note that the file does not
+    name stay as they are; in a new row they are enforce, null and null.
 
     Args:
-        rows: of the table.
-        declared: of the file.
-        prune: take away the entities that the file does not name.
+        rows: the rows of the table.
+        declared: the quotas of the file.
+        prune: remove the entities that the file does not name.
     """
     by_entity = {(row["user"], row["client_id"]): dict(row) for row in rows}
     wanted = {(quota.user, quota.client_id): quota for quota in declared}

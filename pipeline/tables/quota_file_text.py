@@ -1,4 +1,4 @@
-"""JSON or YAML text as a value, strictly: a key that is given twice is an error, not a silent loss of the first."""
+"""Reads JSON or YAML text. A key that is given twice is an error; the usual readers would drop the first value."""
 
 import gc
 import json
@@ -11,19 +11,19 @@ import yaml
 from pipeline.tables.errors import QuotaEditRefused
 
 
-class _Twice(ValueError):
-    """A key stands twice in one mapping."""
+class _RepeatedKey(ValueError):
+    """One mapping has a key twice."""
 
 
-class _StrictLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc] # the C one is not always built
-    """Safe YAML whose mappings have each key once."""
+class _StrictLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc] # the C loader is not always built
+    """A safe YAML loader that refuses a mapping with a repeated key."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        # By their text, before values are made of them: `1` and `"1"` are too alike to be two keys.
+        # Keys are compared as text, before values are made of them: `1` and `"1"` look too alike to be two keys.
         keys = [key.value if isinstance(key, yaml.ScalarNode) else repr(key) for key, _ in node.value]
         if len(keys) != len(set(keys)):
             msg = f"line {node.start_mark.line + 1}: {_repeated(keys)}"
-            raise _Twice(msg)
+            raise _RepeatedKey(msg)
         mapping: dict[Hashable, Any] = super().construct_mapping(node, deep)
         return mapping
 
@@ -32,11 +32,11 @@ def load_text(text: str) -> Any:
     """Read JSON if the text begins with a brace, YAML otherwise.
 
     Raises:
-        QuotaEditRefused: It is neither, or a key is given twice.
+        QuotaEditRefused: The text is neither JSON nor YAML, or a key is given twice.
     """
     try:
         if text.lstrip().startswith("{"):
-            return json.loads(text, object_pairs_hook=_once)
+            return json.loads(text, object_pairs_hook=_unique_keys)
         with _collector_paused():
             return yaml.load(text, Loader=_StrictLoader)  # noqa: S506 - a safe loader
     except json.JSONDecodeError as exc:
@@ -44,14 +44,14 @@ def load_text(text: str) -> Any:
     except yaml.MarkedYAMLError as exc:
         mark = exc.problem_mark
         problem = f"line {mark.line + 1}, column {mark.column + 1}: {exc.problem}" if mark else str(exc.problem)
-    except (yaml.YAMLError, _Twice) as exc:
+    except (yaml.YAMLError, _RepeatedKey) as exc:
         problem = str(exc).partition("\n")[0]
     raise QuotaEditRefused([f"the file must be JSON or YAML; {problem}"])
 
 
 @contextmanager
 def _collector_paused() -> Iterator[None]:
-    """The nodes of thousands of quotas all stay alive; going over them again and again takes half of the time."""
+    """Pause the garbage collector. All nodes of the text stay alive, and to check them takes half of the time."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -61,10 +61,10 @@ def _collector_paused() -> Iterator[None]:
             gc.enable()
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     keys = [key for key, _ in pairs]
     if len(keys) != len(set(keys)):
-        raise _Twice(_repeated(keys))
+        raise _RepeatedKey(_repeated(keys))
     return dict(pairs)
 
 

@@ -1,4 +1,4 @@
-"""What happened to the quotas: every version with who, when, why and what it changed; the version of an instant."""
+"""The history of the quotas: every version with who, when, why and what it changed; the version at an instant."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -11,12 +11,12 @@ from pipeline.tables.quota_table import QuotaCommit, QuotaTable, QuotaTableState
 
 @dataclass(frozen=True, slots=True)
 class QuotaVersion:
-    """One version and what it changed.
+    """One version of the quota table and what it changed.
 
     Attributes:
-        commit: version, time and audit.
-        changes: against the version before; empty if that one is gone.
-        mode: the table's mode before and after; equal if the version did not change it.
+        commit: version, time and audit of the commit.
+        changes: differences from the version before; empty if that version is no longer kept.
+        mode: the table's mode before and after; equal if this version did not change it.
     """
 
     commit: QuotaCommit
@@ -29,7 +29,7 @@ def versions(table: QuotaTable, limit: int) -> Iterator[QuotaVersion]:
 
     Args:
         table: The quota table.
-        limit: How many.
+        limit: The largest number of versions.
     """
     after: QuotaTableState | None = None
     for commit in table.history(limit):
@@ -43,7 +43,7 @@ def versions(table: QuotaTable, limit: int) -> Iterator[QuotaVersion]:
 
 
 def version_at(table: QuotaTable, instant: datetime) -> int:
-    """The version that was the newest at an instant.
+    """The version that was the newest one at an instant.
 
     Raises:
         VersionGone: The instant is before the oldest version that is kept.

@@ -1,4 +1,4 @@
-"""Which edit gave a quota the bound it has in a version of the quota table."""
+"""Finds the edit that set a bound which a version of the quota table has."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -14,11 +14,11 @@ class QuotaOrigin:
     """The edit that set a bound.
 
     Attributes:
-        version: The version the edit made. The bound may be older, if nothing older can be read.
-        before: The bound before it; None for none.
-        after: The bound it set; None for none.
-        commit: When, by whom and why; None if the log no longer tells.
-        is_exact: The edit itself was found.
+        version: The version that the edit made. If older versions can not be read, the bound may be older than this.
+        before: The bound before the edit; None for no bound.
+        after: The bound after the edit; None for no bound.
+        commit: When, by whom and why; None if the log no longer has the commit.
+        is_exact: True if the edit itself was found.
     """
 
     version: int
@@ -33,10 +33,10 @@ def origin_of(table: QuotaTable, version: int, user: str, client_id: str, quota_
 
     Args:
         table: The quota table.
-        version: Where to begin; its bound is the one that is asked for.
-        user: Of the entity, `<default>` and "" as in the table.
-        client_id: Of the entity.
-        quota_type: Which bound.
+        version: The version whose bound is asked for; the search goes back from it.
+        user: User of the entity; `<default>` and "" as in the table.
+        client_id: Client-id of the entity, likewise.
+        quota_type: Quota type of the bound.
 
     Raises:
         TableMissing: The version can no longer be read.

@@ -1,4 +1,4 @@
-"""The quotas in force: the newest valid version of the quota table, and older ones for replays."""
+"""The quotas in force: the newest valid version of the quota table; and older versions for replays."""
 
 import logging
 from collections import OrderedDict
@@ -16,15 +16,16 @@ _KEPT_VERSIONS: Final = 64
 
 
 class QuotaSource:
-    """Follows the quota table. An invalid version is refused loudly and the last valid one stays.
+    """Follows the quota table. An invalid version is refused with an error in the log, and the last valid one stays.
 
-    After a start into an invalid table the newest older version that is valid is in force. Safe for several threads.
+    If the newest version is invalid at the start, the newest valid version before it is in force. Several threads may
+    use one object.
 
     Args:
-        table: The quota table; must have been created.
+        table: The quota table; it must exist.
 
     Raises:
-        InvalidQuotas: No version of the table that can still be read is valid.
+        InvalidQuotas: No version that can still be read is valid.
     """
 
     def __init__(self, table: QuotaTable) -> None:
@@ -38,11 +39,11 @@ class QuotaSource:
         self._keep(self._pinned)
 
     def pin(self) -> QuotaSnapshot:
-        """The newest valid version seen so far; costs nothing."""
+        """The newest valid version seen so far. Reads nothing."""
         return self._pinned
 
     def poll(self) -> QuotaSnapshot | None:
-        """Look for a newer version; the newly valid one, None if there is none. About 1 ms when nothing changed."""
+        """Look for a newer version. Returns it if it is valid, else None. Takes about 1 ms if nothing has changed."""
         with self._lock:
             version = self._table.version_if_changed()
             if version is None:
@@ -54,7 +55,7 @@ class QuotaSource:
             return snapshot
 
     def at(self, version: int) -> QuotaSnapshot:
-        """A certain version, as a batch pinned it."""
+        """The version with this number, for a batch that was decided with it."""
         with self._lock:
             if version not in self._cache:
                 stored = self._table.read(version)
@@ -80,10 +81,10 @@ class QuotaSource:
 
 
 def newest_valid(table: QuotaTable, version: int) -> QuotaSnapshot:
-    """The newest valid version that is not above a given one.
+    """The newest valid version up to a given one, inclusive.
 
     Raises:
-        InvalidQuotas: None of those that are kept is valid; says what is wrong with the given one.
+        InvalidQuotas: No version that is kept is valid. The error says what is wrong with the newest of them.
     """
     first: InvalidQuotas | None = None
     for candidate in range(version, -1, -1):

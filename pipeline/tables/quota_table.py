@@ -1,4 +1,4 @@
-"""The quota table: read at a version, watched for new versions, edited under a lock with who and why."""
+"""The quota table: read at a version, watched for new versions, and edited under a lock, with who and why."""
 
 import json
 import threading
@@ -15,6 +15,7 @@ from deltalake import CommitProperties, DeltaTable, QueryBuilder, write_deltalak
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from filelock import FileLock, Timeout
 
+from pipeline.errors import in_a_line
 from pipeline.tables.errors import LostRace, QuotaTableBusy, TableMissing, TableUnwritable, VersionIsAnother
 from pipeline.tables.layout import table_uri
 from pipeline.tables.quota_edit import QuotaChange, QuotaValues, altered, validated
@@ -31,8 +32,8 @@ class QuotaTableState:
     """The quota table at one version.
 
     Attributes:
-        version: the table version.
-        rows: every row by column, sorted by entity; not checked, SQL may have written them.
+        version: the version of the table.
+        rows: every row by column, sorted by entity. They are not checked: SQL may have written them.
         scope: `cluster` or `broker` (property `kquota.scope`).
         mode: `enforce`, or `shadow` for all rows (property `kquota.mode`).
     """
@@ -45,7 +46,7 @@ class QuotaTableState:
 
 @dataclass(frozen=True, slots=True)
 class EditAudit:
-    """Who edits, where, with what and why: kept in the commit."""
+    """Who edits, on which host, with which version of the tool, and why. It is stored in the commit."""
 
     actor: str
     host: str
@@ -55,7 +56,7 @@ class EditAudit:
 
 @dataclass(frozen=True, slots=True)
 class QuotaCommit:
-    """One commit of the quota table's history; `audit` is None if another tool made it."""
+    """One commit in the history of the quota table. `audit` is None if another tool made it."""
 
     version: int
     committed_at: datetime
@@ -65,12 +66,12 @@ class QuotaCommit:
 
 @dataclass(frozen=True, slots=True)
 class QuotaEdit:
-    """What an edit did.
+    """The result of an edit.
 
     Attributes:
-        before: the table it was made on.
-        rows: all rows after it.
-        version: the version with these rows: that of `before`, without a commit, if nothing changed.
+        before: the table before the edit.
+        rows: all rows after the edit.
+        version: the version with these rows. If nothing changed there is no commit, and it is the version of `before`.
     """
 
     before: QuotaTableState
@@ -79,14 +80,14 @@ class QuotaEdit:
 
 
 QuotaChanger = Callable[[tuple[dict[str, Any], ...]], Sequence[QuotaValues]]
-"""Takes the rows of the table and returns all rows; may be called again if another edit came first."""
+"""Takes the rows of the table and returns all rows. It is called again if another edit came first."""
 
 
 class QuotaTable:
     """The table `quotas` under a root.
 
-    On a local disk an edit holds the lock file `quotas.lock` beside the table; on object stores the commit itself is
-    conditional. Either way an edit that was overtaken reads the table again and is made anew.
+    On a local disk an edit holds the lock file `quotas.lock` beside the table. On object stores the commit itself is
+    conditional. In both cases an edit reads the table again and is made again if another commit came first.
     """
 
     def __init__(
@@ -95,7 +96,7 @@ class QuotaTable:
         """Open the table.
 
         Raises:
-            TableMissing: nothing there.
+            TableMissing: there is no table.
         """
         self.uri = table_uri(root, "quotas")
         self._options = dict(storage_options) if storage_options else None
@@ -105,7 +106,7 @@ class QuotaTable:
         self._seen_version = -1
 
     def version_if_changed(self) -> int | None:
-        """The newest version, if it is not the one this method returned last; about 1 ms when there is none."""
+        """The newest version, or None if this method has returned it before. Takes 1 ms if nothing has changed."""
         with self._watch_lock:
             self._watched.update_incremental()
             version = self._watched.version()
@@ -118,7 +119,7 @@ class QuotaTable:
         """The table at a version; None = the newest.
 
         Raises:
-            TableMissing: the version is not, or no longer, there.
+            TableMissing: the version does not exist, or no longer exists.
         """
         return _state(self._opened(version))
 
@@ -129,7 +130,7 @@ class QuotaTable:
     def plan(
         self, change: QuotaChanger, if_version: int | None = None, once_stored: Sequence[QuotaValues] = ()
     ) -> QuotaEdit:
-        """What `edit` would do now. Writes nothing and takes no lock; the version is the present one.
+        """What `edit` would do now. Writes nothing and takes no lock. The version is that of the present table.
 
         Raises:
             QuotaEditRefused, VersionIsAnother: as `edit` does.
@@ -143,19 +144,19 @@ class QuotaTable:
         if_version: int | None = None,
         once_stored: Sequence[QuotaValues] = (),
     ) -> QuotaEdit:
-        """Replace the rows by a function of them, in one commit.
+        """Replace the rows by the result of a function, in one commit.
 
         Args:
             change: takes the newest rows and returns all rows.
-            audit: kept in the commit.
-            if_version: the version the table must be at; None = any.
-            once_stored: rows of an earlier version, which may come back as they were.
+            audit: stored in the commit.
+            if_version: the version that the table must be at; None = any.
+            once_stored: rows of an earlier version. They may be stored again unchanged, see `validated`.
 
         Raises:
-            QuotaEditRefused: the result holds invalid rows.
+            QuotaEditRefused: the result has invalid rows.
             VersionIsAnother: the table is not at `if_version`.
-            QuotaTableBusy: the lock was not free in time.
-            LostRace: overtaken at every attempt.
+            QuotaTableBusy: the lock did not become free in time.
+            LostRace: other commits came first at every attempt.
             TableUnwritable: the store refused.
         """
 
@@ -185,15 +186,15 @@ class QuotaTable:
         return self._committed(attempt)
 
     def history(self, limit: int | None = None) -> list[QuotaCommit]:
-        """The newest commits, newest first; None = all that the log still holds."""
+        """The newest `limit` commits, newest first; None = all commits that the log still has."""
         return [_commit(entry) for entry in self._opened().history(limit)]
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Hold the edit lock; Spark SQL runs under it too. No lock on object stores.
+        """Hold the lock of edits; Spark SQL runs under it too. On object stores there is no lock.
 
         Raises:
-            QuotaTableBusy: not free in time.
+            QuotaTableBusy: the lock did not become free in time.
         """
         if "://" in self.uri:
             yield
@@ -227,16 +228,16 @@ class QuotaTable:
                 except CommitFailedError:
                     continue
                 except (DeltaError, OSError) as exc:
-                    raise TableUnwritable(self.uri, str(exc).partition("\n")[0]) from exc
+                    raise TableUnwritable(self.uri, in_a_line(exc)) from exc
         raise LostRace(self.uri, _ATTEMPTS)
 
 
 def _state(table: DeltaTable) -> QuotaTableState:
     configuration = table.metadata().configuration
-    # Names in the model's order, so that rows compare equal whatever the order in the table.
-    # Through delta-rs' own engine: `to_pyarrow_table` imports pyarrow.dataset and pandas, 0.4 s of a command's start.
+    # Columns in the model's order, so that equal rows compare equal whatever the order in the table is.
+    # By delta-rs' own query engine: `to_pyarrow_table` imports pyarrow.dataset and pandas, which takes 0.4 s.
     columns = ", ".join(f'"{name}"' for name in arrow_schema(QuotaRow).names)
-    # And `pa.table()` would import pandas to ask whether it was given a data frame.
+    # Not by `pa.table()`: it imports pandas to check whether it was given a data frame.
     found = QueryBuilder().register("quotas", table).execute(f"SELECT {columns} FROM quotas").read_all()  # noqa: S608 - our own names
     rows = pa.RecordBatchReader.from_stream(found).read_all().to_pylist()
     return QuotaTableState(
@@ -248,7 +249,7 @@ def _state(table: DeltaTable) -> QuotaTableState:
 
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    # Not by pyarrow: it imports pandas to ask whether a list is a series, 0.2 s of a command.
+    # Not by pyarrow: it imports pandas to check whether a list is a series, which takes 0.2 s.
     names = arrow_schema(QuotaRow).names
     schema = Schema.from_arrow(arrow_schema(QuotaRow))
     arrays = [Array([row.get(name) for row in rows], schema.field(name).type) for name in names]

@@ -1,4 +1,4 @@
-"""Reads a table without being its writer: for the command line and for checks."""
+"""Reads a table that this process does not write: for the command line and for checks."""
 
 from collections.abc import Mapping, Sequence
 
@@ -19,13 +19,13 @@ def read_table(
     """The newest rows of a table, in no order.
 
     Args:
-        uri: Its address.
-        columns: Which, in which order; None = all.
-        where: Conditions that all hold; those on `date` skip whole partitions.
-        storage_options: Of delta-rs, for stores that need them.
+        uri: Address of the table.
+        columns: Which ones, in which order; None = all.
+        where: Conditions that must all hold. Conditions on `date` skip whole partitions.
+        storage_options: Options of delta-rs, for stores that need them.
 
     Raises:
-        TableMissing: Nothing there.
+        TableMissing: There is no table.
     """
     try:
         table = DeltaTable(uri, storage_options=dict(storage_options) if storage_options else None)

@@ -1,18 +1,19 @@
-"""Snapshots of the token buckets, so that a restart need not replay more than a minute of usage."""
+"""Snapshots of the token buckets, so that a restart replays at most about a minute of usage."""
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.clock import Moment
 from pipeline.failpoints import failpoint
+from pipeline.tables.newest_batch import newest_rows
 from pipeline.tables.port import TableWriter
 from pipeline.throttle.decider import Decider
 from quota.evaluation import Evaluation
 from schemas.arrow import conform
 from schemas.sensor_state_row import SensorStateRow
 
-# A snapshot without any bucket needs a row all the same, or an older one would pass for the newest. The
-# sensor without parts stands for clients without any quota and never has a bucket.
+# A snapshot without any bucket needs a row too, or an older snapshot would be taken for the newest. This row is for the
+# sensor without parts: it stands for clients without a quota, so it never has a bucket.
 _PLACEHOLDER = {
     "broker_id": "",
     "sensor_user": "",
@@ -26,9 +27,9 @@ class SensorStateTable:
     """Writes and reads the `sensor_state` table.
 
     Args:
-        table: Its guarded writer.
-        cluster: Written to every row.
-        interval_ms: At least this much steady time lies between two snapshots.
+        table: Guarded writer of the table.
+        cluster: The cluster, written to every row.
+        interval_ms: The least steady time between two snapshots.
     """
 
     def __init__(self, table: TableWriter, cluster: str, interval_ms: int) -> None:
@@ -38,21 +39,22 @@ class SensorStateTable:
         self._written_at_ms: int | None = None
 
     def write_if_due(self, decider: Decider, now: Moment) -> bool:
-        """Write the buckets as they stand after the last batch, if the interval has passed; True if it wrote them.
+        """Write the buckets as they are after the last batch, if the interval has passed. True if it wrote them.
 
-        Called at the start of a batch, before it changes any bucket. Guarded by the last batch's id: run
-        again, the snapshot is skipped.
+        Call it at the start of a batch, before the batch changes any bucket. The id of the last batch guards the rows,
+        so a snapshot that is stored already is skipped.
 
-        The engine goes on from what was written. A bucket that has become full again still has its last refill time, by
-        which a lower bound or late usage can tell it from a new one; a snapshot does not have it, so it is forgotten
-        here as well, or a restart would decide otherwise. Not so if the snapshot is skipped: the engine has begun with
-        the stored one, and what is full now may not have been under the bounds of then.
+        The engine continues from what was written. A bucket that has become full again still has its last refill time.
+        Because of that time, a lower bound or late usage changes it in another way than a new bucket. The snapshot does
+        not have full buckets. So the engine forgets them here as well; otherwise it would decide differently from an
+        engine after a restart. If the snapshot is skipped, the engine keeps its buckets: it has begun with the stored
+        snapshot, and a bucket that is full now may not have been full under the bounds of that time.
         """
         last = decider.last
         if last.batch_id < 0:
             return False
-        # The first batch of a driver writes one at once: drivers that do not live for an interval would leave the
-        # next one more and more usage to read.
+        # The first batch of a driver writes a snapshot at once. Otherwise drivers that live for less than an interval
+        # would leave more and more usage for the next one to read.
         if self._written_at_ms is not None and now.steady_ms - self._written_at_ms < self._interval_ms:
             return False
         self._written_at_ms = now.steady_ms
@@ -64,21 +66,20 @@ class SensorStateTable:
         return is_new
 
     def newest(self, last_query_id: str = "") -> tuple[Evaluation, pa.Table] | None:
-        """The newest snapshot: after which batch it was taken, and its buckets (columns of `engine.buckets`).
+        """The newest snapshot: the batch after which it was taken, and its buckets (columns of `engine.buckets`).
 
         Args:
-            last_query_id: of snapshots at one instant those of this query are newer.
+            last_query_id: of several snapshots at the same instant, those of this query are newer.
         """
-        names = ["evaluated_at_ms", "batch_id", "query_id"]
-        snapshots = self._table.read(names).group_by(names).aggregate([]).to_pylist()
-        if not snapshots:
+        rows = newest_rows(self._table)
+        if not rows.num_rows:
             return None
-        evaluations = [Evaluation(quota_version=-1, **row) for row in snapshots]
+        names = ["evaluated_at_ms", "batch_id", "query_id"]
+        evaluations = [Evaluation(quota_version=-1, **row) for row in rows.group_by(names).aggregate([]).to_pylist()]
         newest = max(evaluations, key=lambda one: one.order(last_query_id))
-        rows = self._table.read(
-            None, [("evaluated_at_ms", "=", newest.evaluated_at_ms), ("batch_id", "=", newest.batch_id)]
-        ).filter(pc.field("query_id") == newest.query_id)
-        return newest, rows.filter((pc.field("sensor_user") != "") | (pc.field("sensor_client_id") != ""))
+        own = (pc.field("batch_id") == newest.batch_id) & (pc.field("query_id") == newest.query_id)
+        has_parts = (pc.field("sensor_user") != "") | (pc.field("sensor_client_id") != "")
+        return newest, rows.filter(own & has_parts)
 
     def _rows(self, buckets: pa.Table, last: Evaluation) -> pa.Table:
         if not buckets.num_rows:

@@ -1,4 +1,4 @@
-"""What the tables say about throttles: who is held now, and the story of one decision."""
+"""What the tables say about throttles: who is throttled now, and the story of one decision."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +19,7 @@ from quota.entity import QUOTA_TYPES, Level, entity_at
 
 
 class NothingMatches(PipelineError):
-    """No decision of that id, or of that client."""
+    """There is no decision with that id, or of that client."""
 
     exit_code = 3
 
@@ -33,7 +33,7 @@ class NothingMatches(PipelineError):
 
 
 class SeveralMatch(PipelineError):
-    """The beginning of an id fits more than one decision."""
+    """Several decision ids begin with the given text."""
 
     exit_code = 2
 
@@ -49,9 +49,9 @@ class Story:
     """One throttle from its decision to its release.
 
     Attributes:
-        decision: The row of `decisions` that began it.
+        decision: The row of `decisions` that started it.
         events: Its rows of `throttle_events`, in order; empty if nothing was published for it.
-        samples: Bytes, or nanoseconds, its sensor's clients used per sample window in the window of the rate, as pairs
+        samples: What the clients of its sensor used in each sample window of the rate, in bytes or nanoseconds: pairs
             (sample_start_ms, amount), oldest first.
     """
 
@@ -61,7 +61,7 @@ class Story:
 
 
 def running_throttles(root: str, now_ms: int) -> list[dict[str, Any]]:
-    """The last record of every client that is throttled at `now_ms` (wall clock), the longest to go first."""
+    """The last record of every client that is throttled at `now_ms` (wall clock). The latest end comes first."""
     rows = read_table(table_uri(root, "throttle_events"), None, [("throttled_until_ms", ">", now_ms - 86_400_000)])
     if not rows.num_rows:
         return []
@@ -70,18 +70,18 @@ def running_throttles(root: str, now_ms: int) -> list[dict[str, Any]]:
 
 
 def recent_events(root: str, limit: int) -> list[dict[str, Any]]:
-    """The newest records, newest first."""
+    """The newest `limit` records, newest first."""
     rows = read_table(table_uri(root, "throttle_events"))
     return list(rows.sort_by([("publish_seq", "descending")]).slice(0, limit).to_pylist())
 
 
 @dataclass(frozen=True, slots=True)
 class LastMinute:
-    """What a broker's metrics show beside the rates.
+    """What the metrics of a broker show besides the rates.
 
     Attributes:
         throttle_times: See `quota.averages.throttle_times`.
-        exempt_percentage: Request time charged to nobody, in percent of one thread.
+        exempt_percentage: Request time that is charged to nobody, in percent of one thread.
     """
 
     throttle_times: pa.Table
@@ -98,16 +98,16 @@ def last_minute(root: str, now_ms: int) -> LastMinute:
 
 
 def story_of(root: str, decision: str, client_id: str | None = None) -> Story:
-    """The story of a decision, by the beginning of its id; or of a client's newest decision.
+    """The story of one decision, found by the beginning of its id; or of the newest decision of a client.
 
     Args:
-        root: Of the tables.
-        decision: Beginning of a `decision_id`, or a user if `client_id` is given.
-        client_id: The client-id; None reads `decision` as an id.
+        root: Root of the tables.
+        decision: Beginning of a `decision_id`; the user if `client_id` is given.
+        client_id: The client-id; None if `decision` is the beginning of an id.
 
     Raises:
-        NothingMatches: There is none.
-        SeveralMatch: The beginning fits several.
+        NothingMatches: There is no such decision.
+        SeveralMatch: Several ids begin with `decision`.
     """
     uri = table_uri(root, "decisions")
     if client_id is None:
@@ -127,7 +127,7 @@ def story_of(root: str, decision: str, client_id: str | None = None) -> Story:
 
 
 def origin_of_bound(table: QuotaTable, decision: dict[str, Any]) -> QuotaOrigin | None:
-    """The edit that set the bound of a decision; None if the quota table no longer reaches back so far."""
+    """The edit that set the bound of a decision; None if the quota table no longer has that version."""
     entity = entity_at(Level(decision["level"]), decision["sensor_user"], decision["sensor_client_id"])
     try:
         return origin_of(table, decision["quota_version"], *entity, decision["quota_type"])
@@ -136,7 +136,7 @@ def origin_of_bound(table: QuotaTable, decision: dict[str, Any]) -> QuotaOrigin 
 
 
 def _samples(root: str, decision: dict[str, Any]) -> list[tuple[int, int]]:
-    """Usage of the sensor's clients in the decision's window, from the batches up to the decision's own."""
+    """Usage of the sensor's clients in the window of the decision, from all batches up to that of the decision."""
     at_ms, window_ms = decision["evaluated_at_ms"], decision["window_ms"]
     conditions: list[tuple[str, str, Any]] = [
         ("sample_start_ms", ">=", at_ms - window_ms),

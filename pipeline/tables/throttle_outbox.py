@@ -13,7 +13,7 @@ _KEY = ["cluster", "broker_id", "user", "client_id"]
 
 
 def last_throttles(events: pa.Table) -> pa.Table:
-    """Of rows of `throttle_events`, the last of every client, where that is a throttle and no release."""
+    """The last row of every client in rows of `throttle_events`, without those that are a release."""
     last = events.group_by(_KEY).aggregate([("publish_seq", "max")])["publish_seq_max"]
     newest = events.filter(pc.is_in(events["publish_seq"], value_set=last.combine_chunks()))
     return newest.filter(pc.field("action") == "throttle")
@@ -27,11 +27,11 @@ class DeltaOutbox:
         self._app_id = publish_app_id(job)
 
     def append(self, rows: pa.Table, versions: Mapping[str, int], metadata: Mapping[str, str]) -> bool:
-        """One commit, skipped as a whole if one of the versions is already recorded."""
+        """Append rows in one commit. The whole commit is skipped if its guard is recorded already."""
         return self._table.append(rows, versions, metadata)
 
     def rows_from(self, publish_seq: int) -> pa.Table:
-        """Stored rows from this `publish_seq` on, in its order."""
+        """Stored rows with this `publish_seq` or a higher one, in its order."""
         return self._table.read(None, [("publish_seq", ">=", publish_seq)]).sort_by("publish_seq")
 
     def newest(self) -> tuple[int, pa.Table]:

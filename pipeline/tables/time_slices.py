@@ -1,4 +1,4 @@
-"""A table read in slices of time, none of which must hold the whole: for replays of long ranges."""
+"""Reads a table in slices of time, so that a long range never has to be in memory as a whole."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -13,26 +13,26 @@ from pipeline.tables.column_range import file_statistics
 from pipeline.tables.errors import TableMissing
 
 
-def cut(start_ms: int, end_ms: int, slice_ms: int) -> Iterator[tuple[int, int]]:
-    """A range in slices of a length, of which the last may be shorter, as (start inclusive, end exclusive)."""
+def split_range(start_ms: int, end_ms: int, slice_ms: int) -> Iterator[tuple[int, int]]:
+    """Split a range into slices of `slice_ms`: pairs (start inclusive, end exclusive). The last one may be shorter."""
     for slice_start_ms in range(start_ms, end_ms, slice_ms):
         yield slice_start_ms, min(slice_start_ms + slice_ms, end_ms)
 
 
 class TimeSlices:
-    """One version of a table, by one of its columns of epoch milliseconds.
+    """One version of a table, read by ranges of one of its columns of epoch milliseconds.
 
-    Files whose statistics say that they hold nothing of a slice are not opened.
+    A file is not opened if its statistics say that it has no row of the slice.
 
     Args:
-        uri: Its address.
-        time_column: The column, one with statistics.
-        storage_options: Of delta-rs, for stores that need them.
-        dictionaries: String columns to be read as dictionaries: a quarter of the work where values repeat.
-        version: Of the table; None = the newest.
+        uri: Address of the table.
+        time_column: The column; it must have statistics.
+        storage_options: Options of delta-rs, for stores that need them.
+        dictionaries: String columns to be read as dictionaries. If values repeat, that takes a quarter of the time.
+        version: Version of the table; None = the newest.
 
     Raises:
-        TableMissing: Nothing there.
+        TableMissing: There is no table.
     """
 
     def __init__(
@@ -64,10 +64,10 @@ class TimeSlices:
         """The rows of a slice, in no order.
 
         Args:
-            columns: Which, in which order.
+            columns: Which ones, in which order.
             start_ms: Inclusive.
             end_ms: Exclusive.
-            where: (column, text it must equal), all of them.
+            where: Pairs (column, text that it must equal); all must hold.
         """
         time = pc.field(self._column)
         condition = (time >= start_ms) & (time < end_ms)
@@ -76,7 +76,7 @@ class TimeSlices:
         return self._dataset.to_table(columns=list(columns), filter=condition)
 
     def estimated_rows(self, start_ms: int, end_ms: int) -> int:
-        """About how many rows a range has, by the statistics of the files; nothing is read."""
+        """About how many rows a range has, estimated from the statistics of the files. No file is opened."""
         files = file_statistics(self._table)
         rows, first_ms, last_ms = (
             pc.fill_null(files[name], 0).to_numpy()
@@ -86,7 +86,7 @@ class TimeSlices:
         return int((rows * np.clip(overlap_ms / (last_ms + 1 - first_ms), 0, 1)).sum())
 
     def span(self) -> tuple[int, int] | None:
-        """The first and the last instant in the table; None if it has no rows."""
+        """The first and the last instant in the table, both inclusive; None if it has no rows."""
         times = self._dataset.to_table(columns=[self._column])[self._column]
         if not len(times):
             return None

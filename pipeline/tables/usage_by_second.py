@@ -1,15 +1,15 @@
-"""The roll-up of `usage` to one row a second and client, beside the decisions.
+"""The roll-up of `usage` to one row per second and client. It runs beside the decisions.
 
-A second is written once stored usage has passed it by `LATENESS_MS`, so one to two intervals after it happened. Usage
-that comes later than that is in `usage`, in rate or bucket, and not in the roll-up; the log says how many rows that
-were.
+A second is written when stored usage is `LATENESS_MS` past its end, so one to two intervals after it happened. Usage
+that comes later is in `usage` and counts in the rate or the bucket, but it is not in the roll-up. The log says how many
+rows that were.
 
-It is summed here and not by a streaming query: a minute of 20 000 events a second is a million rows, for which Arrow
-takes a third of a second of one core; a query that keeps its open seconds in a state store took most of a minute, and
-the micro-batches waited for it.
+The sums are made here and not by a streaming query. A minute of 20 000 events per second is a million rows. Arrow takes
+a third of a second of one core for them. A query that keeps its open seconds in a state store took most of a minute,
+and the micro-batches had to wait for it.
 
-What a retry does: a commit records the end of its seconds as its version, so appending them again is skipped, and the
-next step, in this process or another, goes on from there.
+A commit records the end of its seconds as its version. So if they are appended again the append is skipped, and the
+next step, in this process or another one, continues after them.
 """
 
 import logging
@@ -20,10 +20,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake.exceptions import DeltaError
 
-from pipeline.errors import PipelineError
+from pipeline.errors import PipelineError, in_a_line
 from pipeline.tables.column_range import newest_value, oldest_value
 from pipeline.tables.port import TableWriter
-from pipeline.tables.time_slices import TimeSlices, cut
+from pipeline.tables.time_slices import TimeSlices, split_range
 from schemas.arrow import conform
 from schemas.usage_by_second_row import UsageBySecondRow
 
@@ -46,18 +46,18 @@ _COLUMNS: Final = ("sample_start_ms", *_NAMES, *_SUMS, "last_event_ms")
 
 
 def by_second(usage: pa.Table) -> pa.Table:
-    """Rows of `usage` as rows of `usage_by_second`, in no order.
+    """Sum rows of `usage` to rows of `usage_by_second`, in no order.
 
-    A sum is null where all of its values are.
+    A sum is null if all of its values are null.
 
     Args:
-        usage: Columns sample_start_ms, the four names, the measures and last_event_ms; whole seconds.
+        usage: Columns sample_start_ms, the four names, the measures and last_event_ms. All rows of each second.
     """
     start_ms = usage["sample_start_ms"].to_numpy()
     seconds = usage.append_column("second_start_ms", pa.array(start_ms // _SECOND_MS * _SECOND_MS))
     nulls_alone = pc.ScalarAggregateOptions(skip_nulls=True, min_count=1)
     sums = [(name, "sum", nulls_alone) for name in _SUMS]
-    # One thread: the other cores are the micro-batch's.
+    # In one thread, to leave the other cores to the micro-batch.
     grouped = seconds.group_by(["second_start_ms", *_NAMES], use_threads=False).aggregate(
         [*sums, ("last_event_ms", "max")]
     )
@@ -68,13 +68,13 @@ def by_second(usage: pa.Table) -> pa.Table:
 
 
 class UsageBySecond:
-    """Writes `usage_by_second`, a step at a time, from one thread.
+    """Writes `usage_by_second`, one step at a time, from one thread.
 
     Args:
         usage_uri: Address of `usage`.
         seconds_uri: Address of `usage_by_second`.
-        seconds: Its writer.
-        job: Names the version under which rows are guarded: `<job>:second`.
+        seconds: Writer of `usage_by_second`.
+        job: Name of the job; the rows are guarded by the version of the app id `<job>:second`.
     """
 
     def __init__(self, usage_uri: str, seconds_uri: str, seconds: TableWriter, job: str) -> None:
@@ -83,36 +83,36 @@ class UsageBySecond:
         self._seconds = seconds
         self._app_id = f"{job}:second"
         self._written_until_ms = 0
-        self._told_until_ms = 0
+        self._checked_until_ms = 0
 
     @property
     def written_until_ms(self) -> int:
-        """Usage evaluated before this instant is rolled up, or was too late for it; 0 before the first step."""
+        """All usage evaluated before this instant is rolled up, or came too late for that. 0 before the first step."""
         return self._written_until_ms
 
     def step(self) -> None:
-        """Write all seconds that are over. Raises nothing: a roll-up that fails is no reason to stop throttling."""
+        """Write all seconds that are complete. Raises nothing, because throttling must go on if the roll-up fails."""
         try:
             self._roll_up()
         except (PipelineError, DeltaError, OSError, ValueError) as exc:
-            log.warning("the roll-up by second failed and is tried again: %s", str(exc).partition("\n")[0])
+            log.warning("the roll-up by second failed and is tried again: %s", in_a_line(exc))
 
     def _roll_up(self) -> None:
         newest_ms = newest_value(self._usage_uri, "evaluated_at_ms")
         if newest_ms is None:
             return
-        # Read again each time: nobody knows what became of an append that failed.
+        # Read each time, because an append that failed may have written its rows or not.
         self._written_until_ms = self._stored_until_ms()
-        self._tell_late(newest_ms)
+        self._log_late_rows(newest_ms)
         until_ms = (newest_ms - LATENESS_MS) // _SECOND_MS * _SECOND_MS
         usage = TimeSlices(self._usage_uri, "sample_start_ms", dictionaries=_NAMES)
-        for start_ms, end_ms in cut(self._written_until_ms, until_ms, SLICE_MS):
+        for start_ms, end_ms in split_range(self._written_until_ms, until_ms, SLICE_MS):
             rows = usage.read(_COLUMNS, start_ms, end_ms).unify_dictionaries()
             self._seconds.append(by_second(rows), {self._app_id: end_ms}, {})
             self._written_until_ms = end_ms
 
     def _stored_until_ms(self) -> int:
-        """Where an earlier process ended; where the usage begins if there was none."""
+        """Where the last step ended, also one of another process; where the usage begins if there was none."""
         recorded_ms = self._seconds.recorded_version(self._app_id)
         if recorded_ms is not None:
             return recorded_ms
@@ -121,12 +121,12 @@ class UsageBySecond:
             return newest_ms + _SECOND_MS
         return (oldest_value(self._usage_uri, "sample_start_ms") or 0) // _SECOND_MS * _SECOND_MS
 
-    def _tell_late(self, newest_ms: int) -> None:
-        """Rows that were stored since the step before and belong to seconds that are written."""
-        if self._told_until_ms:
+    def _log_late_rows(self, newest_ms: int) -> None:
+        """Log how many rows were stored since the last step that belong to seconds which are written already."""
+        if self._checked_until_ms:
             stored = TimeSlices(self._usage_uri, "evaluated_at_ms")
-            new = stored.read(["sample_start_ms"], self._told_until_ms, newest_ms + 1)["sample_start_ms"].to_numpy()
+            new = stored.read(["sample_start_ms"], self._checked_until_ms, newest_ms + 1)["sample_start_ms"].to_numpy()
             late = int(np.count_nonzero(new < self._written_until_ms))
             if late:
                 log.warning("%d rows came more than %d s late and are not in the roll-up", late, LATENESS_MS // 1000)
-        self._told_until_ms = newest_ms + 1
+        self._checked_until_ms = newest_ms + 1

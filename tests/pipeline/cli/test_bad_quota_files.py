@@ -31,6 +31,6 @@ def test_a_bad_file_is_refused_as_a_whole(name: str, root: str) -> None:
     assert refused.exit_code == 5
     assert refused.stdout == ""
     assert refused.stderr == (
-        f"kquota: quotas were not changed: {'; '.join(MISTAKES[name])}. To mend it: mend the edit and repeat it\n"
+        f"kquota: quotas were not changed: {'; '.join(MISTAKES[name])}. To mend it: correct the edit and repeat it\n"
     )
     assert kquota("quotas", "describe", "--tables", root) == before

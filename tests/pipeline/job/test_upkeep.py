@@ -43,7 +43,7 @@ def batches(writer: DeltaRsWriter) -> list[int]:
     ("unread_from_ms", "left"),
     [(None, [1, 2]), (NOW_MS, [1, 2]), (NOW_MS - 3 * HOUR_MS, [0, 1, 2])],
 )
-def test_usage_is_kept_for_its_time_and_until_it_has_been_read(
+def test_usage_is_kept_for_its_retention_and_until_it_is_rolled_up(
     tmp_path: Path, unread_from_ms: int | None, left: list[int]
 ) -> None:
     create_missing(str(tmp_path))
@@ -62,7 +62,7 @@ def test_idle_sensors_are_dropped_each_round(tmp_path: Path, caplog: pytest.LogC
     assert [line for line in caplog.messages if "idle" in line] == ["dropped 7 sensors that were idle for an hour"]
 
 
-def test_a_table_that_can_not_be_kept_up_is_told_and_the_others_are(
+def test_if_upkeep_of_a_table_fails_that_is_logged_and_the_other_tables_get_theirs(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     create_missing(str(tmp_path))
@@ -75,9 +75,9 @@ def test_a_table_that_can_not_be_kept_up_is_told_and_the_others_are(
 
 
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="the C library is not glibc")
-def test_a_round_gives_back_what_lies_free_between_pieces_in_use(tmp_path: Path) -> None:
+def test_a_round_gives_freed_memory_back_to_the_system(tmp_path: Path) -> None:
     upkeep = Upkeep(TablesSettings(root=str(tmp_path)), ManualClock(NOW_MS), lambda: 0)
-    upkeep.round()  # what a first round loads is not counted
+    upkeep.round()  # so that what the first round loads is not measured
     pieces = [bytes(16_000) for _ in range(6_000)]
     pinned = pieces[::50]
     taken_mb = resident_mb()

@@ -15,7 +15,7 @@ def test_the_newest_and_the_oldest_of_all_files_is_found_without_opening_them(tm
     assert oldest_value(str(tmp_path / "t"), "at_ms") == 4
 
 
-def test_without_rows_or_without_a_table_there_is_none(tmp_path: Path) -> None:
+def test_without_rows_or_without_a_table_there_is_no_value(tmp_path: Path) -> None:
     write_deltalake(tmp_path / "t", pa.table({"at_ms": pa.array([], pa.int64())}))
     assert newest_value(str(tmp_path / "t"), "at_ms") is None
     assert oldest_value(str(tmp_path / "t"), "at_ms") is None

@@ -39,7 +39,7 @@ def writer(uri: str, epoch: int) -> DeltaRsWriter:
     return opened
 
 
-def test_of_two_drivers_racing_the_older_one_is_fenced_and_no_row_is_lost_or_doubled(uri: str) -> None:
+def test_if_two_drivers_write_at_once_the_older_one_is_fenced_and_no_row_is_lost_or_stored_twice(uri: str) -> None:
     older, newer = writer(uri, 1), DeltaRsWriter(uri, "job")
     fenced: list[Fenced] = []
 
@@ -64,7 +64,7 @@ def test_of_two_drivers_racing_the_older_one_is_fenced_and_no_row_is_lost_or_dou
     assert sorted(newer.read(["offset"])["offset"].to_pylist()) == list(range(60))
 
 
-def test_an_append_overtaken_by_maintenance_is_made_again(uri: str) -> None:
+def test_an_append_is_made_again_if_a_commit_of_maintenance_comes_first(uri: str) -> None:
     job = writer(uri, 1)
     stop = threading.Event()
 
@@ -80,7 +80,7 @@ def test_an_append_overtaken_by_maintenance_is_made_again(uri: str) -> None:
         for version in range(40):
             assert job.append(dead_letters(offset=version), {"q1": version}, {})
     except LostRace:
-        pass  # allowed: five losses in a row; what must hold is below
+        pass  # other commits may come first five times in a row; what must hold is asserted below
     finally:
         stop.set()
         thread.join()
@@ -88,7 +88,7 @@ def test_an_append_overtaken_by_maintenance_is_made_again(uri: str) -> None:
     assert offsets == list(range((job.recorded_version("q1") or 0) + 1))
 
 
-def test_a_handle_is_opened_anew_without_losing_its_place(uri: str) -> None:
+def test_a_writer_that_opens_a_new_handle_skips_no_row_and_repeats_none(uri: str) -> None:
     job = writer(uri, 1)
     for version in range(120):
         assert job.append(dead_letters(offset=version), {"q1": version}, {})
@@ -102,7 +102,7 @@ def test_rows_of_another_shape_are_refused(uri: str) -> None:
         writer(uri, 1).append(pa.table({"nonsense": [1]}), {"q1": 0}, {})
 
 
-def test_an_unwritable_store_is_named_with_what_to_do(uri: str) -> None:
+def test_the_error_of_an_unwritable_store_names_the_table_and_the_remedy(uri: str) -> None:
     job = writer(uri, 1)
     Path(uri, "date=2023-11-14").write_text("a file where the partition's folder should be")
     with pytest.raises(TableUnwritable, match=r"dead_letters can not be written: .* To mend it: make it writable"):

@@ -1,4 +1,4 @@
-"""One driver at a time writes the tables, the last one that started; a restart in its process is no other driver."""
+"""Only the driver that started last writes the tables. A restart in its process is the same driver."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ def writers(root: Path) -> dict[str, DeltaRsWriter]:
     return {name: DeltaRsWriter(table_uri(str(root), name), "job") for name in ("usage", "batches")}
 
 
-def test_a_driver_takes_over_and_the_earlier_one_does_not_come_back(tmp_path: Path) -> None:
+def test_a_driver_that_was_fenced_does_not_take_over_again(tmp_path: Path) -> None:
     create_missing(str(tmp_path))
     first, second = DriverEpoch(), DriverEpoch()
     first.raise_in(writers(tmp_path), "job")
@@ -26,7 +26,7 @@ def test_a_driver_takes_over_and_the_earlier_one_does_not_come_back(tmp_path: Pa
     assert writers(tmp_path)["usage"].recorded_version("job") == 4
 
 
-def test_a_start_that_was_cut_short_between_two_tables_is_made_again(tmp_path: Path) -> None:
+def test_a_start_that_was_interrupted_between_two_tables_can_be_repeated(tmp_path: Path) -> None:
     create_missing(str(tmp_path))
     epoch = DriverEpoch()
     only_usage = {"usage": writers(tmp_path)["usage"]}

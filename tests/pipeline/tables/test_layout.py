@@ -20,7 +20,7 @@ def test_creating_twice_creates_once(tmp_path: Path) -> None:
     assert create_missing(str(tmp_path)) == []
 
 
-def test_a_creation_that_was_cut_short_is_completed(tmp_path: Path) -> None:
+def test_a_creation_that_was_interrupted_is_completed(tmp_path: Path) -> None:
     DeltaTable.create(table_uri(str(tmp_path), "quotas"), arrow_schema(QuotaRow))
     assert create_missing(str(tmp_path), [TABLES["quotas"]]) == []
     with pytest.raises(DeltaError, match="failed validation check"):
@@ -71,7 +71,7 @@ def test_a_row_that_is_no_quota_is_refused_by_the_table(tmp_path: Path, broken: 
     ],
     ids=str,
 )
-def test_a_row_at_the_edge_of_validity_is_taken(tmp_path: Path, valid: dict[str, object]) -> None:
+def test_a_row_that_is_just_valid_is_accepted(tmp_path: Path, valid: dict[str, object]) -> None:
     create_missing(str(tmp_path), [TABLES["quotas"]])
     uri = table_uri(str(tmp_path), "quotas")
     write_deltalake(uri, quota_rows(**valid), mode="append")

@@ -52,7 +52,7 @@ def kept(job: DeltaRsWriter) -> list[int]:
     return sorted(job.read(["batch_id"])["batch_id"].to_pylist())
 
 
-def test_upkeep_leaves_rows_and_versions_and_the_job_goes_on(uri: str, job: DeltaRsWriter) -> None:
+def test_compaction_and_cleaning_keep_rows_and_versions_and_the_job_can_continue(uri: str, job: DeltaRsWriter) -> None:
     for batch_id in range(10):
         job.append(state(batch_id), {"q1": batch_id}, {})
     assert compact(uri, many_files=5)
@@ -65,7 +65,7 @@ def test_upkeep_leaves_rows_and_versions_and_the_job_goes_on(uri: str, job: Delt
     assert DeltaRsWriter(uri, "job").recorded_version("q1") == 10
 
 
-def test_few_files_are_left_as_they_are(uri: str, job: DeltaRsWriter) -> None:
+def test_a_table_with_few_files_is_not_compacted(uri: str, job: DeltaRsWriter) -> None:
     job.append(state(0), {"q1": 0}, {})
     version = DeltaTable(uri).version()
     assert not compact(uri, many_files=1)
@@ -75,7 +75,7 @@ def test_few_files_are_left_as_they_are(uri: str, job: DeltaRsWriter) -> None:
 @pytest.mark.parametrize(
     ("before_ms", "left"),
     [
-        (NOON_MS - DAY_MS, [0, 1, 2, 3]),  # nothing is older; a row at the very instant stays
+        (NOON_MS - DAY_MS, [0, 1, 2, 3]),  # nothing is older; a row at this instant stays
         (NOON_MS - DAY_MS + 1, [1, 2, 3]),
         (NOON_MS, [1, 2, 3]),
         (NOON_MS + 1, [2, 3]),
@@ -83,7 +83,7 @@ def test_few_files_are_left_as_they_are(uri: str, job: DeltaRsWriter) -> None:
         (NOON_MS + DAY_MS, []),
     ],
 )
-def test_rows_before_the_instant_go_and_no_others(
+def test_trimming_deletes_the_rows_before_the_instant_and_no_others(
     uri: str, job: DeltaRsWriter, before_ms: int, left: list[int]
 ) -> None:
     for batch_id, at_ms in enumerate((NOON_MS - DAY_MS, NOON_MS, NOON_MS + 1, NOON_MS + 2)):
@@ -96,7 +96,7 @@ def test_rows_before_the_instant_go_and_no_others(
     assert DeltaTable(uri).version() == version, "nothing to delete, no commit"
 
 
-def test_rounds_beside_a_writing_job_lose_nothing(uri: str, job: DeltaRsWriter) -> None:
+def test_upkeep_while_the_job_writes_loses_no_rows(uri: str, job: DeltaRsWriter) -> None:
     def write() -> None:
         for batch_id in range(60):
             job.append(state(batch_id, NOON_MS + batch_id), {"q1": batch_id}, {})
@@ -106,7 +106,7 @@ def test_rounds_beside_a_writing_job_lose_nothing(uri: str, job: DeltaRsWriter) 
     writing.start()
     trimmed = 0
     while writing.is_alive():
-        with suppress(LostRace):  # a machine so slow that every attempt is overtaken; the next round does it
+        with suppress(LostRace):  # on a slow machine other commits come first at every attempt; the next round does it
             trimmed += trim(uri, "evaluated_at_ms", NOON_MS + 20)
             compact(uri, many_files=3)
     writing.join()

@@ -20,12 +20,12 @@ def test_an_edit_of_an_entity_with_two_rows_leaves_one() -> None:
     assert rows == [row("alice", 3.0)]
 
 
-def test_an_edit_hides_no_double_row_of_another_entity() -> None:
+def test_an_edit_keeps_both_rows_of_another_entity_that_has_two() -> None:
     rows = altered([row("alice", 1.0), row("alice", 2.0)], [QuotaChange("bob", "", {"producer_byte_rate": 3.0})])
     assert [r["user"] for r in rows] == ["alice", "alice", "bob"]
 
 
-def test_rows_of_no_change_stay_without_bounds() -> None:
+def test_rows_that_no_change_names_stay_also_without_bounds() -> None:
     assert altered([row("alice", None)], []) == [row("alice", None)]
 
 
@@ -40,7 +40,7 @@ def test_a_fraction_is_refused_when_it_is_set_and_stays_when_it_is_stored() -> N
     assert validated([fraction, row("bob", 1.0)], before=[fraction])[0]["producer_byte_rate"] == 1.5
 
 
-def test_what_is_not_set_can_not_be_taken_away() -> None:
+def test_what_is_not_set_can_not_be_removed() -> None:
     rows = [row("alice", 1.0)]
     refuse_absent(rows, "alice", "", ["producer_byte_rate"])
     for columns, named in ((["owner", "producer_byte_rate", "mode"], "owner,mode"), (["note"], "note")):

@@ -48,7 +48,7 @@ class QuotaEdits(RuleBasedStateMachine):
         self.past: dict[int, Model] = {self.table.read().version: {}}
 
     def expect(self, model: Model, version: int) -> None:
-        """The model after an edit: one version more if anything differs, else the same."""
+        """Set the model after an edit. The version grows by one if anything has changed, else it stays."""
         newest = max(self.past)
         assert version == (newest if model == self.model else newest + 1)
         self.model = model

@@ -20,7 +20,7 @@ def change(user: str, **bounds: float | None) -> QuotaChange:
     return QuotaChange(user, "", bounds)
 
 
-def test_the_edit_that_set_a_bound_is_found_behind_edits_of_others(table: QuotaTable) -> None:
+def test_the_edit_that_set_a_bound_is_found_also_after_edits_of_other_entities(table: QuotaTable) -> None:
     table.alter([change("alice", producer_byte_rate=1.0)], AUDIT)
     raised = table.alter([change("alice", producer_byte_rate=2.0)], AUDIT)
     table.alter([change("bob", producer_byte_rate=9.0)], AUDIT)
@@ -37,7 +37,7 @@ def test_a_new_bound_was_none_before(table: QuotaTable) -> None:
     assert (origin.version, origin.before, origin.after) == (version, None, 1.0)
 
 
-def test_later_edits_do_not_matter_to_an_older_version(table: QuotaTable) -> None:
+def test_later_edits_do_not_change_the_origin_of_a_bound_in_an_older_version(table: QuotaTable) -> None:
     version = table.alter([change("alice", producer_byte_rate=1.0)], AUDIT)
     table.alter([change("alice", producer_byte_rate=5.0)], AUDIT)
     assert origin_of(table, version, "alice", "", "producer_byte_rate").after == 1.0

@@ -1,4 +1,4 @@
-"""The quotas in force follow the table; a version that is not valid leaves the last valid one in force."""
+"""The quotas in force follow the table. If a version is not valid, the last valid one stays in force."""
 
 import logging
 from pathlib import Path
@@ -22,7 +22,7 @@ AUDIT = EditAudit(actor="carol", host="ops1", tool_version="0.1.0", reason="")
 
 GOOD = {"user": "alice", "client_id": "", "producer_byte_rate": 1.0, "mode": "enforce"}
 
-# What the CHECK constraints let through, or let through once somebody has dropped them; the row, and why it is refused.
+# Name, row and message of rows that the CHECK constraints do not refuse, or do not refuse once they are dropped.
 BAD_ROWS: list[tuple[str, dict[str, Any], str]] = [
     ("entity twice", GOOD, "row 2: 'entity' must be given once; got user 'alice', client-id '' in row 1 too"),
     (
@@ -53,7 +53,7 @@ def table(tmp_path: Path) -> QuotaTable:
 
 
 def write_past_us(table: QuotaTable, row: dict[str, Any]) -> int:
-    """A row by another tool, on a table whose constraints somebody has dropped; the version."""
+    """Drop the constraints and append a row, as another tool may do. Returns the version."""
     handle = DeltaTable(table.uri)
     for name in [key for key in handle.metadata().configuration if key.startswith("delta.constraints.")]:
         handle.alter.drop_constraint(name.removeprefix("delta.constraints."))
@@ -78,7 +78,7 @@ def test_a_bad_row_leaves_the_last_valid_version_in_force(
     assert source.pin() is valid
     assert f"quotas v{version} are refused, the last valid version stays in force" in caplog.text
     assert why in caplog.text
-    # A start into the bad table finds the same quotas; the dropped constraints are versions of their own.
+    # A start with the bad table finds the same quotas. (Dropping the constraints made versions of its own.)
     assert QuotaSource(table).pin().quotas == valid.quotas
 
 

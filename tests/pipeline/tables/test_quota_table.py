@@ -51,7 +51,7 @@ def test_an_alteration_leaves_the_other_columns_alone(table: QuotaTable) -> None
     }
 
 
-def test_a_quota_without_its_last_bound_is_gone_unless_it_is_exempt(table: QuotaTable) -> None:
+def test_a_row_that_loses_its_last_bound_is_removed_unless_it_is_exempt(table: QuotaTable) -> None:
     table.alter([bound("alice", 1.0), bound("bob", 1.0)], AUDIT)
     table.alter([bound("alice", None), bound("bob", None, mode="exempt")], AUDIT)
     assert rates(table) == {"bob": None}
@@ -108,7 +108,7 @@ def test_an_edit_waits_for_the_lock_and_gives_up_in_time(table: QuotaTable, tmp_
     assert hasty.alter([bound("alice", 1.0)], AUDIT) == hasty.read().version
 
 
-def test_edits_of_many_at_once_are_all_kept(table: QuotaTable, tmp_path: Path) -> None:
+def test_edits_made_at_the_same_time_are_all_stored(table: QuotaTable, tmp_path: Path) -> None:
     def edit(user: str) -> None:
         QuotaTable(str(tmp_path)).alter([bound(user, 1.0)], AUDIT)
 
@@ -136,7 +136,7 @@ def test_a_plan_writes_nothing_and_waits_for_no_lock(table: QuotaTable, tmp_path
     assert table.read().version == version
 
 
-def test_a_version_that_never_was_is_missing(table: QuotaTable) -> None:
+def test_a_version_that_does_not_exist_is_missing(table: QuotaTable) -> None:
     with pytest.raises(TableMissing, match="version 99"):
         table.read(99)
 

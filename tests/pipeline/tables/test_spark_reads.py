@@ -1,4 +1,4 @@
-"""What delta-rs writes, Spark reads; what Spark refuses, it refuses for the same reasons."""
+"""Spark reads what delta-rs writes, and it refuses the same rows as delta-rs."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,7 +30,7 @@ def test_spark_reads_what_was_edited_and_why(spark: "SparkSession", tmp_path: Pa
 
 
 @pytest.mark.parametrize("bound", ["0.0", "double('NaN')", "double('Infinity')"])
-def test_spark_refuses_a_bound_that_is_none(spark: "SparkSession", tmp_path: Path, bound: str) -> None:
+def test_spark_refuses_a_number_that_is_no_bound(spark: "SparkSession", tmp_path: Path, bound: str) -> None:
     create_missing(str(tmp_path), [TABLES["quotas"]])
     uri = table_uri(str(tmp_path), "quotas")
     with pytest.raises(Exception, match="producer_byte_rate_is_positive"):

@@ -11,7 +11,7 @@ from pipeline.tables.time_slices import TimeSlices
 
 @pytest.fixture
 def uri(tmp_path: Path) -> str:
-    """A hundred rows, one a ms from 1 000 on, then ten, one in every 100 ms from 2 000 on."""
+    """A hundred rows, one per ms from 1 000 on, then ten rows, one per 100 ms from 2 000 on."""
     for times_ms in (range(1_000, 1_100), range(2_000, 3_000, 100)):
         write_deltalake(str(tmp_path), pa.table({"at_ms": list(times_ms)}), mode="append")
     return str(tmp_path)
@@ -30,11 +30,11 @@ def test_an_empty_table_has_no_rows(tmp_path: Path) -> None:
     assert TimeSlices(str(tmp_path), "at_ms").estimated_rows(0, 10) == 0
 
 
-def test_a_version_stays_what_it_was(uri: str) -> None:
+def test_an_older_version_can_be_read(uri: str) -> None:
     assert TimeSlices(uri, "at_ms", version=0).read(["at_ms"], 0, 10_000).num_rows == 100
     assert TimeSlices(uri, "at_ms").version == 1
 
 
-def test_a_table_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_missing_table_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(TableMissing):
         TimeSlices(str(tmp_path / "none"), "at_ms")

@@ -1,4 +1,4 @@
-"""The roll-up on real tables: `usage` is appended to by delta-rs, as the job does."""
+"""The roll-up on real tables. delta-rs appends to `usage`, as in the job."""
 
 from collections import defaultdict
 from datetime import date
@@ -26,7 +26,7 @@ FAR_MS = T0_MS + 10 * LATENESS_MS
 
 
 class LostAnswers(DeltaRsWriter):
-    """A writer on a store whose answer to the next append gets lost, after or before the rows are stored."""
+    """A writer whose next append raises, either before or after the rows are stored."""
 
     fail_next: str | None = None
 
@@ -40,7 +40,7 @@ class LostAnswers(DeltaRsWriter):
 
 
 class Rolled:
-    """A `usage` table and its roll-up, a step at a time."""
+    """A `usage` table and its roll-up, which is run step by step."""
 
     def __init__(self, folder: Path) -> None:
         self._batch_id = 0
@@ -50,7 +50,7 @@ class Rolled:
         self.restart()
 
     def restart(self) -> None:
-        """A new process: only the tables are left."""
+        """Start again as a new process, with nothing but the tables."""
         seconds_uri = table_uri(self.root, "usage_by_second")
         self.writer = LostAnswers(seconds_uri, "test")
         self._epoch += 1
@@ -58,7 +58,7 @@ class Rolled:
         self.roll_up = UsageBySecond(table_uri(self.root, "usage"), seconds_uri, self.writer, "test")
 
     def use(self, *rows: dict[str, Any]) -> None:
-        """One batch of the job's."""
+        """Append the usage of one batch."""
         self._batch_id += 1
         table = pa.Table.from_pylist([{"request_count": 1, "exempt_time_ns": None, **row} for row in rows])
         stored = conform(
@@ -73,7 +73,7 @@ class Rolled:
         write_deltalake(table_uri(self.root, "usage"), stored, mode="append")
 
     def step(self) -> list[dict[str, Any]]:
-        """One step; all rows written by then, in order."""
+        """Run one step. Returns all rows written so far, in order."""
         self.roll_up.step()
         table = DeltaTable(table_uri(self.root, "usage_by_second")).to_pyarrow_table()
         assert table.schema.names == arrow_schema(UsageBySecondRow).names
@@ -100,7 +100,7 @@ def full(at_ms: int, **columns: Any) -> dict[str, Any]:
     return usage_row(at_ms, **{**empty, **columns})
 
 
-def test_a_second_is_written_once_summed_over_its_batches_and_only_when_it_is_over(rolled: Rolled) -> None:
+def test_a_second_is_written_once_when_it_is_complete_with_the_sum_over_its_batches(rolled: Rolled) -> None:
     rolled.use(full(T0_MS + 10, produced_bytes=5), full(T0_MS + 20, user="v", produced_bytes=1))
     assert rolled.step() == []
     rolled.use(full(T0_MS + 900, produced_bytes=7), full(T0_MS + 1_100, produced_bytes=11))
@@ -114,7 +114,7 @@ def test_a_second_is_written_once_summed_over_its_batches_and_only_when_it_is_ov
 @pytest.mark.parametrize(
     ("newest_ms", "written"), [(LATENESS_MS + 999, 0), (LATENESS_MS + 1_000, 1), (LATENESS_MS + 1_001, 1)]
 )
-def test_a_second_is_over_when_stored_usage_has_passed_its_end_by_the_lateness(
+def test_a_second_is_complete_when_stored_usage_is_past_its_end_by_the_lateness(
     rolled: Rolled, newest_ms: int, written: int
 ) -> None:
     rolled.use(full(T0_MS + 999, produced_bytes=1))
@@ -122,7 +122,7 @@ def test_a_second_is_over_when_stored_usage_has_passed_its_end_by_the_lateness(
     assert len(rolled.step()) == written
 
 
-def test_usage_that_comes_later_than_the_lateness_is_told_and_left_out(
+def test_usage_that_comes_later_than_the_lateness_is_logged_and_left_out(
     rolled: Rolled, caplog: pytest.LogCaptureFixture
 ) -> None:
     rolled.use(full(T0_MS, produced_bytes=1))
@@ -137,7 +137,7 @@ def test_usage_that_comes_later_than_the_lateness_is_told_and_left_out(
     assert caplog.messages == ["2 rows came more than 60 s late and are not in the roll-up"]
 
 
-def test_a_table_that_was_rolled_up_by_another_process_is_gone_on_with_after_its_newest_second(rolled: Rolled) -> None:
+def test_the_roll_up_continues_after_the_newest_second_that_another_process_has_written(rolled: Rolled) -> None:
     rolled.use(full(T0_MS, produced_bytes=1))
     rolled.use(full(FAR_MS, produced_bytes=4))
     earlier = conform(
@@ -165,7 +165,7 @@ def test_trimmed_and_compacted_usage_changes_nothing(rolled: Rolled) -> None:
     assert rolled.step() == written
 
 
-def test_it_tells_up_to_where_usage_is_rolled_up_and_nothing_before_it_knows(rolled: Rolled) -> None:
+def test_it_knows_up_to_which_instant_usage_is_rolled_up_and_says_0_before_the_first_step(rolled: Rolled) -> None:
     assert rolled.roll_up.written_until_ms == 0
     rolled.use(full(T0_MS + 70, produced_bytes=1))
     rolled.step()
@@ -176,7 +176,7 @@ def test_it_tells_up_to_where_usage_is_rolled_up_and_nothing_before_it_knows(rol
 
 
 @pytest.mark.parametrize("failure", ["before", "after"])
-def test_an_append_nobody_knows_the_outcome_of_is_neither_lost_nor_written_twice(
+def test_an_append_with_an_unknown_outcome_is_neither_lost_nor_written_twice(
     rolled: Rolled, failure: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     rolled.use(full(T0_MS, produced_bytes=1), full(T0_MS + LATENESS_MS + 5_000, produced_bytes=2))
@@ -187,7 +187,7 @@ def test_an_append_nobody_knows_the_outcome_of_is_neither_lost_nor_written_twice
     assert sums(rolled.step()) == [(0, "u", 1), (LATENESS_MS + 5_000, "u", 2)]
 
 
-def test_a_table_that_is_missing_is_told_and_no_exception(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_missing_table_is_logged_and_raises_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     rolled = Rolled(tmp_path)
     rolled.use(full(T0_MS), full(FAR_MS))
     for file in Path(rolled.root, "usage_by_second", "_delta_log").iterdir():
@@ -196,7 +196,7 @@ def test_a_table_that_is_missing_is_told_and_no_exception(tmp_path: Path, caplog
     assert "the roll-up by second failed" in caplog.text
 
 
-def test_null_stays_null_where_all_are_and_zero_is_no_null(rolled: Rolled) -> None:
+def test_a_sum_is_null_only_if_all_values_are_null(rolled: Rolled) -> None:
     rolled.use(
         full(T0_MS, produced_bytes=None, fetched_bytes=0, io_time_ns=3),
         full(T0_MS + 1, produced_bytes=None, fetched_bytes=None, io_time_ns=None),
@@ -220,7 +220,7 @@ BATCHES = st.lists(
 
 @settings(max_examples=15, deadline=None)
 @given(BATCHES)
-def test_whatever_fails_each_second_has_the_sum_of_all_usage_that_was_not_too_late(
+def test_whatever_fails_each_second_has_the_sum_of_all_usage_that_came_in_time(
     batches: list[tuple[int, list[tuple[int, str, int]], str]],
 ) -> None:
     expected: defaultdict[tuple[int, str], int] = defaultdict(int)

@@ -1,4 +1,4 @@
-"""What every `TableWriter` must do, held against both adapters."""
+"""What every `TableWriter` must do, tested with both adapters."""
 
 import json
 from collections.abc import Callable
@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
+from pipeline.tables.column_range import newest_value
 from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.errors import EpochNotRaised, Fenced, TableMissing, VersionWentBack
 from pipeline.tables.layout import TABLES, create_missing, table_uri
@@ -111,7 +112,7 @@ def test_all_versions_of_a_commit_and_the_epoch_are_recorded(writer: TableWriter
     assert recorded == [4, 17, 1, None]
 
 
-def test_the_first_app_id_guards_and_the_others_must_grow(writer: TableWriter) -> None:
+def test_the_first_app_id_guards_the_rows_and_the_versions_of_the_others_must_grow(writer: TableWriter) -> None:
     writer.append(usage("alice"), {"q1": 4, "job:publish": 17}, {})
     assert not writer.append(usage("alice"), {"q1": 4, "job:publish": 17}, {})
     with pytest.raises(VersionWentBack, match=r"version of 'job:publish' in .* must be above 17; got 17"):
@@ -145,7 +146,7 @@ def test_an_append_before_the_epoch_is_refused(new_writer: NewWriter, uri: str) 
         new_writer(uri).append(usage("alice"), {"q1": 0}, {})
 
 
-def test_commits_by_maintenance_between_two_appends_do_no_harm(writer: TableWriter, uri: str) -> None:
+def test_maintenance_may_commit_between_two_appends(writer: TableWriter, uri: str) -> None:
     writer.append(usage("alice"), {"q1": 0}, {})
     writer.append(usage("bob"), {"q1": 1}, {})
     DeltaTable(uri).optimize.compact()
@@ -161,12 +162,20 @@ def test_metadata_is_read_back_newest_first(writer: TableWriter) -> None:
     assert json.loads(newest["versions"]) == {"q1": 1, "job:publish": 3, "job": 1}
 
 
-def test_conditions_choose_the_rows(writer: TableWriter) -> None:
+def test_only_rows_that_meet_all_conditions_are_read(writer: TableWriter) -> None:
     for batch_id, user in enumerate(["alice", "bob", "carol"]):
         writer.append(usage(user, batch_id=batch_id), {"q1": batch_id}, {})
     assert writer.read(["user"], [("batch_id", "=", 1)])["user"].to_pylist() == ["bob"]
     assert writer.read(["user"], [("batch_id", ">=", 1), ("user", "!=", "bob")])["user"].to_pylist() == ["carol"]
     assert sorted(writer.read(["user"], [("user", "in", ["alice", "bob"])])["user"].to_pylist()) == ["alice", "bob"]
+
+
+def test_the_newest_value_of_a_column_is_known_without_a_read(writer: TableWriter, uri: str) -> None:
+    assert writer.newest_value("batch_id") is None
+    for batch_id in (3, 4, 2):
+        writer.append(usage("alice", batch_id=batch_id), {f"q{batch_id}": 0}, {})
+    assert writer.newest_value("batch_id") == 4
+    assert newest_value(uri, "batch_id") == 4, "both adapters write the statistics"
 
 
 def test_the_protocol_stays_plain(writer: TableWriter, uri: str) -> None:
