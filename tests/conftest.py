@@ -1,4 +1,4 @@
-"""The two things that are slow to start, each once a session: the real broker and the Spark session."""
+"""What all tests share: one Hypothesis profile, warnings as errors, the real broker and the Spark session."""
 
 import gc
 import os
@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from pipeline.demo.broker_config import BrokerOptions
 from pipeline.jvm.jars import fetch
@@ -17,6 +18,17 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from pipeline.demo.broker import EmbeddedBroker
+
+# The one profile of all tests; tests/test_suite_rules.py refuses others. No example is too slow (speed is measured by
+# bench/) and none too large (each strategy bounds what it draws). A failure prints how to repeat it elsewhere.
+settings.register_profile(
+    "kquota",
+    settings.get_profile("default"),  # named, because Hypothesis takes another one where it sees continuous integration
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example],
+    print_blob=True,
+)
+settings.load_profile("kquota")
 
 USERS = {"alice": "alice-secret", "bob": "bob-secret", "carol": "carol-secret"}
 

@@ -5,6 +5,8 @@ import sys
 
 import pytest
 
+from tests.waiting import PATIENCE_SECONDS
+
 ENGINES = ("pyspark", "delta", "deltalake", "py4j")
 
 
@@ -23,5 +25,7 @@ ENGINES = ("pyspark", "delta", "deltalake", "py4j")
 )
 def test_an_import_loads_no_engine(module: str) -> None:
     program = f"import sys, {module}; print(*[name for name in {ENGINES} if name in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, check=True, text=True, timeout=PATIENCE_SECONDS
+    )
     assert done.stdout.split() == []

@@ -21,6 +21,7 @@ from pipeline.demo.process import free_ports
 from pipeline.jvm.jars import broker_classpath
 from pipeline.jvm.java import find_java
 from tests.integration.throttle_job import ThrottleJob
+from tests.waiting import PATIENCE_SECONDS, wait_until
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -54,7 +55,7 @@ def line_with(child: "subprocess.Popen[str]", word: str) -> str:
 
 def ask_sidecar(address: str, user: str) -> "subprocess.CompletedProcess[str]":
     command = [str(EXAMPLES / "sidecar.sh"), address, user, "c"]
-    return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)
 
 
 def test_the_shell_script_goes_on_when_no_sidecar_answers() -> None:
@@ -70,9 +71,8 @@ def test_the_shell_script_holds_off_while_the_sidecar_says_so(broker: EmbeddedBr
     with running(*command, "--bootstrap-server", broker.bootstrap_servers) as sidecar:
         assert sidecar.stderr is not None
         address = f"http://127.0.0.1:{sidecar.stderr.readline().split()[3].rstrip(',')}"
-        deadline = time.monotonic() + 20
-        while (done := ask_sidecar(address, "alice")).returncode == 0:
-            assert time.monotonic() < deadline
+        wait_until(lambda: ask_sidecar(address, "alice").returncode != 0, "the side-car to know of the throttle")
+        done = ask_sidecar(address, "alice")
         assert done.returncode == 75
         throttled = json.loads(done.stdout.removeprefix("throttled: "))
         assert throttled["user"] == "alice"
@@ -89,7 +89,7 @@ def test_the_producer_holds_off_while_it_is_throttled(broker: EmbeddedBroker, jo
         create_topics(admin, [TopicSpec("orders", "demo", 1, "any", {}, {})])
     job.throttle("alice", for_ms=6_000)
     command = [sys.executable, "-m", "examples.kafka_producer", broker.bootstrap_servers, "alice", "c", "orders", "20"]
-    done = subprocess.run([*command, job.name], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([*command, job.name], capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=True)
     words = done.stdout.split()
     assert words[:3] == ["sent", "20", "records,"]
     assert 0 < int(words[5]) <= 6_000
@@ -105,7 +105,7 @@ def test_the_service_holds_requests_until_the_throttle_ends(broker: EmbeddedBrok
         request = urllib.request.Request(f"http://127.0.0.1:{port}/upload", b"x" * 1_000)
         request.add_header("X-User", user)
         request.add_header("X-Client-Id", "c")
-        with urllib.request.urlopen(request, timeout=30) as answer:  # noqa: S310
+        with urllib.request.urlopen(request, timeout=PATIENCE_SECONDS) as answer:  # noqa: S310
             stored: dict[str, int] = json.load(answer)
             return stored
 

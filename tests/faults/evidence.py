@@ -4,13 +4,14 @@ Reads with the Kafka and Delta libraries alone; nothing of the system under test
 """
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from deltalake import DeltaTable
-from kafka import KafkaConsumer, TopicPartition
+
+from tests.topic_reading import read_topic
 
 Row = dict[str, Any]
 TABLES = ("usage", "batches", "decisions", "dead_letters", "throttle_events", "sensor_state")
@@ -87,26 +88,6 @@ def evidence_of(root: str, usage_topic: str, messages: list[Message], records: l
         quotas={version: _quotas(f"{root}/quotas", version) for version in versions if version >= 0},
         scope=DeltaTable(f"{root}/quotas").metadata().configuration.get("kquota.scope", "cluster"),
     )
-
-
-def read_topic(bootstrap_servers: str, topic: str) -> Iterable[Any]:
-    """All committed records of a topic up to its present end."""
-    consumer: Any = KafkaConsumer(
-        bootstrap_servers=bootstrap_servers,
-        isolation_level="read_committed",
-        enable_auto_commit=False,
-        auto_offset_reset="earliest",
-    )
-    try:
-        partitions = [TopicPartition(topic, number) for number in consumer.partitions_for_topic(topic) or ()]
-        consumer.assign(partitions)
-        consumer.seek_to_beginning(*partitions)
-        ends = consumer.end_offsets(partitions)
-        while any(consumer.position(partition) < end for partition, end in ends.items()):
-            for records in consumer.poll(timeout_ms=500).values():
-                yield from records
-    finally:
-        consumer.close()
 
 
 def _quotas(uri: str, version: int) -> Quotas:

@@ -84,7 +84,7 @@ class Rig:
         self.job.start(wait=False)
         if not wait:
             return 0.0
-        self.job.wait_for_line("batch_id=", 120, since)
+        self.job.wait_for_line("batch_id=", since)
         return time.monotonic() - began
 
     def await_death(self, seconds: float = 180) -> int:
@@ -99,9 +99,9 @@ class Rig:
         """Whether every message is in a batch and every throttle has ended."""
         return self._read_to() == self._ends() and not self._held()
 
-    def drain(self, seconds: float = 90) -> None:
+    def drain(self) -> None:
         """Wait until it is drained, while the job runs."""
-        self.job.wait_until(self.is_drained, seconds)
+        self.job.wait_until(self.is_drained, "every message to be in a batch and every throttle to end")
 
     def verdict(self) -> dict[str, Any]:
         """What the verifier says."""

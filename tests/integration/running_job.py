@@ -13,7 +13,7 @@ from threading import Thread
 from typing import Any
 
 import pyarrow as pa
-from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
+from kafka import KafkaAdminClient, KafkaProducer
 
 from pipeline.cluster.from_settings import wanted_topics
 from pipeline.cluster.topics import create_topics
@@ -22,8 +22,8 @@ from pipeline.settings.loading import load_settings
 from pipeline.settings.model import Settings
 from pipeline.tables.layout import table_uri
 from pipeline.tables.reader import read_table
-
-START_SECONDS = 120.0
+from tests.topic_reading import read_topic
+from tests.waiting import PATIENCE_SECONDS, wait_until
 
 
 @dataclass
@@ -36,6 +36,7 @@ class RunningJob:
     overrides: dict[str, str] = field(default_factory=dict)
     log: list[str] = field(default_factory=list)
     process: "subprocess.Popen[str] | None" = None
+    _log_reader: Thread | None = None
 
     @property
     def environment(self) -> dict[str, str]:
@@ -85,9 +86,10 @@ class RunningJob:
             text=True,
             start_new_session=True,
         )
-        Thread(target=self._read_log, args=(self.process,), daemon=True).start()
+        self._log_reader = Thread(target=self._read_log, args=(self.process,), daemon=True)
+        self._log_reader.start()
         if wait:
-            self.wait_for_line("running; trigger", START_SECONDS, since)
+            self.wait_for_line("running; trigger", since)
 
     def command(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
         """Run another `kquota` command with the job's settings."""
@@ -96,7 +98,7 @@ class RunningJob:
             env={**os.environ, **self.environment},
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=PATIENCE_SECONDS,
             check=False,
         )
 
@@ -104,7 +106,7 @@ class RunningJob:
         """SIGTERM; the exit code."""
         assert self.process is not None
         self.process.terminate()
-        return self.process.wait(60)
+        return self.process.wait(PATIENCE_SECONDS)
 
     def kill(self) -> None:
         """SIGKILL to the job and its JVM."""
@@ -116,25 +118,23 @@ class RunningJob:
         if self.process is not None:
             terminate(self.process, 20)  # type: ignore[arg-type]  # as above
 
-    def wait_for_line(self, text: str, seconds: float = 30.0, since: int = 0) -> str:
-        """The first log line that holds a text."""
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline:
-            for line in self.log[since:]:
-                if text in line:
-                    return line
-            if self.process is not None and self.process.poll() is not None:
-                break
-            time.sleep(0.02)
-        raise AssertionError(f"no line with {text!r} in:\n" + "\n".join(self.log[-40:]))
+    def wait_for_line(self, text: str, since: int = 0) -> str:
+        """The first log line that holds a text; not after the process has ended."""
+        found: list[str] = []
 
-    def wait_until(self, condition: Callable[[], bool], seconds: float) -> None:
+        def is_there() -> bool:
+            has_ended = self._has_ended()
+            found.extend(line for line in self.log[since:] if text in line)
+            return bool(found) or has_ended
+
+        self._wait_until(is_there, f"a log line with {text!r}")
+        assert found, self._told(f"the job has ended without a log line with {text!r}")
+        return found[0]
+
+    def wait_until(self, is_so: Callable[[], bool], what: str) -> None:
         """Wait for something to be so while the process runs."""
-        deadline = time.monotonic() + seconds
-        while not condition():
-            if time.monotonic() > deadline or (self.process is not None and self.process.poll() is not None):
-                raise AssertionError("the job has not come so far:\n" + "\n".join(self.log[-40:]))
-            time.sleep(0.5)
+        self._wait_until(lambda: is_so() or self._has_ended(), what)
+        assert is_so(), self._told(f"the job has ended before {what}")
 
     def send(self, *messages: bytes | dict[str, Any] | list[Any] | None) -> None:
         """Produce to the usage topic; mappings and lists as JSON."""
@@ -147,29 +147,43 @@ class RunningJob:
 
     def records(self) -> list[dict[str, Any]]:
         """All committed records of the throttle topic now."""
-        consumer: Any = KafkaConsumer(
-            f"{self.name}.throttle",
-            bootstrap_servers=self.bootstrap_servers,
-            isolation_level="read_committed",
-            auto_offset_reset="earliest",
-            consumer_timeout_ms=1_500,
-        )
-        found: list[dict[str, Any]] = [json.loads(record.value) for record in consumer]
-        consumer.close()
+        read = read_topic(self.bootstrap_servers, f"{self.name}.throttle")
+        found: list[dict[str, Any]] = [json.loads(record.value) for record in read]
         return sorted(found, key=lambda record: int(record["publish_seq"]))
 
-    def wait_for_record(self, seconds: float = 30.0, **wanted: Any) -> dict[str, Any]:
+    def wait_for_record(self, **wanted: Any) -> dict[str, Any]:
         """The newest committed record with these fields."""
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline:
-            for record in self.records()[::-1]:
-                if all(record[name] == value for name, value in wanted.items()):
-                    return record
-        raise AssertionError(f"no record with {wanted} among {self.records()}\n" + "\n".join(self.log[-40:]))
+        found: list[dict[str, Any]] = []
+
+        def is_there() -> bool:
+            found.extend(
+                record
+                for record in self.records()[::-1]
+                if all(record[name] == value for name, value in wanted.items())
+            )
+            return bool(found)
+
+        self._wait_until(is_there, f"a throttle record with {wanted}")
+        return found[0]
 
     def table(self, name: str, columns: Sequence[str] | None = None) -> pa.Table:
         """Rows of one of its tables."""
         return read_table(table_uri(str(self.folder / "tables"), name), columns)
+
+    def _wait_until(self, is_so: Callable[[], bool], what: str) -> None:
+        try:
+            wait_until(is_so, what)
+        except AssertionError as late:
+            raise AssertionError(self._told(str(late))) from late
+
+    def _has_ended(self) -> bool:
+        """Whether the process has ended and all it said is in the log."""
+        if self.process is None or self._log_reader is None:
+            return False
+        return self.process.poll() is not None and not self._log_reader.is_alive()
+
+    def _told(self, what: str) -> str:
+        return "\n".join([f"{what}; the log's end:", *self.log[-40:]])
 
     def _read_log(self, process: "subprocess.Popen[str]") -> None:
         assert process.stdout is not None

@@ -10,19 +10,18 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-from kafka import KafkaConsumer
 
 from pipeline.demo.broker import EmbeddedBroker
 from pipeline.demo.plan import DEMO_CLIENTS
 from pipeline.demo.process import terminate
 from pipeline.tables.reader import read_table
+from tests.topic_reading import read_topic
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(400)]
 
@@ -53,22 +52,10 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
     )
     assert done.returncode == 0, done.stderr
     with EmbeddedBroker(folder / "broker") as broker:
-        records = [json.loads(value) for value in _values(broker, "quota.throttle.v1")]
-        messages = [json.loads(value) for value in _values(broker, "quota.usage.v1")]
+        records = [json.loads(each.value) for each in read_topic(broker.bootstrap_servers, "quota.throttle.v1")]
+        messages = [json.loads(each.value) for each in read_topic(broker.bootstrap_servers, "quota.usage.v1")]
     usage = [event for message in messages for event in (message if isinstance(message, list) else [message])]
     return Outcome(done.stdout, done.stderr, sorted(records, key=lambda r: int(r["publish_seq"])), usage, folder)
-
-
-def _values(broker: EmbeddedBroker, topic: str) -> Iterator[bytes]:
-    consumer: Any = KafkaConsumer(
-        topic,
-        bootstrap_servers=broker.bootstrap_servers,
-        isolation_level="read_committed",
-        auto_offset_reset="earliest",
-        consumer_timeout_ms=3_000,
-    )
-    yield from (record.value for record in consumer)
-    consumer.close()
 
 
 def test_the_two_noisy_clients_are_throttled_and_released_again_and_again(outcome: Outcome) -> None:

@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.long]
 def rigged(broker: EmbeddedBroker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     with rig("take-over", tmp_path_factory.mktemp("take-over"), broker.bootstrap_servers) as made:
         made.start(wait=False)
-        made.job.wait_for_line("running; trigger", 120)
+        made.job.wait_for_line("running; trigger")
         yield made
 
 
@@ -36,7 +36,7 @@ def test_a_driver_from_another_folder_takes_over_and_the_first_one_ends(rigged: 
     try:
         second.start()
         second.send(usage("after", 500_000))
-        second.wait_for_record(user="after", action="throttle", seconds=60)
+        second.wait_for_record(user="after", action="throttle")
         assert rigged.await_death() == 4
         assert [line for line in first.log if "another driver" in line or "has fenced this one" in line]
         assert not [line for line in first.log if "Traceback" in line]
@@ -63,10 +63,10 @@ def test_usage_that_was_deleted_unread_is_refused_until_the_checkpoint_is_given_
     shutil.rmtree(job.folder / "checkpoint")
     since = len(job.log)
     job.start(wait=False)
-    job.wait_for_line("usage is missing and not counted", 120, since)
-    job.wait_for_line("running; trigger", 120, since)
+    job.wait_for_line("usage is missing and not counted", since)
+    job.wait_for_line("running; trigger", since)
     job.send(usage("again", 500_000))
-    job.wait_for_record(user="again", action="throttle", seconds=60)
+    job.wait_for_record(user="again", action="throttle")
     assert sequences(job) == list(range(len(sequences(job))))
 
 

@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+from tests.waiting import PATIENCE_SECONDS
+
 KEPT = """
 import sys
 from pipeline.allocator import give_back_at_once
@@ -35,7 +37,12 @@ def test_a_job_gives_back_what_pyarrow_has_freed(set_by_the_user: str | None, is
     if set_by_the_user is not None:
         environment["MIMALLOC_PURGE_DELAY"] = set_by_the_user
     done = subprocess.run(
-        [sys.executable, "-c", KEPT], env=environment, capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", KEPT],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=PATIENCE_SECONDS,
     )
     taken_mb, kept_mb = map(float, done.stdout.split())
     assert taken_mb > 80

@@ -2,7 +2,7 @@
 
 import numpy as np
 import numpy.typing as npt
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -83,11 +83,5 @@ class PurgatoryAgainstDictionaries(RuleBasedStateMachine):
         assert (self.purgatory.watched, self.purgatory.watched_keys) == (0, 0)
 
 
-PurgatoryAgainstDictionaries.TestCase.settings = settings(
-    max_examples=100,
-    stateful_step_count=30,
-    deadline=None,
-    derandomize=True,
-    suppress_health_check=[HealthCheck.too_slow],
-)
+PurgatoryAgainstDictionaries.TestCase.settings = settings(max_examples=100, stateful_step_count=30)
 TestPurgatoryAgainstDictionaries = PurgatoryAgainstDictionaries.TestCase

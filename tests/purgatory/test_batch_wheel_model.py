@@ -1,7 +1,7 @@
 """The batch wheel against a plain dictionary of pending entries, in any order of calls."""
 
 import numpy as np
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -142,11 +142,5 @@ class WheelAgainstDictionary(RuleBasedStateMachine):
         assert (self.wheel.dead_references, self.wheel.staged) == (0, 0)
 
 
-WheelAgainstDictionary.TestCase.settings = settings(
-    max_examples=150,
-    stateful_step_count=40,
-    deadline=None,
-    derandomize=True,
-    suppress_health_check=[HealthCheck.too_slow],
-)
+WheelAgainstDictionary.TestCase.settings = settings(max_examples=150, stateful_step_count=40)
 TestWheelAgainstDictionary = WheelAgainstDictionary.TestCase

@@ -14,6 +14,7 @@ from purgatory.reaper import Reaper
 from purgatory.timer import SystemTimer
 from purgatory.timer_task_list import TimerTask
 from tests.fakes.monotonic_clock import ManualMonotonicClock
+from tests.waiting import PATIENCE_SECONDS
 
 
 class Operation(DelayedOperation):
@@ -249,7 +250,7 @@ def test_a_reaper_expires_what_waits() -> None:
 
     with Reaper(purgatory, "ExpirationReaper", on_error=lambda failure: None):
         purgatory.try_complete_else_watch(Signalling(10), ["key"])
-        assert expired.wait(10)
+        assert expired.wait(PATIENCE_SECONDS)
 
 
 @pytest.mark.parametrize("is_completed", [False, True], ids=["waiting", "completed"])

@@ -6,6 +6,7 @@ from purgatory.monotonic_clock import SystemMonotonicClock
 from purgatory.reaper import Reaper
 from purgatory.timer import SystemTimer
 from purgatory.timer_task_list import TimerTask
+from tests.waiting import PATIENCE_SECONDS
 
 
 class Signal(TimerTask):
@@ -27,7 +28,7 @@ def test_3_2_3_tasks_run_without_anybody_advancing() -> None:
     with Reaper(timer, "reaper", on_error=lambda failure: None):
         for task in tasks:
             timer.add(task)
-        assert all(task.ran.wait(10) for task in tasks)
+        assert all(task.ran.wait(PATIENCE_SECONDS) for task in tasks)
 
 
 def test_closing_stops_the_thread_at_once_and_can_be_repeated() -> None:
@@ -50,6 +51,6 @@ def test_a_failing_task_is_told_and_the_reaper_goes_on() -> None:
     with Reaper(timer, "reaper", on_error=told.append):
         timer.add(broken)
         timer.add(fine)
-        assert fine.ran.wait(10)
+        assert fine.ran.wait(PATIENCE_SECONDS)
     assert len(told) == 1
     assert isinstance(told[0], ExceptionGroup)

@@ -9,6 +9,7 @@ from purgatory.monotonic_clock import SystemMonotonicClock
 from purgatory.timer import SystemTimer
 from purgatory.timer_task_list import TimerTask
 from tests.fakes.monotonic_clock import ManualMonotonicClock
+from tests.waiting import PATIENCE_SECONDS
 
 
 class Noted(TimerTask):
@@ -181,7 +182,7 @@ def test_waiting_ends_when_a_sooner_task_is_added() -> None:
     waiting = threading.Thread(target=advance_until_something_ran, daemon=True)
     waiting.start()
     timer.add(Noted(5, "soon", ran))
-    waiting.join(10)
+    waiting.join(PATIENCE_SECONDS)
     assert ran == ["soon"]
 
 

@@ -1,7 +1,6 @@
 """A broker that lets nobody in without a certificate or a password, and nobody do anything without an ACL."""
 
 import re
-import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -30,6 +29,7 @@ from pipeline.jvm.jars import fetch
 from pipeline.settings.loading import load_settings
 from tests.pipeline.cluster.certificates import Authority, TokenSigner
 from tests.pipeline.cluster.token_endpoint import TokenEndpoint, token_endpoint
+from tests.waiting import wait_until
 
 PASSWORD: Final = "c0rrect-h0rse"  # noqa: S105 - of users made for these tests
 MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
@@ -101,10 +101,7 @@ class Secured:
             ACLPermissionType.ANY,
             ResourcePatternFilter(ResourceType.ANY, None, ACLResourcePatternType.ANY),
         )
-        deadline = time.monotonic() + 10
-        while not is_so(set(self.admin.describe_acls(every)[0])):
-            assert time.monotonic() < deadline, "the broker must hear of its ACLs"
-            time.sleep(0.02)
+        wait_until(lambda: is_so(set(self.admin.describe_acls(every)[0])), "the broker to hear of its ACLs")
 
     def file(self, properties: dict[str, str]) -> Path:
         """As a client.properties file."""

@@ -18,6 +18,7 @@ from pipeline.meter.usage_producer import KafkaUsageSink
 from pipeline.throttle.kafka_topic import KafkaThrottleTopic
 from tests.pipeline.cluster.secured import Secured
 from tests.pipeline.throttle import factories
+from tests.waiting import PATIENCE_SECONDS
 
 pytestmark = [pytest.mark.broker, pytest.mark.long]
 
@@ -113,7 +114,7 @@ def test_a_meter_needs_to_write_usage_and_is_told_so(topics: Secured) -> None:
         answers: list[Exception | None] = []
         sink = KafkaUsageSink(producer, NAMES.usage_topic, access.bootstrap_servers, access.client_options())
         sink.send(0, b"[]", answers.append)
-        producer.flush(timeout=15)
+        producer.flush(timeout=PATIENCE_SECONDS)
         assert answers == [None]
     finally:
         producer.close()
@@ -130,7 +131,7 @@ def test_a_follower_without_its_right_says_so_and_follows_when_it_gets_it(
         assert not follower.wait_until_caught_up(3)
         assert "'User:gate' must be allowed Read on topic 'acl.throttle'" in caplog.text
         topics.allow("gate", acls_of("gate", NAMES))
-        assert follower.wait_until_caught_up(15)
+        assert follower.wait_until_caught_up(PATIENCE_SECONDS)
         assert follower.state == "following"
     finally:
         follower.close()

@@ -17,6 +17,7 @@ from pipeline.gate.view import ThrottleView
 from tests.pipeline.cluster.certificates import Authority
 from tests.pipeline.cluster.secured import MECHANISMS, PASSWORD, Secured
 from tests.pipeline.throttle import factories
+from tests.waiting import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -35,7 +36,7 @@ def topic(secured: Secured) -> str:
     secured.admin.create_topics({name: {"num_partitions": 1, "replication_factor": 1}})
     secured.allow("meter", [Acl("topic", name, "Write"), Acl("topic", name, "Read")])
     producer: Any = KafkaProducer(bootstrap_servers=secured.broker.bootstrap_servers)
-    producer.send(name, b"").get(timeout=15)
+    producer.send(name, b"").get(timeout=PATIENCE_SECONDS)
     producer.close()
     return name
 
@@ -47,13 +48,13 @@ def test_admin_producer_and_follower_sign_in(secured: Secured, topic: str, mecha
         assert [found["error_code"] for found in admin.describe_topics([topic])] == [0]
     producer: Any = access.open(KafkaProducer)
     record = factories.record(user=mechanism, until_ms=FAR_AHEAD_MS)
-    producer.send(topic, key=record.key(), value=record.to_value()).get(timeout=15)
+    producer.send(topic, key=record.key(), value=record.to_value()).get(timeout=PATIENCE_SECONDS)
     producer.close()
 
     view = ThrottleView(access.bootstrap_servers, topic, options=access.client_options())
     view.start()
     try:
-        assert view.wait_until_caught_up(15)
+        assert view.wait_until_caught_up(PATIENCE_SECONDS)
         assert view.blocked_until_ms(mechanism, record.client_id) == record.throttled_until_ms
     finally:
         view.close()
@@ -161,7 +162,7 @@ def test_the_command_ends_with_one_line_and_exit_code_6(secured: Secured) -> Non
     file = secured.file(secured.properties("PLAIN", password=WRONG))
     command = [sys.executable, "-m", "pipeline.cli.main", "topics", "check", "--command-config", str(file)]
     command += ["--bootstrap-server", secured.address("PLAIN")]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)
     assert (ended.returncode, ended.stdout) == (6, "")
     assert ended.stderr.startswith(f"kquota: the Kafka broker at {secured.address('PLAIN')} refuses user 'meter': ")
     assert ended.stderr.count("\n") == 1

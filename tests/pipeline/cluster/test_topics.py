@@ -1,7 +1,6 @@
 """The three topics on a real broker: made once, and every way in which they can be unfit."""
 
 import json
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,6 +20,7 @@ from pipeline.cluster.topics import (
     topic_specs,
 )
 from pipeline.demo.broker import EmbeddedBroker
+from tests.waiting import wait_until
 
 NAMES = ("t.usage", "t.throttle", "t.marker")
 
@@ -70,16 +70,14 @@ def alter(admin: Any, topic: str, **settings: str) -> None:
     config_resource: Any = ConfigResource
     changes = {key.replace("_", "."): value for key, value in settings.items()}
     admin.alter_configs([config_resource(ConfigResourceType.TOPIC, topic, changes)])
-    # The controller answers before the broker that describes the topic has heard of it.
-    deadline = time.monotonic() + 10
-    described: dict[str, Any] = {}
-    while time.monotonic() < deadline:
+
+    def described() -> dict[str, Any]:
         answer = admin.describe_configs([config_resource(ConfigResourceType.TOPIC, topic)], config_filter="all")
-        described = {key: answer["topic"][topic][key]["value"] for key in changes}
-        if described == changes:
-            return
-        time.sleep(0.02)
-    assert described == changes
+        settings: dict[str, Any] = answer["topic"][topic]
+        return settings
+
+    # The controller answers before the broker that describes the topic has heard of it.
+    wait_until(lambda: {key: described()[key]["value"] for key in changes} == changes, f"{topic} to have {changes}")
 
 
 @pytest.mark.broker

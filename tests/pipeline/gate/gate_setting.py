@@ -1,7 +1,5 @@
 """A gate over a topic in memory, with its real threads."""
 
-import time
-from collections.abc import Callable
 from typing import Any
 
 from pipeline.gate.gate import Gate
@@ -11,6 +9,7 @@ from tests.fakes.clock import ManualClock
 from tests.fakes.follower import MemoryFollower
 from tests.fakes.topic import MemoryTopic, TopicBroker
 from tests.pipeline.throttle.factories import record, release
+from tests.waiting import wait_until
 
 START_MS = 1_000
 LONG_MS = 1_000_000
@@ -40,7 +39,7 @@ class GateSetting:
 
     def wait_for(self, waiting: int) -> None:
         """Until so many callers wait."""
-        assert within(10, lambda: self.occupancy.waiting == waiting)
+        wait_until(lambda: self.occupancy.waiting == waiting, f"{waiting} callers to wait")
 
     @property
     def occupancy(self) -> Occupancy:
@@ -55,10 +54,3 @@ class GateSetting:
     def _publish(self, each: Any) -> None:
         self._seq += 1
         self.topic.publish([each], self._seq)
-
-
-def within(seconds: float, is_so: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + seconds
-    while not is_so() and time.monotonic() < deadline:
-        time.sleep(0.002)
-    return is_so()

@@ -16,8 +16,8 @@ from pipeline.throttle.topic import ThrottleTopic
 from schemas.throttle_record import ThrottleRecord
 from tests.fakes.follower import MemoryFollower
 from tests.fakes.topic import MemoryTopic, TopicBroker
-from tests.pipeline.gate.gate_setting import within
 from tests.pipeline.throttle.factories import record, release
+from tests.waiting import PATIENCE_SECONDS, never, wait_until
 
 
 class Pair(Protocol):
@@ -61,8 +61,8 @@ def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
 
 
 class Taken(list[ThrottleRecord]):
-    def wait_for(self, records: Sequence[ThrottleRecord]) -> bool:
-        return within(10, lambda: self == records)
+    def wait_for(self, records: Sequence[ThrottleRecord]) -> None:
+        wait_until(lambda: self == records, f"{len(records)} records to be handed over")
 
 
 def test_old_and_new_records_are_handed_over_in_order(pair: Pair) -> None:
@@ -71,12 +71,12 @@ def test_old_and_new_records_are_handed_over_in_order(pair: Pair) -> None:
     taken, follower = Taken(), pair.follower()
     states = [follower.state]
     follower.start(taken.extend)
-    assert follower.wait_until_caught_up(10)
+    assert follower.wait_until_caught_up(PATIENCE_SECONDS)
     assert taken == [first, second]
     states.append(follower.state)
     assert states == ["connecting", "following"]
     pair.topic.publish([release(2)], 3)
-    assert taken.wait_for([first, second, release(2)])
+    taken.wait_for([first, second, release(2)])
     follower.close()
 
 
@@ -84,10 +84,10 @@ def test_records_published_together_are_handed_over_together(pair: Pair) -> None
     handed_over: list[Sequence[ThrottleRecord]] = []
     follower = pair.follower()
     follower.start(handed_over.append)
-    assert follower.wait_until_caught_up(10)
+    assert follower.wait_until_caught_up(PATIENCE_SECONDS)
     together = [record(seq, 5_000, user=f"team-{seq}") for seq in range(50)]
     pair.topic.publish(together, 50)
-    assert within(10, lambda: bool(handed_over))
+    wait_until(lambda: bool(handed_over), "the records to be handed over")
     assert list(map(list, handed_over)) == [together]
     follower.close()
 
@@ -95,19 +95,19 @@ def test_records_published_together_are_handed_over_together(pair: Pair) -> None
 def test_the_follower_of_an_empty_topic_is_caught_up_at_once(pair: Pair) -> None:
     follower = pair.follower()
     follower.start(lambda _: None)
-    assert follower.wait_until_caught_up(10)
+    assert follower.wait_until_caught_up(PATIENCE_SECONDS)
     follower.close()
 
 
 def test_nothing_is_handed_over_after_the_close(pair: Pair) -> None:
     taken, follower = Taken(), pair.follower()
     follower.start(taken.extend)
-    assert follower.wait_until_caught_up(10)
+    assert follower.wait_until_caught_up(PATIENCE_SECONDS)
     follower.close()
     follower.close()
     assert follower.state == "closed"
     pair.topic.publish([record(0)], 1)
-    assert not within(0.5, lambda: bool(taken))
+    assert never(lambda: bool(taken))
 
 
 def test_a_follower_that_was_never_started_can_be_closed(pair: Pair) -> None:
@@ -130,7 +130,7 @@ def test_partitions_that_are_added_to_the_topic_are_read_from_their_start(broker
     pair.topic.open()
     taken, follower = Taken(), pair.follower()
     follower.start(taken.extend)
-    assert follower.wait_until_caught_up(10)
+    assert follower.wait_until_caught_up(PATIENCE_SECONDS)
     admin: Any = KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)
     admin.create_partitions({pair.name: 8})
     admin.close()
@@ -138,6 +138,6 @@ def test_partitions_that_are_added_to_the_topic_are_read_from_their_start(broker
     pair.topic.open()  # a new producer, which knows the new partitions
     records = [record(number, user=f"user-{number}") for number in range(40)]
     pair.topic.publish(records, 40)
-    assert within(20, lambda: {each.user for each in taken} == {each.user for each in records})
+    wait_until(lambda: {each.user for each in taken} == {each.user for each in records}, "records of all partitions")
     follower.close()
     pair.topic.close()

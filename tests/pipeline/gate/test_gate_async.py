@@ -10,6 +10,7 @@ import pytest
 from pipeline.gate.errors import GateDepleted, GateTimeout
 from pipeline.gate.loop_waker import LoopWaker
 from tests.pipeline.gate.gate_setting import GateSetting
+from tests.waiting import PATIENCE_SECONDS
 
 
 @pytest.fixture
@@ -20,7 +21,7 @@ def setting() -> Iterator[GateSetting]:
 
 
 async def until(is_so: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while not is_so():
             await asyncio.sleep(0.002)
 
@@ -141,7 +142,7 @@ def test_tasks_of_two_loops_wait_at_one_gate(setting: GateSetting) -> None:
     setting.wait_for(2)
     setting.release()
     for thread in threads:
-        thread.join(10)
+        thread.join(PATIENCE_SECONDS)
     assert sorted(passed) == ["one", "two"]
     setting.assert_empty()
 
@@ -159,7 +160,7 @@ def test_a_closed_loop_does_not_stop_the_others() -> None:
         future = asyncio.get_running_loop().create_future()
         waker.wake(future)
         waker.wake(future)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             await future
 
     asyncio.run(work())
@@ -175,7 +176,7 @@ def test_tasks_that_are_woken_together_are_resolved_after_the_block_and_not_befo
             await asyncio.to_thread(waker.wake, others)  # one call for both
             await asyncio.sleep(0.01)
             assert (mine.done(), others.done(), len(waker)) == (False, False, 1)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             await asyncio.gather(mine, others)
 
     asyncio.run(work())
@@ -191,7 +192,7 @@ def test_an_error_in_a_together_block_still_wakes_every_task() -> None:
             _ = 1 / 0
         later = asyncio.get_running_loop().create_future()
         waker.wake(later)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             await asyncio.gather(future, later)
 
     asyncio.run(work())

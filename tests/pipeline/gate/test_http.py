@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.pipeline.gate.gate_setting import GateSetting
+from tests.waiting import PATIENCE_SECONDS
 
 gate_http = pytest.importorskip("pipeline.gate.http", reason="the extra gate is not installed")
 httpx = pytest.importorskip("httpx", reason="the group test is not installed")
@@ -92,7 +93,7 @@ def test_a_waiting_request_is_answered_when_its_client_is_released(setting: Gate
         setting.wait_for(1)
         assert setting.occupancy.pool_used_bytes == gate_http.LONG_POLL_BYTES
         setting.release()
-        answer = waiting.result(10)
+        answer = waiting.result(PATIENCE_SECONDS)
     assert (answer.status_code, answer.json()) == (200, {"throttled": False})
     setting.assert_empty()
 
@@ -110,7 +111,7 @@ def test_a_depleted_gate_answers_at_once_instead_of_waiting(setting: GateSetting
         setting.wait_for(2)
         assert client.get(f"{ALICE}&wait_ms=60000").status_code == 429
         setting.release()
-        assert [each.result(10).status_code for each in waiting] == [200, 200]
+        assert [each.result(PATIENCE_SECONDS).status_code for each in waiting] == [200, 200]
 
 
 def test_a_waiting_request_that_goes_away_leaves_nothing_behind(setting: GateSetting) -> None:
@@ -134,7 +135,7 @@ def test_a_waiting_request_that_goes_away_leaves_nothing_behind(setting: GateSet
             "query_string": b"user=alice&client_id=etl&wait_ms=60000",
         }  # fmt: skip
         request = asyncio.ensure_future(gate_http.build_app(setting.gate)(scope, receive, send))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while setting.occupancy.waiting == 0:
                 await asyncio.sleep(0.002)
             gone.set()

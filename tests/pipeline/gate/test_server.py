@@ -15,6 +15,7 @@ import pytest
 from pipeline.gate.errors import GateTokenInvalid, ListenAddressInvalid, ListenBusy, ListenUnguarded
 from tests.pipeline.cli.running import kquota
 from tests.pipeline.gate.gate_setting import GateSetting
+from tests.waiting import PATIENCE_SECONDS
 
 gate_server = pytest.importorskip("pipeline.gate.server", reason="the extra gate is not installed")
 Listen = gate_server.Listen
@@ -93,12 +94,12 @@ def test_stopping_answers_the_waiting_requests() -> None:
     address = f"http://127.0.0.1:{server.port}/v1/throttle?user=alice&client_id=etl&wait_ms=60000"
     with ThreadPoolExecutor(2) as pool:
         running = pool.submit(server.run)
-        waiting = pool.submit(lambda: urllib.request.urlopen(address, timeout=10).read())
+        waiting = pool.submit(lambda: urllib.request.urlopen(address, timeout=PATIENCE_SECONDS).read())
         setting.wait_for(1)
         for _ in range(2):
             server.stop()
-        assert waiting.result(10) == b'{"throttled":false}'
-        running.result(10)
+        assert waiting.result(PATIENCE_SECONDS) == b'{"throttled":false}'
+        running.result(PATIENCE_SECONDS)
     assert setting.gate.state == "closed"
 
 
@@ -119,8 +120,8 @@ def test_the_command_answers_without_a_broker_and_ends_clean(
     assert side_car.stderr is not None
     said = side_car.stderr.readline()
     port = said.split()[3].rstrip(",")
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/v1/throttle?user=alice", timeout=10) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/v1/throttle?user=alice", timeout=PATIENCE_SECONDS) as answer:
         assert answer.read() == b'{"throttled":false}'
     side_car.send_signal(kind)
-    assert side_car.wait(20) == 0
+    assert side_car.wait(PATIENCE_SECONDS) == 0
     assert "Traceback" not in side_car.stderr.read()

@@ -11,8 +11,8 @@ from pipeline.cluster.topics import TopicSpec, create_topics
 from pipeline.demo.broker import EmbeddedBroker
 from pipeline.gate.view import ThrottleView
 from schemas.throttle_record import ThrottleRecord
-from tests.pipeline.gate.gate_setting import within
 from tests.pipeline.throttle.factories import record
+from tests.waiting import PATIENCE_SECONDS, never, wait_until
 
 
 def test_a_view_that_reaches_no_broker_blocks_no_client() -> None:
@@ -40,28 +40,28 @@ def test_the_view_knows_old_and_new_records_once_they_are_committed(broker: Embe
     producer.init_transactions()
 
     def publish(each: ThrottleRecord) -> None:
-        producer.send(topic, key=each.key(), value=each.to_value(), headers=each.headers()).get(5)
+        producer.send(topic, key=each.key(), value=each.to_value(), headers=each.headers()).get(PATIENCE_SECONDS)
 
     producer.begin_transaction()
     publish(record(1, 5_000))
     producer.commit_transaction()
     view = ThrottleView(broker.bootstrap_servers, topic, cluster="c")
     view.start()
-    assert view.wait_until_caught_up(10)
+    assert view.wait_until_caught_up(PATIENCE_SECONDS)
     assert view.blocked_until_ms("alice", "etl") == 5_000
 
     producer.begin_transaction()
     publish(record(2, 9_000))
     producer.flush()
-    assert not within(1.0, lambda: view.blocked_until_ms("alice", "etl") != 5_000)
+    assert never(lambda: view.blocked_until_ms("alice", "etl") != 5_000, for_seconds=1.0)
     producer.abort_transaction()
 
     producer.begin_transaction()
-    producer.send(topic, key=b"x", value=b"not json").get(5)
-    producer.send(topic, key=b"y", value=None).get(5)
+    producer.send(topic, key=b"x", value=b"not json").get(PATIENCE_SECONDS)
+    producer.send(topic, key=b"y", value=None).get(PATIENCE_SECONDS)
     publish(record(3, 7_000))
     producer.commit_transaction()
-    assert within(5.0, lambda: view.blocked_until_ms("alice", "etl") == 7_000)
+    wait_until(lambda: view.blocked_until_ms("alice", "etl") == 7_000, "the record of the committed transaction")
     assert view.unreadable == 1
 
     view.close()

@@ -150,4 +150,4 @@ class RoomAgainstModel(RuleBasedStateMachine):
 
 
 TestRoomAgainstModel = RoomAgainstModel.TestCase
-TestRoomAgainstModel.settings = settings(max_examples=120, stateful_step_count=50, deadline=None)
+TestRoomAgainstModel.settings = settings(max_examples=120, stateful_step_count=50)

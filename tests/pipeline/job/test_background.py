@@ -7,6 +7,7 @@ from threading import Event
 import pytest
 
 from pipeline.job.background import Background
+from tests.waiting import PATIENCE_SECONDS
 
 
 def test_steps_are_taken_until_it_is_closed() -> None:
@@ -21,7 +22,7 @@ def test_steps_are_taken_until_it_is_closed() -> None:
 
     thread = Background("test", step, failed=lambda _: None)
     thread.start()
-    assert enough.wait(5)
+    assert enough.wait(PATIENCE_SECONDS)
     thread.close()
     after = len(taken)
     assert taken == list(range(after))
@@ -43,7 +44,7 @@ def test_a_step_that_raises_ends_the_thread_and_is_reported_once() -> None:
 
     thread = Background("test", step, failed)
     thread.start()
-    assert told.wait(5)
+    assert told.wait(PATIENCE_SECONDS)
     thread.close()
     assert [str(failure) for failure in failures] == ["no more"]
 
@@ -57,8 +58,8 @@ def test_closing_does_not_wait_for_the_rest_between_steps() -> None:
 
     thread = Background("test", step, failed=lambda _: None)
     thread.start()
-    assert began.wait(5)
-    thread.close(timeout_seconds=5)
+    assert began.wait(PATIENCE_SECONDS)
+    thread.close(timeout_seconds=PATIENCE_SECONDS)
     thread.close()
 
 
@@ -73,7 +74,7 @@ blocked = threading.Event()
 background = Background("busy", lambda: {step}, print)
 def app():
     background.start()
-    background.close(0.2)
+    background.close({patience_seconds})
     print("closed")
     sys.exit(3)
 main.app = app
@@ -82,9 +83,14 @@ main.main()
 
 
 @pytest.mark.parametrize(
-    ("step", "told"), [("1.0", ["closed", "the interpreter ended"]), ("blocked.wait(60) or 1.0", ["closed"])]
+    ("step", "patience_seconds", "told"),
+    [("1.0", PATIENCE_SECONDS, ["closed", "the interpreter ended"]), ("blocked.wait() or 1.0", 0.2, ["closed"])],
 )
-def test_a_command_whose_step_does_not_end_leaves_without_ending_the_interpreter(step: str, told: list[str]) -> None:
-    script = LEAVING.replace("{step}", step)
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=30)
+def test_a_command_whose_step_does_not_end_leaves_without_ending_the_interpreter(
+    step: str, patience_seconds: float, told: list[str]
+) -> None:
+    script = LEAVING.replace("{step}", step).replace("{patience_seconds}", str(patience_seconds))
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS
+    )
     assert (done.returncode, done.stdout.split("\n")[:-1], done.stderr) == (3, told, "")

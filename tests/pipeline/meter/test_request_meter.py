@@ -18,6 +18,7 @@ from pipeline.meter.request_meter import RequestMeter, read_state
 from pipeline.meter.usage_producer import Batching, KafkaUsageSink, UsageProducer
 from pipeline.meter.wire_size import produce_request_size
 from tests.fakes.clock import ManualClock
+from tests.topic_reading import read_topic
 
 LINE = (
     '[2026-11-21 07:33:33,391] DEBUG Completed request:{{"isForwarded":false,"requestHeader":{{"requestApiVersion":1,'
@@ -252,12 +253,4 @@ def test_all_that_alice_produces_and_fetches_is_on_the_usage_topic(
 
 
 def all_events(broker: EmbeddedBroker, topic: str) -> list[dict[str, Any]]:
-    consumer: Any = KafkaConsumer(
-        topic,
-        bootstrap_servers=broker.bootstrap_servers,
-        auto_offset_reset="earliest",
-        consumer_timeout_ms=1_500,
-    )
-    events = [event for record in consumer for event in json.loads(record.value)]
-    consumer.close()
-    return events
+    return [event for record in read_topic(broker.bootstrap_servers, topic) for event in json.loads(record.value)]

@@ -108,7 +108,7 @@ def test_produce_size_is_the_encoded_length(
 
 
 @pytest.mark.parametrize("version", FETCH_VERSIONS)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     topics=topics_of_sizes,
     aborted=st.one_of(st.none(), st.lists(st.integers(0, 2**40), max_size=130)),

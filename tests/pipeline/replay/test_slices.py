@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from deltalake import DeltaTable, write_deltalake
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from pipeline.replay.local_run import in_order, run
@@ -37,7 +37,7 @@ def facts(results: list[ReplayResult]) -> list[object]:
 
 
 @pytest.mark.parametrize("source", SOURCES)
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow], phases=PHASES)
+@settings(max_examples=15, phases=PHASES)
 @given(seed=st.integers(0, 10**9), slice_ms=st.integers(2_500, 90_000), window_ms=st.sampled_from([1_000, 3_000]))
 def test_slices_of_any_length_come_to_what_one_run_comes_to(
     source: Source, seed: int, slice_ms: int, window_ms: int

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
@@ -54,12 +54,7 @@ fragments = st.tuples(documents, st.integers(0, 12), st.binary(max_size=3)).map(
 values_strategy = st.one_of(documents, documents, fragments, st.binary(max_size=20), st.none())
 
 
-@settings(
-    max_examples=25,
-    deadline=None,
-    derandomize=True,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example],
-)
+@settings(max_examples=25)
 @given(values=st.lists(values_strategy, min_size=20, max_size=60))
 def test_spark_reads_as_the_model_does(spark: SparkSession, values: list[bytes | None]) -> None:
     batch = collect(raw_frame(spark, values), 1000)

@@ -1,7 +1,6 @@
 """The streaming query: how it ends, and how it reports that."""
 
 import gc
-import time
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -11,10 +10,11 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from pipeline.stream.query import QueryPlan, UsageQuery
+from tests.waiting import PATIENCE_SECONDS, wait_until
 
 pytestmark = pytest.mark.spark
 
-PATIENCE_SECONDS = 0.5
+IMPATIENT_SECONDS = 0.5
 FOREVER = 10**15
 
 
@@ -23,7 +23,6 @@ def query_of(spark: SparkSession, folder: Path, run_batch: Callable[[DataFrame, 
     return UsageQuery(source, run_batch, QueryPlan("ends", str(folder / "checkpoint"), 200))
 
 
-@pytest.mark.timeout(90)
 def test_a_batch_that_spark_would_read_for_hours_is_given_up(spark: SparkSession, tmp_path: Path) -> None:
     begun, got_further = Event(), Event()
 
@@ -34,8 +33,8 @@ def test_a_batch_that_spark_would_read_for_hours_is_given_up(spark: SparkSession
 
     query = query_of(spark, tmp_path, read_for_hours)
     query.start()
-    assert begun.wait(60)
-    query.stop(PATIENCE_SECONDS, timeout_seconds=3_600)
+    assert begun.wait(PATIENCE_SECONDS)
+    query.stop(IMPATIENT_SECONDS, timeout_seconds=3_600)
     assert not query.is_active()
     assert query.failure() is None
     assert not got_further.is_set()
@@ -46,15 +45,15 @@ def test_a_batch_that_is_nearly_done_is_finished(spark: SparkSession, tmp_path: 
 
     def work(frame: DataFrame, _batch_id: int) -> None:
         begun.set()
-        may_end.wait(30)
+        may_end.wait(PATIENCE_SECONDS)
         frame.count()
         done.set()
 
     query = query_of(spark, tmp_path, work)
     query.start()
-    assert begun.wait(60)
+    assert begun.wait(PATIENCE_SECONDS)
     may_end.set()
-    query.stop(patience_seconds=30)
+    query.stop(patience_seconds=PATIENCE_SECONDS)
     assert done.is_set()
     assert not query.is_active()
     assert query.failure() is None
@@ -66,8 +65,7 @@ def test_what_a_batch_raises_ends_the_query_and_is_its_failure(spark: SparkSessi
 
     query = query_of(spark, tmp_path, fail)
     query.start()
-    while query.is_active():
-        time.sleep(0.05)
+    wait_until(lambda: not query.is_active(), "the query to end")
     failure = query.failure()
     assert isinstance(failure, ArithmeticError)
     query.stop()
@@ -90,7 +88,7 @@ def test_a_query_that_has_ended_keeps_nothing_of_the_job_alive(
     engine = Engine()
     query = query_of(spark, tmp_path, engine.decide)
     query.start()
-    assert engine.called.wait(60)
+    assert engine.called.wait(PATIENCE_SECONDS)
     query.stop()
     alive = weakref.ref(engine)
     del engine, query

@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pipeline.stream.scratch import remove_left_behind, scratch_folder
+from tests.waiting import PATIENCE_SECONDS
 
 MAKE_ONE = """
 import sys
@@ -48,7 +49,7 @@ def test_the_folder_of_a_killed_process_is_removed_and_that_of_a_running_one_is_
     finally:
         for process in (killed, running):
             process.kill()
-            process.wait(10)
+            process.wait(PATIENCE_SECONDS)
 
 
 @pytest.mark.spark

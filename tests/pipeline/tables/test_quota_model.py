@@ -119,4 +119,4 @@ class QuotaEdits(RuleBasedStateMachine):
 
 
 QuotaEditsTest = QuotaEdits.TestCase
-QuotaEditsTest.settings = settings(max_examples=25, stateful_step_count=15, deadline=None)
+QuotaEditsTest.settings = settings(max_examples=25, stateful_step_count=15)

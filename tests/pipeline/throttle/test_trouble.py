@@ -1,8 +1,7 @@
 """The throttle topic through the troubles of a broker: each is one line, and none needs a new process."""
 
 import logging
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from pipeline.throttle.errors import PublishUndecided
 from pipeline.throttle.kafka_topic import KafkaThrottleTopic
 from schemas.throttle_record import ThrottleRecord
 from tests.pipeline.throttle.factories import record
+from tests.waiting import PATIENCE_SECONDS, wait_until
 
 pytestmark = [pytest.mark.broker, pytest.mark.long]
 
@@ -40,13 +40,6 @@ def own_broker(tmp_path: Path) -> Iterator[EmbeddedBroker]:
 
 def throttle_topic(address: str, timeout_ms: int = 6_000) -> KafkaThrottleTopic:
     return KafkaThrottleTopic("tr", THROTTLE, MARKER, ClusterAccess(address), timeout_ms)
-
-
-def wait_for(is_so: Callable[[], bool], timeout_seconds: float = 20) -> None:
-    deadline = time.monotonic() + timeout_seconds
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def test_a_broker_that_goes_away_and_comes_back(own_broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture) -> None:
@@ -72,7 +65,7 @@ def test_a_broker_that_goes_away_and_comes_back(own_broker: EmbeddedBroker, capl
 
     assert topic.open() is None
     topic.publish([record(0)], marker=1)
-    assert follower.wait_until_caught_up(15)
+    assert follower.wait_until_caught_up(PATIENCE_SECONDS)
 
     own_broker.stop()
     with pytest.raises(PublishUndecided) as undecided:
@@ -85,8 +78,8 @@ def test_a_broker_that_goes_away_and_comes_back(own_broker: EmbeddedBroker, capl
     assert topic.open() == 1, "what did not commit is not there"
     topic.publish([record(1)], marker=2)
     topic.close()
-    assert follower.wait_until_caught_up(1)
-    wait_for(lambda: [told_of.publish_seq for told_of in seen][-1:] == [1])
+    assert follower.wait_until_caught_up(PATIENCE_SECONDS)
+    wait_until(lambda: [told_of.publish_seq for told_of in seen][-1:] == [1], "the record that was published again")
     follower.close()
 
 
