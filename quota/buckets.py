@@ -1,15 +1,47 @@
-"""Token buckets: the debt of a sensor that its capped throttles have not yet paid off.
+"""Token buckets: the debt of a sensor that its capped throttles have not paid off yet.
 
-Kafka's `TokenBucket` (KIP-599). A bucket holds at most burst = N · (w / 1000) · T tokens, is refilled at T a second and
-may go below zero; below zero, its client must wait −tokens / T seconds. It is charged per sample window, in order:
-refilled to the end of the window or the instant of evaluation, whichever comes first, then charged with the sum of the
-window. A refill time never goes back. Usage that comes late, for windows the rates no longer know, is charged first, as
-one sum and without a refill.
+The formula
+-----------
+This is Kafka's `TokenBucket` (KIP-599). One token is one unit of the bound: a byte, or a percent-second. The bucket may
+hold
 
-A bucket starts full, when its sensor is first charged; if that is for late usage, it counts as full at the start of the
-oldest window the rates know. No debt is larger than ten bursts. T is the bound at the time of the charge or the look:
-a change of it changes nothing stored, so an unpaid debt is limited to ten bursts of the new T from then on, and the
-time since the last charge is refilled at the new T, as in Kafka.
+    burst = N · (w / 1000) · T tokens        (with the defaults: what T allows in 11 s)
+
+It is refilled with T tokens per second, never above the burst, and usage takes tokens out. It may go below zero. A
+sensor that uses exactly T takes out what comes in, so its tokens do not change. One that uses more ends below zero:
+that is its debt. A client that stops pays it off in
+
+    wait = −tokens / T seconds        (`quota.throttle_time.debt_time_ms`)
+
+Order of events
+---------------
+A bucket is charged per sample window, in order. First it is refilled to the end of the window, or to the instant of
+evaluation if that is earlier. Then the sum of the window is taken out. The refill time never goes back. Late usage, of
+windows that the rates no longer know, is charged before all others, as one sum and without a refill.
+
+Edges
+-----
+* A bucket is full when its sensor is charged for the first time. If that charge is for late usage, the bucket counts as
+  full at the start of the oldest window that the rates know.
+* No debt is larger than ten bursts. What is above that is forgotten.
+* T is the bound at the time of the charge or the look. A change of T changes nothing that is stored: from then on a
+  debt is limited to ten bursts of the new T, and the time since the last charge is refilled at the new T, as in Kafka.
+
+An example
+----------
+N = 11, w = 1 000, T = 10 per second, so the burst is 110. At 100 s usage of 100 leaves 10. At 101 s, refilled with 10,
+usage of 150 leaves −130: the client must wait 13 s, and it has 0 tokens at 114 s.
+
+>>> buckets = TokenBuckets(num_samples=11, sample_window_ms=1000)
+>>> buckets.grow(1)
+>>> one, bound = np.array([0]), np.array([10.0])
+>>> for amount, at_ms in ((100.0, 100_000), (150.0, 101_000)):
+...     buckets.charge(one, np.array([amount]), bound, refill_to_ms=at_ms)
+...     print(buckets.tokens_at(one, bound, at_ms))
+[10.]
+[-130.]
+>>> buckets.tokens_at(one, bound, 114_000), buckets.tokens_at(one, bound, 1_000_000)
+(array([0.]), array([110.]))
 """
 
 from typing import Final
@@ -25,7 +57,7 @@ Ints = NDArray[np.int64]
 
 MAX_DEBT_BURSTS: Final = 10.0
 _FULL: Final = np.inf
-"""Tokens of a bucket that was never charged; the next look cuts them down to the burst."""
+"""Tokens of a bucket that was never charged. They count as the burst of whatever T is in force."""
 
 
 class TokenBuckets:
@@ -38,11 +70,11 @@ class TokenBuckets:
 
     @property
     def nbytes(self) -> int:
-        """Memory of all buckets."""
+        """The memory of all buckets, in bytes."""
         return self._tokens.nbytes + self._refilled_at_ms.nbytes
 
     def grow(self, capacity: int) -> None:
-        """Make room for sensors up to the capacity; new buckets are full."""
+        """Make room for this many sensors. New buckets are full."""
         room = capacity - len(self._tokens)
         if room <= 0:
             return
@@ -50,7 +82,7 @@ class TokenBuckets:
         self._refilled_at_ms = np.pad(self._refilled_at_ms, (0, room))
 
     def keep(self, kept: NDArray[np.bool_]) -> None:
-        """Forget the buckets of sensors that are not kept; the others move together."""
+        """Forget the buckets of sensors that are not kept, bool[n]. The others close the gaps in their order."""
         self._tokens = self._tokens[: len(kept)][kept]
         self._refilled_at_ms = self._refilled_at_ms[: len(kept)][kept]
 
@@ -61,7 +93,8 @@ class TokenBuckets:
             sensors: m sensors, each once.
             amounts: tokens, float64[m], not negative.
             bound: T, float64[m], finite.
-            refill_to_ms: the smaller of the window's end and the instant of evaluation.
+            refill_to_ms: the end of the window, or the instant of evaluation if that is earlier. Before the last refill
+                it refills nothing.
         """
         burst = self._burst_seconds * bound
         since_ms = np.maximum(refill_to_ms - self._refilled_at_ms[sensors], 0)
@@ -73,7 +106,14 @@ class TokenBuckets:
         self._refilled_at_ms[sensors] += since_ms
 
     def charge_late(self, sensors: Selection, amounts: Floats, bound: Floats, full_at_ms: int) -> None:
-        """Take the amounts out without a refill; a bucket never charged before counts as full at `full_at_ms`."""
+        """Take the amounts of late usage out, without a refill.
+
+        Args:
+            sensors: m sensors, each once.
+            amounts: tokens, float64[m], not negative.
+            bound: T, float64[m], finite.
+            full_at_ms: when a bucket that was never charged counts as full.
+        """
         burst = self._burst_seconds * bound
         tokens = self._tokens[sensors]
         self._refilled_at_ms[sensors] = np.where(tokens == _FULL, full_at_ms, self._refilled_at_ms[sensors])
@@ -81,12 +121,15 @@ class TokenBuckets:
         self._tokens[sensors] = np.maximum(tokens, burst * -MAX_DEBT_BURSTS)
 
     def tokens_at(self, sensors: Ids, bound: Floats, now_ms: int) -> Floats:
-        """Tokens of each sensor at an instant, float64[m]; changes nothing.
+        """The tokens of each sensor at an instant. Changes nothing.
 
         Args:
-            sensors: int64[m]; −1 = a sensor that does not exist, whose bucket is full.
+            sensors: int64[m]; −1 for a sensor that does not exist: its bucket is full.
             bound: T, float64[m], finite.
             now_ms: the instant.
+
+        Returns:
+            float64[m], from minus ten bursts to one burst, plus what was refilled since.
         """
         burst = self._burst_seconds * bound
         if len(self._tokens) == 0:
@@ -96,21 +139,21 @@ class TokenBuckets:
         return np.where(sensors >= 0, np.minimum(tokens, burst), burst)
 
     def charged(self) -> Ids:
-        """Sensors whose buckets were charged since they were made."""
+        """The sensors whose buckets were charged at least once."""
         return np.flatnonzero(self._tokens != _FULL)
 
     def below_burst(self, sensors: Ids, bound: Floats, now_ms: int) -> NDArray[np.bool_]:
-        """True for buckets that are not full at an instant; those without a bound (infinity) never become full."""
+        """True for buckets that are not full at an instant. One without a bound (infinity) never becomes full."""
         finite = np.where(np.isfinite(bound), bound, 1.0)
         tokens = self.tokens_at(sensors, finite, now_ms)
         return np.isinf(bound) | (tokens < self._burst_seconds * finite)
 
     def stored(self, sensors: Ids) -> tuple[Floats, Ints]:
-        """Tokens at the last refill of each sensor, and when that was."""
+        """The tokens of each sensor at its last refill, float64[m], and when that was, int64[m]."""
         return self._tokens[sensors], self._refilled_at_ms[sensors]
 
     def restore(self, sensors: Ids, tokens: Floats, refilled_at_ms: Ints) -> None:
-        """Set some buckets to what `stored` said; all others become full."""
+        """Set some buckets to what `stored` returned. All others become full."""
         self._tokens[:] = _FULL
         self._refilled_at_ms[:] = 0
         self._tokens[sensors] = tokens

@@ -1,17 +1,44 @@
-"""Observed rates: per sensor, sums over sample windows that are aligned to the epoch.
+"""Observed rates: per sensor, sums over sample windows that begin at multiples of w.
 
-Kafka's `Rate`, for windows that start at multiples of w. A sensor keeps for each window the integer sum of what was
-used in it and the time of the last event. At `now` a window counts while `now − last < N · w`. With E = now − start of
-the oldest window that counts, and `full = E // w`, the span of the rate is
+The formula
+-----------
+This is Kafka's `Rate`. It does not move with every event. Time is cut into sample windows of w ms, and per window a
+sensor keeps the integer sum of what was used in it and the time of its last event. A window expires as a whole: at
+`now` it counts while `now − last < N · w`. The sums that count cover the time
 
-    W = max(E + max(N − 1 − full, 0) · w, 1)        O = sum / (W / 1000.0)
+    E = now − start of the oldest window that counts
 
-Let r = now mod w. All starts are multiples of w, so E mod w = r and only two spans exist: (N − 1) · w + r, and one w
-more when the oldest window that can still count does: the one that starts N · w before the current one. All newer
-windows count for certain, all older ones do not. So a sensor needs a running total of the newer N windows, and a look
-at that one. (A sensor none of whose windows counts has E = 0, W = max((N − 1) · w, 1) and O = 0.)
+Dividing by E alone would be unfair to a young sensor: one request in its first millisecond would be 1 000 requests per
+second. So the rate is taken over at least N − 1 whole windows. Those that are missing count as empty ones:
 
-A percentage is measured in ns; the sum stays an integer, and percent = ns · 1e-7 is taken of it.
+    full = E // w        W = max(E + max(N − 1 − full, 0) · w, 1)        O = sum / (W / 1000.0)
+
+E and W are in ms, O is per second. The floor of 1 ms matters only for N = 1, at the first instant of a window. If no
+window counts, E = 0, W = max((N − 1) · w, 1) and O = 0.
+
+A percentage is measured in ns of thread time. The sum stays an integer; percent = ns · 1e-7 is taken of the sum.
+
+Only two spans
+--------------
+Let r = now mod w. All starts are multiples of w, so E mod w = r. Hence W is (N − 1) · w + r, or N · w + r. It is the
+longer one when the window that starts N · w before the current one still counts. All newer windows count for certain,
+all older ones do not. So a sensor needs a running total of the newest N windows, and a look at that one window.
+
+An example ---------- N = 11, w = 1 000. A sensor uses 11 MB at 100 400 ms and nothing else. W goes from 10 s to 11 s
+within each sample window and back, and is longer only in the last one, from 111 000 on. The event counts until 111 399.
+
+>>> windows = SampleWindows(quota_type=0, num_samples=11, sample_window_ms=1000, newest=100)
+>>> windows.grow(1)
+>>> windows.add(slice(0, 1), window=100, sums=np.array([11_000_000]), last_ms=np.array([100_400]))
+>>> for now_ms in (100_500, 110_000, 110_999, 111_000, 111_399, 111_400):
+...     observed, window_ms = windows.observed(np.array([0]), now_ms)
+...     print(f"{now_ms}: O = {observed[0]:.0f} over W = {window_ms[0]} ms")
+100500: O = 1047619 over W = 10500 ms
+110000: O = 1100000 over W = 10000 ms
+110999: O = 1000091 over W = 10999 ms
+111000: O = 1000000 over W = 11000 ms
+111399: O = 964997 over W = 11399 ms
+111400: O = 0 over W = 10000 ms
 """
 
 from typing import Final
@@ -25,7 +52,7 @@ from quota.key_index import Ids
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Selection = slice | Ids
-"""Sensors: a range of ids, or an array of different ids."""
+"""Sensors: a range of ids, or an array of ids that are all different."""
 
 PERCENT_PER_NS: Final = 1e-7
 _UNTOUCHED: Final = -1
@@ -33,7 +60,15 @@ _ALMOST_ONE: Final = 1.0 - 1e-12
 
 
 def amounts(sums: Ints, quota_type: int) -> Floats:
-    """Sums of usage in the unit of the bound: bytes as they are, ns as percent-seconds."""
+    """Sums of usage in the unit of the bound.
+
+    Args:
+        sums: bytes, or ns of thread time, int64[n].
+        quota_type: position in `QUOTA_TYPES`.
+
+    Returns:
+        float64[n]: bytes as they are, ns as percent-seconds.
+    """
     amount = sums.astype(np.float64)
     if quota_type == REQUEST:
         amount *= PERCENT_PER_NS
@@ -41,19 +76,28 @@ def amounts(sums: Ints, quota_type: int) -> Floats:
 
 
 def at_places(sensors: Selection, places: Ids) -> Ids:
-    """The sensors at some places of a selection."""
+    """The sensors at these places of a selection."""
     return places + sensors.start if isinstance(sensors, slice) else sensors[places]
 
 
 class SampleWindows:
-    """The sample windows of all sensors of one quota type, as a ring of columns.
+    """The sample windows of all sensors of one quota type, as a ring of N + 1 columns.
 
-    Column k mod (N + 1) holds window k, for the N + 1 windows up to the newest, of every sensor.
+    Column k mod (N + 1) holds window k of every sensor, for the N + 1 windows up to the newest. Window k begins at k ·
+    w.
 
     No lock: one caller at a time.
     """
 
     def __init__(self, quota_type: int, num_samples: int, sample_window_ms: int, newest: int) -> None:
+        """Make an empty ring, without any sensor.
+
+        Args:
+            quota_type: position in `QUOTA_TYPES`.
+            num_samples: N.
+            sample_window_ms: w.
+            newest: index of the newest window.
+        """
         self._type = quota_type
         self._n = num_samples
         self._w = sample_window_ms
@@ -65,11 +109,11 @@ class SampleWindows:
 
     @property
     def nbytes(self) -> int:
-        """Memory of all columns."""
+        """The memory of all columns, in bytes."""
         return self._sums.nbytes + self._last.nbytes + self._total.nbytes
 
     def grow(self, capacity: int) -> None:
-        """Make room for sensors up to the capacity; new ones are untouched."""
+        """Make room for this many sensors. The new ones are untouched."""
         room = capacity - len(self._total)
         if room <= 0:
             return
@@ -78,13 +122,13 @@ class SampleWindows:
         self._total = np.pad(self._total, (0, room))
 
     def keep(self, kept: NDArray[np.bool_]) -> None:
-        """Forget the sensors that are not kept; the others move together."""
+        """Forget the sensors that are not kept, bool[n]. The others close the gaps in their order."""
         self._sums = self._sums[:, : len(kept)][:, kept]
         self._last = self._last[:, : len(kept)][:, kept]
         self._total = self._total[: len(kept)][kept]
 
     def advance(self, newest: int) -> None:
-        """Make `newest` the newest window; columns that leave the ring are emptied. Never goes back."""
+        """Make `newest` the newest window. Columns that leave the ring are emptied. An older window changes nothing."""
         first = max(self._newest + 1, newest - self._n)
         for window in range(first, newest + 1):
             leaving = self._sums[(window - self._n) % (self._n + 1)]
@@ -101,9 +145,9 @@ class SampleWindows:
 
         Args:
             sensors: m sensors, each once.
-            window: index of the window, from newest − N to newest.
+            window: index of the window, from newest − N to newest, both inclusive.
             sums: bytes or ns, int64[m].
-            last_ms: time of the last event, int64[m], since the epoch.
+            last_ms: the time of the last event, ms since the epoch, int64[m]. It must lie in the window.
         """
         column = window % (self._n + 1)
         self._sums[column][sensors] += sums
@@ -114,15 +158,20 @@ class SampleWindows:
         row[sensors] = np.maximum(row[sensors], offset)
 
     def violated(self, sensors: Selection, bound: Floats, now_ms: int) -> tuple[Ids, Floats, Ints]:
-        """Those whose rate is above the bound; `now_ms` is in the newest window.
+        """The sensors whose rate is above their bound. Equal is not above.
+
+        Args:
+            sensors: m sensors, each once.
+            bound: T of each, float64[m]; infinity for none.
+            now_ms: the instant, which must lie in the newest window.
 
         Returns:
-            Positions in `sensors`, ascending, and O and W of each as `observed` has them.
+            Positions in `sensors`, ascending, int64[k], and O and W of each, as `observed` returns them.
         """
         oldest = (self._newest - self._n) % (self._n + 1)
         total = self._total[sensors]
         at_most = total + self._sums[oldest][sensors]
-        # The most that can count, over the shortest span there is: no violation can be missed. Most sensors end here.
+        # The most that can count, over the shortest span there is. No violation is missed, and most sensors end here.
         short_seconds = max((self._n - 1) * self._w + now_ms % self._w, 1) / 1000.0
         suspects = np.flatnonzero(amounts(at_most, self._type) > bound * (short_seconds * _ALMOST_ONE))
         if len(suspects) == 0:
@@ -132,14 +181,14 @@ class SampleWindows:
         return suspects[above], observed[above], window_ms[above]
 
     def observed(self, sensors: Ids, now_ms: int) -> tuple[Floats, Ints]:
-        """O per second and W in ms of each sensor at `now_ms`, which may be later than the newest window.
+        """O and W of each sensor at an instant.
 
         Args:
-            sensors: int64[m]; −1 = a sensor that does not exist, observed at 0.
-            now_ms: the instant.
+            sensors: int64[m]; −1 for a sensor that does not exist: its rate is 0.
+            now_ms: the instant; it may be later than the newest window.
 
         Returns:
-            float64[m] and int64[m].
+            O per second, float64[m], and W in ms, int64[m].
         """
         current = now_ms // self._w
         within = now_ms % self._w

@@ -1,17 +1,48 @@
 """Which quota holds for a `<user, client-id>`, and which sensor its usage belongs to.
 
-Kafka 4.3.1's rules, per quota type on its own:
+The rules
+---------
+A quota can be set at eight levels, from the most specific:
 
-1. The levels that have a quota of the type decide how far to look. If all of them name the same parts (only users, only
-   client-ids, or only pairs) these parts are the tags of everybody's sensor, with a quota or without. If none has one
-   the tags are the client-id alone.
-2. Otherwise the first of the eight levels that has a quota for the entity gives the tags; without one, the client-id.
-3. The bound is looked up by the *tags*, not by the level of step 2. The two differ in one case: an empty client-id has
-   tags without a client-id, so a quota on the default client-id never bounds it.
+    1  user and client-id            4  default user and client-id            7  client-id
+    2  user and default client-id    5  default user and default client-id    8  default client-id
+    3  user                          6  default user
 
-This is done twice, by two *sides*. The enforced side does not see shadow rows. The shadow side sees all rows and has
-sensors of its own. An `exempt` row is seen by both for every type, as a quota without a bound. A type that no enforced
-row bounds records nothing, and the shadow side of a type records nothing unless a shadow row bounds it.
+Kafka 4.3.1 resolves each quota type on its own, in three steps:
+
+1. It looks at which levels have a quota of this type at all. If all of them name the same parts (only users, only
+   client-ids, or only pairs), these parts are the tags of every sensor, whether its client has a quota or not. If no
+   level has a quota of this type, the tag is the client-id alone.
+2. Otherwise the first of the eight levels that has a quota for the entity gives the tags. If none has, the tag is the
+   client-id.
+3. The bound is looked up by the *tags*, not by the level of step 2. The two differ in one case: the tags of an empty
+   client-id have no client-id, so a quota of the default client-id never bounds it.
+
+Clients with equal tags share a sensor, and so a rate, a bucket and a bound.
+
+Two sides --------- All this is done twice. The *enforced* side does not see shadow rows. The *shadow* side sees all
+rows and has sensors of its own. Both see an `exempt` row, for every type, as a quota without a bound. A type that no
+enforced row bounds records nothing. The shadow side of a type records nothing unless a shadow row bounds that type.
+
+An example
+----------
+Alice has 1 MB per second for all she does, but her client `etl` has a quota of its own. So `etl` leaves the sensor that
+her other clients share. Bob has no quota. (Every third row of the answer is that of the first quota type.)
+
+>>> from quota.engine import QuotaEngine
+>>> rows = [
+...     {"user": "alice", "client_id": "", "producer_byte_rate": 1e6},
+...     {"user": "alice", "client_id": "etl", "producer_byte_rate": 5e5},
+... ]
+>>> engine = QuotaEngine()
+>>> engine.load_quotas(QuotaSnapshot.from_rows(rows, version=1))
+>>> clients = pa.table({"user": ["alice", "alice", "alice", "bob"], "client_id": ["etl", "web", "app", "web"]})
+>>> for row in engine.resolve(clients).to_pylist()[::3]:
+...     print(row["user"], row["client_id"], row["level"], (row["sensor_user"], row["sensor_client_id"]), row["bound"])
+alice etl 1 ('alice', 'etl') 500000.0
+alice web 3 ('alice', '') 1000000.0
+alice app 3 ('alice', '') 1000000.0
+bob web None ('', 'web') None
 """
 
 from dataclasses import dataclass
@@ -31,7 +62,7 @@ Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
 NO_QUOTA: Final = -1
-"""In an array of positions in `QuotaSnapshot.quotas`: none."""
+"""Stands for "no quota" in an array of positions in `QuotaSnapshot.quotas`."""
 
 _HIDDEN: Final = np.nan
 _LEVELS_BY_TAGS: Final = {
@@ -47,7 +78,7 @@ _LEVELS_BY_TAGS: Final = {
 
 
 class Side(IntEnum):
-    """Which rows a resolution sees."""
+    """Which rows of the quota table a resolution sees."""
 
     ENFORCED = 0
     SHADOW = 1
@@ -55,13 +86,13 @@ class Side(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """What holds for n entities, for one quota type on one side.
+    """The answers for n entities, for one quota type on one side.
 
     Attributes:
-        has_user: bool[n]; the user is one of the sensor's tags, and not empty.
-        has_client_id: bool[n]; the client-id is one of the sensor's tags, and not empty.
-        quota: int64[n]; position in the snapshot's quotas, `NO_QUOTA` without one. May be an exempt one.
-        bound: float64[n]; infinity without a quota and for an exempt one.
+        has_user: bool[n]; True if the user is one of the sensor's tags and not empty.
+        has_client_id: bool[n]; True if the client-id is one of the sensor's tags and not empty.
+        quota: int64[n]; position in the snapshot's quotas, `NO_QUOTA` if there is none. It may be an exempt row.
+        bound: float64[n]; infinity if there is no quota, and for an exempt row.
     """
 
     has_user: Flags
@@ -70,19 +101,25 @@ class Resolved:
     bound: Floats
 
     def has_tags_of(self, other: "Resolved") -> bool:
-        """True if both put all entities into the same sensors."""
+        """True if both answers put all entities into the same sensors."""
         same_user = np.array_equal(self.has_user, other.has_user)
         return same_user and np.array_equal(self.has_client_id, other.has_client_id)
 
 
 Candidates = dict[Level, Ids]
-"""For each level the position of the row that names each of n entities there, `NO_QUOTA` without one."""
+"""Per level the positions of the rows that name n entities at this level; `NO_QUOTA` where there is none."""
 
 
 class Resolution:
-    """A snapshot, indexed for look-ups by whole columns. Immutable; keeps no sensor and no entity."""
+    """A snapshot with an index, for looking up whole columns. Immutable. Keeps no sensor and no entity."""
 
     def __init__(self, snapshot: QuotaSnapshot, seeds: Seeds) -> None:
+        """Index a snapshot.
+
+        Args:
+            snapshot: the quotas.
+            seeds: those of the engine, which hash the names of the rows and of the entities alike.
+        """
         self.snapshot = snapshot
         self._seeds = seeds
         quotas = snapshot.quotas
@@ -99,24 +136,24 @@ class Resolution:
                 self._see(side, quota_type)
 
     def records(self, side: Side, quota_type: int) -> bool:
-        """True if usage of the type goes to sensors of the side at all."""
+        """True if usage of this type is recorded in sensors of this side at all."""
         return self._records[side, quota_type]
 
     def levels_of(self, quota: Ids) -> Ids:
-        """The level of each row, 0 for `NO_QUOTA`."""
+        """The level of each row, int64[n]; 0 for `NO_QUOTA`."""
         return self._level[quota]
 
     def modes_of(self, quota: Ids) -> NDArray[np.object_]:
-        """The mode of each row, None for `NO_QUOTA`."""
+        """The mode of each row, object[n]; None for `NO_QUOTA`."""
         return self._mode[quota]
 
     def is_shadow(self, quota: Ids) -> Flags:
-        """True for a shadow row."""
+        """Which of these rows are shadow rows, bool[n]."""
         shadow: Flags = self._mode[quota] == "shadow"
         return shadow
 
     def _see(self, side: Side, quota_type: int) -> None:
-        """What one side sees of one type: the bound of each row, infinity for an exempt one, NaN for a hidden one."""
+        """Prepare what one side sees of one type: per row the bound, infinity if exempt, NaN if it is hidden."""
         is_shadow = self.is_shadow(np.arange(len(self.snapshot.quotas)))
         bound = self._bounds[:, quota_type].copy()
         if side is Side.ENFORCED:
@@ -130,7 +167,7 @@ class Resolution:
         self._records[side, quota_type] = bool(decides.any())
 
     def _index_level(self, level: Level) -> tuple[KeyIndex, Ids]:
-        """The rows of a level by the key of the names they give: ids of the index, and the row of each id."""
+        """Index the rows of a level by the names they give. Returns the index, and the row of each of its ids."""
         at = np.flatnonzero(self._level == level)
         rows = [self.snapshot.quotas[i] for i in at]
         names = HashedNames(
@@ -144,7 +181,7 @@ class Resolution:
         return index, at[order]
 
     def candidates(self, names: HashedNames) -> Candidates:
-        """The row that names each entity, level by level; the work that all types and sides share."""
+        """Per level the row that names each entity. This part of the work is the same for all types and sides."""
         by_name = HashedNames(names.seeds, names.user, names.client_id, None)
         size = len(names)
         both, user, client_id, none = (
@@ -171,7 +208,7 @@ class Resolution:
         return np.where(ids < 0, NO_QUOTA, rows[ids])
 
     def resolve(self, names: HashedNames, candidates: Candidates, side: Side, quota_type: int) -> Resolved:
-        """Tags, row and bound of each entity for one type, as seen by one side."""
+        """Tags, row and bound of each entity, for one type, as one side sees it."""
         bound = np.append(self._bound[side, quota_type], np.inf)
         seen = self._seen(candidates, bound)
         kinds = self._tag_kinds(seen, side, quota_type, len(names))
@@ -182,11 +219,11 @@ class Resolution:
         return Resolved(has_user, has_client_id, quota, bound[quota])
 
     def _seen(self, candidates: Candidates, bound: Floats) -> Candidates:
-        """The candidates without rows that are hidden from a side and type; `bound` ends with one for `NO_QUOTA`."""
+        """The candidates without hidden rows. The last element of `bound` stands for `NO_QUOTA`."""
         return {level: np.where(np.isnan(bound[rows]), NO_QUOTA, rows) for level, rows in candidates.items()}
 
     def _quota_of_tags(self, seen: Candidates, user_tag: Flags, client_id_tag: Flags) -> Ids:
-        """The most specific row for each pair of tags, of those whose level names just these."""
+        """For each pair of tags the most specific row among the levels that name exactly these parts."""
         quota = np.full(len(user_tag), NO_QUOTA, np.int64)
         for kind, levels in _LEVELS_BY_TAGS.items():
             tagged = (user_tag == (kind != LevelKind.CLIENT)) & (client_id_tag == (kind != LevelKind.USER))
@@ -195,13 +232,13 @@ class Resolution:
         return quota
 
     def bound_of_tags(self, tags: HashedNames, side: Side, quota_type: int) -> Floats:
-        """The bound of each sensor, given by its tags; infinity without one, float64[n]."""
+        """The bound of each sensor, found by its tags, float64[n]; infinity if it has none."""
         bound = np.append(self._bound[side, quota_type], np.inf)
         seen = self._seen(self.candidates(tags), bound)
         return bound[self._quota_of_tags(seen, is_named(tags.user), is_named(tags.client_id))]
 
     def _tag_kinds(self, seen: Candidates, side: Side, quota_type: int, size: int) -> NDArray[np.int64]:
-        """Which names the sensor of each entity is tagged with, as a `LevelKind`."""
+        """Which parts are the tags of each entity's sensor, as a `LevelKind`."""
         kinds = self._kinds[side, quota_type]
         if kinds.value.bit_count() <= 1:
             return np.full(size, kinds or LevelKind.CLIENT, np.int64)
@@ -212,12 +249,12 @@ class Resolution:
 
 
 def _given(name: str) -> str:
-    """The name as part of a look-up key: a default has no name."""
+    """The name as part of a look-up key. A default has no name: ""."""
     return "" if name == DEFAULT else name
 
 
 def _bounds_of(quota: Quota) -> tuple[float, ...]:
-    """The bound of each type: infinity for an exempt row, NaN where there is none."""
+    """The bound of each type: infinity for an exempt row, NaN if the row has none of this type."""
     if quota.mode == "exempt":
         return (np.inf,) * len(QUOTA_TYPES)
     return tuple(_HIDDEN if bound is None else bound for bound in quota.bounds)

@@ -1,13 +1,31 @@
-"""The throttle time X of a violated quota, and the caps that slice it.
+"""The throttle time X of a violated quota, and the caps that cut it into slices.
 
-Let O be the observed rate over a window of W ms and T the bound. In these W ms the client used O · W. Waiting X ms
-without any further use stretches the same use over W + X, and the rate must come down to the bound:
+The formula
+-----------
+Let O be the observed rate over a window of W ms, and T the bound. In these W ms the client used O · W. If it now waits
+X ms and uses nothing, it has used the same amount in W + X ms. Its rate over that longer time must be the bound:
 
-    O · W / (W + X) = T    ⇒    X = (O − T) / T · W
+    O · W / (W + X) = T    ⇒    O · W = T · W + T · X    ⇒    X = (O − T) / T · W
 
-At or below the bound there is nothing to wait for and X is 0 (the bare formula would be negative, as Kafka's is).
-The order of the operations and the rounding are Kafka's, because X is compared with it to the millisecond: first the
-difference, then the quotient, then the product, then Java's `Math.round`.
+X is in ms, like W. O and T are per second, in the same unit; it cancels. At or below the bound there is nothing to wait
+for and X is 0. (The formula itself is negative there, and so is Kafka's.)
+
+The order of the operations and the rounding are Kafka's, because the results are compared to the millisecond: first the
+difference, then the quotient, then the product, then Java's `Math.round`, which rounds half up.
+
+An example
+----------
+1.2 MB per second against a bound of 1 MB per second, measured over 10.5 s: the client must wait 2.1 s. At the bound it
+need not wait, and a violation of less than half a millisecond rounds to 0.
+
+>>> bound = np.full(3, 1e6)
+>>> throttle_time_ms(np.array([1.2e6, 1.0e6, 1.00004e6]), bound, np.array([10_500] * 3))
+array([2100,    0,    0])
+
+Half up is not what Python does, and not what adding 0.5 does:
+
+>>> java_round(np.array([2.5, -2.5, 0.49999999999999994])), round(2.5), int(0.49999999999999994 + 0.5)
+(array([ 3, -2,  0]), 2, 1)
 """
 
 from dataclasses import dataclass, fields
@@ -29,7 +47,7 @@ Cap = str | int
 """`sample_window`, `window`, `none`, or milliseconds."""
 
 NO_CAP: Final = -1
-"""In an array of caps: no cap."""
+"""Stands for "no cap" in an array of caps."""
 
 
 def cap_ms(cap: Cap, window_ms: int, sample_window_ms: int) -> int | None:
@@ -37,8 +55,8 @@ def cap_ms(cap: Cap, window_ms: int, sample_window_ms: int) -> int | None:
 
     Args:
         cap: one of the words, or milliseconds.
-        window_ms: W, what `window` stands for.
-        sample_window_ms: one slice, what `sample_window` stands for.
+        window_ms: W, which is the cap `window`.
+        sample_window_ms: w, which is the cap `sample_window`.
     """
     if isinstance(cap, int):
         return cap
@@ -46,10 +64,10 @@ def cap_ms(cap: Cap, window_ms: int, sample_window_ms: int) -> int | None:
 
 
 def java_round(x: Floats) -> Ints:
-    """Round half up to int64 as `Math.round(double)` does.
+    """Round half up to int64, as Java's `Math.round(double)` does.
 
-    −2.5 becomes −2, 0.49999999999999994 becomes 0, NaN becomes 0, and values beyond the range of a long
-    become its limits.
+    −2.5 becomes −2, 0.49999999999999994 becomes 0 and NaN becomes 0. Values outside the range of a long become its
+    limits.
 
     Args:
         x: float64[n].
@@ -70,12 +88,12 @@ def throttle_time_ms(observed: Floats, bound: Floats, window_ms: Ints) -> Ints:
     """X = (O − T) / T · W in whole ms, 0 where O ≤ T.
 
     Args:
-        observed: O, float64[n], per second.
-        bound: T, float64[n], per second, above 0; infinity = no bound, X = 0.
+        observed: O per second, float64[n].
+        bound: T per second, float64[n], above 0; infinity for no bound, and then X = 0.
         window_ms: W, int64[n], at least 1.
 
     Returns:
-        int64[n], never negative. May be 0 for a violation that rounds down: X < 0.5 ms.
+        int64[n], never negative. It can be 0 for a violation: X below 0.5 ms is rounded down.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         x = java_round((observed - bound) / bound * window_ms)
@@ -83,11 +101,11 @@ def throttle_time_ms(observed: Floats, bound: Floats, window_ms: Ints) -> Ints:
 
 
 def debt_time_ms(tokens: Floats, bound: Floats) -> Ints:
-    """How long a bucket needs to come back to 0 tokens: Math.round(−tokens / T · 1000), 0 when not below 0.
+    """How long a bucket needs to come back to 0 tokens: Math.round(−tokens / T · 1000) ms; 0 if it is not below 0.
 
     Args:
         tokens: float64[n].
-        bound: T, float64[n], tokens per second.
+        bound: T, tokens per second, float64[n].
 
     Returns:
         int64[n], never negative.
@@ -100,8 +118,14 @@ def debt_time_ms(tokens: Floats, bound: Floats) -> Ints:
 class ThrottleCaps:
     """The longest single throttle, per quota type.
 
-    Each is `sample_window` (one slice; Kafka's cap for request time), `window` (X ≤ W, the span the rate was measured
-    over), `none` (Kafka's for byte rates) or a number of milliseconds of at least 1.
+    Each cap is one of
+
+    * `sample_window`: one sample window, w. Kafka's cap for request time.
+    * `window`: W, the span the rate was measured over.
+    * `none`: no cap. Kafka's way for byte rates.
+    * a number of milliseconds, at least 1.
+
+    What a cap cuts off is not forgiven: see docs/design.md, "Cap and debt".
     """
 
     producer_byte_rate: Cap = "window"
@@ -112,7 +136,7 @@ class ThrottleCaps:
         """Refuse what is not a cap.
 
         Raises:
-            InvalidEngineSetting: neither one of the words nor an int ≥ 1.
+            InvalidEngineSetting: a cap is neither one of the words nor an int of at least 1.
         """
         for field in fields(self):
             cap = getattr(self, field.name)
@@ -123,7 +147,7 @@ class ThrottleCaps:
                 raise InvalidEngineSetting(name, requirement, repr(cap))
 
     def cap_ms(self, quota_type: str, window_ms: int, sample_window_ms: int) -> int | None:
-        """The cap of one quota type in milliseconds, None where there is none; arguments as those of `cap_ms`."""
+        """The cap of one quota type in milliseconds; None if it has none. The arguments are those of `cap_ms`."""
         return cap_ms(getattr(self, quota_type), window_ms, sample_window_ms)
 
     def max_throttle_time_ms(self, quota_type: int, window_ms: Ints, sample_window_ms: int) -> Ints:
@@ -132,10 +156,10 @@ class ThrottleCaps:
         Args:
             quota_type: position in `QUOTA_TYPES`.
             window_ms: W of each violation, int64[n].
-            sample_window_ms: one slice.
+            sample_window_ms: w.
 
         Returns:
-            int64[n]; `NO_CAP` where there is none.
+            int64[n]; `NO_CAP` if the type has none.
         """
         cap: Cap = getattr(self, QUOTA_TYPES[quota_type])
         if cap == "window":
