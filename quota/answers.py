@@ -1,4 +1,4 @@
-"""Read-only answers about entities: what they owe now, and which quota holds for them."""
+"""Read-only answers about entities: what they owe now, and which quota applies to them."""
 
 from typing import Final
 
@@ -54,14 +54,14 @@ _MODES: Final = ("enforce", "shadow", "exempt")
 
 
 class Answers:
-    """One look at the engine's state, for n entities. Changes nothing; not valid after the next `record`.
+    """Answers from the engine's state at one time. Changes nothing. Not valid after the next `record`.
 
     Args:
         resolution: the quotas in force.
-        numbers: the sensors there are.
-        sensors: their samples and buckets, of the sides and types that ever recorded.
+        numbers: all sensors.
+        sensors: their samples and buckets, for each side and type that ever recorded.
         short_window_ms: W of a sensor that does not exist.
-        full_buckets: buckets without a sensor, for a type that has none.
+        full_buckets: stands for the buckets of a type that has none.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Answers:
             ids = self._numbers.find(hashes, resolved.has_user, resolved.has_client_id)
             rate, span_ms = self._observed((Side.ENFORCED, quota_type), ids, now_ms)
             bounded = np.isfinite(resolved.bound)
-            # What has no bound owes nothing; any number will do in its place.
+            # Without a bound nothing is owed; the 1.0 only keeps infinity out of the formulas.
             finite = np.where(bounded, resolved.bound, 1.0)
             left = self._tokens(quota_type, ids, finite, now_ms) if carry_debt else np.zeros(size)
             by_rate, by_bucket = throttle_time_ms(rate, finite, span_ms), debt_time_ms(left, finite)
@@ -156,7 +156,7 @@ class Answers:
 
 
 def _key_columns(names: EntityNames) -> list[pa.Array]:
-    """Broker, user, client-id and quota type: each entity once a type, in the order of the table."""
+    """Broker, user, client-id and quota type: one row per entity and type, in the order of the table."""
     types = len(QUOTA_TYPES)
     rows = np.repeat(np.arange(names.num_rows), types)
     return [*names.take(rows), names_of(QUOTA_TYPES, np.tile(np.arange(types), names.num_rows))]

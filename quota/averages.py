@@ -1,8 +1,8 @@
-"""What Kafka's brokers show beside the rates: how long throttles were on average, and how much time was exempt.
+"""Two figures that Kafka's brokers show beside the rates: the mean throttle time, and the exempt request time.
 
-Kafka 4.3.1 keeps both over two samples of 30 s, the defaults of its metrics, whatever the quotas' own windows are:
-`throttle-time` per sensor (`ClientQuotaManager`), the mean of the throttle times above 0, nothing when there were none;
-`exempt-request-time`, one for a whole broker (`ClientRequestQuotaManager`), a rate in percent of one thread.
+Kafka 4.3.1 takes both over two samples of 30 s. These are the defaults of its metrics, and the windows of the quotas do
+not matter. `throttle-time` is per sensor (`ClientQuotaManager`): the mean of all throttle times above 0; no value if
+there were none. `exempt-request-time` is per broker (`ClientRequestQuotaManager`): a rate, in percent of one thread.
 """
 
 from typing import Final
@@ -23,11 +23,13 @@ def throttle_times(decisions: pa.Table, now_ms: int) -> pa.Table:
 
     Args:
         decisions: the columns of `SENSOR`, `throttle_time_ms` (capped, as a broker records it) and `evaluated_at_ms`.
-        now_ms: the instant; a decision exactly a minute old has left the span.
+        now_ms: the instant. A decision that is exactly a minute old no longer counts.
 
     Returns:
-        The columns of `SENSOR`, `throttle_time_avg_ms` float64, `throttle_time_max_ms` int64 and `throttles` int64: how
-        many decisions asked for one. A sensor without any in the span has no row. Longest mean first, then by sensor.
+        The columns of `SENSOR`, `throttle_time_avg_ms` float64, `throttle_time_max_ms` int64, and `throttles` int64:
+            how
+        many decisions had a throttle time above 0. A sensor without such a decision has no row. The longest mean is
+        first; equal ones are in the order of the sensors.
     """
     at_ms = decisions["evaluated_at_ms"]
     in_span = pc.and_(pc.greater(at_ms, now_ms - SPAN_MS), pc.less_equal(at_ms, now_ms))
@@ -45,11 +47,11 @@ def throttle_times(decisions: pa.Table, now_ms: int) -> pa.Table:
 
 
 def exempt_request_percentage(usage: pa.Table, now_ms: int) -> float:
-    """Request time that was charged to nobody, over the last minute, in percent of one thread.
+    """Request time of exempt requests over the last minute, in percent of one thread.
 
     Args:
-        usage: columns `last_event_ms` and `exempt_time_ns` (null = none).
-        now_ms: the instant; usage exactly a minute old has left the span.
+        usage: columns `last_event_ms` and `exempt_time_ns` (null for none).
+        now_ms: the instant. Usage that is exactly a minute old no longer counts.
 
     Returns:
         0.0 without exempt requests; 100.0 if one thread was busy with them all the time.

@@ -1,9 +1,11 @@
-"""Which values Kafka's controller takes as the bound of a quota, and in which words it refuses the others.
+"""Which values can be the bound of a quota, and the words in which the others are refused.
 
-`ClientQuotaControlManager` of Kafka 4.3.1: above 0, byte rates no larger than a LONG and integral within 1e-6. The
-tolerance is one-sided: a value just above an integer passes, one just below does not. Beyond Kafka, a bound must be
-finite: Kafka stores NaN, which violates every quota and throttles by 0 ms, and an infinite percentage, which is no
-bound; and a percentage must be below 1e19, where the table's constraints end.
+The rules are those of Kafka 4.3.1's controller (`ClientQuotaControlManager`): a bound is above 0; a byte rate is not
+larger than a LONG, and an integer within 1e-6. That tolerance has one side: a value just above an integer is taken, one
+just below is not.
+
+Two rules are added. A bound must be finite: Kafka stores NaN, which violates every quota and throttles by 0 ms, and an
+infinite percentage, which bounds nothing. And a percentage must be below 1e19, as the constraints of the table demand.
 """
 
 import math
@@ -12,15 +14,15 @@ from typing import Final
 from quota.entity import QUOTA_TYPES, REQUEST
 
 _LARGEST_LONG: Final = float(2**63)
-_TOO_LARGE: Final = 1e19  # the CHECK constraints of the table end here
+_TOO_LARGE: Final = 1e19  # the upper end of the table's CHECK constraints
 _FRACTION_TOLERANCE: Final = 1e-6
 _LONGS: Final = frozenset(QUOTA_TYPES) - {QUOTA_TYPES[REQUEST]}
 
 
 def bound_mistake(quota_type: str, value: float) -> str | None:
-    """Why a value can not be set as a bound; None if it can.
+    """Why a value cannot be a bound; None if it can.
 
-    The words are Kafka's where Kafka refuses it too, without a full stop.
+    Where Kafka refuses the value too, the words are Kafka's, without a full stop.
 
     Args:
         quota_type: one of `QUOTA_TYPES`.

@@ -1,4 +1,4 @@
-"""The rows of a decision: every violated quota of every client that sent usage, and which of them applies."""
+"""The rows of a decision: every violated quota of every client that sent usage, and which one applies."""
 
 from dataclasses import dataclass
 from typing import Any, Final, Self
@@ -44,19 +44,19 @@ _MODES: Final = ("enforce", "shadow")
 
 @dataclass(frozen=True, slots=True)
 class Violations:
-    """The violated quotas of one type on one side, one an entity.
+    """The violated quotas of one type on one side, at most one per entity.
 
     Attributes:
         side: which resolution they belong to.
         quota_type: position in `QUOTA_TYPES`.
         rows: a usage row of each entity, int64[n].
-        entities: number of each entity, int64[n].
+        entities: the number of each entity, int64[n].
         observed: O per second, float64[n].
         bound: T per second, float64[n].
         window_ms: W, int64[n].
         level: 1–8, int64[n].
-        has_user: the user is one of the sensor's tags, bool[n].
-        has_client_id: the client-id is one of the sensor's tags, bool[n].
+        has_user: True if the user is one of the sensor's tags, bool[n].
+        has_client_id: True if the client-id is one of the sensor's tags, bool[n].
     """
 
     side: Side
@@ -73,7 +73,7 @@ class Violations:
 
 @dataclass(frozen=True, slots=True)
 class Throttles:
-    """Whom a batch would hold: the applied decisions of n entities, each once, in no order.
+    """Whom a batch asks to wait: the decisions that apply to n entities, each once, in no order.
 
     Attributes:
         rows: a usage row of each, int64[n].
@@ -85,30 +85,30 @@ class Throttles:
 
     @classmethod
     def none(cls) -> Self:
-        """Nobody."""
+        """Nobody must wait."""
         return cls(np.zeros(0, np.int64), np.zeros(0, np.int64))
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """All violations of a batch, one a place, and what each comes to. All arrays are of n, but for `first`.
+    """All n violations of a batch, and what follows from each. All arrays have n elements, except `first`.
 
     Attributes:
         rows: a usage row of the entity, int64.
-        first: a place of each of the m entities, int64[m].
-        local: number of the entity, from 0 to m − 1.
+        first: per entity the position of one of its violations, int64[m].
+        local: the number of the entity among the m entities, from 0 to m − 1.
         types: position in `QUOTA_TYPES`.
-        sides: which resolution.
+        sides: the side it belongs to.
         observed: O per second, float64.
         bound: T per second, float64.
         window_ms: W.
         raw_ms: X before the cap.
-        cap_ms: the cap, `NO_CAP` for none.
-        capped_ms: X.
+        cap_ms: the cap; `NO_CAP` for none.
+        capped_ms: X after the cap.
         level: 1–8.
-        has_user: the user is one of the sensor's tags.
-        has_client_id: the client-id is one of the sensor's tags.
-        applied: it is the one that holds for its entity.
+        has_user: True if the user is one of the sensor's tags.
+        has_client_id: True if the client-id is one of the sensor's tags.
+        applied: True for the one violation that applies to its entity.
     """
 
     rows: Ids
@@ -128,15 +128,15 @@ class Judged:
     applied: Flags
 
     def throttles(self) -> Throttles:
-        """The applied ones."""
+        """Those that apply."""
         return Throttles(self.rows[self.applied], self.raw_ms[self.applied])
 
 
 def judge(violations: list[Violations], caps: ThrottleCaps, sample_window_ms: int) -> Judged:
-    """X of all violations, at least one, and which of them apply.
+    """Compute X of all violations (at least one), and which of them apply.
 
-    Of the enforced ones of an entity with a capped throttle time above 0 the one with the largest is `applied`; of
-    equal ones the request quota's, then the producer's.
+    Of an entity's enforced violations with a capped throttle time above 0, the one with the largest applies. Of equal
+    ones it is that of the request quota, then that of the producer quota.
     """
     _, first, local = np.unique(_joined([v.entities for v in violations]), return_index=True, return_inverse=True)
     types = np.repeat([v.quota_type for v in violations], [len(v.rows) for v in violations])
@@ -166,7 +166,10 @@ def judge(violations: list[Violations], caps: ThrottleCaps, sample_window_ms: in
 
 
 def decisions_table(judged: Judged, names: EntityNames) -> pa.Table:
-    """The violations as rows, sorted by broker, user, client-id (by code point), quota type, enforced before shadow."""
+    """The violations as rows.
+
+    They are sorted by broker, user, client-id (by code point) and quota type, and enforced ones before shadow ones.
+    """
     broker, user, client_id = names.take(judged.rows[judged.first])
     has_brokers = names.broker_id is not None
     rank = _ranks(*((broker,) if has_brokers else ()), user, client_id)[judged.local]
@@ -199,7 +202,7 @@ def _joined(parts: list[NDArray[Any]]) -> NDArray[Any]:
 
 
 def _ranks(*columns: pa.Array) -> Ids:
-    """The place of each row in the order of the columns."""
+    """The position of each row when the rows are sorted by the columns."""
     names = [str(i) for i in range(len(columns))]
     table = pa.table(dict(zip(names, columns, strict=True)))
     order = pc.sort_indices(table, [(name, "ascending") for name in names]).to_numpy().astype(np.int64)
@@ -209,24 +212,24 @@ def _ranks(*columns: pa.Array) -> Ids:
 
 
 def _where(condition: Flags, names: pa.Array) -> pa.Array:
-    """The names where the condition holds, "" elsewhere."""
+    """The name where the condition is true, "" elsewhere."""
     return names if condition.all() else pc.if_else(pa.array(condition), names, pa.scalar(""))
 
 
 def _applied(local: Ids, types: Ints, sides: Ints, capped_ms: Ints, num_entities: int) -> Flags:
-    """True for the row of each entity that holds for it: the first of `TIE_ORDER` among the largest above 0."""
+    """True for the row that applies to its entity: the largest above 0, of equal ones the first in `TIE_ORDER`."""
     largest = np.zeros(num_entities, np.int64)
-    holds = np.full(num_entities, -1, np.int64)
+    row_that_applies = np.full(num_entities, -1, np.int64)
     for quota_type in TIE_ORDER:
         rows = np.flatnonzero((types == quota_type) & (sides == Side.ENFORCED))
         rows = rows[capped_ms[rows] > largest[local[rows]]]
         largest[local[rows]] = capped_ms[rows]
-        holds[local[rows]] = rows
+        row_that_applies[local[rows]] = rows
     applied = np.zeros(len(local), np.bool_)
-    applied[holds[holds >= 0]] = True
+    applied[row_that_applies[row_that_applies >= 0]] = True
     return applied
 
 
 def names_of(words: tuple[str, ...], codes: Ints) -> pa.Array:
-    """A string column from positions in a short list of words."""
+    """A string column: the words at these positions of a short list."""
     return pa.array(words).take(pa.array(codes))

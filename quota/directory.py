@@ -1,4 +1,4 @@
-"""Which sensor the usage of an entity goes to, kept for all entities seen lately."""
+"""A cache: to which sensor the usage of an entity goes, for all entities that were seen lately."""
 
 from typing import Final
 
@@ -10,14 +10,14 @@ from quota.names import HashedNames
 from quota.sensors import MIN_CAPACITY, Key
 
 UNRESOLVED: Final = -1
-"""In place of a sensor: not asked yet, under these quotas."""
+"""In place of a sensor: not resolved yet under the quotas in force."""
 
 
 class EntityDirectory:
-    """The sensors of each known entity, for each side and type; a cache of what resolution says.
+    """The sensors of each known entity, for each side and type: the answers of the resolution, kept.
 
     Attributes:
-        agreed: True while every type and side that is in use put every entity into the same sensor.
+        agreed: True while all sides and types in use put each entity into the same sensor.
     """
 
     def __init__(self) -> None:
@@ -32,16 +32,16 @@ class EntityDirectory:
 
     @property
     def nbytes(self) -> int:
-        """Memory of keys and sensors."""
+        """The memory of keys and sensors, in bytes."""
         return self._index.nbytes + self._seen.nbytes + sum(ids.nbytes for ids in self._sensors.values())
 
     def forget_sensors(self, keys: tuple[Key, ...]) -> None:
-        """Resolve every entity anew when it is next looked up, for these sides and types."""
+        """Forget all sensors. Every entity is resolved again, for these sides and types, when it is next looked up."""
         self._sensors = {key: np.full(len(self._seen), UNRESOLVED, np.int64) for key in keys}
         self.agreed = True
 
     def add(self, hashes: HashedNames) -> Ids:
-        """The number of each entity; unknown ones get one."""
+        """The number of each entity. An unknown entity gets a new number."""
         ids, _ = self._index.add(hashes.entity_keys())
         if len(self._index) > len(self._seen):
             room = max(2 * len(self._index), MIN_CAPACITY) - len(self._seen)
@@ -53,15 +53,18 @@ class EntityDirectory:
         return ids
 
     def sensors(self, key: Key, entities: Ids) -> Ids:
-        """The sensor of each entity, `UNRESOLVED` for one that is new since `forget_sensors`."""
+        """The sensor of each entity; `UNRESOLVED` if it was not resolved since `forget_sensors`."""
         return self._sensors[key].take(entities, mode="clip")
 
     def set_sensors(self, key: Key, entities: Ids, sensors: Ids) -> None:
-        """Keep what resolution said."""
+        """Keep the answers of the resolution."""
         self._sensors[key][entities] = sensors
 
     def forget_unseen(self, now_ms: int, idle_ms: int) -> None:
-        """Once in `idle_ms`, forget the entities not looked up since the last time: idle for one to two such spans."""
+        """Forget entities that were not looked up for a time between one and two times `idle_ms`.
+
+        Does something at most once in `idle_ms`: then it forgets what was not looked up since the last time.
+        """
         if now_ms - self._seen_since_ms <= idle_ms:
             return
         kept = self._seen[: len(self)]
@@ -73,7 +76,11 @@ class EntityDirectory:
         self._seen_since_ms = now_ms
 
     def follow_sensors(self, kept: NDArray[np.bool_]) -> None:
-        """Take over the new numbers after some sensors were dropped; entities of those are resolved anew."""
+        """Use the new numbers of the sensors after some were dropped.
+
+        Args:
+            kept: bool[n]; False for a dropped sensor. The entities of dropped sensors are resolved again.
+        """
         renumbered = np.append(np.where(kept, np.cumsum(kept) - 1, UNRESOLVED), UNRESOLVED)
         self._sensors = {key: renumbered[ids] for key, ids in self._sensors.items()}
         lost = np.zeros(len(self._seen), np.bool_)

@@ -1,4 +1,4 @@
-"""What holds for one client: the rows at each of the eight levels, which of them match, and who shares its sensors."""
+"""Which quotas apply to one client: the row at each of the eight levels, which match, and who shares its sensors."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -18,10 +18,10 @@ class LevelRow:
 
     Attributes:
         level: 1 is the most specific.
-        user: user of the quota entity at this level, `<default>` and "" as in the table.
-        client_id: client-id of the entity.
-        quota: the row there is; None for none.
-        matched: quota types that this row holds for.
+        user: user of the client's quota entity at this level: a name, `<default>` or "", as in the table.
+        client_id: client-id of that entity.
+        quota: the row of that entity; None if there is none.
+        matched: the quota types for which this row applies.
     """
 
     level: Level
@@ -32,17 +32,17 @@ class LevelRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """What holds for a client, for one quota type.
+class EffectiveQuota:
+    """The quota of one type that applies to a client, and the sensor its usage goes to.
 
     Attributes:
         quota_type: the type.
-        level: of the row that matches; None for none.
-        bound: T; None without one, and for an exempt row.
-        mode: of the row; None without one.
-        sensor_user: user among the sensor's tags, "" = none.
-        sensor_client_id: client-id among the sensor's tags.
-        shared_with: other clients whose usage counts in the same sensor, as (user, client-id).
+        level: the level of the row that matches; None if none does.
+        bound: T; None if there is none, and for an exempt row.
+        mode: the mode of the row; None if no row matches.
+        sensor_user: the user, if it is one of the sensor's tags, else "".
+        sensor_client_id: the client-id, if it is one of the sensor's tags, else "".
+        shared_with: the other clients whose usage goes to the same sensor, as (user, client-id), sorted.
     """
 
     quota_type: str
@@ -56,27 +56,32 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Effective:
-    """All that holds for a client: the eight levels in order, and each quota type."""
+    """The answer for a client.
+
+    Attributes:
+        levels: the eight levels, in order.
+        by_type: one per quota type, in the order of `QUOTA_TYPES`.
+    """
 
     levels: tuple[LevelRow, ...]
-    held: tuple[Held, ...]
+    by_type: tuple[EffectiveQuota, ...]
 
 
 def effective(snapshot: QuotaSnapshot, user: str, client_id: str, others: pa.Table) -> Effective:
-    """Resolve one client as the engine does, and the other clients beside it.
+    """Resolve one client as the engine does, and find the clients that share its sensors.
 
     Args:
         snapshot: the quotas.
         user: the client's user.
         client_id: its client-id; may be "".
-        others: clients to look for its sensors among; columns user and client_id. The client itself may be in it.
+        others: the clients among which to look for such; columns user and client_id. May contain the client itself.
     """
     engine = QuotaEngine()
     engine.load_quotas(snapshot)
     own = engine.resolve(pa.table({"user": [user], "client_id": [client_id]})).to_pylist()
     rest = engine.resolve(others.select(["user", "client_id"])).to_pylist()
-    held = tuple(
-        Held(
+    by_type = tuple(
+        EffectiveQuota(
             quota_type=row["quota_type"],
             level=row["level"],
             bound=row["bound"],
@@ -93,31 +98,33 @@ def effective(snapshot: QuotaSnapshot, user: str, client_id: str, others: pa.Tab
         )
         for row in own
     )
-    return Effective(_levels(snapshot, user, client_id, held), held)
+    return Effective(_levels(snapshot, user, client_id, by_type), by_type)
 
 
 def _same_sensor(one: dict[str, object], other: dict[str, object]) -> bool:
-    # Equal tags find equal rows, so both are in the enforced or both in the shadow resolution.
+    # Equal tags find equal rows. So both answers are from the enforced side, or both from the shadow side.
     return all(one[name] == other[name] for name in ("quota_type", *_SENSOR))
 
 
-def _levels(snapshot: QuotaSnapshot, user: str, client_id: str, held: tuple[Held, ...]) -> tuple[LevelRow, ...]:
+def _levels(
+    snapshot: QuotaSnapshot, user: str, client_id: str, by_type: tuple[EffectiveQuota, ...]
+) -> tuple[LevelRow, ...]:
     rows = {(quota.user, quota.client_id): quota for quota in snapshot.quotas}
     found = []
     for level in Level:
         entity = entity_at(level, user, client_id)
-        # Without a client-id there is nothing that a level could name.
+        # An empty client-id has no name that a level could have.
         quota = rows.get(entity) if any(entity) and _is_named(level, client_id) else None
-        matched = tuple(one.quota_type for one in held if one.level == level)
+        matched = tuple(one.quota_type for one in by_type if one.level == level)
         found.append(LevelRow(level, *entity, quota, matched))
     return tuple(found)
 
 
 def _is_named(level: Level, client_id: str) -> bool:
-    """Whether a level that names the client-id has one to name."""
+    """False for a level that names the client-id, if the client-id is empty."""
     return bool(client_id) or level not in {Level.USER_CLIENT, Level.DEFAULT_USER_CLIENT, Level.CLIENT}
 
 
 def types_bounded(quota: Quota) -> dict[str, float]:
-    """The bounds a row sets, by quota type."""
+    """The bounds of a row, by quota type; only those that are set."""
     return {name: bound for name, bound in zip(QUOTA_TYPES, quota.bounds, strict=True) if bound is not None}

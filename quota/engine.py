@@ -1,4 +1,4 @@
-"""The quota engine: usage in, decisions out. Everything it knows came in through its methods: no clock, no I/O."""
+"""The quota engine: usage in, decisions out. All it knows was given to its methods: no clock, no I/O."""
 
 from typing import Final, Literal
 
@@ -29,21 +29,22 @@ _MAX_SAMPLE_WINDOW_MS: Final = 3_600_000
 class QuotaEngine:
     """Decides, for each batch of usage, which clients are over quota and for how long they must wait.
 
-    For every sensor (the tags that the matched quota gives a `<user, client-id>`; per broker in broker scope) and quota
-    type it keeps the sums of the last N + 1 sample windows and a token bucket; see `quota.rates`, `quota.resolution`,
-    `quota.buckets` and `quota.throttle_time` for the rules. Work is done by columns, without a Python loop over rows.
+    A sensor is what a rate belongs to: the tags that the matched quota gives a `<user, client-id>`, and in broker scope
+    the broker. For every sensor and quota type the engine keeps the sums of the last N + 1 sample windows and a token
+    bucket. The rules are in `quota.resolution`, `quota.rates`, `quota.buckets` and `quota.throttle_time`; see also
+    docs/design.md, "Rules". The engine works on whole columns, without a Python loop over rows.
 
-    The same batches with the same snapshots give the same answers, in any process. Names are told apart by 128-bit
-    hashes with seeds of the process (`quota.names`).
+    The same batches with the same snapshots give the same answers, in any process. Names are compared by 128-bit hashes
+    whose seeds differ from process to process (`quota.names`).
 
-    Thread rule: no lock inside. Callers see to it that one call runs at a time, reads included.
+    Thread rule: no lock inside. Only one call may run at a time, reads included.
 
     Args:
         num_samples: N, how many sample windows a rate spans, from 1 to 1024. Kafka's default is 11.
         sample_window_ms: w, from 1 ms to an hour.
         max_throttle_time: the caps, per quota type.
-        scope: `cluster` sums over brokers, and `broker_id` is "" in every answer; `broker` keeps them apart.
-        carry_debt: keep token buckets. False = Kafka's rate alone: `tokens` is null and `owed_ms` is X.
+        scope: `cluster` sums over brokers, and `broker_id` is "" in every answer; `broker` keeps brokers apart.
+        carry_debt: keep token buckets. If False, Kafka's rate decides alone: `tokens` is null and `owed_ms` is X.
 
     Raises:
         InvalidEngineSetting: an argument is out of its range.
@@ -77,7 +78,7 @@ class QuotaEngine:
 
     @property
     def snapshot(self) -> QuotaSnapshot:
-        """The quotas in force; before the first `load_quotas` none, of version 0."""
+        """The quotas in force. Before the first `load_quotas` there are none, and the version is 0."""
         return self._snapshot
 
     @property
@@ -87,14 +88,16 @@ class QuotaEngine:
 
     @property
     def nbytes(self) -> int:
-        """Memory of all sensors and known entities, with the room they have to grow."""
+        """The memory of all sensors and known entities in bytes, spare room included."""
         return self._sensors.nbytes
 
     def load_quotas(self, snapshot: QuotaSnapshot) -> None:
-        """Put other quotas in force. Changes no sensor: samples and buckets stay and meet the new bounds.
+        """Put other quotas in force. No sensor changes: samples and buckets stay and are judged by the new bounds.
 
-        An entity whose tags change goes to another sensor, new or resumed; a sensor no entity goes to any more keeps
-        its samples until `expire_idle` drops it. Loading the same quotas again costs nothing.
+        An entity whose tags change goes to another sensor: a new one, or one that already has samples. A sensor to
+            which
+        no entity goes any more keeps its samples until `expire_idle` drops it. Loading the same quotas again costs
+        nothing.
         """
         if snapshot.quotas is not self._snapshot.quotas and snapshot.quotas != self._snapshot.quotas:
             self._sensors.load(snapshot)
@@ -105,23 +108,25 @@ class QuotaEngine:
 
         Args:
             usage: columns sample_start_ms, broker_id (in broker scope), user, client_id, produced_bytes, fetched_bytes,
-                io_time_ns, network_time_ns, last_event_ms; others are ignored. Rows in any order; an entity may have
-                many. A null measure does not touch the sensor of its type, 0 does. Rows of windows before the N + 1
-                newest are late: in no rate, but in the bucket.
-            evaluated_at_ms: the instant to decide at, not before any event and not before the last call's.
+                io_time_ns, network_time_ns, last_event_ms; others are ignored. The rows may be in any order, and an
+                entity may have many. A null measure does not touch the sensor of its type, 0 does. Rows of windows
+                before the N + 1 newest are late: they are in no rate, but are charged to the bucket.
+            evaluated_at_ms: the instant of the decision. It must not be before any event, nor before that of the last
+                call.
 
         Returns:
-            One row for each entity and quota type that had usage in this batch (late included) and whose rate is above
-            the bound, and one more if it is above the bound of a shadow row. Columns and order: `quota.decisions`.
+            One row for each entity and quota type that had usage in this batch (late usage included) and whose rate is
+            above the bound. One more row if it is above the bound of a shadow row. For columns and order see
+            `quota.decisions`.
 
         Raises:
-            InvalidUsage: the table or the instant breaks the above; no sensor was changed.
+            InvalidUsage: the table or the instant breaks these rules. No sensor was changed.
         """
         batch, judged = self._judge(usage, evaluated_at_ms)
         return SCHEMA.empty_table() if judged is None else decisions_table(judged, batch.names)
 
     def throttles(self, usage: pa.Table, evaluated_at_ms: int) -> Throttles:
-        """As `record`, with the applied rows alone and no names: for replays, which ask for nothing else.
+        """Do the same as `record`, but return only the rows that apply, without names. Replays need no more.
 
         Raises:
             InvalidUsage: as `record` does.
@@ -130,19 +135,20 @@ class QuotaEngine:
         return Throttles.none() if judged is None else judged.throttles()
 
     def evaluate(self, entities: pa.Table, evaluated_at_ms: int) -> pa.Table:
-        """What entities owe at an instant. Reads only.
+        """Say what entities owe at an instant. Reads only.
 
-        `owed_ms` is the larger of X, by the rate at that instant, and of the time the bucket needs to come back to 0.
-        Both are raw: a cap slices what is owed into throttles, it does not lessen it, so applying one is the caller's.
+        `owed_ms` is the larger of two times: X, from the rate at that instant, and the time that the bucket needs to
+        come back to 0. No cap is applied: a cap cuts what is owed into slices and does not reduce it, so it is for the
+        caller to apply.
 
         Args:
             entities: columns user, client_id and, in broker scope, broker_id.
-            evaluated_at_ms: not before the last `record`.
+            evaluated_at_ms: the instant, not before the last `record`.
 
         Returns:
-            Each entity once a quota type, in the order of the table: broker_id, user, client_id, quota_type, observed
-            (0.0 without a sensor), bound (null = none enforced), window_ms, tokens (null without a bound or if no debt
-            is carried), owed_ms.
+            One row per entity and quota type, in the order of the table: broker_id, user, client_id, quota_type,
+            observed (0.0 if there is no sensor), bound (null if none is enforced), window_ms, tokens (null if there is
+            no bound or no debt is carried), owed_ms.
 
         Raises:
             InvalidUsage: a column is missing, or the instant is before the last `record`.
@@ -153,17 +159,17 @@ class QuotaEngine:
             return self._answers().owed(names, self._sensors.hashes(names), evaluated_at_ms, self.carry_debt)
 
     def resolve(self, entities: pa.Table) -> pa.Table:
-        """Which quota holds for entities, and whether it is violated as of the last `record`. Reads only.
+        """Say which quota holds for entities, and whether it was violated at the last `record`. Reads only.
 
-        Answers with the enforced quota (or exemption) where there is one, else with a shadow quota if one matches.
+        The answer is the enforced quota (or exemption) if there is one, else the shadow quota if one matches.
 
         Args:
             entities: as for `evaluate`.
 
         Returns:
-            Each entity once a quota type, in the order of the table: broker_id, user, client_id, quota_type, level
-            (null = no quota), sensor_user, sensor_client_id (raw; "" = not a tag), bound (null = none), mode (null,
-            enforce, shadow, exempt), violated.
+            One row per entity and quota type, in the order of the table: broker_id, user, client_id, quota_type, level
+            (null for no quota), sensor_user, sensor_client_id (raw; "" if it is not a tag), bound (null for none), mode
+            (null, enforce, shadow, exempt), violated.
 
         Raises:
             InvalidUsage: a column is missing.
@@ -173,33 +179,35 @@ class QuotaEngine:
             return self._answers().levels(names, self._sensors.hashes(names), self._evaluated_at_ms)
 
     def buckets(self) -> pa.Table:
-        """The buckets that are not full, to be stored. With the usage of the last N + 1 windows they restore an engine.
+        """The buckets that are not full, for storing.
 
-        A bucket counts as full if it was so at the end of the oldest window of the last `record`: no usage that is
-        still in time can then tell it from a new one.
+        With them and the usage of the last N + 1 windows an engine can be restored. A bucket counts as full if it was
+        full at the end of the oldest window of the last `record`. Then no usage that is not late can distinguish it
+        from a new one.
 
         Returns:
-            broker_id, sensor_user, sensor_client_id, quota_type, tokens, refilled_at_ms; tokens as of that instant.
+            broker_id, sensor_user, sensor_client_id, quota_type, tokens, refilled_at_ms; the tokens are as of
+            refilled_at_ms.
         """
         with np.errstate(over="ignore"):
             return self._sensors.buckets()
 
     def restore_buckets(self, table: pa.Table) -> None:
-        """Set buckets to what `buckets` said, and all others to full. Changes no sample.
+        """Set buckets to what `buckets` returned, and all others to full. Changes no sample.
 
         Args:
-            table: columns as `buckets` returns them; others are ignored. Ignored as a whole if no debt is carried.
+            table: the columns that `buckets` returns; others are ignored. If no debt is carried, nothing is set.
 
         Raises:
-            InvalidUsage: a column is missing, a value null, or a quota type unknown.
+            InvalidUsage: a column is missing, a value is null, or a quota type is unknown.
         """
         self._sensors.restore_buckets(table)
 
     def expire_idle(self, now_ms: int) -> int:
-        """Drop the sensors without usage in the hour before an instant.
+        """Drop the sensors that had no usage in the hour before an instant.
 
         Args:
-            now_ms: the instant; a sensor used exactly an hour before it stays.
+            now_ms: the instant. A sensor that was used exactly an hour before stays.
 
         Returns:
             How many sensors were dropped.
@@ -217,7 +225,7 @@ class QuotaEngine:
         return Answers(self._sensors.resolution, self._sensors.numbers, self._sensors.by_key, short_window_ms, full)
 
     def _judge(self, usage: pa.Table, evaluated_at_ms: int) -> tuple[Usage, Judged | None]:
-        """Add a batch to the sensors; the batch, and what is violated, None if nothing is."""
+        """Add a batch to the sensors. Returns the batch, and the violations; None if there are none."""
         self._check_instant(evaluated_at_ms)
         batch = Usage.read(usage, self.scope == "broker", self.sample_window_ms, evaluated_at_ms)
         self._evaluated_at_ms = evaluated_at_ms
@@ -237,7 +245,7 @@ class QuotaEngine:
             return batch, judge(violations, self.max_throttle_time, self.sample_window_ms) if violations else None
 
     def _record_all(self, batch: Usage, of_row: dict[Key, Ids], instant: BatchInstant) -> dict[Key, list[SensorGroups]]:
-        """Record window by window, oldest first, each side and type; the groups say which sensors were touched."""
+        """Record a batch, window by window from the oldest, for each side and type. Returns what was touched."""
         groups: dict[Key, list[SensorGroups]] = {key: [] for key in self._sensors.recording}
         for piece in split_by_window(batch, instant.newest, self.num_samples):
             for key in self._sensors.recording:
@@ -250,7 +258,7 @@ class QuotaEngine:
     def _violations(
         self, key: Key, groups: list[SensorGroups], batch: Usage, entities: Ids, of_row: Ids, now_ms: int
     ) -> Violations | None:
-        """The violated quotas of one side and type, one an entity that had usage of the type; None without any."""
+        """The violated quotas of one side and type, one per entity that had usage of the type. None if none is."""
         side, quota_type = key
         sensors, numbers = self._sensors.by_key[key], self._sensors.numbers
         found = violated_sensors(sensors, groups, self.num_sensors, now_ms)

@@ -7,23 +7,23 @@ from typing import Final, get_args
 from schemas.columns import QuotaType
 
 DEFAULT: Final = "<default>"
-"""The reserved name that stands for every user (or client-id) without a quota of its own."""
+"""A reserved name: stands for every user (or client-id) that has no quota of its own."""
 
 QUOTA_TYPES: Final[tuple[str, ...]] = get_args(QuotaType)
 """What is limited, in the order used everywhere."""
 
 REQUEST: Final = 2
-"""Position of `request_percentage` in `QUOTA_TYPES`: the one type measured in ns, not bytes."""
+"""Position of `request_percentage` in `QUOTA_TYPES`: the only type that is measured in ns, not in bytes."""
 
 TIE_ORDER: Final = (2, 0, 1)
-"""Positions in `QUOTA_TYPES` in the order that decides between equal throttle times: request first."""
+"""Positions in `QUOTA_TYPES`, in the order that decides between equal throttle times: request first."""
 
 TIE_RANK: Final[Mapping[str, int]] = {QUOTA_TYPES[position]: rank for rank, position in enumerate(TIE_ORDER)}
-"""Quota type -> its place in `TIE_ORDER`; of equal throttle times the one with the lowest rank holds."""
+"""Quota type -> its place in `TIE_ORDER`. Of equal throttle times the one with the lowest rank applies."""
 
 
 class Level(IntEnum):
-    """The eight levels a quota can be set at, most specific first."""
+    """The eight levels at which a quota can be set, most specific first."""
 
     USER_CLIENT = 1
     USER_DEFAULT_CLIENT = 2
@@ -36,7 +36,7 @@ class Level(IntEnum):
 
 
 class LevelKind(IntFlag):
-    """Which parts of `<user, client-id>` a level names; these parts are the tags of its sensors."""
+    """Which parts of `<user, client-id>` a level names. These parts are the tags of its sensors."""
 
     NONE = 0
     CLIENT = 1
@@ -57,7 +57,7 @@ KIND_OF_LEVEL: Final = {
 
 
 def level_of(user: str, client_id: str) -> Level:
-    """The level of a quota row, from which of its two parts are named, default or absent ("").
+    """The level of a quota row. Each of its two parts is a name, the default, or absent ("").
 
     Args:
         user: a user, `DEFAULT`, or "" for a row without a user part.
@@ -81,21 +81,21 @@ def level_of(user: str, client_id: str) -> Level:
 
 
 def label(user: str, client_id: str) -> str:
-    """A quota entity in the words of Kafka's tools: `user-principal 'alice', the default client-id`."""
+    """A quota entity, written as Kafka's tools do: `user-principal 'alice', the default client-id`."""
     parts = ((user, "user-principal"), (client_id, "client-id"))
     return ", ".join(f"the default {word}" if name == DEFAULT else f"{word} '{name}'" for name, word in parts if name)
 
 
 def entity_at(level: Level, user: str, client_id: str) -> tuple[str, str]:
-    """The quota entity that a level names for a `<user, client-id>`: the inverse of `level_of`.
+    """The quota entity of a `<user, client-id>` at a level: the inverse of `level_of`.
 
     Args:
         level: the level.
-        user: the user, where the level names it.
-        client_id: the client-id, where the level names it.
+        user: the user; used if the level names it.
+        client_id: the client-id; used if the level names it.
 
     Returns:
-        User and client-id as in the quota table, `DEFAULT` and "" among them.
+        User and client-id as in the quota table. Each can be a name, `DEFAULT` or "".
     """
     users = {Level.USER_CLIENT: user, Level.USER_DEFAULT_CLIENT: user, Level.USER: user}
     clients = {Level.USER_CLIENT: client_id, Level.DEFAULT_USER_CLIENT: client_id, Level.CLIENT: client_id}

@@ -1,9 +1,9 @@
-"""What the decisions refuse.
+"""The errors of this package.
 
 QuotaError
-├── InvalidQuotas              rows that can not be quotas; names every mistake at once
+├── InvalidQuotas              rows that cannot be quotas; names every mistake at once
 └── InvalidArgument
-    ├── InvalidUsage           usage, entities or times the engine can not take; nothing was changed
+    ├── InvalidUsage           usage, entities or times that the engine cannot take; nothing was changed
     └── InvalidEngineSetting   a constructor argument out of its range
 """
 
@@ -18,11 +18,11 @@ class QuotaError(Exception):
 
 
 class InvalidQuotas(QuotaError):
-    """Rows of a quota table that can not be quotas.
+    """Rows of a quota table that cannot be quotas.
 
     Attributes:
         version: the version of the table that was read.
-        problems: one line a mistake, in row order; all of them, while the message shows the first ten.
+        problems: one line per mistake, in the order of the rows. All of them; the message shows the first ten.
     """
 
     def __init__(self, version: int, problems: Sequence[str]) -> None:
@@ -34,7 +34,7 @@ class InvalidQuotas(QuotaError):
 
 
 class InvalidArgument(QuotaError):
-    """What was handed to the engine can not be.
+    """The engine was given something that breaks its rules.
 
     Attributes:
         name: the column, argument or setting.
@@ -49,12 +49,12 @@ class InvalidArgument(QuotaError):
         super().__init__(f"'{name}' must {requirement}; got {self.got}")
 
     def __reduce__(self) -> tuple[type[Self], tuple[str, str, str]]:
-        """By its parts, not its message: it may come from another process."""
+        """Pickle the parts, not the message, because the error may come from another process."""
         return type(self), (self.name, self.requirement, self.got)
 
 
 class InvalidUsage(InvalidArgument):
-    """A table or an instant handed to the engine does not fit its contract; no sensor was changed."""
+    """A table or an instant that was given to the engine breaks its contract. No sensor was changed."""
 
 
 class InvalidEngineSetting(InvalidArgument):

@@ -1,4 +1,4 @@
-"""What a record is recomputable from."""
+"""The facts from which a record can be computed again."""
 
 from dataclasses import dataclass
 
@@ -11,9 +11,9 @@ class Evaluation:
 
     Attributes:
         query_id: Spark's id of the streaming query; "" before the first batch.
-        batch_id: The batch, or for a look the last batch whose usage the engine holds; -1 before the first.
-        evaluated_at_ms: Event time of the evaluation.
-        quota_version: Version of the quota table it was made with.
+        batch_id: The batch; for a look the last batch whose usage is in the engine; -1 before the first.
+        evaluated_at_ms: The event time of the evaluation.
+        quota_version: The version of the quota table it was made with.
     """
 
     query_id: str
@@ -22,7 +22,7 @@ class Evaluation:
     quota_version: int
 
     def is_after(self, other: "Evaluation", last_query_id: str) -> bool:
-        """Whether its batch was decided after the other's; False for the same. See `quota.replay.batch_order`."""
+        """True if its batch was decided after the other one's; False for the same. See `quota.replay.batch_order`."""
         return self.order(last_query_id) > other.order(last_query_id)
 
     def order(self, last_query_id: str) -> tuple[int, bool, int, str]:

@@ -1,4 +1,4 @@
-"""A hash table from 128-bit keys to dense ids, looked up and filled by whole columns."""
+"""A hash table from 128-bit keys to the ids 0, 1, 2, … that is searched and filled by whole columns."""
 
 from typing import Final
 
@@ -11,14 +11,14 @@ Ids = NDArray[np.int64]
 
 _MIN_SLOTS_LOG2: Final = 6
 _BOTH_HALVES: Final = np.complex128
-"""Two 64-bit words that are read in one go; never used as a number."""
+"""Two 64-bit words that are read together. Never used as a number."""
 
 
 class KeyIndex:
-    """Ids 0, 1, 2 … for keys in the order they were first added.
+    """Ids 0, 1, 2, … for keys, in the order in which they were first added.
 
-    Open addressing with linear probing, at most a quarter full, so the first slot settles almost every look-up. A slot
-    holds an id + 1, or 0 if it is free; the top bits of the first half of a key choose where to look first.
+    Open addressing with linear probing. The table is at most a quarter full, so almost every look-up ends at the first
+    slot. A slot holds an id + 1, or 0 if it is free. The top bits of the first half of a key say which slot is first.
 
     No lock: one caller at a time.
     """
@@ -37,11 +37,11 @@ class KeyIndex:
 
     @property
     def nbytes(self) -> int:
-        """Memory of the table and its keys."""
+        """The memory of the table and its keys, in bytes."""
         return self._slots.nbytes + self._keys.nbytes
 
     def find(self, keys: Pair) -> Ids:
-        """The id of each key, −1 for a key that was never added. Keys may repeat."""
+        """The id of each key, int64[n]; −1 for a key that was never added. Keys may be repeated."""
         first, second = keys
         at = (first >> np.uint64(64 - self._log2)).view(np.int64)
         ids, settled = self._probe(at, first, second)
@@ -69,13 +69,13 @@ class KeyIndex:
         return ids, hit
 
     def add(self, keys: Pair) -> tuple[Ids, Ids]:
-        """The id of each key; new keys get the next ids, in an order that is not specified.
+        """The id of each key. New keys get the next ids; their order among each other is not specified.
 
         Args:
-            keys: both halves of n keys, repeats allowed.
+            keys: both halves of n keys; they may be repeated.
 
         Returns:
-            The ids, int64[n], and the rows whose keys were new, one a new id, in the order of these ids.
+            The ids, int64[n], and one row per new id, in the order of these ids: a row whose key is the new one.
         """
         ids = self.find(keys)
         new_rows = []
@@ -86,18 +86,18 @@ class KeyIndex:
             self._insert((keys[0][rows], keys[1][rows]))
             new_rows.append(rows)
             ids[unknown] = self.find((keys[0][unknown], keys[1][unknown]))
-            # Only keys with equal first and different second halves are left: one round each.
+            # Left over are keys whose first half equals that of another new key. Each takes one more round.
             unknown = unknown[ids[unknown] < 0]
         return ids, np.concatenate(new_rows) if new_rows else np.zeros(0, np.int64)
 
     def keep(self, kept: NDArray[np.bool_]) -> None:
-        """Forget the ids that are not kept; the others are numbered anew in their order."""
+        """Forget the ids that are not kept, bool[n]. The others get new numbers, in their order."""
         halves = self._keys[: self._count][kept].view(np.uint64)
         self._clear()
         self._insert((halves[0::2], halves[1::2]))
 
     def _insert(self, keys: Pair) -> None:
-        """Put keys that are all new and all different."""
+        """Insert keys that are all new and all different."""
         before, after = self._count, self._count + len(keys[0])
         if after > len(self._keys):
             while after > 1 << (self._log2 - 2):
@@ -111,7 +111,7 @@ class KeyIndex:
         self._place(np.arange(before, after, dtype=np.int64))
 
     def _place(self, ids: Ids) -> None:
-        """Find a free slot for each id. Several may want one; whoever is written last has it, the rest move on."""
+        """Find a free slot for each id. Of several that want one slot, one gets it; the others try the next slot."""
         at = (self._keys[ids].view(np.uint64)[0::2] >> np.uint64(64 - self._log2)).view(np.int64)
         slot = (ids + 1).astype(np.int32)
         mask = (1 << self._log2) - 1

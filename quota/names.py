@@ -1,9 +1,9 @@
 """Names as 128-bit hashes, computed column by column.
 
-The engine tells names apart by two 64-bit hashes with seeds of its own, drawn when it is built: among 10 million
-entities the chance that any two are taken for one is below 1e-24, and nobody outside the process can aim for it.
-Both hashes read the UTF-8 bytes of an Arrow column eight at a time, and mix with different operations and shifts, so
-that a pair of names made to collide in one does not collide in the other.
+The engine distinguishes names by two 64-bit hashes with seeds of its own, drawn when it is built. Among 10 million
+entities the chance that two are mistaken for each other is below 1e-24, and nobody outside the process can provoke it.
+Both hashes read the UTF-8 bytes of an Arrow column, eight at a time. They use different operations and shifts, so two
+names that were made to collide in one hash do not collide in the other.
 """
 
 from dataclasses import dataclass
@@ -21,14 +21,14 @@ _WORD: Final = 8
 _SHIFT_1: Final = np.uint64(32)
 _SHIFT_2: Final = np.uint64(29)
 _EMPTY: Final = np.uint64(0)
-"""Both hashes of "", whatever the seeds: nothing to multiply."""
+"""Both hashes of "", for all seeds: there is nothing to multiply."""
 _LOW_BYTES: Final = np.array([(1 << (8 * n)) - 1 for n in range(_WORD + 1)], np.uint64)
 """Mask of the first n bytes of a little-endian word."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seeds:
-    """Odd 64-bit factors, one a hash: for the length of a name, for its words, and for each name of an entity."""
+    """Odd 64-bit factors, one per hash: for the length of a name, for its words, and for each name of an entity."""
 
     length: Pair
     word: Pair
@@ -38,13 +38,13 @@ class Seeds:
 
     @classmethod
     def draw(cls) -> "Seeds":
-        """New factors from the operating system's entropy."""
+        """Draw new factors from the operating system's entropy."""
         factors = np.random.default_rng().integers(0, 1 << 64, (5, 2), np.uint64) | np.uint64(1)
         return cls(*(tuple(row) for row in factors))
 
 
 class DictionaryMemo:
-    """The hashes of the dictionaries that came last: slices of one table share them, and they are hashed once."""
+    """The hashes of the latest dictionaries. Slices of one table share a dictionary, so it is hashed only once."""
 
     _KEPT: Final = 4
 
@@ -52,11 +52,11 @@ class DictionaryMemo:
         self._kept: list[tuple[pa.Array, Pair]] = []
 
     def find(self, dictionary: pa.Array) -> Pair | None:
-        """The hashes kept for this very array, not for an equal one; None if there are none."""
+        """The hashes of this very array (not of an equal one); None if they are not kept."""
         return next((hashes for kept, hashes in self._kept if _is_same(kept, dictionary)), None)
 
     def keep(self, dictionary: pa.Array, hashes: Pair) -> None:
-        """Remember the hashes; the array is held, so that its memory is not used for another."""
+        """Keep the hashes. The array is kept too, so that its memory cannot be used for another one."""
         self._kept = [*self._kept, (dictionary, hashes)][-self._KEPT :]
 
 
@@ -70,8 +70,8 @@ def _is_same(one: pa.Array, other: pa.Array) -> bool:
 class NameColumn:
     """One Arrow column of names, read block by block as hashes.
 
-    Takes string, large_string and dictionary-encoded columns; null counts as "". The column must outlive this object's
-    use; nothing is copied but the last few names of it.
+    The column may be string, large_string or dictionary-encoded. Null counts as "". Only the last few names are copied,
+    so the column must live as long as this object is used.
     """
 
     def __init__(self, column: pa.Array, seeds: Seeds, memo: DictionaryMemo | None = None) -> None:
@@ -89,7 +89,7 @@ class NameColumn:
         self._codes = indices.to_numpy(zero_copy_only=False)
         known = memo.find(dictionary)
         if known is None:
-            # The last place is that of null.
+            # The last place stands for null.
             values = pa.concat_arrays([dictionary.cast(pa.large_string()), pa.array([""], pa.large_string())])
             self._read(values)
             known = self._hash(0, len(values))
@@ -109,17 +109,17 @@ class NameColumn:
         self._data = np.frombuffer(data, np.uint8) if data is not None else np.zeros(0, np.uint8)
 
     def hash(self, start: int, stop: int) -> Pair:
-        """Both hashes of the names of rows start (inclusive) to stop (exclusive)."""
+        """Both hashes of the names in the rows from start (inclusive) to stop (exclusive)."""
         if self._codes is None:
             return self._hash(start, stop)
         codes = self._codes[start:stop]
         return self._of_code[0][codes], self._of_code[1][codes]
 
     def _hash(self, start: int, stop: int) -> Pair:
-        """Mix the length of each name and then its words into two states.
+        """Mix the length of each name, and then its words, into two states.
 
-        The words are those at bytes 0, 8, 16 …, and for the last one the last eight bytes, which may overlap the one
-        before. A name shorter than that is one word, filled up with 0.
+        The words begin at bytes 0, 8, 16, … The last word is the last eight bytes, which may overlap the word before. A
+        name of fewer than eight bytes is one word, filled up with 0.
         """
         bounds = self._offsets[start : stop + 1].astype(np.int64)
         at, length = bounds[:-1], np.diff(bounds)
@@ -127,7 +127,7 @@ class NameColumn:
         if bounds[-1] + _WORD > len(data):
             data = np.concatenate((data[bounds[0] : bounds[-1]], np.zeros(_WORD, np.uint8)))
             at = at - bounds[0]
-        # Every byte position as the start of a word: overlapping, unaligned, and no copy.
+        # A view in which every byte position begins a word: they overlap, are not aligned, and nothing is copied.
         words = np.ndarray((len(data) - _WORD + 1,), np.uint64, data, strides=(1,))
         hash_1, hash_2 = (length.astype(np.uint64) * factor for factor in self._seeds.length)
         shortest, longest = (int(length.min()), int(length.max())) if len(length) else (0, 0)
@@ -158,7 +158,7 @@ class NameColumn:
 
 @dataclass(frozen=True, slots=True)
 class HashedNames:
-    """Users and client-ids of n rows, with the broker where there is one, as hashes."""
+    """Users and client-ids of n rows as hashes; in broker scope the brokers too."""
 
     seeds: Seeds
     user: Pair
@@ -169,7 +169,7 @@ class HashedNames:
         return len(self.user[0])
 
     def take(self, rows: NDArray[np.int64]) -> "HashedNames":
-        """The same for some of the rows."""
+        """The hashes of some of the rows."""
         broker = None if self.broker_id is None else (self.broker_id[0][rows], self.broker_id[1][rows])
         return HashedNames(
             self.seeds,
@@ -179,11 +179,11 @@ class HashedNames:
         )
 
     def entity_keys(self) -> Pair:
-        """One 128-bit key a row, of broker, user and client-id together."""
+        """One 128-bit key per row, of broker, user and client-id together."""
         return self._keys(self.user, self.client_id)
 
     def sensor_keys(self, has_user: NDArray[np.bool_], has_client_id: NDArray[np.bool_]) -> Pair:
-        """The key of each row's sensor: as of an entity, with "" for a name that is not one of the tags."""
+        """The key of each row's sensor: that of an entity in which a name that is not a tag is ""."""
         user = (np.where(has_user, self.user[0], _EMPTY), np.where(has_user, self.user[1], _EMPTY))
         client_id = (
             np.where(has_client_id, self.client_id[0], _EMPTY),

@@ -1,4 +1,4 @@
-"""One batch of usage into the sensors of one quota type: summed per sensor and window, then recorded and charged."""
+"""How a batch of usage gets into the sensors of one quota type: summed per sensor and window, recorded, charged."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -20,10 +20,10 @@ _ALL: Final = slice(None)
 
 
 class SensorGroups:
-    """n rows brought together by sensor: one place for each of the m sensors among them.
+    """n rows grouped by sensor. Each of the m sensors among them has a place, from 0 to m − 1.
 
     Attributes:
-        sensors: the m sensors, ascending; a slice when they are all there are.
+        sensors: the m sensors, ascending; a slice if they are all sensors of the engine.
         count: m.
     """
 
@@ -43,7 +43,7 @@ class SensorGroups:
         self._each_once = self.count == len(of_row)
 
     def sums(self, values: Ints) -> Ints:
-        """The sum of the values of each sensor's rows, int64[m], exact while it is below 2^63."""
+        """The sum of the values of each sensor's rows, int64[m]. Exact as long as it is below 2^63."""
         if self._each_once:
             sums = np.empty(self.count, np.int64)
             sums[self._place] = values
@@ -64,7 +64,7 @@ class SensorGroups:
         return newest
 
     def blocks(self) -> Iterator[tuple[Selection, slice]]:
-        """The sensors in pieces that fit the cache, each with its places."""
+        """The sensors in pieces that fit into a core's cache, each with its places."""
         for start in range(0, self.count, BLOCK_ROWS):
             places = slice(start, min(start + BLOCK_ROWS, self.count))
             yield (places if isinstance(self.sensors, slice) else self.sensors[places]), places
@@ -72,7 +72,12 @@ class SensorGroups:
 
 @dataclass(slots=True)
 class WindowRows:
-    """The rows of a batch that lie in one sample window, or all late ones (`window` is None)."""
+    """The rows of a batch that lie in one sample window, or all late rows.
+
+    Attributes:
+        window: index of the sample window; None for late rows.
+        rows: which rows of the batch.
+    """
 
     window: int | None
     rows: Rows
@@ -82,7 +87,7 @@ class WindowRows:
     def group(self, usage: Usage, quota_type: int, of_row: Ids, num_sensors: int) -> tuple[SensorGroups, Ints, Ints]:
         """Groups, sums and newest event times of the rows that have usage of a type.
 
-        Types whose rows go to the same sensors, without nulls, share one grouping.
+        Types without nulls whose rows go to the same sensors share one grouping.
         """
         measure = usage.measures[quota_type]
         rows = self.rows
@@ -98,12 +103,12 @@ class WindowRows:
 
 
 def split_by_window(usage: Usage, newest: int, num_samples: int) -> list[WindowRows]:
-    """The rows of a batch by sample window, oldest first; late rows together and before all others.
+    """The rows of a batch by sample window, oldest first. All late rows are one piece, before all others.
 
     Args:
         usage: the batch, at least one row.
-        newest: the window of the instant of evaluation.
-        num_samples: N; rows of windows before newest − N are late.
+        newest: the window that contains the instant of evaluation.
+        num_samples: N. Rows of windows before newest − N are late.
     """
     oldest = newest - num_samples
     first = int(usage.window[0])
@@ -118,11 +123,11 @@ def split_by_window(usage: Usage, newest: int, num_samples: int) -> list[WindowR
 
 @dataclass(frozen=True, slots=True)
 class BatchInstant:
-    """The instant a batch is evaluated at, on the grid of sample windows.
+    """The instant at which a batch is evaluated, on the grid of sample windows.
 
     Attributes:
         now_ms: the instant.
-        newest: index of the sample window it lies in.
+        newest: index of the sample window that contains it.
         num_samples: N.
         sample_window_ms: w.
     """
@@ -134,11 +139,11 @@ class BatchInstant:
 
     @property
     def ring_start_ms(self) -> int:
-        """Start of the oldest sample window that the rates know."""
+        """The start of the oldest sample window that the rates know."""
         return (self.newest - self.num_samples) * self.sample_window_ms
 
     def refill_to_ms(self, window: int) -> int:
-        """How far buckets are refilled before a window is charged."""
+        """Up to when buckets are refilled before this window is charged: its end, or now if that is earlier."""
         return min((window + 1) * self.sample_window_ms, self.now_ms)
 
 
@@ -153,7 +158,7 @@ def record_piece(
 ) -> None:
     """Put one window's usage of one type into samples and buckets.
 
-    Late usage is charged to the buckets only. A sensor without a bound has no bucket to charge.
+    Late usage is charged to the buckets only. For a sensor without a bound no bucket is charged.
     """
     for selection, places in group.blocks():
         if piece.window is not None:
@@ -188,14 +193,14 @@ class ViolatedSensors:
     window_ms: Ints
 
     def where(self, kept: NDArray[np.bool_]) -> "ViolatedSensors":
-        """Some of them."""
+        """Only those for which `kept`, bool[n], is True."""
         return ViolatedSensors(self.ids[kept], self.observed[kept], self.window_ms[kept])
 
 
 def violated_sensors(
     sensors: TypeSensors, groups: list[SensorGroups], num_sensors: int, now_ms: int
 ) -> ViolatedSensors:
-    """Those of the groups' sensors whose rate is above their bound."""
+    """The sensors of these groups whose rate is above their bound."""
     if len(groups) == 1:
         blocks = [selection for selection, _ in groups[0].blocks()]
     else:

@@ -1,4 +1,4 @@
-"""Buckets as a table, to be stored and put back: the one thing the usage of the last windows does not give."""
+"""Buckets as a table, for storing and restoring. They are the only state that stored usage does not give again."""
 
 from typing import Final
 
@@ -25,11 +25,11 @@ SCHEMA: Final = pa.schema(
         ("refilled_at_ms", pa.int64()),
     ]
 )
-"""Columns of `QuotaEngine.buckets`: tokens as of `refilled_at_ms`."""
+"""Columns of `QuotaEngine.buckets`. The tokens are as of `refilled_at_ms`."""
 
 
 def sensor_entities(table: pa.Table, has_brokers: bool) -> EntityNames:
-    """The sensors of a bucket table as entities: a tag that is not there is an empty name."""
+    """The sensors of a bucket table as entities. A part that is not a tag is an empty name."""
     columns = {"user": table["sensor_user"], "client_id": table["sensor_client_id"]}
     if has_brokers:
         columns["broker_id"] = table["broker_id"]
@@ -44,7 +44,7 @@ def buckets_table(
     has_brokers: bool,
     full_at_ms: int,
 ) -> pa.Table:
-    """The buckets that would not be full at an instant, under the bounds in force; without a bound, as charged last."""
+    """The buckets that are not full at an instant under the bounds in force, and all that have no bound now."""
     parts = [SCHEMA.empty_table()]
     for quota_type, name in enumerate(QUOTA_TYPES):
         of_type = sensors.get((Side.ENFORCED, quota_type))
@@ -63,10 +63,10 @@ def buckets_table(
 
 
 def read_buckets(table: pa.Table) -> list[Ids]:
-    """The rows of a bucket table, by quota type in the order of `QUOTA_TYPES`.
+    """The row numbers of a bucket table per quota type, in the order of `QUOTA_TYPES`.
 
     Raises:
-        InvalidUsage: a column is missing, a value null, or a quota type unknown.
+        InvalidUsage: a column is missing, a value is null, or a quota type is unknown.
     """
     for name in SCHEMA.names:
         if name not in table.column_names:
@@ -81,7 +81,7 @@ def read_buckets(table: pa.Table) -> list[Ids]:
 
 
 def add_sensors(numbers: SensorNumbers, table: pa.Table, seeds: Seeds, has_brokers: bool) -> Ids:
-    """The sensor of each row of a bucket table, made where there is none."""
+    """The sensor of each row of a bucket table. One that does not exist is made."""
     names = sensor_entities(table, has_brokers)
     hashes = names.hashed(seeds).read(0, names.num_rows)
     broker, user, client_id = names.take(np.arange(names.num_rows))

@@ -1,4 +1,4 @@
-"""All sensors of an engine: found or made for usage, looked at, stored, put back and dropped."""
+"""All sensors of an engine: finding and making them for usage, storing and restoring their buckets, dropping them."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -18,17 +18,17 @@ from quota.snapshot import QuotaSnapshot
 from quota.usage import BLOCK_ROWS, EntityNames
 
 IDLE_MS: Final = 3_600_000
-"""A sensor without usage for longer than this is dropped when asked: Kafka's hour."""
+"""`expire_idle` drops a sensor that had no usage for longer than this. Kafka's value, one hour."""
 
 
 class SensorTable:
-    """The sensors of every side and quota type, and the quotas that say which usage goes to which.
+    """The sensors of every side and quota type, and the quotas that say which usage goes to which sensor.
 
     Attributes:
         resolution: the quotas in force.
         recording: the sides and types that record under these quotas.
-        numbers: the sensors there are.
-        by_key: samples, buckets and bounds of each side and type that records or ever did.
+        numbers: all sensors, by number.
+        by_key: samples, buckets and bounds of each side and type that records or ever recorded.
     """
 
     def __init__(self, num_samples: int, sample_window_ms: int, by_broker: bool, carry_debt: bool) -> None:
@@ -50,12 +50,12 @@ class SensorTable:
 
     @property
     def nbytes(self) -> int:
-        """Memory of all sensors and known entities, with the room they have to grow."""
+        """The memory of all sensors and known entities in bytes, spare room included."""
         samples = sum(sensors.nbytes for sensors in self.by_key.values())
         return samples + self.numbers.nbytes + self._entities.nbytes
 
     def load(self, snapshot: QuotaSnapshot) -> None:
-        """Put quotas in force. Sensors stay as they are; entities are resolved anew as they come."""
+        """Put quotas in force. Sensors stay as they are. Entities are resolved again when they are next looked up."""
         self.resolution = Resolution(snapshot, self._seeds)
         self.recording = tuple(key for key in KEYS if self.resolution.records(*key))
         self._entities.forget_sensors(self.recording)
@@ -67,13 +67,13 @@ class SensorTable:
             sensors.windows.advance(newest)
 
     def hashes(self, names: EntityNames) -> HashedNames:
-        """All names of a table, hashed."""
+        """The hashes of all names of a table."""
         return names.hashed(self._seeds).read(0, names.num_rows)
 
     def look_up(self, names: EntityNames, now_ms: int) -> tuple[Ids, dict[Key, Ids]]:
-        """The entity of each row, and the row's sensor for each side and type that records, made where there is none.
+        """The entity of each row, and its sensor for each side and type that records. Missing sensors are made.
 
-        While all of these agree they are one and the same array.
+        As long as all sides and types agree, their sensors are one and the same array.
         """
         reader = names.hashed(self._seeds, self._memo)
         entities = np.empty(names.num_rows, np.int64)
@@ -100,7 +100,7 @@ class SensorTable:
     def _resolve(
         self, hashes: HashedNames, names: tuple[pa.Array, pa.Array, pa.Array], entities: Ids, now_ms: int
     ) -> None:
-        """Find or make the sensors of entities that are new, or new under these quotas."""
+        """Find or make the sensors of entities that are not resolved yet under the quotas in force."""
         candidates = self.resolution.candidates(hashes)
         first: tuple[Resolved, Ids] | None = None
         for key in self.recording:
@@ -110,7 +110,7 @@ class SensorTable:
             else:
                 ids = self.numbers.add(hashes, names, resolved.has_user, resolved.has_client_id)
                 self._grow(self.recording)
-                # Or a sensor that no usage has come to yet would idle out at once, and its entities be resolved again.
+                # Otherwise a sensor without usage so far would count as idle at once, and be resolved again and again.
                 self.numbers.used_at_ms[ids] = now_ms
                 self._entities.agreed = self._entities.agreed and first is None
             first = first or (resolved, ids)
@@ -119,7 +119,7 @@ class SensorTable:
             self.by_key[key].quota[ids] = resolved.quota
 
     def _grow(self, keys: Iterable[Key]) -> None:
-        """Give these sides and types, and all that ever recorded, room for all sensors there are."""
+        """Give these sides and types, and all that ever recorded, room for all sensors."""
         for key in keys:
             if key not in self.by_key:
                 self.by_key[key] = self._new_sensors(key)
@@ -138,10 +138,10 @@ class SensorTable:
         return buckets_table(self.by_key, self.numbers, self.resolution, self._seeds, self._by_broker, full_at_ms)
 
     def restore_buckets(self, table: pa.Table) -> None:
-        """Set buckets to what `buckets` said, and all others to full.
+        """Set buckets to what `buckets` returned, and all others to full.
 
         Raises:
-            InvalidUsage: a column is missing, a value null, or a quota type unknown.
+            InvalidUsage: a column is missing, a value is null, or a quota type is unknown.
         """
         rows_of_type = read_buckets(table)
         if not self._carry_debt:
@@ -157,7 +157,11 @@ class SensorTable:
                 sensors.buckets.restore(ids[rows], tokens[rows], refilled_at_ms[rows])
 
     def expire_idle(self, now_ms: int) -> int:
-        """Drop the sensors not used in the hour before an instant, and forget idle entities; how many were dropped."""
+        """Drop the sensors that had no usage in the hour before an instant, and forget idle entities.
+
+        Returns:
+            How many sensors were dropped.
+        """
         self._entities.forget_unseen(now_ms, IDLE_MS)
         kept = self.numbers.used_at_ms[: len(self.numbers)] >= now_ms - IDLE_MS
         dropped = int(len(kept) - kept.sum())

@@ -1,8 +1,8 @@
 """Sensors: what a rate belongs to.
 
-A sensor is a pair of tags (and a broker, in broker scope); entities with equal tags share it. Sensors are numbered once
-for all quota types and both sides, so that entities whose types agree on the tags are looked up once. Each type keeps
-its own samples under these numbers.
+A sensor is a pair of tags, and in broker scope a broker. Entities with equal tags share it. Sensors have one numbering
+for all quota types and both sides. So an entity needs only one look-up as long as all types give it the same tags. Each
+type keeps its own samples under these numbers.
 """
 
 from typing import Final
@@ -34,9 +34,9 @@ class TypeSensors:
 
     Attributes:
         windows: the sample windows.
-        buckets: the token buckets; None where no debt is carried: on the shadow side, or if it is switched off.
-        bound: T of each sensor, float64, as of when an entity of it was last resolved; infinity = none.
-        quota: the row the bound comes from, int64; `NO_QUOTA` = none.
+        buckets: the token buckets; None if no debt is carried: on the shadow side, or if that is switched off.
+        bound: T of each sensor, float64, from the last time that one of its entities was resolved; infinity for none.
+        quota: the row that the bound comes from, int64; `NO_QUOTA` for none.
     """
 
     def __init__(self, windows: SampleWindows, buckets: TokenBuckets | None) -> None:
@@ -47,12 +47,12 @@ class TypeSensors:
 
     @property
     def nbytes(self) -> int:
-        """Memory of all of it."""
+        """The memory of all columns, in bytes."""
         buckets = 0 if self.buckets is None else self.buckets.nbytes
         return self.windows.nbytes + buckets + self.bound.nbytes + self.quota.nbytes
 
     def grow(self, capacity: int) -> None:
-        """Make room for sensors up to the capacity."""
+        """Make room for this many sensors."""
         room = capacity - len(self.bound)
         if room <= 0:
             return
@@ -63,7 +63,7 @@ class TypeSensors:
             self.buckets.grow(capacity)
 
     def keep(self, kept: NDArray[np.bool_]) -> None:
-        """Forget the sensors that are not kept; the others move together."""
+        """Forget the sensors that are not kept, bool[n]. The others close the gaps in their order."""
         self.bound = self.bound[: len(kept)][kept]
         self.quota = self.quota[: len(kept)][kept]
         self.windows.keep(kept)
@@ -72,12 +72,12 @@ class TypeSensors:
 
 
 class SensorNumbers:
-    """Numbers for sensors, with the names of each.
+    """The numbers of all sensors, and the names of each.
 
     Attributes:
-        used_at_ms: when each sensor was last recorded to, int64.
-        has_user: the user is one of the sensor's tags, bool.
-        has_client_id: the client-id is one of the sensor's tags, bool.
+        used_at_ms: when usage was last recorded to each sensor, int64.
+        has_user: True if the user is one of the sensor's tags, bool.
+        has_client_id: True if the client-id is one of the sensor's tags, bool.
     """
 
     def __init__(self) -> None:
@@ -92,11 +92,11 @@ class SensorNumbers:
 
     @property
     def nbytes(self) -> int:
-        """Memory of keys and names."""
+        """The memory of keys and names, in bytes."""
         return self._index.nbytes + self.used_at_ms.nbytes + sum(int(chunk.nbytes) for chunk in self._names)
 
     def find(self, names: HashedNames, has_user: NDArray[np.bool_], has_client_id: NDArray[np.bool_]) -> Ids:
-        """The sensor of each entity, −1 where there is none yet."""
+        """The sensor of each entity, int64[n]; −1 if it does not exist yet."""
         return self._index.find(names.sensor_keys(has_user, has_client_id))
 
     def add(
@@ -106,13 +106,13 @@ class SensorNumbers:
         has_user: NDArray[np.bool_],
         has_client_id: NDArray[np.bool_],
     ) -> Ids:
-        """The sensor of each entity, made where there is none yet.
+        """The sensor of each entity, int64[n]. One that does not exist is made.
 
         Args:
-            hashes: the names of n entities, hashed.
+            hashes: the hashed names of n entities.
             names: broker, user and client-id of the same entities.
-            has_user: the user is one of the tags.
-            has_client_id: the client-id is one of the tags.
+            has_user: True if the user is one of the tags, bool[n].
+            has_client_id: True if the client-id is one of the tags, bool[n].
         """
         ids, new = self._index.add(hashes.sensor_keys(has_user, has_client_id))
         if len(new):
@@ -135,11 +135,11 @@ class SensorNumbers:
 
     @property
     def capacity(self) -> int:
-        """How many sensors there is room for."""
+        """The number of sensors for which there is room."""
         return self.used_at_ms.size
 
     def names(self, sensors: Ids) -> pa.Table:
-        """Columns broker_id, sensor_user and sensor_client_id of some sensors."""
+        """The columns broker_id, sensor_user and sensor_client_id of some sensors."""
         if not self._names:
             empty = pa.array([], pa.string())
             return pa.table({"broker_id": empty, "sensor_user": empty, "sensor_client_id": empty})
@@ -147,7 +147,7 @@ class SensorNumbers:
         return self._names[0].take(pa.array(sensors))
 
     def keep(self, kept: NDArray[np.bool_]) -> None:
-        """Forget the sensors that are not kept; the others are numbered anew in their order."""
+        """Forget the sensors that are not kept, bool[n]. The others get new numbers, in their order."""
         self._names = [self.names(np.flatnonzero(kept))]
         self._index.keep(kept)
         self.used_at_ms = self.used_at_ms[: len(kept)][kept]

@@ -22,8 +22,8 @@ class Quota:
     Attributes:
         user: raw name, `<default>`, or "" when the user is not part of the entity.
         client_id: raw name, `<default>`, or "" when the client-id is not part of the entity.
-        bounds: one a quota type, in the order of `QUOTA_TYPES`; bytes per second, and percent of one
-            thread. None = no bound of that type: the row does not exist for it.
+        bounds: one per quota type, in the order of `QUOTA_TYPES`; bytes per second, and percent of one thread. None
+            for no bound of that type: then the row does not exist for that type.
         mode: `enforce`, `shadow`, or `exempt`, which matches for every type and bounds none of them.
         level: 1–8, from the entity.
     """
@@ -40,8 +40,8 @@ class QuotaSnapshot:
     """All quotas of one version of the table.
 
     Attributes:
-        version: version of the quota table.
-        quotas: one an entity, in the order of the rows.
+        version: the version of the quota table.
+        quotas: one per entity, in the order of the rows.
     """
 
     version: int
@@ -57,14 +57,14 @@ class QuotaSnapshot:
         """Check rows of the quota table and freeze them.
 
         Args:
-            rows: mappings with the columns of `quotas`; other columns are ignored, a missing or null
-                bound is none, a missing or null mode is `enforce`. Byte rates may be fractions.
-            version: version of the table the rows come from.
-            mode: `shadow` reads every `enforce` row as a `shadow` row; nothing is then enforced.
+            rows: mappings with the columns of `quotas`. Other columns are ignored. A bound that is missing or null
+                means no bound; a mode that is missing or null means `enforce`. Byte rates may be fractions.
+            version: the version of the table that the rows come from.
+            mode: `shadow` reads every `enforce` row as a `shadow` row, so that nothing is enforced.
 
         Raises:
-            InvalidQuotas: a bound that is not a finite number above 0, an unknown mode, a name that is
-                not text, an entity given twice, or a row whose parts are both empty. Holds all of them.
+            InvalidQuotas: a bound is not a finite number above 0, a mode is unknown, a name is not text, an entity is
+                given twice, or both parts of a row are empty. The error has all mistakes of all rows.
         """
         problems: list[str] = []
         seen: dict[tuple[str, str], int] = {}
@@ -87,7 +87,7 @@ class QuotaSnapshot:
 
 
 def _read_row(row: Mapping[str, object], number: int, table_mode: str, problems: list[str]) -> Quota | None:
-    """One row as a quota; what is wrong with it is added to `problems`, and then the answer is None."""
+    """One row as a quota. If something is wrong with it, that is added to `problems` and the answer is None."""
     before = len(problems)
     user = _name(row, "user", number, problems)
     client_id = _name(row, "client_id", number, problems)

@@ -1,4 +1,4 @@
-"""Which clients stand differently under other quotas: another level, bound or mode. No clock, no usage, no sensors."""
+"""Which clients get another level, bound or mode under other quotas. Needs no clock, no usage and no sensors."""
 
 from typing import Any, Final
 
@@ -16,11 +16,12 @@ def standing_changes(clients: pa.Table, before: QuotaSnapshot, after: QuotaSnaps
     Args:
         clients: columns `user` and `client_id`, each pair once.
         before: the quotas in force.
-        after: the quotas to be.
+        after: the quotas that are to be in force.
 
     Returns:
-        One row a client and quota type that differs, in the order of the table: user, client_id, quota_type, and old_
-        and new_ of level (1–8, None = no quota), bound (None = none) and mode (None, enforce, shadow, exempt).
+        One row per client and quota type that differs, in the order of the table: user, client_id, quota_type, and with
+        the prefixes old_ and new_ level (1–8, None for no quota), bound (None for none) and mode (None, enforce,
+        shadow, exempt).
     """
     entities = pa.table(
         {

@@ -1,4 +1,4 @@
-"""Usage rows as the engine reads them: Arrow columns in, NumPy columns out, checked before any sensor changes."""
+"""Usage rows as the engine reads them: Arrow columns in, NumPy columns out. All is checked before a sensor changes."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -15,7 +15,7 @@ Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
 BLOCK_ROWS: Final = 1 << 15
-"""Rows worked on at a time where many columns pass over the same rows: what a core's cache holds."""
+"""How many rows are worked on at a time where many steps need the same rows: as many as a core's cache holds."""
 
 _BYTES: Final = ("produced_bytes", "fetched_bytes")
 _TIMES: Final = ("io_time_ns", "network_time_ns")
@@ -26,8 +26,9 @@ class Measure:
     """What n rows used of one quota type.
 
     Attributes:
-        values: bytes or ns, int64[n]; 0 where null.
-        present: bool[n], or None if no row is null. Null = no request of the type, its sensor is not touched.
+        values: bytes or ns, int64[n]; 0 for null.
+        present: bool[n], False for null; None if no row is null. Null means that there was no request of the type: its
+            sensor is not touched.
     """
 
     values: Ints
@@ -35,7 +36,7 @@ class Measure:
 
 
 class EntityNames:
-    """The name columns of a table, each in one piece. In cluster scope every broker is ""."""
+    """The name columns of a table, each in one chunk. In cluster scope every broker is ""."""
 
     def __init__(self, table: pa.Table, has_brokers: bool) -> None:
         self.num_rows = table.num_rows
@@ -44,7 +45,7 @@ class EntityNames:
         self.broker_id = _names(table, "broker_id") if has_brokers else None
 
     def hashed(self, seeds: Seeds, memo: DictionaryMemo | None = None) -> "NameReader":
-        """A reader of the hashes of these names; with a memo, dictionaries it knows are not hashed again."""
+        """A reader of the hashes of these names. Dictionaries that the memo knows are not hashed again."""
         return NameReader(self, seeds, memo)
 
     def take(self, rows: Ints) -> tuple[pa.Array, pa.Array, pa.Array]:
@@ -65,7 +66,7 @@ class NameReader:
         self._broker = None if names.broker_id is None else NameColumn(names.broker_id, seeds, memo)
 
     def read(self, start: int, stop: int) -> HashedNames:
-        """The hashes of rows start (inclusive) to stop (exclusive)."""
+        """The hashes of the rows from start (inclusive) to stop (exclusive)."""
         broker = None if self._broker is None else self._broker.hash(start, stop)
         return HashedNames(self._seeds, self._user.hash(start, stop), self._client_id.hash(start, stop), broker)
 
@@ -76,9 +77,9 @@ class Usage:
 
     Attributes:
         names: broker, user and client-id of each row.
-        window: index of the sample window of each row, int64[n].
-        last_ms: time of the row's last event, int64[n].
-        measures: one a quota type, in the order of `QUOTA_TYPES`.
+        window: index of each row's sample window, int64[n].
+        last_ms: the time of each row's last event, int64[n].
+        measures: one per quota type, in the order of `QUOTA_TYPES`.
     """
 
     names: EntityNames
@@ -91,8 +92,8 @@ class Usage:
         """Read and check a usage table.
 
         Raises:
-            InvalidUsage: a column is missing or not of its type, a window does not start at a multiple of the sample
-                window, an event lies outside its window or after the evaluation, or a measure is negative.
+            InvalidUsage: a column is missing or has another type, a sample window does not begin at a multiple of its
+                length, an event lies outside its sample window or after the evaluation, or a measure is negative.
         """
         start_ms = _integers(table, "sample_start_ms").values
         last_ms = _integers(table, "last_event_ms").values
@@ -105,7 +106,7 @@ class Usage:
 
 
 def _windows(start_ms: Ints, last_ms: Ints, sample_window_ms: int) -> Ints:
-    """The index of each row's sample window; checked to be one, and to hold the row's last event."""
+    """The index of each row's sample window. Checks that it is one, and that it contains the row's last event."""
     if len(start_ms) and start_ms.min() == start_ms.max():
         window, offset_ms = divmod(int(start_ms[0]), sample_window_ms)
         first_ms, end_ms = int(start_ms[0]), int(start_ms[0]) + sample_window_ms
@@ -124,7 +125,7 @@ def _windows(start_ms: Ints, last_ms: Ints, sample_window_ms: int) -> Ints:
 
 
 def _both(io: Measure, network: Measure) -> Measure:
-    """Request time: what both kinds of threads worked; null only where both are."""
+    """Request time: the sum over both kinds of threads. Null only if both are null."""
     present = None if io.present is None or network.present is None else io.present | network.present
     return Measure(io.values + network.values, present)
 
@@ -175,6 +176,6 @@ def _measure(table: pa.Table, name: str) -> Measure:
 
 
 def _plain(column: pa.Array) -> pa.Array:
-    """As a string column without nulls."""
+    """The column as plain strings, with "" for null."""
     plain = column if column.type == pa.string() else column.cast(pa.string())
     return pc.fill_null(plain, "") if plain.null_count else plain

@@ -8,7 +8,7 @@ import typer
 from pipeline.cli.options import ConfigFile, Output, TablesRoot, flags
 
 if TYPE_CHECKING:
-    from quota.effective import Held, LevelRow
+    from quota.effective import EffectiveQuota, LevelRow
 
 
 def effective(
@@ -34,14 +34,14 @@ def effective(
     snapshot = QuotaSource(open_quota_table(settings.tables)).pin()
     clients = live_clients(table_uri(settings.tables.root, "usage"))
     found = resolved(snapshot, user, client_id, clients)
-    levels, held = [_level_row(row) for row in found.levels], [_held_row(one) for one in found.held]
+    levels, by_type = [_level_row(row) for row in found.levels], [_quota_row(one) for one in found.by_type]
     if output == "table":
         print_rows([_readable(row) for row in levels], output)
         sys.stdout.write("\n")
-        print_rows([_readable(row) for row in held], output)
+        print_rows([_readable(row) for row in by_type], output)
     else:
         client = {"user": user, "client_id": client_id, "quota_version": snapshot.version}
-        print_rows([{**client, "levels": levels, "effective": held}], output)
+        print_rows([{**client, "levels": levels, "effective": by_type}], output)
     sys.stderr.write(f"quotas v{snapshot.version}, recent clients: {clients.num_rows}\n")
 
 
@@ -58,7 +58,7 @@ def _level_row(row: "LevelRow") -> dict[str, Any]:
     }
 
 
-def _held_row(one: "Held") -> dict[str, Any]:
+def _quota_row(one: "EffectiveQuota") -> dict[str, Any]:
     return {
         "quota_type": one.quota_type,
         "level": one.level,
