@@ -46,6 +46,7 @@ _CLOUD_EVENTS_HEADERS: Final[dict[str, Any]] = {
         "ce_id": {"type": "string", "description": "`decision_id`/`publish_seq`."},
         "ce_type": {"type": "string", "enum": ["kquota.throttle.v1", "kquota.release.v1"]},
         "ce_source": {"type": "string", "description": "/kquota/ and the cluster, percent-encoded."},
+        "ce_kquotajob": {"type": "string", "description": "The job that published the record; a topic belongs to one."},
         "ce_time": {"type": "string", "format": "date-time", "description": "When the record was stored."},
         "content-type": {"type": "string", "const": "application/json"},
     },

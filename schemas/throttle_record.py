@@ -25,6 +25,8 @@ Cause = Annotated[Literal["violation", "renewed", "expired", "quota_changed", "r
 
 SCHEMA_VERSION: Final = 1
 
+JOB_HEADER: Final = "ce_kquotajob"
+
 
 class ThrottleRecord(BaseModel):
     """A value of `quota.throttle.v1`.
@@ -98,17 +100,21 @@ class ThrottleRecord(BaseModel):
         except ValueError as exc:
             raise UnreadableRecord(cls.__name__, f"no JSON: {exc}", value) from exc
 
-    def headers(self) -> list[tuple[str, bytes]]:
+    def headers(self, job: str) -> list[tuple[str, bytes]]:
         """The CloudEvents 1.0 attributes in Kafka's binary content mode.
 
         `ce_id` is the decision and the publish sequence, so a record published twice has one id; `ce_time` is
         the instant the record was stored.
+
+        Args:
+            job: The job that publishes it, the extension attribute `kquotajob`: a topic belongs to one job.
         """
         attributes: dict[str, Text] = {
             "ce_specversion": "1.0",
             "ce_id": f"{self.decision_id}/{self.publish_seq}",
             "ce_type": f"kquota.{self.action}.v{self.schema_version}",
             "ce_source": f"/kquota/{quote(self.cluster, safe='')}",
+            JOB_HEADER: job,
             "ce_time": _rfc3339(self.throttled_until_ms - self.throttle_time_ms),
             "content-type": "application/json",
         }

@@ -19,6 +19,9 @@ def run(
     trigger_ms: Annotated[
         int | None, typer.Option(help="A micro-batch starts at most this often.", show_default=False)
     ] = None,
+    no_wait: Annotated[
+        bool, typer.Option("--no-wait", help="End with exit code 6 when the cluster does not answer.")
+    ] = False,
 ) -> None:
     """Run the job until SIGTERM or Ctrl-C: meter, decide, throttle, release, record.
 
@@ -42,7 +45,7 @@ def run(
     )
     settings = load_settings(config, given)
     set_up_logging(settings.log_level)
-    running = Job(settings, Listeners(log_throttle, log_batch))
+    running = Job(settings, Listeners(log_throttle, log_batch), waits=not no_wait)
     with call_on_signals(running.stop):
         create_tables(settings.tables)
         running.run()

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import chain, repeat
 from threading import Event
 from time import perf_counter
 
@@ -17,6 +18,7 @@ from pipeline.clock import SystemClock
 from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.acls import acls_of
 from pipeline.cluster.connecting import as_cluster_error
+from pipeline.cluster.errors import ClusterUnreachable
 from pipeline.cluster.from_settings import resource_names, wanted_topics
 from pipeline.cluster.permissions import refuse_unpermitted
 from pipeline.cluster.topics import check_topics, refuse_unfit
@@ -32,6 +34,7 @@ from pipeline.throttle.outbox import Announce
 log = logging.getLogger(__name__)
 
 _RESTART_SECONDS = (0.5, 1, 2, 4, 8, 16, 30)
+_RETRY_SECONDS = (1, 2, 4, 8, 16, 30)
 _HEALTHY_AFTER_SECONDS = 60
 _POLL_SECONDS = 0.2
 
@@ -55,11 +58,13 @@ class Job:
     Args:
         settings: The whole tree.
         listeners: Who wants to hear what happens.
+        waits: Whether a cluster that does not answer is waited for; if not, the job ends with `ClusterUnreachable`.
     """
 
-    def __init__(self, settings: Settings, listeners: Listeners) -> None:
+    def __init__(self, settings: Settings, listeners: Listeners, waits: bool = True) -> None:
         self._settings = settings
         self._listeners = listeners
+        self._waits = waits
         self._clock = SystemClock()
         self._stopping = Event()
         self.ready = Event()
@@ -80,14 +85,33 @@ class Job:
         """
         access = ClusterAccess.from_settings(self._settings.kafka)
         with ExitStack() as stack:
-            stack.enter_context(JobLock(self._settings.run_dir, self._settings.job))
+            stack.enter_context(JobLock(self._settings.run_dir, self._settings.job, self._settings.tables.root))
             with step("cluster and topics"):
-                place = self._place(access)
+                place = self._reached_place(access)
+            if place is None:
+                return
             if starter is None:
                 # After the cheap checks: what they refuse is told at once, not when Spark has started.
                 starter = SparkStarter(self._settings.spark, self._settings.stream.checkpoint)
                 stack.enter_context(starter)
             self._run_with_restarts(place, starter)
+
+    def _reached_place(self, access: ClusterAccess) -> Place | None:
+        """The place, as soon as the cluster answers: tried again without end. None if asked to stop meanwhile.
+
+        Raises:
+            ClusterUnreachable: It does not answer, and the job is not to wait.
+        """
+        for rest_seconds in chain(_RETRY_SECONDS, repeat(_RETRY_SECONDS[-1])):
+            try:
+                return self._place(access)
+            except ClusterUnreachable as exc:
+                if not self._waits:
+                    raise
+                log.warning("%s; next try in %g s", exc, rest_seconds)
+            if self._stopping.wait(rest_seconds):
+                break
+        return None
 
     def _place(self, access: ClusterAccess) -> Place:
         with access.admin() as admin, as_cluster_error(access.bootstrap_servers):
@@ -111,16 +135,37 @@ class Job:
             jvm_ended = starter.jvm_ended()
             if jvm_ended is not None:
                 raise jvm_ended
-            failures = 1 if perf_counter() - began > _HEALTHY_AFTER_SECONDS else failures + 1
+            outage = self._outage(failure, place)
+            failures = 0 if outage else 1 if perf_counter() - began > _HEALTHY_AFTER_SECONDS else failures + 1
+            if outage is not None and not self._waits:
+                raise outage
             if not _may_be_tried_again(failure) or failures > self._settings.stream.restart_limit:
                 raise _given_up(failure, failures)
-            rest_seconds = _RESTART_SECONDS[min(failures, len(_RESTART_SECONDS)) - 1]
-            log.error("%s. Starting again in %g s (%d in a row)", in_a_line(failure), rest_seconds, failures)
+            if outage is None:
+                rest_seconds = _RESTART_SECONDS[min(failures, len(_RESTART_SECONDS)) - 1]
+                log.error("%s. Starting again in %g s (%d in a row)", in_a_line(failure), rest_seconds, failures)
+            else:
+                rest_seconds = 0.0
+                log.error("%s. Starting again when the cluster answers", in_a_line(failure))
             # The traceback holds all of the ended run: engine, tables and clients, in cycles that Python would leave
             # alone for hours.
             del failure
             gc.collect()
-            self._stopping.wait(rest_seconds)
+            if self._stopping.wait(rest_seconds) or (outage and self._reached_place(place.access) is None):
+                return
+
+    def _outage(self, failure: BaseException, place: Place) -> ClusterUnreachable | None:
+        """Why the cluster is away, if it is: the failure says so, or it does not answer now."""
+        if isinstance(failure, ClusterUnreachable):
+            return failure
+        try:
+            with place.access.admin() as admin, as_cluster_error(place.access.bootstrap_servers):
+                admin.describe_cluster()
+        except ClusterUnreachable as exc:
+            return exc
+        except PipelineError as exc:
+            log.debug("the cluster answers with an error: %s", exc)
+        return None
 
     def _run_once(self, place: Place, starter: SparkStarter) -> BaseException | None:
         """One life of the query; returns what ended it, None if it was asked to stop."""

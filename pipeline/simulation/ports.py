@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 import pyarrow as pa
 
 from pipeline.clock import Moment
+from pipeline.throttle.topic import TopicEnd
 from schemas.arrow import arrow_schema
 from schemas.throttle_event_row import ThrottleEventRow
 from schemas.throttle_record import ThrottleRecord
@@ -38,6 +39,10 @@ class NoOutbox:
         """No number and no throttles: nothing is stored."""
         return -1, self.rows_from(0)
 
+    def is_fenced(self) -> bool:
+        """Nobody else is there."""
+        return False
+
 
 class NoTopic:
     """`pipeline.throttle.topic.ThrottleTopic` that nobody reads."""
@@ -50,9 +55,9 @@ class NoTopic:
         """Accept the records and drop them."""
         del records, marker
 
-    def highest_published(self) -> int:
-        """No record was published."""
-        return -1
+    def end(self) -> TopicEnd:
+        """No records."""
+        return TopicEnd(-1, "")
 
     def close(self) -> None:
         """Nothing to close."""

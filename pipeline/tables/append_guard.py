@@ -45,9 +45,14 @@ def checked_epoch(table: str, epoch: int | None, recorded_epoch: int | None) -> 
     """
     if epoch is None:
         raise EpochNotRaised(table)
-    if recorded_epoch is not None and recorded_epoch > epoch:
-        raise Fenced(table, epoch, recorded_epoch)
+    if is_fenced(epoch, recorded_epoch):
+        raise Fenced(table, epoch, recorded_epoch or epoch)
     return epoch
+
+
+def is_fenced(epoch: int, recorded_epoch: int | None) -> bool:
+    """Whether a higher epoch than this driver's is recorded."""
+    return recorded_epoch is not None and recorded_epoch > epoch
 
 
 def refuse_taken_epoch(table: str, epoch: int, recorded_epoch: int | None) -> None:

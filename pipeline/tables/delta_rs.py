@@ -15,7 +15,14 @@ from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Tr
 from deltalake.exceptions import CommitFailedError, DeltaError, SchemaMismatchError, TableNotFoundError
 
 from pipeline.errors import in_a_line
-from pipeline.tables.append_guard import checked_epoch, commit_note, is_written, parse_commit_note, refuse_taken_epoch
+from pipeline.tables.append_guard import (
+    checked_epoch,
+    commit_note,
+    is_fenced,
+    is_written,
+    parse_commit_note,
+    refuse_taken_epoch,
+)
 from pipeline.tables.column_range import newest_in
 from pipeline.tables.errors import LostRace, RowsRefused, TableMissing, TableUnwritable
 from pipeline.tables.port import Condition
@@ -85,6 +92,10 @@ class DeltaRsWriter:
                 if self._committed(table, rows, {**versions, self._job: epoch}, metadata):
                     return True
         raise LostRace(self._uri, _ATTEMPTS)
+
+    def is_fenced(self) -> bool:
+        """See `TableWriter`."""
+        return self._epoch is not None and is_fenced(self._epoch, self.recorded_version(self._job))
 
     def recorded_version(self, app_id: str) -> int | None:
         """See `TableWriter`."""

@@ -22,7 +22,14 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
 from pipeline.errors import in_a_line
-from pipeline.tables.append_guard import checked_epoch, commit_note, is_written, parse_commit_note, refuse_taken_epoch
+from pipeline.tables.append_guard import (
+    checked_epoch,
+    commit_note,
+    is_fenced,
+    is_written,
+    parse_commit_note,
+    refuse_taken_epoch,
+)
 from pipeline.tables.errors import LostRace, RowsRefused, TableMissing, TableUnwritable
 from pipeline.tables.port import Condition
 
@@ -94,6 +101,10 @@ class DeltaSparkWriter:
                 if landed:
                     return True
         raise LostRace(self._table, _ATTEMPTS)
+
+    def is_fenced(self) -> bool:
+        """See `TableWriter`."""
+        return self._epoch is not None and is_fenced(self._epoch, self.recorded_version(self._job))
 
     def recorded_version(self, app_id: str) -> int | None:
         """See `TableWriter`."""

@@ -28,7 +28,7 @@ class DriverEpoch:
     """
 
     def __init__(self) -> None:
-        self._held: int | None = None
+        self._raised: int | None = None
 
     def raise_in(self, writers: Mapping[str, TableWriter], job: str) -> None:
         """Raise the epoch of every table.
@@ -38,11 +38,11 @@ class DriverEpoch:
         """
         recorded = {name: writer.recorded_version(job) or 0 for name, writer in writers.items()}
         table = max(recorded, key=lambda name: recorded[name])
-        if self._held is not None:
-            checked_epoch(table, self._held, recorded[table])
-        self._held = 1 + recorded[table]
+        if self._raised is not None:
+            checked_epoch(table, self._raised, recorded[table])
+        self._raised = 1 + recorded[table]
         for writer in writers.values():
-            writer.raise_epoch(self._held)
+            writer.raise_epoch(self._raised)
 
 
 @dataclass(frozen=True, slots=True)

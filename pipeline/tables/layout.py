@@ -112,6 +112,11 @@ TABLES: Final[Mapping[str, TableDefinition]] = {
 }
 
 
+def is_local(root: str) -> bool:
+    """Whether tables under this root lie in a folder of this machine, and not in a store or a catalog."""
+    return "://" not in root
+
+
 def table_uri(root: str, name: str) -> str:
     """Address of a table under a root (a folder, `s3://…`, `abfss://…`)."""
     return f"{root.rstrip('/')}/{name}"

@@ -60,6 +60,10 @@ class TableWriter(Protocol):
         """
         ...
 
+    def is_fenced(self) -> bool:
+        """Whether another driver has raised the epoch since this writer did; False before the first `raise_epoch`."""
+        ...
+
     def recorded_version(self, app_id: str) -> int | None:
         """The newest version recorded for an app id; None if there is none."""
         ...

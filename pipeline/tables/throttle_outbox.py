@@ -34,6 +34,10 @@ class DeltaOutbox:
         """Stored rows with this `publish_seq` or a higher one, in its order."""
         return self._table.read(None, [("publish_seq", ">=", publish_seq)]).sort_by("publish_seq")
 
+    def is_fenced(self) -> bool:
+        """See `TableWriter.is_fenced`."""
+        return self._table.is_fenced()
+
     def newest(self) -> tuple[int, pa.Table]:
         """The highest `publish_seq` written, and of every client whose last row is a throttle, that row.
 

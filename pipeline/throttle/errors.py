@@ -3,7 +3,9 @@
 PipelineError
 ├── PublishUndecided    a transaction failed, or nobody knows: the marker will tell
 ├── OutboxUndecided     an append failed, or nobody knows: the next start reads what is stored
-└── PublisherFenced    another driver of the same job has taken over; this one must stop
+├── RecordTooLarge      a record is larger than the topic takes
+├── TopicOfAnotherJob   the throttle topic holds another job's records
+└── PublisherFenced     another driver of the same job has taken over; this one must stop
 """
 
 from typing import Any, Final
@@ -62,4 +64,34 @@ class PublisherFenced(PipelineError):
         super().__init__(
             f"'job' must name one running driver; got a second one for {job!r}, which has fenced this one",
             "stop one of the two, or give it another job name and tables of its own",
+        )
+
+
+class RecordTooLarge(PipelineError):
+    """A record among those of a transaction is larger than the topic, or the producer, takes."""
+
+    def __init__(self, detail: str) -> None:
+        self.detail = detail
+        super().__init__(
+            f"a throttle record must be no larger than the topic takes; got {detail}",
+            "nothing needs doing: the record is passed over; a larger max.message.bytes would let it through",
+        )
+
+
+class TopicOfAnotherJob(PipelineError):
+    """The throttle topic holds records of a job with another name.
+
+    Attributes:
+        job: This job.
+        owner: The job whose records are there.
+    """
+
+    exit_code = 4
+
+    def __init__(self, job: str, owner: str) -> None:
+        self.job = job
+        self.owner = owner
+        super().__init__(
+            f"'kafka.throttle_topic' must belong to one job; job {job!r} got a topic with records of job {owner!r}",
+            "give this job a topic of its own: KQUOTA_KAFKA__THROTTLE_TOPIC, and `kquota topics create` makes it",
         )

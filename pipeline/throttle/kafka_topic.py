@@ -13,12 +13,15 @@ from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.acls import Acl
 from pipeline.cluster.errors import ClusterUnreachable
 from pipeline.failpoints import failpoint
-from pipeline.throttle.errors import PublisherFenced, PublishUndecided
+from pipeline.throttle.errors import PublisherFenced, PublishUndecided, RecordTooLarge
+from pipeline.throttle.topic import TopicEnd
 from schemas.errors import UnreadableRecord
-from schemas.throttle_record import ThrottleRecord
+from schemas.throttle_record import JOB_HEADER, ThrottleRecord
 
 _FENCING: Final = (kafka_errors.ProducerFencedError, kafka_errors.InvalidProducerEpochError)
+_TOO_LARGE: Final = (kafka_errors.MessageSizeTooLargeError, kafka_errors.RecordListTooLargeError)
 _TAIL_RECORDS: Final = 500
+_EMPTY: Final = TopicEnd(-1, "")
 _RETRY_SECONDS: Final = 0.1
 _WAIT: Final = "nothing needs doing: it is tried again"
 
@@ -83,7 +86,10 @@ class KafkaThrottleTopic:
             raise PublishUndecided(detail)
         try:
             producer.begin_transaction()
-            sent = [producer.send(self._topic, key=r.key(), value=r.to_value(), headers=r.headers()) for r in records]
+            sent = [
+                producer.send(self._topic, key=each.key(), value=each.to_value(), headers=each.headers(self._job))
+                for each in records
+            ]
             # First: kafka-python commits also what is left of a transaction of which a batch has expired, as Kafka's
             # own producer did before KAFKA-5385.
             producer.flush(self._timeout_ms / 1000)
@@ -92,18 +98,22 @@ class KafkaThrottleTopic:
             self._move_marker(producer, marker)
             failpoint("transaction.committed")
         except _FENCING as exc:
+            self._drop_producer()
             raise PublisherFenced(self._job) from exc
+        except _TOO_LARGE as exc:
+            self._drop_producer()
+            raise RecordTooLarge(_detail(exc)) from exc
         except kafka_errors.KafkaError as exc:
             self._drop_producer()
             raise self._access.refusal(exc, self._rights) or PublishUndecided(_detail(exc)) from exc
 
-    def highest_published(self) -> int:
-        """See `ThrottleTopic.highest_published`: reads the end of every partition, all of it only if need be."""
+    def end(self) -> TopicEnd:
+        """See `ThrottleTopic.end`: reads the end of every partition, all of it only if need be."""
         consumer = self._access.open(
             KafkaConsumer, isolation_level="read_committed", enable_auto_commit=False, group_id=None
         )
         try:
-            return max(self._highest_in(consumer, partition) for partition in self._partitions(consumer))
+            return max(self._end_of(consumer, partition) for partition in self._partitions(consumer))
         except kafka_errors.KafkaError as exc:
             refused = self._access.refusal(exc, [Acl("topic", self._topic, "Read")])
             raise refused or ClusterUnreachable(self._access.bootstrap_servers, _detail(exc), _WAIT) from exc
@@ -153,20 +163,22 @@ class KafkaThrottleTopic:
     def _partitions(self, consumer: KafkaConsumer) -> list[TopicPartition]:
         return [TopicPartition(self._topic, number) for number in consumer.partitions_for_topic(self._topic) or {0}]
 
-    def _highest_in(self, consumer: KafkaConsumer, partition: TopicPartition) -> int:
+    def _end_of(self, consumer: KafkaConsumer, partition: TopicPartition) -> TopicEnd:
         consumer.assign([partition])
         begin = consumer.beginning_offsets([partition])[partition]
         end = consumer.end_offsets([partition])[partition]
         for first in sorted({max(begin, end - _TAIL_RECORDS), begin}, reverse=True):
             consumer.seek(partition, first)
-            highest = -1
+            highest = _EMPTY
             while consumer.position(partition) < end:
                 for record in consumer.poll(timeout_ms=500).get(partition, []):
                     with suppress(UnreadableRecord):
-                        highest = max(highest, ThrottleRecord.from_value(record.value).publish_seq)
-            if highest >= 0:
+                        sequence = ThrottleRecord.from_value(record.value).publish_seq
+                        job = dict(record.headers).get(JOB_HEADER) or b""
+                        highest = max(highest, TopicEnd(sequence, job.decode()))
+            if highest != _EMPTY:
                 return highest
-        return -1
+        return _EMPTY
 
     def _drop_producer(self) -> None:
         producer, self._producer = self._producer, None

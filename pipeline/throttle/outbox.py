@@ -36,6 +36,10 @@ class Outbox(Protocol):
         """Stored rows with this `publish_seq` or a higher one, in its order."""
         ...
 
+    def is_fenced(self) -> bool:
+        """Whether another driver has taken the table over since this one did."""
+        ...
+
     def newest(self) -> tuple[int, pa.Table]:
         """The highest `publish_seq` ever written (-1: none) and the last row of every client where that is a throttle.
 

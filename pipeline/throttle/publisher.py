@@ -17,12 +17,19 @@ from collections.abc import Sequence
 from pipeline.clock import Moment
 from pipeline.cluster.errors import ClusterUnreachable, PermissionMissing
 from pipeline.failpoints import failpoint
-from pipeline.throttle.errors import OutboxUndecided, PublishUndecided
+from pipeline.throttle.errors import (
+    OutboxUndecided,
+    PublisherFenced,
+    PublishUndecided,
+    RecordTooLarge,
+    TopicOfAnotherJob,
+)
 from pipeline.throttle.held import Publication
 from pipeline.throttle.outbox import Outbox, Written, publish_app_id, rows_of, write_down
 from pipeline.throttle.topic import ThrottleTopic
 from quota.evaluation import Evaluation
 from schemas.throttle_event_row import stored_record
+from schemas.throttle_record import ThrottleRecord
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +48,7 @@ class Publisher:
     """
 
     def __init__(self, job: str, cluster: str, outbox: Outbox, topic: ThrottleTopic) -> None:
+        self._job = job
         self._publish_app_id = publish_app_id(job)
         self._cluster = cluster
         self._outbox = outbox
@@ -48,6 +56,7 @@ class Publisher:
         self._next_seq = 0
         self._append_undecided = False
         self._behind = True
+        self._was_fenced = False
         self._retry_at_ms = 0
         self._failures = 0
 
@@ -71,6 +80,7 @@ class Publisher:
         Raises:
             ClusterUnreachable: the topic can not be reached.
             PermissionMissing: the cluster does not allow to write it.
+            TopicOfAnotherJob: its records are another job's.
         """
         self._next_seq = highest_stored_seq + 1
         self._catch_up(now)
@@ -142,10 +152,12 @@ class Publisher:
         self._behind = True
         marker = self._topic.open()
         failpoint("start.fenced")
+        if self._was_fenced and marker is not None and marker > self._next_seq:
+            raise PublisherFenced(self._job)
         missing = self._missing_from(marker, now)
         if missing:
             log.info("publishing %d stored records from publish_seq %d on", len(missing), missing[0]["publish_seq"])
-        self._behind = False
+        self._behind = self._was_fenced = False
         self._transact(missing)
         if self._behind:
             detail = "the transaction with the stored records did not commit"
@@ -155,30 +167,72 @@ class Publisher:
     def _missing_from(self, marker: int | None, now: Moment) -> list[dict[str, object]]:
         """Stored rows that are not on the topic."""
         since_ms = 0
-        if marker is None and self._next_seq > 0:
-            marker = self._topic.highest_published() + 1
+        if marker is None:
+            end = self._topic.end()
+            if end.job not in {"", self._job}:
+                raise TopicOfAnotherJob(self._job, end.job)
+            marker = end.publish_seq + 1
             # Nothing on the topic and no marker: a new job, or a week of rest, after which what was published has
             # gone from the topic and the marker with it.
             since_ms = 0 if marker else now.wall_ms - _RETENTION_MS
-        marker = marker or 0
         if marker > self._next_seq:
-            log.error(
-                "the outbox ends at publish_seq %d, the topic at %d: rows of throttle_events are lost; going on after "
-                "the topic's, for consumers ignore numbers they have seen",
-                self._next_seq - 1,
-                marker - 1,
-            )
-            self._next_seq = marker
+            self._go_on_after_the_topic(marker)
         rows = self._outbox.rows_from(marker).to_pylist() if marker < self._next_seq else []
         return [row for row in rows if row["throttled_until_ms"] >= since_ms]
 
+    def _go_on_after_the_topic(self, marker: int) -> None:
+        """Consumers ignore numbers they have seen, so numbers that the topic holds are not given again."""
+        if self._next_seq == 0:
+            log.warning(
+                "the topic holds records up to publish_seq %d, the outbox none: going on after them", marker - 1
+            )
+        else:
+            log.error(
+                "the outbox ends at publish_seq %d, the topic at %d: rows of throttle_events are lost; going on after "
+                "the topic's",
+                self._next_seq - 1,
+                marker - 1,
+            )
+        self._next_seq = marker
+
     def _transact(self, rows: list[dict[str, object]]) -> None:
         """Publish stored rows; on an undecided outcome the publisher is behind, and `catch_up` settles it."""
-        for start in range(0, len(rows), _MOST_RECORDS_A_TRANSACTION):
-            records = [stored_record(row) for row in rows[start : start + _MOST_RECORDS_A_TRANSACTION]]
-            try:
-                self._topic.publish(records, records[-1].publish_seq + 1)
-            except (PublishUndecided, PermissionMissing) as exc:
-                self._behind = True
-                log.warning("%s; the records are stored and will be published again", exc)
+        records = [stored_record(row) for row in rows]
+        try:
+            for start in range(0, len(records), _MOST_RECORDS_A_TRANSACTION):
+                self._publish(records[start : start + _MOST_RECORDS_A_TRANSACTION])
+        except PublisherFenced:
+            # A pause longer than the transaction time-out looks the same as a second driver. A second driver has taken
+            # the tables first; if they are still ours, it was a pause.
+            if self._outbox.is_fenced():
+                raise
+            self._behind = self._was_fenced = True
+            log.warning("a transaction was open for longer than its time-out, after a pause; opening the topic again")
+        except (ClusterUnreachable, PublishUndecided, PermissionMissing) as exc:
+            self._behind = True
+            log.warning("%s; the records are stored and will be published again", exc)
+
+    def _publish(self, records: list[ThrottleRecord]) -> None:
+        """One transaction; more if one of the records is larger than the topic takes: that one is passed over.
+
+        The marker moves past a record that is passed over, so it is settled once: stored, logged and not tried again.
+        """
+        last = records[-1]
+        try:
+            self._topic.publish(records, last.publish_seq + 1)
+        except RecordTooLarge as exc:
+            self._topic.open()
+            if len(records) > 1:
+                half = len(records) // 2
+                self._publish(records[:half])
+                self._publish(records[half:])
                 return
+            log.error(
+                "the %s of user %.60r, client-id %.60r (publish_seq %d) is in throttle_events and not on the topic: %s",
+                last.action,
+                last.user,
+                last.client_id,
+                last.publish_seq,
+                exc.detail,
+            )
+            self._topic.publish([], last.publish_seq + 1)

@@ -5,9 +5,21 @@ to publish. It moves in the same Kafka transaction as the records, so the two ca
 """
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from schemas.throttle_record import ThrottleRecord
+
+
+class TopicEnd(NamedTuple):
+    """The end of the topic.
+
+    Attributes:
+        publish_seq: The highest among the committed records; -1 if there are none.
+        job: The job that published it; "" if there are none, or if it does not say (written by an older version).
+    """
+
+    publish_seq: int
+    job: str
 
 
 class ThrottleTopic(Protocol):
@@ -28,15 +40,21 @@ class ThrottleTopic(Protocol):
     def publish(self, records: Sequence[ThrottleRecord], marker: int) -> None:
         """Publish records and set the marker, all or nothing.
 
+        Args:
+            records: In the order of their `publish_seq`; may be empty, which only moves the marker.
+            marker: The `publish_seq` that is to be published next.
+
         Raises:
+            RecordTooLarge: one of the records is larger than the topic takes; nothing is published, `open` again.
             PublishUndecided: the outcome is not known or the transaction failed; `open` again and compare markers.
             PermissionMissing: the cluster does not allow it; the same.
-            Fenced: another driver of the same job has taken over; this one must stop.
+            PublisherFenced: the topic has been taken over, or this writer's transaction has timed out; `open` again
+                only if the tables still belong to this driver.
         """
         ...
 
-    def highest_published(self) -> int:
-        """The highest `publish_seq` among committed records on the topic, -1 if there are none."""
+    def end(self) -> TopicEnd:
+        """What the committed records say of the last writer; reads the end of every partition."""
         ...
 
     def close(self) -> None:

@@ -15,6 +15,7 @@ class MemoryOutbox:
     def __init__(self) -> None:
         self.rows: list[dict[str, object]] = []
         self.versions: dict[str, int] = {}
+        self.is_taken_over = False
         self.fail_next: Literal["lost", "late"] | None = None
         """How the next append raises: with nothing stored, or with everything stored."""
 
@@ -34,6 +35,9 @@ class MemoryOutbox:
 
     def rows_from(self, publish_seq: int) -> pa.Table:
         return self._table([row for row in self.rows if int(str(row["publish_seq"])) >= publish_seq])
+
+    def is_fenced(self) -> bool:
+        return self.is_taken_over
 
     def newest(self) -> tuple[int, pa.Table]:
         last: dict[tuple[object, ...], dict[str, object]] = {}

@@ -3,7 +3,8 @@
 from collections.abc import Callable, Sequence
 
 from pipeline.cluster.errors import ClusterUnreachable
-from pipeline.throttle.errors import PublisherFenced, PublishUndecided
+from pipeline.throttle.errors import PublisherFenced, PublishUndecided, RecordTooLarge
+from pipeline.throttle.topic import TopicEnd
 from schemas.throttle_record import ThrottleRecord
 
 
@@ -14,6 +15,8 @@ class TopicBroker:
         self.records: list[ThrottleRecord] = []
         self.marker: int | None = None
         self.epoch = 0
+        self.job = ""
+        self.max_record_bytes = 1_048_576
         self.is_reachable = True
         self.readers: list[Callable[[Sequence[ThrottleRecord]], None]] = []
 
@@ -35,20 +38,28 @@ class MemoryTopic:
         return self._broker.marker
 
     def publish(self, records: Sequence[ThrottleRecord], marker: int) -> None:
+        if self._epoch < 0:
+            raise PublishUndecided(detail="no open producer")
         if self._epoch != self._broker.epoch:
+            self.close()
             raise PublisherFenced(self._job)
         failure, self.fail_next = self.fail_next, None
         if failure == "lost" or not self._broker.is_reachable:
             raise PublishUndecided(detail="the transaction was lost")
+        if any(len(record.key()) + len(record.to_value()) > self._broker.max_record_bytes for record in records):
+            self.close()
+            raise RecordTooLarge(detail="a record that is too large")
         self._broker.records += records
+        self._broker.job = self._job
         self._broker.marker = marker
         for read in self._broker.readers:
             read(records)
         if failure == "late":
             raise PublishUndecided(detail="the answer was lost")
 
-    def highest_published(self) -> int:
-        return max((record.publish_seq for record in self._broker.records), default=-1)
+    def end(self) -> TopicEnd:
+        highest = max((record.publish_seq for record in self._broker.records), default=-1)
+        return TopicEnd(highest, self._broker.job if highest >= 0 else "")
 
     def close(self) -> None:
         self._epoch = -1

@@ -241,7 +241,7 @@ def test_what_stops_a_start_is_one_line_with_its_remedy(broker: EmbeddedBroker, 
         assert "not.there" in missing.stderr
         assert "kquota topics create" in missing.stderr
         job.overrides["KQUOTA_KAFKA__BOOTSTRAP_SERVERS"] = "127.0.0.1:1"
-        away = job.command("run")
+        away = job.command("run", "--no-wait")
         assert away.returncode == 6
         assert "127.0.0.1:1" in away.stderr
         for refusal in (missing, away):

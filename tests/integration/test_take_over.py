@@ -33,6 +33,11 @@ def test_a_driver_from_another_folder_takes_over_and_the_first_one_ends(rigged: 
     first.wait_for_record(user="before", action="throttle")
     second = RunningJob(first.name, first.folder, first.bootstrap_servers, {**first.overrides})
     second.overrides["KQUOTA_RUN_DIR"] = str(tmp_path)
+    refused = second.command("run")
+    assert refused.returncode == 4, "another run folder does not help: the tables are locked too"
+    assert f"is held by process {first.process.pid if first.process else None}" in refused.stderr
+    # A driver on another machine does not see the lock: that is what epoch and transactional id are for.
+    (first.folder / "tables" / ".kquota-job.lock").unlink()
     try:
         second.start()
         second.send(usage("after", 500_000))

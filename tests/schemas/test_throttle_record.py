@@ -82,11 +82,12 @@ def test_what_can_not_be_read_is_told_with_its_cause(value: bytes, cause: str) -
 
 
 def test_the_headers_are_cloud_events() -> None:
-    assert dict(record().headers()) == {
+    assert dict(record().headers("nightly")) == {
         "ce_specversion": b"1.0",
         "ce_id": b"7f3a000000000000/12",
         "ce_type": b"kquota.throttle.v1",
         "ce_source": b"/kquota/c%201",
+        "ce_kquotajob": b"nightly",
         "ce_time": b"2023-11-14T22:13:20.000Z",
         "content-type": b"application/json",
     }

@@ -40,7 +40,9 @@ def test_the_view_knows_old_and_new_records_once_they_are_committed(broker: Embe
     producer.init_transactions()
 
     def publish(each: ThrottleRecord) -> None:
-        producer.send(topic, key=each.key(), value=each.to_value(), headers=each.headers()).get(PATIENCE_SECONDS)
+        producer.send(topic, key=each.key(), value=each.to_value(), headers=each.headers("kquota")).get(
+            PATIENCE_SECONDS
+        )
 
     producer.begin_transaction()
     publish(record(1, 5_000))

@@ -3,13 +3,17 @@
 import logging
 import weakref
 from pathlib import Path
+from threading import Thread
+from time import sleep
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from pipeline.cluster.errors import ClusterUnreachable
 from pipeline.errors import PipelineError
 from pipeline.job.job import Job, Listeners
-from pipeline.settings.model import Settings, StreamSettings
+from pipeline.settings.model import KafkaSettings, Settings, StreamSettings, TablesSettings
 from pipeline.stream.spark_starter import SparkStarter
 
 CAUSE = "calling o1.go. : java.io.IOException: gone"
@@ -43,6 +47,9 @@ class FailingOnce(Job):
             raise self.failures.pop()
         except (ArithmeticError, PipelineError) as exc:
             return exc  # its traceback has this frame, with the run
+
+    def _outage(self, failure: BaseException, place: Any) -> None:
+        """There is no cluster here that could be away."""
 
     def give_up(self) -> PipelineError:
         with pytest.raises(PipelineError) as given_up:
@@ -88,3 +95,56 @@ def test_a_job_that_gives_up_says_what_failed_and_where_to_look(tmp_path: Path) 
 def test_a_job_that_gives_up_ends_with_the_error_that_says_what_to_do(tmp_path: Path) -> None:
     failure = PipelineError("'epoch' must be 1; got 2", "stop the other driver", exit_code=4)
     assert FailingOnce(tmp_path, failure).give_up() is failure
+
+
+def test_a_cluster_that_does_not_answer_is_waited_for_without_end(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipeline.job.job._RETRY_SECONDS", (0.01,))
+    job = nowhere(tmp_path)
+    waiting = Thread(target=job.run)
+    waiting.start()
+    while sum("next try in" in line for line in caplog.messages) < 3:
+        assert waiting.is_alive()
+        sleep(0.05)
+    job.stop()
+    waiting.join(60)
+    assert not waiting.is_alive()
+    assert "127.0.0.1:1" in caplog.messages[0]
+
+
+def test_a_script_that_does_not_want_to_wait_hears_of_it_at_once(tmp_path: Path) -> None:
+    with pytest.raises(ClusterUnreachable) as unreachable:
+        nowhere(tmp_path, waits=False).run()
+    assert unreachable.value.exit_code == 6
+
+
+def test_an_outage_does_not_count_as_failures_in_a_row(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    class Away(FailingOnce):
+        """Its cluster is away for ten restarts."""
+
+        def _run_once(self, place: Any, starter: SparkStarter) -> BaseException | None:
+            del place, starter
+            return self.failures.pop() if self.failures else None
+
+        def _outage(self, failure: BaseException, place: Any) -> ClusterUnreachable:  # type: ignore[override]
+            del failure, place
+            return ClusterUnreachable("b:9092", "connection refused", "start it")
+
+        def _reached_place(self, access: Any) -> Any:
+            return access
+
+    job = Away(tmp_path, ArithmeticError(), restart_limit=1)
+    job.failures = [ArithmeticError("the source failed") for _ in range(10)]
+    job._run_with_restarts(SimpleNamespace(access="place"), SparkStarter(job._settings.spark, "checkpoint"))  # type: ignore[arg-type]
+    assert caplog.messages.count("the source failed. Starting again when the cluster answers") == 10
+
+
+def nowhere(folder: Path, waits: bool = True) -> Job:
+    """A job whose cluster is a port that nobody listens on."""
+    settings = Settings(
+        run_dir=folder,
+        kafka=KafkaSettings(bootstrap_servers="127.0.0.1:1"),
+        tables=TablesSettings(root=str(folder / "tables")),
+    )
+    return Job(settings, Listeners(lambda *_: None, lambda _: None), waits=waits)

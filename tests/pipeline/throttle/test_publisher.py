@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 
 from pipeline.clock import Moment
 from pipeline.cluster.errors import ClusterUnreachable
-from pipeline.throttle.errors import OutboxUndecided, PublisherFenced
+from pipeline.throttle.errors import OutboxUndecided, PublisherFenced, TopicOfAnotherJob
 from pipeline.throttle.publisher import Publisher
 from quota.evaluation import Evaluation
+from schemas.client_key import ClientKey
 from tests.fakes.outbox import MemoryOutbox
 from tests.fakes.topic import MemoryTopic, TopicBroker
 from tests.pipeline.throttle.factories import BOB, violation
@@ -19,8 +20,8 @@ FACTS = Evaluation("query", 7, 1_700_000_000_000, 3)
 NOW = Moment(1_700_000_000_000, 1_700_000_000_000)
 
 
-def started(outbox: MemoryOutbox, topic: MemoryTopic) -> Publisher:
-    publisher = Publisher("kquota", "test", outbox, topic)
+def started(outbox: MemoryOutbox, topic: MemoryTopic, job: str = "kquota") -> Publisher:
+    publisher = Publisher(job, "test", outbox, topic)
     publisher.take_over(outbox.newest()[0], NOW)
     return publisher
 
@@ -106,12 +107,72 @@ def test_an_expired_marker_is_replaced_by_the_highest_record_on_the_topic() -> N
     assert sequences(broker) == [0, 1]
 
 
-def test_a_fenced_publisher_stops() -> None:
+def test_a_fenced_publisher_stops_when_another_driver_has_the_tables() -> None:
     outbox, broker = MemoryOutbox(), TopicBroker()
     first = started(outbox, MemoryTopic(broker))
     started(MemoryOutbox(), MemoryTopic(broker))
+    outbox.is_taken_over = True
     with pytest.raises(PublisherFenced, match="one running driver"):
         first.write([violation()], FACTS, NOW)
+
+
+def test_a_pause_longer_than_the_transaction_time_out_is_not_taken_for_a_second_driver() -> None:
+    outbox, broker = MemoryOutbox(), TopicBroker()
+    publisher = started(outbox, MemoryTopic(broker))
+    publisher.write([violation()], FACTS, NOW)
+    broker.epoch += 1  # the coordinator has aborted the transaction and raised the producer's epoch
+    publisher.write([violation(BOB)], FACTS, NOW)
+    assert publisher.is_behind
+    assert publisher.catch_up(NOW)
+    publisher.write([violation()], FACTS, NOW)
+    assert sequences(broker) == [0, 1, 2]
+
+
+def test_a_second_driver_with_other_tables_ends_the_first_once_it_has_published() -> None:
+    broker = TopicBroker()
+    first = started(MemoryOutbox(), MemoryTopic(broker))
+    first.write([violation()], FACTS, NOW)
+    second = started(MemoryOutbox(), MemoryTopic(broker))
+    second.write([violation(), violation(BOB)], FACTS, NOW)
+    first.write([violation(BOB)], FACTS, NOW)
+    with pytest.raises(PublisherFenced, match="one running driver"):
+        first.catch_up(NOW)
+
+
+def test_a_job_begins_after_the_highest_number_on_a_topic_that_does_not_say_whose_it_is() -> None:
+    broker = TopicBroker()
+    started(MemoryOutbox(), MemoryTopic(broker)).write([violation()] * 50, FACTS, NOW)
+    broker.marker, broker.job = None, ""
+    outbox = MemoryOutbox()
+    started(outbox, MemoryTopic(broker, "second"), "second").write([violation()], FACTS, NOW)
+    assert [row["publish_seq"] for row in outbox.rows] == [50]
+
+
+def test_another_jobs_topic_is_refused() -> None:
+    broker = TopicBroker()
+    started(MemoryOutbox(), MemoryTopic(broker)).write([violation()], FACTS, NOW)
+    broker.marker = None  # the marker is the group's of the job, and the second has none
+    with pytest.raises(TopicOfAnotherJob, match="job 'second' got a topic with records of job 'kquota'") as refused:
+        started(MemoryOutbox(), MemoryTopic(broker, "second"), "second")
+    assert refused.value.exit_code == 4
+
+
+@pytest.mark.parametrize("place", [0, 1, 4, 8])
+def test_a_record_the_topic_can_never_take_is_settled_once_and_the_others_go_on(
+    place: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    outbox, broker = MemoryOutbox(), TopicBroker()
+    publisher = started(outbox, MemoryTopic(broker))
+    news = [violation(ClientKey("", "x" * 600_000 if number == place else "alice", "c")) for number in range(9)]
+    publisher.write(news, FACTS, NOW)
+    assert sequences(broker) == [number for number in range(9) if number != place]
+    assert (broker.marker, len(outbox.rows)) == (9, 9)
+    publisher.write([violation()], FACTS, NOW)
+    started(outbox, MemoryTopic(broker)).write([violation(BOB)], FACTS, NOW)
+    assert sequences(broker)[-2:] == [9, 10], "neither this process nor the next one tries it again"
+    [line] = [line for line in caplog.messages if "not on the topic" in line]
+    assert f"publish_seq {place}" in line
+    assert len(line) < 500, "the name is cut short"
 
 
 def test_a_broker_that_is_away_at_start_is_an_error() -> None:
