@@ -45,22 +45,23 @@ class ThrottleState:
     not blocked. Any thread may read while one thread applies records.
 
     Args:
-        cluster: Records of other clusters are ignored; None: all records count as records of one cluster.
+        cluster: Records of other clusters are ignored. None: records of every cluster count, each cluster's on its own,
+            and a client is blocked until the last of its throttles ends.
     """
 
     def __init__(self, cluster: str | None = None) -> None:
         self._cluster = cluster
-        self._last: dict[ClientKey, Lease] = {}
+        self._clusters: dict[str, dict[ClientKey, Lease]] = {}
 
     def __len__(self) -> int:
-        return len(self._last)
+        return sum(map(len, self._clusters.values()))
 
     def apply(self, record: ThrottleRecord, until_ms: int | None = None) -> bool:
         """Apply one record; True if it changed anything.
 
-        Of all records of a client on a broker, the one with the highest `publish_seq` counts. An older record, or
-        a second copy, is dropped: a late copy never brings an ended throttle back. A release ends the throttle at
-        once.
+        Of all records of a client on one broker of one cluster, the one with the highest `publish_seq` counts. An
+        older record, or a second copy, is dropped: a late copy never brings an ended throttle back. A release ends the
+        throttle at once.
 
         Args:
             record: As read from the topic.
@@ -69,11 +70,12 @@ class ThrottleState:
         if self._cluster is not None and record.cluster != self._cluster:
             return False
         key = ClientKey(record.broker_id, record.user, record.client_id)
-        last = self._last.get(key)
+        of_cluster = self._clusters.setdefault(record.cluster, {})
+        last = of_cluster.get(key)
         if last is not None and record.publish_seq <= last.record.publish_seq:
             return False
         end_ms = record.throttled_until_ms if until_ms is None else until_ms
-        self._last[key] = Lease(end_ms if record.action == "throttle" else 0, record)
+        of_cluster[key] = Lease(end_ms if record.action == "throttle" else 0, record)
         return True
 
     def lease(self, user: str, client_id: str, broker_id: str = "") -> Lease | None:
@@ -86,13 +88,14 @@ class ThrottleState:
 
     def lease_of(self, client: ClientKey) -> Lease | None:
         """`lease` for callers that have the key already. It is asked for every waiting caller, so it is quick."""
-        own = self._last.get(client)
-        if not client.broker_id:
-            return own
-        lease = self._last.get(client._replace(broker_id=""))
-        if lease is None or (own is not None and own.until_ms > lease.until_ms):
-            return own
-        return lease
+        keys = (client, client._replace(broker_id="")) if client.broker_id else (client,)
+        found: Lease | None = None
+        for of_cluster in list(self._clusters.values()):
+            for key in keys:
+                lease = of_cluster.get(key)
+                if lease is not None and (found is None or lease.until_ms > found.until_ms):
+                    found = lease
+        return found
 
     def blocked_until_ms(self, user: str, client_id: str, broker_id: str = "") -> int:
         """End of the throttle, exclusive, in epoch ms; 0 without a throttle or after a release.
@@ -108,7 +111,12 @@ class ThrottleState:
 
     def running(self, now_ms: int) -> Iterator[Lease]:
         """The throttles that have not ended, in no order."""
-        return (lease for lease in list(self._last.values()) if lease.until_ms > now_ms)
+        return (
+            lease
+            for of_cluster in list(self._clusters.values())
+            for lease in list(of_cluster.values())
+            if lease.until_ms > now_ms
+        )
 
     def prune(self, now_ms: int) -> int:
         """Forget releases, and throttles that ended `FORGET_AFTER_MS` ago or earlier; returns how many.
@@ -116,7 +124,10 @@ class ThrottleState:
         After a release is forgotten, an older record of the same client would be applied again. That does no harm:
         such a record would have to come later on the topic, and its throttle would have ended by then.
         """
-        old = [key for key, last in list(self._last.items()) if last.until_ms + FORGET_AFTER_MS <= now_ms]
-        for key in old:
-            del self._last[key]
-        return len(old)
+        pruned = 0
+        for of_cluster in self._clusters.values():
+            old = [key for key, last in list(of_cluster.items()) if last.until_ms + FORGET_AFTER_MS <= now_ms]
+            for key in old:
+                del of_cluster[key]
+            pruned += len(old)
+        return pruned

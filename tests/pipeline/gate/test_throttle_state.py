@@ -129,3 +129,11 @@ def test_the_lease_of_a_client_has_the_record_that_counts() -> None:
     assert [getattr(state.lease("alice", "etl", broker), "until_ms", None) for broker in ("", "1", "2")] == [
         5_000, 9_000, 5_000,
     ]  # fmt: skip
+
+
+def test_records_of_two_clusters_are_counted_apart() -> None:
+    state = state_after(record(50, 5_000), record(3, 9_000, cluster="other"), cluster=None)
+    assert state.blocked_until_ms("alice", "etl") == 9_000, "its lower number is the other cluster's own"
+    state.apply(release(4, cluster="other"))
+    assert state.blocked_until_ms("alice", "etl") == 5_000
+    assert len(state) == 2
