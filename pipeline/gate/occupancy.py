@@ -14,7 +14,8 @@ class Occupancy:
         waiting_for_memory: Callers that wait for bytes of the pool.
         pool_size_bytes: Of the memory pool.
         pool_available_bytes: What is left of it. Below 0 when the last request was larger than what was left.
-        pool_used_bytes: In use by callers that wait, and by callers that are awake and have not left yet.
+        pool_used_bytes: In use by callers that wait, and by callers that are awake and have not left yet. Bytes of
+            callers that went on after their throttle without finding any in the pool are not part of it.
         pool_depleted_percent: Share of the last minute in which the pool refused, 0 to 100.
         throttled_clients: Throttles that run now.
     """

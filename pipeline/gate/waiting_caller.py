@@ -9,8 +9,8 @@ from purgatory.timer import Timer
 from schemas.client_key import ClientKey
 
 
-class ThrottleEnds(Protocol):
-    """What a waiting caller asks: when does the throttle of its client end?"""
+class Gatekeeper(Protocol):
+    """What a waiting caller asks: when does the throttle of its client end, and is there memory for it then?"""
 
     def blocked_until_ms(self, client: ClientKey) -> int:
         """End of the client's throttle on the timer's clock, exclusive; 0 when the client is not throttled."""
@@ -18,6 +18,10 @@ class ThrottleEnds(Protocol):
 
     def now_ms(self) -> int:
         """The time on the timer's clock."""
+        ...
+
+    def find_memory(self, caller: "WaitingCaller") -> bool:
+        """Whether there is memory for a caller whose throttle is over. If not, the caller is asked again later."""
         ...
 
 
@@ -30,17 +34,32 @@ class WaitingCaller(DelayedOperation):
     Attributes:
         client: Who waits.
         keys: Watch keys: the client on the whole cluster, and on its broker if one was named.
-        charge: The bytes it has in the pool; None while it waits for memory, and when it needs none.
+        size_bytes: What its request takes in memory; 0 takes none.
+        has_memory: It does not wait for memory (any more). Guarded by the lock of the gatekeeper.
+        allocation: Its bytes in the pool; None while it waits for memory, and when it needs none of the pool.
     """
 
-    __slots__ = ("_throttle_ends", "_timer", "_until_ms", "_wake", "charge", "client", "keys")
+    __slots__ = (
+        "_gatekeeper",
+        "_timer",
+        "_until_ms",
+        "_wake",
+        "allocation",
+        "client",
+        "has_memory",
+        "keys",
+        "size_bytes",
+    )
 
-    def __init__(self, client: ClientKey, throttle_ends: ThrottleEnds, timer: Timer, wake: Callable[[], None]) -> None:
-        """Make a caller that is not watched yet and has no time-out yet.
+    def __init__(
+        self, client: ClientKey, size_bytes: int, gatekeeper: Gatekeeper, timer: Timer, wake: Callable[[], None]
+    ) -> None:
+        """Make a caller that is not watched yet and has no time-out and no memory yet.
 
         Args:
             client: Who waits; `broker_id` "" means only throttles of the whole cluster count.
-            throttle_ends: Says when the throttle ends.
+            size_bytes: What its request takes in memory.
+            gatekeeper: Says when the throttle ends, and whether there is memory then.
             timer: Of the purgatory it will wait in.
             wake: Called once, from any thread, when the caller may go on. It must be quick.
         """
@@ -48,21 +67,22 @@ class WaitingCaller(DelayedOperation):
         self.client = client
         cluster_wide = client._replace(broker_id="")
         self.keys = (cluster_wide,) if client == cluster_wide else (cluster_wide, client)
-        self.charge: Allocation | None = None
-        self._throttle_ends = throttle_ends
+        self.size_bytes = size_bytes
+        self.has_memory = False
+        self.allocation: Allocation | None = None
+        self._gatekeeper = gatekeeper
         self._timer = timer
         self._wake = wake
         self._until_ms: int | None = None
 
     def try_complete(self) -> bool:
         """Complete if the throttle has ended; otherwise make sure that the time-out is at the end of the throttle."""
-        until_ms = self._throttle_ends.blocked_until_ms(self.client)
-        remaining_ms = until_ms - self._throttle_ends.now_ms() if until_ms else 0
-        if remaining_ms <= 0:
-            return self.force_complete()
-        self.delay_ms = remaining_ms
+        until_ms = self._gatekeeper.blocked_until_ms(self.client)
+        self.delay_ms = max(until_ms - self._gatekeeper.now_ms(), 0) if until_ms else 0
         moved = self._until_ms is not None and until_ms != self._until_ms
         self._until_ms = until_ms
+        if self.delay_ms == 0:
+            return (self.has_memory or self._gatekeeper.find_memory(self)) and self.force_complete()
         if moved:
             self._restart_timer()
         return False
@@ -72,8 +92,8 @@ class WaitingCaller(DelayedOperation):
         self._wake()
 
     def run(self) -> None:
-        """The time-out: complete, unless the throttle was renewed meanwhile."""
-        if not self.safe_try_complete():
+        """The time-out: complete, unless the throttle was renewed meanwhile or there is no memory yet."""
+        if not self.safe_try_complete() and self.delay_ms > 0:
             self._restart_timer()
 
     def _restart_timer(self) -> None:

@@ -6,14 +6,12 @@ from threading import Lock
 from typing import Final
 
 from pipeline.clock import Clock
-from pipeline.gate.errors import GateDepleted, RequestSizeRefused
 from pipeline.gate.limits import GateLimits
 from pipeline.gate.occupancy import Occupancy
+from pipeline.gate.request_memory import RequestMemory
 from pipeline.gate.throttle_state import Lease, ThrottleState, lease_end_ms
 from pipeline.gate.waiting_caller import WaitingCaller
 from purgatory.delayed_operation_purgatory import DelayedOperationPurgatory
-from purgatory.memory_intake import MemoryIntake
-from purgatory.memory_pool import MemoryPool
 from purgatory.timer import SystemTimer
 from schemas.client_key import ClientKey
 from schemas.throttle_record import ThrottleRecord
@@ -38,9 +36,11 @@ class WaitingRoom:
 
     A caller whose client is not throttled passes at once and is charged nothing, however many others wait. A caller
     whose client is throttled is charged the bytes of its request until it leaves, not only until it wakes. So the
-    requests that piled up behind a throttle go on no faster than they are worked off.
+    requests that piled up behind a throttle go on no faster than they are worked off. Who waits for memory, and for
+    whose, is the rule of `RequestMemory`.
 
-    Locks: the waiting room's own lock guards pool and intake. It is never held while a caller completes.
+    Locks: the waiting room's own lock guards the memory. It is never held while a caller completes; a caller that is
+    tried may take it.
 
     Args:
         limits: How many bytes may wait.
@@ -60,11 +60,10 @@ class WaitingRoom:
         self._clock = clock
         self._wake_together = wake_together
         self._state = ThrottleState(cluster)
-        self._timer = SystemTimer(_SteadyTime(clock))
+        steady_time = _SteadyTime(clock)
+        self._timer = SystemTimer(steady_time)
         self._purgatory: DelayedOperationPurgatory[WaitingCaller] = DelayedOperationPurgatory(self._timer)
-        self._pool = MemoryPool(limits.pool_bytes, limits.max_request_bytes, _SteadyTime(clock))
-        self._intake: MemoryIntake[WaitingCaller] = MemoryIntake(self._pool)
-        self._when_full = limits.when_full
+        self._memory = RequestMemory(limits, steady_time)
         self._callers: set[WaitingCaller] = set()
         self._lock = Lock()
         self._closed = False
@@ -85,18 +84,18 @@ class WaitingRoom:
             GateDepleted: The client is throttled, the pool has nothing left and `when_full` is refuse.
             RequestSizeRefused: size_bytes is below 0 or above `max_request_bytes`.
         """
-        if not 0 <= size_bytes <= self._pool.max_allocation_bytes:
-            raise RequestSizeRefused(size_bytes, self._pool.max_allocation_bytes)
+        self._memory.check_size(size_bytes)
         if self.blocked_until_ms(client) <= self.now_ms():
             return None
-        caller = WaitingCaller(client, self, self._timer, wake)
+        caller = WaitingCaller(client, size_bytes, self, self._timer, wake)
         with self._lock:
             if self._closed:
                 return None
-            is_in = size_bytes == 0 or self._charge(caller, size_bytes)
+            self._memory.take(caller)
             self._callers.add(caller)
-        if is_in:
-            self._watch(caller)
+        self._purgatory.try_complete_else_watch(caller, caller.keys)
+        if caller.is_completed:  # it left, or all were woken, while it was put on its keys
+            self._purgatory.forget(caller, caller.keys)
         return caller
 
     def leave(self, caller: WaitingCaller) -> None:
@@ -107,17 +106,14 @@ class WaitingRoom:
         caller.force_complete()
         self._purgatory.forget(caller, caller.keys)
         with self._lock:
-            self._callers.discard(caller)
-            if caller.charge is None:
-                self._intake.forget(caller)
-            else:
-                self._pool.release(caller.charge)
-                caller.charge = None
-            served = self._intake.unmute()
-            for unmuted in served:
-                unmuted.source.charge = unmuted.allocation
-        for unmuted in served:
-            self._watch(unmuted.source)
+            if caller not in self._callers:
+                return
+            self._callers.remove(caller)
+            served = self._memory.give_back(caller)
+            if self.blocked_until_ms(caller.client) <= self.now_ms():
+                served += self._memory.serve_own(caller.client)
+        for each in served:
+            each.safe_try_complete()
 
     def apply(self, records: Sequence[ThrottleRecord]) -> None:
         """Apply records of the throttle topic and wake the callers that may go on now.
@@ -164,7 +160,7 @@ class WaitingRoom:
         return [] if self._closed else list(self._state.running(self.now_ms()))
 
     def blocked_until_ms(self, client: ClientKey) -> int:
-        """See `pipeline.gate.waiting_caller.ThrottleEnds`."""
+        """See `pipeline.gate.waiting_caller.Gatekeeper`."""
         lease = None if self._closed else self._state.lease_of(client)
         return 0 if lease is None else lease.until_ms
 
@@ -172,32 +168,24 @@ class WaitingRoom:
         """The present steady time."""
         return self._clock.now().steady_ms
 
+    def find_memory(self, caller: WaitingCaller) -> bool:
+        """See `pipeline.gate.waiting_caller.Gatekeeper`."""
+        with self._lock:
+            self._memory.serve_own(caller.client)  # in their order; each of them tries for itself, at the same event
+            return caller.has_memory
+
     def occupancy(self) -> Occupancy:
         """The gauges."""
         with self._lock:
+            pool = self._memory.pool
             return Occupancy(
                 purgatory_size=self._purgatory.watched,
                 delayed_operations=self._purgatory.num_delayed,
                 waiting=sum(not caller.is_completed for caller in self._callers),
-                waiting_for_memory=len(self._intake.muted),
-                pool_size_bytes=self._pool.size_bytes,
-                pool_available_bytes=self._pool.available_bytes,
-                pool_used_bytes=self._pool.used_bytes,
-                pool_depleted_percent=self._pool.depleted_percent,
+                waiting_for_memory=self._memory.waiting,
+                pool_size_bytes=pool.size_bytes,
+                pool_available_bytes=pool.available_bytes,
+                pool_used_bytes=pool.used_bytes,
+                pool_depleted_percent=pool.depleted_percent,
                 throttled_clients=len(self.leases()),
             )
-
-    def _charge(self, caller: WaitingCaller, size_bytes: int) -> bool:
-        """Take bytes for a caller, under the lock; False when it has to wait for them."""
-        if self._when_full == "wait":
-            caller.charge = self._intake.try_allocate(caller, size_bytes)
-        else:
-            caller.charge = self._pool.try_allocate(size_bytes)
-            if caller.charge is None:
-                raise GateDepleted(size_bytes, self._pool.available_bytes, self._pool.size_bytes)
-        return caller.charge is not None
-
-    def _watch(self, caller: WaitingCaller) -> None:
-        self._purgatory.try_complete_else_watch(caller, caller.keys)
-        if caller.is_completed:  # it left, or all were woken, while it was put on its keys
-            self._purgatory.forget(caller, caller.keys)

@@ -165,6 +165,27 @@ def test_a_caller_that_waits_for_memory_leaves_the_queue_at_its_time_out() -> No
         setting.assert_empty()
 
 
+def test_a_client_passes_at_its_own_release_while_a_noisy_one_fills_the_pool() -> None:
+    setting = GateSetting(pool_bytes=100, max_request_bytes=100, when_full="wait")
+    with setting.gate:
+        setting.throttle("noisy")
+        setting.throttle("bob")
+        noisy = Caller(setting.gate, "noisy", request_bytes=100)
+        setting.wait_for(1)
+        callers = [Caller(setting.gate, "bob", request_bytes=30) for _ in range(20)]
+        setting.wait_for(21)
+        setting.release("bob")
+        for caller in callers:
+            caller.may_leave.set()
+        for caller in callers:
+            caller.leave()
+        assert all(caller.entered.is_set() for caller in callers)
+        assert not noisy.entered.is_set()
+        setting.release("noisy")
+        noisy.leave()
+        setting.assert_empty()
+
+
 def test_closing_wakes_all_threads_and_ends_those_of_the_gate() -> None:
     setting = GateSetting()
     setting.gate.start()

@@ -16,9 +16,10 @@ class Setting:
         self.until_ms = until_ms
         self.clock = ManualMonotonicClock(1_000)
         self.woken = 0
+        self.is_memory_free = True
         self.timer = timer(self.clock)
         self.purgatory: DelayedOperationPurgatory[WaitingCaller] = DelayedOperationPurgatory(self.timer)
-        self.caller = WaitingCaller(ALICE, self, self.timer, self._wake)
+        self.caller = WaitingCaller(ALICE, 10, self, self.timer, self._wake)
 
     def blocked_until_ms(self, client: ClientKey) -> int:
         assert client == ALICE
@@ -26,6 +27,10 @@ class Setting:
 
     def now_ms(self) -> int:
         return self.clock.monotonic_ms()
+
+    def find_memory(self, caller: WaitingCaller) -> bool:
+        assert caller is self.caller
+        return self.is_memory_free
 
     def watch(self) -> None:
         self.purgatory.try_complete_else_watch(self.caller, self.caller.keys)
@@ -71,3 +76,33 @@ def test_a_caller_that_is_woken_while_its_end_moves_leaves_no_timer_behind() -> 
     setting.until_ms = 3_000
     assert setting.purgatory.check_and_complete(ALICE) == 0
     assert (setting.woken, setting.purgatory.num_delayed) == (1, 0)
+
+
+def test_a_caller_without_memory_at_the_end_of_its_throttle_waits_without_a_timer() -> None:
+    setting = Setting(until_ms=2_000)
+    setting.is_memory_free = False
+    setting.watch()
+    setting.pass_time(1_000)
+    assert (setting.woken, setting.purgatory.num_delayed) == (0, 0)
+    setting.until_ms = 3_000  # throttled again
+    assert setting.purgatory.check_and_complete(ALICE) == 0
+    setting.is_memory_free = True
+    setting.pass_time(999)
+    assert (setting.woken, setting.purgatory.num_delayed) == (0, 1)
+    setting.pass_time(1)
+    assert (setting.woken, setting.purgatory.num_delayed) == (1, 0)
+
+
+def test_a_caller_that_comes_after_its_throttle_and_finds_no_memory_waits_for_the_next_throttle_too() -> None:
+    setting = Setting(until_ms=0)
+    setting.is_memory_free = False
+    setting.watch()
+    setting.pass_time(0)
+    assert (setting.woken, setting.purgatory.num_delayed) == (0, 0)
+    setting.until_ms = 3_000
+    setting.purgatory.check_and_complete(ALICE)
+    setting.is_memory_free = True
+    setting.pass_time(1_999)
+    assert setting.woken == 0
+    setting.pass_time(1)
+    assert setting.woken == 1
