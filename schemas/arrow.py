@@ -1,4 +1,4 @@
-"""Arrow schema of a model, and rows brought into it."""
+"""The Arrow schema of a model, and tables that are brought into it."""
 
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:  # pyarrow's classes are generic to its stubs only
 
     _Values: TypeAlias = pa.ChunkedArray[Any] | pa.Array[Any]
 
-# What the Arrow names of the type table stand for; pyarrow has aliases for the unparametrised ones only.
+# The types behind the Arrow names of the type table. pyarrow's own aliases cover only types without parameters.
 _TYPES: Final[dict[str, pa.DataType]] = {
     "string": pa.string(),
     "int64": pa.int64(),
@@ -27,32 +27,30 @@ _TYPES: Final[dict[str, pa.DataType]] = {
 
 
 def arrow_schema(model: type[BaseModel]) -> pa.Schema:
-    """The Arrow schema of a model: fields in order, nullable exactly where the model takes `None`.
+    """The Arrow schema of a model: its fields in order. A field is nullable exactly if the model takes `None` for it.
 
     Raises:
-        UnsupportedFieldType: a field the type table does not know.
+        UnsupportedFieldType: the type table does not know the type of a field.
     """
     return pa.schema([pa.field(c.name, _TYPES[c.type.arrow], nullable=c.nullable) for c in columns(model)])
 
 
 def conform(rows: pa.Table, model: type[BaseModel], **constants: str | int | float | bool) -> pa.Table:
-    """Rows with exactly the columns of a row model, in its order and types.
+    """A table with exactly the columns of a row model, in its order and types.
 
     Args:
-        rows: any columns, in any order; strings may be `string`, `large_string` or dictionaries. Columns the
-            model does not have are dropped.
+        rows: any columns, in any order. Strings may be `string`, `large_string` or dictionaries. Columns that the model
+            does not have are dropped.
         model: the row model.
-        **constants: columns that have one value in every row (`cluster`, `query_id`, `batch_id`, …); they win
-            over columns of the same name in `rows`.
+        **constants: columns with one value for all rows (`cluster`, `query_id`, `batch_id`, …). They replace columns of
+            the same name in `rows`.
 
     Returns:
-        A table of `arrow_schema(model)`. A TIMESTAMP column `x` that is missing is made from `x_ms`, a
-        missing `date` is the UTC day of the first `_ms` column, a missing nullable column is null in every
-        row.
+        A table of `arrow_schema(model)`. A missing TIMESTAMP column `x` is made from `x_ms`. A missing `date` is the
+        UTC day of the model's first `_ms` column. Any other missing column is null in every row, if it may be null.
 
     Raises:
-        RowsDoNotFit: a column that may not be null is missing or holds a null, or a value does not fit its
-            type.
+        RowsDoNotFit: a column that must not be null is missing or has a null, or a value does not fit its type.
     """
     arrays: dict[str, _Values] = dict(zip(rows.column_names, rows.columns, strict=True))
     schema = arrow_schema(model)
@@ -86,7 +84,6 @@ def _derived(
 
 
 def _instants(epoch_ms: "_Values") -> "_Values":
-    # By way of the millisecond type: a cast from int64 to microseconds would read the numbers as
-    # microseconds.
+    # In two steps: a direct cast from int64 to microseconds would take the numbers for microseconds.
     milliseconds = epoch_ms.cast(pa.int64()).cast(pa.timestamp("ms", "UTC"))
     return milliseconds.cast(pa.timestamp("us", "UTC"))

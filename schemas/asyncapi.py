@@ -1,7 +1,7 @@
-"""The AsyncAPI 3 document of the topics, and the files generated from the models.
+"""The AsyncAPI 3 document of the topics, and all files that are generated from the models.
 
-`python -m schemas.asyncapi` writes `schemas/asyncapi.yaml` and `schemas/json/*.schema.json` again. They are
-committed, so that a client in any language can be written from them; a test holds them equal to the models.
+`python -m schemas.asyncapi` writes `schemas/asyncapi.yaml` and `schemas/json/*.schema.json` again. The files are
+committed, so that a client in any language can be written from them. A test checks that they equal the models.
 """
 
 import json
@@ -36,7 +36,7 @@ MODELS: Final[dict[str, type[BaseModel]]] = {
     "sensor_state": SensorStateRow,
     "dead_letters": DeadLetterRow,
 }
-"""Every model by the name of its file: topic values by their record, rows by their table."""
+"""Every model by the name of its file. A topic value has the name of its record, a row that of its table."""
 
 _CLOUD_EVENTS_HEADERS: Final[dict[str, Any]] = {
     "type": "object",
@@ -54,13 +54,13 @@ _CLOUD_EVENTS_HEADERS: Final[dict[str, Any]] = {
 
 
 def asyncapi_document() -> dict[str, Any]:
-    """The document of the three topics; the message payloads are the generated JSON Schemas."""
+    """The document of the three topics. The payloads of the messages are the generated JSON Schemas."""
     return {
         "asyncapi": "3.0.0",
         "info": {
             "title": "kquota topics",
             "version": "1.0.0",
-            "description": "What meters send to the quota pipeline, and what it tells those who throttle.",
+            "description": "What meters send to the quota pipeline, and what it sends to those who throttle.",
             "license": {"name": "Apache-2.0"},
         },
         "defaultContentType": "application/json",
@@ -79,7 +79,7 @@ def asyncapi_document() -> dict[str, Any]:
 
 
 def generated_files() -> dict[str, str]:
-    """Contents of every generated file, by its path inside the package."""
+    """The contents of every generated file, by its path inside the package."""
     files = {f"json/{name}.schema.json": _json_text(json_schema(model)) for name, model in MODELS.items()}
     files["asyncapi.yaml"] = yaml.safe_dump(asyncapi_document(), sort_keys=False, allow_unicode=True, width=100)
     return files

@@ -1,4 +1,4 @@
-"""One row of `batches`: the facts of one micro-batch."""
+"""A row of `batches`: the facts of one micro-batch."""
 
 from pydantic import Field
 
@@ -6,23 +6,23 @@ from schemas.columns import Count, Day, EpochMs, Instant, Number, PipelineRow, T
 
 
 class BatchRow(PipelineRow):
-    """What a batch read, when, with which quotas and settings, and what became of its elements."""
+    """What a batch read and when, its quotas and settings, and how many of its elements were used or refused."""
 
     batch_id: Number = Field(description="The micro-batch.")
-    evaluated_at_ms: EpochMs = Field(description="The instant it was evaluated at, by its data.")
+    evaluated_at_ms: EpochMs = Field(description="The instant it was evaluated at, in event time.")
     evaluated_at: Instant = Field(description="`evaluated_at_ms` as a timestamp.")
     processed_at_ms: EpochMs = Field(description="When it was collected, by the driver's wall clock.")
     start_offsets: Text = Field(description="First offset of each partition, inclusive: JSON as Spark prints it.")
     end_offsets: Text = Field(description="End offset of each partition, exclusive: JSON as Spark prints it.")
     quota_version: Number = Field(description="Version of the quota table it was decided with.")
     engine_settings: Text = Field(description="The engine's settings, as a JSON object.")
-    good_count: Count = Field(description="Events taken, late and clamped ones included.")
-    late_count: Count = Field(description="Events older than the windows of the rate: in usage and bucket only.")
+    good_count: Count = Field(description="Events that were used, late and clamped ones included.")
+    late_count: Count = Field(description="Events older than the windows of the rate: in `usage` and bucket only.")
     clamped_count: Count = Field(
         description="Events whose time was set back to their append time or to the driver's clock."
     )
     ignored_count: Count = Field(description="Records without events: null values and empty arrays.")
     dead_count: Count = Field(
-        description="Elements and records that were refused, also those `dead_letters` only counts."
+        description="Elements and records that were refused, including those without a row in `dead_letters`."
     )
     date: Day = Field(description="UTC day of `evaluated_at_ms`; the partition.")

@@ -1,7 +1,6 @@
-"""The one type table: what a Python field type is in Arrow and in Spark, and which unit its numbers carry.
+"""The type table: what a Python field type is in Arrow and in Spark, and which unit its numbers have.
 
-Arrow schemas, Spark DDL and the units in the JSON Schemas are read from here; no column is typed a second
-time.
+Arrow schemas, Spark DDL and the units in the JSON Schemas are derived from it. No column is declared a second time.
 """
 
 from dataclasses import dataclass
@@ -17,14 +16,13 @@ from schemas.errors import UnsupportedFieldType
 
 @dataclass(frozen=True, slots=True)
 class ColumnType:
-    """One row of the type table: the same type in Spark's and in Arrow's words."""
+    """A row of the type table: the names of one type in Spark and in Arrow."""
 
     spark: str
     arrow: str
 
 
-# Integers are 64 bit everywhere: a column that grows never needs a wider type, which plain Delta can not give
-# it.
+# All integers have 64 bits, so a column never needs a wider type later. Plain Delta could not give it one.
 TYPES: Final[dict[object, ColumnType]] = {
     str: ColumnType("STRING", "string"),
     int: ColumnType("BIGINT", "int64"),
@@ -39,7 +37,7 @@ TYPES: Final[dict[object, ColumnType]] = {
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """Marks a field with the unit of its values, as printed in schemas and reference pages."""
+    """Marks a field with the unit of its values. The schemas and the reference pages show it."""
 
     name: str
 
@@ -62,13 +60,13 @@ Day = Annotated[date, Unit("UTC day")]
 Raw = Annotated[bytes, Unit("raw bytes")]
 
 QuotaType = Literal["producer_byte_rate", "consumer_byte_rate", "request_percentage"]
-"""What is limited, in the order used everywhere."""
+"""What is limited, in the order that is used everywhere."""
 
 QuotaTypeName = Annotated[QuotaType, Unit("quota type")]
 
 
 class Row(BaseModel):
-    """A row of a Delta table: frozen, no unknown columns, bytes as base64 in its JSON form."""
+    """A row of a Delta table. Frozen; no unknown columns; bytes are base64 in its JSON form."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", allow_inf_nan=False, ser_json_bytes="base64", val_json_bytes="base64"
@@ -76,15 +74,15 @@ class Row(BaseModel):
 
 
 class PipelineRow(Row):
-    """A row the job writes: whose cluster it speaks of, and which streaming query wrote it."""
+    """A row that the job writes: which cluster it is about, and which streaming query wrote it."""
 
-    cluster: Name = Field(min_length=1, description="The Kafka cluster, by its id or the name set for it.")
+    cluster: Name = Field(min_length=1, description="The Kafka cluster: its id, or the name that was set for it.")
     query_id: Name = Field(min_length=1, description="Id of the streaming query: one per checkpoint.")
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A field of a model as a column: its types, whether it may be null, its unit and what it means."""
+    """A field of a model as a column: name, types, whether it may be null, unit and meaning."""
 
     name: str
     type: ColumnType
@@ -98,13 +96,13 @@ def columns(model: type[BaseModel]) -> tuple[Column, ...]:
     """The columns of a model, in the order of its fields.
 
     Args:
-        model: a model whose fields have types of `TYPES`, or `Literal` strings, or either `| None`.
+        model: a model whose fields have types of `TYPES`, or `Literal` strings; each may also be `| None`.
 
     Returns:
-        One column a field. Nullable exactly if the field's type takes `None`.
+        One column per field. It is nullable exactly if the field takes `None`.
 
     Raises:
-        UnsupportedFieldType: a field of another type.
+        UnsupportedFieldType: a field has another type.
     """
     return tuple(_column(model, name) for name in model.model_fields)
 

@@ -1,4 +1,4 @@
-"""Spark DDL of a model: a string, because parsing one into a `StructType` needs a live session."""
+"""The Spark DDL of a model. It is a string, because parsing it into a `StructType` needs a running session."""
 
 from pydantic import BaseModel
 
@@ -8,11 +8,11 @@ from schemas.columns import Column, columns
 def spark_ddl(model: type[BaseModel]) -> str:
     """The columns of a model as a Spark DDL string.
 
-    Names stand in backticks, columns that are never null carry `NOT NULL` (which `from_json` ignores: every
-    field it reads may be null).
+    Names are in backticks. Columns that are never null have `NOT NULL`; `from_json` ignores that: every field it reads
+    can be null.
 
     Raises:
-        UnsupportedFieldType: a field the type table does not know.
+        UnsupportedFieldType: the type table does not know the type of a field.
     """
     return ", ".join(_column_ddl(column) for column in columns(model))
 

@@ -1,4 +1,4 @@
-"""The id of a decision: the same for the same decision, however often a batch is run again."""
+"""The id of a decision. The same decision has the same id, however often its batch is run again."""
 
 import hashlib
 from collections.abc import Sequence
@@ -13,8 +13,8 @@ def decision_id(
     """The id of one decision.
 
     Returns:
-        16 hexadecimal digits, lower case: BLAKE2b over the parts, each preceded by its length in bytes, so
-        that no two lists of parts run together to the same bytes ("a", "bc" and "ab", "c" differ).
+        16 hexadecimal digits, lower case: BLAKE2b over the parts. Each part is preceded by its length in bytes, so that
+        different lists of parts never give the same bytes ("a", "bc" and "ab", "c" differ).
     """
     return decision_ids(
         cluster=cluster,
@@ -37,7 +37,7 @@ def decision_ids(
     client_ids: Sequence[str],
     quota_types: Sequence[str],
 ) -> list[str]:
-    """The ids of the decisions of one batch; what they share is hashed once.
+    """The ids of the decisions of one batch. The parts that they share are hashed only once.
 
     Args:
         cluster: the Kafka cluster.
@@ -49,10 +49,10 @@ def decision_ids(
         quota_types: per decision.
 
     Returns:
-        One id per position, as `decision_id` gives it.
+        One id per position, the same as `decision_id` returns.
 
     Raises:
-        ValueError: the four sequences differ in length.
+        ValueError: the four sequences have different lengths.
     """
     shared = hashlib.blake2b(
         _encoded(cluster) + _encoded(query_id) + _encoded(str(batch_id)), digest_size=_DIGEST_BYTES
@@ -66,6 +66,6 @@ def decision_ids(
 
 
 def _encoded(part: str) -> bytes:
-    # surrogatepass: JSON may carry a lone surrogate in a name; it must get an id, not an exception.
+    # surrogatepass: a name in JSON can contain a lone surrogate. It must get an id, not an exception.
     text = part.encode("utf-8", "surrogatepass")
     return len(text).to_bytes(8, "big") + text

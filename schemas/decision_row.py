@@ -1,4 +1,4 @@
-"""One row of `decisions`: a client in violation of a quota, and the throttle time that follows."""
+"""A row of `decisions`: a client that violates a quota, and the throttle time that follows."""
 
 from typing import Annotated, Literal
 
@@ -20,10 +20,10 @@ from schemas.columns import (
 
 
 class DecisionRow(PipelineRow):
-    """A violated quota of one client in one batch, with all its throttle time is computed from."""
+    """A violated quota of one client in one batch, with all figures from which its throttle time is computed."""
 
     batch_id: Number = Field(description="The micro-batch.")
-    evaluated_at_ms: EpochMs = Field(description="The instant it was evaluated at, by its data.")
+    evaluated_at_ms: EpochMs = Field(description="The instant it was evaluated at, in event time.")
     evaluated_at: Instant = Field(description="`evaluated_at_ms` as a timestamp.")
     broker_id: Name = Field(description='The broker in broker scope; "" in cluster scope.')
     user: Name = Field(description="The user that sent the usage.")
@@ -33,15 +33,15 @@ class DecisionRow(PipelineRow):
     bound: Rate = Field(description="T, the quota.")
     window_ms: DurationMs = Field(description="W, the span the rate was measured over.")
     raw_throttle_time_ms: DurationMs = Field(description="X = (O − T) / T · W, rounded, before the cap.")
-    max_throttle_time_ms: DurationMs | None = Field(description="The cap; null = none.")
-    throttle_time_ms: DurationMs = Field(description="X, capped.")
-    level: Number = Field(ge=1, le=8, description="Which of the 8 levels of quotas matched, 1 = most specific.")
-    sensor_user: Name = Field(description='User part of the sensor; "" = not part of it.')
-    sensor_client_id: Name = Field(description='Client-id part of the sensor; "" = not part of it.')
+    max_throttle_time_ms: DurationMs | None = Field(description="The cap; null for none.")
+    throttle_time_ms: DurationMs = Field(description="X after the cap.")
+    level: Number = Field(ge=1, le=8, description="Which of the 8 levels of quotas matched; 1 is the most specific.")
+    sensor_user: Name = Field(description='User part of the sensor; "" if it is not part of it.')
+    sensor_client_id: Name = Field(description='Client-id part of the sensor; "" if it is not part of it.')
     mode: Annotated[Literal["enforce", "shadow"], Unit("mode")] = Field(
-        description="`shadow`: recorded, never published."
+        description="Of the quota. `shadow`: recorded, never published."
     )
-    applied: Flag = Field(description="True for the one quota whose throttle time holds for the client.")
-    decision_id: Name = Field(description="The id that the throttle's records carry.")
+    applied: Flag = Field(description="True for the one quota whose throttle time applies to the client.")
+    decision_id: Name = Field(description="The id in the throttle's records.")
     quota_version: Number = Field(description="Version of the quota table.")
     date: Day = Field(description="UTC day of `evaluated_at_ms`; the partition.")

@@ -1,9 +1,9 @@
-"""What can go wrong at a boundary.
+"""The errors of this package.
 
 SchemaError
-├── UnsupportedFieldType   a model declares a field the type table has no row for
+├── UnsupportedFieldType   a model has a field whose type is not in the type table
 ├── UnreadableRecord       the value of a topic record is not what its schema says
-└── RowsDoNotFit           an Arrow table can not be made into rows of a table
+└── RowsDoNotFit           an Arrow table cannot be made into rows of a model
 """
 
 
@@ -12,7 +12,7 @@ class SchemaError(Exception):
 
 
 class UnsupportedFieldType(SchemaError):
-    """A field's Python type has no row in the type table.
+    """The Python type of a field is not in the type table.
 
     Attributes:
         model: name of the model.
@@ -28,12 +28,12 @@ class UnsupportedFieldType(SchemaError):
 
 
 class UnreadableRecord(SchemaError):
-    """The value of a topic record can not be read.
+    """The value of a topic record cannot be read.
 
     Attributes:
         record: name of the model.
-        cause: what is wrong, one line.
-        value: the bytes as received.
+        cause: what is wrong, in one line.
+        value: the bytes that were received.
     """
 
     def __init__(self, record: str, cause: str, value: bytes) -> None:
@@ -44,11 +44,11 @@ class UnreadableRecord(SchemaError):
 
 
 class RowsDoNotFit(SchemaError):
-    """An Arrow table lacks a column of a model, or holds values its type does not take.
+    """An Arrow table lacks a column of a model, or has values that do not fit the column's type.
 
     Attributes:
         model: name of the row model.
-        cause: what is wrong, one line.
+        cause: what is wrong, in one line.
     """
 
     def __init__(self, model: str, cause: str) -> None:

@@ -1,4 +1,4 @@
-"""JSON Schema of a model (draft 2020-12), with the unit of every field beside its description."""
+"""The JSON Schema of a model (draft 2020-12), with the unit of every field beside its description."""
 
 from typing import Any
 
@@ -8,14 +8,14 @@ from schemas.columns import columns
 
 
 def json_schema(model: type[BaseModel]) -> dict[str, Any]:
-    """The JSON Schema a value of this model satisfies when it is read.
+    """The JSON Schema that a value of this model must satisfy when it is read.
 
     Returns:
-        pydantic's schema, with `$schema` and, for each property, `x-unit`. The generated per-field titles,
-        which repeat the names, are left out.
+        pydantic's schema, with `$schema`, and `x-unit` for each property. The generated titles of the fields, which
+        only repeat the names, are left out.
 
     Raises:
-        UnsupportedFieldType: a field the type table does not know.
+        UnsupportedFieldType: the type table does not know the type of a field.
     """
     schema = model.model_json_schema()
     properties: dict[str, dict[str, Any]] = schema["properties"]

@@ -1,4 +1,4 @@
-"""One record of the throttle topic: a client is to wait until an instant, or may go on."""
+"""A record of the throttle topic: a client must wait until an instant, or may go on."""
 
 import json
 from datetime import UTC, datetime
@@ -31,62 +31,64 @@ JOB_HEADER: Final = "ce_kquotajob"
 class ThrottleRecord(BaseModel):
     """A value of `quota.throttle.v1`.
 
-    `throttled_until_ms` is wall clock, computed once when the record was stored. A consumer stops throttling
-    after it, whatever happens to the pipeline. The record with the highest `publish_seq` of a key is the one
-    that holds.
+    `throttled_until_ms` is wall-clock time, computed once, when the record was stored. A consumer stops throttling at
+    that instant, whatever happens to the pipeline. The record with the highest `publish_seq` of a key is the one that
+    is in force. What each cause means is in docs/design.md, "Topics".
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    action: Action = Field(description="`throttle`: wait. `release`: go on, before or at the end that was set.")
-    cluster: Name = Field(min_length=1, description="The Kafka cluster, by its id or the name set for it.")
-    broker_id: Name = Field(description='The broker the throttle holds for; "" = the whole cluster.')
+    action: Action = Field(description="`throttle`: wait. `release`: go on, at the end that was set or before it.")
+    cluster: Name = Field(min_length=1, description="The Kafka cluster: its id, or the name that was set for it.")
+    broker_id: Name = Field(description='The broker to which the throttle applies; "" for the whole cluster.')
     user: Name = Field(min_length=1, description="The user, as authenticated.")
     client_id: Name = Field(description='The client-id; "" if the client has none.')
     throttle_time_ms: DurationMs = Field(
-        ge=0, description="How long to wait from the instant the record was stored; 0 for a release."
+        ge=0, description="How long to wait, from the instant at which the record was stored; 0 for a release."
     )
     throttled_until_ms: EpochMs = Field(
         ge=0,
-        description="End of the throttle, exclusive, by wall clock; for a release the instant it was stored.",
+        description="The end of the throttle, exclusive, as wall-clock time; for a release when it was stored.",
     )
-    quota_type: QuotaTypeName = Field(description="Which quota is violated; the applied one, if several are.")
+    quota_type: QuotaTypeName = Field(description="Which quota is violated; if several are, the one that applies.")
     sensor: Annotated[tuple[str, str], Unit("names")] = Field(
-        description='User and client-id part of the sensor the rate belongs to; "" = not part of it.'
+        description='User and client-id part of the sensor that the rate belongs to; "" for a part it does not have.'
     )
     observed: Rate = Field(ge=0, description="O, the rate over the window.")
     bound: Rate | None = Field(gt=0, description="T, the quota; null if no bound is left (a release).")
     window_ms: DurationMs = Field(ge=0, description="W, the span the rate was measured over.")
-    tokens: Tokens | None = Field(description="Level of the sensor's bucket, below 0 = debt; null = no bucket.")
-    owed_ms: DurationMs = Field(ge=0, description="How much longer the client must wait, seen when it was decided.")
-    cause: Cause = Field(description="Why the record was published.")
+    tokens: Tokens | None = Field(description="Level of the sensor's bucket; below 0 it is a debt; null for no bucket.")
+    owed_ms: DurationMs = Field(ge=0, description="How much longer the client must wait, as seen when it was decided.")
+    cause: Cause = Field(
+        description="Why the record was published. `recovered` is reserved: readers accept it, no job writes it."
+    )
     decision_id: Name = Field(
         min_length=1, description="The decision that began the throttle; renewals and release keep it."
     )
-    publish_seq: Number = Field(ge=0, description="Position among all records of the job, without gaps.")
-    batch_id: Number = Field(description="The last micro-batch the record is based on.")
+    publish_seq: Number = Field(ge=0, description="Position among all records of the job; no gaps.")
+    batch_id: Number = Field(description="The last micro-batch whose usage the record is based on.")
     quota_version: Number = Field(ge=0, description="Version of the quota table the record is based on.")
     schema_version: Number = Field(default=SCHEMA_VERSION, ge=1, description="Version of this schema.")
 
     def key(self) -> bytes:
-        """The record key: the JSON array `[cluster, broker_id, user, client_id]`, compact UTF-8.
+        """The record key: the JSON array `[cluster, broker_id, user, client_id]`, compact, in UTF-8.
 
-        Equal for equal parts, so that compaction keeps the last record of each throttled client.
+        Equal parts give equal keys, so that compaction keeps the last record of each throttled client.
         """
         return _json([self.cluster, self.broker_id, self.user, self.client_id])
 
     def to_value(self) -> bytes:
-        """The record value: all fields as one compact JSON object, UTF-8, nulls written out."""
+        """The record value: all fields as one compact JSON object in UTF-8, including those that are null."""
         return self.model_dump_json().encode()
 
     @classmethod
     def from_value(cls, value: bytes) -> Self:
         """Read a record value.
 
-        Fields this version does not know are dropped: a consumer may be older than the pipeline.
+        Unknown fields are dropped, because a consumer may be older than the pipeline.
 
         Raises:
-            UnreadableRecord: not a JSON object, a field missing, or of the wrong type or range.
+            UnreadableRecord: it is not a JSON object, or a field is missing or has the wrong type or range.
         """
         try:
             parsed: Any = json.loads(value)

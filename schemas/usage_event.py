@@ -1,4 +1,4 @@
-"""One usage event: what a client used of a broker, as the meters report it on the usage topic."""
+"""A usage event: what a client used of a broker, as meters report it on the usage topic."""
 
 import json
 import math
@@ -9,12 +9,12 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from schemas.columns import Bytes, Count, DurationNs, EpochMs, Flag, Name, Number
 
 LARGEST_MEASURE: Final = 2**40
-"""The largest value a measure may have, inclusive: sums of a second of such events stay inside 64 bits."""
+"""The largest value of a measure, inclusive. The sums of a second of such events stay within 64 bits."""
 
 
 def _json_text_of_number(value: object) -> object:
-    # A meter that sends 42 for the client-id "42" is read as Spark's from_json reads it. A truth value is no
-    # number.
+    # A meter may send 42 for the client-id "42". Spark's from_json takes that, so this reader does too. A boolean is
+    # not a number.
     if isinstance(value, bool) or not isinstance(value, int | float):
         return value
     if isinstance(value, float) and not math.isfinite(value):
@@ -23,7 +23,7 @@ def _json_text_of_number(value: object) -> object:
 
 
 def _unless_null(default: object) -> BeforeValidator:
-    # from_json can not tell a null from a missing field, so both mean the default.
+    # from_json cannot distinguish a null from a missing field, so both mean the default.
     return BeforeValidator(lambda value: default if value is None else value)
 
 
@@ -33,56 +33,56 @@ _ReportedName = Annotated[Name, BeforeValidator(_json_text_of_number)]
 class UsageEvent(BaseModel):
     """A value of `quota.usage.v1`: one object, or one element of an array of objects.
 
-    A measure that is null or missing means "no request of this type": its sensor is not touched. 0 means a
-    request of size 0: the sensor is touched and a decision made. Unknown fields are ignored, so that a meter
-    may be newer than the pipeline. Numbers must be JSON integers: `5.0` and `"5"` are refused.
+    A measure that is null or missing means "no request of this type": its sensor is not touched. 0 means a request of
+    size 0: the sensor is touched and the client can be throttled. Unknown fields are ignored, because a meter may be
+    newer than the pipeline. Numbers must be JSON integers: `5.0` and `"5"` are refused.
 
-    The reader is laxer than the JSON Schema in two points: a number in place of a name is taken as its JSON
-    text, and null in place of a defaulted field is the default.
+    The reader accepts more than the JSON Schema in two points: a number in place of a name is read as its JSON text,
+    and null in place of a field with a default is the default.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
 
     event_time_ms: EpochMs = Field(ge=0, lt=2**63, description="When the usage happened, by the meter's clock.")
     user: _ReportedName = Field(min_length=1, description="The authenticated user (principal name). Never empty.")
-    client_id: _ReportedName = Field(description='The client-id of the requests; "" if they carried none.')
+    client_id: _ReportedName = Field(description='The client-id of the requests; "" if they had none.')
     broker_id: Annotated[_ReportedName, _unless_null("")] = Field(
-        default="", description='The broker the requests went to; "" if not known.'
+        default="", description='The broker to which the requests went; "" if it is not known.'
     )
     produced_bytes: Bytes | None = Field(
         default=None,
         ge=0,
         le=LARGEST_MEASURE,
-        description="Bytes of produce requests; null = there were none.",
+        description="Bytes of produce requests; null if there were none.",
     )
     fetched_bytes: Bytes | None = Field(
         default=None,
         ge=0,
         le=LARGEST_MEASURE,
-        description="Bytes of fetch responses; null = there were none.",
+        description="Bytes of fetch responses; null if there were none.",
     )
     io_time_ns: DurationNs | None = Field(
         default=None,
         ge=0,
         le=LARGEST_MEASURE,
-        description="Time of request handler threads; null = not measured.",
+        description="Time of request handler threads; null if it was not measured.",
     )
     network_time_ns: DurationNs | None = Field(
-        default=None, ge=0, le=LARGEST_MEASURE, description="Time of network threads; null = not measured."
+        default=None, ge=0, le=LARGEST_MEASURE, description="Time of network threads; null if it was not measured."
     )
     request_count: Annotated[Count, _unless_null(1)] = Field(
         default=1, ge=0, le=LARGEST_MEASURE, description="How many requests the event stands for."
     )
     throttle_exempt: Annotated[Flag, _unless_null(False)] = Field(
-        default=False, description="True exempts the request time of the event; its bytes count all the same."
+        default=False, description="True exempts the request time of the event. Its bytes count in any case."
     )
     schema_version: Annotated[Number, _unless_null(1)] = Field(
         default=1,
         ge=1,
         lt=2**63,
-        description="Version of this schema; only fields are added, none changes its meaning.",
+        description="Version of this schema. New versions only add fields; no field changes its meaning.",
     )
 
     def to_value(self) -> bytes:
-        """The event as a record value: compact JSON, absent measures left out."""
+        """The event as a record value: compact JSON, without the measures that are null."""
         return self.model_dump_json(exclude_none=True).encode()
