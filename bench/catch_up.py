@@ -33,6 +33,7 @@ from pipeline.jvm.java import find_java
 from pipeline.settings.model import SparkSettings
 from pipeline.stream.collect import collect
 from pipeline.stream.event_rules import EVENT_STRUCT
+from pipeline.stream.reading_rules import ReadingRules
 from pipeline.stream.session import build_spark_session
 from pipeline.stream.source import RAW_COLUMNS
 
@@ -41,6 +42,7 @@ _ARRAY_LENGTH: Final = 100
 _EVENTS_PER_SECOND: Final = 100_000  # of event time
 _SUMMED: Final = ("produced_bytes", "fetched_bytes", "io_time_ns", "network_time_ns", "request_count")
 _WARM_UP_ROUNDS: Final = 2
+_RULES: Final = ReadingRules(sample_window_ms=1_000, max_event_age_ms=86_400_000)
 
 Case = Callable[[DataFrame], object]
 
@@ -144,7 +146,7 @@ def _cases(*, is_array: bool) -> dict[str, Case]:
         "consume only": lambda messages: _discard(messages.select("value")),
         "parse only": lambda messages: _discard(parsed(messages)),
         "limit": limit,
-        "kquota": lambda messages: collect(messages, 1000),
+        "kquota": lambda messages: collect(messages, _RULES),
     }
 
 

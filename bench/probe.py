@@ -44,10 +44,12 @@ _FACT = re.compile(r"(\w+_ms)=(\d+)")
 _EMPTY_QUERY = """
 import sys, time
 from pipeline.stream.spark_starter import SparkStarter
-from pipeline.settings.model import SparkSettings
+from pipeline.settings.model import Settings
+from pipeline.stream.reading_rules import ReadingRules
 from pipeline.stream.source import read_usage_topic
 servers, checkpoint, trigger_ms, seconds = sys.argv[1], sys.argv[2], sys.argv[3], float(sys.argv[4])
-with SparkStarter(SparkSettings(), checkpoint) as starter:
+settings = Settings()
+with SparkStarter(settings.spark, checkpoint, ReadingRules.from_settings(settings)) as starter:
     source = read_usage_topic(starter.session(), servers, "quota.usage.v1", client_options={},
                               starting_offsets="latest", max_offsets_per_trigger=2_000_000)
     query = (source.writeStream.option("checkpointLocation", checkpoint)

@@ -2,14 +2,41 @@
 
 import json
 import math
-from typing import Annotated, Final
+from dataclasses import dataclass
+from typing import Annotated, Any, Final
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic_core.core_schema import CoreSchema, no_info_after_validator_function
 
 from schemas.columns import Bytes, Count, DurationNs, EpochMs, Flag, Name, Number
 
 LARGEST_MEASURE: Final = 2**40
 """The largest value of a measure, inclusive. The sums of a second of such events stay within 64 bits."""
+
+LARGEST_NAME_BYTES: Final = 32_767
+"""The most bytes of UTF-8 a name may have, inclusive: the limit of a client-id in Kafka's protocol."""
+
+
+@dataclass(frozen=True, slots=True)
+class MaxUtf8Bytes:
+    """Marks a text field with the most bytes of UTF-8 that it may have, inclusive."""
+
+    max_utf8_bytes: int
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """Check the text after all else."""
+        return no_info_after_validator_function(self._checked, handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        """JSON Schema knows only characters: a text of more characters than this has more bytes, too."""
+        return {**handler(schema), "maxLength": self.max_utf8_bytes}
+
+    def _checked(self, value: str) -> str:
+        # A lone surrogate has no UTF-8; the stream reads it as a question mark.
+        if len(value.encode(errors="replace")) > self.max_utf8_bytes:
+            message = f"must be at most {self.max_utf8_bytes} bytes of UTF-8"
+            raise ValueError(message)
+        return value
 
 
 def _json_text_of_number(value: object) -> object:
@@ -27,7 +54,7 @@ def _unless_null(default: object) -> BeforeValidator:
     return BeforeValidator(lambda value: default if value is None else value)
 
 
-_ReportedName = Annotated[Name, BeforeValidator(_json_text_of_number)]
+_ReportedName = Annotated[Name, MaxUtf8Bytes(LARGEST_NAME_BYTES), BeforeValidator(_json_text_of_number)]
 
 
 class UsageEvent(BaseModel):
@@ -35,7 +62,8 @@ class UsageEvent(BaseModel):
 
     A measure that is null or missing means "no request of this type": its sensor is not touched. 0 means a request of
     size 0: the sensor is touched and the client can be throttled. Unknown fields are ignored, because a meter may be
-    newer than the pipeline. Numbers must be JSON integers: `5.0` and `"5"` are refused.
+    newer than the pipeline. Numbers must be JSON integers: `5.0` and `"5"` are refused. A name has at most
+    `LARGEST_NAME_BYTES` bytes of UTF-8.
 
     The reader accepts more than the JSON Schema in two points: a number in place of a name is read as its JSON text,
     and null in place of a field with a default is the default.

@@ -27,6 +27,7 @@ from pipeline.demo.process import spawn, terminate
 from pipeline.errors import PipelineError
 from pipeline.job.job import Job, Listeners, step
 from pipeline.settings.model import Settings
+from pipeline.stream.reading_rules import ReadingRules
 from pipeline.stream.spark_starter import SparkStarter
 from pipeline.tables.audit import local_audit
 from pipeline.tables.from_settings import create_tables, open_quota_table
@@ -116,7 +117,8 @@ class Demo:
         """
         self.folder.root.mkdir(parents=True, exist_ok=True)
         with ExitStack() as stack:
-            starter = stack.enter_context(SparkStarter(self.settings.spark, str(self.folder.checkpoint)))
+            rules = ReadingRules.from_settings(self.settings)
+            starter = stack.enter_context(SparkStarter(self.settings.spark, str(self.folder.checkpoint), rules))
             with step("broker"):
                 broker = stack.enter_context(
                     EmbeddedBroker(self.folder.broker, self.folder.passwords(), options=BrokerOptions(request_log=True))

@@ -28,6 +28,7 @@ from pipeline.job.lock import JobLock
 from pipeline.settings.model import Settings
 from pipeline.stream.errors import QueryFailed
 from pipeline.stream.micro_batch import BatchReport
+from pipeline.stream.reading_rules import ReadingRules
 from pipeline.stream.spark_starter import SparkStarter
 from pipeline.throttle.outbox import Announce
 
@@ -92,7 +93,9 @@ class Job:
                 return
             if starter is None:
                 # After the cheap checks: what they refuse is told at once, not when Spark has started.
-                starter = SparkStarter(self._settings.spark, self._settings.stream.checkpoint)
+                settings = self._settings
+                rules = ReadingRules.from_settings(settings)
+                starter = SparkStarter(settings.spark, settings.stream.checkpoint, rules)
                 stack.enter_context(starter)
             self._run_with_restarts(place, starter)
 

@@ -22,6 +22,7 @@ from pipeline.stream.collect import Collector
 from pipeline.stream.micro_batch import BatchReport, MicroBatch
 from pipeline.stream.offset_log import OffsetLog
 from pipeline.stream.query import QueryPlan, UsageQuery
+from pipeline.stream.reading_rules import ReadingRules
 from pipeline.stream.recovery import Recovered
 from pipeline.stream.source import read_usage_topic
 from pipeline.stream.starting_offsets import refuse_gaps, spans_of, starting_offsets
@@ -140,7 +141,7 @@ class JobRun:
         """
         settings = self._settings
         batch = MicroBatch(
-            collect=Collector(settings.engine.sample_window_ms, settings.stream.dead_letters_per_message),
+            collect=Collector(ReadingRules.from_settings(settings), settings.stream.dead_letters_per_message),
             offsets=OffsetLog(spark, settings.stream.checkpoint),
             tables=self._tables,
             quotas=self._quotas,

@@ -82,6 +82,9 @@ class StreamSettings(Branch):
     max_decision_age_ms: int = Field(
         10_000, gt=0, description="a batch older than this records its decisions and publishes none"
     )
+    max_event_age_ms: int = Field(
+        86_400_000, ge=60_000, description="an event dated longer than this before its append time is a dead letter"
+    )
     clock_tolerance_ms: int = Field(
         2_000, ge=0, description="events further ahead of the driver's clock than this count as of now"
     )

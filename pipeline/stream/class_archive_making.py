@@ -16,7 +16,8 @@ from typing import Any, Final
 from pipeline.jvm.class_archive import class_archive, keep
 from pipeline.jvm.jars import pyspark_jars_folder
 from pipeline.jvm.java import find_java
-from pipeline.settings.model import SparkSettings
+from pipeline.settings.model import Settings, SparkSettings
+from pipeline.stream.reading_rules import ReadingRules
 
 _PATIENCE_SECONDS: Final = 180.0
 _MICRO_BATCHES: Final = 3
@@ -54,7 +55,11 @@ def train(draft: Path) -> None:
     from pipeline.stream.spark_starter import SparkStarter  # noqa: PLC0415
 
     options = {"spark.driver.extraJavaOptions": f"-XX:ArchiveClassesAtExit={draft}"}
-    with tempfile.TemporaryDirectory() as checkpoint, SparkStarter(SparkSettings(conf=options), checkpoint) as starter:
+    settings = Settings(spark=SparkSettings(conf=options))
+    with (
+        tempfile.TemporaryDirectory() as checkpoint,
+        SparkStarter(settings.spark, checkpoint, ReadingRules.from_settings(settings)) as starter,
+    ):
         _stream(starter.session(), checkpoint)
     gateway: Any = SparkContext._gateway
     gateway.shutdown()

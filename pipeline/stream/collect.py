@@ -11,6 +11,7 @@ from pipeline.stream.aggregate import aggregate
 from pipeline.stream.collected_batch import DEAD_LETTER_SCHEMA, USAGE_SCHEMA, CollectedBatch, added_up
 from pipeline.stream.dead_letters import capped
 from pipeline.stream.decode import EXEMPT, IGNORED, OFFSET_BITS, REFUSED, decode
+from pipeline.stream.reading_rules import ReadingRules
 from pipeline.stream.second_reading import DEAD_LETTER_COLUMNS, decode_again
 
 # A second task needs a shuffle and a stage of its own, about 40 ms. In that time one core reads 10 000 events. So one
@@ -24,12 +25,12 @@ class Collector:
     It estimates the size of the next batch from the number of events per message of the last one.
 
     Args:
-        sample_window_ms: span of a sample window, > 0.
+        rules: of the job.
         dead_letters_per_message: largest number of dead letters of one message, > 0; see `dead_letters.capped`.
     """
 
-    def __init__(self, sample_window_ms: int, dead_letters_per_message: int) -> None:
-        self._sample_window_ms = sample_window_ms
+    def __init__(self, rules: ReadingRules, dead_letters_per_message: int) -> None:
+        self._rules = rules
         self._dead_letters_per_message = dead_letters_per_message
         self._events_per_message: float | None = None
 
@@ -40,7 +41,7 @@ class Collector:
             frame: Spark's batch of Kafka records.
             message_count: how many offsets it covers; None if that is not known.
         """
-        batch = collect(frame, self._sample_window_ms, in_one_task=self.is_small(message_count))
+        batch = collect(frame, self._rules, in_one_task=self.is_small(message_count))
         if message_count:
             self._events_per_message = (batch.good_count + batch.dead_count) / message_count
         return replace(batch, dead_letters=capped(batch.dead_letters, self._dead_letters_per_message))
@@ -52,7 +53,7 @@ class Collector:
         return message_count * max(self._events_per_message, 1.0) <= _EVENTS_OF_ONE_TASK
 
 
-def collect(raw: DataFrame, sample_window_ms: int, in_one_task: bool = False) -> CollectedBatch:
+def collect(raw: DataFrame, rules: ReadingRules, in_one_task: bool = False) -> CollectedBatch:
     """Read, sum and fetch one micro-batch.
 
     This is one Spark job if nothing is refused. Otherwise a second job reads the messages with faults again, so `raw`
@@ -60,16 +61,16 @@ def collect(raw: DataFrame, sample_window_ms: int, in_one_task: bool = False) ->
 
     Args:
         raw: a static frame with the columns `source.RAW_COLUMNS`, as `foreachBatch` hands it over.
-        sample_window_ms: span of a sample window, > 0.
+        rules: of the job.
         in_one_task: read and sum in one task, without a shuffle. This is quicker for few events.
     """
     raw = raw.coalesce(1) if in_one_task else raw
-    groups = aggregate(decode(raw), sample_window_ms).toArrow()
+    groups = aggregate(decode(raw, rules.max_event_age_ms), rules.sample_window_ms).toArrow()
     usage, ignored_count = _usage(groups), _ignored_count(groups)
     dead_letters = DEAD_LETTER_SCHEMA.empty_table()
     marks = groups.filter(pc.greater_equal(groups["mark"], 0))["mark"]
     if len(marks):
-        again = _read_again(raw, marks, sample_window_ms)
+        again = _read_again(raw, marks, rules)
         usage = added_up([usage, _usage(again)])
         ignored_count += _ignored_count(again)
         dead_letters = _dead_letters(again)
@@ -84,7 +85,7 @@ def collect(raw: DataFrame, sample_window_ms: int, in_one_task: bool = False) ->
     )
 
 
-def _read_again(raw: DataFrame, marks: pa.ChunkedArray, sample_window_ms: int) -> pa.Table:
+def _read_again(raw: DataFrame, marks: pa.ChunkedArray, rules: ReadingRules) -> pa.Table:
     place = pc.shift_right(marks, OFFSET_BITS)
     messages = pa.table(
         {
@@ -93,8 +94,8 @@ def _read_again(raw: DataFrame, marks: pa.ChunkedArray, sample_window_ms: int) -
             "unread": pc.equal(pc.bit_wise_and(place, 1), 1),
         }
     )
-    decoded = decode_again(raw, raw.sparkSession.createDataFrame(messages))
-    return aggregate(decoded, sample_window_ms, DEAD_LETTER_COLUMNS).toArrow()
+    decoded = decode_again(raw, raw.sparkSession.createDataFrame(messages), rules.max_event_age_ms)
+    return aggregate(decoded, rules.sample_window_ms, DEAD_LETTER_COLUMNS).toArrow()
 
 
 def _usage(groups: pa.Table) -> pa.Table:

@@ -39,7 +39,7 @@ _NAMES: Final = tuple(rule.name for rule in FIELD_RULES if rule.spark_type == "S
 _REPLACEMENT_CHARACTER: Final = "\ufffd"  # what from_json reads invalid UTF-8 as
 
 
-def decode(raw: DataFrame) -> DataFrame:
+def decode(raw: DataFrame, max_event_age_ms: int) -> DataFrame:
     """Read the usage events of a frame of messages.
 
     A user, client-id or broker that is not a JSON string is taken as its JSON text; a lone surrogate becomes `?`.
@@ -47,6 +47,7 @@ def decode(raw: DataFrame) -> DataFrame:
 
     Args:
         raw: frame with the columns `source.RAW_COLUMNS`, streaming or static.
+        max_event_age_ms: see `ReadingRules`.
 
     Returns:
         One row per element, and one row for a message without readable elements. Columns: the fields of `UsageEvent`
@@ -55,7 +56,7 @@ def decode(raw: DataFrame) -> DataFrame:
         `EXEMPT`.
     """
     elements = select(select(raw, _parsed), _exploded).filter(_is_element())
-    return select(select(elements, _fields), _marked)
+    return select(select(elements, _fields), _marked, max_event_age_ms)
 
 
 def _parsed() -> tuple[Column, ...]:
@@ -108,11 +109,11 @@ def _fields() -> tuple[Column, ...]:
     )
 
 
-def _marked() -> tuple[Column, ...]:
+def _marked(max_event_age_ms: int) -> tuple[Column, ...]:
     mark = (
         F.when(F.col("is_null"), F.lit(IGNORED).cast("bigint"))
         .when(~F.col("is_whole"), _read_again_at(is_whole_message=True))
-        .when(is_suspect(F.col), _read_again_at(is_whole_message=False))
+        .when(is_suspect(F.col, max_event_age_ms), _read_again_at(is_whole_message=False))
         .when(F.col("throttle_exempt"), F.lit(EXEMPT).cast("bigint"))
     )
     return (*[F.col(name) for name in _FIELDS], F.col("appended_at_ms"), mark.alias("mark"))
@@ -124,9 +125,9 @@ def _read_again_at(*, is_whole_message: bool) -> Column:
     return F.shiftleft(place, OFFSET_BITS).bitwiseOR(F.col("offset"))
 
 
-def is_suspect(field: FieldOf) -> Column:
+def is_suspect(field: FieldOf, max_event_age_ms: int) -> Column:
     """True for a well-typed event that breaks a rule, or that may have been written in an encoding other than UTF-8."""
-    return broken_rule(field).isNotNull() | has_replacement_character(field)
+    return broken_rule(field, max_event_age_ms).isNotNull() | has_replacement_character(field)
 
 
 def has_replacement_character(field: FieldOf) -> Column:

@@ -31,6 +31,7 @@ class FieldRule:
         at_least: smallest value, inclusive; None for no bound.
         at_most: largest value, inclusive; None for no bound below BIGINT's own.
         may_be_empty: False if "" is refused.
+        max_utf8_bytes: most bytes of a text, inclusive; None for no bound.
     """
 
     name: str
@@ -40,6 +41,7 @@ class FieldRule:
     at_least: int | None
     at_most: int | None
     may_be_empty: bool
+    max_utf8_bytes: int | None
 
 
 def _field_rule(name: str, spark_type: str, field: FieldInfo) -> FieldRule:
@@ -56,6 +58,7 @@ def _field_rule(name: str, spark_type: str, field: FieldInfo) -> FieldRule:
         at_least=constraint("ge"),
         at_most=None if at_most == _LARGEST_BIGINT else at_most,
         may_be_empty=not constraint("min_length"),
+        max_utf8_bytes=constraint("max_utf8_bytes"),
     )
 
 
@@ -74,11 +77,15 @@ PARSER_OPTIONS: Final = {
 }
 
 
-def broken_rule(typed: FieldOf, text: FieldOf | None = None) -> Column:
-    """The first rule that an event breaks, in the order of the model's fields.
+def broken_rule(typed: FieldOf, max_event_age_ms: int, text: FieldOf | None = None) -> Column:
+    """The first rule that an event breaks, in the order of the model's fields; then the rule of its age.
+
+    The frame has the record's append time as `appended_at_ms`. The age counts from there, and not from the time of
+    reading: usage of a backlog is still usage.
 
     Args:
         typed: the fields as parsed into their types; null where missing, null or of another type.
+        max_event_age_ms: an event may be dated this long before its record's append time, inclusive.
         text: the same fields as JSON text. Without it a value of another type counts as missing.
 
     Returns:
@@ -89,6 +96,10 @@ def broken_rule(typed: FieldOf, text: FieldOf | None = None) -> Column:
         if text is not None:
             causes += _type_causes(rule, _is_ill_typed(rule, typed(rule.name), text(rule.name)), text(rule.name))
         causes += _value_causes(rule, typed(rule.name))
+    # Not the difference of both: event times go down to -2^63, and it would overflow.
+    is_too_old = typed("event_time_ms") < F.col("appended_at_ms") - F.lit(max_event_age_ms)
+    age = f"'event_time_ms' must be at most {max_event_age_ms} ms before the append time of its record"
+    causes.append((is_too_old, age))
     first, *others = causes
     return reduce(lambda chain, cause: chain.when(cause[0], F.lit(cause[1])), others, F.when(first[0], F.lit(first[1])))
 
@@ -120,6 +131,9 @@ def _value_causes(rule: FieldRule, value: Column) -> list[tuple[Column, str]]:
         causes.append((value.isNull(), f"'{rule.name}' must be present"))
     if not rule.may_be_empty:
         causes.append((value == F.lit(""), f"'{rule.name}' must not be empty"))
+    if rule.max_utf8_bytes is not None:
+        too_long = F.octet_length(value) > F.lit(rule.max_utf8_bytes)
+        causes.append((too_long, f"'{rule.name}' must be at most {rule.max_utf8_bytes} bytes of UTF-8"))
     if rule.at_least is not None:
         causes.append((value < F.lit(rule.at_least), _at_least(rule)))
     if rule.at_most is not None:

@@ -23,13 +23,14 @@ _EVENT_FIELDS = tuple(rule.name for rule in FIELD_RULES)
 _TYPED: Final = EVENT_STRUCT.removesuffix(">") + ", _corrupt: STRING>"
 
 
-def decode_again(raw: DataFrame, marked: DataFrame) -> DataFrame:
+def decode_again(raw: DataFrame, marked: DataFrame, max_event_age_ms: int) -> DataFrame:
     """Read the marked messages element by element.
 
     Args:
         raw: the frame that `decode` has read, with the same rows.
         marked: one row per message: `partition` INT, `offset` BIGINT and `unread` BOOLEAN. If `unread` is true, all
             elements of the message are read; if false, only those that `decode` has found suspect.
+        max_event_age_ms: as given to `decode`.
 
     Returns:
         The columns of `decode` and `DEAD_LETTER_COLUMNS`. `mark` is null, `EXEMPT`, `IGNORED` or `REFUSED`;
@@ -39,7 +40,7 @@ def decode_again(raw: DataFrame, marked: DataFrame) -> DataFrame:
     messages = raw.join(F.broadcast(marked), on=["partition", "offset"], how="inner")
     arrays = select(select(select(messages, _message), _framed), _split)
     elements = select(select(select(arrays, _zipped), _exploded), _parsed)
-    return select(select(elements.filter(_is_wanted()), _judged), _marked)
+    return select(select(elements.filter(_is_wanted(max_event_age_ms)), _judged, max_event_age_ms), _marked)
 
 
 def _message() -> tuple[Column, ...]:
@@ -118,11 +119,11 @@ def _parsed() -> tuple[Column, ...]:
 
 
 @cache
-def _is_wanted() -> Column:
-    return F.col("unread") | is_suspect(lambda name: F.col("typed")[name])
+def _is_wanted(max_event_age_ms: int) -> Column:
+    return F.col("unread") | is_suspect(lambda name: F.col("typed")[name], max_event_age_ms)
 
 
-def _judged() -> tuple[Column, ...]:
+def _judged(max_event_age_ms: int) -> tuple[Column, ...]:
     typed, text, is_array = F.col("typed"), F.col("text"), F.col("is_array")
     is_object = (F.substring("element", 1, 1) == "{") & (F.col("kind") != "STRING")
     cause = (
@@ -133,7 +134,7 @@ def _judged() -> tuple[Column, ...]:
             ~F.col("is_utf8") & has_replacement_character(lambda name: typed[name]),
             F.lit("user, client_id and broker_id must be UTF-8"),
         )
-        .otherwise(broken_rule(lambda name: typed[name], lambda name: text[name]))
+        .otherwise(broken_rule(lambda name: typed[name], max_event_age_ms, lambda name: text[name]))
     )
     return (
         F.col("typed.*"),

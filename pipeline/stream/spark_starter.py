@@ -20,6 +20,7 @@ from pipeline.jvm.java import find_java
 from pipeline.settings.model import SparkSettings
 from pipeline.stream.collect import collect
 from pipeline.stream.errors import JvmEnded
+from pipeline.stream.reading_rules import ReadingRules
 from pipeline.stream.session import build_spark_session, starts_a_jvm
 
 _WARM_UP_ROWS: Final = 2_000
@@ -35,10 +36,12 @@ class SparkStarter:
     Args:
         spark: The settings' branch.
         checkpoint: The query's checkpoint; a local one gets the quicker checkpoint manager.
+        rules: What the plan is warmed up with. With other rules Spark would generate and compile other code.
     """
 
-    def __init__(self, spark: SparkSettings, checkpoint: str) -> None:
+    def __init__(self, spark: SparkSettings, checkpoint: str, rules: ReadingRules) -> None:
         self._spark = spark
+        self._rules = rules
         self._checkpoint_is_local = "://" not in checkpoint
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="spark-start")
         self._session: Future[SparkSession] | None = None
@@ -51,7 +54,7 @@ class SparkStarter:
 
         def start() -> SparkSession:
             session = build_spark_session(self._spark, jars, self._checkpoint_is_local)
-            _warm_up(session)
+            _warm_up(session, self._rules)
             return session
 
         self._session = self._pool.submit(start)
@@ -106,7 +109,7 @@ def _jvm() -> "subprocess.Popen[bytes] | None":
     return getattr(gateway, "proc", None)
 
 
-def _warm_up(session: SparkSession) -> None:
+def _warm_up(session: SparkSession, rules: ReadingRules) -> None:
     number = F.col("id")
     message = F.concat(
         F.lit('{"event_time_ms":1,"user":"u'), number % 100, F.lit('","client_id":"c","produced_bytes":1}')
@@ -119,4 +122,4 @@ def _warm_up(session: SparkSession) -> None:
         F.timestamp_millis(F.lit(1_000)).alias("timestamp"),
     )
     for _ in range(_WARM_UP_RUNS):
-        collect(raw, 1_000)
+        collect(raw, rules)

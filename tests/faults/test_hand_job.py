@@ -61,7 +61,8 @@ def test_time_does_not_go_back_when_usage_and_the_log_of_the_tables_are_gone(
     load.job.start()
     assert load.job.recovered.end_offsets == end_offsets
     assert load.job.decider.last.evaluated_at_ms == before.evaluated_at_ms
-    load.job.send(b'{"event_time_ms":1,"user":"u","client_id":"c"}')
+    hours_ago_ms = before.evaluated_at_ms - 3_600_000
+    load.job.send(f'{{"event_time_ms":{hours_ago_ms},"user":"u","client_id":"c"}}'.encode())
     load.job.step()
     assert load.job.decider.last.evaluated_at_ms == before.evaluated_at_ms
 

@@ -11,6 +11,8 @@ from typing import Any
 from tests.faults.evidence import Message, Row
 
 LARGEST_MEASURE = 2**40
+LARGEST_NAME_BYTES = 32_767
+MAX_EVENT_AGE_MS = 86_400_000  # the default, which all jobs under test run with
 MEASURES = ("produced_bytes", "fetched_bytes", "io_time_ns", "network_time_ns")
 SUMS = ("produced_bytes", "fetched_bytes", "io_time_ns", "network_time_ns", "exempt_time_ns", "request_count")
 
@@ -49,7 +51,7 @@ def read(messages: Iterable[Message], sample_window_ms: int) -> Reading:
         if not elements:
             reading.ignored_count += 1
         for index, element in elements:
-            if is_event(element):
+            if is_event(element) and element["event_time_ms"] >= message.appended_at_ms - MAX_EVENT_AGE_MS:
                 _add(reading, element, message.appended_at_ms, sample_window_ms)
             else:
                 reading.dead.append(_dead(message, index, message.value if index is None else element))
@@ -64,10 +66,10 @@ def is_event(element: Any) -> bool:
     numbers = {name: element.get(name) for name in (*MEASURES, "request_count", "schema_version")}
     return (
         _is_integer_within(time_ms, 2**63 - 1)
-        and isinstance(element.get("user"), str)
+        and _is_name(element.get("user"))
         and bool(element["user"])
-        and isinstance(element.get("client_id"), str)
-        and isinstance(element.get("broker_id") or "", str)
+        and _is_name(element.get("client_id"))
+        and _is_name(element.get("broker_id") or "")
         and isinstance(element.get("throttle_exempt") or False, bool)
         and all(value is None or _is_integer_within(value, LARGEST_MEASURE) for value in numbers.values())
     )
@@ -75,6 +77,10 @@ def is_event(element: Any) -> bool:
 
 def _is_integer_within(value: Any, largest: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= largest
+
+
+def _is_name(value: Any) -> bool:
+    return isinstance(value, str) and len(value.encode(errors="replace")) <= LARGEST_NAME_BYTES
 
 
 def _elements(value: bytes | None) -> list[tuple[int | None, Any]] | None:

@@ -53,6 +53,16 @@ def test_a_user_that_is_no_name_is_refused(value: object) -> None:
         read(user=value)
 
 
+@pytest.mark.parametrize(("text", "bytes_each"), [("x", 1), ("é", 2), ("用", 3), ("😀", 4)])
+@pytest.mark.parametrize("name", ["user", "client_id", "broker_id"])
+def test_a_name_has_at_most_32767_bytes_of_utf_8(name: str, text: str, bytes_each: int) -> None:
+    longest = text * (32_767 // bytes_each)
+    longest += "x" * (32_767 - len(longest.encode()))
+    assert getattr(read(**{name: longest}), name) == longest
+    with pytest.raises(ValidationError, match="at most 32767 bytes of UTF-8"):
+        read(**{name: longest[1:] + "é" * bytes_each})
+
+
 @pytest.mark.parametrize("missing", ["event_time_ms", "user", "client_id"])
 def test_a_missing_field_is_refused(missing: str) -> None:
     fields = {"event_time_ms": 1, "user": "alice", "client_id": ""}

@@ -14,9 +14,14 @@ from pipeline.cluster.errors import ClusterUnreachable
 from pipeline.errors import PipelineError
 from pipeline.job.job import Job, Listeners
 from pipeline.settings.model import KafkaSettings, Settings, StreamSettings, TablesSettings
+from pipeline.stream.reading_rules import ReadingRules
 from pipeline.stream.spark_starter import SparkStarter
 
 CAUSE = "calling o1.go. : java.io.IOException: gone"
+
+
+def starter_of(settings: Settings) -> SparkStarter:
+    return SparkStarter(settings.spark, "checkpoint", ReadingRules.from_settings(settings))
 
 
 class Run:
@@ -57,7 +62,7 @@ class FailingOnce(Job):
         return given_up.value
 
     def restart(self) -> None:
-        self._run_with_restarts(None, SparkStarter(self._settings.spark, "checkpoint"))  # type: ignore[arg-type]
+        self._run_with_restarts(None, starter_of(self._settings))  # type: ignore[arg-type]
 
 
 def test_a_restart_keeps_nothing_of_the_run_before(tmp_path: Path) -> None:
@@ -136,7 +141,7 @@ def test_an_outage_does_not_count_as_failures_in_a_row(tmp_path: Path, caplog: p
 
     job = Away(tmp_path, ArithmeticError(), restart_limit=1)
     job.failures = [ArithmeticError("the source failed") for _ in range(10)]
-    job._run_with_restarts(SimpleNamespace(access="place"), SparkStarter(job._settings.spark, "checkpoint"))  # type: ignore[arg-type]
+    job._run_with_restarts(SimpleNamespace(access="place"), starter_of(job._settings))  # type: ignore[arg-type]
     assert caplog.messages.count("the source failed. Starting again when the cluster answers") == 10
 
 

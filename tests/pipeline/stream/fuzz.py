@@ -22,7 +22,7 @@ from pyspark.sql import SparkSession
 from pipeline.stream.collect import collect
 from pipeline.stream.collected_batch import CollectedBatch
 from tests.pipeline.stream.fuzz_corpus import beyond, comparable, large_messages, messages
-from tests.pipeline.stream.messages import expected_of, raw_frame
+from tests.pipeline.stream.messages import RULES, expected_of, raw_frame
 
 CHUNK_MESSAGES = 20_000
 _DEPTH_LIMIT = 1000  # Jackson's, as is the next
@@ -52,7 +52,7 @@ class Tally:
 def run_comparable(spark: SparkSession, seed: int, count: int, tally: Tally) -> None:
     """Read a chunk of comparable messages and compare every outcome with Python's."""
     values = messages(seed, count, comparable)
-    batch = collect(raw_frame(spark, values), 1000)
+    batch = collect(raw_frame(spark, values), RULES)
     tally.take(batch, values)
     expected = expected_of(values)
     dead = {(row["offset"], row["element_index"]) for row in batch.dead_letters.to_pylist()}
@@ -66,7 +66,7 @@ def run_comparable(spark: SparkSession, seed: int, count: int, tally: Tally) -> 
 
 def run_beyond(spark: SparkSession, values: Sequence[bytes | None], name: str, tally: Tally) -> None:
     """Read other messages and compare the number of elements with Python's reading."""
-    batch = collect(raw_frame(spark, values), 1000)
+    batch = collect(raw_frame(spark, values), RULES)
     tally.take(batch, values)
     whole = {row["offset"] for row in batch.dead_letters.to_pylist() if row["element_index"] is None}
     unread = 0

@@ -11,9 +11,12 @@ from pydantic import ValidationError
 from pyspark.sql import DataFrame, SparkSession
 
 from pipeline.stream.collected_batch import CollectedBatch
+from pipeline.stream.reading_rules import ReadingRules
 from schemas.usage_event import UsageEvent
 
 APPENDED_AT_MS = 1_700_000_010_000
+DAY_MS = 86_400_000
+RULES = ReadingRules(sample_window_ms=1_000, max_event_age_ms=DAY_MS)
 TOPIC = "quota.usage.v1"
 PARTITION = 3
 KEYS = ("sample_start_ms", "broker_id", "user", "client_id")
@@ -74,7 +77,7 @@ def expected_of(values: Sequence[bytes | None]) -> Expected:
         expected.ignored_count += not elements
         for index, element in elements:
             usage_event = _usage_event(element)
-            if usage_event is None:
+            if usage_event is None or usage_event.event_time_ms < APPENDED_AT_MS - RULES.max_event_age_ms:
                 expected.dead.append((offset, index))
                 continue
             time_ms = min(usage_event.event_time_ms, APPENDED_AT_MS)

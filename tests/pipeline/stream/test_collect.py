@@ -1,6 +1,7 @@
 """A micro-batch, from bytes to the two tables: what is summed, what is refused, and that every element is counted."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -12,7 +13,9 @@ from pipeline.stream.collect import collect
 from pipeline.stream.collected_batch import DEAD_LETTER_SCHEMA, USAGE_SCHEMA, CollectedBatch
 from tests.pipeline.stream.messages import (
     APPENDED_AT_MS,
+    DAY_MS,
     PARTITION,
+    RULES,
     TOPIC,
     dead,
     event,
@@ -24,6 +27,7 @@ from tests.pipeline.stream.messages import (
 pytestmark = pytest.mark.spark
 
 LARGEST = 2**40
+TOO_OLD = "'event_time_ms' must be at most 86400000 ms before the append time of its record"
 
 
 def array(*elements: Any) -> bytes:
@@ -90,13 +94,19 @@ WHOLE_MESSAGES = [
     (twice('"throttle_exempt":true,"throttle_exempt":1'), "'throttle_exempt' must be true or false"),
     (twice('"user":""'), "'user' must not be empty"),
     (message(schema_version=0), "'schema_version' must be at least 1"),
+    (message(user="x" * 32_768), "'user' must be at most 32767 bytes of UTF-8"),
+    (message(client_id="用" * 10_923), "'client_id' must be at most 32767 bytes of UTF-8"),
+    (message(broker_id="😀" * 250_000), "'broker_id' must be at most 32767 bytes of UTF-8"),
+    (message(user={"name": "x" * 32_768}), "'user' must be at most 32767 bytes of UTF-8"),
+    (message(event_time_ms=APPENDED_AT_MS - DAY_MS - 1), TOO_OLD),
+    (message(event_time_ms=0), TOO_OLD),
     (message().replace(b"alice", b"J\xe9r\xf4me"), "user, client_id and broker_id must be UTF-8"),
 ]
 
 
 def test_a_bad_message_is_a_dead_letter_with_its_cause_and_its_own_bytes(spark: SparkSession) -> None:
     values = [value for value, _ in WHOLE_MESSAGES]
-    batch = collect(raw_frame(spark, values), 1000)
+    batch = collect(raw_frame(spark, values), RULES)
     assert dead(batch) == [(offset, None, cause) for offset, (_, cause) in enumerate(WHOLE_MESSAGES)]
     assert batch.dead_letters["value"].to_pylist() == values
     assert set(batch.dead_letters["topic"].to_pylist()) == {TOPIC}
@@ -114,7 +124,7 @@ def test_a_bad_element_costs_only_itself(spark: SparkSession) -> None:
         array(good, event(produced_bytes=-1), event(produced_bytes=LARGEST + 1), good),
         array(event(user=...)),
     ]
-    batch = collect(raw_frame(spark, values), 1000)
+    batch = collect(raw_frame(spark, values), RULES)
     no_object = "element must be a JSON object"
     assert dead(batch) == [
         (0, 1, no_object),
@@ -140,12 +150,12 @@ def test_of_a_field_written_twice_the_last_one_counts(spark: SparkSession) -> No
         '"produced_bytes":1e3,"produced_bytes":-0',
     )
     values = [twice(field) for field in fields]
-    batch = collect(raw_frame(spark, [*values, b"[" + b",".join(values) + b"]"]), 1000)
+    batch = collect(raw_frame(spark, [*values, b"[" + b",".join(values) + b"]"]), RULES)
     assert (batch.good_count, batch.dead_count, the_row(batch)["produced_bytes"]) == (6, 0, 28)
 
 
 def test_null_and_empty_array_are_ignored_and_counted(spark: SparkSession) -> None:
-    batch = collect(raw_frame(spark, [None, b"[]", b" [ ]\n", message()]), 1000)
+    batch = collect(raw_frame(spark, [None, b"[]", b" [ ]\n", message()]), RULES)
     assert (batch.ignored_count, batch.good_count, batch.dead_count) == (3, 1, 0)
 
 
@@ -159,7 +169,7 @@ def test_no_bracket_in_a_value_opens_the_frame_it_is_parsed_in(spark: SparkSessi
         b'1],"e":[' + one,
         one + b'}, "x":{"y":1}',
     ]
-    batch = collect(raw_frame(spark, values), 1000)
+    batch = collect(raw_frame(spark, values), RULES)
     assert dead(batch) == [(offset, None, "value must be JSON") for offset in range(len(values))]
     assert batch.good_count == 0
 
@@ -178,7 +188,7 @@ def test_what_is_not_ours_in_a_message_does_no_harm(spark: SparkSession) -> None
         b"\n " + message() + b" \n",
         array(event(), event(unknown=[{}])),
     ]
-    batch = collect(raw_frame(spark, values), 1000)
+    batch = collect(raw_frame(spark, values), RULES)
     assert dead(batch) == []
     assert batch.good_count == len(values) + 1
 
@@ -187,7 +197,7 @@ def test_null_in_place_of_an_optional_field_is_its_default(spark: SparkSession) 
     nothing = dict.fromkeys(
         ["broker_id", "produced_bytes", "io_time_ns", "request_count", "throttle_exempt", "schema_version"]
     )
-    batch = collect(raw_frame(spark, [message(**nothing), message(produced_bytes=...)]), 1000)
+    batch = collect(raw_frame(spark, [message(**nothing), message(produced_bytes=...)]), RULES)
     row = the_row(batch)
     assert (row["broker_id"], row["request_count"], row["event_count"]) == ("", 2, 2)
 
@@ -199,7 +209,7 @@ def test_a_sum_is_null_only_if_no_event_had_the_measure(spark: SparkSession) -> 
         message(user="mixed", produced_bytes=...),
         message(user="mixed", produced_bytes=7),
     ]
-    rows = usage(collect(raw_frame(spark, values), 1000))
+    rows = usage(collect(raw_frame(spark, values), RULES))
     by_user = {key[2]: row for key, row in rows.items()}
     assert [by_user[user]["produced_bytes"] for user in ("none", "zero", "mixed")] == [None, 0, 7]
     assert [by_user[user]["io_time_ns"] for user in ("none", "zero", "mixed")] == [None, 0, None]
@@ -213,7 +223,7 @@ def test_exempt_request_time_is_kept_apart_and_exempt_bytes_are_not(spark: Spark
         message(throttle_exempt=True, network_time_ns=100),
         message(throttle_exempt=False, io_time_ns=1_000),
     ]
-    row = the_row(collect(raw_frame(spark, values), 1000))
+    row = the_row(collect(raw_frame(spark, values), RULES))
     assert (row["io_time_ns"], row["network_time_ns"], row["exempt_time_ns"]) == (1_000, None, 113)
     assert row["produced_bytes"] == 20
 
@@ -222,7 +232,7 @@ def test_an_event_later_than_its_record_is_taken_as_of_the_record(spark: SparkSe
     #        sample windows   |9000 …… 9999|10000 = appended
     #        event times              x    =            > >
     times = (APPENDED_AT_MS - 1, APPENDED_AT_MS, APPENDED_AT_MS + 1, 2**63 - 1)
-    batch = collect(raw_frame(spark, [message(event_time_ms=time_ms) for time_ms in times]), 1000)
+    batch = collect(raw_frame(spark, [message(event_time_ms=time_ms) for time_ms in times]), RULES)
     rows = {
         key[0]: (row["event_count"], row["clamped_count"], row["last_event_ms"]) for key, row in usage(batch).items()
     }
@@ -233,32 +243,55 @@ def test_an_event_later_than_its_record_is_taken_as_of_the_record(spark: SparkSe
     assert (batch.clamped_count, batch.newest_event_ms) == (2, APPENDED_AT_MS)
 
 
+def test_the_oldest_event_that_counts_is_a_day_older_than_its_record(spark: SparkSession) -> None:
+    values = [
+        message(event_time_ms=APPENDED_AT_MS - DAY_MS),
+        array(event(event_time_ms=1_700_000_000), event(), event(event_time_ms=APPENDED_AT_MS - DAY_MS - 1)),
+    ]
+    batch = collect(raw_frame(spark, values), RULES)
+    assert dead(batch) == [(1, 0, TOO_OLD), (1, 2, TOO_OLD)]
+    assert {key[0] for key in usage(batch)} == {APPENDED_AT_MS - DAY_MS, 1_700_000_000_000}
+
+
+def test_usage_of_a_backlog_counts_however_late_it_is_read(spark: SparkSession) -> None:
+    long_ago_ms = 1_000_000_000_000
+    batch = collect(raw_frame(spark, [message(event_time_ms=long_ago_ms)], appended_at_ms=long_ago_ms + 5), RULES)
+    assert (batch.good_count, batch.newest_event_ms) == (1, long_ago_ms)
+
+
+@pytest.mark.parametrize("name", ["user", "client_id", "broker_id"])
+def test_a_name_of_the_largest_size_counts(spark: SparkSession, name: str) -> None:
+    names = ["x" * 32_767, "用" * 10_922 + "x"]
+    batch = collect(raw_frame(spark, [message(**{name: each}) for each in names]), RULES)
+    assert sorted(batch.usage[name].to_pylist()) == sorted(names)
+
+
 def test_sample_windows_start_at_multiples_of_their_span(spark: SparkSession) -> None:
     values = [message(event_time_ms=time_ms) for time_ms in (0, 699, 700, 1399, 1400)]
-    rows = usage(collect(raw_frame(spark, values), 700))
+    rows = usage(collect(raw_frame(spark, values, appended_at_ms=2_000), replace(RULES, sample_window_ms=700)))
     assert {key[0]: row["event_count"] for key, row in rows.items()} == {0: 2, 700: 2, 1400: 1}
 
 
 def test_the_largest_measure_counts_and_sums_stay_exact(spark: SparkSession) -> None:
-    row = the_row(collect(raw_frame(spark, [message(produced_bytes=LARGEST), message(produced_bytes=1)]), 1000))
+    row = the_row(collect(raw_frame(spark, [message(produced_bytes=LARGEST), message(produced_bytes=1)]), RULES))
     assert row["produced_bytes"] == LARGEST + 1
 
 
 def test_a_sum_stops_at_the_largest_sum(spark: SparkSession) -> None:
     elements = [array(*[event(produced_bytes=LARGEST)] * 1024)] * 8
-    exact = the_row(collect(raw_frame(spark, elements), 1000))["produced_bytes"]
-    beyond = the_row(collect(raw_frame(spark, [*elements, message(produced_bytes=1)]), 1000))["produced_bytes"]
+    exact = the_row(collect(raw_frame(spark, elements), RULES))["produced_bytes"]
+    beyond = the_row(collect(raw_frame(spark, [*elements, message(produced_bytes=1)]), RULES))["produced_bytes"]
     assert (exact, beyond) == (LARGEST_SUM, LARGEST_SUM)
 
 
 @pytest.mark.parametrize("user", ["Jérôme", "用户", "😀", "a\u0000b", 'quote"\\', "\ufffd", "{", "null", " "])
 def test_names_come_through_unchanged(spark: SparkSession, user: str) -> None:
-    batch = collect(raw_frame(spark, [message(user=user), array(event(client_id=user, broker_id=user))]), 1000)
+    batch = collect(raw_frame(spark, [message(user=user), array(event(client_id=user, broker_id=user))]), RULES)
     assert {key[1:] for key in usage(batch)} == {("", user, "etl"), (user, "alice", user)}
 
 
 def test_a_name_that_is_no_string_is_its_json_text(spark: SparkSession) -> None:
-    batch = collect(raw_frame(spark, [message(user=5), message(user=True), message(user={"a": [1]})]), 1000)
+    batch = collect(raw_frame(spark, [message(user=5), message(user=True), message(user={"a": [1]})]), RULES)
     assert {key[2] for key in usage(batch)} == {"5", "true", '{"a":[1]}'}
 
 
@@ -266,20 +299,20 @@ def test_a_thousand_bad_messages_among_good_ones_are_all_accounted_for(spark: Sp
     values: list[bytes] = []
     for number in range(1000):
         values += [message(user=f"u{number % 10}"), WHOLE_MESSAGES[number % len(WHOLE_MESSAGES)][0]]
-    batch = collect(raw_frame(spark, values), 1000)
+    batch = collect(raw_frame(spark, values), RULES)
     assert batch.dead_letters["offset"].to_pylist() == list(range(1, 2000, 2))
     assert (batch.good_count, batch.dead_count) == (1000, 1000)
     assert {row["produced_bytes"] for row in usage(batch).values()} == {500}
 
 
 def test_an_empty_micro_batch_has_empty_tables_with_the_same_columns(spark: SparkSession) -> None:
-    batch = collect(raw_frame(spark, []), 1000)
+    batch = collect(raw_frame(spark, []), RULES)
     assert (batch.usage, batch.dead_letters) == (USAGE_SCHEMA.empty_table(), DEAD_LETTER_SCHEMA.empty_table())
     assert batch.newest_event_ms is None
 
 
 def test_usage_keeps_its_columns_whether_or_not_something_was_refused(spark: SparkSession) -> None:
-    clean = collect(raw_frame(spark, [message()]), 1000).usage
-    mixed = collect(raw_frame(spark, [message(), array(event(), 7)]), 1000).usage
+    clean = collect(raw_frame(spark, [message()]), RULES).usage
+    mixed = collect(raw_frame(spark, [message(), array(event(), 7)]), RULES).usage
     assert isinstance(clean, pa.Table)
     assert (clean.schema, mixed.schema) == (USAGE_SCHEMA, USAGE_SCHEMA)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from pipeline.stream.collect import collect
-from tests.pipeline.stream.messages import APPENDED_AT_MS, dead, event, expected_of, raw_frame, usage
+from tests.pipeline.stream.messages import APPENDED_AT_MS, DAY_MS, RULES, dead, event, expected_of, raw_frame, usage
 
 pytestmark = pytest.mark.spark
 
@@ -22,9 +22,11 @@ measures = st.one_of(
     st.none(),
     st.just(...),
 )
+oldest_ms = APPENDED_AT_MS - DAY_MS
 times = st.one_of(
     st.integers(1_700_000_000_000, 1_700_000_002_000),
-    st.sampled_from([0, -1, APPENDED_AT_MS, APPENDED_AT_MS + 1, 2**63 - 1, 2**63, "x", 1.5, None, ...]),
+    st.sampled_from([0, -1, oldest_ms - 1, oldest_ms, APPENDED_AT_MS, APPENDED_AT_MS + 1, 2**63 - 1, 2**63]),
+    st.sampled_from(["x", 1.5, None, ...]),
 )
 events = st.fixed_dictionaries(
     {"event_time_ms": times, "user": names, "client_id": names},
@@ -57,7 +59,7 @@ values_strategy = st.one_of(documents, documents, fragments, st.binary(max_size=
 @settings(max_examples=25)
 @given(values=st.lists(values_strategy, min_size=20, max_size=60))
 def test_spark_reads_as_the_model_does(spark: SparkSession, values: list[bytes | None]) -> None:
-    batch = collect(raw_frame(spark, values), 1000)
+    batch = collect(raw_frame(spark, values), RULES)
     expected = expected_of(values)
     assert [(offset, index) for offset, index, _ in dead(batch)] == expected.dead
     assert usage(batch) == expected.usage

@@ -26,6 +26,12 @@ def test_only_user_and_client_id_and_event_time_are_required_and_only_user_not_e
     assert [name for name, rule in RULES.items() if not rule.may_be_empty] == ["user"]
 
 
+def test_a_name_may_have_as_many_bytes_as_a_client_id_in_kafkas_protocol() -> None:
+    assert {name: rule.max_utf8_bytes for name, rule in RULES.items() if rule.spark_type == "STRING"} == dict.fromkeys(
+        ("user", "client_id", "broker_id"), 32_767
+    )
+
+
 def test_absent_optional_fields_count_as_the_models_defaults() -> None:
     assert {name: rule.default for name, rule in RULES.items() if rule.default is not None} == {
         "broker_id": "",

@@ -8,14 +8,14 @@ from pyspark.sql import SparkSession
 from pipeline.stream.collect import collect
 from tests.pipeline.stream import fuzz
 from tests.pipeline.stream.fuzz_corpus import beyond, large_messages, messages
-from tests.pipeline.stream.messages import event, raw_frame
+from tests.pipeline.stream.messages import RULES, event, raw_frame
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]
 
 
 def test_measures_far_below_zero_do_not_overflow_a_sum(spark: SparkSession) -> None:
     elements = [event(produced_bytes=-(2**63), io_time_ns=-(2**63))] * 3
-    batch = collect(raw_frame(spark, [json.dumps([*elements, event()]).encode()]), 1000)
+    batch = collect(raw_frame(spark, [json.dumps([*elements, event()]).encode()]), RULES)
     assert (batch.good_count, batch.dead_count) == (1, 3)
 
 

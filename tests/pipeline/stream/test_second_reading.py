@@ -16,7 +16,7 @@ def test_messages_that_are_not_marked_are_not_parsed(spark: SparkSession) -> Non
     marked = pa.table({"partition": pa.array([PARTITION], pa.int32()), "offset": [0], "unread": [True]})
     # Cached, or the optimizer would evaluate a filter on the messages at once, and it could not be seen.
     raw = raw_frame(spark, [b"no JSON", b"{}"]).cache()
-    read_again: Any = decode_again(raw, spark.createDataFrame(marked))
+    read_again: Any = decode_again(raw, spark.createDataFrame(marked), 86_400_000)
     plan = read_again._jdf.queryExecution().optimizedPlan().toString()
     raw.unpersist()
     above, join, below = plan.partition("Join Inner")

@@ -10,7 +10,7 @@ from pipeline.demo.broker import EmbeddedBroker
 from pipeline.stream.collect import collect
 from pipeline.stream.collected_batch import CollectedBatch
 from pipeline.stream.source import RAW_COLUMNS, read_usage_topic
-from tests.pipeline.stream.messages import message
+from tests.pipeline.stream.messages import RULES, message
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker]
 
@@ -22,7 +22,7 @@ def drain(spark: SparkSession, bootstrap_servers: str, checkpoint: Path) -> list
     batches: list[CollectedBatch] = []
 
     def keep(raw: DataFrame, _batch_id: int) -> None:
-        batches.append(collect(raw, 1000))
+        batches.append(collect(raw, RULES))
 
     frame = read_usage_topic(
         spark,
