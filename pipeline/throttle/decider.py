@@ -29,8 +29,8 @@ class Decided:
     """A batch's outcome.
 
     Attributes:
-        decisions: Columns of `QuotaEngine.record` plus `decision_id`, one row a violated sensor and client.
-        violations: The throttles it asks for, one a client.
+        decisions: Columns of `QuotaEngine.record` plus `decision_id`, one row per violated sensor and client.
+        violations: The throttles it asks for, one per client.
     """
 
     decisions: pa.Table

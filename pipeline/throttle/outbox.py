@@ -70,7 +70,7 @@ def write_down(publications: Sequence[Publication], first_seq: int, now: Moment)
 
 
 def rows_of(written: Sequence[Written], evaluation: Evaluation, cluster: str) -> pa.Table:
-    """The rows of `throttle_events` for these records: schema of `ThrottleEventRow`, one a record, in order."""
+    """The rows of `throttle_events` for these records: schema of `ThrottleEventRow`, one per record, in order."""
     rows = [
         {
             "publish_seq": record.publish_seq,

@@ -22,7 +22,7 @@ def largest_claims(owed: pa.Table, preferred: Mapping[ClientKey, str]) -> dict[C
     """Of each client the row of the quota type that asks for the longest wait.
 
     Args:
-        owed: Answer of `QuotaEngine.evaluate`: three rows an entity.
+        owed: Answer of `QuotaEngine.evaluate`: three rows per entity.
         preferred: The quota type to name where several ask for the same wait (also: for none), per client.
     """
     claims: dict[ClientKey, dict[str, Any]] = {}
