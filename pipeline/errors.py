@@ -6,8 +6,6 @@ Exit codes: 1 failed, 2 wrong usage, 3 nothing matched, 4 conflict, 5 refused by
 service is unreachable.
 """
 
-from itertools import islice
-
 
 class PipelineError(Exception):
     """Head of the tree: something the operator can mend.
@@ -32,7 +30,12 @@ class PipelineError(Exception):
         return " ".join(f"{self.message}. To mend it: {self.remedy}".split())
 
 
-def in_a_line(failure: BaseException) -> str:
-    """What any failure says, its class if nothing; of one from the JVM the first two lines, without the stack."""
-    lines = (line.strip() for line in str(failure).splitlines() if not line.startswith("\tat "))
-    return " ".join(islice(filter(None, lines), 2)).rstrip(".") or type(failure).__name__
+def first_line(failure: BaseException) -> str:
+    """The first line of an exception's text, without a full stop; the name of its class if it has no text.
+
+    py4j begins the text of a Java exception with a line about the call. The exception itself is on the next line, after
+    a colon, so the two lines are joined.
+    """
+    lines = [line.strip() for line in str(failure).splitlines() if line.strip()]
+    joined = lines[:2] if lines[1:] and lines[1].startswith(":") else lines[:1]
+    return " ".join(joined).rstrip(".") or type(failure).__name__

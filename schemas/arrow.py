@@ -63,7 +63,7 @@ def conform(rows: pa.Table, model: type[BaseModel], **constants: str | int | flo
                 arrays[field.name] = _derived(field, arrays, leading_ms, rows.num_rows, model)
         return pa.table({name: arrays[name] for name in schema.names}).cast(schema)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as exc:
-        raise RowsDoNotFit(model.__name__, str(exc).splitlines()[0]) from exc
+        raise RowsDoNotFit(model.__name__, str(exc)) from exc
 
 
 def _derived(

@@ -9,7 +9,7 @@ import typer
 
 from pipeline.cli import config, demo, doctor, gate, jars, meter, mode, run, simulate, throttles, topics, what_if
 from pipeline.cli.quotas import commands as quotas
-from pipeline.errors import PipelineError, in_a_line
+from pipeline.errors import PipelineError, first_line
 from pipeline.job.background import steps_left
 
 _INTERRUPTED: Final = 130
@@ -73,7 +73,7 @@ def _unforeseen(failure: Exception) -> int:
     """A damaged file, a full disk, a defect of ours: its line, and the stack for who asks for it."""
     if os.environ.get("KQUOTA_LOG_LEVEL") == "DEBUG":
         traceback.print_exception(failure)
-    told = f"{type(failure).__name__}: {in_a_line(failure)}"
+    told = f"{type(failure).__name__}: {first_line(failure)}"
     sys.stderr.write(f"kquota: {told}. To mend it: KQUOTA_LOG_LEVEL=DEBUG shows where it happened\n")
     return 1
 

@@ -12,7 +12,7 @@ from kafka.errors import KafkaError
 from pipeline.cluster.connecting import open_client
 from pipeline.demo.pace import Pace
 from pipeline.demo.plan import DemoClient
-from pipeline.errors import PipelineError
+from pipeline.errors import PipelineError, first_line
 
 log = logging.getLogger(__name__)
 
@@ -75,7 +75,7 @@ class DemoClientThread:
             try:
                 work()
             except (KafkaError, PipelineError, OSError) as exc:
-                log.warning("%s: %s; trying again", self._thread.name, " ".join(str(exc).split())[:200])
+                log.warning("%s: %s; trying again", self._thread.name, first_line(exc))
                 self._stopping.wait(RETRY_SECONDS)
 
     def _produce(self) -> None:

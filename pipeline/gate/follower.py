@@ -15,7 +15,7 @@ from pipeline.cluster.acls import Acl
 from pipeline.cluster.connecting import open_client
 from pipeline.cluster.errors import PermissionMissing, TopicMissing
 from pipeline.cluster.permissions import permission_missing
-from pipeline.errors import PipelineError
+from pipeline.errors import PipelineError, first_line
 from schemas.errors import UnreadableRecord
 from schemas.throttle_record import ThrottleRecord
 
@@ -222,5 +222,5 @@ def _raise_if_refused(consumer: Any, topic: str) -> None:
 def _one_line(error: Exception) -> str:
     if isinstance(error, PermissionMissing):
         return str(error)
-    text = error.message if isinstance(error, PipelineError) else f"{type(error).__name__}: {error}"
-    return " ".join(text.split())[:300]
+    text = error.message if isinstance(error, PipelineError) else f"{type(error).__name__}: {first_line(error)}"
+    return text[:300]

@@ -22,7 +22,7 @@ from pipeline.cluster.errors import ClusterUnreachable
 from pipeline.cluster.from_settings import resource_names, wanted_topics
 from pipeline.cluster.permissions import refuse_unpermitted
 from pipeline.cluster.topics import check_topics, refuse_unfit
-from pipeline.errors import PipelineError, in_a_line
+from pipeline.errors import PipelineError, first_line
 from pipeline.job.job_run import JobRun, Place
 from pipeline.job.lock import JobLock
 from pipeline.settings.model import Settings
@@ -146,10 +146,10 @@ class Job:
                 raise _given_up(failure, failures)
             if outage is None:
                 rest_seconds = _RESTART_SECONDS[min(failures, len(_RESTART_SECONDS)) - 1]
-                log.error("%s. Starting again in %g s (%d in a row)", in_a_line(failure), rest_seconds, failures)
+                log.error("%s. Starting again in %g s (%d in a row)", first_line(failure), rest_seconds, failures)
             else:
                 rest_seconds = 0.0
-                log.error("%s. Starting again when the cluster answers", in_a_line(failure))
+                log.error("%s. Starting again when the cluster answers", first_line(failure))
             # The traceback holds all of the ended run: engine, tables and clients, in cycles that Python would leave
             # alone for hours.
             del failure
@@ -209,7 +209,7 @@ def _given_up(failure: BaseException, failures: int) -> PipelineError:
     """What the process ends with: the failure if it says what to do, else one that does."""
     if isinstance(failure, PipelineError):
         return failure
-    return QueryFailed(f"{in_a_line(failure)}, at attempt {failures}")
+    return QueryFailed(f"{first_line(failure)}, at attempt {failures}")
 
 
 @contextmanager

@@ -9,10 +9,10 @@ from threading import Event
 from weakref import WeakMethod
 
 from py4j.protocol import Py4JError
-from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery as SparkQuery
 
+from pipeline.errors import first_line
 from pipeline.stream.errors import QueryFailed
 
 log = logging.getLogger(__name__)
@@ -79,7 +79,7 @@ class UsageQuery:
         if self._query is None or self._query.isActive or self._stopping.is_set():
             return None
         error = self._query.exception()
-        return QueryFailed(_first_line(error)) if error is not None else QueryFailed("it ended without an error")
+        return QueryFailed(first_line(error)) if error is not None else QueryFailed("it ended without an error")
 
     def stop(self, patience_seconds: float = 2, timeout_seconds: float = 20) -> None:
         """Stop between two batches. A batch that has begun is finished; a batch that begins now does nothing.
@@ -152,7 +152,3 @@ def _is_idle_within(query: SparkQuery, seconds: float) -> bool:
             return False
         time.sleep(_POLL_SECONDS)
     return True
-
-
-def _first_line(error: StreamingQueryException) -> str:
-    return str(error).strip().splitlines()[0]

@@ -5,11 +5,12 @@ import os
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Final
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
+from pipeline.errors import first_line
 from pipeline.jvm.jars import spark_jars
 from pipeline.jvm.java import find_java
 from pipeline.settings.model import Settings
@@ -19,6 +20,8 @@ from pipeline.tables.from_settings import open_quota_table
 from pipeline.tables.quota_table import EditAudit, QuotaTable, QuotaTableState
 from quota.errors import InvalidQuotas
 from quota.snapshot import QuotaSnapshot
+
+_VIOLATED: Final = "[DELTA_VIOLATE_CONSTRAINT"
 
 
 def run_sql(settings: Settings, statement: str, audit: EditAudit) -> list[dict[str, Any]]:
@@ -56,10 +59,9 @@ def run_sql(settings: Settings, statement: str, audit: EditAudit) -> list[dict[s
 
 
 def _reason(failure: PySparkException | Py4JJavaError) -> str:
-    """The line that says what is wrong: a broken constraint's, which Spark wraps, else the first."""
-    lines = str(failure).strip().splitlines()
-    broken = next((line for line in lines if "DELTA_VIOLATE_CONSTRAINT" in line), lines[0])
-    return broken[broken.find("[DELTA_VIOLATE_CONSTRAINT") :] if "[DELTA_VIOLATE_CONSTRAINT" in broken else broken
+    """The line that says what is wrong. Spark wraps the error of a violated constraint, so it is looked for first."""
+    violated = next((line for line in str(failure).splitlines() if _VIOLATED in line), None)
+    return first_line(failure) if violated is None else violated[violated.index(_VIOLATED) :]
 
 
 def _refuse_invalid(table: QuotaTable, before: QuotaTableState) -> None:

@@ -14,7 +14,7 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, SchemaMismatchError, TableNotFoundError
 
-from pipeline.errors import in_a_line
+from pipeline.errors import first_line
 from pipeline.tables.append_guard import (
     checked_epoch,
     commit_note,
@@ -159,9 +159,9 @@ class DeltaRsWriter:
         try:
             yield
         except SchemaMismatchError as exc:
-            raise RowsRefused(self._uri, in_a_line(exc)) from exc
+            raise RowsRefused(self._uri, first_line(exc)) from exc
         except DeltaError as exc:
             kind = RowsRefused if "Invalid data found" in str(exc) else TableUnwritable
-            raise kind(self._uri, in_a_line(exc)) from exc
+            raise kind(self._uri, first_line(exc)) from exc
         except (OSError, ValueError) as exc:
-            raise TableUnwritable(self._uri, in_a_line(exc)) from exc
+            raise TableUnwritable(self._uri, first_line(exc)) from exc

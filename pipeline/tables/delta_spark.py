@@ -21,7 +21,7 @@ from delta.tables import DeltaTable
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
-from pipeline.errors import in_a_line
+from pipeline.errors import first_line
 from pipeline.tables.append_guard import (
     checked_epoch,
     commit_note,
@@ -182,7 +182,7 @@ class DeltaSparkWriter:
             yield conflicts
         except PySparkException as exc:
             text = str(exc)
-            cause = in_a_line(exc)
+            cause = first_line(exc)
             if "Concurrent" in text and "DELTA_CONCURRENT" in text:
                 conflicts.append(cause)
             elif "DELTA_VIOLATE" in text or "DELTA_FAILED_TO_MERGE" in text or "SCHEMA_MISMATCH" in text:

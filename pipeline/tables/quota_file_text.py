@@ -8,6 +8,7 @@ from typing import Any
 
 import yaml
 
+from pipeline.errors import first_line
 from pipeline.tables.errors import QuotaEditRefused
 
 
@@ -45,7 +46,7 @@ def load_text(text: str) -> Any:
         mark = exc.problem_mark
         problem = f"line {mark.line + 1}, column {mark.column + 1}: {exc.problem}" if mark else str(exc.problem)
     except (yaml.YAMLError, _RepeatedKey) as exc:
-        problem = str(exc).partition("\n")[0]
+        problem = first_line(exc)
     raise QuotaEditRefused([f"the file must be JSON or YAML; {problem}"])
 
 

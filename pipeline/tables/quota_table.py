@@ -15,7 +15,7 @@ from deltalake import CommitProperties, DeltaTable, QueryBuilder, write_deltalak
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from filelock import FileLock, Timeout
 
-from pipeline.errors import in_a_line
+from pipeline.errors import first_line
 from pipeline.tables.errors import LostRace, QuotaTableBusy, TableMissing, TableUnwritable, VersionIsAnother
 from pipeline.tables.layout import table_uri
 from pipeline.tables.quota_edit import QuotaChange, QuotaValues, altered, validated
@@ -228,7 +228,7 @@ class QuotaTable:
                 except CommitFailedError:
                     continue
                 except (DeltaError, OSError) as exc:
-                    raise TableUnwritable(self.uri, in_a_line(exc)) from exc
+                    raise TableUnwritable(self.uri, first_line(exc)) from exc
         raise LostRace(self.uri, _ATTEMPTS)
 
 

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake.exceptions import DeltaError
 
-from pipeline.errors import PipelineError, in_a_line
+from pipeline.errors import PipelineError, first_line
 from pipeline.tables.column_range import newest_value, oldest_value
 from pipeline.tables.port import TableWriter
 from pipeline.tables.time_slices import TimeSlices, split_range
@@ -95,7 +95,7 @@ class UsageBySecond:
         try:
             self._roll_up()
         except (PipelineError, DeltaError, OSError, ValueError) as exc:
-            log.warning("the roll-up by second failed and is tried again: %s", in_a_line(exc))
+            log.warning("the roll-up by second failed and is tried again: %s", first_line(exc))
 
     def _roll_up(self) -> None:
         newest_ms = newest_value(self._usage_uri, "evaluated_at_ms")
