@@ -24,15 +24,15 @@ FAILPOINTS: Final[Mapping[str, str]] = {
     "dead_letters.appended": "dead letters of a batch are stored, its usage is not",
     "usage.appended": "usage and facts of a batch are stored, it is not decided",
     "batch.decided": "a batch is decided, its decisions are not stored",
-    "decisions.appended": "decisions of a batch are stored, its row of `batches` is stored or not",
-    "batches.appended": "the row of `batches` is stored, the decisions are stored or not",
+    "decisions.appended": "decisions of a batch are stored, its row of `batches` may be stored or not",
+    "batches.appended": "the row of `batches` is stored, the decisions may be stored or not",
     "batch.recorded": "decisions and row of a batch are stored, nothing is in the outbox",
-    "outbox.appended": "a batch's records are in the outbox, not on the topic",
+    "outbox.appended": "a batch's records are in the outbox, not on the topic yet",
     "transaction.sent": "records and marker are sent, the transaction is open",
-    "transaction.committed": "the transaction is committed, the driver's memory does not know",
+    "transaction.committed": "the transaction is committed, the driver has not noted it yet",
     "batch.published": "a batch is done, Spark has not committed it",
-    "look.decided": "looks have renewals and releases to tell, nothing is in the outbox",
-    "look.appended": "records of looks are in the outbox, not on the topic",
+    "look.decided": "looks have decided renewals and releases, nothing is in the outbox yet",
+    "look.appended": "records of looks are in the outbox, not on the topic yet",
 }
 
 

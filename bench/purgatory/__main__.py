@@ -83,7 +83,7 @@ def measure(case: Case, asked: argparse.Namespace) -> dict[str, list[Run]]:
     sweeps[BATCHES_BY_KEY] = batch_runs(case, asked, by_key=True)
     print(f"\nlatency {case}, load average {os.getloadavg()[0]:.1f}")
     print(
-        "| | target /s | achieved /s | CPU µs a request | requests | timed out |\n| --- | --- | --- | --- | --- | --- |"
+        "| | target /s | achieved /s | CPU µs per request | requests | timed out |\n| --- | --- | --- | --- | --- | --- |"
     )
     measured: dict[str, list[Run]] = {}
     for name, sweep in sweeps.items():
@@ -107,7 +107,7 @@ def summarise(by_case: dict[Case, dict[str, list[Run]]]) -> None:
     for case, by_name in by_case.items():
         rates = {name: highest([run for run in runs if run.kept_up(case)]) for name, runs in by_name.items()}
         print(f"\nlatency {case}, {case.expired_share:.1%} must time out")
-        print("| | keeps up to /s | highest rate taken in /s | least CPU µs a request |\n| --- | --- | --- | --- |")
+        print("| | keeps up to /s | highest rate taken in /s | least CPU µs per request |\n| --- | --- | --- | --- |")
         for name, runs in by_name.items():
             cpu_us = min(run.cpu_us for run in runs)
             print(f"| {name} | {rates[name]:,.0f} | {highest(runs):,.0f} | {cpu_us:.2f} |")
@@ -120,7 +120,7 @@ def draw(folder: Path, by_case: dict[Case, dict[str, list[Run]]]) -> None:
     """Draw achieved rate and CPU over the target rate; runs that were not paced have no place there."""
     pictures = (
         ("purgatory-rate.svg", "Achieved against target rate", "achieved requests/s", "achieved_per_second", True),
-        ("purgatory-cpu.svg", "CPU a request", "CPU µs a request", "cpu_us", False),
+        ("purgatory-cpu.svg", "CPU per request", "CPU µs per request", "cpu_us", False),
     )
     for file, title, vertical, field, diagonal in pictures:
         panels = {

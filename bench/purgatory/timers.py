@@ -172,7 +172,7 @@ def jvm_speeds(pending: list[int], rounds: int) -> Iterator[tuple[str, int, Spee
 def by_pending(pending: list[int], batch: int, rounds: int) -> Speed | None:
     """Print the first table; the batch wheel's speed at the largest size up to a million."""
     print(f"\nM/s of CPU time, batches of {batch:,}, load average {os.getloadavg()[0]:.1f}")
-    print("| | pending | insert | cancel | expire | the same beside as many cancelled | bytes an entry |")
+    print("| | pending | insert | cancel | expire | expire, beside as many cancelled ones | bytes per entry |")
     print("| --- |" + " --- |" * 6)
     judged: Speed | None = None
     for name in STRUCTURES:
