@@ -82,9 +82,8 @@ def measure(case: Case, asked: argparse.Namespace) -> dict[str, list[Run]]:
     sweeps[BATCHES] = batch_runs(case, asked, by_key=False)
     sweeps[BATCHES_BY_KEY] = batch_runs(case, asked, by_key=True)
     print(f"\nlatency {case}, load average {os.getloadavg()[0]:.1f}")
-    print(
-        "| | target /s | achieved /s | CPU µs per request | requests | timed out |\n| --- | --- | --- | --- | --- | --- |"
-    )
+    print("| | target /s | achieved /s | CPU µs per request | requests | timed out |")
+    print("| --- | --- | --- | --- | --- | --- |")
     measured: dict[str, list[Run]] = {}
     for name, sweep in sweeps.items():
         measured[name] = []
