@@ -1,4 +1,4 @@
-"""The batch purgatory: Kafka's DelayedOperationTest (3.4) where it has a meaning for batches, and when it purges."""
+"""The batch purgatory: Kafka's DelayedOperationTest (3.4) as far as it applies to batches, and the purges."""
 
 import numpy as np
 import numpy.typing as npt

@@ -18,7 +18,9 @@ class PurgatoryAgainstDictionaries(RuleBasedStateMachine):
         self.purgatory = BatchPurgatory(purge_slack=6)
         self.pending: dict[int, tuple[int, set[int]]] = {}  # handle -> (expiration_ms, keys)
         self.stale: list[int] = []
-        self.numbers: dict[int, int] = {}  # handle -> how many came before it; handles differ from run to run
+        self.numbers: dict[
+            int, int
+        ] = {}  # handle -> how many came before it; the handles themselves differ from run to run
         self.now_ms = 0
 
     def forget(self, handles: list[int]) -> None:

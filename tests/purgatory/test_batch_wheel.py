@@ -1,4 +1,4 @@
-"""The batch wheel from outside: what is handed out, when and in which order.
+"""The batch wheel from outside: what is handed out, when, and in which order.
 
 level 0   1 ms buckets         one window = 256 ms = one bucket of level 1
 level 1   256 ms buckets       one window = 65 536 ms = one bucket of level 2
@@ -56,7 +56,8 @@ def test_an_entry_comes_out_at_its_millisecond_and_not_one_before(edge_ms: int, 
 @pytest.mark.parametrize("edge_ms", LEVEL_EDGES_MS)
 @pytest.mark.parametrize("start_offset_ms", [-2, -1])
 def test_an_entry_beyond_a_carry_through_all_digits_comes_out_on_time(edge_ms: int, start_offset_ms: int) -> None:
-    # From …FFFE or …FFFF the next milliseconds differ from the clock in every digit: they wait on a high level.
+    # Seen from …FFFE or …FFFF, the next milliseconds differ from the clock in every digit. So they wait on a high
+    # level.
     start_ms = 3 * edge_ms + start_offset_ms
     wheel = BatchTimingWheel(start_ms)
     wheel.schedule_many(np.arange(start_ms + 5, start_ms, -1))
@@ -76,10 +77,12 @@ def test_a_clock_jump_splits_the_bucket_it_stops_in(edge_ms: int, stop_offset_ms
 
 
 def test_entries_of_one_millisecond_come_out_in_submission_order_where_kafka_turns_them_round() -> None:
-    # Vector V9. Kafka: A waits on level 2, B is put straight on level 1, A is appended behind B: out come B, A.
+    # Vector V9. In Kafka A waits on level 2, B goes directly to level 1, and A is added behind B. So B comes out first.
     wheel = BatchTimingWheel()
     first = wheel.schedule_many([300])
-    assert released(wheel, 260) == []  # the clock enters 300's 256 ms window: it moves from level 1 to level 0
+    assert (
+        released(wheel, 260) == []
+    )  # the clock enters the 256 ms window of 300: the entry moves from level 1 to level 0
     second = wheel.schedule_many([300])
     assert wheel.advance(300)[0].tolist() == [*first, *second]
 
@@ -92,7 +95,7 @@ def test_scalar_and_array_calls_share_one_submission_order() -> None:
 
 
 def test_submission_order_survives_every_level() -> None:
-    # A goes in when 2^40 is five digits away, B and C nearer and nearer: all three end in one bucket, A in front.
+    # A is added when 2^40 is five digits away, B and C when it is nearer. All three end in one bucket, A in front.
     target_ms = (1 << 40) + 77
     wheel = BatchTimingWheel()
     submitted = []
@@ -167,7 +170,7 @@ def test_sleeping_until_the_hint_finds_every_entry_on_time() -> None:
         found += [x - TODAY_MS for x in released(wheel, hint_ms)]
         naps += 1
     assert found == delays_ms
-    assert naps <= len(delays_ms) * 6  # at most one nap a level and entry
+    assert naps <= len(delays_ms) * 6  # at most one sleep per level and entry
 
 
 # --- staging, compaction, gauges ---------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from tests.fakes.monotonic_clock import ManualMonotonicClock
 
 
 class Setting:
-    """Waits for futures and adds up what those that did not fail gave."""
+    """Waits for futures and adds up the results of those that did not fail."""
 
     def __init__(self) -> None:
         self.clock = ManualMonotonicClock()

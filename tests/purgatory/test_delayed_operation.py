@@ -1,4 +1,4 @@
-"""Completing exactly once."""
+"""A delayed operation completes exactly once."""
 
 import threading
 
@@ -6,7 +6,7 @@ from purgatory.delayed_operation import DelayedOperation
 
 
 class Recorded(DelayedOperation):
-    """Completes when told that it can; keeps a record of its life."""
+    """Completes when it is told that it can. Notes what happens to it."""
 
     def __init__(self, delay_ms: int = 1000, *, completable: bool = False) -> None:
         super().__init__(delay_ms)

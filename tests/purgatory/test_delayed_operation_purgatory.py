@@ -1,4 +1,4 @@
-"""Kafka's DelayedOperationTest (3.4), and where we promise more."""
+"""Kafka's DelayedOperationTest (3.4), and what this purgatory promises in addition."""
 
 import random
 import threading
@@ -18,7 +18,7 @@ from tests.waiting import PATIENCE_SECONDS
 
 
 class Operation(DelayedOperation):
-    """Completes when told that it can."""
+    """Completes when it is told that it can."""
 
     def __init__(self, delay_ms: int = 100_000) -> None:
         super().__init__(delay_ms)
@@ -173,7 +173,7 @@ def test_an_event_between_watching_and_the_timer_leaves_no_timer_behind() -> Non
 
         def try_complete(self) -> bool:
             self.looks += 1
-            if self.looks == 2:  # another thread completes it just now, this look does not
+            if self.looks == 2:  # another thread completes it at this moment; this check does not
                 self.force_complete()
             return False
 
@@ -187,7 +187,7 @@ def test_completion_while_the_timer_is_started_leaves_no_timer_behind() -> None:
     class CompletingTimer(SystemTimer):
         def add(self, task: TimerTask) -> None:
             if isinstance(task, Operation):
-                task.force_complete()  # another thread's event, just before the timer gets the operation
+                task.force_complete()  # an event on another thread, just before the timer gets the operation
             super().add(task)
 
     purgatory: DelayedOperationPurgatory[Operation] = DelayedOperationPurgatory(CompletingTimer(ManualMonotonicClock()))
@@ -213,7 +213,7 @@ def test_a_failing_expiry_is_raised_after_the_others_and_the_purge() -> None:
 
 
 def test_3_4_8_all_of_a_hundred_operations_end_completed_under_twenty_threads() -> None:
-    # Each turns completable at its 20th attempt; a thread that lost a race must not leave one behind.
+    # Each operation can complete at its 20th attempt. A thread that loses a race must not leave one uncompleted.
     purgatory: DelayedOperationPurgatory[Operation] = DelayedOperationPurgatory(SystemTimer(SystemMonotonicClock()))
     operations = [Operation(60_000) for _ in range(100)]
     attempts = [0] * 100

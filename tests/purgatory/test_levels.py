@@ -1,4 +1,4 @@
-"""Where references wait, and what a move of the clock takes out.
+"""Where references wait, and what comes out when the clock moves.
 
 clock 0x0000:   0x0005 -> level 0, bucket 5        0x0205 -> level 1, bucket 2
 clock 0x01f0:   0x0205 -> level 1, bucket 2        clock 0x0200: 0x0205 -> level 0, bucket 5

@@ -1,4 +1,4 @@
-"""Fair order in front of the pool."""
+"""Sources get memory in the order in which they were refused."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""KIP-72's pool: vectors M1 to M8, and where we promise more."""
+"""The memory pool of KIP-72: vectors M1 to M8, and what this pool promises in addition."""
 
 import pytest
 
@@ -103,15 +103,15 @@ def test_memory_is_low_below_a_tenth(used: int, low: bool) -> None:
     assert memory.is_low_on_memory is low
 
 
-def test_a_dry_spell_begins_with_the_refusal_and_ends_with_the_release() -> None:
+def test_depleted_time_begins_with_the_refusal_and_ends_with_the_release() -> None:
     clock = ManualMonotonicClock()
     memory = pool(10, 10, clock=clock)
     allocation = taken(memory, 10)
-    clock.advance(100)  # empty, but nobody was refused
+    clock.advance(100)  # nothing is left, but nobody was refused
     assert memory.depleted_total_ms == 0
     memory.try_allocate(1)
     clock.advance(200)
-    assert memory.depleted_total_ms == 200  # counts while it lasts
+    assert memory.depleted_total_ms == 200  # the time counts while it lasts
     memory.try_allocate(1)
     clock.advance(50)
     memory.release(allocation)
@@ -120,7 +120,7 @@ def test_a_dry_spell_begins_with_the_refusal_and_ends_with_the_release() -> None
     assert memory.depleted_percent == 50.0  # 250 of 500 ms
 
 
-def test_a_dry_spell_ends_with_a_smaller_allocation_too() -> None:
+def test_depleted_time_ends_with_a_smaller_allocation_too() -> None:
     clock = ManualMonotonicClock()
     memory = pool(10, 10, strict=True, clock=clock)
     taken(memory, 5)
@@ -141,7 +141,7 @@ def test_the_depleted_percent_looks_back_over_its_window_only() -> None:
         memory.release(allocation)
         clock.advance(400)
     assert memory.depleted_percent == 60.0
-    clock.advance(400)  # the last spell was from 2000 to 2600, the window begins at 2400
+    clock.advance(400)  # the last depleted span was from 2000 to 2600; the window begins at 2400
     assert memory.depleted_percent == 20.0
     clock.advance(300)
     assert memory.depleted_percent == 0.0

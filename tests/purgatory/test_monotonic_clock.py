@@ -1,4 +1,4 @@
-"""The contract of the clock port, for the system's clock and for the one tests move by hand."""
+"""The contract of the monotonic clock, for the system's clock and for the one that tests move by hand."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""Vectors of Kafka's neighbouring tests (3.5): who else waits for a time or an event, done with what we have."""
+"""Vectors of related tests in Kafka (3.5): other things that wait for a time or an event, built with this package."""
 
 from purgatory.delayed_operation import DelayedOperation
 from purgatory.delayed_operation_purgatory import DelayedOperationPurgatory
@@ -8,7 +8,7 @@ from tests.fakes.monotonic_clock import ManualMonotonicClock
 
 
 class Ending(TimerTask):
-    """A throttle or an expiration that notes its end."""
+    """A throttle, or an expiration, that notes its end."""
 
     def __init__(self, delay_ms: int, name: int, ended: list[int]) -> None:
         super().__init__(delay_ms)
@@ -39,7 +39,7 @@ class Threshold(DelayedOperation):
 
 
 class Thresholds:
-    """Kafka's threshold purgatory: one value, one key."""
+    """Kafka's threshold purgatory: one value and one key."""
 
     def __init__(self) -> None:
         self.clock = ManualMonotonicClock()
@@ -105,7 +105,7 @@ def test_3_5_mock_expiration_service() -> None:
 
 
 def test_3_5_throttled_channels_end_together_where_kafka_ends_one_a_step() -> None:
-    # Kafka's reaper ends one channel a step: after each 10 ms 1, 2, 3, and the fourth a step late.
+    # Kafka's reaper ends one channel per step: after each 10 ms 1, 2, 3, and the fourth one step late.
     clock, ended = ManualMonotonicClock(), list[int]()
     timer = SystemTimer(clock)
     for name, delay_ms in enumerate((10, 30, 30, 20)):
@@ -123,7 +123,7 @@ def test_3_5_throttled_channels_end_together_where_kafka_ends_one_a_step() -> No
 
 
 def test_3_5_a_satisfied_operation_is_no_longer_delayed_where_the_heap_kept_it() -> None:
-    # The tests before the wheel: watched and delayed 5 and 3, then 3 and still 3, then 5 and 4.
+    # In the tests before the wheel, watched and delayed are 5 and 3, then 3 and still 3, then 5 and 4.
     clock, value = ManualMonotonicClock(), [0]
     purgatory: DelayedOperationPurgatory[Threshold] = DelayedOperationPurgatory(SystemTimer(clock), purge_interval=0)
 

@@ -1,4 +1,4 @@
-"""Keys and orders the wheel sorts by."""
+"""The bucket numbers and sort orders of the batch wheel."""
 
 import numpy as np
 import pytest

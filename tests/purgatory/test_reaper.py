@@ -1,4 +1,4 @@
-"""The one thread."""
+"""The thread of a timer."""
 
 import threading
 

@@ -1,4 +1,4 @@
-"""Slots, handles and who owns what."""
+"""Slots and handles, and which handle owns which slot."""
 
 import numpy as np
 import pytest

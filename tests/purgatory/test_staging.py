@@ -1,4 +1,4 @@
-"""The staging keeps the order of submission whatever the mix of calls."""
+"""The staging keeps the order of submission, however array calls and scalar calls are mixed."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""The timer: Kafka's TimerTest (3.2), V9 to V13, and where we promise more."""
+"""The timer: Kafka's TimerTest (3.2), V9 to V13, and what this timer promises in addition."""
 
 import random
 import threading
@@ -13,7 +13,7 @@ from tests.waiting import PATIENCE_SECONDS
 
 
 class Noted(TimerTask):
-    """Writes its name down when it runs."""
+    """Notes its name when it runs."""
 
     def __init__(self, delay_ms: int, name: object, ran: list[object]) -> None:
         super().__init__(delay_ms)

@@ -1,4 +1,4 @@
-"""Kafka's TimerTaskListTest (3.1), and what it leaves out."""
+"""Kafka's TimerTaskListTest (3.1), and cases that it does not have."""
 
 import pytest
 

@@ -12,7 +12,7 @@ from purgatory.walkthrough import Walkthrough
 
 
 def fired(walk: Walkthrough) -> list[tuple[int, list[int]]]:
-    """(poll, what ran at it) for every poll that ran something, until the queue is empty."""
+    """(poll, what ran) for every poll that ran something, until the queue is empty."""
     story = []
     while (step := walk.poll()) is not None:
         if step.fired_ms:
@@ -143,7 +143,7 @@ def test_v8_a_stale_clock_costs_two_polls_and_nothing_else() -> None:
 
 
 def test_v9_the_bare_wheel_lets_a_later_entry_overtake() -> None:
-    #   A (25) waits on level 2 while B (25) goes straight to level 1; A is then put behind B.
+    #   A (25) waits on level 2, and B (25) goes directly to level 1. Then A is added behind B.
     counter, queue = TaskCounter(), BucketQueue()
     wheel = TimingWheel(1, 20, 0, counter, queue)
     first, second = TimerTask(25), TimerTask(15)

@@ -14,7 +14,7 @@ def test_the_published_example_reads_poll_by_poll() -> None:
     assert told[-7].endswith("222: L3·2@200 -> L2·2@220")
 
 
-def test_a_task_that_is_due_at_once_is_said_to_be(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_task_that_is_due_when_added_is_shown_as_due(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["0", "7", "--tick", "5", "--wheel-size", "4"]) == 0
     printed = capsys.readouterr().out.splitlines()
     assert printed[2].split() == ["add", "0", "due"]

@@ -1,4 +1,4 @@
-"""Usage tables and quota rows for tests, one keyword a column."""
+"""Usage tables and quota rows for tests; each column is a keyword."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -24,36 +24,36 @@ SCHEMA = pa.schema(
 
 
 def usage_row(at_ms: int, sample_window_ms: int = 1000, **columns: Any) -> dict[str, Any]:
-    """One usage row: nothing used but what is given, by user u with client-id c, at one instant."""
+    """A usage row of user u with client-id c. What is not given was not used."""
     defaults = {"broker_id": "", "user": "u", "client_id": "c"}
     start = at_ms // sample_window_ms * sample_window_ms
     return {**defaults, "sample_start_ms": start, "last_event_ms": at_ms, **columns}
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
-    """Rows as a usage table; a column not given is null."""
+    """Rows as a usage table. A column that is not given is null."""
     return pa.Table.from_pylist([dict(row) for row in rows], SCHEMA)
 
 
 def quota_row(user: str = "u", client_id: str = "", **columns: Any) -> dict[str, Any]:
-    """One row of the quota table."""
+    """A row of the quota table."""
     return {"user": user, "client_id": client_id, **columns}
 
 
 def loaded(*rows: dict[str, Any], **settings: Any) -> QuotaEngine:
-    """An engine with quotas."""
+    """An engine that has loaded these quotas."""
     engine = QuotaEngine(**settings)
     engine.load_quotas(QuotaSnapshot.from_rows(rows, 1))
     return engine
 
 
 def decide(engine: QuotaEngine, at_ms: int, *rows: dict[str, Any]) -> list[dict[str, Any]]:
-    """The decisions on one batch, as rows."""
+    """Record one batch and return the decisions as rows."""
     decisions: list[dict[str, Any]] = engine.record(table(rows), at_ms).to_pylist()
     return decisions
 
 
 def owed(engine: QuotaEngine, at_ms: int, quota_type: str = "producer_byte_rate") -> dict[str, Any]:
-    """What user u, client-id c owes."""
+    """What user u with client-id c owes."""
     rows = engine.evaluate(table([usage_row(at_ms)]), at_ms).to_pylist()
     return next(row for row in rows if row["quota_type"] == quota_type)

@@ -1,7 +1,7 @@
-"""The rules once more, as plainly as they can be written: dicts, loops, one number at a time.
+"""The rules a second time, written as simply as possible: dicts, loops, one number at a time.
 
-Nothing here is shared with `quota`, so that the engine can be held against it, and so can anything else that claims to
-know what a quota decision must be. Slow on purpose.
+It shares nothing with `quota`. So the engine, and everything else that computes quota decisions, can be compared with
+it. It is slow on purpose.
 """
 
 import math
@@ -17,7 +17,7 @@ Tags = tuple[str, str, str]
 
 
 def java_round(x: float) -> int:
-    """`Math.round(double)`: half up, NaN is 0, saturating at a long."""
+    """Java's `Math.round(double)`: half up; NaN is 0; values outside a long become its limits."""
     if math.isnan(x):
         return 0
     if math.isinf(x) or abs(x) >= 2.0**63:
@@ -27,7 +27,7 @@ def java_round(x: float) -> int:
 
 
 def divided(a: float, b: float) -> float:
-    """a / b as a double does it: overflow is infinity."""
+    """a / b with doubles: an overflow is infinity."""
     try:
         return a / b
     except OverflowError:
@@ -44,7 +44,7 @@ class Sensor:
 
 
 class ScalarModel(QuotaRows):
-    """A quota engine by the book. Arguments as `QuotaEngine`'s; caps is a mapping from quota type to cap."""
+    """A simple quota engine. Its arguments are those of `QuotaEngine`, but `caps` maps a quota type to its cap."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class ScalarModel(QuotaRows):
         self.evaluated_at_ms: int | None = None
 
     def used(self, row: Row, quota_type: str) -> int | None:
-        """What a usage row used of a type: bytes or ns, None for no request of the type."""
+        """What a usage row used of a type: bytes or ns; None for no request of the type."""
         if quota_type == "producer_byte_rate":
             return row.get("produced_bytes")
         if quota_type == "consumer_byte_rate":
@@ -78,7 +78,7 @@ class ScalarModel(QuotaRows):
         return side, quota_type, (broker, *tags)
 
     def record(self, rows: Iterable[Row], evaluated_at_ms: int) -> list[dict[str, Any]]:
-        """Add usage, then decide: the violated quotas, in the order of the engine's answer."""
+        """Add usage, then decide. Returns the violated quotas in the order of the engine's answer."""
         now = self.evaluated_at_ms = evaluated_at_ms
         oldest = (now // self.w - self.n) * self.w
         rows = sorted(rows, key=lambda row: row["sample_start_ms"])
@@ -115,7 +115,7 @@ class ScalarModel(QuotaRows):
         return violated
 
     def charge(self, key: tuple[str, str, Tags], by_window: dict[int, int], now: int) -> None:
-        """Take what was used from the sensor's bucket, window by window; -1 stands for all that came late."""
+        """Charge the sensor's bucket, window by window. Window -1 stands for all late usage."""
         bound = self.bound_of("enforced", key[1], key[2][1:])
         if bound is None:
             return
@@ -151,7 +151,7 @@ class ScalarModel(QuotaRows):
     def violations(
         self, side: str, quota_type: str, entities: Mapping[Tags, tuple[str, str, Tags]], now: int
     ) -> list[dict[str, Any]]:
-        """A row for each entity whose sensor's rate is above its bound."""
+        """One row for each entity whose sensor has a rate above its bound."""
         found = []
         for (broker, user, client), key in entities.items():
             bound = self.bound_of(side, quota_type, key[2][1:])
@@ -188,7 +188,7 @@ class ScalarModel(QuotaRows):
         return found
 
     def apply(self, violated: list[dict[str, Any]]) -> None:
-        """Mark the enforced row of each entity that holds: the longest, of equal ones request, producer, consumer."""
+        """Mark the enforced row that applies to each entity: the longest; of equal ones request, producer, consumer."""
         order = ("request_percentage", "producer_byte_rate", "consumer_byte_rate")
         best: dict[Tags, dict[str, Any]] = {}
         for row in sorted(violated, key=lambda row: order.index(row["quota_type"])):
@@ -200,7 +200,7 @@ class ScalarModel(QuotaRows):
             row["applied"] = True
 
     def evaluate(self, entities: Iterable[Row], evaluated_at_ms: int) -> list[dict[str, Any]]:
-        """What each entity owes, each quota type."""
+        """What each entity owes, per quota type."""
         answers = []
         for entity in entities:
             for quota_type in TYPES:
@@ -230,7 +230,7 @@ class ScalarModel(QuotaRows):
         return answers
 
     def tokens_at(self, key: tuple[str, str, Tags], bound: float, now: int) -> float:
-        """Tokens of a sensor's bucket at an instant."""
+        """The tokens of a sensor's bucket at an instant."""
         burst = self.n * (self.w / 1000.0) * bound
         sensor = self.sensors.get(key)
         if sensor is None or sensor.tokens is None:
@@ -239,7 +239,7 @@ class ScalarModel(QuotaRows):
         return min(burst, max(sensor.tokens, -10.0 * burst) + bound * since)
 
     def resolve(self, entities: Iterable[Row]) -> list[dict[str, Any]]:
-        """Which quota holds for each entity and type: the enforced one, else a shadow one."""
+        """Which quota applies to each entity and type: the enforced one, else a shadow one."""
         answers = []
         for entity in entities:
             for quota_type in TYPES:

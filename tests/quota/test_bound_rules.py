@@ -1,4 +1,4 @@
-"""The bounds Kafka 4.3.1's controller takes and refuses, at their edges (quotas of a broker, altered one by one)."""
+"""Which bounds Kafka 4.3.1's controller takes and refuses, at the edges. Found by altering quotas of a real broker."""
 
 import math
 

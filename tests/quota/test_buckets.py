@@ -1,4 +1,4 @@
-"""Debt: how buckets are charged, refilled, limited, stored and put back."""
+"""Debt: how buckets are charged, refilled, limited, stored and restored."""
 
 from typing import Any
 
@@ -55,7 +55,7 @@ def test_a_bucket_is_charged_window_by_window() -> None:
     engine = loaded(quota_row(producer_byte_rate=1000))
     rows = [usage_row(AT_MS - age_ms, produced_bytes=6000) for age_ms in (0, 3000, 6000)]
     decide(engine, AT_MS + 500, *rows)
-    # 11 000 at first - 6000, + 3000 - 6000, + 2500 (to the evaluation, not to the end of the window) - 6000
+    # 11 000 at first; - 6000; + 3000 - 6000; + 2500 (to the evaluation, not to the end of the window) - 6000
     assert owed(engine, AT_MS + 500)["tokens"] == -1500.0
 
 

@@ -1,4 +1,4 @@
-"""The engine's contract: what it takes, what it refuses, and the order and meaning of what it answers."""
+"""The contract of the engine: what it takes, what it refuses, and the order and meaning of its answers."""
 
 from typing import Any
 
@@ -56,7 +56,7 @@ def test_rows_come_sorted_by_name_then_type_with_shadow_after_enforced() -> None
         for user, client in sorted(names)
         for quota_type in types
         for mode in ("enforce", "shadow")
-        if client or mode == "enforce"  # an empty client-id escapes the default client-id
+        if client or mode == "enforce"  # an empty client-id is not bounded by the default client-id
     ]
     assert [(row["user"], row["client_id"], row["quota_type"], row["mode"]) for row in found] == expected
 

@@ -1,4 +1,4 @@
-"""The engine against the scalar model, on random histories: batches, late rows, quota edits, looks in between."""
+"""The engine against the scalar model, on random histories: batches, late rows, quota edits, and looks between them."""
 
 from typing import Any, Literal
 
@@ -20,7 +20,7 @@ ENTITIES = [{"broker_id": broker, "user": u, "client_id": c} for broker in ("1",
 SCOPES: tuple[Scope, ...] = ("cluster", "broker")
 MODES: tuple[Literal["enforce", "shadow"], ...] = ("enforce", "enforce", "enforce", "shadow")
 
-# Bounds and usage are near each other, so that rates pass the bound and buckets are neither full nor at the bottom.
+# Bounds and usage are close to each other, so that some rates are above the bound and buckets have levels in between.
 bounds = st.one_of(st.none(), st.sampled_from([0.5, 7.5, 100, 1000.0, 12345]))
 quota_rows = st.lists(
     st.fixed_dictionaries(
@@ -40,7 +40,7 @@ some_ns = st.one_of(st.none(), st.just(0), *[st.integers(0, 10**12)] * 2, st.int
 
 @st.composite
 def batch(draw: st.DrawFn, now_ms: int, num_samples: int, window_ms: int) -> list[dict[str, Any]]:
-    """Rows up to `now_ms`, some of them older than the rates know."""
+    """Rows up to `now_ms`. Some of them are late."""
     rows = []
     for _ in range(draw(st.integers(0, 8))):
         age_ms = draw(st.one_of(st.integers(0, window_ms), st.integers(0, (num_samples + 4) * window_ms)))
@@ -118,7 +118,8 @@ def test_sensors_that_expire_start_anew_and_the_others_stay(scope: Scope) -> Non
         (end_ms + 3, {"a", "b"}),
     ):
         senders = [entity for entity in ENTITIES if entity["user"] in users]
-        # Request time only at first and at last: the sensors of the two types do not idle out together.
+        # Request time only at the beginning and at the end, so that the sensors of the two types become idle at
+        # different times.
         io_time_ns = 10**9 if at_ms in {START_MS, end_ms + 3} else None
         usage = [{**usage_row(at_ms, produced_bytes=9999, io_time_ns=io_time_ns), **sender} for sender in senders]
         assert engine.record(table(usage), at_ms).to_pylist() == model.record(usage, at_ms)

@@ -8,7 +8,7 @@ from quota.key_index import KeyIndex
 from quota.names import Pair
 
 U64 = np.uint64
-# Few different halves, so that keys share slots, and differ in one half alone.
+# Only a few different halves, so that keys share slots and differ in one half only.
 half = st.one_of(st.integers(0, 3), st.integers(0, 3).map(lambda top: top << 62), st.integers(0, (1 << 64) - 1))
 keys = st.lists(st.tuples(half, st.integers(0, 2)), max_size=60)
 

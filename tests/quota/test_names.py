@@ -1,4 +1,4 @@
-"""Names as hashes: the same for the same name however it is stored, different for different names."""
+"""Names as hashes: equal names have equal hashes however they are stored, different names have different ones."""
 
 from itertools import pairwise
 
@@ -45,7 +45,7 @@ def test_names_that_differ_in_one_byte_or_in_length_differ_in_both_hashes(size: 
 
 
 def test_bits_that_cancel_in_one_hash_do_not_cancel_in_the_other() -> None:
-    # Flipping the top bit of a word flips two bits of the state after it; a second word with the same two undoes it.
+    # Flipping the top bit of a word flips two bits of the state. A second word that flips the same two undoes it.
     pairs = [(0, 0), (1 << 63, 1 << 63 | 1 << 31), (1 << 63, 1 << 63 | 1 << 34), (1 << 63, 1 << 63)]
     words = np.array(pairs, np.uint64)
     column = pa.Array.from_buffers(

@@ -1,10 +1,11 @@
-"""Throttle times that Kafka's own classes gave for known histories; V numbers name the vectors they come from.
+"""Throttle times that Kafka's own classes gave for known histories. The V numbers name the vectors they come from.
 
-Kafka starts a sample window at the first event after the last one ended, we at multiples of w. The two agree while the
-oldest window that counts starts at a multiple of w, which all histories below see to. Not here, because they do not:
-V33-V34 and the eleventh call of V49, V50 (windows anchored at 10 500 ms). Nor V29 (reading a metric changes it in
-Kafka, `evaluate` changes nothing), V63-V64 (usage taken back), V65-V68 (bounds that a snapshot refuses), V69-V72 (fetch
-sizes), V103-V108 and V110 (requests refused outright).
+Kafka starts a sample window at the first event after the last window ended; ours start at multiples of w. The results
+agree as long as the oldest window that counts starts at a multiple of w. All histories below are chosen so. These
+vectors are left out because they are not: V33-V34, the eleventh call of V49, and V50 (windows that start at 10 500 ms).
+Others have nothing to test here: V29 (in Kafka reading a metric changes it; `evaluate` changes nothing), V63-V64 (usage
+that is taken back), V65-V68 (bounds that a snapshot refuses), V69-V72 (fetch sizes), V103-V108 and V110 (requests that
+are refused).
 """
 
 from collections.abc import Sequence
@@ -25,7 +26,7 @@ PRODUCE, REQUEST = "producer_byte_rate", "request_percentage"
 
 
 class History:
-    """One client under one quota, used at given offsets from an aligned start."""
+    """A client with one quota. Its usage is given as offsets from a start that is a multiple of w."""
 
     def __init__(
         self,
@@ -45,7 +46,7 @@ class History:
         self._engine.load_quotas(QuotaSnapshot.from_rows([row], 1))
 
     def use(self, value: float, offset_ms: int) -> int:
-        """Record bytes, or percent-seconds of request time; the throttle time that follows."""
+        """Record bytes, or percent-seconds of request time. Returns the throttle time."""
         return int(sum(row["throttle_time_ms"] for row in self.decide(value, offset_ms)))
 
     def decide(self, value: float, offset_ms: int) -> list[dict[str, Any]]:
@@ -57,7 +58,7 @@ class History:
         return rows
 
     def observed(self, offset_ms: int) -> tuple[float, int, float, int]:
-        """O, W, tokens and what is owed."""
+        """O, W, the tokens, and what is owed."""
         owed = self._engine.evaluate(table([usage_row(START_MS)]), START_MS + offset_ms).to_pylist()
         row = next(row for row in owed if row["quota_type"] == self._type)
         return row["observed"], row["window_ms"], row["tokens"], row["owed_ms"]
@@ -89,7 +90,7 @@ def test_one_burst_from_idle(bound: float, value: int, throttle_time_ms: int) ->
 
 @pytest.mark.parametrize(("value", "raw_ms"), [pytest.param(10000.4, 0, id="V3"), pytest.param(10000.5, 0, id="V4")])
 def test_a_violation_may_round_to_no_throttle_time(value: float, raw_ms: int) -> None:
-    # Bytes are whole here, so the fraction is taken in percent-seconds.
+    # Bytes are whole numbers here, so the fraction is tested with percent-seconds.
     (row,) = History(1000, REQUEST, caps=UNCAPPED).decide(value, 0)
     assert (row["raw_throttle_time_ms"], row["observed"] > row["bound"], row["applied"]) == (raw_ms, True, False)
 
@@ -125,7 +126,7 @@ def test_the_window_is_a_saw_tooth(offset_ms: int, throttle_time_ms: int, observ
         pytest.param(10999, 4001, 1363.760341849259, 10999, id="V21b"),
         pytest.param(11000, 4000, 1363.6363636363637, 11000, id="V22"),
         pytest.param(11998, 3002, 1250.2083680613437, 11998, id="V23"),
-        pytest.param(11999, 0, 0.0, 10999, id="V23b"),  # Kafka says W 10000: it anchors the empty window at 11999
+        pytest.param(11999, 0, 0.0, 10999, id="V23b"),  # Kafka has W = 10000: it starts the empty window at 11999
     ],
 )
 def test_a_window_counts_until_n_windows_after_its_last_event(
@@ -225,7 +226,7 @@ def test_the_bucket_is_kafkas() -> None:
     history.use(200, 0)
     assert history.observed(0)[2] == -90.0, "V107: 110 at first, 9000 ms owed"
     history.use(10, 0)
-    assert history.observed(0)[2:] == (-100.0, 11000)  # V107: 10 000 by the bucket; the rate asks for more
+    assert history.observed(0)[2:] == (-100.0, 11000)  # V107: 10 000 by the bucket; by the rate it is more
 
 
 def test_tokens_stay_when_the_bound_changes() -> None:

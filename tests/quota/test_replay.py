@@ -72,7 +72,7 @@ def test_each_batch_is_decided_with_its_own_quotas_at_its_own_instant() -> None:
 def test_a_replay_that_begins_one_warm_up_earlier_decides_the_same_and_one_that_begins_later_does_not() -> None:
     batches = [batch_at(batch_id, T0_MS + batch_id * 1_000, 1_200) for batch_id in range(40)]
     whole = [one.decisions.to_pylist() for one in replay(QuotaEngine(), batches, bounded)]
-    reach = 11 + 1  # the samples of a rate and one more, each of a second: as many batches
+    reach = 11 + 1  # one batch per second: the sample windows of a rate, and one more
     warm = [one.decisions.to_pylist() for one in replay(QuotaEngine(), batches[30 - reach :], bounded)]
     cold = [one.decisions.to_pylist() for one in replay(QuotaEngine(), batches[30:], bounded)]
     assert warm[reach:] == whole[30:]

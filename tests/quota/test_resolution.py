@@ -1,4 +1,4 @@
-"""Which quota holds: known answers of Kafka 4.3.1 (V numbers), and its levels one against the other."""
+"""Which quota applies: known answers of Kafka 4.3.1 (V numbers), and each pair of levels against each other."""
 
 from itertools import combinations
 from typing import Any
@@ -18,7 +18,7 @@ PRODUCE = "producer_byte_rate"
 
 
 class Run:
-    """Requests of several clients, all at one instant, while quotas change."""
+    """Requests of several clients at one instant, while quotas change."""
 
     def __init__(self, **bounds: float) -> None:
         self._engine = QuotaEngine(max_throttle_time=ThrottleCaps(producer_byte_rate="none"))
@@ -26,14 +26,14 @@ class Run:
         self.set({("A", ""): bounds["A"]} if bounds else {})
 
     def set(self, bounds: dict[tuple[str, str], float | None]) -> None:
-        """Set quotas by entity; None removes one."""
+        """Set quotas by entity. None removes a quota."""
         merged = {**self._bounds, **bounds}
         self._bounds = {entity: bound for entity, bound in merged.items() if bound is not None}
         rows = [quota_row(*entity, producer_byte_rate=bound) for entity, bound in self._bounds.items()]
         self._engine.load_quotas(QuotaSnapshot.from_rows(rows, 1))
 
     def use(self, user: str, client_id: str, value: int) -> tuple[tuple[str, str], float | None, int]:
-        """Sensor, bound and throttle time of a request."""
+        """Record a request. Returns its sensor, bound and throttle time."""
         usage = table([usage_row(AT_MS, user=user, client_id=client_id, produced_bytes=value)])
         throttled = sum(self._engine.record(usage, AT_MS)["throttle_time_ms"].to_pylist())
         level = self._engine.resolve(usage).to_pylist()[0]
@@ -150,7 +150,7 @@ def test_the_most_specific_of_the_levels_present_holds(levels: set[int]) -> None
 
 
 def _quota_at(level: int) -> dict[str, Any]:
-    """A row of a level, bounded by its number."""
+    """A quota row of a level. Its bound is the number of the level."""
     user, client_id = ROWS[level]
     return {"user": user, "client_id": client_id, **dict.fromkeys(TYPES, float(level))}
 

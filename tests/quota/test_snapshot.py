@@ -1,4 +1,4 @@
-"""What rows can be quotas."""
+"""Which rows can be quotas, and which are refused."""
 
 import math
 from typing import Any

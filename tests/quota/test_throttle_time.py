@@ -1,4 +1,4 @@
-"""X: its edges, its rounding, its caps."""
+"""The throttle time X: its edges, its rounding and its caps."""
 
 import math
 

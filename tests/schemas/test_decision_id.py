@@ -18,7 +18,7 @@ PARTS: dict[str, Any] = {
 
 
 def test_the_id_of_a_decision_never_changes() -> None:
-    # Stored rows and published records carry it: another value here is a breaking change.
+    # Stored rows and published records have this id. Another value here would be a breaking change.
     assert decision_id(**PARTS) == "fc0835ce8d967edc"
 
 

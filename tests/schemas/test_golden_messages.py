@@ -1,4 +1,4 @@
-"""Messages as they were once written: they must stay readable, and mean the same, for as long as there are readers."""
+"""Messages as earlier versions wrote them. They must stay readable and keep their meaning."""
 
 import json
 from pathlib import Path
