@@ -1,1 +1,1 @@
-"""Benchmarks, each a command: `python -m bench` runs them all."""
+"""Benchmarks. Each is a command; `python -m bench` runs all of them."""

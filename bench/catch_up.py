@@ -1,6 +1,6 @@
-"""Catching up after an outage: events per second of the whole reading path, held against bare Spark.
+"""Catching up after an outage: events per second of the whole reading path, compared with bare Spark.
 
-A real broker holds two topics with the same events, one as an object a message, one as arrays of 100. Each of the
+A real broker has two topics with the same events: one has an object per message, the other arrays of 100. Each of the
 following reads a topic from its first to its last offset, in turns:
 
     consume only   the Kafka connector alone
@@ -48,7 +48,7 @@ Case = Callable[[DataFrame], object]
 
 
 def main() -> int:
-    """Fill the topics, run the cases in turns, print the machine and a table."""
+    """Fill the topics, run the cases in turns, and print the machine and a table."""
     arguments = _arguments()
     fetch()
     os.environ["JAVA_HOME"] = str(find_java().home)
@@ -73,7 +73,7 @@ def main() -> int:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Events per second after an outage, beside bare Spark.")
+    parser = argparse.ArgumentParser(description="Events per second after an outage, compared with bare Spark.")
     parser.add_argument("--events", type=int, default=1_000_000, help="events in each topic")
     parser.add_argument("--clients", type=int, default=10_000, help="distinct <user, client-id> pairs")
     parser.add_argument("--rounds", type=int, default=5, help="measured runs of each case, after two unmeasured")
@@ -155,7 +155,7 @@ def _discard(frame: DataFrame) -> None:
 
 
 def _measure(messages: DataFrame, cases: dict[str, Case], rounds: int) -> dict[str, float]:
-    """Median seconds of each case; the cases take turns, so that a busy moment hits all alike."""
+    """The median seconds of each case. The cases take turns, so that a busy moment affects all of them equally."""
     seconds: dict[str, list[float]] = {name: [] for name in cases}
     for number in range(_WARM_UP_ROUNDS + rounds):
         for name, case in cases.items():

@@ -1,8 +1,8 @@
-"""The closed loop on a hand-set clock: does an offender that obeys throttles end at its quota?
+"""The closed loop on a clock that is set by hand: does an offender that obeys throttles end at its quota?
 
-Engine, outbox, publisher, ledger and wheel are the product's own; time, the topic and the offenders are modelled. Each
-offender sends at k times its quota whenever it is not throttled. It obeys a record `lag_ms` after it was published. All
-offenders of a run share one engine and one purgatory.
+Engine, outbox, publisher, ledger and wheel are those of the product. Time, the topic and the offenders are simulated.
+Each offender sends at k times its quota whenever it is not throttled, and obeys a record `lag_ms` after it was
+published. All offenders of a run share one engine and one purgatory.
 
     python -m bench.closed_loop [--hours 1] [--lead-ms 1000] [--without-debt]
 """
@@ -33,7 +33,7 @@ STEP_MS: Final = 50
 START_MS: Final = 1_700_000_000_000
 OVERLOADS: Final = (1.2, 1.5, 2.0, 5.0, 10.0, 20.0, 50.0)
 
-# The cap belongs to the quota type, so one run has both: producers sliced at 1 s, consumers at the window.
+# A cap is per quota type, so one run has both caps: producers are cut at 1 s, consumers at the window.
 CapName = Literal["1 s", "window"]
 _TYPE_OF: Final = {"1 s": "producer_byte_rate", "window": "consumer_byte_rate"}
 
@@ -43,12 +43,12 @@ class Offender:
     """One client and what it did.
 
     Attributes:
-        overload: k.
-        lag_ms: From a record's publishing to the client obeying it.
-        cap: Which cap its quota type has.
-        sent: Bytes in all.
-        excess_seconds: Largest sent − T · t after the first throttle, in seconds of T.
-        cycles: Pairs (time, sent) at each beginning of a throttle that followed a release.
+        overload: k, its rate while it sends, divided by T.
+        lag_ms: The time from the publishing of a record until the client obeys it.
+        cap: The cap of its quota type.
+        sent: All bytes it sent.
+        excess_seconds: The largest sent − T · t since the first throttle, in seconds of T.
+        cycles: Pairs (time, bytes sent until then), one for the first throttle and for each one after a release.
     """
 
     overload: float
@@ -61,14 +61,15 @@ class Offender:
     _orders: list[tuple[int, int]] = field(default_factory=list)
     _heard: bool = False
     _idle: bool = True
+    _run_ms: int = 0
 
     @property
     def key(self) -> ClientKey:
-        """Its name."""
+        """The key of the client."""
         return ClientKey("", f"user-{self.cap}-{self.lag_ms}", f"k{self.overload}")
 
     def hears(self, record: Written, now_ms: int) -> None:
-        """A record was published; it takes effect after the lag."""
+        """A record was published. It takes effect after the lag."""
         is_throttle = record.publication.action == "throttle"
         until_ms = now_ms + record.publication.throttle_time_ms if is_throttle else 0
         self._orders.append((now_ms + self.lag_ms, until_ms))
@@ -78,12 +79,13 @@ class Offender:
         self._heard = self._heard or is_throttle
 
     def run(self, from_ms: int, span_ms: int) -> int:
-        """Live through a span; returns the bytes sent in it."""
+        """Simulate a span of time. Returns the bytes that were sent in it."""
         while self._orders and self._orders[0][0] <= from_ms:
             self._blocked_until_ms = self._orders.pop(0)[1]
         free_ms = from_ms + span_ms - min(max(self._blocked_until_ms, from_ms), from_ms + span_ms)
         sent = round(self.overload * BOUND * free_ms / 1000)
         self.sent += sent
+        self._run_ms += span_ms
         if self._heard:
             elapsed_seconds = (from_ms + span_ms - START_MS) / 1000
             self.excess_seconds = max(self.excess_seconds, self.sent / BOUND - elapsed_seconds)
@@ -91,15 +93,15 @@ class Offender:
 
     @property
     def mean_ratio(self) -> float:
-        """Mean rate over whole throttle cycles, divided by T; over everything if there was no whole cycle."""
+        """The mean rate over whole throttle cycles, divided by T. Without a whole cycle it is that of the whole run."""
         if len(self.cycles) < 2:
-            return self.sent / BOUND
+            return self.sent / BOUND / (self._run_ms / 1000)
         (first_ms, first_sent), (last_ms, last_sent) = self.cycles[0], self.cycles[-1]
         return (last_sent - first_sent) / BOUND / ((last_ms - first_ms) / 1000)
 
     @property
     def allowed_excess_seconds(self) -> float:
-        """Two bursts + 1.1 · k · (loop delay), in seconds of T."""
+        """The bound of `excess_seconds`: two bursts + 1.1 · k · (loop delay), in seconds of T."""
         return 2 * BURST_SECONDS + 1.1 * self.overload * (TRIGGER_MS + self.lag_ms) / 1000
 
 
@@ -109,7 +111,7 @@ class Loop:
     Args:
         lead_ms: How long before its end a throttle is looked at.
         carry_debt: Whether the engine keeps token buckets.
-        offenders: Who sends.
+        offenders: The clients.
     """
 
     def __init__(self, lead_ms: int, carry_debt: bool, offenders: list[Offender]) -> None:
@@ -127,7 +129,7 @@ class Loop:
         self._quotas = QuotaSnapshot.from_rows([_quota(offender) for offender in offenders], version=1)
 
     def run(self, hours: float) -> None:
-        """Let time pass in triggers of 250 ms; looks happen at their own millisecond."""
+        """Let time pass in triggers of 250 ms. Looks happen at the millisecond at which they are due."""
         for batch_id in range(round(hours * 3_600_000 / TRIGGER_MS)):
             rows = self._live_until_trigger()
             evaluation = Evaluation("simulated", batch_id, self.clock.steady_ms, 1)
@@ -173,7 +175,7 @@ _USAGE: Final = pa.schema(
 
 
 def _settings(lead_ms: int, carry_debt: bool) -> Settings:
-    """Producers are cut at 1 s, consumers at the window; a look is `lead_ms` ahead of the end, at least a trigger."""
+    """Producers are cut at 1 s, consumers at the window. A look comes `lead_ms` ahead, at least a trigger."""
     return Settings(
         job="simulated",
         engine=EngineSettings(producer_byte_rate_cap=1000, consumer_byte_rate_cap="window", carry_debt=carry_debt),
@@ -195,13 +197,13 @@ def _quota(offender: Offender) -> dict[str, object]:
 
 
 def offenders(lags_ms: tuple[int, ...] = (200, 500)) -> list[Offender]:
-    """Every overload with every lag and both caps."""
+    """One offender for each overload, lag and cap."""
     caps: tuple[CapName, ...] = ("1 s", "window")
     return [Offender(overload, lag_ms, cap) for cap in caps for lag_ms in lags_ms for overload in OVERLOADS]
 
 
 def main() -> None:
-    """Print the table: mean ÷ T over whole cycles; largest sent − T·t in seconds of T, and what is allowed."""
+    """Print the table: mean ÷ T over whole cycles; the largest sent − T · t in seconds of T, and its bound."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--hours", type=float, default=1.0)
     parser.add_argument("--lead-ms", type=int, default=1000)

@@ -1,11 +1,12 @@
 """From a quota edit to the release on the topic, without traffic.
 
-A client is throttled far over its quota, then its bound is raised so that it owes nothing. The clock runs from the
-moment the edit's commit is durable to the release record at a `read_committed` consumer. Nothing is sent meanwhile.
+A client is throttled because it is far above its quota. Then its bound is raised so that it owes nothing. The time is
+measured from the moment the edit's commit is durable until a `read_committed` consumer has the release record. No usage
+is sent meanwhile.
 
     python -m bench.edit [--edits 20] [--trigger-ms 500]
 
-Held against one trigger plus 150 ms.
+The target is one trigger plus 150 ms.
 """
 
 import argparse
@@ -59,7 +60,7 @@ def main() -> None:
 
 
 def _edit(bootstrap_servers: str, quotas: QuotaTable, number: int) -> float:
-    """Throttle a client of its own, raise its bound, wait for its release; the latency in ms."""
+    """Throttle a client that no other round uses, raise its bound, wait for its release. Returns the latency in ms."""
     user = f"edit-{number}"
     consumer: Any = KafkaConsumer(
         "quota.throttle.v1",
@@ -75,7 +76,7 @@ def _edit(bootstrap_servers: str, quotas: QuotaTable, number: int) -> float:
     producer.send("quota.usage.v1", json.dumps(event).encode())
     producer.close()
     _wait_for(consumer, user, "throttle")
-    time.sleep(0.5 + (number * 0.137) % 1)  # edits fall anywhere between two triggers
+    time.sleep(0.5 + (number * 0.137) % 1)  # edits happen at any time between two triggers
     _alter(quotas, user, _HIGH)
     began = time.perf_counter()
     _wait_for(consumer, user, "release")

@@ -1,17 +1,18 @@
-"""One batch through the quota engine, beside a bare NumPy sum of the same rows.
+"""How long the quota engine needs for one batch, compared with a plain NumPy sum of the same rows.
 
     python -m bench.engine [--entities 10000,100000,1000000] [--rounds 9]
 
-Every entity is a user of its own with a client-id of its own (12 and 18 bytes), bounded in all three quota types by the
-level (default user, default client-id), so it has sensors of its own. A batch has one row an entity, in an order drawn
-anew for each batch, with usage of all types; none is over quota unless the row says so. The engine has seen all of
-them before. Process CPU time, median of the rounds, after two batches that fill the engine.
+Every entity has a user and a client-id of its own (12 and 18 bytes). All three quota types are bounded by the level
+(default user, default client-id), so every entity has sensors of its own. A batch has one row per entity, in a new
+random order, with usage of all types. No entity is above its quota, except in the line "5 % violated". The engine has
+seen all entities before. The figures are CPU time of the process, the median of the rounds, after two batches that fill
+the engine.
 
-    record        a batch within the sample window of the last one
-    new window    a batch that opens a new sample window
-    5 % violated  record, with every twentieth entity over all three quotas
-    evaluate      what all entities owe, all three types
-    NumPy sum     what is left if the rows come with the number of their entity: three bincounts, no rates, no quotas
+    record        a batch in the same sample window as the last one
+    new window    a batch that begins a new sample window
+    5 % violated  record, with every twentieth entity above all three quotas
+    evaluate      what all entities owe, for all three types
+    NumPy sum     only the sums: three bincounts of rows that come with the number of their entity; no rates, no quotas
 """
 
 import argparse
@@ -41,7 +42,7 @@ Int64s = npt.NDArray[np.int64]
 
 @dataclass(slots=True)
 class Timings:
-    """Seconds of each round."""
+    """The seconds of each round."""
 
     record: list[float] = field(default_factory=list)
     new_window: list[float] = field(default_factory=list)
@@ -51,7 +52,7 @@ class Timings:
 
 
 class Load:
-    """Batches of one row an entity, each in an order of its own."""
+    """Batches of one row per entity, each in a new random order."""
 
     def __init__(self, entities: int, seed: int) -> None:
         self._random = np.random.default_rng(seed)
@@ -60,7 +61,7 @@ class Load:
         self._entities = entities
 
     def batch(self, at_ms: int, violated: float = 0.0) -> tuple[pa.Table, Int64s]:
-        """A batch whose events happen in the 250 ms up to an instant, and the number of each row's entity."""
+        """A batch whose events happened in the 250 ms before an instant, and the number of each row's entity."""
         order = self._random.permutation(self._entities)
         rows = pa.array(order)
         window_ms = at_ms // WINDOW_MS * WINDOW_MS
@@ -83,21 +84,21 @@ class Load:
 
 
 def seconds(run: Callable[[], object]) -> float:
-    """CPU time of one call; nothing here runs on more than one core."""
+    """The CPU time of one call. All runs on one core."""
     started = time.process_time()
     run()
     return time.process_time() - started
 
 
 def group_sum(batch: pa.Table, entity: Int64s) -> None:
-    """The sums of the three types by entity, as NumPy does them."""
+    """The sums of the three types by entity, with NumPy alone."""
     time_ns = batch["io_time_ns"].to_numpy() + batch["network_time_ns"].to_numpy()
     for used in (batch["produced_bytes"].to_numpy(), batch["fetched_bytes"].to_numpy(), time_ns):
         np.bincount(entity, used)
 
 
 def measure(entities: int, rounds: int) -> tuple[Timings, float]:
-    """Timings of one number of entities, and the engine's memory per sensor in bytes."""
+    """The timings for one number of entities, and the engine's memory per sensor in bytes."""
     load = Load(entities, seed=entities)
     quota = {"user": "<default>", "client_id": "<default>", **BOUNDS}
     engine, hot = (QuotaEngine(sample_window_ms=WINDOW_MS) for _ in range(2))
@@ -121,7 +122,7 @@ def measure(entities: int, rounds: int) -> tuple[Timings, float]:
 
 
 def main() -> None:
-    """Print the machine and one line a number of entities."""
+    """Print the machine, and one line for each number of entities."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--entities", default="10000,100000,1000000", help="numbers of entities, comma-separated")
     parser.add_argument("--rounds", type=int, default=9)

@@ -1,14 +1,15 @@
-"""The gate: from a release that can be read to the callers it lets go, on a real broker.
+"""How soon the gate lets callers go after a release can be read, with a real broker.
 
     python -m bench.gate [--rounds 5] [--job-rounds 3] [--clients 50] [--threads 200] [--tasks 2000]
 
-All clients are throttled and all callers wait; then the clients are let go. First by a publisher alone, which releases
-one after the other at random times, or all in one transaction. Then by a real job, `kquota run`, that has throttled
-them for their usage events: it releases each when its throttle is due, or all because their quota was raised.
+All clients are throttled and all callers wait. Then the clients are let go. In the first part a publisher alone does
+it: it releases one client after the other at random times, or all in one transaction. In the second part a real job,
+`kquota run`, has throttled them because of their usage events. It releases each when its throttle ends, or all because
+their quota was raised.
 
-The clock runs from the instant at which a caller may go on: its client's release is in the hands of a bare
-`read_committed` reader, or the throttle has come to the end that its record names, whichever is first. A job releases
-what is due after that end, so there the end is first. Broker, publisher or job, reader and gate are processes of one
+The time is measured from the instant at which a caller may go on. That is when a plain `read_committed` reader has the
+release of its client, or when the throttle comes to the end that its record names, whichever is first. A job releases a
+throttle after its end, so there the end is first. Broker, publisher or job, reader and gate are processes of one
 machine.
 """
 
@@ -51,11 +52,11 @@ Stage = Callable[[ExitStack, Path, str, int], Source]
 
 @dataclass
 class Measured:
-    """One way of releasing and one kind of caller, over all rounds.
+    """The results for one way of releasing and one kind of caller, over all rounds.
 
     Attributes:
-        latencies_ms: Of each caller.
-        by_release: How many were let go by a release; the others by the end of their lease.
+        latencies_ms: The latency of each caller.
+        by_release: How many were let go by a release. The others were let go by the end of their lease.
     """
 
     latencies_ms: list[float] = field(default_factory=list)
@@ -64,15 +65,15 @@ class Measured:
 
 @dataclass
 class Run:
-    """What a round needs and what it measures.
+    """What a round needs, and what it measures.
 
     Attributes:
-        gate: Under test.
-        source: Of throttles and releases.
-        readable: Beside the gate.
-        threads: How many callers on threads.
-        tasks: How many as tasks.
-        measured: By (release, kind of caller).
+        gate: The gate under test.
+        source: Where throttles and releases come from.
+        readable: The plain reader beside the gate.
+        threads: How many callers are threads.
+        tasks: How many callers are asyncio tasks.
+        measured: The results by (way of releasing, kind of caller).
     """
 
     gate: Gate
@@ -83,7 +84,7 @@ class Run:
     measured: dict[tuple[str, str], Measured] = field(default_factory=lambda: defaultdict(Measured))
 
     def round(self, release: str) -> None:
-        """Throttle all, let all callers come, release, and note how long each took."""
+        """Throttle all clients, start all callers, release, and note how long each caller took."""
         users = self.source.throttle(release)
         _await(lambda: all(self.gate.throttle_of(user, CLIENT_ID) for user in users))
         awake: list[tuple[str, str, int]] = []
@@ -134,7 +135,7 @@ def _measure(stage: Stage, rounds: int, arguments: argparse.Namespace) -> None:
         reader = stack.enter_context(_child("read", servers))
         gate = stack.enter_context(Gate.connect(servers))
         run = Run(gate, source, Readable(reader.stdout or ()), arguments.threads, arguments.tasks)
-        run.round(source.releases[-1])  # warms up
+        run.round(source.releases[-1])  # not measured: it warms up
         run.measured.clear()
         for _ in range(rounds):
             for release in source.releases:
@@ -174,7 +175,7 @@ def _child(mode: str, servers: str) -> Iterator["subprocess.Popen[str]"]:
     try:
         yield child
     finally:
-        terminate(child, 5)  # type: ignore[arg-type]  # text or bytes makes no difference to a signal
+        terminate(child, 5)  # type: ignore[arg-type]  # for a signal, text or bytes makes no difference
 
 
 def _await(is_so: Callable[[], bool], seconds: float = 60) -> None:

@@ -1,4 +1,4 @@
-"""Where throttles and releases of the gate's benchmark come from, and when each could be known to a gate."""
+"""Where the throttles and releases of the gate's benchmark come from, and when a gate could know each of them."""
 
 import json
 import random
@@ -16,31 +16,31 @@ from pipeline.tables.quota_table import QuotaTable
 
 ONE_BY_ONE: Final = "one by one"
 _BOUND, _BOUNDLESS = 1_000.0, 1e12
-_POLL_SECONDS: Final = 1.0  # until a job with a short trigger has seen an edit
+_POLL_SECONDS: Final = 1.0  # long enough for a job with a short trigger to see an edit
 
 
 class Source(Protocol):
-    """Throttles all clients and releases them, in one way or another.
+    """Throttles all clients and releases them. There are several ways of releasing.
 
     Attributes:
-        name: For the table.
-        releases: The ways.
+        name: Its name in the table.
+        releases: The names of the ways of releasing.
     """
 
     name: str
     releases: tuple[str, ...]
 
     def throttle(self, release: str) -> list[str]:
-        """Throttle, for a release in that way; the users, one for each client."""
+        """Throttle all clients, for a release in that way. Returns the users, one per client."""
         ...
 
     def release(self, release: str, users: Sequence[str]) -> None:
-        """Release them, or see to it that they are released."""
+        """Release them, or make sure that they are released."""
         ...
 
 
 class Publisher:
-    """A child process (`bench.gate_topic publish`) with a transactional producer; no throttle ends by itself."""
+    """A child process (`bench.gate_topic publish`) with a transactional producer. No throttle ends by itself."""
 
     name = "publisher"
     releases: tuple[str, ...] = (ONE_BY_ONE, "at once")
@@ -50,13 +50,13 @@ class Publisher:
         self._clients = clients
 
     def throttle(self, release: str) -> list[str]:
-        """One transaction."""
+        """Throttle all clients in one transaction."""
         del release
         self._order("throttle", 0, self._clients - 1)
         return list(map(user_of, range(self._clients)))
 
     def release(self, release: str, users: Sequence[str]) -> None:
-        """One transaction each, at random times; or one for all."""
+        """One transaction per client, at random times; or one for all clients."""
         if release != ONE_BY_ONE:
             self._order("release", 0, self._clients - 1)
             return
@@ -74,9 +74,9 @@ class Publisher:
 
 
 class Job:
-    """A running `kquota run`: throttled by usage events; released when due, or by an edit of the quota that all share.
+    """A running `kquota run`. Usage events throttle the clients. They are released at the end, or after a quota edit.
 
-    New users in each round: the rates of those before have not lapsed.
+    All clients share one quota. Each round has new users, because the rates of the earlier ones are still high.
     """
 
     name = "job"
@@ -90,7 +90,7 @@ class Job:
         self._bound = 0.0
 
     def throttle(self, release: str) -> list[str]:
-        """Send one event for each client, of some 15 to 19 times its quota: waits of 5 to 9 s, or all of 9."""
+        """Send one event per client, about 15 to 19 times its quota: it must wait 5 to 9 s; or 9 s for all of them."""
         self._alter(_BOUND)
         users = [f"round-{self._rounds}-{number}" for number in range(self._clients)]
         self._rounds += 1
@@ -108,7 +108,7 @@ class Job:
         return users
 
     def release(self, release: str, users: Sequence[str]) -> None:
-        """Raise the quota; or nothing: they are released when due."""
+        """Raise the quota; or do nothing: the job releases them when their throttles end."""
         del users
         if release == self.releases[2]:
             self._alter(_BOUNDLESS)
@@ -126,7 +126,7 @@ class LetGo(NamedTuple):
 
     Attributes:
         monotonic_ns: That instant.
-        by_release: By a release that was readable before the throttle ended by itself.
+        by_release: True if a release was readable before the throttle ended by itself.
     """
 
     monotonic_ns: int
@@ -134,10 +134,10 @@ class LetGo(NamedTuple):
 
 
 class Readable:
-    """What a bare reader, a process of its own, has in hand, by user; on a thread.
+    """What a plain reader, a process of its own, has received, by user. Its output is read on a thread.
 
     Args:
-        lines: Of `bench.gate_topic read`.
+        lines: The output of `bench.gate_topic read`.
     """
 
     def __init__(self, lines: Iterable[str]) -> None:
@@ -147,11 +147,11 @@ class Readable:
         Thread(target=self._collect, args=(lines,), daemon=True).start()
 
     def are_released(self, users: Iterable[str]) -> bool:
-        """A release of each was read, after its last throttle."""
+        """True if a release of each user was read after its last throttle."""
         return all(user in self._released_ns for user in users)
 
     def let_go(self, user: str) -> LetGo:
-        """A released client could go on with its release, or with the end of its lease if that was before."""
+        """When a released client could go on: at its release, or at the end of its lease if that was earlier."""
         released_ns, until_ns = self._released_ns[user], self._until_ns[user]
         return LetGo(min(released_ns, until_ns), released_ns < until_ns)
 

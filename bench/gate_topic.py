@@ -1,9 +1,13 @@
-"""The other two processes of the gate's benchmark: a transactional publisher, and a bare reader to hold it against.
+"""The other two processes of the gate's benchmark: a transactional publisher, and a plain reader to compare with.
 
-python -m bench.gate_topic publish SERVERS    a line `throttle 0 49` or `release 7 7` on stdin publishes these
-clients in one transaction and is answered with the `publish_seq` of the first
-python -m bench.gate_topic read SERVERS       prints `ACTION USER THROTTLED_UNTIL_MS NANOSECONDS` for every record; the
-nanoseconds by the monotonic clock, which all processes of a Linux machine share, when the record was in hand
+    python -m bench.gate_topic publish SERVERS
+    python -m bench.gate_topic read SERVERS
+
+`publish` reads lines such as `throttle 0 49` or `release 7 7` from stdin. It publishes the records of these clients in
+one transaction and answers with the `publish_seq` of the first one.
+
+`read` prints `ACTION USER THROTTLED_UNTIL_MS NANOSECONDS` for every record. The nanoseconds say when it received the
+record, by the monotonic clock, which all processes of a Linux machine share.
 """
 
 import sys
@@ -23,12 +27,12 @@ _LEASE_MS: Final = 120_000
 
 
 def user_of(number: int) -> str:
-    """Name of a client's user."""
+    """The user of a client."""
     return f"team-{number}"
 
 
 def publish(servers: str) -> None:
-    """Publish what stdin asks for, until it ends."""
+    """Publish what stdin asks for, until stdin ends."""
     topic = KafkaThrottleTopic("bench", TOPIC, MARKER_TOPIC, ClusterAccess(servers), 15_000)
     topic.open()
     next_seq = 0
@@ -45,7 +49,7 @@ def publish(servers: str) -> None:
 
 
 def read(servers: str) -> None:
-    """Print every record's arrival, until killed."""
+    """Print the arrival of every record, until the process is killed."""
     consumer: Any = KafkaConsumer(
         TOPIC, bootstrap_servers=servers, isolation_level="read_committed", auto_offset_reset="earliest"
     )

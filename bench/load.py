@@ -2,8 +2,8 @@
 
     python -m bench.load BOOTSTRAP_SERVERS EVENTS_PER_SECOND CLIENTS
 
-One JSON object a message, clients in turn, 100 steps a second; runs until its stdin is closed or it is terminated.
-Prints the events sent so far once a second.
+One JSON object per message; the clients take turns; 100 steps per second. It runs until its stdin is closed or it is
+terminated. Once per second it prints how many events it has sent.
 """
 
 import sys
@@ -16,7 +16,7 @@ STEPS_PER_SECOND: Final = 100
 
 
 def run(bootstrap_servers: str, events_per_second: int, clients: int) -> None:
-    """Send for ever."""
+    """Send without end."""
     producer: Any = KafkaProducer(
         bootstrap_servers=bootstrap_servers, acks=1, enable_idempotence=False, linger_ms=10, batch_size=262_144
     )

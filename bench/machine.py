@@ -1,4 +1,4 @@
-"""The machine a benchmark ran on, in one line: a number without it says nothing."""
+"""The machine on which a benchmark ran, in one line. A figure means nothing without it."""
 
 import os
 import platform

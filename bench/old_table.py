@@ -1,7 +1,8 @@
-"""A table after a day of commits and upkeep, beside one that was made just now: opening, appending, reading back.
+"""A table after a day of commits and upkeep, compared with a new one: opening, appending, reading back.
 
-Writes the log of a job that has committed twice a second for 28 hours, one small file a commit, as upkeep leaves it
-again and again: with a checkpoint, without log entries past their retention. Then asks both tables the same.
+It writes the log of a job that has committed twice per second for 28 hours, one small file per commit. Upkeep leaves
+the log as it does again and again: with a checkpoint, and without log entries older than their retention. Then it does
+the same operations on both tables.
 
     python -m bench.old_table [--commits 200000] [--rounds 9]
 """
@@ -31,7 +32,7 @@ _NOW_MS: Final = 1_700_000_000_000
 
 
 def main() -> None:
-    """Make both tables, print the medians."""
+    """Make both tables and print the medians."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--commits", type=int, default=200_000)
     parser.add_argument("--rounds", type=int, default=9)
@@ -42,9 +43,8 @@ def main() -> None:
         began = time.perf_counter()
         _age(Path(old), arguments.commits)
         entries = sum(1 for _ in Path(old, "_delta_log").iterdir())
-        print(
-            f"{arguments.commits} commits made and kept up in {time.perf_counter() - began:.0f} s; {entries} log files"
-        )
+        seconds = time.perf_counter() - began
+        print(f"{arguments.commits} commits and their upkeep done in {seconds:.0f} s; {entries} log files")
         print(f"{'ms, median of ' + str(arguments.rounds):<34}{'fresh':>10}{'old':>10}")
         for name, ask in (
             ("open", _open),
@@ -65,11 +65,11 @@ def _made(root: Path) -> str:
 
 
 def _age(table: Path, commits: int) -> None:
-    """Append log entries that only carry the job's transactions, hour by hour, with times that lie in the past."""
+    """Append log entries that have only the job's transactions, hour by hour, with times in the past."""
     log = table / "_delta_log"
     first = DeltaTable(table).version() + 1
     now_seconds = time.time()
-    # Clean-up keeps all from the first entry that is young: those of the table's making are old too.
+    # Clean-up keeps everything from the first young entry on. So the entries that created the table must be old too.
     for entry in log.iterdir():
         os.utime(entry, (now_seconds - commits / 2,) * 2)
     for first_of_round in range(0, commits, _COMMITS_BETWEEN_CLEANINGS):
@@ -83,7 +83,7 @@ def _age(table: Path, commits: int) -> None:
             )
             os.utime(entry, (now_seconds - age_seconds,) * 2)
         clean(str(table))
-        # Clean-up keeps the log back to a checkpoint that is old itself.
+        # Clean-up keeps the log back to a checkpoint that is itself old.
         for checkpoint in log.glob("*.checkpoint.parquet"):
             if checkpoint.stat().st_mtime > now_seconds:
                 os.utime(checkpoint, (now_seconds - age_seconds,) * 2)

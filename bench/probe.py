@@ -1,12 +1,13 @@
-"""Latency of a decision: from a client's first over-quota event to the record in the hands of a reader.
+"""The latency of a decision: from a client's first event above its quota until a reader has the record.
 
-A probe is a client that was never seen before. Its first event puts it over quota; the clock runs from the produce call
-to the throttle record at a `read_committed` consumer. Probes come at random times while a generator sends steady load.
-Broker, generator, job and prober share the machine; job and generator are processes of their own.
+A probe is a client that was never seen before. Its first event puts it above its quota. The time is measured from the
+produce call until a `read_committed` consumer has the throttle record. Probes come at random times while a generator
+sends steady load. Broker, generator, job and prober share the machine; job and generator are processes of their own.
 
     python -m bench.probe [--probes 120] [--events-per-second 20000] [--clients 10000] [--trigger-ms 250]
 
-Held against an empty Spark query on the same topic, under the same load: a trigger that reads offsets and does nothing.
+It is compared with an empty Spark query on the same topic under the same load: a trigger that reads offsets and does
+nothing.
 """
 
 import argparse
@@ -112,7 +113,7 @@ def _prepare(folder: Path, bootstrap_servers: str, probes: int) -> None:
 
 
 def _probe(bootstrap_servers: str, probes: int) -> tuple[list[float], str]:
-    """One latency in ms a probe, without the first ten, which warm up; and who was never throttled, or ""."""
+    """One latency in ms per probe, without the first ten, which warm up; and who was never throttled, or ""."""
     options = {"bootstrap_servers": bootstrap_servers}
     consumer: Any = KafkaConsumer(
         "quota.throttle.v1",
@@ -142,7 +143,7 @@ def _probe(bootstrap_servers: str, probes: int) -> tuple[list[float], str]:
 
 
 def _await_caught_up(batches: list[dict[str, int]]) -> None:
-    """Wait until what was sent before the job began is decided: a backlog of a minute, on a JVM that is cold."""
+    """Wait until the job has decided what was sent before it started: a backlog of a minute, on a cold JVM."""
     deadline = time.monotonic() + _PATIENCE_SECONDS
     while not batches or batches[-1].get("age_ms", _CAUGHT_UP_MS) >= _CAUGHT_UP_MS:
         if time.monotonic() > deadline:

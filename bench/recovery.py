@@ -1,8 +1,8 @@
-"""From kill −9 to the first record readable, everything included: process, JVM, Spark session, state, first batch.
+"""From kill −9 until the first record is readable, with everything: process, JVM, Spark session, state, first batch.
 
-A job holds the rates of many entities: each sends usage every second, so the windows a restart has to read are full.
-It is killed with its JVM and started again at once, as a service manager would; a probe client that is over its quota
-sends ten events a second all the while, and a `read_committed` reader waits for the first record about it.
+A job has the rates of many entities. Each sends usage every second, so the windows that a restart must read are full.
+The job is killed with its JVM and started again at once, as a service manager would do. All the time a probe client
+above its quota sends ten events per second, and a `read_committed` reader waits for the first record about it.
 
     python -m bench.recovery [--entities 100000] [--seconds 14] [--rounds 3]
 """
@@ -39,10 +39,10 @@ _STEPS: Final = ("state load", "spark session", "query", "first batch", "first r
 
 
 class Load:
-    """One event a second of every entity, in arrays, and the probe; on a thread of its own.
+    """One event per second of every entity, in arrays, and the events of the probe. Runs on a thread of its own.
 
     Args:
-        job: Whose usage topic it goes to.
+        job: The job to whose usage topic it sends.
         entities: How many users.
     """
 
@@ -54,7 +54,7 @@ class Load:
         self._arrays = [b"[" + b",".join(events[start : start + _ARRAY_LENGTH]) + b"]" for start in starts]
 
     def send_second(self) -> None:
-        """Every entity once, over the next second."""
+        """Send one event of every entity, spread over the next second."""
         began = time.monotonic()
         for number, array in enumerate(self._arrays):
             self._send(array)
@@ -64,13 +64,13 @@ class Load:
         self._producer.flush()
 
     def probe_until(self, stop: Event) -> None:
-        """The probe's events."""
+        """Send the events of the probe until `stop` is set."""
         event = _event(_PROBE, 900_000)
         while not stop.wait(1 / _PROBES_PER_SECOND):
             self._send(event)
 
     def close(self) -> None:
-        """Leave the topic."""
+        """Close the producer."""
         self._producer.close()
 
     def _send(self, message: bytes) -> None:
@@ -79,8 +79,8 @@ class Load:
 
 
 def main() -> int:
-    """Measure some rounds; print the machine and a table."""
-    parser = argparse.ArgumentParser(description="From kill -9 to the first record readable.")
+    """Measure some rounds. Print the machine and a table."""
+    parser = argparse.ArgumentParser(description="From kill -9 until the first record is readable.")
     parser.add_argument("--entities", type=int, default=100_000)
     parser.add_argument("--seconds", type=int, default=14, help="of load before the kill; the windows span 12")
     parser.add_argument("--rounds", type=int, default=3)
@@ -132,7 +132,7 @@ def _killed_and_back(job: RunningJob, load: Load, seconds: int) -> dict[str, flo
 
 
 def _logged(job: RunningJob, since: int) -> dict[str, float]:
-    """What the log says of a start."""
+    """What the log says about a start."""
 
     def number(pattern: str) -> float:
         return float(re.findall(pattern, "\n".join(job.log[since:]))[0])
@@ -148,7 +148,7 @@ def _logged(job: RunningJob, since: int) -> dict[str, float]:
 
 
 def _event(user: str, produced_bytes: int) -> bytes:
-    """With a mark where its time goes."""
+    """An event as JSON, with a mark in place of its time."""
     rest = f',"user":"{user}","client_id":"c","produced_bytes":{produced_bytes}}}'
     return b'{"event_time_ms":' + _TIME + rest.encode()
 

@@ -1,4 +1,4 @@
-"""Processes a benchmark plays with: load, the job, whatever else must not share the interpreter that measures."""
+"""Child processes of benchmarks: load, the job, and all that must not share the interpreter of the measurement."""
 
 import io
 import subprocess
@@ -13,7 +13,7 @@ from pipeline.demo.process import terminate
 
 @contextmanager
 def child(command: Sequence[str], stderr: int = subprocess.DEVNULL) -> Iterator["subprocess.Popen[bytes]"]:
-    """A process of its own group that ends with the block."""
+    """A process in a group of its own. It ends when the block ends."""
     started = subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=stderr, start_new_session=True
     )
@@ -25,13 +25,13 @@ def child(command: Sequence[str], stderr: int = subprocess.DEVNULL) -> Iterator[
 
 @contextmanager
 def job(folder: Path, bootstrap_servers: str, trigger_ms: int, heard: Callable[[str], None]) -> Iterator[None]:
-    """`kquota run` on the tables, checkpoint and lock under a folder, from the moment it runs.
+    """`kquota run` with tables, checkpoint and lock under a folder. The block begins when the job is running.
 
     Args:
-        folder: holds all that the job keeps.
+        folder: where the job keeps everything.
         bootstrap_servers: of the broker.
         trigger_ms: of the query.
-        heard: called with every later line of its log, on a thread.
+        heard: called on a thread, with every line of the job's log after that.
     """
     command = [sys.executable, "-m", "pipeline.cli.main", "run", "--bootstrap-server", bootstrap_servers]
     command += ["--tables", str(folder / "tables"), "--checkpoint", str(folder / "checkpoint")]

@@ -1,11 +1,11 @@
-"""From SIGTERM to the end of the process: while it starts, idle, under load, and deep in a backlog.
+"""The time from SIGTERM to the end of the process: during its start, idle, under load, and in a backlog.
 
-Each round starts the job, brings it to where it shall be and sends SIGTERM. Load is 20 000 events a second in arrays;
-the backlog is a million events in one micro-batch, which has begun a second before.
+Each round starts the job, brings it into one of these states and sends SIGTERM. The load is 20 000 events per second in
+arrays. The backlog is a million events in one micro-batch, which began a second before.
 
     python -m bench.stop [--rounds 3] [--backlog 1000000]
 
-Held against 5 s; every round must end with exit code 0.
+The target is 5 s. Every round must end with exit code 0.
 """
 
 import argparse
@@ -34,7 +34,7 @@ _STARTING_SECONDS: Final = 4.0
 
 
 def main() -> int:
-    """Measure; print the machine and a table; 1 if a job did not end well."""
+    """Measure, and print the machine and a table. Ends with 1 if a job did not end with 0."""
     parser = argparse.ArgumentParser(description="From SIGTERM to the end of the process.")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--backlog", type=int, default=1_000_000, help="events in the batch it is stopped in")

@@ -1,1 +1,1 @@
-"""The purgatory beside its peers: raw timers, and the published purgatory benchmark."""
+"""The purgatory compared with others: timers alone, and the published purgatory benchmark."""

@@ -1,23 +1,24 @@
-"""The published purgatory benchmark, old design against new, here and on the JVM.
+"""The published purgatory benchmark: the old design and the new one, in Python and on the JVM.
 
     python -m bench.purgatory [--requests 1000000] [--limit-seconds 4] [--plots docs] [--quick]
 
-Poisson arrivals at a target rate, log-normal latencies (median 20 and 75th percentile 60 ms: few time-outs; 200 and
-400 ms: half of them), time-out 200 ms, every request watched on the same three keys. A request whose latency is over
-before its time-out is completed from a second queue. Arrivals stop after `--requests` or `--limit-seconds`.
+Requests arrive as a Poisson process at a target rate. Latencies are log-normal: median 20 and 75th percentile 60 ms
+(few time-outs), or 200 and 400 ms (half of the requests time out). The time-out is 200 ms, and every request is watched
+on the same three keys. A request whose latency is over before its time-out is completed from a second queue. Arrivals
+stop after `--requests` or `--limit-seconds`.
 
     0.8 design        watch lists and a heap of requests, purged by the rule of 0.8.1 or of 0.8.2
     object by object  our DelayedOperationPurgatory over the timing wheel: one Python thread, as for the 0.8 design
     Kafka 4.3.1       its DelayedOperationPurgatory on the JVM: threads for arrivals, completions, expiry and executor
     0.8 on the JVM    the 0.8 design in Java, with a delay queue and a reaper thread
-    batches           our BatchPurgatory, single-threaded batch API, a batch for each millisecond of arrivals;
-                      completed from a second wheel, or "by key": on one of the three keys each millisecond
+    batches           our BatchPurgatory, single-threaded batch API, one batch per millisecond of arrivals; completed
+                      from a second wheel, or "by key": with an event on one of the three keys in every millisecond
 
-The rate of a design is the highest at which it kept up: requests that were taken in count for nothing if expiry or
-completion lags so far behind that the share of time-outs is off by more than a quarter of what the latencies make it.
+The rate of a design is the highest one at which it kept up. A design has not kept up if expiry or completion is so late
+that the share of time-outs differs by more than a quarter from what the latencies demand.
 
-"Not paced": requests come as fast as they are taken. A batch API cannot be run so; its target rates go on instead.
-CPU is that of the whole process, garbage collection and idle polling included, per request.
+"Not paced" means that requests come as fast as they are taken. A batch API cannot be run in this way; it gets higher
+target rates instead. CPU is that of the whole process per request, including garbage collection and idle polling.
 """
 
 import argparse
@@ -70,7 +71,7 @@ def jvm_runs(design: str, case: Case, asked: argparse.Namespace) -> Iterator[Run
 
 
 def measure(case: Case, asked: argparse.Namespace) -> dict[str, list[Run]]:
-    """All designs in one case, in the order of the table; prints every run."""
+    """Run all designs in one case, in the order of the table. Prints every run."""
     sweeps: dict[str, Iterator[Run]] = {
         OLDER: python_runs(lambda: OldDesign("0.8.1"), case, asked),
         OLD: python_runs(lambda: OldDesign("0.8.2"), case, asked),
@@ -96,12 +97,12 @@ def measure(case: Case, asked: argparse.Namespace) -> dict[str, list[Run]]:
 
 
 def highest(runs: Sequence[Run]) -> float:
-    """The highest of some rates; 0 without any."""
+    """The highest of some rates; 0 if there are none."""
     return max((run.achieved_per_second for run in runs), default=0.0)
 
 
 def summarise(by_case: dict[Case, dict[str, list[Run]]]) -> None:
-    """Print the highest rate at which each design kept up, the highest at all, its least CPU, and some ratios."""
+    """Print for each design the highest rate at which it kept up, its highest rate, its least CPU, and some ratios."""
     ratios = ((OLDER, NEW), (OLD, NEW), (OLDER_JVM, KAFKA), (OLD_JVM, KAFKA), (BATCHES, KAFKA), (BATCHES_BY_KEY, KAFKA))
     for case, by_name in by_case.items():
         rates = {name: highest([run for run in runs if run.kept_up(case)]) for name, runs in by_name.items()}
@@ -116,7 +117,7 @@ def summarise(by_case: dict[Case, dict[str, list[Run]]]) -> None:
 
 
 def draw(folder: Path, by_case: dict[Case, dict[str, list[Run]]]) -> None:
-    """Draw achieved rate and CPU over the target rate; runs that were not paced have no place there."""
+    """Draw achieved rate and CPU against the target rate, without the runs that were not paced."""
     pictures = (
         ("purgatory-rate.svg", "Achieved against target rate", "achieved requests/s", "achieved_per_second", True),
         ("purgatory-cpu.svg", "CPU per request", "CPU µs per request", "cpu_us", False),
@@ -133,12 +134,14 @@ def draw(folder: Path, by_case: dict[Case, dict[str, list[Run]]]) -> None:
 
 
 def main() -> None:
-    """Run all and print the tables."""
+    """Run everything and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--requests", type=int, default=1_000_000)
     parser.add_argument("--limit-seconds", type=float, default=4.0)
     parser.add_argument("--plots", type=Path, help="folder for the two pictures; none are drawn without it")
-    parser.add_argument("--quick", action="store_true", help="100 000 requests, a second a run: to see that it works")
+    parser.add_argument(
+        "--quick", action="store_true", help="100 000 requests, one second per run: to see that it works"
+    )
     asked = parser.parse_args()
     if asked.quick:
         asked.requests, asked.limit_seconds = 100_000, 1.0

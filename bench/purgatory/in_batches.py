@@ -1,9 +1,9 @@
 """The published benchmark in batches of one millisecond, on the batch purgatory: one thread, the real clock.
 
-The requests that arrive within a millisecond are one batch; what is behind is not put together into larger batches.
-Completing follows the published benchmark: a second queue, here a second wheel, tells when a request's latency is over,
-and the request is completed whatever it waits for. `by_key` does without that queue: each millisecond something happens
-on one of the three keys in turn, and every request watched on it is looked at.
+The requests that arrive within a millisecond are one batch. When the run is late, batches are not joined to larger
+ones. Completion is as in the published benchmark: a second queue, here a second wheel, says when the latency of a
+request is over, and then the request is completed. `by_key` works without that queue: in each millisecond there is an
+event on one of the three keys in turn, and every request that is watched on it is checked.
 """
 
 import time
@@ -17,7 +17,7 @@ from purgatory.slab import slots_of
 
 
 class _Column:
-    """A number for each slot of a wheel or purgatory that grows."""
+    """One number per slot of a wheel or purgatory that grows."""
 
     def __init__(self) -> None:
         self.values = np.zeros(0, dtype=np.int64)
@@ -71,7 +71,7 @@ class _Batches:
 
 
 def run_in_batches(load: Load, target_per_second: float, limit_seconds: float, *, by_key: bool) -> Run:
-    """One paced run. Arrivals stop when the time is up; the rate is then that of the requests that were in."""
+    """One paced run. Arrivals stop when the time is up; the rate is then that of the requests that had arrived."""
     batches = _Batches(by_key=by_key)
     last_ms = int(load.arrival_ms[-1]) + 1
     ends = np.searchsorted(load.arrival_ms, np.arange(1, last_ms + 1)).tolist()

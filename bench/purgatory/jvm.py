@@ -1,4 +1,4 @@
-"""Runs a Java source file of this folder on the broker's class path: Kafka's own classes as the peer."""
+"""Runs a Java source file of this folder on the broker's class path, to measure Kafka's own classes."""
 
 import os
 import subprocess
@@ -11,7 +11,7 @@ from pipeline.jvm.java import find_java
 
 
 def has_compiler() -> bool:
-    """Whether there is a JDK, whose `java` runs source files."""
+    """True if there is a JDK. Only its `java` runs source files."""
     try:
         return find_java().has_compiler
     except JavaNotFound:
@@ -19,15 +19,16 @@ def has_compiler() -> bool:
 
 
 def run_java(source: str, arguments: Sequence[str], options: Sequence[str] = ()) -> list[list[str]]:
-    """Run a source file to its end; the words of each line on its stdout.
+    """Run a source file to its end. Returns the words of each line of its stdout.
 
     Args:
-        source: file name in this folder.
+        source: name of a file in this folder.
         arguments: of the program.
         options: of the JVM.
 
     Raises:
-        JavaNotFound, JarMissing, JarAltered, CalledProcessError: see there; the program has spoken on stderr.
+        JavaNotFound, JarMissing, JarAltered: see these.
+        CalledProcessError: the program failed; the reason is on its stderr.
     """
     fetch()
     class_path = os.pathsep.join(map(str, broker_classpath()))

@@ -21,8 +21,8 @@ class Case:
     """One distribution of latencies.
 
     Attributes:
-        median_ms: half of the requests could complete within it.
-        p75_ms: three quarters could.
+        median_ms: half of the requests can complete within this time.
+        p75_ms: three quarters of them can.
     """
 
     median_ms: int
@@ -33,12 +33,12 @@ class Case:
 
     @property
     def sigma(self) -> float:
-        """Of the logarithm of the latency."""
+        """The standard deviation of the logarithm of the latency."""
         return math.log(self.p75_ms / self.median_ms) / _P75_IN_SIGMAS
 
     @property
     def expired_share(self) -> float:
-        """Share of the requests whose latency is beyond the time-out."""
+        """The share of the requests whose latency is longer than the time-out."""
         return 0.5 * math.erfc(math.log(TIMEOUT_MS / self.median_ms) / self.sigma / math.sqrt(2))
 
 
@@ -51,7 +51,7 @@ class Load:
 
     Attributes:
         arrival_ms: float64[n], since the start; all 0 in a load that is not paced.
-        latency_ms: int64[n], whole milliseconds; the fraction of one is carried over to the next.
+        latency_ms: int64[n], whole milliseconds; the fraction is carried over to the next request.
     """
 
     arrival_ms: npt.NDArray[np.float64]
@@ -59,12 +59,12 @@ class Load:
 
     @property
     def requests(self) -> int:
-        """How many."""
+        """The number of requests."""
         return self.latency_ms.size
 
 
 def draw_load(case: Case, requests: int, rate_per_second: float, seed: int = 1) -> Load:
-    """Draw the requests of one run; an infinite rate is not paced."""
+    """Draw the requests of one run. With an infinite rate the load is not paced."""
     random = np.random.default_rng(seed)
     exact_ms = random.lognormal(math.log(case.median_ms), case.sigma, requests)
     latency_ms = np.diff(np.floor(np.cumsum(exact_ms)), prepend=0.0).astype(np.int64)
@@ -74,13 +74,13 @@ def draw_load(case: Case, requests: int, rate_per_second: float, seed: int = 1) 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What one run of the benchmark reached.
+    """The result of one run.
 
     Attributes:
-        target_per_second: arrivals asked for; infinite when not paced.
-        achieved_per_second: requests over the time until the last of them was in.
+        target_per_second: the rate of arrivals that was asked for; infinite if the run was not paced.
+        achieved_per_second: requests divided by the time until the last of them had arrived.
         cpu_us: processor time of the whole process per request, until all are complete, in microseconds.
-        requests: how many; fewer than asked when the time was up.
+        requests: how many there were; fewer than asked for if the time was up.
         expired: how many of them timed out.
     """
 
@@ -91,5 +91,5 @@ class Run:
     expired: int
 
     def kept_up(self, case: Case) -> bool:
-        """Whether about as many timed out as must: fewer, and expiry lags behind; more, and completing does."""
+        """True if about as many timed out as must. With fewer, expiry is late; with more, completion is late."""
         return abs(self.expired / self.requests - case.expired_share) <= case.expired_share / 4

@@ -1,14 +1,14 @@
 """The request purgatory of Kafka 0.8, as the benchmark's baseline: watch lists and one heap of all requests.
 
-A satisfied request stays in the heap and in the lists of all its keys until somebody comes across it, or a purge. Two
-rules of purging, tested once a turn of the reaper, that is after every request that expired:
+A satisfied request stays in the heap and in the lists of all its keys until it is found there, or until a purge. There
+are two rules for a purge. They are tested once per turn of the reaper, which is after every request that expired:
 
-    0.8.1   10 000 requests were watched since the last purge: scan the heap and all lists. The lists are array
-            lists, and taking one entry out of one moves all behind it.
-    0.8.2   the lists hold 1 000 entries or more: scan them; the heap holds 1 000 or more: scan it. Linked lists.
+    0.8.1   10 000 requests were watched since the last purge: scan the heap and all lists. The lists are array lists,
+            and removing an entry moves all entries behind it.
+    0.8.2   the lists have 1 000 entries or more: scan them. The heap has 1 000 or more: scan it. Linked lists.
 
-Re-built from a description of the rules, with the locks where Kafka had `synchronized`. Scanning the heap costs one
-rebuild here and was quadratic there.
+This is re-built from a description of the rules, with locks where Kafka had `synchronized`. Scanning the heap costs one
+rebuild here; in Kafka it was quadratic.
 """
 
 import heapq
@@ -20,7 +20,7 @@ PURGE_THRESHOLD = 1_000
 
 
 class OldRequest:
-    """A request with the flag that makes satisfying it unique."""
+    """A request, with a flag that lets exactly one call satisfy it."""
 
     __slots__ = ("completes_at_ms", "delay_ms", "lock", "satisfied")
 
@@ -28,10 +28,10 @@ class OldRequest:
         self.delay_ms = delay_ms
         self.completes_at_ms = completes_at_ms
         self.lock = threading.Lock()
-        self.satisfied = threading.Lock()  # taken once and never given back: a compare-and-set
+        self.satisfied = threading.Lock()  # taken once and never released: a compare-and-set
 
     def satisfy(self) -> bool:
-        """Satisfy the request; True for the one call that did."""
+        """Satisfy the request. Returns True to the one call that did it."""
         return self.satisfied.acquire(blocking=False)
 
 
@@ -76,7 +76,7 @@ class OldPurgatory:
         self._watched_at_purge = 0
 
     def watch(self, request: OldRequest, keys: Iterable[int], now_ms: int) -> bool:
-        """Satisfy a request at once, or watch it on every key; True when it was satisfied here."""
+        """Satisfy a request now, or watch it on every key. Returns True if this call satisfied it."""
         if self._check(request, now_ms):
             return True
         for key in keys:
@@ -96,7 +96,7 @@ class OldPurgatory:
             return now_ms >= request.completes_at_ms and request.satisfy()
 
     def advance(self, now_ms: int, most_turns: int) -> None:
-        """Turns of the reaper, one for each request that is due and not satisfied; the rest when called again."""
+        """Run the reaper: one turn for each request that is due and not satisfied. The rest is for the next call."""
         for _ in range(most_turns):
             request = self._poll(now_ms)
             if request is None:
@@ -106,7 +106,7 @@ class OldPurgatory:
             self.purge()
 
     def purge(self) -> None:
-        """What ends a turn of the reaper: a purge by the rule of the version, if it asks for one."""
+        """The end of a turn of the reaper: a purge, if the rule of the version demands one."""
         if self._array_lists:
             self._purge_by_interval()
         else:
@@ -114,12 +114,12 @@ class OldPurgatory:
 
     @property
     def watched(self) -> int:
-        """Entries of all lists."""
+        """The entries of all lists."""
         return sum(len(watchers.requests) for watchers in self._lists.values())
 
     @property
     def delayed(self) -> int:
-        """Entries of the heap, satisfied ones included."""
+        """The entries of the heap, satisfied ones included."""
         return len(self._heap)
 
     def _poll(self, now_ms: int) -> OldRequest | None:

@@ -19,11 +19,11 @@ class Design(Protocol):
     """A purgatory under test."""
 
     def enqueue(self, completes_at_ms: int) -> Any:
-        """Let a request wait; None when it could complete at once."""
+        """Let a request wait. Returns None if it could complete at once."""
         ...
 
     def complete(self, request: Any) -> None:
-        """Complete a request, whatever it waits for; no-op when its time was up."""
+        """Complete a request, whatever it waits for. Does nothing if it has timed out."""
         ...
 
     def advance(self) -> None:
@@ -32,7 +32,7 @@ class Design(Protocol):
 
     @property
     def expired(self) -> int:
-        """Requests that timed out."""
+        """How many requests timed out."""
         ...
 
 
@@ -64,7 +64,7 @@ class NewDesign:
         self._purgatory: DelayedOperationPurgatory[_Operation] = DelayedOperationPurgatory(SystemTimer(self._clock))
 
     def enqueue(self, completes_at_ms: int) -> _Operation | None:
-        """See `Design`. Its checks look at the clock once a request, as those of the 0.8 design do."""
+        """See `Design`. Its checks read the clock once per request, like those of the 0.8 design."""
         self.now_ms = self._clock.monotonic_ms()
         operation = _Operation(completes_at_ms, self)
         return None if self._purgatory.try_complete_else_watch(operation, KEYS) else operation
@@ -105,7 +105,7 @@ class OldDesign:
 
 
 def run_one_by_one(design: Design, load: Load, target_per_second: float, limit_seconds: float) -> Run:
-    """One run. Arrivals stop when the time is up; the rate is then that of the requests that were in."""
+    """One run. Arrivals stop when the time is up; the rate is then that of the requests that had arrived."""
     clock = SystemMonotonicClock()
     arrivals_ms, latencies_ms = load.arrival_ms.tolist(), load.latency_ms.tolist()
     completions: list[tuple[int, int, Any]] = []

@@ -1,4 +1,4 @@
-"""Lines over two logarithmic axes, panel beside panel, as one SVG file."""
+"""Line charts with two logarithmic axes, panel beside panel, in one SVG file."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -33,18 +33,18 @@ class Axis:
     high: int
 
     def place(self, value: float) -> float:
-        """0 at the beginning, 1 at the end; what lies outside is drawn at the edge."""
+        """The position of a value: 0 at the beginning, 1 at the end. A value outside is drawn at the edge."""
         share = (math.log10(value) - self.low) / (self.high - self.low) if value > 0 else 0.0
         return min(max(share, 0.0), 1.0)
 
     @property
     def ticks(self) -> list[int]:
-        """Exponents with a label."""
+        """The exponents that have a label."""
         return list(range(self.low, self.high + 1))
 
 
 def axis(title: str, values: Sequence[float]) -> Axis:
-    """The axis that holds the values."""
+    """An axis that contains all values."""
     low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
     return Axis(title, low, max(high, low + 1))
 
@@ -52,14 +52,14 @@ def axis(title: str, values: Sequence[float]) -> Axis:
 def write_plot(
     path: Path, title: str, axes: tuple[str, str], panels: Mapping[str, Mapping[str, Points]], *, diagonal: bool = False
 ) -> None:
-    """Write one picture.
+    """Write a picture.
 
     Args:
         path: of the file.
         title: above all panels.
-        axes: titles of the horizontal and the vertical axis, the same for all panels.
-        panels: by heading, the lines by name; a name has the same colour in all panels.
-        diagonal: draw where both are equal.
+        axes: the titles of the horizontal and the vertical axis, the same for all panels.
+        panels: the lines of each panel by name, by the heading of the panel. A name has one colour in all panels.
+        diagonal: draw the line on which both values are equal.
     """
     points = [point for lines in panels.values() for line in lines.values() for point in line]
     horizontal = axis(axes[0], [x for x, _ in points])

@@ -1,4 +1,4 @@
-"""The timers under test, behind one surface: insert, cancel and expire batches, however each of them likes it best."""
+"""The timers under test, with one interface: insert, cancel and expire batches, each in the way that suits it best."""
 
 import heapq
 from collections.abc import Callable, Iterable
@@ -17,14 +17,14 @@ Int64s = npt.NDArray[np.int64]
 
 
 class Structure(Protocol):
-    """A timer. `prepare` is not timed: it turns an array into what the structure takes."""
+    """A timer. `prepare` is not measured: it turns an array into what the timer takes."""
 
     def prepare(self, values: Int64s) -> Any:
-        """Expirations, as `insert` takes them."""
+        """The expirations in the form that `insert` takes."""
         ...
 
     def insert(self, expirations: Any) -> Any:
-        """Insert a batch; what `cancel` needs."""
+        """Insert a batch. Returns what `cancel` needs."""
         ...
 
     def cancel(self, entries: Any) -> None:
@@ -36,12 +36,12 @@ class Structure(Protocol):
         ...
 
     def __len__(self) -> int:
-        """Entries pending."""
+        """The number of pending entries."""
         ...
 
 
 class Batches:
-    """The batch wheel, array calls."""
+    """The batch wheel, with array calls."""
 
     def __init__(self) -> None:
         self._wheel = BatchTimingWheel(START_MS)
@@ -68,7 +68,7 @@ class Batches:
 
 
 class Scalars(Batches):
-    """The batch wheel, one call an entry."""
+    """The batch wheel, with one call per entry."""
 
     def prepare(self, values: Int64s) -> Any:
         """See `Structure`."""
@@ -94,14 +94,14 @@ class _Task(TimerTask):
 
 
 class Objects:
-    """`SystemTimer` over Kafka's wheel, a task object an entry."""
+    """`SystemTimer` over Kafka's wheel, with a task object per entry."""
 
     def __init__(self) -> None:
         self.now_ms = START_MS
         self._timer = SystemTimer(self)
 
     def monotonic_ms(self) -> int:
-        """The timer's clock: set by `expire`."""
+        """The timer's clock. `expire` sets it."""
         return self.now_ms
 
     def prepare(self, values: Int64s) -> list[int]:
@@ -133,7 +133,7 @@ class Objects:
 
 
 class Heap:
-    """heapq of (expiration, submission) beside a dictionary of the pending submissions; cancelling forgets one."""
+    """heapq of (expiration, submission), and a dictionary of the pending submissions. Cancelling removes one there."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int]] = []

@@ -1,19 +1,21 @@
-"""Insert, cancel and expire beside n pending entries: our timers, heapq, and Kafka's timer on the JVM.
+"""Insert, cancel and expire while n entries are pending: our timers, heapq, and Kafka's timer on the JVM.
 
     python -m bench.purgatory.timers [--pending 1000,…,10000000] [--batch 10000] [--rounds 5] [--quick]
 
-A round begins with n entries in place, their expirations uniform over the next 1 to 1000 ms. It inserts as many again,
-in batches; cancels those in random order; and lets the first n expire, a batch or so a step of the clock: here beside
-the remains of as many cancelled ones, in a second structure alone. CPU time of the calling thread, median of the rounds
-after one that warms up; few entries are repeated until there are 50 000 operations. Memory is what the resident set (on
-the JVM: the heap after a collection) grows by when the first n come in.
+A round begins with n entries, whose expirations are uniform over the next 1 to 1000 ms. It inserts n more in batches
+and cancels these in random order. Then it lets the first n expire, about one batch per step of the clock; once beside
+the remains of the cancelled ones, and once in a second structure without them. The figures are CPU time of the calling
+thread, the median of the rounds after one that warms up. With few entries, rounds are repeated until there are 50 000
+operations. Memory is the growth of the resident set (on the JVM: of the heap after a collection) when the first n
+entries come in.
 
-The second table has n = 1 000 000 and other batches; expirations spread so far that about a batch is due a step.
+The second table has n = 1 000 000 and other sizes of batches. There the expirations are spread so that about one batch
+is due per step.
 
-On the JVM every entry is an object and every call is for one of them: Kafka's `SystemTimer` (its drain hands each task
-to an executor, whose own time is not counted) and `java.util.concurrent.DelayQueue`, whose cancel is O(n): left out.
-Ten million entries are for those that take seconds over them: the batch wheel's array calls, and `SystemTimer` (three
-rounds).
+On the JVM every entry is an object and every call is for one entry. Measured are Kafka's `SystemTimer` (it hands each
+task to an executor, whose own time is not counted) and `java.util.concurrent.DelayQueue` (its cancel is O(n) and is
+left out). Ten million entries are only for timers that need no more than seconds for them: the batch wheel's array
+calls, and `SystemTimer` (three rounds).
 """
 
 import argparse
@@ -46,7 +48,7 @@ TARGETS: Final = {"insert": 30.0, "cancel": 60.0, "expire": 20.0}
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """Million operations per second of CPU time; memory in bytes an entry; NaN for what was not measured."""
+    """Million operations per second of CPU time, and memory in bytes per entry. NaN for what was not measured."""
 
     insert: float
     cancel: float
@@ -55,13 +57,13 @@ class Speed:
     entry_bytes: float
 
     def cells(self) -> str:
-        """Five cells of a table; what was not measured is a dash."""
+        """Five cells of a table. What was not measured is a dash."""
         shown = [f"{value:.2f}" for value in (self.insert, self.cancel, self.expire, self.expire_beside_cancelled)]
         return " | ".join([*shown, f"{self.entry_bytes:.0f}"]).replace("nan", "–")
 
 
 class Stopwatch:
-    """CPU time of this thread, garbage collected before and not during it."""
+    """Measures the CPU time of this thread. Garbage is collected before it, not during it."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -78,18 +80,18 @@ class Stopwatch:
 
 
 def split(values: Int64s, batch: int) -> Iterator[Int64s]:
-    """Batches, the last one maybe smaller."""
+    """The batches of an array. The last one can be smaller."""
     return (values[start : start + batch] for start in range(0, len(values), batch))
 
 
 def resident_bytes() -> int:
-    """Resident set of this process."""
+    """The resident set of this process, in bytes."""
     pages = int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[1])
     return pages * resource.getpagesize()
 
 
 def one_round(make: Callable[[], Structure], pending: int, batch: int, seed: int) -> Speed:
-    """One round on a fresh structure. At most MOST_CALLS calls of each kind are timed."""
+    """One round on a new structure. At most MOST_CALLS calls of each kind are measured."""
     random = np.random.default_rng(seed)
     operations = min(pending, MOST_CALLS * batch)
     span_ms = max(SPAN_MS, pending // batch)
@@ -129,7 +131,7 @@ def one_round(make: Callable[[], Structure], pending: int, batch: int, seed: int
 
 
 def expiry(structure: Structure, stops_ms: range) -> float:
-    """Million expiries per second."""
+    """Million expirations per second."""
     pending = len(structure)
     with Stopwatch() as expire:
         for now_ms in stops_ms:
@@ -141,7 +143,7 @@ def expiry(structure: Structure, stops_ms: range) -> float:
 
 
 def measure(name: str, pending: int, batch: int, rounds: int) -> Speed:
-    """Median of the rounds; memory of the first one, for which the process is fresh."""
+    """The median of the rounds. The memory is that of the first round, when the process is new."""
     repeats = max(1, FEWEST_OPERATIONS // pending)
     make = STRUCTURES[name]
     speeds = [one_round(make, pending, batch, seed) for seed in range(1 + rounds * repeats)]
@@ -156,13 +158,13 @@ def measure(name: str, pending: int, batch: int, rounds: int) -> Speed:
 
 
 def in_fresh_process(name: str, pending: int, batch: int, rounds: int) -> Speed:
-    """`measure` in a process of its own: nothing is left over from another structure."""
+    """Run `measure` in a process of its own, so that nothing is left over from another structure."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         return pool.submit(measure, name, pending, batch, rounds).result()
 
 
 def jvm_speeds(pending: list[int], rounds: int) -> Iterator[tuple[str, int, Speed]]:
-    """Kafka's timer and the delay queue at all sizes."""
+    """Kafka's timer and the delay queue, at all sizes."""
     settings = [str(rounds), *map(str, pending)]
     for name, size, *figures in run_java("TimerBench.java", settings, ("-Xms6g", "-Xmx6g", "-XX:+UseParallelGC")):
         insert, cancel, expire, entry_bytes = map(float, figures)
@@ -170,7 +172,7 @@ def jvm_speeds(pending: list[int], rounds: int) -> Iterator[tuple[str, int, Spee
 
 
 def by_pending(pending: list[int], batch: int, rounds: int) -> Speed | None:
-    """Print the first table; the batch wheel's speed at the largest size up to a million."""
+    """Print the first table. Returns the batch wheel's speed at the largest size up to a million."""
     print(f"\nM/s of CPU time, batches of {batch:,}, load average {os.getloadavg()[0]:.1f}")
     print("| | pending | insert | cancel | expire | expire, beside as many cancelled ones | bytes per entry |")
     print("| --- |" + " --- |" * 6)
@@ -192,7 +194,7 @@ def by_pending(pending: list[int], batch: int, rounds: int) -> Speed | None:
 
 
 def main() -> None:
-    """Run all and print both tables."""
+    """Run everything and print both tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pending", default="1000,10000,100000,1000000,10000000", help="sizes, comma-separated")
     parser.add_argument("--batch", type=int, default=10_000)
@@ -209,7 +211,7 @@ def main() -> None:
     reached = " · ".join(f"{name} {getattr(judged, name):.0f} of {target:.0f}" for name, target in TARGETS.items())
     print(f"\nbatch wheel against its targets, M/s: {reached}")
     size = min(max(pending), MOST_OBJECTS)
-    print(f"\nbatch wheel, {size:,} pending, M/s by batch")
+    print(f"\nbatch wheel, {size:,} pending, M/s by size of the batch")
     print("| batch | insert | cancel | expire |\n| --- | --- | --- | --- |")
     for batch in BATCHES:
         speed = in_fresh_process("batch wheel", size, min(batch, size), asked.rounds)
