@@ -1,16 +1,16 @@
-"""The one port to time. Everything below it receives a `Moment`; nothing below it reads a clock."""
+"""The clock of the job. What decides, holds and publishes receives a `Moment` and reads no clock itself."""
 
 import time
 from typing import NamedTuple, Protocol
 
 
 class Moment(NamedTuple):
-    """One instant, read once.
+    """One instant on both clocks.
 
     Attributes:
         wall_ms: Wall clock, epoch milliseconds. Written to records that other machines compare with their own.
         steady_ms: The wall clock of the process start plus monotonic time since, in milliseconds: it never
-            steps, so the timing wheel runs on it. The two drift apart when the machine's clock is set.
+            steps, so the timing wheel runs on it. The two differ after the machine's clock has been set.
     """
 
     wall_ms: int
@@ -26,7 +26,7 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The machine's clocks, anchored to each other once, when the object is made."""
+    """The machine's clocks. The steady one starts at the wall clock's time when the object is made."""
 
     def __init__(self) -> None:
         self._anchor_ns = time.time_ns() - time.monotonic_ns()

@@ -1,6 +1,6 @@
-"""What every error an operator meets has in common: one line that says what is wrong, where, and what to do.
+"""The root of all errors: each prints as one line that says what is wrong, where, and what to do.
 
-Each room has an errors file of its own; all of them derive from `PipelineError`.
+Each folder of `pipeline` has its own `errors` module; all errors derive from `PipelineError`.
 
 Exit codes: 1 failed, 2 wrong usage, 3 nothing matched, 4 conflict, 5 refused by validation, 6 an outside
 service is unreachable.
@@ -8,12 +8,12 @@ service is unreachable.
 
 
 class PipelineError(Exception):
-    """Head of the tree: something the operator can mend.
+    """Root of all errors of the pipeline: something an operator can correct.
 
     Attributes:
         message: what is wrong and where, without a full stop.
         remedy: what to do about it, one clause or command.
-        exit_code: what the process ends with.
+        exit_code: exit code of the process.
     """
 
     exit_code: int = 1

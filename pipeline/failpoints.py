@@ -1,7 +1,8 @@
 """Named places at which a process can be made to die, for the fault tests.
 
-Off unless the environment says `KQUOTA_FAILPOINT=name[:nth][:raise]`: at the nth time (1 without one) a thread comes to
-the place, the process kills itself and its process group as `kill -9` does, or raises `FailpointReached` there.
+Off unless the environment has `KQUOTA_FAILPOINT=name[:nth][:raise]`. The nth time that a thread reaches the place (the
+first time without a number), the process kills itself and its process group as `kill -9` does. With `:raise` it raises
+`FailpointReached` there instead.
 """
 
 import os
@@ -49,7 +50,7 @@ class FailpointUnknown(PipelineError):
 
 
 class FailpointReached(PipelineError):
-    """What a failpoint raises in place of killing the process."""
+    """Raised by a failpoint that shall not kill the process."""
 
     def __init__(self, name: str) -> None:
         super().__init__(f"failpoint {name} was reached", f"unset {VARIABLE}, it is for tests only")
@@ -75,7 +76,7 @@ class Failpoint:
         self._lock = Lock()
 
     def hit(self) -> None:
-        """A thread has come to the place."""
+        """Count that a thread has reached the place; at the nth time kill the process or raise."""
         with self._lock:
             self._left -= 1
             if self._left:
@@ -86,13 +87,13 @@ class Failpoint:
 
 
 def failpoint(name: str) -> None:
-    """Say that a place has been reached. Does nothing unless the environment names it."""
+    """Mark a place in the code. Does nothing unless the environment names this place."""
     if _armed is not None and _armed.name == name:
         _armed.hit()
 
 
 def _die() -> NoReturn:
-    # Of a group of our own, Java included; never of a group we share with whoever started us.
+    # The whole group, Java included, if it is our own; never a group that we share with the program that started us.
     if os.getpgrp() == os.getpid():
         os.killpg(0, signal.SIGKILL)
     os.kill(os.getpid(), signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""The job's log: one line an event on stderr, key=value facts, no Spark or Kafka chatter below WARNING."""
+"""The job's log: one line per event on stderr, with key=value facts. Libraries log only what our errors do not say."""
 
 import logging
 import sys
@@ -9,7 +9,7 @@ _QUIET: Final = ("py4j", "kafka", "pyspark", "deltalake")
 
 
 class _LineFormatter(logging.Formatter):
-    """`12:00:17.804 INFO stream.query batch_id=7 …`; the package name is dropped, it is always ours."""
+    """`12:00:17.804 INFO stream.query batch_id=7 …`; the leading `pipeline.` of the logger's name is left out."""
 
     def format(self, record: logging.LogRecord) -> str:
         stamp = f"{time.strftime('%H:%M:%S', time.gmtime(record.created))}.{int(record.msecs):03d}"
@@ -26,13 +26,13 @@ def set_up_logging(level: str) -> None:
     """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_LineFormatter())
-    # py4j says by the root logger that a JVM has gone; so do we.
+    # py4j logs on the root logger that the JVM has ended. Our own error says the same.
     handler.addFilter(lambda record: record.module != "java_gateway")
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level)
     for name in _QUIET:
         logging.getLogger(name).setLevel(max(logging.WARNING, root.level))
-    # These report what our own errors say again: kafka-python in other words, py4j with a whole stack trace.
+    # What these two log is also in our own errors: kafka-python says it in other words, py4j with a stack trace.
     for name in ("kafka", "py4j"):
         logging.getLogger(name).setLevel(logging.CRITICAL)

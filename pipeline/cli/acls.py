@@ -4,13 +4,13 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
-from pipeline.cli.output import print_rows, refuse_unknown
+from pipeline.cli.output import print_rows, refuse_unknown_format
 from pipeline.cluster.acls import ROLES, Names, acls_of, grant_commands
 from pipeline.errors import PipelineError
 
 
 class UnknownRole(PipelineError):
-    """`--role` names no role."""
+    """`--role` names an unknown role."""
 
     exit_code = 2
 
@@ -24,20 +24,20 @@ _PRINCIPAL: Final = "User:kquota-{role}"
 def print_acls(
     roles: Sequence[str] | None, principal: str | None, names: Names, bootstrap_servers: str, output: str
 ) -> None:
-    """Print commands, or one row an ACL as JSON or YAML.
+    """Print the kafka-acls commands, or one row per ACL as JSON or YAML.
 
     Args:
-        roles: Which; None or empty prints all.
-        principal: Who gets them; None names one after each role.
-        names: Of topics and job.
+        roles: The roles to print; None or empty prints all.
+        principal: Who gets the rights; None = `User:kquota-<role>` for each role.
+        names: Names of the topics and of the job.
         bootstrap_servers: Written into the commands.
         output: table, json or yaml.
 
     Raises:
-        UnknownRole: There is none of this name.
+        UnknownRole: There is no role of this name.
         UnknownFormat: Another output format.
     """
-    refuse_unknown(output)
+    refuse_unknown_format(output)
     unknown = [role for role in roles or () if role not in ROLES]
     if unknown:
         raise UnknownRole(unknown[0])

@@ -1,4 +1,4 @@
-"""`kquota config`: what the settings are, where each comes from, and what they may be."""
+"""`kquota config`: the settings in force, where each comes from, and their schema."""
 
 import json
 import sys
@@ -27,7 +27,7 @@ def show(config: ConfigFile = None, output: Output = "table") -> None:
 
 
 @app.command("schema")
-def schema(indent: Annotated[int, typer.Option(help="Spaces a level.", min=0, max=8)] = 2) -> None:
+def schema(indent: Annotated[int, typer.Option(help="Spaces per level of indentation.", min=0, max=8)] = 2) -> None:
     """Print the JSON Schema of the settings file."""
     from pipeline.settings.model import Settings
 

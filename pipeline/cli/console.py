@@ -1,4 +1,8 @@
-"""What a person sees while the job runs: throttles on stdout as they happen, the state of things on stderr."""
+"""What the job and the demo print while they run.
+
+The job logs every throttle and every micro-batch on stderr. The demo prints throttles on stdout, its state on
+stderr.
+"""
 
 import logging
 import sys
@@ -18,17 +22,17 @@ _STATUS_EVERY_SECONDS: Final = 5.0
 
 
 def log_throttle(record: Written, quota_version: int) -> None:
-    """One log line a record."""
+    """Write one log line for a published record."""
     log.info(line_of(record, quota_version))
 
 
 def log_batch(report: BatchReport) -> None:
-    """One log line a micro-batch, as key=value facts."""
+    """Write one log line for a micro-batch, as key=value facts."""
     log.info(status_line(report))
 
 
 def status_line(report: BatchReport) -> str:
-    """The facts of a micro-batch; `age_ms` is how old its newest event was when its records were readable."""
+    """The facts of a micro-batch. `age_ms` is the age of its newest event at the time its records became readable."""
     facts = report.facts
     return (
         f"batch_id={facts.evaluation.batch_id} events={facts.good_count} late={facts.late_count} "
@@ -41,7 +45,7 @@ def status_line(report: BatchReport) -> str:
 
 
 class DemoConsole:
-    """Prints the demo: every throttle, a table of the clients every five seconds, and a summary at the end."""
+    """Prints the demo: every throttle, the state every five seconds, and a summary of all clients at the end."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -53,11 +57,11 @@ class DemoConsole:
         self._status_due = 0.0
 
     def listeners(self) -> Listeners:
-        """For the job."""
+        """The functions that the job calls."""
         return Listeners(self._throttle, self._batch)
 
     def client_report(self, report: dict[str, Any]) -> None:
-        """Take in the counters of one client; prints the table when it is due."""
+        """Keep the newest counters of one client; prints the state every five seconds."""
         with self._lock:
             self._began = self._began or time.monotonic()
             self._clients[report["user"], report["client_id"]] = report
@@ -68,7 +72,7 @@ class DemoConsole:
             sys.stderr.write(self._status())
 
     def summary(self) -> None:
-        """What happened in all, client by client; on stdout."""
+        """Print the totals of each client on stdout."""
         with self._lock:
             sys.stdout.write("".join(f"{line}\n" for line in ("", *self._summary())))
             sys.stdout.flush()
@@ -93,10 +97,9 @@ class DemoConsole:
         last = self._last_report
         state = "" if last is None else f" · batch {last.facts.evaluation.batch_id}, decisions {last.age_ms} ms old"
         elapsed = time.monotonic() - (self._began or time.monotonic())
-        held = sum(report["blocked"] for report in self._clients.values())
-        return (
-            f"          {elapsed:4.0f} s · {self._events} usage events{state} · {held} of {len(self._clients)} held\n"
-        )
+        throttled = sum(report["blocked"] for report in self._clients.values())
+        clients = f"{throttled} of {len(self._clients)} clients throttled"
+        return f"          {elapsed:4.0f} s · {self._events} usage events{state} · {clients}\n"
 
     def _summary(self) -> list[str]:
         elapsed = max(time.monotonic() - (self._began or time.monotonic()), 1e-9)

@@ -1,4 +1,4 @@
-"""`kquota doctor`: is everything there that the job needs, and if not, what to do."""
+"""`kquota doctor`: checks everything the job needs, and says what to do about what is missing."""
 
 import sys
 
@@ -13,9 +13,9 @@ def doctor(
     command_config: CommandConfig = None,
     tables: TablesRoot = None,
 ) -> None:
-    """Check Java, jars, cluster, topics, tables, quotas and lock; one line each, with the way out.
+    """Check Java, jars, cluster, topics, tables, quotas and lock; one line each, with a remedy.
 
-    Exit codes: 0 all is well; 1 something is not. Without --bootstrap-server the cluster is left out.
+    Exit codes: 0 no errors; 1 at least one error. Without --bootstrap-server the cluster is not checked.
     """
     from pipeline.job.diagnosis import diagnose
     from pipeline.settings.loading import load_settings

@@ -1,4 +1,4 @@
-"""A decision in words and numbers, with its samples as a small chart."""
+"""Prints one decision: its numbers in words, its samples as a small chart."""
 
 import sys
 from typing import Any, Final
@@ -22,7 +22,7 @@ _LEVELS: Final = (
 
 
 def print_story(story: Story, sample_window_ms: int, origin: QuotaOrigin | None) -> None:
-    """Print the decision, how its figures come about, its samples and what was published for it; on stdout."""
+    """Print on stdout the decision, how its numbers are computed, its samples and the records published for it."""
     decision = [*_decision(story.decision), f"  T set     {origin_line(story.decision, origin)}"]
     lines = [*decision, "", *_samples(story, sample_window_ms), "", *_events(story.events)]
     sys.stdout.write("\n".join(lines) + "\n")
@@ -62,9 +62,9 @@ def _decision(row: dict[str, Any]) -> list[str]:
     return [
         f"decision {row['decision_id']}: {row['user']}/{row['client_id']} is over {row['quota_type']}",
         f"  at        {clock_time(row['evaluated_at_ms'])} UTC, batch {row['batch_id']}, mode {row['mode']}"
-        f"{', applied' if row['applied'] else ', not applied: another quota asks for a longer wait'}",
+        f"{', applied' if row['applied'] else ', not applied: the throttle of another quota type is longer'}",
         f"  quota     level {row['level']} ({_LEVELS[row['level']]}), quota table version {row['quota_version']}",
-        f"  sensor    {shared}: all that shares it counts together",
+        f"  sensor    {shared}: everything that shares it is counted together",
         f"  observed  O = {observed:.1f} {unit}, over W = {seconds(window_ms)}",
         f"  bound     T = {bound:.1f} {unit}",
         f"  throttle  X = (O − T) / T · W = ({observed:.1f} − {bound:.1f}) / {bound:.1f} · {window_ms} ms "
@@ -93,7 +93,7 @@ def _samples(story: Story, sample_window_ms: int) -> list[str]:
 
 def _events(events: list[dict[str, Any]]) -> list[str]:
     if not events:
-        return ["published: nothing (recorded only: shadow, too old, or told already)"]
+        return ["published: nothing (recorded only: shadow, too old, or published before)"]
     lines = ["published:"]
     for event in events:
         until = (

@@ -1,4 +1,4 @@
-"""Instants as people write them: `2h` or `-2h` for two hours ago, ISO 8601, or epoch milliseconds."""
+"""Reads instants from the command line: `2h` or `-2h` for two hours ago, ISO 8601, or epoch milliseconds."""
 
 import re
 from datetime import UTC, datetime
@@ -10,7 +10,7 @@ _UNITS_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w
 
 
 class UnknownInstant(PipelineError):
-    """A text that is no instant.
+    """A text that can not be read as an instant.
 
     Attributes:
         given: The text.
@@ -30,7 +30,7 @@ def parse_instant(option: str, given: str, now_ms: int) -> int:
     """Epoch milliseconds of an instant; a time without an offset is UTC.
 
     Raises:
-        UnknownInstant: it is none of the three.
+        UnknownInstant: It is none of the three.
     """
     age = re.fullmatch(r"-?(\d+)([smhdw])", given)
     if age:

@@ -1,4 +1,4 @@
-"""`kquota jars`: bring the locked jars here, prove them, list them."""
+"""`kquota jars`: fetch, check and list the locked jars."""
 
 from typing import Annotated
 
@@ -13,7 +13,7 @@ Output = Annotated[str, typer.Option("--output", "-o", help="table, json or yaml
 
 @app.command("fetch")
 def fetch_jars() -> None:
-    """Fetch every locked jar that is missing or altered. Prints one summary line; safe to run twice.
+    """Fetch every locked jar that is missing or altered. Prints one summary line. Can be repeated.
 
     Sources, in order: the cache, the local Maven repository, mvn, the Ivy inside pyspark. Exit code 6: none has it.
     """

@@ -1,4 +1,7 @@
-"""`kquota`: the verbs, and how each error ends: a line on stderr and its exit code; a stack trace only on request."""
+"""`kquota`: all commands, and what an error ends with: one line on stderr and its exit code.
+
+A stack trace is printed only with KQUOTA_LOG_LEVEL=DEBUG.
+"""
 
 import os
 import sys
@@ -51,7 +54,7 @@ def main() -> None:
 
 
 def _exit_code() -> int:
-    """Run the command; what it comes to."""
+    """Run the command and return its exit code."""
     try:
         app()
     except SystemExit as exc:
@@ -65,16 +68,18 @@ def _exit_code() -> int:
         # The reader of our output has gone (`| head`): leave without Python's own complaint at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except Exception as exc:
-        return _unforeseen(exc)
+        return _report_unexpected(exc)
     return 0
 
 
-def _unforeseen(failure: Exception) -> int:
-    """A damaged file, a full disk, a defect of ours: its line, and the stack for who asks for it."""
+def _report_unexpected(failure: Exception) -> int:
+    """Print one line for a failure that has no error class: a damaged file, a full disk, a defect of kquota."""
     if os.environ.get("KQUOTA_LOG_LEVEL") == "DEBUG":
         traceback.print_exception(failure)
-    told = f"{type(failure).__name__}: {first_line(failure)}"
-    sys.stderr.write(f"kquota: {told}. To mend it: KQUOTA_LOG_LEVEL=DEBUG shows where it happened\n")
+    line = f"{type(failure).__name__}: {first_line(failure)}"
+    sys.stderr.write(
+        f"kquota: {line}. To mend it: repeat it with KQUOTA_LOG_LEVEL=DEBUG, which shows where it happened\n"
+    )
     return 1
 
 

@@ -12,7 +12,7 @@ _MODES = ("enforce", "shadow")
 
 
 def mode(
-    wanted: Annotated[str | None, typer.Argument(metavar="[enforce|shadow]", help="The mode to be.")] = None,
+    wanted: Annotated[str | None, typer.Argument(metavar="[enforce|shadow]", help="The new mode.")] = None,
     reason: Annotated[str, typer.Option("--reason", help="Why; kept with the change.")] = "",
     config: ConfigFile = None,
     tables: TablesRoot = None,
@@ -21,17 +21,17 @@ def mode(
     """Print the mode of all quotas, or set it; a running job follows within one trigger.
 
     In shadow mode every throttle is released at once and nobody is throttled; decisions are recorded as they would be.
-    Rows that are shadow or exempt themselves are so in either mode.
+    A quota whose own mode is shadow or exempt keeps it in both modes.
     """
-    from pipeline.cli.output import print_document, refuse_unknown
+    from pipeline.cli.output import print_document, refuse_unknown_format
     from pipeline.settings.loading import load_settings
     from pipeline.tables.audit import local_audit
     from pipeline.tables.from_settings import create_quota_table, open_quota_table
 
-    refuse_unknown(output)
+    refuse_unknown_format(output)
     if wanted not in {None, *_MODES}:
         msg = f"'mode' must be one of {', '.join(_MODES)}; got {wanted}"
-        raise QuotaUsage(msg, "give one of them, or none to see the mode")
+        raise QuotaUsage(msg, "give one of them, or nothing to see the mode")
     settings = load_settings(config, flags(tables=tables))
     table = open_quota_table(settings.tables) if wanted is None else create_quota_table(settings.tables)
     if wanted is not None:

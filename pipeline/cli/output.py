@@ -12,7 +12,7 @@ _MANY_ROWS: Final = 200
 
 
 class UnknownFormat(PipelineError):
-    """`-o` names no format we have."""
+    """`-o` names an unknown format."""
 
     exit_code = 2
 
@@ -20,7 +20,7 @@ class UnknownFormat(PipelineError):
         super().__init__(f"'--output' must be one of {', '.join(known)}; got {given}", "give one of them")
 
 
-def refuse_unknown(output: str, also: Sequence[str] = ()) -> None:
+def refuse_unknown_format(output: str, also: Sequence[str] = ()) -> None:
     """Refuse an unknown format before any work is done.
 
     Args:
@@ -74,7 +74,7 @@ def _print_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> N
         return
     header = [column.replace("_", " ") for column in columns]
     cells = [["" if row[column] is None else str(row[column]) for column in columns] for row in rows]
-    # A pipe has no width, so rows must not be folded; and rich takes seconds over thousands of them.
+    # A pipe has no width, so rows must not be folded. And rich needs seconds for thousands of rows.
     if not sys.stdout.isatty() or len(rows) > _MANY_ROWS:
         widths = [max(map(len, column)) for column in zip(header, *cells, strict=True)]
         for line in (header, *cells):

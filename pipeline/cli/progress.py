@@ -1,4 +1,4 @@
-"""A progress bar on stderr; silent where stderr is no terminal."""
+"""A progress bar on stderr; prints nothing where stderr is no terminal."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -7,13 +7,13 @@ from contextlib import contextmanager
 
 @contextmanager
 def progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar that goes when the context ends.
+    """Show a progress bar until the context ends.
 
     Args:
-        what: Stands before it.
+        what: Text before the bar.
 
     Yields:
-        To be told how much is done, and of how much.
+        A function to call with the number of steps done and the number of all steps.
     """
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from pipeline.allocator import give_back_at_once
+from pipeline.allocator import return_memory_at_once
 from pipeline.cli.options import BootstrapServers, CommandConfig, ConfigFile, TablesRoot, flags
 
 
@@ -17,17 +17,17 @@ def run(
     run_dir: Annotated[str | None, typer.Option(help="Folder of the lock file.", show_default=False)] = None,
     job: Annotated[str | None, typer.Option(help="Name of the job.", show_default=False)] = None,
     trigger_ms: Annotated[
-        int | None, typer.Option(help="A micro-batch starts at most this often.", show_default=False)
+        int | None, typer.Option(help="Shortest time between the starts of two micro-batches.", show_default=False)
     ] = None,
     no_wait: Annotated[
         bool, typer.Option("--no-wait", help="End with exit code 6 when the cluster does not answer.")
     ] = False,
 ) -> None:
-    """Run the job until SIGTERM or Ctrl-C: meter, decide, throttle, release, record.
+    """Run the job until SIGTERM or Ctrl-C: read usage, decide, throttle, release, record.
 
     Missing tables are created; topics are checked and never changed (see `kquota topics create`).
     """
-    give_back_at_once()
+    return_memory_at_once()
     from pipeline.cli.console import log_batch, log_throttle
     from pipeline.cli.signals import call_on_signals
     from pipeline.job.job import Job, Listeners

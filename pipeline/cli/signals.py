@@ -1,4 +1,4 @@
-"""SIGTERM and Ctrl-C as a call, so that what runs can end in its own order."""
+"""Calls a function on SIGTERM and Ctrl-C, so that the running command can stop in an orderly way."""
 
 import signal
 from collections.abc import Callable, Iterator
@@ -11,7 +11,7 @@ _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 @contextmanager
 def call_on_signals(stop: Callable[[], None]) -> Iterator[None]:
-    """Call `stop` on the first SIGINT or SIGTERM; a second one acts as it did before (Ctrl-C: at once)."""
+    """Call `stop` on the first SIGINT or SIGTERM; the second one has its former effect (Ctrl-C: ends at once)."""
     former = {kind: signal.getsignal(kind) for kind in _SIGNALS}
 
     def first(_kind: int, _frame: FrameType | None) -> None:

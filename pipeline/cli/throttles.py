@@ -1,4 +1,4 @@
-"""`kquota throttles`: who is held now, and why."""
+"""`kquota throttles`: who is throttled now, and why."""
 
 import sys
 import time
@@ -20,7 +20,9 @@ _COLUMNS = ("user", "client_id", "quota_type", "O", "T", "W", "for", "until", "c
 def list_(
     config: ConfigFile = None,
     tables: TablesRoot = None,
-    everything: Annotated[bool, typer.Option("--all", help="Also ended throttles and releases, newest first.")] = False,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Also throttles that have ended, and releases; newest first.")
+    ] = False,
     limit: Annotated[int, typer.Option(help="How many records --all shows.", min=1)] = 50,
     output: Output = "table",
 ) -> None:
@@ -62,8 +64,8 @@ def explain(
     if output == "table":
         print_story(story, settings.engine.sample_window_ms, origin)
     else:
-        told = {"decision": story.decision, "bound_set": origin_line(story.decision, origin)}
-        print_rows([{**told, "events": story.events, "samples": story.samples}], output)
+        document = {"decision": story.decision, "bound_set": origin_line(story.decision, origin)}
+        print_rows([{**document, "events": story.events, "samples": story.samples}], output)
     if verify:
         _verify_one(settings, story.decision)
 
@@ -75,16 +77,16 @@ def averages(
     tables: TablesRoot = None,
     output: Output = "table",
 ) -> None:
-    """Print how long throttles were on average, sensor by sensor, over one minute, and the share of exempt requests.
+    """Print the average throttle time of each sensor over one minute, and the share of exempt requests.
 
     These are the throttle-time and exempt-request-time of a broker's own metrics, for the whole cluster.
     """
     from pipeline.cli.instants import parse_instant
-    from pipeline.cli.output import print_document, print_rows, refuse_unknown
+    from pipeline.cli.output import print_document, print_rows, refuse_unknown_format
     from pipeline.settings.loading import load_settings
     from pipeline.tables.throttle_history import last_minute
 
-    refuse_unknown(output)
+    refuse_unknown_format(output)
     root = load_settings(config, flags(tables=tables)).tables.root
     found = last_minute(root, parse_instant("--at", at, time.time_ns() // 1_000_000))
     rows = found.throttle_times.to_pylist()
@@ -99,15 +101,15 @@ def averages(
 def verify(
     since: Annotated[
         str | None,
-        typer.Option(help="First instant: 2h (ago), ISO 8601 in UTC, or epoch ms. All that is kept without it."),
+        typer.Option(help="First instant: 2h (ago), ISO 8601 in UTC, or epoch ms. Default: all that is kept."),
     ] = None,
-    until: Annotated[str, typer.Option(help="Last instant, in the same ways.")] = "0s",
+    until: Annotated[str, typer.Option(help="Last instant, in the same formats.")] = "0s",
     limit: Annotated[int, typer.Option(help="How many mismatches are shown.", min=0)] = 20,
     config: ConfigFile = None,
     tables: TablesRoot = None,
     output: Output = "table",
 ) -> None:
-    """Decide all kept usage of a range again and compare every stored decision; exits with 1 if one differs."""
+    """Repeat all decisions of a range from the kept usage and compare them; exits with 1 if a stored one differs."""
     from pipeline.cli.instants import parse_instant
     from pipeline.cli.output import print_rows
     from pipeline.cli.progress import progress_bar

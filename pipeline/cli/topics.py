@@ -1,4 +1,4 @@
-"""`kquota topics`: make the three topics, and check those that are there.
+"""`kquota topics`: create the three topics, and check existing ones.
 
 The Kafka client takes 0.3 s to import, so it is imported where it is used, and `--help` never waits for it.
 """
@@ -40,9 +40,9 @@ def create(
     marker_topic: MarkerTopic = "quota.marker.v1",
     output: Output = "table",
 ) -> None:
-    """Create the topics that are missing; then check all three. Running it again changes nothing.
+    """Create the topics that are missing, then check all three. Can be repeated; existing topics are not changed.
 
-    Exit codes: 0 they are there and fit, 5 one that was there is unfit, 6 the cluster does not answer.
+    Exit codes: 0 all three are as they must be; 5 an existing one is not; 6 the cluster does not answer.
     """
     from pipeline.cluster import topics
     from pipeline.cluster.acls import Acl
@@ -57,7 +57,7 @@ def create(
         except topics.TopicNotCreated as exc:
             wanted = [Acl("topic", exc.topic, "Create")]
             raise permission_missing(exc.__cause__, wanted, options, address) or exc from exc
-        _refuse_unseen(admin, specs, options, address)
+        _refuse_unpermitted(admin, specs, options, address)
         findings = topics.check_topics(admin, specs, address)
     rows = [
         {"topic": spec.name, "partitions": spec.partitions, "settings": _settings(spec), "result": done[spec.name]}
@@ -83,18 +83,18 @@ def check(
         bool, typer.Option("--acls", help="Print the kafka-acls commands each role needs instead; asks no cluster.")
     ] = False,
     principal: Annotated[
-        str | None, typer.Option(help="With --acls: for this one, as User:kquota.", show_default=False)
+        str | None, typer.Option(help="With --acls: who gets the rights, as User:kquota.", show_default=False)
     ] = None,
     role: Annotated[
-        list[str] | None, typer.Option(help="With --acls: job, meter, gate or operator alone; repeatable.")
+        list[str] | None, typer.Option(help="With --acls: only job, meter, gate or operator; may be repeated.")
     ] = None,
     job: Annotated[str, typer.Option(help="With --acls: name of the job.")] = "kquota",
     output: Output = "table",
 ) -> None:
-    """Tell what is wrong with the topics, each with the command that mends it.
+    """Print what is wrong with the topics, and the command that corrects it.
 
-    Exit codes: 0 nothing, or warnings only; 5 the job would refuse to start; 6 the cluster does not answer, or does
-    not let us look.
+    Exit codes: 0 nothing, or warnings only; 5 the job would refuse to start; 6 the cluster does not answer, or
+    does not let this user see the topics.
     """
     from pipeline.cluster import topics
 
@@ -109,7 +109,7 @@ def check(
         cores or os.cpu_count() or 1, longest_throttle_ms, usage_topic, throttle_topic, marker_topic
     )
     with _connected(bootstrap_server, command_config) as (address, admin, options):
-        _refuse_unseen(admin, specs, options, address)
+        _refuse_unpermitted(admin, specs, options, address)
         findings = topics.check_topics(admin, specs, address)
     print_rows([asdict(finding) for finding in findings], output, _FINDING_COLUMNS)
     if output == "table":
@@ -143,8 +143,8 @@ def _address_in(command_config: Path | None) -> str | None:
     return read_properties(command_config).get("bootstrap.servers")
 
 
-def _refuse_unseen(admin: Any, specs: Iterable[Any], options: dict[str, Any], address: str) -> None:
-    """A topic one may not look at would pass for one that is not there."""
+def _refuse_unpermitted(admin: Any, specs: Iterable[Any], options: dict[str, Any], address: str) -> None:
+    """Check the rights first: Kafka reports a topic that the user may not describe as missing."""
     from pipeline.cluster.acls import Acl
     from pipeline.cluster.permissions import refuse_unpermitted
 

@@ -1,4 +1,4 @@
-"""What a check of stored decisions has found, in words."""
+"""Prints what a check of stored decisions has found."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -8,15 +8,15 @@ from quota.comparison import Difference
 
 
 def verdict(found: VerifiedDecision) -> str:
-    """One decision: the same, or what differs."""
+    """The result for one decision: equal, or what differs."""
     recomputed = f"recomputed from {found.usage_rows} usage rows"
     if found.difference is None:
         return f"verified: {recomputed}, same row"
-    return f"not verified: {recomputed}, {_what(found.difference)}"
+    return f"not verified: {recomputed}, {_difference_text(found.difference)}"
 
 
 def summary(found: Verification) -> str:
-    """A range: the line everything ends with."""
+    """The last line of a check of a range."""
     ends = (f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%dT%H:%M:%S}" for ms in (found.since_ms, found.until_ms))
     return (
         f"{' to '.join(ends)} UTC, {found.batches} batches with usage: "
@@ -26,13 +26,13 @@ def summary(found: Verification) -> str:
 
 def difference_row(difference: Difference) -> dict[str, Any]:
     """A mismatch as a row to print."""
-    return {**difference.key, "difference": _what(difference)}
+    return {**difference.key, "difference": _difference_text(difference)}
 
 
-def _what(difference: Difference) -> str:
+def _difference_text(difference: Difference) -> str:
     if not difference.is_recomputed:
-        return "stored, but usage and quotas do not come to it"
+        return "stored, but not computed again from usage and quotas"
     if not difference.is_stored:
-        return "usage and quotas come to it, but it is not stored"
+        return "computed again from usage and quotas, but not stored"
     columns = difference.columns.items()
     return "; ".join(f"{name}: stored {stored}, recomputed {again}" for name, (stored, again) in columns)

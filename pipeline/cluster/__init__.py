@@ -1,1 +1,1 @@
-"""The Kafka cluster as every part reaches it: where it is, how to sign in, whether its topics are fit."""
+"""The Kafka cluster: where it is, how to sign in, which rights are needed, whether the topics are as they must be."""

@@ -1,4 +1,4 @@
-"""How this process reaches the cluster, in the words of each client it uses."""
+"""How this process reaches the cluster, as options of each client it uses."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -19,7 +19,7 @@ Client = TypeVar("Client")
 
 
 class BootstrapServersMissing(PipelineError):
-    """Nobody said where the cluster is."""
+    """The address of the cluster is not given."""
 
     exit_code = 2
 
@@ -36,8 +36,8 @@ class ClusterAccess:
 
     Attributes:
         bootstrap_servers: host:port[,host:port…].
-        properties: Entries of client.properties, references to secrets unresolved; they may hold secrets all the
-            same, so they are never printed.
+        properties: Entries of client.properties, with references to secrets as they are written. They may also hold
+            secrets themselves, so they are never printed.
     """
 
     bootstrap_servers: str

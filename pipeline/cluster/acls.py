@@ -1,4 +1,4 @@
-"""What each part of kquota must be allowed in a cluster with an authorizer, and the commands that allow it."""
+"""The rights each part of kquota needs in a cluster with an authorizer, and the commands that grant them."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ class Acl:
     Attributes:
         resource: In the words of kafka-acls.
         name: Of the resource.
-        operation: In the words of kafka-acls. Read and Write bring Describe with them.
+        operation: In the words of kafka-acls. Read and Write include Describe.
     """
 
     resource: Resource
@@ -53,10 +53,10 @@ class Names:
 
 
 def acls_of(role: Role, names: Names) -> tuple[Acl, ...]:
-    """All a role needs, and nothing more.
+    """The rights that a role needs, no others.
 
     The job reads its topics' settings before it starts, and the throttle topic when its publish marker has expired;
-    the marker is a group's offset committed inside a transaction, which takes Read on group and topic (KIP-98).
+    the marker is a group's offset committed inside a transaction, which needs Read on group and topic (KIP-98).
     """
     usage, throttle, marker = names.usage_topic, names.throttle_topic, names.marker_topic
     if role == "meter":
@@ -84,7 +84,7 @@ def acls_of(role: Role, names: Names) -> tuple[Acl, ...]:
 
 
 def grant_commands(acls: Iterable[Acl], principal: str, bootstrap_servers: str) -> list[str]:
-    """The kafka-acls commands that allow them, one a resource.
+    """The kafka-acls commands that grant them, one per resource.
 
     Args:
         acls: In any order.

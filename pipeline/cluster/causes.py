@@ -1,4 +1,4 @@
-"""Why a client did not connect, in words an operator can act on.
+"""Why a client did not connect, as an error an operator can act on.
 
 The causes are exceptions of kafka-python, OpenSSL and the operating system; here each becomes one line and a remedy.
 """
@@ -16,16 +16,16 @@ class LostWhileSigningIn(OSError):
     """The broker spoke this protocol and then closed the connection."""
 
 
-def explain(
+def connection_error(
     address: str, options: Mapping[str, Any], causes: Sequence[BaseException], timeout_ms: int
 ) -> PipelineError:
-    """The error that tells why a client did not connect.
+    """The error that says why a client did not connect.
 
     Args:
         address: What was tried.
         options: kafka-python options it was tried with.
-        causes: What the attempts failed with, the latest last. A refusal goes before anything else.
-        timeout_ms: How long it was tried.
+        causes: What the attempts failed with, the latest last. A refusal is reported before anything else.
+        timeout_ms: How long the client tried.
     """
     token = _latest(causes, TokenRefused)
     if isinstance(token, TokenRefused):
@@ -35,7 +35,7 @@ def explain(
 
 
 def _refusal(address: str, options: Mapping[str, Any], causes: Sequence[BaseException]) -> SignInRefused | None:
-    """The error of a broker that answers; None if none does."""
+    """The error of a broker that answers and refuses; None if no broker answers."""
     user = str(options.get("sasl_plain_username", ""))
     if _latest(causes, kafka_errors.IllegalSaslStateError) is not None:
         return SignInRefused(address, user, "this listener knows no SASL", _PROTOCOL)
@@ -50,7 +50,7 @@ def _refusal(address: str, options: Mapping[str, Any], causes: Sequence[BaseExce
         return SignInRefused(address, user, reason)
     alert = _latest(causes, kafka_errors.KafkaConnectionError, OSError)
     if alert is not None and "alert" in _words(alert):
-        # Which of the three it is stands in the broker's log alone.
+        # Only the broker's log says which of the three it is.
         reason = "it wants a client certificate that it trusts and that has not expired"
         return SignInRefused(address, user, reason, _OWN_CERTIFICATE)
     return None
@@ -59,9 +59,9 @@ def _refusal(address: str, options: Mapping[str, Any], causes: Sequence[BaseExce
 def _unreachable(address: str, protocol: str, causes: Sequence[BaseException], timeout_ms: int) -> ClusterUnreachable:
     failed = _latest(causes, kafka_errors.KafkaConnectionError, OSError)
     words = _words(failed) if failed is not None else f"no answer within {timeout_ms / 1000:g} s"
-    for sign in _SIGNS:
-        if sign.word in words:
-            return ClusterUnreachable(address, sign.cause.format(protocol=protocol), sign.remedy)
+    for known in _KNOWN_CAUSES:
+        if known.word in words:
+            return ClusterUnreachable(address, known.cause.format(protocol=protocol), known.remedy)
     return ClusterUnreachable(address, words, _LOOK_EVERYWHERE)
 
 
@@ -69,7 +69,7 @@ def _latest(causes: Sequence[BaseException], *kinds: type[BaseException]) -> Bas
     return next((cause for cause in reversed(causes) if isinstance(cause, kinds)), None)
 
 
-class _Sign(NamedTuple):
+class _KnownCause(NamedTuple):
     word: str
     cause: str
     remedy: str
@@ -80,26 +80,28 @@ _LOOK_EVERYWHERE: Final = "check the address, security.protocol of the client pr
 _OWN_CERTIFICATE: Final = (
     "give such a certificate and its key, in PEM, in ssl.keystore.location of the client properties"
 )
-_SIGNS: Final = (
-    _Sign("ECONNREFUSED", "connection refused", "start the broker, or correct --bootstrap-server"),
-    _Sign("DNS", "the host name has no address", "correct the host name in --bootstrap-server"),
-    _Sign("certificate has expired", "its certificate has expired", "renew the broker's certificate"),
-    _Sign("certificate is not yet valid", "its certificate is not valid yet", "correct the clock of this machine"),
-    _Sign(
+_KNOWN_CAUSES: Final = (
+    _KnownCause("ECONNREFUSED", "connection refused", "start the broker, or correct --bootstrap-server"),
+    _KnownCause("DNS", "the host name has no address", "correct the host name in --bootstrap-server"),
+    _KnownCause("certificate has expired", "its certificate has expired", "renew the broker's certificate"),
+    _KnownCause(
+        "certificate is not yet valid", "its certificate is not valid yet", "correct the clock of this machine"
+    ),
+    _KnownCause(
         "certificate is not valid for",
         "its certificate is for another name",
         "reach it by a name in its certificate, or add the one in --bootstrap-server to the certificate",
     ),
-    _Sign(
+    _KnownCause(
         "certificate verify failed",
         "its certificate is not from an authority that is trusted here",
         "put the certificate of that authority, in PEM, into ssl.truststore.location of the client properties",
     ),
-    _Sign("wrong version number", "it does not speak TLS on this port", _PROTOCOL),
-    _Sign("disconnected", "it closes the connection to a {protocol} client", _PROTOCOL),
-    _Sign("Handshake", "the TLS handshake fails", _PROTOCOL),
+    _KnownCause("wrong version number", "it does not speak TLS on this port", _PROTOCOL),
+    _KnownCause("disconnected", "it closes the connection to a {protocol} client", _PROTOCOL),
+    _KnownCause("Handshake", "the TLS handshake fails", _PROTOCOL),
 )
-"""The first that is found in a cause's words tells."""
+"""The first whose word is in the text of the cause is used."""
 
 
 def _words(error: BaseException) -> str:

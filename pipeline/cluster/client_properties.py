@@ -1,4 +1,4 @@
-"""Kafka's `client.properties` in the words of each client: kafka-python options, and properties for Java.
+"""Kafka's `client.properties` for each client: as kafka-python options, and as properties for Java.
 
 The keys are those of the Java client, plus librdkafka's for certificates in PEM files. Keys that do not concern the
 connection are left alone, as Kafka's own tools do: the same file serves consumers and producers.
@@ -37,7 +37,7 @@ _LOGIN_HANDLER: Final = "sasl.login.callback.handler.class"
 _SASL_KEYS: Final = frozenset(
     {"sasl.mechanism", "sasl.jaas.config", "sasl.username", "sasl.password", _ENDPOINT, _LOGIN_HANDLER, *_OAUTH_KEYS}
 )
-# These tell Java's client when to get its token anew; kafka-python's does it by itself.
+# These say when Java's client gets a new token; kafka-python does that without settings.
 _TIMING: Final = ("sasl.login.refresh.", "sasl.login.retry.", "sasl.login.connect.timeout.", "sasl.login.read.timeout.")
 _HARMLESS: Final = (*_TIMING, "sasl.kerberos.")
 _JAVA_LOGIN_HANDLER: Final = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler"
@@ -53,7 +53,7 @@ _KEPT_FOR_JAVA: Final = (
 
 @dataclass(frozen=True, slots=True)
 class SignIn:
-    """How to connect, whatever the client is written in.
+    """How to connect, independent of the client library.
 
     Attributes:
         protocol: One of `SECURITY_PROTOCOLS`.
@@ -78,8 +78,8 @@ def kafka_options(properties: Mapping[str, str], source: str = "client propertie
         source: Named in the error: the file.
 
     Raises:
-        ClientPropertiesInvalid: security settings that cannot be kept are refused, all at once, and never
-            skipped: half a security setting is worse than none.
+        ClientPropertiesInvalid: a security setting is wrong or not supported; the error names all of them. None is
+            ever skipped, because the connection would be less secure than the file says.
     """
     sign_in = read_sign_in(properties, source)
     taken = {"bootstrap.servers": "bootstrap_servers", "client.id": "client_id"}
@@ -98,7 +98,7 @@ def kafka_options(properties: Mapping[str, str], source: str = "client propertie
 
 
 def java_properties(properties: Mapping[str, str], source: str = "client properties") -> dict[str, str]:
-    """The entries a Java client needs to connect, whole in themselves: no file and no variable is left to look up.
+    """The entries a Java client needs to connect, complete: nothing in them refers to a file or a variable.
 
     Settings of producers and consumers are left out: Spark has its own.
 

@@ -1,7 +1,7 @@
-"""Opens kafka-python clients so that a failure tells its cause in one line.
+"""Opens kafka-python clients so that a failure names its cause in one line.
 
 kafka-python 3.0 tries until its bootstrap time-out and then says only `Unable to bootstrap from …`. Why an
-attempt failed stands in its log, as the exception object of the attempt; those are collected here.
+attempt failed is only in its log, as the exception object of the attempt. Those exceptions are collected here.
 """
 
 import logging
@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 
 from kafka import errors as kafka_errors
 
-from pipeline.cluster.causes import LostWhileSigningIn, explain
+from pipeline.cluster.causes import LostWhileSigningIn, connection_error
 from pipeline.cluster.errors import ClusterUnreachable
 
 Client = TypeVar("Client")
@@ -40,7 +40,7 @@ def open_client(
         try:
             return make(**options)
         except (kafka_errors.KafkaError, OSError) as exc:
-            raise explain(bootstrap_servers, options, [*causes, exc], timeout_ms) from exc
+            raise connection_error(bootstrap_servers, options, [*causes, exc], timeout_ms) from exc
 
 
 @contextmanager
@@ -58,7 +58,7 @@ def as_cluster_error(bootstrap_servers: str) -> Iterator[None]:
 
 
 class _CauseCollector(logging.Handler):
-    """Sits between the network part of kafka-python and the rest of its log, whatever level that is set to.
+    """Collects the exceptions that the network part of kafka-python logs, whatever the level of its log is.
 
     Clients that connect at the same time in one process share the causes.
     """

@@ -1,12 +1,12 @@
-"""What can go wrong on the way to a cluster.
+"""What can go wrong between this process and a cluster.
 
 PipelineError
 ├── ClusterUnreachable       no broker answers, or not in the way asked for
 ├── SignInRefused            the broker answers and refuses the credentials
-├── TokenRefused             no OAuth token can be had
+├── TokenRefused             the OAuth token endpoint or file gives no token
 ├── PermissionMissing        the broker knows the client and refuses what it asks for
 ├── ClientPropertiesInvalid  a client.properties file cannot be used
-└── TopicMissing             a topic of ours is not there
+└── TopicMissing             a topic of the pipeline does not exist
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ class ClusterUnreachable(PipelineError):
 
     Attributes:
         bootstrap_servers: The address tried.
-        cause: What the network, or the broker, said.
+        cause: What the network or the broker answered.
     """
 
     exit_code = 6
@@ -36,8 +36,8 @@ class SignInRefused(PipelineError):
 
     Attributes:
         bootstrap_servers: The address tried.
-        user: Who tried; "" if not known.
-        cause: The broker's words.
+        user: The user; "" if not known.
+        cause: The broker's answer.
     """
 
     exit_code = 6
@@ -54,11 +54,11 @@ class SignInRefused(PipelineError):
 
 
 class TokenRefused(PipelineError):
-    """No OAuth token can be had, so there is nothing to sign in with.
+    """There is no OAuth token to sign in with.
 
     Attributes:
         url: The token endpoint, or the file.
-        cause: What it said; never a secret.
+        cause: Its answer; never a secret.
     """
 
     exit_code = 6
@@ -76,8 +76,8 @@ class PermissionMissing(PipelineError):
     """A broker knows the client and refuses what it asks for.
 
     Attributes:
-        acls: What it must be allowed, all that is known to be missing.
-        principal: Who must be.
+        acls: All rights that are known to be missing.
+        principal: Who needs them.
     """
 
     exit_code = 6
@@ -97,7 +97,7 @@ class ClientPropertiesInvalid(PipelineError):
 
     Attributes:
         source: The file, or where else they come from.
-        mistakes: `'key' must …; got …`, one each.
+        mistakes: One text per mistake: `'key' must …; got …`.
     """
 
     exit_code = 2
@@ -109,7 +109,7 @@ class ClientPropertiesInvalid(PipelineError):
 
 
 class TopicMissing(PipelineError):
-    """A topic of ours is not there.
+    """A topic of the pipeline does not exist.
 
     Attributes:
         topic: Its name.

@@ -1,4 +1,4 @@
-"""From settings to what the job works with in the cluster: its topics and the names of its rights."""
+"""What the job uses in the cluster, from its settings: its topics and the names of its resources."""
 
 import os
 
@@ -21,6 +21,6 @@ def wanted_topics(settings: Settings) -> tuple[TopicSpec, TopicSpec, TopicSpec]:
 
 
 def resource_names(settings: Settings) -> Names:
-    """What this job works with in the cluster."""
+    """The names of the resources this job uses in the cluster."""
     kafka = settings.kafka
     return Names(kafka.usage_topic, kafka.throttle_topic, kafka.marker_topic, settings.job)

@@ -1,4 +1,4 @@
-"""The value of `sasl.jaas.config`: one login module and its options. It is a secret: nothing here quotes it."""
+"""The value of `sasl.jaas.config`: one login module and its options. It is a secret, so no message quotes it."""
 
 import re
 from collections.abc import Mapping

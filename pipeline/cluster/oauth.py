@@ -34,7 +34,7 @@ class TokenSource:
         client_secret: As above.
         scope: As above; "" = none.
         extensions: SASL extensions sent with the token.
-        tls: For an endpoint with a certificate of its own; None = what the system trusts.
+        tls: For an endpoint whose certificate the system does not trust; None = what the system trusts.
     """
 
     url: str
@@ -51,11 +51,11 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
 
 class TokenProvider(AbstractTokenProvider):  # type: ignore[misc] # kafka-python has no types
-    """Fetches a token when one is needed and keeps it for four fifths of its life. Any number of threads.
+    """Fetches a token when one is needed and uses it for four fifths of its life. Thread-safe.
 
     Args:
         source: Where from.
-        now_seconds: Epoch seconds, the clock that tokens expire by.
+        now_seconds: Returns epoch seconds; tokens expire by this clock.
     """
 
     def __init__(self, source: TokenSource, now_seconds: Callable[[], float] = time.time) -> None:
@@ -76,12 +76,12 @@ class TokenProvider(AbstractTokenProvider):  # type: ignore[misc] # kafka-python
         with self._lock:
             now = self._now_seconds()
             if now >= self._renew_at:
-                self._token, life_seconds = self._fetched(now)
+                self._token, life_seconds = self._fetch(now)
                 self._renew_at = now + _RENEW_AFTER * life_seconds
             return self._token
 
     def subject(self) -> str:
-        """Whom the token is for: its `sub`, which brokers take for the user unless told otherwise.
+        """The subject of the token: its `sub`, which brokers use as the user by default.
 
         Raises:
             TokenRefused: as of `token`.
@@ -92,17 +92,17 @@ class TokenProvider(AbstractTokenProvider):  # type: ignore[misc] # kafka-python
         """The SASL extensions."""
         return dict(self._source.extensions)
 
-    def _fetched(self, now: float) -> tuple[str, float]:
+    def _fetch(self, now: float) -> tuple[str, float]:
         if self._source.url.startswith("file:"):
             token = _token_in_file(self._source.url)
             return token, _life_seconds(token, None, now)
-        answer = self._asked()
+        answer = self._request_token()
         given = answer.get("access_token")
         if not isinstance(given, str) or not given:
             raise TokenRefused(self._source.url, "answers without 'access_token'")
         return given, _life_seconds(given, answer.get("expires_in"), now)
 
-    def _asked(self) -> dict[str, Any]:
+    def _request_token(self) -> dict[str, Any]:
         source = self._source
         form = {"grant_type": "client_credentials"} | ({"scope": source.scope} if source.scope else {})
         basic = base64.b64encode(f"{source.client_id}:{source.client_secret}".encode()).decode("ascii")
@@ -115,7 +115,7 @@ class TokenProvider(AbstractTokenProvider):  # type: ignore[misc] # kafka-python
             with self._opener.open(request, timeout=_TIMEOUT_SECONDS) as response:
                 answer = json.loads(response.read(_LARGEST_ANSWER_BYTES))
         except urllib.error.HTTPError as exc:
-            raise TokenRefused(source.url, f"answers {exc.code} {exc.reason}{_said(exc)}") from exc
+            raise TokenRefused(source.url, f"answers {exc.code} {exc.reason}{_error_text(exc)}") from exc
         except urllib.error.URLError as exc:
             raise TokenRefused(source.url, f"does not answer: {exc.reason}") from exc
         except (OSError, ValueError) as exc:
@@ -130,8 +130,8 @@ def _token_in_file(url: str) -> str:
         raise TokenRefused(url, f"can not be read ({type(exc).__name__})") from exc
 
 
-def _said(error: urllib.error.HTTPError) -> str:
-    """What RFC 6749 lets an endpoint say about a refusal."""
+def _error_text(error: urllib.error.HTTPError) -> str:
+    """The reason of a refusal as RFC 6749 defines it; "" if the answer has none."""
     try:
         answer = json.loads(error.read(_LARGEST_ANSWER_BYTES))
         words = [str(answer[key]) for key in _WORDS_OF_AN_ERROR if key in answer]
@@ -141,7 +141,7 @@ def _said(error: urllib.error.HTTPError) -> str:
 
 
 def _life_seconds(token: str, expires_in: object, now: float) -> float:
-    """From `exp` of a JWT, else what the endpoint says."""
+    """From `exp` of a JWT, else from `expires_in` of the endpoint's answer."""
     expires_at = claims_of(token).get("exp")
     if isinstance(expires_at, int | float):
         return max(0.0, expires_at - now)

@@ -1,4 +1,4 @@
-"""What the cluster does not allow this client: asked before work begins, and read out of refusals."""
+"""The rights this client lacks: checked before work begins, and read from the broker's refusals."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
@@ -22,8 +22,7 @@ _REFUSED: Final[Mapping[type[Exception], Resource]] = {
 def missing_acls(admin: Any, wanted: Iterable[Acl]) -> list[Acl]:
     """Those of `wanted` that the cluster does not allow this client, in their order.
 
-    A topic that is not there is passed over. Of a transactional id the cluster tells only whether it may be
-    described.
+    A topic that does not exist is skipped. For a transactional id the cluster only says whether it may be described.
 
     Args:
         admin: A connected `kafka.KafkaAdminClient`.
@@ -36,9 +35,13 @@ def missing_acls(admin: Any, wanted: Iterable[Acl]) -> list[Acl]:
         allowed["topic", topic["name"]] = _operations(topic)
     for acl in acls:
         if acl.resource == "group":
-            allowed["group", acl.name] = _asked(lambda name: admin.describe_groups([name])[name], acl.name)
+            allowed["group", acl.name] = _described_operations(
+                lambda name: admin.describe_groups([name])[name], acl.name
+            )
         elif acl.resource == "transactional-id":
-            allowed["transactional-id", acl.name] = _asked(lambda name: admin.describe_transactions([name]), acl.name)
+            allowed["transactional-id", acl.name] = _described_operations(
+                lambda name: admin.describe_transactions([name]), acl.name
+            )
     return [
         acl
         for acl in acls
@@ -68,7 +71,7 @@ def permission_missing(
 ) -> PermissionMissing | None:
     """The error that names what a refused call was not allowed; None if it was not refused for that.
 
-    A broker says on which kind of resource, and mostly on which; the operation is known from what was called.
+    A broker names the kind of the resource, and mostly its name. The operation is known from the call.
 
     Args:
         error: What kafka-python raised.
@@ -85,7 +88,7 @@ def permission_missing(
 
 
 def principal_of(options: Mapping[str, Any]) -> str:
-    """Who the cluster takes a client for, as `User:alice`; only the cluster knows it of a certificate.
+    """The principal of a client, as `User:alice`. For a certificate only the cluster knows it.
 
     Args:
         options: kafka-python options it has signed in with.
@@ -101,19 +104,19 @@ def principal_of(options: Mapping[str, Any]) -> str:
     return "User:<subject of its certificate>" if options.get("security_protocol") == "SSL" else "User:ANONYMOUS"
 
 
-def _asked(describe: Callable[[str], Any], name: str) -> frozenset[str] | None:
-    """Allowed operations on what is described by a call of its own; None if that can not be told."""
+def _described_operations(describe: Callable[[str], Any], name: str) -> frozenset[str] | None:
+    """Allowed operations on a resource that needs its own describe call; None if they are not known."""
     try:
         described = describe(name)
     except tuple(_REFUSED):
         return frozenset()
-    except _ERRORS.KafkaError:  # it is not there yet, or its coordinator is not
+    except _ERRORS.KafkaError:  # it does not exist yet, or its coordinator does not
         return None
     return _operations(described) if "authorized_operations" in described else None
 
 
 def _operations(described: Mapping[str, Any]) -> frozenset[str] | None:
-    """Allowed operations in the words of kafka-acls; None if that can not be told."""
+    """Allowed operations as kafka-acls names them; None if they are not known."""
     error = _ERRORS.for_code(described.get("error_code", 0))
     if error in _REFUSED:
         return frozenset()

@@ -1,6 +1,6 @@
 """Java properties files, read as Java reads them, and the references to secrets in their values.
 
-The same `client.properties` serves Kafka's own tools, so a backslash or a `${…}` must mean here what it means there.
+Kafka's own tools read the same `client.properties`, so a backslash or a `${…}` must have the same meaning here.
 """
 
 import os
@@ -21,7 +21,7 @@ _REFERENCE: Final = re.compile(r"\$\{(env|file|dir):([^}]*)\}")
 def read_properties(path: Path) -> dict[str, str]:
     """Read a file of `key=value` lines: `#` and `!` comments, a backslash continues a line or escapes a character.
 
-    References (see `resolved`) are left as they stand.
+    References (see `resolved`) are not replaced.
 
     Raises:
         ClientPropertiesInvalid: the file can not be read, or a line is no setting.
@@ -34,10 +34,10 @@ def read_properties(path: Path) -> dict[str, str]:
 
 
 def parse_properties(text: str, source: str) -> dict[str, str]:
-    """The settings of such a text.
+    """The settings in the text of a properties file.
 
     Args:
-        text: Of the file.
+        text: The content of the file.
         source: Named in the error.
 
     Raises:
@@ -64,8 +64,8 @@ def resolved(properties: Mapping[str, str], source: str, environ: Mapping[str, s
 
     The references are those of Kafka's config providers, without the need to declare them: `${env:NAME}`,
     `${file:/path:key}` for an entry of a properties file, `${dir:/path:name}` for a file of a folder, as secrets are
-    mounted; and `${file:/path}` for a whole file. The end of the last line of a file is not part of it. Inside
-    `sasl.jaas.config` a reference stands in double quotes; what the secret contains can not end them.
+    mounted; and `${file:/path}` for a whole file. A line end at the end of a file is not part of the secret. Inside
+    `sasl.jaas.config` a reference is in double quotes; quotes and backslashes of the secret are escaped there.
 
     Args:
         properties: Keys and values.
@@ -73,7 +73,7 @@ def resolved(properties: Mapping[str, str], source: str, environ: Mapping[str, s
         environ: Environment variables.
 
     Raises:
-        ClientPropertiesInvalid: a reference leads nowhere; all of them at once, without any secret.
+        ClientPropertiesInvalid: a reference can not be resolved; the error names all of them and no secret.
     """
     mistakes: list[str] = []
 
@@ -81,7 +81,7 @@ def resolved(properties: Mapping[str, str], source: str, environ: Mapping[str, s
         try:
             found = _looked_up(match[1], match[2], environ)
         except (LookupError, OSError, UnicodeDecodeError, ClientPropertiesInvalid):
-            mistakes.append(f"'{key}' must refer to something that is there; got {match[0]}")
+            mistakes.append(f"'{key}' must refer to a secret that exists; got {match[0]}")
             return ""
         return re.sub(r'(["\\])', r"\\\1", found) if key == "sasl.jaas.config" else found
 

@@ -33,7 +33,7 @@ KEYS: Final = frozenset({
     "ssl.enabled.protocols",
     "ssl.protocol",
 })  # fmt: skip
-"""What is understood: Java's keys, and librdkafka's for PEM files."""
+"""The keys that are read: Java's, and librdkafka's for PEM files."""
 
 _BLOCK: Final = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----.*?-----END \1-----", re.DOTALL)
 _LABELS: Final = ("CERTIFICATE", "TRUSTED CERTIFICATE", "PRIVATE KEY", "ENCRYPTED PRIVATE KEY")
@@ -45,10 +45,10 @@ _CONVERT: Final = {
 
 
 class TlsMistakes(ValueError):
-    """Entries that can not be kept.
+    """TLS entries that are wrong or not supported.
 
     Attributes:
-        mistakes: `'key' must …; got …`, one each; no secrets.
+        mistakes: One text per mistake: `'key' must …; got …`. They contain no secrets.
     """
 
     def __init__(self, mistakes: list[str]) -> None:
@@ -62,7 +62,7 @@ class Tls:
 
     Attributes:
         authorities: Certificates it trusts; "" = those of the system.
-        chain: Its own certificate, then those that vouch for it; "" = none.
+        chain: Its own certificate, then those of its issuers; "" = none.
         key: The private key, PKCS 8.
         key_password: Of the key; None if it is not encrypted.
         check_hostname: The broker's certificate must be for the name it is reached by.
@@ -77,7 +77,7 @@ class Tls:
     versions: tuple[str, ...]
 
     def context(self) -> ssl.SSLContext:
-        """For Python.
+        """As an `ssl.SSLContext`, for Python.
 
         Raises:
             TlsMistakes: certificates or key are damaged, do not fit each other, or the key's password is wrong.
@@ -98,7 +98,7 @@ class Tls:
         return context
 
     def java_properties(self) -> dict[str, str]:
-        """For Java: as texts, so that they are known wherever the client runs."""
+        """As properties for Java. Certificates are given as text, so no file is needed where the client runs."""
         properties = {"ssl.enabled.protocols": ",".join(self.versions)}
         if not self.check_hostname:
             properties["ssl.endpoint.identification.algorithm"] = ""
@@ -115,7 +115,7 @@ class Tls:
         return properties
 
     def _load_identity(self, context: ssl.SSLContext) -> None:
-        # OpenSSL reads an identity from files only; this one is readable by its owner alone and gone at once.
+        # OpenSSL reads an identity only from a file. This one is readable by its owner only and deleted at once.
         with tempfile.NamedTemporaryFile("w", encoding="ascii", suffix=".pem") as file:
             file.write(f"{self.key}\n{self.chain}\n")
             file.flush()
@@ -132,7 +132,7 @@ def read_tls(properties: Mapping[str, str]) -> Tls:
     """The TLS entries among resolved client properties.
 
     Raises:
-        TlsMistakes: all that can not be kept.
+        TlsMistakes: entries are wrong or not supported; it names all of them.
     """
     mistakes: list[str] = []
     trusted = _store("truststore", properties, mistakes)
@@ -163,7 +163,7 @@ def _store(store: str, properties: Mapping[str, str], mistakes: list[str]) -> li
     location = properties.get(f"ssl.{store}.location", "")
     kind = properties.get(f"ssl.{store}.type", "PEM")
     if kind.upper() != "PEM":
-        mistakes.append(_no_pem(f"ssl.{store}.type", repr(kind), store, location))
+        mistakes.append(_not_pem(f"ssl.{store}.type", repr(kind), store, location))
         return []
     found: list[tuple[str, str]] = []
     for key in _STORES[store]:
@@ -174,7 +174,7 @@ def _store(store: str, properties: Mapping[str, str], mistakes: list[str]) -> li
         blocks = [(match[1], match[0]) for match in _BLOCK.finditer(text or "")]
         if text is not None and not blocks:
             got = f"no PEM block in {value}" if key.endswith("location") else "no PEM block"
-            mistakes.append(_no_pem(key, got, store, location))
+            mistakes.append(_not_pem(key, got, store, location))
         for label, _ in blocks:
             if label not in _LABELS:
                 convert = "openssl pkcs8 -topk8 -nodes -in KEY.pem -out KEY.pk8.pem"
@@ -191,7 +191,7 @@ def _content(key: str, path: str, mistakes: list[str]) -> str | None:
         return None
 
 
-def _no_pem(key: str, got: str, store: str, location: str) -> str:
+def _not_pem(key: str, got: str, store: str, location: str) -> str:
     path = Path(location or f"{store}.jks")
     convert = _CONVERT[store].format(path=path, stem=path.with_suffix(""))
     return f"'{key}' must be PEM (Java's own stores can not be read here); got {got}: {convert}"
@@ -207,4 +207,4 @@ def _versions(properties: Mapping[str, str], mistakes: list[str]) -> tuple[str, 
 
 
 def _reason(error: ssl.SSLError) -> str:
-    return (error.reason or "what OpenSSL does not read").lower().replace("_", " ")
+    return (error.reason or "text that OpenSSL can not read").lower().replace("_", " ")

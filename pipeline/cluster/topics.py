@@ -1,8 +1,8 @@
-"""The three topics: what they must be like, making them, and finding what is wrong with those that are there.
+"""The three topics: how they must be set, how they are created, and what is wrong with existing ones.
 
 A usage topic with the producers' own timestamps, a throttle topic that is not compacted or a marker topic of
-several partitions make decisions late, lost or repeated without any other sign. The job refuses to start on
-them; a retention that differs only changes how far back one can look.
+several partitions make decisions late, lost or repeated without any error. The job refuses to start with
+them. A different retention only changes how far back the topics can be read.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,12 +25,12 @@ Severity = Literal["error", "warning"]
 
 @dataclass(frozen=True, slots=True)
 class TopicSpec:
-    """What one topic must be like.
+    """How one topic must be set.
 
     Attributes:
         name: Of the topic.
         purpose: usage, throttle or marker; demo for the load of the demo.
-        partitions: How many it is made with.
+        partitions: The number it is created with.
         partition_rule: exactly (else an error), at_least (else a warning), any.
         required: Settings without which the job refuses to start.
         advised: Settings whose difference is worth a warning.
@@ -54,7 +54,7 @@ class Finding:
         what: The setting, `partitions` or `topic`.
         got: What it is.
         wanted: What it must be.
-        remedy: The command that mends it.
+        remedy: The command that corrects it.
     """
 
     topic: str
@@ -69,7 +69,7 @@ class Finding:
 
 
 class TopicsUnfit(PipelineError):
-    """Topics the job can not work with.
+    """Topics that the job can not use.
 
     Attributes:
         findings: The errors among the findings.
@@ -83,11 +83,11 @@ class TopicsUnfit(PipelineError):
 
 
 class TopicNotCreated(PipelineError):
-    """The cluster refused to make a topic.
+    """The cluster refused to create a topic.
 
     Attributes:
         topic: Its name.
-        reason: The cluster's words.
+        reason: The cluster's answer.
     """
 
     def __init__(self, topic: str, reason: str) -> None:
@@ -141,18 +141,18 @@ def topic_specs(
 def create_topics(
     admin: Any, specs: Iterable[TopicSpec], replication_factor: int = -1
 ) -> dict[str, Literal["created", "exists"]]:
-    """Make the topics that are missing. One that exists is left as it is: see `check_topics`.
+    """Create the topics that are missing. Existing ones are not changed; see `check_topics`.
 
     Args:
         admin: A connected `kafka.KafkaAdminClient`.
-        specs: What to make.
+        specs: The topics.
         replication_factor: -1 = the cluster's default.
 
     Returns:
-        Topic name to what was done. Running it again changes nothing.
+        Topic name to what was done.
 
     Raises:
-        TopicNotCreated: the cluster refused one; those before it are made.
+        TopicNotCreated: the cluster refused one; those before it were created.
     """
     done: dict[str, Literal["created", "exists"]] = {}
     for spec in specs:
@@ -176,11 +176,11 @@ def create_topics(
 
 
 def check_topics(admin: Any, specs: Iterable[TopicSpec], bootstrap_servers: str) -> list[Finding]:
-    """All that is not as `specs` say; empty if all is well.
+    """Everything that differs from `specs`; empty if nothing does.
 
     Args:
         admin: A connected `kafka.KafkaAdminClient`.
-        specs: What to expect.
+        specs: How the topics must be set.
         bootstrap_servers: Written into the commands.
     """
     wanted = list(specs)
@@ -207,7 +207,7 @@ def refuse_unfit(findings: Iterable[Finding]) -> None:
     """Raise if there is an error among the findings.
 
     Raises:
-        TopicsUnfit: with all errors and the commands that mend them.
+        TopicsUnfit: with all errors and the commands that correct them.
     """
     errors = [finding for finding in findings if finding.severity == "error"]
     if errors:
@@ -216,7 +216,7 @@ def refuse_unfit(findings: Iterable[Finding]) -> None:
 
 def _check_partitions(spec: TopicSpec, partitions: int, address: str) -> list[Finding]:
     if spec.partition_rule == "exactly" and partitions != spec.partitions:
-        # Partitions can not be taken away, so the topic is made anew; nothing is stored in it.
+        # Partitions can not be removed, so the topic is deleted and created again; it stores no records.
         remedy = (
             f"kafka-topics --bootstrap-server {address} --delete --topic {spec.name} && "
             f"kquota topics create --bootstrap-server {address}"
@@ -235,7 +235,7 @@ def _check_settings(spec: TopicSpec, values: Mapping[str, str], address: str) ->
         got = values.get(key, "")
         if _words(got) == _words(wanted):
             continue
-        # Compacted for ever is still compacted: records are kept longer than needed, none is missing.
+        # Compaction without deletion is harmless: records are kept longer than needed, none is missing.
         harmless = key == "cleanup.policy" and "compact" in _words(got)
         severity: Severity = "error" if key in spec.required and not harmless else "warning"
         # A value with a comma is put in brackets, as kafka-configs wants it.

@@ -1,1 +1,1 @@
-"""A machine without Kafka tries the pipeline: a real broker, clients with a load, a meter and the job."""
+"""The demo, for a machine without Kafka: a real broker, clients with a load, a meter and the job."""

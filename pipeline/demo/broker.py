@@ -209,7 +209,7 @@ class EmbeddedBroker:
 
     def _answers(self) -> bool:
         if process.is_free(self._ports["PLAINTEXT"]):
-            return False  # spares kafka-python's back-off and its log lines
+            return False  # avoids kafka-python's back-off and its log lines
         try:
             admin = _ADMIN_CLIENT(bootstrap_servers=self.bootstrap_servers, bootstrap_timeout_ms=2_000)
         except KafkaError:
@@ -235,7 +235,7 @@ class EmbeddedBroker:
     def _start_failed(self, reason: str) -> BrokerStartFailed:
         for path in (self.server_log_path, self._console):
             lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
-            told = [line for line in lines if "ERROR" in line or "FATAL" in line or "xception" in line]
-            if told or lines:
-                return BrokerStartFailed(reason, path, " | ".join((told or lines)[-3:])[:600])
+            failures = [line for line in lines if "ERROR" in line or "FATAL" in line or "xception" in line]
+            if failures or lines:
+                return BrokerStartFailed(reason, path, " | ".join((failures or lines)[-3:])[:600])
         return BrokerStartFailed(reason, self._console, "")

@@ -33,10 +33,10 @@ _SETTINGS: Mapping[str, str] = {
     "share.coordinator.state.topic.replication.factor": "1",
     "share.coordinator.state.topic.min.isr": "1",
     "group.initial.rebalance.delay.ms": "0",
-    # 128 MiB by default and taken at start: a small heap dies of it.
+    # 128 MiB by default, allocated at the start: too much for a small heap.
     "log.cleaner.dedupe.buffer.size": "2097152",
     "log.segment.bytes": "16777216",
-    # A broker that was killed may register again only when its former session is over: 9 s by default.
+    # A broker that was killed can register again only after its former session has ended: 9 s by default.
     "broker.session.timeout.ms": "3000",
     "broker.heartbeat.interval.ms": "500",
 }
@@ -97,7 +97,7 @@ def server_properties(
 
 
 def log4j2_properties(server_log: Path, request_log: Path, request_log_on: bool) -> str:
-    """Logging of the broker: its own words to one file, completed requests to another; both capped and rolled.
+    """Logging of the broker: its own log in one file, completed requests in another; both are limited and rolled.
 
     The properties syntax, because the YAML one needs a further jar. A rolled file is renamed to `.1`, `.2`, …, the
     newest being `.1`.

@@ -16,7 +16,7 @@ from pipeline.errors import PipelineError, first_line
 
 log = logging.getLogger(__name__)
 
-# A blocked client looks again this often: a release comes before the end of a throttle.
+# How often a blocked client checks again, because a release can come before the end of a throttle.
 LOOK_EVERY_MS: Final = 20
 RETRY_SECONDS: Final = 1.0
 
@@ -30,12 +30,12 @@ class Blocked(Protocol):
 
 
 class DemoClientThread:
-    """Runs one client until told to stop; connects again after any trouble with the broker.
+    """Runs one client until it is stopped; connects again after any failure of the broker.
 
     Attributes:
         sent_bytes: Payload sent, or read, so far.
         requests: Produce requests, or fetches with data, so far.
-        blocked: Whether it holds off now because of a throttle.
+        blocked: Whether it waits now because of a throttle.
     """
 
     def __init__(self, client: DemoClient, options: Mapping[str, Any], view: Blocked, stopping: Event) -> None:
@@ -113,7 +113,7 @@ class DemoClientThread:
             consumer.close(timeout_ms=1000)
 
     def _hold_off(self) -> bool:
-        """Wait until the client may go on; whether it is to go on at all."""
+        """Wait until the client may send or read again. False if it shall stop."""
         while not self._stopping.is_set():
             blocked_ms = self._view.remaining_ms(self.client.user, self.client.client_id, time.time_ns() // 1_000_000)
             self.blocked = blocked_ms > 0

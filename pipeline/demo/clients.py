@@ -1,6 +1,6 @@
 """The demo's load: all clients of a plan in one process. `python -m pipeline.demo.clients --plan FILE`.
 
-Prints a JSON line a client each second on stdout. Ends, within a second or two, on SIGTERM, on Ctrl-C, and when
+Prints one JSON line per client each second on stdout. Ends, within a second or two, on SIGTERM, on Ctrl-C, and when
 its stdin is closed: a parent that dies closes it, however it dies.
 """
 
@@ -40,7 +40,7 @@ def start_demo_clients(plan_path: Path, **popen: Any) -> "subprocess.Popen[bytes
 
 
 def create_demo_topics(admin: Any) -> None:
-    """Make the topics the demo clients use; those that exist are left. `admin`: a `kafka.KafkaAdminClient`."""
+    """Create the topics that the demo clients use; existing ones stay as they are. `admin`: a `KafkaAdminClient`."""
     create_topics(admin, [TopicSpec(name, "demo", 1, "any", {}, settings) for name, settings in DEMO_TOPICS.items()])
 
 

@@ -1,4 +1,4 @@
-"""Keeps one client at its rate, and still while it is blocked. No clock: time comes in."""
+"""Keeps one client at its rate, and makes it wait while it is throttled. Reads no clock: the caller gives the time."""
 
 from dataclasses import dataclass
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 class Pace:
     """When the next request is due.
 
-    A client that comes late (it was blocked, or the broker was slow) goes on at its rate from then on; it does
-    not make up for lost time, so that a throttled client returns to what it did before, and not to more.
+    A client that is late (it was blocked, or the broker was slow) continues at its rate. It does not catch up, so a
+    throttled client returns to the rate it had before and not to a higher one.
 
     Attributes:
         bytes_per_second: The rate.
-        due_ms: Before this instant nothing is to be sent.
+        due_ms: Nothing is sent before this instant.
     """
 
     bytes_per_second: float
@@ -23,9 +23,9 @@ class Pace:
         return max(0.0, blocked_ms, self.due_ms - now_ms)
 
     def used(self, size_bytes: int, now_ms: float) -> None:
-        """So much was sent or read at `now_ms`: the next request is due when the rate allows it.
+        """Record that `size_bytes` were sent or read at `now_ms`; the next request is due when the rate allows it.
 
-        A delay up to the span of one request is made good, or rounding and scheduling would lower the rate.
+        A delay up to the span of one request is caught up. Otherwise rounding and scheduling would lower the rate.
         """
         span_ms = size_bytes / self.bytes_per_second * 1000
         self.due_ms = max(self.due_ms, now_ms - span_ms) + span_ms

@@ -42,7 +42,7 @@ DEMO_TOPICS: Final[Mapping[str, Mapping[str, str]]] = {
     topic: {"retention.ms": "900000", "retention.bytes": "268435456", "segment.bytes": "16777216"}
     for topic in ("clicks", "orders", "invoices", "payments", "stock")
 }
-"""Topic name to settings; one partition each. The demo leaves at most 256 MB a topic behind."""
+"""Topic name to settings; one partition each. The demo leaves at most 256 MB per topic."""
 
 DEMO_INTERNAL_LISTENERS: Final = ("CONTROLLER", "PLAINTEXT")
 """Where the embedded broker and the job itself talk; a meter leaves ANONYMOUS out there."""
@@ -97,15 +97,15 @@ DEMO_CLIENTS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class DemoPlan:
-    """All that the process of the demo clients is told, as one JSON file.
+    """Everything the process of the demo clients needs to know, as one JSON file.
 
     Attributes:
         bootstrap_servers: The SASL_PLAINTEXT listener, for the clients.
         view_bootstrap_servers: Where the throttle topic is followed, without sign-in.
         throttle_topic: Its name.
-        cluster: Whose throttles hold; null: all.
+        cluster: The cluster whose throttles are obeyed; None = of any cluster.
         passwords: User to password.
-        clients: Who.
+        clients: The clients to run.
     """
 
     bootstrap_servers: str

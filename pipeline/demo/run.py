@@ -1,6 +1,6 @@
 """The demo: a real broker, real clients, a real meter and the job, on one machine, under one folder.
 
-Everything the job does here it does in production the same way; what the demo adds is the world around it.
+The job is the one of production. The demo adds the broker, the clients and the meter around it.
 """
 
 import json
@@ -76,7 +76,7 @@ class DemoFolder:
         return self.root / "checkpoint"
 
     def passwords(self) -> dict[str, str]:
-        """The clients' passwords, drawn at the first start and kept for the next."""
+        """The clients' passwords: random at the first start, the same at later starts."""
         file = self.root / "passwords.json"
         if not file.exists():
             file.touch(mode=0o600)
@@ -92,8 +92,8 @@ class Demo:
     Attributes:
         folder: Where everything is kept.
         settings: Of the job; addresses and folders are replaced by the demo's.
-        listeners: Who hears what the job does.
-        client_report: Hears the counters of each client once a second.
+        listeners: Called with what the job does.
+        client_report: Called with the counters of each client once per second.
     """
 
     folder: DemoFolder

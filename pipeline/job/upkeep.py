@@ -6,7 +6,7 @@ from typing import Final
 
 from deltalake.exceptions import DeltaError
 
-from pipeline.allocator import give_back_freed
+from pipeline.allocator import return_freed_memory
 from pipeline.clock import Clock
 from pipeline.errors import PipelineError
 from pipeline.settings.model import TablesSettings
@@ -62,7 +62,7 @@ class Upkeep:
                 self._keep_up(name, now_ms, cleaning)
             except (PipelineError, DeltaError, OSError, ValueError) as exc:
                 log.warning("upkeep of %s failed and is tried again in the next round: %s", name, exc)
-        give_back_freed()
+        return_freed_memory()
         return self._tables.upkeep_interval_ms / 1000
 
     def _keep_up(self, name: str, now_ms: int, cleaning: bool) -> None:

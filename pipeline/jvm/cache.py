@@ -1,4 +1,4 @@
-"""Where this machine keeps what is fetched once and used by every checkout."""
+"""The folder of this machine for files that are fetched once and used by every checkout."""
 
 import os
 from collections.abc import Mapping

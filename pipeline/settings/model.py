@@ -1,8 +1,8 @@
-"""What the job can be told, and in which ranges.
+"""All settings of the job, with their defaults and ranges.
 
-The tree is frozen and forbids unknown keys, so a typo is an error at start and no part of the program can
-change a setting behind another's back. Parts receive the smallest branch they need, never the whole tree.
-How the values are gathered (defaults, file, environment, flags) is `pipeline.settings.loading`'s business.
+The tree is frozen and forbids unknown keys: a typo is an error at start, and a setting never changes while the job
+runs. Parts of the program receive the smallest branch they need, never the whole tree. `pipeline.settings.loading`
+reads the values from defaults, file, environment and flags.
 """
 
 from pathlib import Path
@@ -66,7 +66,7 @@ class TablesSettings(Branch):
         7_776_000_000, ge=3_600_000, description="how long decisions, throttles, batches and dead letters are kept"
     )
     upkeep_interval_ms: int = Field(
-        60_000, ge=1_000, description="how often old rows are trimmed and small files put together"
+        60_000, ge=1_000, description="how often old rows are deleted and small files merged"
     )
 
 
@@ -74,7 +74,7 @@ class StreamSettings(Branch):
     """The streaming query."""
 
     checkpoint: str = Field(".kquota/checkpoint", description="Spark's checkpoint folder of this job")
-    trigger_ms: int = Field(500, ge=50, description="a micro-batch starts at most this often")
+    trigger_ms: int = Field(500, ge=50, description="shortest time between the starts of two micro-batches")
     max_offsets_per_trigger: int = Field(2_000_000, gt=0, description="most messages one micro-batch takes")
     starting_offsets: Literal["earliest", "latest"] = Field(
         "earliest", description="where a job without checkpoint and without stored batches begins"
@@ -93,7 +93,7 @@ class StreamSettings(Branch):
         60_000, ge=0, description="how often `usage` is rolled up into usage_by_second; 0 = never"
     )
     dead_letters_per_message: int = Field(
-        100, gt=0, description="most rows of `dead_letters` for one message; the last one tells how many more"
+        100, gt=0, description="most rows of `dead_letters` for one message; the last one says how many more there were"
     )
     restart_limit: int = Field(5, ge=0, description="in-process restarts of a failed query in a row")
 
@@ -110,7 +110,7 @@ class EngineSettings(Branch):
 
     @property
     def late_after_ms(self) -> int:
-        """How old an event is when it has left the rate: N · w, as in Kafka. An event of exactly this age has left."""
+        """Age at which an event is no longer part of the rate: N · w, as in Kafka. At exactly this age it is not."""
         return self.num_samples * self.sample_window_ms
 
     @property
@@ -125,18 +125,20 @@ class PurgatorySettings(Branch):
     republish_ms: int = Field(
         250, ge=0, description="a running throttle is published again only if it would end later by more"
     )
-    client_lag_ms: int = Field(500, ge=0, description="publish to effect at a client; part of the lead of a look")
-    min_renew_lead_ms: int = Field(300, ge=0, description="a look happens at least this long before the end")
+    client_lag_ms: int = Field(
+        500, ge=0, description="time from publishing a record until a client obeys it; part of the lead of a look"
+    )
+    min_renew_lead_ms: int = Field(300, ge=0, description="shortest time from a look to the end of its throttle")
     tick_ms: int = Field(5, ge=1, le=1_000, description="longest sleep of the reaper while something is due")
 
 
 class SparkSettings(Branch):
     """The Spark session of the job."""
 
-    master: str | None = Field(None, description="null: local[*] unless spark-submit says otherwise")
+    master: str | None = Field(None, description="null: local[*], or what spark-submit sets")
     shuffle_partitions: int | None = Field(None, gt=0, description="null: the number of cores")
     driver_memory: str = Field("1g", pattern=r"^\d+[mg]$", description="heap of the driver's JVM, taken at its start")
-    conf: dict[str, str] = Field(default_factory=dict, description="further Spark settings, as they are")
+    conf: dict[str, str] = Field(default_factory=dict, description="further Spark settings, passed on unchanged")
 
 
 class Settings(Branch):
@@ -147,7 +149,7 @@ class Settings(Branch):
     scope: Literal["cluster", "broker"] | None = Field(
         None, description="null: the quota table's own kquota.scope property"
     )
-    run_dir: Path = Field(Path(".kquota"), description="lock file and logs of this job")
+    run_dir: Path = Field(Path(".kquota"), description="folder of the lock file of this job")
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field("INFO", description="of the job's log")
     kafka: KafkaSettings = KafkaSettings()
     tables: TablesSettings = TablesSettings()

@@ -1,4 +1,4 @@
-"""From the engine's settings to the caps that throttles are sliced by."""
+"""The caps of throttles, from the engine's settings."""
 
 from typing import Final
 
@@ -19,7 +19,7 @@ def throttle_caps(engine: EngineSettings) -> ThrottleCaps:
 
 
 def longest_throttle_ms(engine: EngineSettings) -> int:
-    """The longest slice these caps allow over all quota types; an hour stands for a type without a cap."""
+    """The longest slice that these caps allow for any quota type. A type without a cap counts as one hour."""
     caps = throttle_caps(engine)
     slices_ms = (caps.cap_ms(name, engine.rate_span_ms, engine.sample_window_ms) for name in QUOTA_TYPES)
     return max(_UNCAPPED_THROTTLE_MS if slice_ms is None else slice_ms for slice_ms in slices_ms)

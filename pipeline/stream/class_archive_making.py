@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-from pipeline.jvm.class_archive import class_archive, keep
+from pipeline.jvm.class_archive import class_archive, store_archive
 from pipeline.jvm.jars import pyspark_jars_folder
 from pipeline.jvm.java import find_java
 from pipeline.settings.model import Settings, SparkSettings
@@ -41,7 +41,7 @@ def make() -> str:
             )
             if trained.returncode:
                 return f"none: {trained.stderr.strip().splitlines()[-1]}"
-            keep(draft, archive, jars)
+            store_archive(draft, archive, jars)
     except (OSError, subprocess.TimeoutExpired) as exc:
         return f"none: {exc}"
     return f"{_megabytes(archive)} MB"

@@ -10,10 +10,10 @@ from tests.waiting import PATIENCE_SECONDS
 
 KEPT = """
 import sys
-from pipeline.allocator import give_back_at_once
+from pipeline.allocator import return_memory_at_once
 import pipeline.cli.main, pipeline.cli.run, pipeline.cli.demo
 assert "pyarrow" not in sys.modules, "too late"
-give_back_at_once()
+return_memory_at_once()
 import pyarrow as pa
 
 def resident_mb():

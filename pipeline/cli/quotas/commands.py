@@ -1,13 +1,13 @@
-"""The verbs of `kquota quotas`."""
+"""The commands of `kquota quotas`."""
 
 import typer
 
-from pipeline.cli.quotas import describe, edit, effective, files, history, sql
+from pipeline.cli.quotas import alter, describe, effective, files, history, sql
 
 app = typer.Typer(help="See, edit, version and restore quotas.", no_args_is_help=True)
 app.command("describe")(describe.describe)
-app.command("alter")(edit.alter)
-app.command("delete")(edit.delete)
+app.command("alter")(alter.alter)
+app.command("delete")(alter.delete)
 app.command("export")(files.export)
 app.command("apply")(files.apply)
 app.command("import")(files.import_)

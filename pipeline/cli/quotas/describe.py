@@ -42,9 +42,9 @@ def describe(
     The filter is kafka-configs': --user alice is alice's own quota, not those of her clients; --entity-type users
     --entity-name alice --entity-type clients are all of these.
     """
-    from pipeline.cli.output import refuse_unknown
+    from pipeline.cli.output import refuse_unknown_format
 
-    refuse_unknown(output, also=("kafka",))
+    refuse_unknown_format(output, also=("kafka",))
     wanted = entity_filter(context, entity_type, (user, client, user_defaults, client_defaults), exact=False)
     print_quotas(quota_table(config, tables).read(), wanted, output)
 
@@ -56,11 +56,11 @@ def print_quotas(state: "QuotaTableState", wanted: EntityFilter, output: str) ->
         typer.Exit: With 3, if there are none.
     """
     from pipeline.cli.output import print_rows
-    from pipeline.cli.quotas.lines import described
+    from pipeline.cli.quotas.kafka_lines import described_line
 
     rows = [row for row in state.rows if wanted.matches(row)]
     if output == "kafka":
-        sys.stdout.write("".join(f"{described(row)}\n" for row in rows))
+        sys.stdout.write("".join(f"{described_line(row)}\n" for row in rows))
     else:
         print_rows(rows, output)
     sys.stderr.write(f"quotas v{state.version}, scope {state.scope}, mode {state.mode}\n")

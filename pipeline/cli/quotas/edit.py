@@ -1,159 +1,123 @@
-"""`kquota quotas alter` and `delete`: edits of one entity, answered in kafka-configs' words."""
+"""Makes an edit of the quota table, or shows as a dry run what it would change and for which clients."""
 
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from pipeline.cli.options import ConfigFile, TablesRoot
-from pipeline.cli.quotas.describe import QuotasOutput
-from pipeline.cli.quotas.entity import (
-    Client,
-    ClientDefaults,
-    EntityDefaults,
-    EntityFilter,
-    EntityNames,
-    EntityTypes,
-    User,
-    UserDefaults,
-    entity_filter,
-)
-from pipeline.cli.quotas.errors import NothingMatched, QuotaUsage
-from pipeline.cli.quotas.making import DryRun, IfVersion, Reason, make_edit
+from pipeline.cli.options import flags
 from quota.entity import label
 
-Pairs = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--add-config",
-        metavar="K=V,…",
-        help="k=v,k2=v2 of producer_byte_rate, consumer_byte_rate, request_percentage, mode, owner, note; "
-        "[a,b] keeps commas together.",
-        show_default=False,
-    ),
+if TYPE_CHECKING:
+    from pipeline.settings.model import Settings
+    from pipeline.tables.quota_table import QuotaEdit
+
+Reason = Annotated[str, typer.Option("--reason", help="Why; stored with the edit.")]
+IfVersion = Annotated[
+    int | None,
+    typer.Option("--if-version", help="Edit only if the table has this version; else exit with 4.", show_default=False),
 ]
-PairsFile = Annotated[
-    Path | None, typer.Option("--add-config-file", help="The same as lines of k=v.", show_default=False)
-]
-Keys = Annotated[
-    list[str] | None, typer.Option("--delete-config", metavar="K,…", help="What to take away.", show_default=False)
-]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would change and for which clients; write nothing.")]
+
+CHANGE_COLUMNS: Final = ("action", "entity", "value", "old", "new")
 
 
-def alter(
-    context: typer.Context,
-    entity_type: EntityTypes = None,
-    entity_name: EntityNames = None,
-    entity_default: EntityDefaults = 0,
-    user: User = None,
-    client: Client = None,
-    user_defaults: UserDefaults = False,
-    client_defaults: ClientDefaults = False,
-    add_config: Pairs = None,
-    add_config_file: PairsFile = None,
-    delete_config: Keys = None,
-    reason: Reason = "",
-    if_version: IfVersion = None,
-    dry_run: DryRun = False,
-    config: ConfigFile = None,
-    tables: TablesRoot = None,
-    output: QuotasOutput = "kafka",
-) -> None:
-    """Change the quota of one entity; the next micro-batch of a running job decides by it.
+def make_edit(
+    change: Callable[[Sequence[dict[str, Any]]], Sequence[Mapping[str, Any]]],
+    *,
+    answer: str | None,
+    reason: str,
+    if_version: int | None,
+    dry_run: bool,
+    config: Path | None,
+    tables: str | None,
+    output: str,
+    once_stored: Sequence[Mapping[str, Any]] = (),
+) -> "QuotaEdit":
+    """Make an edit, or only plan it, and print the result.
 
-    Flags and answers are those of kafka-configs --alter. The edit is one commit under the table's lock, with who made
-    it, where, when and why. A quota that is left without any bound goes, unless its mode is exempt.
+    Args:
+        change: Returns the new rows, given the old ones.
+        answer: The line that `-o kafka` prints; None for commands that kafka-configs does not have.
+        reason: Kept in the commit.
+        if_version: The version the table must have; None = any.
+        dry_run: Write nothing. The changes are printed as a table even with `-o kafka`, which has no form for them.
+        config: Settings file.
+        tables: Root of the tables.
+        output: kafka (if there is an answer), table, json or yaml.
+        once_stored: Rows of an earlier version. They are accepted as they are.
     """
-    entity = entity_filter(context, entity_type, (user, client, user_defaults, client_defaults), exact=True)
-    change = _alteration(entity, _one(add_config, "add-config"), add_config_file, _one(delete_config, "delete-config"))
-    make_edit(
-        change,
-        answer=entity.completed(),
-        reason=reason,
-        if_version=if_version,
-        dry_run=dry_run,
-        config=config,
-        tables=tables,
-        output=output,
+    from pipeline.cli.output import refuse_unknown_format
+    from pipeline.settings.loading import load_settings
+    from pipeline.tables.audit import local_audit
+    from pipeline.tables.from_settings import create_quota_table, open_quota_table
+
+    refuse_unknown_format(output, also=("kafka",) if answer is not None else ())
+    settings = load_settings(config, flags(tables=tables))
+    if dry_run:
+        edit = open_quota_table(settings.tables).plan(change, if_version, once_stored)
+    else:
+        edit = create_quota_table(settings.tables).edit(change, local_audit(reason), if_version, once_stored)
+    if output == "kafka" and not dry_run:
+        sys.stdout.write(f"{answer}\n")
+    else:
+        print_edit(settings, edit, "table" if output == "kafka" else output, with_clients=dry_run)
+    changed = edit.rows != edit.before.rows
+    note = "dry run, nothing was written" if dry_run else "" if changed else "nothing to change"
+    sys.stderr.write(f"quotas v{edit.version}{f', {note}' if note else ''}\n")
+    return edit
+
+
+def print_edit(settings: "Settings", edit: "QuotaEdit", output: str, *, with_clients: bool) -> None:
+    """Print every value that an edit changes, and on request the live clients that get another level or bound."""
+    from pipeline.cli.output import print_document, print_rows
+    from pipeline.tables.quota_diff import differences
+
+    changes = differences(edit.before.rows, edit.rows)
+    clients = _moved_clients(settings, edit) if with_clients else []
+    if output != "table":
+        document = {
+            "version": edit.version,
+            "previous_version": edit.before.version,
+            "dry_run": with_clients,
+            "changes": [change.as_row() for change in changes],
+        }
+        print_document({**document, "clients": clients} if with_clients else document, output)
+        return
+    print_rows([change_line(change) for change in changes], "table", CHANGE_COLUMNS)
+    if with_clients and clients:
+        sys.stdout.write("\n")
+        print_rows(clients, "table")
+    elif with_clients:
+        sys.stderr.write("no live client changes its level or bound\n")
+
+
+def change_line(change: Any) -> dict[str, Any]:
+    """A difference as a row of the printed table."""
+    return {
+        "action": change.action,
+        "entity": label(change.user, change.client_id),
+        "value": change.column,
+        "old": change.old,
+        "new": change.new,
+    }
+
+
+def _moved_clients(settings: "Settings", edit: "QuotaEdit") -> list[dict[str, Any]]:
+    from pipeline.tables.layout import table_uri
+    from pipeline.tables.live_clients import live_clients
+
+    clients = live_clients(table_uri(settings.tables.root, "usage"))
+    if not clients.num_rows:
+        return []
+    from quota.snapshot import QuotaSnapshot
+    from quota.standing_changes import standing_changes
+
+    mode: Any = "shadow" if edit.before.mode == "shadow" else "enforce"
+    before, after = (
+        QuotaSnapshot.from_rows(rows, version=version, mode=mode)
+        for rows, version in ((edit.before.rows, 0), (edit.rows, 1))
     )
-
-
-def delete(
-    context: typer.Context,
-    entity_type: EntityTypes = None,
-    entity_name: EntityNames = None,
-    entity_default: EntityDefaults = 0,
-    user: User = None,
-    client: Client = None,
-    user_defaults: UserDefaults = False,
-    client_defaults: ClientDefaults = False,
-    reason: Reason = "",
-    if_version: IfVersion = None,
-    dry_run: DryRun = False,
-    config: ConfigFile = None,
-    tables: TablesRoot = None,
-    output: QuotasOutput = "kafka",
-) -> None:
-    """Take away the quota of one entity: all its bounds, its mode, owner and note. Exits with 3 if it has none."""
-    entity = entity_filter(context, entity_type, (user, client, user_defaults, client_defaults), exact=True)
-
-    def remove(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-        rest = [row for row in rows if not entity.matches(row)]
-        if len(rest) == len(rows):
-            raise NothingMatched(label(entity.user, entity.client_id))
-        return rest
-
-    make_edit(
-        remove,
-        answer=entity.completed(),
-        reason=reason,
-        if_version=if_version,
-        dry_run=dry_run,
-        config=config,
-        tables=tables,
-        output=output,
-    )
-
-
-def _alteration(
-    entity: EntityFilter, added: str | None, added_file: Path | None, deleted: str | None
-) -> Callable[[Sequence[dict[str, Any]]], list[dict[str, Any]]]:
-    """What the flags ask for, as a function of the table's rows."""
-    from pipeline.cli.quotas.values import checked, parse_added, parse_deleted
-    from pipeline.cluster.properties_file import read_properties
-    from pipeline.tables.quota_edit import QuotaChange, altered, refuse_absent
-
-    if added is not None and added_file is not None:
-        msg = "Only one of --add-config or --add-config-file must be specified"
-        raise QuotaUsage(msg)
-    if added is None and added_file is None and deleted is None:
-        msg = "At least one of --add-config, --add-config-file, or --delete-config must be specified with --alter"
-        raise QuotaUsage(msg)
-    values: dict[str, Any] = {}
-    if added is not None:
-        values = parse_added(added, entity.names)
-    elif added_file is not None:
-        values = checked(read_properties(added_file), entity.names)
-    taken = parse_deleted(deleted, entity.names) if deleted is not None else {}
-    both = sorted(values.keys() & taken.keys())
-    if both:
-        msg = f"'--delete-config' must not name what --add-config sets; got {', '.join(both)}"
-        raise QuotaUsage(msg)
-
-    def change(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-        refuse_absent(rows, entity.user, entity.client_id, taken)
-        return altered(rows, [QuotaChange(entity.user, entity.client_id, {**values, **taken})])
-
-    return change
-
-
-def _one(values: Sequence[str] | None, option: str) -> str | None:
-    """The value of an option that is given once; Kafka refuses a second one, and so must we: one of them would go."""
-    if values and len(values) > 1:
-        msg = f"Found multiple arguments for option {option}, but you asked for only one"
-        raise QuotaUsage(msg)
-    if values and not values[0]:
-        msg = f"Option {option} requires an argument"
-        raise QuotaUsage(msg)
-    return values[0] if values else None
+    return standing_changes(clients, before, after)

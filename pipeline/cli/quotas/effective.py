@@ -1,4 +1,4 @@
-"""`kquota quotas effective`: which quotas hold for one client, and who shares its sensors."""
+"""`kquota quotas effective`: which quotas apply to one client, and which clients share its sensors."""
 
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,7 +18,7 @@ def effective(
     tables: TablesRoot = None,
     output: Output = "table",
 ) -> None:
-    """Print the eight levels for a client, which row matches for each quota type, and the clients that count with it.
+    """Print the eight levels for a client, the row that matches each type, and the clients that share its sensors.
 
     The clients are those of the last five minutes of recorded usage.
     """
@@ -71,7 +71,7 @@ def _quota_row(one: "EffectiveQuota") -> dict[str, Any]:
 
 
 def _readable(row: dict[str, Any]) -> dict[str, Any]:
-    """Lists and mappings as people write them; a missing row as a dash."""
+    """Convert lists and mappings to readable text, and None to a dash."""
     shown = {}
     for name, value in row.items():
         if isinstance(value, dict):

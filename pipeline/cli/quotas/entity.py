@@ -1,7 +1,7 @@
-"""Which quota entity a command means: the flags of kafka-configs, with its rules and its words of refusal.
+"""Which quota entity a command is for: the flags of kafka-configs, with its rules and its error messages.
 
-Long forms are matched by their place on the command line, the first `--entity-name` or `--entity-default` with the
-first `--entity-type`. Short forms can not be mixed with them.
+Long forms are matched by their position on the command line: the first `--entity-name` or `--entity-default` belongs
+to the first `--entity-type`. Short forms can not be mixed with them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ def _keep_names(context: typer.Context, names: list[str] | None) -> list[str] | 
 
 
 def _keep_defaults(context: typer.Context, count: int) -> int:
-    # Called before or after `_keep_names`, as the flags stand on the command line: that keeps their order.
+    # Called before or after `_keep_names`, in the order of the flags on the command line, so the order is kept.
     context.meta.setdefault(_NAMES, []).extend([""] * count)
     return count
 
@@ -65,7 +65,7 @@ ClientDefaults = Annotated[bool, typer.Option("--client-defaults", help="The def
 
 @dataclass(frozen=True, slots=True)
 class EntityFilter:
-    """The entities a command means.
+    """The entities that a command is for.
 
     Attributes:
         names: entity type (`users`, `clients`) to name, in the order given; None = every name and the default.
@@ -85,14 +85,14 @@ class EntityFilter:
         return self.names.get("clients") or ""
 
     def matches(self, row: Mapping[str, object]) -> bool:
-        """Whether a row of `quotas` is meant: Kafka's strict filter, so `users` alone finds no pair."""
+        """Whether a row of `quotas` is one of them. The filter is strict as in Kafka: `users` alone finds no pair."""
         return not self.names or all(
             (bool(row[column]) and self.names[kind] in {None, row[column]}) if kind in self.names else not row[column]
             for kind, column in _COLUMNS.items()
         )
 
     def completed(self) -> str:
-        """What kafka-configs says after an edit: of the first type only."""
+        """What kafka-configs prints after an edit. It names the first entity type only."""
         kind, name = next(iter(self.names.items()))
         if name == DEFAULT:
             return f"Completed updating default config for {kind} in the cluster."
@@ -112,10 +112,10 @@ def entity_filter(
         context: Holds the names of `--entity-name` and `--entity-default` in their order.
         types: Values of `--entity-type`.
         short: `--user`, `--client`, `--user-defaults`, `--client-defaults`.
-        exact: Whether one entity must be named, for an edit.
+        exact: Whether exactly one entity must be named, as for an edit.
 
     Raises:
-        QuotaUsage: They name none, or contradict each other.
+        QuotaUsage: They name no entity, or contradict each other.
     """
     long_names: list[str] = context.meta.get(_NAMES, [])
     named = _short_forms(*short)

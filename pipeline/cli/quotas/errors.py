@@ -2,15 +2,15 @@
 
 PipelineError
 └── cli
-    ├── QuotaUsage      flags that name no entity, or nothing to do
-    └── NothingMatched  no quota is where one was to be deleted
+    ├── QuotaUsage      flags that name no entity, or no change
+    └── NothingMatched  the quota to delete does not exist
 """
 
 from pipeline.errors import PipelineError
 
 
 class QuotaUsage(PipelineError):
-    """The flags do not say which entity, or what to do with it. Kafka's words where kafka-configs refuses them too."""
+    """The flags do not name the entity or the change. The messages are those of kafka-configs, if it has any."""
 
     exit_code = 2
 
@@ -22,11 +22,11 @@ class NothingMatched(PipelineError):
     """There is no quota for the entity.
 
     Attributes:
-        entity: in Kafka's words.
+        entity: as kafka-configs prints it.
     """
 
     exit_code = 3
 
     def __init__(self, entity: str) -> None:
         self.entity = entity
-        super().__init__(f"there is no quota for {entity}", "see which there are: kquota quotas describe")
+        super().__init__(f"there is no quota for {entity}", "see which exist: kquota quotas describe")

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pipeline.cli.options import ConfigFile, Output, TablesRoot, quota_table
+from pipeline.cli.quotas.edit import DryRun, IfVersion, Reason, make_edit
 from pipeline.cli.quotas.errors import QuotaUsage
-from pipeline.cli.quotas.making import DryRun, IfVersion, Reason, make_edit
 from pipeline.errors import PipelineError
 
 if TYPE_CHECKING:
@@ -37,9 +37,9 @@ def export(
 
 def apply(
     file: Annotated[str, typer.Option("-f", "--file", help="JSON or YAML; - reads standard input.")],
-    prune: Annotated[bool, typer.Option("--prune", help="Take away what the file does not name.")] = False,
+    prune: Annotated[bool, typer.Option("--prune", help="Delete quotas that the file does not name.")] = False,
     exit_code: Annotated[
-        bool, typer.Option("--exit-code", help="Exit with 1 if anything differs, above 1 on trouble, like diff.")
+        bool, typer.Option("--exit-code", help="Exit with 1 if anything differs, above 1 on errors, like diff.")
     ] = False,
     reason: Reason = "",
     if_version: IfVersion = None,
@@ -48,10 +48,10 @@ def apply(
     tables: TablesRoot = None,
     output: Output = "table",
 ) -> None:
-    """Make the table what a file declares, in one commit, and print what that changed.
+    """Change the table to what a file declares, in one commit, and print the changes.
 
-    An entity of the file has the bounds named there and no others; its mode, owner and note stay where the file does
-    not name them. Entities that are not in the file stay, unless --prune is given.
+    An entity of the file gets exactly the bounds named there. Its mode, owner and note stay if the file does not name
+    them. Entities that are not in the file stay, unless --prune is given.
     """
     try:
         declared = _read(_text(file))
@@ -83,16 +83,16 @@ def import_(
     tables: TablesRoot = None,
     output: Output = "table",
 ) -> None:
-    """Replace all quotas by those of a file, as `rpk cluster quotas import` does: what the file does not name goes.
+    """Replace all quotas by those of a file, as `rpk cluster quotas import` does: others are deleted.
 
-    Shows the changes and asks before it writes; without a terminal --no-confirm must be given. The write is refused if
-    the table was edited while the question stood.
+    Shows the changes and asks before it writes; without a terminal --no-confirm must be given. Nothing is
+    written if the table was edited before the answer.
     """
     is_text = any(sign in source for sign in "{:\n")
     declared = _read(source if is_text and not os.path.isfile(source) else _text(source))
     ask = not (no_confirm or dry_run)
     if ask and not sys.stdin.isatty():
-        msg = "'--no-confirm' must be given where nobody can be asked"
+        msg = "'--no-confirm' must be given where standard input is no terminal"
         raise QuotaUsage(msg, "give --no-confirm, or see first what would change: --dry-run")
 
     def edit(*, only_show: bool, at_version: int | None) -> Any:

@@ -9,6 +9,7 @@ import typer
 
 from pipeline.cli.options import ConfigFile, Output, TablesRoot, quota_table
 from pipeline.cli.quotas.describe import QuotasOutput, print_quotas
+from pipeline.cli.quotas.edit import CHANGE_COLUMNS, DryRun, IfVersion, Reason, change_line, make_edit
 from pipeline.cli.quotas.entity import (
     Client,
     ClientDefaults,
@@ -19,7 +20,6 @@ from pipeline.cli.quotas.entity import (
     UserDefaults,
     entity_filter,
 )
-from pipeline.cli.quotas.making import CHANGE_COLUMNS, DryRun, IfVersion, Reason, change_line, make_edit
 from quota.entity import label
 
 if TYPE_CHECKING:
@@ -39,10 +39,10 @@ def history(
 
     The table shows the first changes of a version; -o json and `quotas diff` show all.
     """
-    from pipeline.cli.output import print_rows, refuse_unknown
+    from pipeline.cli.output import print_rows, refuse_unknown_format
     from pipeline.tables.quota_history import versions
 
-    refuse_unknown(output)
+    refuse_unknown_format(output)
     found = list(versions(quota_table(config, tables), limit))
     print_rows([_short(version) if output == "table" else _full(version) for version in found], output)
 
@@ -54,11 +54,11 @@ def diff(
     tables: TablesRoot = None,
     output: Output = "table",
 ) -> None:
-    """Print what differs between two versions of the quotas, value by value."""
-    from pipeline.cli.output import print_rows, refuse_unknown
+    """Print every value that differs between two versions of the quotas."""
+    from pipeline.cli.output import print_rows, refuse_unknown_format
     from pipeline.tables.quota_diff import differences
 
-    refuse_unknown(output)
+    refuse_unknown_format(output)
     table = quota_table(config, tables)
     after = table.read(new)
     before = table.read(old if old is not None else max(after.version - 1, 0))
@@ -87,10 +87,10 @@ def at(
 ) -> None:
     """Print the quotas as they were at a time, as `describe` does."""
     from pipeline.cli.instants import parse_instant
-    from pipeline.cli.output import refuse_unknown
+    from pipeline.cli.output import refuse_unknown_format
     from pipeline.tables.quota_history import version_at
 
-    refuse_unknown(output, also=("kafka",))
+    refuse_unknown_format(output, also=("kafka",))
     wanted = entity_filter(context, entity_type, (user, client, user_defaults, client_defaults), exact=False)
     now_ms = round(datetime.now(UTC).timestamp() * 1000)
     instant = datetime.fromtimestamp(parse_instant("TIME", time, now_ms) / 1000, UTC)
@@ -99,7 +99,7 @@ def at(
 
 
 def rollback(
-    version: Annotated[int, typer.Argument(help="The version whose quotas shall be in force again.", min=0)],
+    version: Annotated[int, typer.Argument(help="The version to go back to.", min=0)],
     reason: Reason = "",
     if_version: IfVersion = None,
     dry_run: DryRun = False,
@@ -150,7 +150,7 @@ def _short(version: "QuotaVersion") -> dict[str, Any]:
 
 
 def _by_entity(changes: "Sequence[QuotaDifference]") -> list[str]:
-    """Each entity once, with its values: `user-principal 'bob': producer_byte_rate 1.0 → 2.0, mode …`."""
+    """One text per entity, with its values: `user-principal 'bob': producer_byte_rate 1.0 → 2.0, mode …`."""
     values: dict[str, list[str]] = {}
     for change in changes:
         values.setdefault(label(change.user, change.client_id), []).append(change.value_text())

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from pipeline.cli.options import ConfigFile, Output, TablesRoot, flags
-from pipeline.cli.quotas.making import Reason
+from pipeline.cli.quotas.edit import Reason
 
 
 def sql(

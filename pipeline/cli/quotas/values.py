@@ -59,13 +59,13 @@ def parse_added(text: str, types: Iterable[str]) -> dict[str, Any]:
 
 
 def checked(given: dict[str, str], types: Iterable[str]) -> dict[str, Any]:
-    """Names and texts as values of a quota.
+    """Convert names and texts to values of a quota.
 
     Raises:
         QuotaEditRefused: As `parse_added` says.
     """
     values: dict[str, Any] = {}
-    mistakes = unexpected("added", [key for key in given if key not in {*QUOTA_TYPES, *LABELS}], types)
+    mistakes = unexpected_names("added", [key for key in given if key not in {*QUOTA_TYPES, *LABELS}], types)
     for key, text in given.items():
         if key in LABELS:
             values[key] = text
@@ -84,20 +84,20 @@ def checked(given: dict[str, str], types: Iterable[str]) -> dict[str, Any]:
 
 
 def parse_deleted(text: str, types: Iterable[str]) -> dict[str, Any]:
-    """Read `--delete-config`: what to take away; the mode goes back to enforce.
+    """Read `--delete-config`: the values to delete; the mode becomes enforce.
 
     Raises:
         QuotaEditRefused: A name is unknown.
     """
     keys = list(filter(None, (piece.strip() for piece in text.split(","))))
-    mistakes = unexpected("deleted", [key for key in keys if key not in {*QUOTA_TYPES, *LABELS}], types)
+    mistakes = unexpected_names("deleted", [key for key in keys if key not in {*QUOTA_TYPES, *LABELS}], types)
     if mistakes:
         raise QuotaEditRefused(mistakes)
     return {key: "enforce" if key == "mode" else None for key in keys}
 
 
-def unexpected(done: str, keys: Sequence[str], types: Iterable[str]) -> list[str]:
-    """Kafka's words for names of no quota, without what it says of SCRAM; empty if there are none."""
+def unexpected_names(done: str, keys: Sequence[str], types: Iterable[str]) -> list[str]:
+    """Kafka's message for names that are no quota config, without its part on SCRAM; empty without such names."""
     if not keys:
         return []
     kind = next(iter(types), "users")

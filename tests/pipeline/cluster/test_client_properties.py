@@ -153,7 +153,7 @@ def test_certificates_reach_both_clients_and_only_where_tls_is_spoken(tmp_path: 
         ),
         ({**OAUTH, "sasl.oauthbearer.token.endpoint.url": "ftp://x"}, "must be an http, https or file URL; got ftp"),
         (OAUTH, "must be set for OAUTHBEARER, with clientId and clientSecret"),
-        ({"sasl.jaas.config": "${env:KQUOTA_NOT_THERE}"}, "must refer to something that is there"),
+        ({"sasl.jaas.config": "${env:KQUOTA_NOT_THERE}"}, "must refer to a secret that exists"),
     ],
 )
 def test_security_that_cannot_be_kept_is_refused(properties: dict[str, str], mistake: str) -> None:

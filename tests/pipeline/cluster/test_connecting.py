@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from kafka import KafkaAdminClient
 
-from pipeline.cluster.causes import LostWhileSigningIn, explain
+from pipeline.cluster.causes import LostWhileSigningIn, connection_error
 from pipeline.cluster.connecting import open_client
 from pipeline.cluster.errors import ClusterUnreachable, SignInRefused
 from pipeline.demo.broker import EmbeddedBroker
@@ -25,7 +25,7 @@ def test_no_such_host() -> None:
 def test_a_connection_that_is_closed_at_sign_in_is_a_refusal(protocol: str, kind: type[Exception]) -> None:
     options = {"security_protocol": protocol, "sasl_plain_username": "alice"}
 
-    error = explain("b:1", options, [LostWhileSigningIn("socket disconnected"), TimeoutError("7")], 2_000)
+    error = connection_error("b:1", options, [LostWhileSigningIn("socket disconnected"), TimeoutError("7")], 2_000)
 
     assert type(error) is kind
 

@@ -75,5 +75,5 @@ def test_references_that_lead_nowhere_are_told_at_once() -> None:
     with pytest.raises(ClientPropertiesInvalid) as caught:
         resolved(given, "client.properties", {})
     assert caught.value.mistakes == tuple(
-        f"'{key}' must refer to something that is there; got {value}" for key, value in given.items()
+        f"'{key}' must refer to a secret that exists; got {value}" for key, value in given.items()
     )

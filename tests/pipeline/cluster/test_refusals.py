@@ -4,7 +4,7 @@ import pytest
 from kafka import errors
 
 from pipeline.cluster.acls import Acl
-from pipeline.cluster.causes import explain
+from pipeline.cluster.causes import connection_error
 from pipeline.cluster.client_properties import kafka_options
 from pipeline.cluster.errors import ClusterUnreachable, SignInRefused, TokenRefused
 from pipeline.cluster.oauth import TokenProvider, TokenSource
@@ -86,7 +86,7 @@ def test_the_principal_is_known_from_the_password_or_the_token() -> None:
     ],
 )
 def test_each_cause_is_told_in_one_line(cause: Exception, protocol: str, kind: type[Exception], told: str) -> None:
-    error = explain(
+    error = connection_error(
         "b:1", {"security_protocol": protocol, "sasl_mechanism": "PLAIN", **ALICE}, [OSError("earlier"), cause], 2_000
     )
     assert type(error) is kind

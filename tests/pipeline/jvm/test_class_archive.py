@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.jvm.class_archive import class_archive, keep
+from pipeline.jvm.class_archive import class_archive, store_archive
 from pipeline.jvm.java import find_java
 from pipeline.settings.model import SparkSettings
 from pipeline.stream import class_archive_making
@@ -47,7 +47,7 @@ def test_a_new_archive_takes_its_place_and_those_of_jars_that_are_gone_are_remov
         archive.parent.mkdir(parents=True)
         draft = archive.with_suffix(".draft")
         draft.write_text(version)
-        keep(draft, archive, jars)
+        store_archive(draft, archive, jars)
         kept.append(archive)
         if jars == gone:
             gone.rmdir()

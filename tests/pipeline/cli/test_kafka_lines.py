@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.cli.quotas.lines import described, java_double
+from pipeline.cli.quotas.kafka_lines import described_line, java_double
 from pipeline.cli.quotas.values import parse_added, parse_double
 
 
@@ -56,7 +56,7 @@ def test_what_kafka_does_not_have_follows_what_it_has() -> None:
         "owner": "team-a",
         "note": "until May, then a=less",
     }
-    line = described(row)
+    line = described_line(row)
     assert line == (
         "Quota configs for user-principal 'alice', the default client-id are consumer_byte_rate=2.0, "
         "producer_byte_rate=1.0, mode=shadow, owner=team-a, note=[until May, then a=less]"

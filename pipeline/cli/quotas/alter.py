@@ -1,0 +1,160 @@
+"""`kquota quotas alter` and `delete`: edits of one entity, with the answers of kafka-configs."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from pipeline.cli.options import ConfigFile, TablesRoot
+from pipeline.cli.quotas.describe import QuotasOutput
+from pipeline.cli.quotas.edit import DryRun, IfVersion, Reason, make_edit
+from pipeline.cli.quotas.entity import (
+    Client,
+    ClientDefaults,
+    EntityDefaults,
+    EntityFilter,
+    EntityNames,
+    EntityTypes,
+    User,
+    UserDefaults,
+    entity_filter,
+)
+from pipeline.cli.quotas.errors import NothingMatched, QuotaUsage
+from quota.entity import label
+
+Pairs = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--add-config",
+        metavar="K=V,…",
+        help="k=v,k2=v2 of producer_byte_rate, consumer_byte_rate, request_percentage, mode, owner, note; "
+        "[a,b] keeps commas together.",
+        show_default=False,
+    ),
+]
+PairsFile = Annotated[
+    Path | None, typer.Option("--add-config-file", help="A file with the same as lines of k=v.", show_default=False)
+]
+Keys = Annotated[
+    list[str] | None,
+    typer.Option("--delete-config", metavar="K,…", help="The names of what to delete.", show_default=False),
+]
+
+
+def alter(
+    context: typer.Context,
+    entity_type: EntityTypes = None,
+    entity_name: EntityNames = None,
+    entity_default: EntityDefaults = 0,
+    user: User = None,
+    client: Client = None,
+    user_defaults: UserDefaults = False,
+    client_defaults: ClientDefaults = False,
+    add_config: Pairs = None,
+    add_config_file: PairsFile = None,
+    delete_config: Keys = None,
+    reason: Reason = "",
+    if_version: IfVersion = None,
+    dry_run: DryRun = False,
+    config: ConfigFile = None,
+    tables: TablesRoot = None,
+    output: QuotasOutput = "kafka",
+) -> None:
+    """Change the quota of one entity; a running job uses it from its next micro-batch on.
+
+    Flags and answers are those of kafka-configs --alter. The edit is one commit under the table's lock, with who made
+    it, where, when and why. A quota without any bound is deleted, unless its mode is exempt.
+    """
+    entity = entity_filter(context, entity_type, (user, client, user_defaults, client_defaults), exact=True)
+    change = _alteration(entity, _one(add_config, "add-config"), add_config_file, _one(delete_config, "delete-config"))
+    make_edit(
+        change,
+        answer=entity.completed(),
+        reason=reason,
+        if_version=if_version,
+        dry_run=dry_run,
+        config=config,
+        tables=tables,
+        output=output,
+    )
+
+
+def delete(
+    context: typer.Context,
+    entity_type: EntityTypes = None,
+    entity_name: EntityNames = None,
+    entity_default: EntityDefaults = 0,
+    user: User = None,
+    client: Client = None,
+    user_defaults: UserDefaults = False,
+    client_defaults: ClientDefaults = False,
+    reason: Reason = "",
+    if_version: IfVersion = None,
+    dry_run: DryRun = False,
+    config: ConfigFile = None,
+    tables: TablesRoot = None,
+    output: QuotasOutput = "kafka",
+) -> None:
+    """Delete the quota of one entity: all its bounds, its mode, owner and note. Exits with 3 if it has none."""
+    entity = entity_filter(context, entity_type, (user, client, user_defaults, client_defaults), exact=True)
+
+    def remove(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+        rest = [row for row in rows if not entity.matches(row)]
+        if len(rest) == len(rows):
+            raise NothingMatched(label(entity.user, entity.client_id))
+        return rest
+
+    make_edit(
+        remove,
+        answer=entity.completed(),
+        reason=reason,
+        if_version=if_version,
+        dry_run=dry_run,
+        config=config,
+        tables=tables,
+        output=output,
+    )
+
+
+def _alteration(
+    entity: EntityFilter, added: str | None, added_file: Path | None, deleted: str | None
+) -> Callable[[Sequence[dict[str, Any]]], list[dict[str, Any]]]:
+    """The change that the flags describe, as a function from old rows to new rows."""
+    from pipeline.cli.quotas.values import checked, parse_added, parse_deleted
+    from pipeline.cluster.properties_file import read_properties
+    from pipeline.tables.quota_edit import QuotaChange, altered, refuse_absent
+
+    if added is not None and added_file is not None:
+        msg = "Only one of --add-config or --add-config-file must be specified"
+        raise QuotaUsage(msg)
+    if added is None and added_file is None and deleted is None:
+        msg = "At least one of --add-config, --add-config-file, or --delete-config must be specified with --alter"
+        raise QuotaUsage(msg)
+    values: dict[str, Any] = {}
+    if added is not None:
+        values = parse_added(added, entity.names)
+    elif added_file is not None:
+        values = checked(read_properties(added_file), entity.names)
+    taken = parse_deleted(deleted, entity.names) if deleted is not None else {}
+    both = sorted(values.keys() & taken.keys())
+    if both:
+        msg = f"'--delete-config' must not name what --add-config sets; got {', '.join(both)}"
+        raise QuotaUsage(msg)
+
+    def change(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+        refuse_absent(rows, entity.user, entity.client_id, taken)
+        return altered(rows, [QuotaChange(entity.user, entity.client_id, {**values, **taken})])
+
+    return change
+
+
+def _one(values: Sequence[str] | None, option: str) -> str | None:
+    """The value of an option that may be given once. A second one is refused, as by Kafka, not lost silently."""
+    if values and len(values) > 1:
+        msg = f"Found multiple arguments for option {option}, but you asked for only one"
+        raise QuotaUsage(msg)
+    if values and not values[0]:
+        msg = f"Option {option} requires an argument"
+        raise QuotaUsage(msg)
+    return values[0] if values else None
