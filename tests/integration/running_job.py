@@ -1,4 +1,4 @@
-"""`kquota run` as a process of its own, and what a test wants to ask of it."""
+"""`kquota run` as a process of its own, with functions for what tests need to know about it."""
 
 import json
 import os
@@ -204,7 +204,7 @@ def running_job(name: str, folder: Path, bootstrap_servers: str) -> Iterator[Run
 
 
 def usage(user: str, produced_bytes: int, **overrides: Any) -> dict[str, Any]:
-    """A usage event of now."""
+    """A usage event with the present time."""
     event = {
         "event_time_ms": time.time_ns() // 1_000_000,
         "user": user,

@@ -1,4 +1,4 @@
-"""The operator's day of the documentation, on a running job.
+"""Runs the commands of docs/operators-day.md on a running job.
 
 To renew the document, run this test with KQUOTA_RENEW_DOCS=1 and read the difference.
 """
@@ -45,7 +45,7 @@ def write_fleet(folder: Path) -> None:
 
 
 def keep_an_hour(root: Path) -> None:
-    """Twenty clients for an hour on a clock set by hand, a batch a second; two quota edits in between."""
+    """Twenty clients for an hour on a clock set by hand, one batch per second; two quota edits in between."""
     kept = KeptJob(str(root), QuotaChange("<default>", "", {"producer_byte_rate": 1_000.0}))
     draw = random.Random(11)
     start_ms = kept.clock.wall_ms

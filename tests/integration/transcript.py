@@ -1,4 +1,4 @@
-"""A document with a console transcript, played: its commands are run and its answers compared.
+"""Runs the commands of a console transcript in a document and compares their answers.
 
 A block that starts with ```console holds commands (`$ …`) and what they print, standard error included. A comment
 `<!-- happens: … -->` stands for what the world does at that place; the player is told.

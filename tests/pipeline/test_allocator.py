@@ -1,4 +1,4 @@
-"""What pyarrow's allocator keeps of memory that was freed."""
+"""How much freed memory pyarrow's allocator keeps."""
 
 import os
 import subprocess
@@ -32,7 +32,7 @@ print(taken, resident_mb() - before)
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize(("set_by_the_user", "is_kept"), [(None, False), ("100000", True)])
-def test_a_job_gives_back_what_pyarrow_has_freed(set_by_the_user: str | None, is_kept: bool) -> None:
+def test_a_job_returns_memory_that_pyarrow_has_freed(set_by_the_user: str | None, is_kept: bool) -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("MIMALLOC", "ARROW"))}
     if set_by_the_user is not None:
         environment["MIMALLOC_PURGE_DELAY"] = set_by_the_user

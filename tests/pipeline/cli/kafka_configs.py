@@ -1,4 +1,4 @@
-"""What Kafka's own kafka-configs answers to a table of command lines, recorded.
+"""The recorded answers of Kafka's own kafka-configs to a table of command lines.
 
 `python -m tests.pipeline.cli.kafka_configs` starts the embedded broker and records `golden/kafka_configs.jsonl` anew.
 """
@@ -22,12 +22,12 @@ GOLDEN: Final = HERE / "golden" / "kafka_configs.jsonl"
 
 
 def command_lines() -> list[list[str]]:
-    """The table: one command line a row, each on what those before it have left."""
+    """The table: one command line per row. Each runs on the quotas that the earlier ones left."""
     return [shlex.split(line) for line in LINES.read_text().splitlines() if line and line[0] != "#"]
 
 
 def kafkas_answers(broker: EmbeddedBroker) -> list[dict[str, Any]]:
-    """What ConfigCommand of the broker's own jars says to each line; needs a JDK, and a broker without quotas."""
+    """The answers of ConfigCommand, from the broker's own jars, to each line. Needs a JDK and a broker without quotas."""
     address = ["--bootstrap-server", broker.bootstrap_servers]
     lines = command_lines()
     classpath = ":".join(map(str, broker_classpath()))
@@ -55,7 +55,7 @@ def golden() -> list[dict[str, Any]]:
 
 
 def _error(stderr: str) -> str:
-    """The refusal itself: of a stack trace the message of its first exception, else the first line."""
+    """The message of a refusal: of the first exception if there is a stack trace, else the first line."""
     found = re.search(r"^\S*ExecutionException: \S+Exception: (.*)$", stderr, re.MULTILINE)
     return found[1] if found else stderr.partition("\n")[0]
 

@@ -10,7 +10,7 @@ from pipeline.cli.main import main
 
 
 class Answer(NamedTuple):
-    """What a command ended with and said."""
+    """Exit code and output of a command."""
 
     exit_code: int
     stdout: str
@@ -18,7 +18,7 @@ class Answer(NamedTuple):
 
 
 class Terminal(io.StringIO):
-    """Standard input at which somebody sits."""
+    """Standard input that is a terminal."""
 
     def isatty(self) -> bool:
         return True

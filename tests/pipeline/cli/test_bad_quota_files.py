@@ -1,4 +1,4 @@
-"""One bad quota file a mistake: every one is refused with its place, and the table stays as it was."""
+"""One bad quota file per mistake: each is refused, the error names the place, and the table is not changed."""
 
 import json
 from pathlib import Path

@@ -13,7 +13,7 @@ from pipeline.jvm.java import find_java
 from tests.pipeline.cli.kafka_configs import golden, kafkas_answers
 from tests.pipeline.cli.running import Answer, kquota
 
-# What Kafka says of things kquota does not have, and of the languages it is written in.
+# Parts of Kafka's messages about things that kquota does not have, or about Java.
 NOT_OURS: Final = (
     (r"^requirement failed: ", ""),
     (r" and SCRAM credential", ""),
@@ -25,7 +25,7 @@ NOT_OURS: Final = (
     (r"one of topics, clients, users, .* argument$", "one of users, clients"),
 )
 
-# Lines on which kquota means to differ: its answer, and why.
+# Lines where kquota differs on purpose: its answer, and why.
 DIFFERENT: Final = {
     "--alter --user alice --add-config producer_byte_rate=5 --delete-config producer_byte_rate": (
         "'--delete-config' must not name what --add-config sets; got producer_byte_rate",
@@ -56,7 +56,7 @@ DIFFERENT: Final = {
 
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[dict[str, Any], Answer]]:
-    """Kafka's answer and ours to every line, each on what those before it have left."""
+    """Kafka's answer and ours to every line. Each line runs on the quotas that the earlier ones left."""
     root = str(tmp_path_factory.mktemp("tables"))
     kquota("quotas", "alter", "--user", "first", "--add-config", "producer_byte_rate=1", "--tables", root)
     kquota("quotas", "delete", "--user", "first", "--tables", root)
@@ -95,7 +95,7 @@ def test_what_is_refused_is_refused_in_kafkas_words(answers: list[tuple[dict[str
         assert ours.exit_code in {2, 5}, kafkas["line"]
 
 
-def test_exit_codes_are_kafkas_but_for_nothing_found(answers: list[tuple[dict[str, Any], Answer]]) -> None:
+def test_exit_codes_are_kafkas_except_if_nothing_is_found(answers: list[tuple[dict[str, Any], Answer]]) -> None:
     for kafkas, ours in answers:
         if kafkas["exit_code"] == 0 and kafkas["line"] not in DIFFERENT:
             expected = 0 if kafkas["stdout"] else 3

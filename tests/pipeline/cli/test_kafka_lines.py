@@ -1,4 +1,4 @@
-"""Numbers as Java prints and reads them; quotas in kafka-configs' lines."""
+"""Numbers as Java prints and reads them; quotas as the lines of kafka-configs."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""`kquota quotas alter|delete` beyond what Kafka has: dry runs, versions, labels, formats; and `kquota mode`."""
+"""What `kquota quotas alter|delete` has and Kafka does not have: dry runs, versions, labels, formats; and `kquota mode`."""
 
 import json
 from pathlib import Path
@@ -42,7 +42,7 @@ def use(root: str, user: str, client_id: str, sample_start_ms: int) -> None:
     write_deltalake(f"{root}/usage", pa.Table.from_pylist([row], schema=schema), mode="append")
 
 
-def test_a_dry_run_names_the_live_clients_it_moves_and_writes_nothing(root: str) -> None:
+def test_a_dry_run_names_the_live_clients_it_affects_and_writes_nothing(root: str) -> None:
     for user, client_id, age_ms in (("alice", "etl", 0), ("alice", "old", 300_001), ("alice", "app", 300_000)):
         use(root, user, client_id, NEWEST_MS - age_ms)
     use(root, "bob", "etl", NEWEST_MS)
@@ -82,7 +82,7 @@ def test_all_mistakes_of_the_flags_come_at_once(root: str) -> None:
     assert version(root) == before
 
 
-def test_labels_are_set_and_taken_away_like_bounds(root: str) -> None:
+def test_labels_are_set_and_deleted_like_bounds(root: str) -> None:
     alter(root, "--add-config", "mode=shadow,owner=team-a,note=[until May, then a=b]")
     line = kquota("quotas", "describe", "--tables", root).stdout
     assert line.endswith("mode=shadow, owner=team-a, note=[until May, then a=b]\n")

@@ -1,4 +1,4 @@
-"""`kquota quotas export|apply|import`: what is exported reads back, apply is declarative, import replaces."""
+"""`kquota quotas export|apply|import`: an export can be read again, apply is declarative, import replaces."""
 
 import json
 from pathlib import Path
@@ -71,7 +71,7 @@ def test_apply_sets_what_the_file_names_and_leaves_the_rest(root: str) -> None:
     assert [line.split("  ")[0] for line in applied_.stdout.splitlines()] == ["action", "add", *["alter"] * 3]
 
 
-def test_prune_takes_away_what_the_file_does_not_name(root: str) -> None:
+def test_prune_deletes_what_the_file_does_not_name(root: str) -> None:
     kquota("quotas", "apply", "-f", "-", "--prune", "--tables", root, stdin=RPK)
     assert described(root) == [DEFAULT, ALICE]
 
@@ -100,7 +100,7 @@ def test_an_apply_is_one_commit_with_its_reason(root: str) -> None:
     assert (after["version"], after["reason"]) == (int(str(before["version"])) + 1, "from git")
 
 
-def test_import_replaces_everything_and_asks_nobody_without_a_terminal(root: str) -> None:
+def test_import_replaces_everything_and_needs_no_confirm_without_a_terminal(root: str) -> None:
     before = described(root)
     unasked = kquota("quotas", "import", "--from", RPK, "--tables", root)
     assert (unasked.exit_code, described(root)) == (2, before)
@@ -110,7 +110,7 @@ def test_import_replaces_everything_and_asks_nobody_without_a_terminal(root: str
     assert described(root) == [DEFAULT, ALICE]
 
 
-def test_import_shows_the_changes_and_asks_whoever_sits_there(root: str) -> None:
+def test_import_shows_the_changes_and_asks_at_a_terminal(root: str) -> None:
     before = described(root)
     imported = ("quotas", "import", "--from", RPK, "--tables", root)
     refused = kquota(*imported, stdin=Terminal("n\n"))
@@ -131,7 +131,7 @@ class TerminalOfASlowReader(Terminal):
         return super().readline(size)
 
 
-def test_import_writes_nothing_if_the_table_was_edited_while_the_question_stood(root: str) -> None:
+def test_import_writes_nothing_if_the_table_was_edited_before_the_answer(root: str) -> None:
     terminal = TerminalOfASlowReader("y\n")
     terminal.root = root
     late = kquota("quotas", "import", "--from", RPK, "--tables", root, stdin=terminal)
@@ -152,7 +152,7 @@ def test_a_value_is_written_without_exponent(bound: float, text: str) -> None:
     assert to_document([{**row, **rates}])["quotas"][0]["values"] == [{"key": "producer_byte_rate", "values": text}]
 
 
-def test_a_label_that_is_not_named_stays_and_null_takes_it_away() -> None:
+def test_a_label_that_is_not_named_stays_and_null_deletes_it() -> None:
     (stored,) = applied([], from_text(QUOTA % ", mode: shadow, owner: team-a"), prune=False)
     (kept,) = applied([stored], from_text(QUOTA % ""), prune=False)
     (cleared,) = applied([stored], from_text(QUOTA % ", owner: null, mode: enforce"), prune=False)

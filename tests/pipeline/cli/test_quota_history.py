@@ -1,4 +1,4 @@
-"""`kquota quotas history|diff|at|rollback`: what was, who changed it, and back again."""
+"""`kquota quotas history|diff|at|rollback`: earlier versions, who changed what, and going back."""
 
 import json
 from pathlib import Path
@@ -94,7 +94,7 @@ def test_a_rollback_is_a_new_version_that_says_so(root: str) -> None:
     assert kquota("quotas", "rollback", "99", "--tables", root).exit_code == 1
 
 
-def test_a_rollback_takes_back_what_only_sql_could_set(root: str) -> None:
+def test_a_rollback_restores_rows_that_only_sql_could_write(root: str) -> None:
     row = {"user": "dora", "client_id": "", "producer_byte_rate": 1.5, "mode": "enforce"}
     write_deltalake(f"{root}/quotas", pa.Table.from_pylist([row], schema=arrow_schema(QuotaRow)), mode="append")
     version = history(root, "-n", "1")[0]["version"]

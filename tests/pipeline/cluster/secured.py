@@ -1,4 +1,4 @@
-"""A broker that lets nobody in without a certificate or a password, and nobody do anything without an ACL."""
+"""A broker that requires a certificate or a password to sign in, and an ACL for everything else."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator

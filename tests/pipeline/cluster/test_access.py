@@ -1,4 +1,4 @@
-"""One access for every client: what it passes on, and what it never prints."""
+"""The access to a cluster: what every client gets from it, and what is never printed."""
 
 import json
 from pathlib import Path
@@ -59,7 +59,7 @@ def test_no_secret_is_printed(tmp_path: Path, command_config: Path) -> None:
         assert PASSWORD not in printed
 
 
-def test_a_secret_of_a_wrong_type_is_refused_without_being_told(tmp_path: Path) -> None:
+def test_a_secret_of_a_wrong_type_is_refused_without_being_printed(tmp_path: Path) -> None:
     file = tmp_path / "kquota.toml"
     file.write_text('[kafka.client]\n"sasl.password" = 20461\nsasl.jaas.config = "20462"\n')
     with pytest.raises(InvalidSettings) as refused:

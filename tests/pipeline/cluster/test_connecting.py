@@ -1,4 +1,4 @@
-"""Each way not to connect is told by its cause and the address."""
+"""Each failure to connect is reported with its cause and the address."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""TLS handshakes that fail: what is wrong with the broker's certificate is told in one line."""
+"""TLS handshakes that fail: what is wrong with the broker's certificate is reported in one line."""
 
 import time
 from pathlib import Path

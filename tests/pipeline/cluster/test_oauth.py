@@ -1,4 +1,4 @@
-"""Tokens: asked for once, renewed in time, and every refusal told in one line without the secret."""
+"""Tokens: fetched once, renewed in time; every refusal is one line without the secret."""
 
 import base64
 import json
@@ -33,7 +33,7 @@ def source(endpoint: TokenEndpoint, secret: str = SECRET, scope: str = "") -> To
     return TokenSource(endpoint.url, "meter", secret, scope, {"logicalCluster": "lkc-1"})
 
 
-def test_a_token_is_asked_for_once_and_again_after_four_fifths_of_its_life(endpoint: TokenEndpoint) -> None:
+def test_a_token_is_fetched_once_and_again_after_four_fifths_of_its_life(endpoint: TokenEndpoint) -> None:
     clock = [NOW]
     provider = TokenProvider(source(endpoint, scope="kafka read"), lambda: clock[0])
 
@@ -48,7 +48,7 @@ def test_a_token_is_asked_for_once_and_again_after_four_fifths_of_its_life(endpo
     assert provider.extensions() == {"logicalCluster": "lkc-1"}
 
 
-def test_without_a_claim_the_answer_tells_how_long_a_token_lives(endpoint: TokenEndpoint) -> None:
+def test_without_a_claim_the_answer_says_how_long_a_token_is_valid(endpoint: TokenEndpoint) -> None:
     endpoint.answer = (200, b'{"access_token": "opaque", "expires_in": 10}')
     clock = [NOW]
     provider = TokenProvider(source(endpoint), lambda: clock[0])
@@ -57,7 +57,7 @@ def test_without_a_claim_the_answer_tells_how_long_a_token_lives(endpoint: Token
         assert len(endpoint.forms) == asked
 
 
-def test_a_token_may_be_a_file_that_is_read_anew_when_it_has_expired(tmp_path: Path) -> None:
+def test_a_token_may_be_a_file_that_is_read_again_when_it_has_expired(tmp_path: Path) -> None:
     file = tmp_path / "token file"
     clock = [NOW]
     file.write_text(unsigned(exp=NOW + 100, n=1) + "\n")
@@ -82,7 +82,7 @@ def test_a_token_may_be_a_file_that_is_read_anew_when_it_has_expired(tmp_path: P
         ((200, b"[]"), r"answers without 'access_token'"),
     ],
 )
-def test_what_an_endpoint_refuses_is_told_with_its_address(
+def test_what_an_endpoint_refuses_is_reported_with_its_address(
     endpoint: TokenEndpoint, answer: tuple[int, bytes], told: str
 ) -> None:
     endpoint.answer = answer
@@ -94,7 +94,7 @@ def test_what_an_endpoint_refuses_is_told_with_its_address(
     assert "\n" not in str(refused.value)
 
 
-def test_a_wrong_secret_is_refused_and_never_told(endpoint: TokenEndpoint) -> None:
+def test_a_wrong_secret_is_refused_and_never_printed(endpoint: TokenEndpoint) -> None:
     wrong = source(endpoint, secret="wr0ng")  # noqa: S106 - that is the point
     with pytest.raises(TokenRefused, match="invalid_client") as refused:
         TokenProvider(wrong).token()
@@ -102,6 +102,6 @@ def test_a_wrong_secret_is_refused_and_never_told(endpoint: TokenEndpoint) -> No
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:1/token", "file:///nowhere/token"])
-def test_an_endpoint_that_is_not_there_is_told(url: str) -> None:
+def test_an_endpoint_that_does_not_exist_is_reported(url: str) -> None:
     with pytest.raises(TokenRefused, match=r"does not answer: .*refused|can not be read"):
         TokenProvider(TokenSource(url)).token()

@@ -1,4 +1,4 @@
-"""The printed ACLs are what each role needs: with all of them it works, without any one it is told which."""
+"""The printed ACLs are what each role needs: with all of them it works, without one of them the error names it."""
 
 import logging
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ MECHANISM = "SCRAM-SHA-512"
 
 @pytest.fixture(scope="module")
 def topics(secured: Secured) -> Secured:
-    """The three topics are there."""
+    """The three topics exist."""
     create_topics(secured.admin, SPECS)
     return secured
 
@@ -44,7 +44,7 @@ def role(request: pytest.FixtureRequest, topics: Secured) -> Iterator[Role]:
 
 
 def publish_and_read_back(secured: Secured) -> int:
-    """What the job does with throttle and marker topic; the highest `publish_seq` on the topic."""
+    """Does what the job does with throttle and marker topic; the highest `publish_seq` on the topic."""
     topic = KafkaThrottleTopic(
         NAMES.job, NAMES.throttle_topic, NAMES.marker_topic, secured.access(MECHANISM, "job"), 5_000
     )
@@ -100,7 +100,7 @@ def test_a_right_that_is_taken_while_the_job_runs_is_named_too(topics: Secured, 
     assert grant_commands([taken], "User:job", topics.address(MECHANISM))[0] in str(refused.value)
 
 
-def test_a_meter_needs_to_write_usage_and_is_told_so(topics: Secured) -> None:
+def test_a_meter_needs_to_write_usage_and_its_error_says_so(topics: Secured) -> None:
     access = topics.access(MECHANISM)
     producer: Any = access.open(KafkaProducer, max_block_ms=3_000)
     try:
@@ -137,7 +137,7 @@ def test_a_follower_without_its_right_says_so_and_follows_when_it_gets_it(
         follower.close()
 
 
-def test_the_operator_creates_and_checks_topics_or_is_told_what_is_missing(topics: Secured) -> None:
+def test_the_operator_creates_and_checks_topics_or_the_error_names_what_is_missing(topics: Secured) -> None:
     access = topics.access(MECHANISM, "operator")
     file = topics.file(topics.properties(MECHANISM, "operator"))
     named = Names("op.usage", "op.throttle", "op.marker", "op")

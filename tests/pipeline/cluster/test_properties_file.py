@@ -1,4 +1,4 @@
-"""Properties files as Java reads them, and secrets that stand elsewhere."""
+"""Properties files as Java reads them, and secrets that are elsewhere."""
 
 from pathlib import Path
 
@@ -30,14 +30,14 @@ def test_a_file_means_what_it_means_to_java(text: str, properties: dict[str, str
     assert parse_properties(text, "file") == properties
 
 
-def test_lines_that_are_no_settings_are_told_at_once(tmp_path: Path) -> None:
+def test_lines_that_are_no_settings_are_reported_at_once(tmp_path: Path) -> None:
     file = tmp_path / "client.properties"
     file.write_text("a=b\nnonsense\nmore\n")
     with pytest.raises(ClientPropertiesInvalid, match="setting 2 must be key=value; got 'nonsense'; setting 3"):
         read_properties(file)
 
 
-def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_a_file_that_does_not_exist_is_reported(tmp_path: Path) -> None:
     with pytest.raises(ClientPropertiesInvalid, match="cannot be read"):
         read_properties(tmp_path / "missing")
 
@@ -63,14 +63,14 @@ def test_secrets_come_from_the_environment_and_from_files(tmp_path: Path) -> Non
     }
 
 
-def test_a_secret_can_not_end_the_quotes_it_stands_in() -> None:
+def test_a_secret_can_not_end_the_quotes_around_it() -> None:
     given = {"sasl.jaas.config": 'Module required password="${env:PW}";'}
     assert resolved(given, "file", {"PW": 'a"b\\c'}) == {
         "sasl.jaas.config": r'Module required password="a\"b\\c";',
     }
 
 
-def test_references_that_lead_nowhere_are_told_at_once() -> None:
+def test_references_that_lead_nowhere_are_reported_at_once() -> None:
     given = {"a": "${env:MISSING}", "b": "${file:/nowhere}", "c": "${file:/nowhere:k}", "d": "${dir:/nowhere:k}"}
     with pytest.raises(ClientPropertiesInvalid) as caught:
         resolved(given, "client.properties", {})

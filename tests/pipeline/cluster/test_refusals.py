@@ -1,4 +1,4 @@
-"""What brokers answer, in our words: who was refused what, and what to do."""
+"""Refusals of brokers as our errors: who was refused what, and what to do."""
 
 import pytest
 from kafka import errors
@@ -36,7 +36,7 @@ def test_a_refusal_names_the_right_that_is_missing(error: Exception, named: tupl
 
 
 @pytest.mark.parametrize("error", [None, errors.KafkaTimeoutError(), errors.ProducerFencedError(), OSError("x")])
-def test_what_failed_for_something_else_is_no_refusal(error: Exception | None) -> None:
+def test_a_failure_for_another_reason_is_no_refusal(error: Exception | None) -> None:
     assert permission_missing(error, RIGHTS, ALICE, "b:1") is None
 
 
@@ -85,7 +85,7 @@ def test_the_principal_is_known_from_the_password_or_the_token() -> None:
         (TimeoutError("7"), "SSL", ClusterUnreachable, "7. To mend it: check the address"),
     ],
 )
-def test_each_cause_is_told_in_one_line(cause: Exception, protocol: str, kind: type[Exception], told: str) -> None:
+def test_each_cause_is_reported_in_one_line(cause: Exception, protocol: str, kind: type[Exception], told: str) -> None:
     error = connection_error(
         "b:1", {"security_protocol": protocol, "sasl_mechanism": "PLAIN", **ALICE}, [OSError("earlier"), cause], 2_000
     )

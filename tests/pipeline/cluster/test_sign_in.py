@@ -1,4 +1,4 @@
-"""Every client of ours signs in by every mechanism from one client.properties, and each refusal is one line."""
+"""Every client signs in by every mechanism from one client.properties, and each refusal is one line."""
 
 import subprocess
 import sys
@@ -87,7 +87,7 @@ def test_spark_signs_in(secured: Secured, topic: str, mechanism: str, spark: "Sp
 
 
 def refused(secured: Secured, address: str, properties: dict[str, str]) -> str:
-    """What a client is told that can not sign in; without its passwords, in one line."""
+    """The error of a client that can not sign in: one line, without its passwords."""
     with pytest.raises(PipelineError) as caught:
         open_client(KafkaAdminClient, address, timeout_ms=3_000, **kafka_options(properties))
     told = str(caught.value)

@@ -1,4 +1,4 @@
-"""TLS entries of client properties: every way to give PEM, and every way not to."""
+"""TLS entries of client properties: every way to give PEM, and every mistake."""
 
 import ssl
 from pathlib import Path
@@ -144,7 +144,7 @@ def test_a_key_of_another_certificate_is_refused(authority: Authority, identity:
         tls.context()
 
 
-def test_damaged_certificates_are_told(tmp_path: Path) -> None:
+def test_damaged_certificates_are_reported(tmp_path: Path) -> None:
     file = tmp_path / "ca.pem"
     file.write_text("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n")
     with pytest.raises(TlsMistakes, match=r"'ssl.truststore' must hold certificates; got"):

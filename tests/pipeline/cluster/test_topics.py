@@ -1,4 +1,4 @@
-"""The three topics on a real broker: made once, and every way in which they can be unfit."""
+"""The three topics on a real broker: created once, and every setting that can be wrong."""
 
 import json
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ def specs(cores: int = 2, longest_throttle_ms: int = 12_000) -> tuple[TopicSpec,
     return topic_specs(cores, longest_throttle_ms, *NAMES)
 
 
-def test_the_usage_topic_has_two_partitions_a_core_and_keeps_a_day() -> None:
+def test_the_usage_topic_has_two_partitions_per_core_and_keeps_a_day() -> None:
     usage, _, marker = specs(cores=3)
 
     assert (usage.partitions, usage.advised["retention.ms"]) == (6, "86400000")
@@ -105,7 +105,7 @@ def test_topics_that_are_missing_are_errors_until_they_are_created_once(admin: A
         ("t.throttle", "segment.ms", "604800000", "warning", "600000"),
     ],
 )
-def test_a_setting_that_differs_is_found_and_its_command_mends_it(
+def test_a_setting_that_differs_is_found_and_its_command_corrects_it(
     admin: Any, broker: EmbeddedBroker, topic: str, key: str, value: str, severity: str, wanted: str
 ) -> None:
     create_topics(admin, specs())

@@ -10,7 +10,7 @@ from urllib.parse import parse_qs
 
 
 class TokenEndpoint(ThreadingHTTPServer):
-    """Gives a token to who knows a client's secret.
+    """Gives a token to a client that knows a client's secret.
 
     Args:
         secrets: Client id to secret.

@@ -57,9 +57,7 @@ def throttle(user: str, client_id: str, throttle_time_ms: int) -> ThrottleRecord
     )  # fmt: skip
 
 
-def test_clients_keep_their_rate_stand_still_while_throttled_and_return_to_it(
-    broker: EmbeddedBroker, plan_path: Path
-) -> None:
+def test_clients_keep_their_rate_stop_while_throttled_and_return_to_it(broker: EmbeddedBroker, plan_path: Path) -> None:
     child = start_demo_clients(plan_path, stdout=subprocess.PIPE)
     assert child.stdout is not None
     assert child.stdin is not None

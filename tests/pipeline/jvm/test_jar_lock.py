@@ -60,7 +60,7 @@ def test_the_lock_holds_what_the_manifest_names() -> None:
     ]
 
 
-def test_the_odd_version_out_says_why() -> None:
+def test_a_version_that_differs_says_why() -> None:
     odd = next(jar for jar in read_lock() if jar.artifact == "spark-token-provider-kafka-0-10_2.13")
     assert odd.version == "4.0.0"
     assert odd.note

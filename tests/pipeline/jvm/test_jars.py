@@ -1,4 +1,4 @@
-"""Fetching jars and proving them: with sources that are folders, so without network or JVM."""
+"""Fetching and checking jars: with sources that are folders, so without network or JVM."""
 
 import hashlib
 from collections.abc import Sequence
@@ -56,14 +56,14 @@ def test_fetched_jars_are_kept_under_their_hash(tmp_path: Path) -> None:
     assert jars.check(ONE).read_bytes() == b"first jar"
 
 
-def test_a_second_fetch_asks_nobody(tmp_path: Path) -> None:
+def test_a_second_fetch_uses_no_source(tmp_path: Path) -> None:
     store(tmp_path, Shelf(CONTENT)).fetch()
     shelf = Shelf({})
     report = store(tmp_path, shelf).fetch()
     assert (report.fetched, report.cached, shelf.calls) == ({}, [ONE, TWO], [])
 
 
-def test_only_what_is_missing_is_asked_of_the_next_source(tmp_path: Path) -> None:
+def test_the_next_source_is_asked_only_for_missing_jars(tmp_path: Path) -> None:
     near, far = Shelf({"one-1.jar": b"first jar"}, attempts=1), Shelf(CONTENT, name="far")
     report = store(tmp_path, near, far).fetch()
     assert report.fetched == {ONE: "shelf", TWO: "far"}
@@ -76,7 +76,7 @@ def test_a_source_that_is_busy_is_asked_again_after_growing_pauses(tmp_path: Pat
     assert pauses == [1.0, 3.0]
 
 
-def test_what_nobody_has_is_named_with_every_attempt(tmp_path: Path) -> None:
+def test_a_jar_that_no_source_has_is_named_with_every_attempt(tmp_path: Path) -> None:
     with pytest.raises(JarsUnavailable) as unavailable:
         store(tmp_path, Shelf({}, attempts=1), Shelf({}, failures=3, name="far")).fetch()
     assert str(unavailable.value).startswith(
@@ -107,7 +107,7 @@ def test_a_missing_jar_is_found_at_the_check(tmp_path: Path) -> None:
         (b"firsT jar", f"must have sha256 {ONE.sha256[:12]}…; got "),
     ],
 )
-def test_an_altered_jar_is_found_at_the_check_and_fetched_anew(tmp_path: Path, content: bytes, message: str) -> None:
+def test_an_altered_jar_is_found_at_the_check_and_fetched_again(tmp_path: Path, content: bytes, message: str) -> None:
     jars = store(tmp_path, Shelf(CONTENT))
     jars.fetch()
     jars.path_of(ONE).write_bytes(content)

@@ -1,4 +1,4 @@
-"""Which Java is chosen, and what is said when none will do."""
+"""Which Java is chosen, and the error if there is none."""
 
 import os
 import subprocess
@@ -28,7 +28,7 @@ def test_java_home_comes_before_path(tmp_path: Path) -> None:
     assert java.executable == told / "bin" / "java"
 
 
-def test_a_java_home_that_is_too_old_is_passed_over(tmp_path: Path) -> None:
+def test_a_java_home_that_is_too_old_is_skipped(tmp_path: Path) -> None:
     old = install_java(tmp_path / "old", "1.8.0_402")
     good = install_java(tmp_path / "good", "17.0.15")
     java = find_java({"JAVA_HOME": str(old), "PATH": str(good / "bin")})
@@ -42,7 +42,7 @@ def test_a_link_on_path_leads_to_the_home_it_belongs_to(tmp_path: Path) -> None:
     assert find_java({"PATH": str(tmp_path / "links")}).home == home
 
 
-def test_without_a_release_file_java_itself_is_asked(tmp_path: Path) -> None:
+def test_without_a_release_file_java_itself_is_run(tmp_path: Path) -> None:
     home = install_java(tmp_path / "home", "17.0.15")
     (home / "release").unlink()
     (home / "bin" / "java").write_text(

@@ -1,4 +1,4 @@
-"""What a command says of a failure nobody foresaw: here a table whose log is damaged."""
+"""What a command prints about a failure without an error class of its own: here a table whose log is damaged."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ def alter(tables: Path) -> Answer:
     return kquota("quotas", "alter", *edit, "--tables", str(tables))
 
 
-def test_an_unforeseen_failure_is_one_line_with_its_class(damaged: Path) -> None:
+def test_an_unexpected_failure_is_one_line_with_its_class(damaged: Path) -> None:
     answer = alter(damaged)
     assert answer.exit_code == 1
     assert answer.stderr.startswith("kquota: DeltaError: ")
