@@ -27,7 +27,7 @@ def command_lines() -> list[list[str]]:
 
 
 def kafkas_answers(broker: EmbeddedBroker) -> list[dict[str, Any]]:
-    """The answers of ConfigCommand, from the broker's own jars, to each line. Needs a JDK and a broker without quotas."""
+    """The answers of ConfigCommand, from the broker's jars, to each line. Needs a JDK and a broker without quotas."""
     address = ["--bootstrap-server", broker.bootstrap_servers]
     lines = command_lines()
     classpath = ":".join(map(str, broker_classpath()))

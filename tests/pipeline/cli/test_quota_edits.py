@@ -1,4 +1,4 @@
-"""What `kquota quotas alter|delete` has and Kafka does not have: dry runs, versions, labels, formats; and `kquota mode`."""
+"""`kquota quotas alter|delete` beyond kafka-configs: dry runs, versions, labels, formats; and `kquota mode`."""
 
 import json
 from pathlib import Path
