@@ -36,7 +36,7 @@ def take_over(
     """
     tables.take_over(epoch)
     failpoint("start.epochs_raised")
-    recovered = rebuild(tables, quotas, enforcement.decider, clock, engine.rate_span_ms)
+    recovered = rebuild(tables, quotas, enforcement.decider, clock, engine)
     enforcement.decider.adopt(quotas.pin())
     failpoint("start.rebuilt")
     enforcement.purgatory.take_over()

@@ -7,6 +7,7 @@ from typing import Any, Final, Self
 
 import pyarrow as pa
 
+from pipeline.settings.model import EngineSettings
 from quota.evaluation import Evaluation
 from schemas.arrow import conform
 from schemas.batch_row import BatchRow
@@ -41,6 +42,11 @@ class BatchFacts:
     clamped_count: int
     ignored_count: int
     dead_count: int
+
+    @property
+    def settings(self) -> EngineSettings:
+        """The engine's settings that the batch was decided with."""
+        return EngineSettings.model_validate_json(self.engine_settings)
 
     def to_metadata(self) -> dict[str, str]:
         """Return the facts as commit metadata."""

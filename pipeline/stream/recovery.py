@@ -5,22 +5,28 @@ Sample windows come from all usage of the last (N + 1) · w. Each batch is recor
 `evaluated_at_ms` and its own quota version.
 
 A gap longer than the windows needs no special case: there is no usage to read, so the windows are empty.
+
+If the engine's settings have changed since the last batch, `stored_usage` puts the usage on the new sample windows. The
+last batch itself is decided with the settings it was recorded with: its decisions may not be stored yet.
 """
 
+import logging
 from dataclasses import dataclass
 from typing import Final
 
-import pyarrow as pa
-
 from pipeline.clock import Clock, Moment
+from pipeline.settings.model import EngineSettings
 from pipeline.stream.batch_facts import BatchFacts
+from pipeline.stream.stored_usage import StoredUsage, evaluation_of, read_stored_usage
 from pipeline.tables.job_tables import JobTables
 from pipeline.tables.newest_batch import newest_batch
 from pipeline.tables.port import TableWriter
 from pipeline.tables.quota_source import QuotaSource
+from pipeline.throttle.assembly import new_engine
 from pipeline.throttle.decider import Decided, Decider
-from quota.evaluation import Evaluation
-from quota.replay import USAGE_COLUMNS, batches_of
+from quota.regrid import windows_divide
+
+log = logging.getLogger(__name__)
 
 _COMMITS_LOOKED_AT: Final = (20, 500, 20_000)
 
@@ -63,7 +69,9 @@ class Recovered:
         return newest
 
 
-def rebuild(tables: JobTables, quotas: QuotaSource, decider: Decider, clock: Clock, rate_span_ms: int) -> Recovered:
+def rebuild(
+    tables: JobTables, quotas: QuotaSource, decider: Decider, clock: Clock, settings: EngineSettings
+) -> Recovered:
     """Bring the engine to the state in which the last stored batch left it.
 
     Args:
@@ -71,7 +79,7 @@ def rebuild(tables: JobTables, quotas: QuotaSource, decider: Decider, clock: Clo
         quotas: Gives the quota versions that the batches were decided with.
         decider: Its engine has recorded nothing yet.
         clock: Sets the event clock of looks.
-        rate_span_ms: (N + 1) · w, see `EngineSettings.rate_span_ms`: older usage can not be in any window.
+        settings: Of the decider's engine.
     """
     facts = _newest_facts(tables.usage)
     newest = _later(facts, _newest_facts(tables.batches) or _newest_row(tables.batches))
@@ -79,24 +87,50 @@ def rebuild(tables: JobTables, quotas: QuotaSource, decider: Decider, clock: Clo
         return Recovered(None, 0, 0, "", None)
     at = _moment_of(newest, clock.now())
     last_query_id = newest.evaluation.query_id
-    snapshot = tables.sensor_state.newest(last_query_id)
-    usage = _usage_since(tables, newest.evaluation.evaluated_at_ms - rate_span_ms, snapshot)
-    batches = rows = 0
-    decided: Decided | None = None
-    restored = snapshot is None
-    for batch in batches_of(usage, last_query_id):
-        evaluation = Evaluation(batch.query_id, batch.batch_id, batch.evaluated_at_ms, batch.quota_version)
-        if not restored and snapshot is not None and evaluation.is_after(snapshot[0], last_query_id):
-            decider.restore_buckets(snapshot[1])
-            restored = True
-        decided = decider.decide(quotas.at(evaluation.quota_version), batch.usage, evaluation, at)
-        batches, rows = batches + 1, rows + batch.usage.num_rows
-    if not restored and snapshot is not None:
-        decider.restore_buckets(snapshot[1])
+    stored = read_stored_usage(tables, newest, settings)
+    decided = _decide_again(stored, quotas, decider, at, last_query_id)
+    if newest.settings != settings:
+        _log_change(newest.settings, settings)
+    if facts is not None and facts.settings != settings:
+        as_recorded = Decider(new_engine(facts.settings, decider.scope), decider.cluster)
+        decided = _decide_again(
+            read_stored_usage(tables, facts, facts.settings), quotas, as_recorded, at, last_query_id
+        )
     decider.resume(newest.evaluation, at)
     # Log clean-up may have removed the commit with the newest usage's facts. Its batch was completed before that.
     outcome = None if facts is None or decided is None else StoredOutcome(facts, decided)
-    return Recovered(outcome, batches, rows, newest.end_offsets, last_query_id)
+    rows = sum(batch.usage.num_rows for batch in stored.batches)
+    return Recovered(outcome, len(stored.batches), rows, newest.end_offsets, last_query_id)
+
+
+def _decide_again(
+    stored: StoredUsage, quotas: QuotaSource, decider: Decider, at: Moment, last_query_id: str
+) -> Decided | None:
+    """Record all stored batches; returns the outcome of the last one, None without batches."""
+    decided: Decided | None = None
+    snapshot = stored.snapshot
+    for batch in stored.batches:
+        evaluation = evaluation_of(batch)
+        if snapshot is not None and evaluation.is_after(snapshot[0], last_query_id):
+            decider.restore_buckets(snapshot[1])
+            snapshot = None
+        decided = decider.decide(quotas.at(evaluation.quota_version), batch.usage, evaluation, at)
+    if snapshot is not None:
+        decider.restore_buckets(snapshot[1])
+    return decided
+
+
+def _log_change(stored: EngineSettings, settings: EngineSettings) -> None:
+    before, after = stored.model_dump(), settings.model_dump()
+    changes = ", ".join(f"{name} {before[name]} -> {after[name]}" for name in after if before[name] != after[name])
+    if windows_divide(stored.sample_window_ms, settings.sample_window_ms):
+        log.info("engine settings have changed: %s. Stored usage counts with the new settings", changes)
+    else:
+        log.warning(
+            "engine settings have changed: %s. The old and the new sample windows do not divide each other, so all "
+            "rates begin empty and all token buckets full",
+            changes,
+        )
 
 
 def _newest_facts(table: TableWriter) -> BatchFacts | None:
@@ -125,13 +159,6 @@ def _later(one: BatchFacts | None, other: BatchFacts | None) -> BatchFacts | Non
     if one.evaluation.query_id == other.evaluation.query_id:
         return max(one, other, key=lambda facts: facts.evaluation.batch_id)
     return max(one, other, key=lambda facts: facts.processed_at_ms)
-
-
-def _usage_since(tables: JobTables, since_ms: int, snapshot: tuple[Evaluation, pa.Table] | None) -> pa.Table:
-    if snapshot is None:
-        # All usage, not only the last windows: without a snapshot the debts can only be computed from all of it.
-        return tables.usage.read(USAGE_COLUMNS)
-    return tables.usage.read(USAGE_COLUMNS, [("evaluated_at_ms", ">=", min(since_ms, snapshot[0].evaluated_at_ms))])
 
 
 def _moment_of(facts: BatchFacts, now: Moment) -> Moment:

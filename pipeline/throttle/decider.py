@@ -51,11 +51,16 @@ class Decider:
     Args:
         engine: The engine; nobody else may touch it.
         cluster: Part of every decision id.
+
+    Attributes:
+        scope: Of the engine.
+        cluster: As given.
     """
 
     def __init__(self, engine: QuotaEngine, cluster: str) -> None:
         self._engine = engine
-        self._cluster = cluster
+        self.scope = engine.scope
+        self.cluster = cluster
         self._lock = Lock()
         self._last = Evaluation("", -1, 0, -1)
         self._in_force: QuotaSnapshot | None = None
@@ -184,7 +189,7 @@ class Decider:
 
     def _with_ids(self, rows: pa.Table, evaluation: Evaluation) -> pa.Table:
         ids = decision_ids(
-            cluster=self._cluster,
+            cluster=self.cluster,
             query_id=evaluation.query_id,
             batch_id=evaluation.batch_id,
             broker_ids=rows["broker_id"].to_pylist(),

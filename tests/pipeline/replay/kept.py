@@ -53,7 +53,7 @@ class KeptJob:
         )
         self._tables.take_over(DriverEpoch())
         self._decider = Decider(new_engine(settings, "cluster"), "test")
-        rebuild(self._tables, self.quotas, self._decider, self.clock, settings.rate_span_ms)
+        rebuild(self._tables, self.quotas, self._decider, self.clock, settings)
 
     def edit(self, *changes: QuotaChange) -> None:
         """An operator edits the quotas; the next batch decides by them."""

@@ -1,0 +1,178 @@
+"""A start with other engine settings than those the stored batches were decided with."""
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline import failpoints
+from pipeline.settings.model import EngineSettings
+from pipeline.tables.reader import read_table
+from tests.faults.generator import RATES
+from tests.faults.hand_job import HandJob
+
+KEY = ("batch_id", "user", "quota_type")
+FIGURES = ("observed", "bound", "window_ms", "raw_throttle_time_ms")
+
+
+def with_engine(job: HandJob, num_samples: int, sample_window_ms: int) -> None:
+    engine = EngineSettings(num_samples=num_samples, sample_window_ms=sample_window_ms)
+    job.settings = job.settings.model_copy(update={"engine": engine})
+
+
+def new_job(folder: Path, num_samples: int, sample_window_ms: int) -> HandJob:
+    job = HandJob(folder, RATES)
+    with_engine(job, num_samples, sample_window_ms)
+    job.start()
+    return job
+
+
+def run(job: HandJob, steps: int, produced_bytes: int = 4_000) -> None:
+    for number in range(steps):
+        job.clock.advance(130)
+        usage = {"event_time_ms": job.clock.wall_ms, "client_id": "c", "produced_bytes": produced_bytes}
+        job.send(*(json.dumps({**usage, "user": user}).encode() for user in ("alice", f"other-{number % 3}")))
+        job.step()
+
+
+def decisions_of(job: HandJob, since_batch: int = 0) -> dict[Any, Any]:
+    rows = read_table(f"{job.settings.tables.root}/decisions", [*KEY, *FIGURES]).to_pylist()
+    return {
+        tuple(row[name] for name in KEY): [row[name] for name in FIGURES]
+        for row in rows
+        if row["batch_id"] >= since_batch
+    }
+
+
+@pytest.mark.parametrize(
+    ("num_samples", "sample_window_ms"), [(4, 1_000), (8, 500), (3, 500), (4, 250), (2, 2_000), (4, 750), (4, 333)]
+)
+def test_the_job_starts_and_goes_on_deciding_also_when_it_is_started_once_more(
+    tmp_path: Path, num_samples: int, sample_window_ms: int
+) -> None:
+    job = new_job(tmp_path, 4, 500)
+    run(job, 20)
+    with_engine(job, num_samples, sample_window_ms)
+    for _ in range(3):
+        job.start()
+        before = job.spark.committed
+        run(job, 10, produced_bytes=40_000)
+        assert ("alice", "producer_byte_rate") in {key[1:] for key in decisions_of(job, before + 1)}
+
+
+@pytest.mark.parametrize(("num_samples", "sample_window_ms"), [(4, 1_000), (3, 1_500), (8, 500), (3, 500)])
+def test_wider_windows_and_another_number_of_them_give_the_rates_of_a_job_that_always_had_them(
+    tmp_path: Path, num_samples: int, sample_window_ms: int
+) -> None:
+    changed, always = new_job(tmp_path / "changed", 4, 500), new_job(tmp_path / "always", num_samples, sample_window_ms)
+    for job in (changed, always):
+        run(job, 20)
+    with_engine(changed, num_samples, sample_window_ms)
+    changed.start()
+    always.start()
+    for job in (changed, always):
+        run(job, 20)
+    assert decisions_of(changed, 20) == decisions_of(always, 20)
+    assert len(decisions_of(changed, 20)) > 10
+
+
+@pytest.mark.parametrize(("num_samples", "sample_window_ms"), [(4, 1_000), (8, 250), (4, 750), (6, 500)])
+def test_restarts_after_a_change_decide_as_no_restart(tmp_path: Path, num_samples: int, sample_window_ms: int) -> None:
+    jobs = [new_job(tmp_path / name, 4, 500) for name in ("restarted", "steady")]
+    restarted, steady = jobs
+    for job in jobs:
+        run(job, 20)
+        with_engine(job, num_samples, sample_window_ms)
+        job.start()
+    for _ in range(4):
+        run(restarted, 3)
+        restarted.start()
+    run(steady, 12)
+    assert decisions_of(restarted) == decisions_of(steady)
+    assert len(decisions_of(steady, 20)) > 5
+
+
+def test_settings_that_were_in_force_without_any_usage_count_as_well(tmp_path: Path) -> None:
+    jobs = [new_job(tmp_path / name, 4, 500) for name in ("restarted", "steady")]
+    for job in jobs:
+        run(job, 20)
+        with_engine(job, 4, 750)
+        job.start()
+        job.send(None)
+        job.step()
+        with_engine(job, 4, 1_000)
+        job.start()
+        run(job, 2)
+    restarted, steady = jobs
+    restarted.start()
+    for job in jobs:
+        run(job, 10)
+    assert decisions_of(restarted) == decisions_of(steady)
+
+
+def test_narrower_windows_keep_all_usage(tmp_path: Path) -> None:
+    job = new_job(tmp_path, 4, 1_000)
+    run(job, 20)
+    with_engine(job, 16, 250)
+    job.start()
+    (held, *_) = [throttle for throttle in job.purgatory if throttle.key.user == "alice"]
+    _, owed = job.decider.look([held], job.clock.now())
+    # 20 events in 2.6 s, measured over 15 whole windows of 250 ms and the current one.
+    now_ms = job.decider.last.evaluated_at_ms
+    assert owed[held.key].window_ms == 15 * 250 + now_ms % 250
+    assert owed[held.key].observed == 80_000 / (owed[held.key].window_ms / 1000)
+
+
+def test_windows_that_do_not_divide_each_other_begin_empty_and_the_log_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    job = new_job(tmp_path, 4, 500)
+    run(job, 60)
+    assert job.decider.buckets().num_rows
+    with_engine(job, 4, 750)
+    with caplog.at_level(logging.WARNING, "pipeline.stream"):
+        job.start()
+    (line,) = caplog.messages
+    assert "sample_window_ms 500 -> 750" in line
+    assert "begin empty" in line
+    assert job.decider.buckets().num_rows == 0
+    before = job.spark.committed
+    run(job, 1, produced_bytes=1)
+    assert decisions_of(job, before + 1) == {}
+    job.start()
+    run(job, 1, produced_bytes=1)
+    assert decisions_of(job, before + 1) == {}
+
+
+def test_usage_that_is_put_on_other_windows_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    job = new_job(tmp_path, 4, 500)
+    run(job, 3)
+    with_engine(job, 8, 250)
+    with caplog.at_level(logging.INFO, "pipeline.stream"):
+        job.start()
+        (line,) = caplog.messages
+        assert "num_samples 4 -> 8, sample_window_ms 500 -> 250" in line
+        run(job, 1)
+        job.start()
+    assert caplog.messages == [line]
+
+
+@pytest.mark.parametrize(("num_samples", "sample_window_ms"), [(8, 500), (2, 1_000), (4, 750)])
+def test_a_batch_that_was_cut_short_is_decided_with_the_settings_it_was_recorded_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_samples: int, sample_window_ms: int
+) -> None:
+    jobs = [new_job(tmp_path / name, 4, 500) for name in ("killed", "whole")]
+    killed, whole = jobs
+    for job in jobs:
+        run(job, 20)
+    monkeypatch.setattr(failpoints, "_armed", failpoints.Failpoint("usage.appended:1:raise"))
+    with pytest.raises(failpoints.FailpointReached):
+        run(killed, 1)
+    monkeypatch.setattr(failpoints, "_armed", None)
+    run(whole, 1)
+    with_engine(killed, num_samples, sample_window_ms)
+    killed.start()
+    assert decisions_of(killed, 20) == decisions_of(whole, 20)
+    assert decisions_of(killed, 20)
