@@ -68,7 +68,7 @@ def test_usage_that_was_deleted_unread_is_refused_until_the_checkpoint_is_given_
     shutil.rmtree(job.folder / "checkpoint")
     since = len(job.log)
     job.start(wait=False)
-    job.wait_for_line("usage is missing and not counted", since)
+    job.wait_for_line("usage is missing and will not be counted", since)
     job.wait_for_line("running; trigger", since)
     job.send(usage("again", 500_000))
     job.wait_for_record(user="again", action="throttle")
