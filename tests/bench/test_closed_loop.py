@@ -1,4 +1,4 @@
-"""An offender that obeys throttles ends at its quota, and at no instant is it far ahead of it."""
+"""An offender that obeys throttles ends at its quota, and never gets far ahead of it."""
 
 import pytest
 

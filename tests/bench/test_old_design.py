@@ -1,4 +1,4 @@
-"""The 0.8 purgatory that the benchmark measures against, held against the vectors of its own test (3.5)."""
+"""The 0.8 purgatory that the benchmark compares with, checked with the vectors of its own test (3.5)."""
 
 import pytest
 

@@ -1,9 +1,10 @@
-"""Kafka as judge: random sessions through its own quota classes and through the engine.
+"""Kafka as judge: random sessions are played by Kafka's own quota classes and by the engine.
 
     python -m tests.conformance.kafka_judge [--sessions 2000] [--seed 0]
 
-Needs a JDK, whose `java` runs a source file, and the locked jars of the broker. Where the two answer differently, the
-session is cut down to what still shows it and printed as a line that `python -m tests.conformance.replay` plays.
+Needs a JDK, because only its `java` runs a source file, and the locked jars of the broker. When the two answer
+differently, the session is shortened as long as it still shows the difference. It is printed as a line that
+`python -m tests.conformance.replay` can play.
 """
 
 import argparse
@@ -26,23 +27,23 @@ JVM_OPTIONS: Final = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 
 
 class KafkaJudge:
-    """A JVM with Kafka's quota managers; one for any number of sessions. Use it in a `with` block."""
+    """A JVM with Kafka's quota managers, for any number of sessions. Use it in a `with` block."""
 
     def __init__(self, java: Java) -> None:
         """Start the JVM.
 
         Args:
-            java: one that has a compiler.
+            java: a Java that has a compiler.
         """
         class_path = os.pathsep.join(map(str, broker_classpath()))
         command: list[str | Path] = [java.executable, *JVM_OPTIONS, "-cp", class_path, DRIVER]
         self._jvm = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, encoding="utf-8")
 
     def answer(self, session: Session) -> Session:
-        """The session with what Kafka answers to each request; every session begins without quotas and samples.
+        """The session with Kafka's answer to each request. Every session begins without quotas and samples.
 
         Raises:
-            RuntimeError: the JVM ended; it has said why on stderr.
+            RuntimeError: the JVM ended; the reason is on its stderr.
         """
         assert self._jvm.stdin is not None
         assert self._jvm.stdout is not None
@@ -61,18 +62,18 @@ class KafkaJudge:
     def __exit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._jvm.communicate()  # closes stdin, on which the driver ends
+        self._jvm.communicate()  # closes stdin, and then the driver ends
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a run of sessions found.
+    """The result of a run of sessions.
 
     Attributes:
-        sessions: how many were played; the run ends with the first that shows a difference.
-        records: requests in them.
-        mismatches: requests of the last session that the engine answers otherwise.
-        minimal: that session cut down, as one line of JSON; None when there is none.
+        sessions: how many were played. The run ends with the first one that shows a difference.
+        records: how many requests they had.
+        mismatches: requests of the last session that the engine answers differently.
+        minimal: that session, shortened, as one line of JSON; None if there is no difference.
     """
 
     sessions: int
@@ -95,7 +96,7 @@ def judge(kafka: KafkaJudge, first_seed: int, sessions: int) -> Verdict:
 
 
 def cut_down(kafka: KafkaJudge, answered: Session) -> Session:
-    """A session with fewer steps that still shows a difference: halves first, then ever smaller runs of steps."""
+    """A session with fewer steps that still shows a difference. Removes halves first, then ever smaller parts."""
     size = len(answered["steps"])
     while size:
         start = 0
@@ -111,10 +112,12 @@ def cut_down(kafka: KafkaJudge, answered: Session) -> Session:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Play random sessions; 0 if the engine answers all as Kafka does, 1 otherwise."""
+    """Play random sessions. Returns 0 if the engine gives all of Kafka's answers, else 1."""
     parser = argparse.ArgumentParser(prog="python -m tests.conformance.kafka_judge", description=main.__doc__)
     parser.add_argument("--sessions", type=int, default=2000)
-    parser.add_argument("--seed", type=int, default=0, help="of the first session; each further one has the next")
+    parser.add_argument(
+        "--seed", type=int, default=0, help="of the first session; each further session has the next seed"
+    )
     asked = parser.parse_args(arguments)
     with KafkaJudge(find_java()) as kafka:
         verdict = judge(kafka, asked.seed, asked.sessions)

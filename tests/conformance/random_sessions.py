@@ -1,9 +1,9 @@
-"""Quota sessions drawn by seed, in the format of sessions.jsonl, not answered yet.
+"""Random quota sessions from a seed, in the format of sessions.jsonl, without answers.
 
-Kafka's sample windows begin at the first request of a sensor, the engine's at multiples of their length. The two agree
-on *aligned* sessions, and all of these are: who sends in a window sends at its very start as well, and what may lead
-to another sensor (a quota set or deleted) happens there, before anybody sends. Inside a window only the bound of an
-entity that has one is changed.
+Kafka's sample windows begin at the first request of a sensor, those of the engine at multiples of their length. The two
+agree on *aligned* sessions. All sessions here are aligned: a client that sends in a window also sends at its start; and
+an edit that can lead to another sensor (a quota is set or deleted) happens at the start, before anybody sends. Inside a
+window only the bounds of entities that already have one are changed.
 """
 
 import random
@@ -20,15 +20,15 @@ DEFAULT: Final = "<default>"
 USERS: Final = ("alice", "bob doe", "CN=svc,OU=x", "zoë", "a*b~c+d/é")
 CLIENTS: Final = ("etl", "x y@#", "batch-loader", "")
 BYTE_BOUNDS: Final = (1, 10, 333, 4096, 1_000_000, 52_428_800)
-# Kafka adds percents as doubles, the engine nanoseconds as integers. The sums part in the last digit, which shows only
-# where X is a half exactly; with bounds above 2 and nanoseconds drawn from wide ranges that is one time in 10^5.
+# Kafka adds percents as doubles, the engine adds nanoseconds as integers. The sums differ in the last digit, which
+# matters only when X is exactly a half. With bounds above 2 and nanoseconds from wide ranges that is one case in 10^5.
 PERCENT_BOUNDS: Final = (2.5, 10, 33.3, 50, 200, 750.25)
 MOST_WINDOWS: Final = 7
 EPOCH_MS: Final = 1_700_000_000_000
 
 
 def draw_session(seed: int) -> Session:
-    """One session: a few windows, each with edits, requests and gaps before the next one."""
+    """Draw one session: a few windows, each with edits and requests, and a gap before the next one."""
     return _Drawing(seed).session()
 
 
@@ -41,7 +41,7 @@ class _Drawing:
         self.window_ms = self.random.randint(1, 5) * 1000
         self.users = self.random.sample(USERS, self.random.randint(1, 3))
         self.clients = self.random.sample(CLIENTS, self.random.randint(1, 3))
-        # Few different offsets, so that an event is often exactly num_samples windows after another.
+        # Only a few different offsets, so that an event is often exactly num_samples windows after another one.
         self.offsets_ms = [1, self.window_ms - 1, *(self.random.randrange(1, self.window_ms) for _ in range(2))]
         self.bounds: dict[Entity, float] = {}
         self.steps: list[Step] = []
@@ -80,7 +80,7 @@ class _Drawing:
         self.steps.append(step)
 
     def value(self) -> int:
-        """Bytes or nanoseconds: none, some, about a window's worth, exactly what a quota grants, far too much."""
+        """Bytes or nanoseconds: none, few, about those of a window, exactly what a quota allows, or far too many."""
         bound = self.random.choice(list(self.bounds.values()) or [1000.0])
         per_second = bound * (10_000_000 if self.quota_type == "request_percentage" else 1)
         granted = int(per_second * max(self.num_samples - 1, 1) * self.window_ms / 1000)
@@ -109,7 +109,7 @@ class _Drawing:
 
 
 def is_aligned(session: Session) -> bool:
-    """Whether every sensor's first request in a sample window is at the window's start. The session is answered."""
+    """True if every sensor's first request in a sample window is at the window's start. The session has answers."""
     window_ms = session["sample_window_ms"]
     begun: set[tuple[str, str, int]] = set()
     for step in _records(session["steps"]):

@@ -1,10 +1,11 @@
-"""Replay recorded quota sessions through the engine: `python -m tests.conformance.replay FILE.jsonl[.gz]`.
+"""Plays recorded quota sessions on the engine: `python -m tests.conformance.replay FILE.jsonl[.gz]`.
 
-A session is one JSON object a line: `quota_type`, `num_samples`, `sample_window_ms` and `steps` in order of time. A
-step `quota` sets (or with a null bound removes) the quota of an entity; `record` is one request of `value` bytes or ns,
-with the throttle time and the sensor that Kafka answered. Each record becomes one `QuotaEngine.record` of one row.
+A session is one JSON object per line: `quota_type`, `num_samples`, `sample_window_ms`, and `steps` in the order of
+time. A step `quota` sets the quota of an entity, or removes it if the bound is null. A step `record` is one request of
+`value` bytes or ns, with Kafka's answers: the throttle time and the sensor. Each such step becomes one call of
+`QuotaEngine.record` with one row.
 
-Kafka bounds the throttle time of request quotas by one sample window, and that of byte rates not at all.
+Kafka caps the throttle time of request quotas at one sample window; that of byte rates has no cap.
 """
 
 import argparse
@@ -47,7 +48,7 @@ USAGE: Final = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
-    """A recorded step the engine answers otherwise."""
+    """A recorded step that the engine answers differently."""
 
     seed: int
     step: int
@@ -59,7 +60,7 @@ class Mismatch:
 
 
 def read_sessions(path: Path) -> Iterator[dict[str, Any]]:
-    """The sessions of a file, one a line."""
+    """The sessions of a file, one per line."""
     with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as lines:
         for line in lines:
             if line.strip():
@@ -67,22 +68,22 @@ def read_sessions(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def percent_encoded(user: str) -> str:
-    """The user as Kafka writes it into a sensor's tags: every byte but letters, digits, `.`, `-` and `_` as %XX."""
+    """The user as in the tags of Kafka's sensors: every byte except letters, digits, `.`, `-` and `_` is %XX."""
     return quote(user, safe="").replace("~", "%7E")
 
 
 def as_kafka_int(throttle_time_ms: int) -> int:
-    """The low 32 bits, signed: Kafka narrows a throttle time to int, and a longer one wraps."""
+    """The low 32 bits, signed. Kafka converts a throttle time to an int, and a larger one wraps."""
     return (throttle_time_ms + (1 << 31)) % (1 << 32) - (1 << 31)
 
 
 def replay(session: dict[str, Any]) -> tuple[int, list[Mismatch]]:
-    """Replay one session on an engine of its own: how many records it has, and those answered otherwise."""
+    """Play one session on an engine of its own. Returns how many records it has, and those answered differently."""
     quota_type = session["quota_type"]
     window_ms = session["sample_window_ms"]
     engine = QuotaEngine(session["num_samples"], window_ms, KAFKA_CAPS)
     bounds: dict[tuple[str, str], float] = {}
-    sensors: dict[tuple[str, str], tuple[str, str]] = {}  # of entities seen since the last edit
+    sensors: dict[tuple[str, str], tuple[str, str]] = {}  # of the entities that were seen since the last edit
     edited, records, mismatches = False, 0, []
     for number, step in enumerate(session["steps"], start=1):
         if step["op"] == "quota":
@@ -123,16 +124,16 @@ def _usage(step: dict[str, Any], quota_type: str, window_ms: int) -> pa.Table:
 
 
 def _sensor(engine: QuotaEngine, entity: pa.Table, quota_type: str) -> tuple[str, str]:
-    """The sensor of one entity as the engine resolves it, named as Kafka does."""
+    """The sensor of one entity as the engine resolves it, in Kafka's spelling."""
     levels = engine.resolve(entity).to_pylist()
     level = next(level for level in levels if level["quota_type"] == quota_type)
     return percent_encoded(level["sensor_user"]), level["sensor_client_id"]
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Replay a file; 0 if every record is answered as recorded, 1 otherwise."""
+    """Play a file. Returns 0 if the engine gives every recorded answer, else 1."""
     parser = argparse.ArgumentParser(prog="python -m tests.conformance.replay", description=main.__doc__)
-    parser.add_argument("file", type=Path, help="sessions, one JSON object a line; may be gzipped")
+    parser.add_argument("file", type=Path, help="sessions, one JSON object per line; may be gzipped")
     path = parser.parse_args(arguments).file
     records, mismatches = 0, 0
     for session in read_sessions(path):

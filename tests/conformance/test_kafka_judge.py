@@ -1,4 +1,4 @@
-"""The engine before Kafka's own quota classes, on sessions nobody recorded beforehand."""
+"""The engine compared with Kafka's own quota classes, on sessions that were not recorded before."""
 
 import json
 from collections import Counter

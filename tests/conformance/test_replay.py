@@ -1,7 +1,7 @@
-"""Sessions recorded from Kafka, replayed; and what the replay says when an answer differs.
+"""Sessions that were recorded from Kafka are played; and what is printed when an answer differs.
 
-`sessions.jsonl` holds seven sessions with 341 requests, recorded from the quota classes of Kafka 4.3.1 itself
-(`ClientQuotaManager`, `ClientRequestQuotaManager`) under a hand-set clock.
+`sessions.jsonl` has seven sessions with 341 requests. They were recorded from the quota classes of Kafka 4.3.1
+(`ClientQuotaManager`, `ClientRequestQuotaManager`) on a clock that was set by hand.
 """
 
 import gzip

@@ -1,4 +1,4 @@
-"""Every program of examples/, run as it stands there, against a real topic."""
+"""Every program of examples/, run as it is, with a real topic."""
 
 import json
 import os
@@ -45,7 +45,7 @@ def running(*command: str, **environ: str) -> Iterator["subprocess.Popen[str]"]:
 
 
 def line_with(child: "subprocess.Popen[str]", word: str) -> str:
-    """The next line of its standard output with a word in it."""
+    """The next line of its standard output that contains a word."""
     assert child.stdout is not None
     for line in child.stdout:
         if word in line:

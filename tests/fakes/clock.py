@@ -4,7 +4,7 @@ from pipeline.clock import Moment
 
 
 class ManualClock:
-    """Both clocks stand still until `advance`. Wall and steady time start equal and may be set apart."""
+    """Both clocks stand still until `advance`. Wall and steady time are equal until `set_wall`."""
 
     def __init__(self, start_ms: int = 1_700_000_000_000) -> None:
         self.wall_ms = start_ms
@@ -19,5 +19,5 @@ class ManualClock:
         self.steady_ms += by_ms
 
     def set_wall(self, wall_ms: int) -> None:
-        """Set the machine's clock; steady time does not notice."""
+        """Set the wall clock. Steady time does not change."""
         self.wall_ms = wall_ms

@@ -1,4 +1,4 @@
-"""A follower of the topic in memory, under the contract of `pipeline.gate.follower.Follower`."""
+"""A follower of the topic, in memory. It fulfils the contract of `pipeline.gate.follower.Follower`."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""An outbox in memory, under the contract of `pipeline.throttle.outbox.Outbox`."""
+"""An outbox in memory. It fulfils the contract of `pipeline.throttle.outbox.Outbox`."""
 
 from collections.abc import Mapping
 from typing import Literal
@@ -10,7 +10,7 @@ from schemas.throttle_event_row import ThrottleEventRow
 
 
 class MemoryOutbox:
-    """Keeps rows and versions; what a table does in one commit happens here in one call."""
+    """Keeps rows and versions. What a table does in one commit is one call here."""
 
     def __init__(self) -> None:
         self.rows: list[dict[str, object]] = []

@@ -1,9 +1,9 @@
-"""Every failpoint, one after the other: kill, restart, verify.
+"""All failpoints, one after the other: kill, restart, verify.
 
     python -m tests.faults [--points NAME,…] [--rounds N] [--in-process] [--report FILE]
 
-One broker for all, topics, tables and job anew for each round. Prints a line a round and a table at the end; ends with
-1 if anything was lost, written twice or not as it must be.
+All rounds use one broker. Each round has topics, tables and a job of its own. Prints one line per round and a table at
+the end. Ends with 1 if anything was lost, written twice or different.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from tests.faults.rounds import Outcome, play
 
 
 def main() -> int:
-    """Play the rounds, print the table; 1 if a round went wrong."""
+    """Run the rounds and print the table. Returns 1 if a round failed."""
     given = _arguments()
     points = given.points.split(",") if given.points else _all(given.in_process)
     fetch()
@@ -60,9 +60,11 @@ def _folder(kept: Path | None) -> Iterator[Path]:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.faults", description="Kill the job at every failpoint.")
-    parser.add_argument("--points", help="comma-separated; all without it")
-    parser.add_argument("--in-process", action="store_true", help="an error and a restart in the process, not a kill")
-    parser.add_argument("--rounds", type=int, default=1, help="how often each, with other content")
+    parser.add_argument("--points", help="failpoints, comma-separated; without it all of them")
+    parser.add_argument(
+        "--in-process", action="store_true", help="an error and a restart inside the process instead of a kill"
+    )
+    parser.add_argument("--rounds", type=int, default=1, help="how often each failpoint is played, with other content")
     parser.add_argument("--keep", type=Path, help="a folder for tables, checkpoints and topics, left as they are")
     parser.add_argument("--report", type=Path, help="a Markdown file whose measured table is replaced")
     return parser.parse_args()

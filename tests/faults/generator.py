@@ -1,8 +1,8 @@
-"""Usage with known content, and a ledger of it: `python -m tests.faults.generator --help`.
+"""Sends usage with known content and keeps a ledger of it: `python -m tests.faults.generator --help`.
 
-Messages follow from the seed alone, all but the event times, which are the present. Runs until its standard input is
-closed, then waits for what is under way and writes the ledger: one JSON object a message, with its key, what it holds
-and whether the broker has acknowledged it.
+The seed alone decides the messages; only the event times are those of the present. The generator runs until its
+standard input is closed. Then it waits for the messages that are under way and writes the ledger: one JSON object per
+message, with its key, what it contains, and whether the broker has acknowledged it.
 """
 
 import argparse
@@ -50,13 +50,13 @@ _BAD_ELEMENTS: tuple[Any, ...] = (
 
 
 class Content:
-    """One message after the other.
+    """Makes one message after the other.
 
     Args:
-        seed: Same seed, same messages.
-        garbage_share: Share of messages that are no usage at all.
-        skew_ms: One event in twenty is dated up to this much into the future or the past.
-        new_client_share: Share of events of a client-id that was never there before.
+        seed: The same seed gives the same messages.
+        garbage_share: The share of messages that are not usage.
+        skew_ms: One event in twenty is dated up to this long into the future or the past.
+        new_client_share: The share of events with a client-id that was never used before.
     """
 
     def __init__(self, seed: int, garbage_share: float, skew_ms: int, new_client_share: float = 0.0) -> None:
@@ -86,7 +86,7 @@ class Content:
         return self._random.choice(_BAD_ELEMENTS) if self._random.random() < 0.2 else event
 
     def _event(self, now_ms: int) -> dict[str, Any]:
-        """A burst of some seconds' worth now and then, else next to nothing."""
+        """An event: now and then a burst as large as the usage of some seconds, else very little."""
         draw = self._random
         is_burst = draw.random() < 0.06
         user = f"offender-{draw.randrange(OFFENDERS)}" if is_burst else f"quiet-{draw.randrange(QUIET_CLIENTS)}"
@@ -114,7 +114,7 @@ class Content:
 
 
 def run(producer: Any, given: argparse.Namespace, content: Content, stop: threading.Event) -> Iterator[dict[str, Any]]:
-    """Send until told to stop; the ledger's lines."""
+    """Send until told to stop. Returns the lines of the ledger."""
     sent: list[tuple[dict[str, Any], Any]] = []
     began = time.monotonic()
     while not stop.wait(max(began + len(sent) / given.per_second - time.monotonic(), 0)):
@@ -136,7 +136,7 @@ def _await_end_of_input(stop: threading.Event) -> None:
 
 
 def main() -> int:
-    """Parse, send, write the ledger."""
+    """Parse the arguments, send, write the ledger."""
     parser = argparse.ArgumentParser(prog="python -m tests.faults.generator", description=__doc__.split("\n", 1)[0])
     parser.add_argument("--bootstrap-server", required=True)
     parser.add_argument("--topic", default="quota.usage.v1")

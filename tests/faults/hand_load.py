@@ -1,4 +1,4 @@
-"""Load and trouble for a `HandJob`."""
+"""Load and faults for a `HandJob`."""
 
 import random
 from collections.abc import Callable
@@ -19,7 +19,7 @@ _DOWN_MS: Final = 700
 
 
 class Load:
-    """A job under load, killed where a test wants it."""
+    """A job under load that is killed where a test wants it."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, seed: int = 1) -> None:
         self.job = HandJob(folder, RATES)
@@ -28,7 +28,7 @@ class Load:
         self.job.start()
 
     def step(self, waited_ms: int = 0) -> None:
-        """One trigger with a dozen messages, after a time in which some came and none was read."""
+        """One trigger with a dozen messages, after a time in which messages came and none was read."""
         for _ in range(waited_ms // _STEP_MS):
             self._send(3)
         self._send(12)
@@ -39,21 +39,21 @@ class Load:
         self.job.clock.advance(_STEP_MS)
 
     def run_until_killed_at(self, point: str) -> None:
-        """Take steps until the job has died there; it is down for a moment then."""
+        """Take steps until the job has died there. Then it is down for a moment."""
         with self.armed(point), pytest.raises(FailpointReached):
             _repeat(self.job.start if point.startswith("start.") else self.step)
         self.job.clock.advance(_DOWN_MS)
 
     def armed(self, point: str, nth: int = 1) -> "_Armed":
-        """In its context the job dies at the nth time at a place."""
+        """Within the block the job dies when it comes to a failpoint for the nth time."""
         return _Armed(self._monkeypatch, Failpoint(f"{point}:{nth}:raise"))
 
     def edit(self, factor: float) -> None:
-        """All quotas times a factor."""
+        """Multiply all quotas by a factor."""
         self.job.edit({name: rate * factor for name, rate in RATES.items()})
 
     def come_to_rest(self) -> None:
-        """No more messages; until every throttle has ended."""
+        """Send no more messages and wait until every throttle has ended."""
         self.job.step()
         for _ in range(600):
             if not len(self.job.purgatory):
@@ -64,7 +64,7 @@ class Load:
 
 
 class Trouble:
-    """Random trouble, the same for the same seed: kills, transactions that fail, a broker that is away, edits."""
+    """Random faults, the same for the same seed: kills, transactions that fail, a broker that is away, quota edits."""
 
     def __init__(self, load: Load, seed: int) -> None:
         self._load = load
@@ -72,26 +72,26 @@ class Trouble:
         self._random = random.Random(seed)
 
     def run(self, kills: int) -> None:
-        """So many lives of the job, and then one in peace."""
+        """Run this many lives of the job with faults, and then one without."""
         for _ in range(kills):
             point = self._random.choice(list(FAILPOINTS))
             self._live(point)
-            # The one thing a lost checkpoint may repeat: dead letters of a batch whose usage was not stored yet.
+            # The only thing that a lost checkpoint may repeat: dead letters of a batch whose usage was not stored yet.
             self._start_again(point == "dead_letters.appended" or self._random.random() < 0.8)
         self._job.broker.is_reachable = True
         for _ in range(3):
             self._load.step()
 
     def _live(self, point: str) -> None:
-        """Up to 30 steps, until it is killed."""
+        """Take up to 30 steps, until the job is killed."""
         with self._load.armed(point, self._random.choice((1, 1, 2, 5))), suppress(FailpointReached):
             for _ in range(30):
                 self._one_of(self._edit, self._fail_transaction, self._lose_broker, self._lose_marker)
-                # A batch of many seconds is mostly late: its usage meets the buckets and not the windows.
+                # Most of a batch of many seconds is late: its usage gets into the buckets and not into the windows.
                 self._load.step(self._random.choice((0, 0, 0, 3_000, 20_000)))
 
     def _start_again(self, keeps_checkpoint: bool) -> None:
-        """After some time, perhaps without the checkpoint; perhaps it dies again in its start."""
+        """Start again after some time. Perhaps the checkpoint is gone; perhaps the job dies again during its start."""
         point = self._random.choice([name for name in FAILPOINTS if name.startswith("start.")])
         for attempt in range(20):
             self._job.clock.advance(self._random.choice((300, 2_000, 9_000)))

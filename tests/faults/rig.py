@@ -1,4 +1,4 @@
-"""A job under test with its load: generator, job and verifier, each a process of its own."""
+"""A job under test with its load. Generator, job and verifier are processes of their own."""
 
 import json
 import subprocess
@@ -35,12 +35,12 @@ _AUDIT = EditAudit("faults", "localhost", "0", "fault test")
 
 @dataclass
 class Rig:
-    """One job, its load and its judge.
+    """A job, its load and its judge.
 
     Attributes:
         job: The process under test.
-        ledgers: Folder of what the generators write down.
-        generators: By their ledgers.
+        ledgers: The folder of the generators' ledgers.
+        generators: The generators by their ledgers.
     """
 
     job: RunningJob
@@ -48,18 +48,18 @@ class Rig:
     generators: dict[Path, "subprocess.Popen[bytes]"] = field(default_factory=dict)
 
     def set_quotas(self, factor: float = 1.0) -> None:
-        """The default quotas of every user, times a factor."""
+        """Set the default quotas of every user, multiplied by a factor."""
         table = open_quota_table(TablesSettings(root=self.tables))
         values = {name: rate * factor for name, rate in RATES.items()}
         table.alter([QuotaChange(user="<default>", client_id="", values=values)], _AUDIT)
 
     @property
     def tables(self) -> str:
-        """Root of its tables."""
+        """The root of the job's tables."""
         return str(self.job.folder / "tables")
 
     def begin_load(self, seed: int, *options: str) -> Path:
-        """Start a generator; runs until `end_load`. Returns its ledger."""
+        """Start a generator, which runs until `end_load`. Returns its ledger."""
         ledger = self.ledgers / f"ledger-{len(self.generators)}.jsonl"
         command = [sys.executable, "-m", "tests.faults.generator", "--topic", f"{self.job.name}.usage"]
         command += ["--bootstrap-server", self.job.bootstrap_servers, "--ledger", str(ledger), "--seed", str(seed)]
@@ -67,7 +67,7 @@ class Rig:
         return ledger
 
     def end_load(self, *ledgers: Path, wait: bool = True) -> None:
-        """End these generators, all without a name; returns when their ledgers are written."""
+        """End these generators, or all if none is named. Returns when their ledgers are written."""
         ending = [self.generators[ledger] for ledger in ledgers or self.generators]
         for process in ending:
             if process.stdin is not None:
@@ -76,7 +76,7 @@ class Rig:
             process.wait(90)
 
     def start(self, failpoint: str | None = None, wait: bool = True) -> float:
-        """Start the job; seconds until its first micro-batch was done, 0 without waiting."""
+        """Start the job. Returns the seconds until its first micro-batch was done; 0 without waiting."""
         self.job.overrides.pop(VARIABLE, None)
         if failpoint is not None:
             self.job.overrides[VARIABLE] = failpoint
@@ -88,7 +88,7 @@ class Rig:
         return time.monotonic() - began
 
     def await_death(self, seconds: float = 180) -> int:
-        """Wait for the job to end; its exit code."""
+        """Wait until the job has ended. Returns its exit code."""
         assert self.job.process is not None
         try:
             return self.job.process.wait(seconds)
@@ -96,15 +96,15 @@ class Rig:
             raise AssertionError("\n".join(["the job did not end:", *self.job.log[-40:]])) from exc
 
     def is_drained(self) -> bool:
-        """Whether every message is in a batch and every throttle has ended."""
+        """True if every message is in a batch and every throttle has ended."""
         return self._read_to() == self._ends() and not self._held()
 
     def drain(self) -> None:
-        """Wait until it is drained, while the job runs."""
+        """Wait until everything is drained, while the job runs."""
         self.job.wait_until(self.is_drained, "every message to be in a batch and every throttle to end")
 
     def verdict(self) -> dict[str, Any]:
-        """What the verifier says."""
+        """Run the verifier. Returns its JSON."""
         command = [sys.executable, "-m", "tests.faults.verifier", "--json", "--tables", self.tables]
         command += ["--bootstrap-server", self.job.bootstrap_servers]
         command += ["--usage-topic", f"{self.job.name}.usage", "--throttle-topic", f"{self.job.name}.throttle"]
@@ -117,7 +117,7 @@ class Rig:
         return found
 
     def close(self) -> None:
-        """End what still runs."""
+        """End everything that still runs."""
         for process in self.generators.values():
             process.kill()
         self.job.close()
@@ -150,9 +150,9 @@ class Rig:
 def rig(
     name: str, folder: Path, bootstrap_servers: str, ledgers: Path | None = None, **overrides: str
 ) -> Iterator[Rig]:
-    """A job with topics, tables and quotas of its own, not yet started; everything is ended at the end.
+    """A job with topics, tables and quotas of its own, not started yet. Everything is ended when the block ends.
 
-    Ledgers are kept beside the job's tables, unless they shall be elsewhere.
+    Ledgers are kept beside the job's tables, unless another folder is given.
     """
     job = RunningJob(name, folder, bootstrap_servers, {**SETTINGS, **overrides})
     job.create_topics()

@@ -1,4 +1,4 @@
-"""One round: load, a job that dies at a failpoint, a job that goes on, a verdict."""
+"""One round: load, a job that dies at a failpoint, a restart, and a verdict."""
 
 import signal
 import time
@@ -19,11 +19,12 @@ _GOES_ON_SECONDS: Final = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of one round.
+    """The result of one round.
 
     Attributes:
         point: The failpoint.
-        recovery_seconds: From the start after the kill, or the error, to the first micro-batch done, JVM and all.
+        recovery_seconds: The time from the start after the kill, or from the error, to the end of the first
+            micro-batch, including the start of the JVM.
         verdict: The verifier's JSON.
     """
 
@@ -33,18 +34,18 @@ class Outcome:
 
 
 def play(point: str, folder: Path, bootstrap_servers: str, seed: int, in_process: bool = False) -> Outcome:
-    """One round with one failpoint.
+    """Run one round with one failpoint.
 
     Args:
-        point: Its name.
+        point: The name of the failpoint.
         folder: For tables, checkpoint and ledger.
         bootstrap_servers: Of a broker that others may share.
         seed: Of the load.
-        in_process: An error at the failpoint, after which the job restarts in its process, in place of a kill. Not for
-            those of the start.
+        in_process: Raise an error at the failpoint instead of a kill; then the job restarts inside its process. Not
+            possible for the failpoints of the start.
 
     Raises:
-        AssertionError: The job did not die there, or did not come to rest afterwards.
+        AssertionError: The job did not die there, or was not drained afterwards.
     """
     name = f"{point.replace('.', '-').replace('_', '-')}-{seed}"
     folder.mkdir(parents=True, exist_ok=True)
@@ -66,7 +67,7 @@ def play(point: str, folder: Path, bootstrap_servers: str, seed: int, in_process
 
 
 def _fail(rigged: Rig, failpoint: str) -> float:
-    """The job meets an error and restarts in its process; seconds from the error to the next batch done."""
+    """Let the job fail and restart inside its process. Returns the seconds from the error to the end of a batch."""
     job, since = rigged.job, len(rigged.job.log)
     rigged.start(f"{failpoint}:raise", wait=False)
     job.wait_for_line("Starting again in", since)

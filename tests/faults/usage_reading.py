@@ -19,7 +19,7 @@ SUMS = ("produced_bytes", "fetched_bytes", "io_time_ns", "network_time_ns", "exe
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """Where something was refused; `text` is the whole message, or the element as JSON."""
+    """Something that was refused, and where. `text` is the whole message, or the element as JSON."""
 
     partition: int
     offset: int
@@ -30,7 +30,7 @@ class DeadLetter:
 
 @dataclass
 class Reading:
-    """What a range of messages holds."""
+    """The content of a range of messages."""
 
     usage: dict[tuple[int, str, str, str], Row] = field(default_factory=dict)
     dead: list[DeadLetter] = field(default_factory=list)
@@ -41,7 +41,7 @@ class Reading:
 
 
 def read(messages: Iterable[Message], sample_window_ms: int) -> Reading:
-    """Read messages and add them up per sample window, broker, user and client-id."""
+    """Read messages and sum their usage per sample window, broker, user and client-id."""
     reading = Reading()
     for message in messages:
         elements = _elements(message.value)
@@ -59,7 +59,7 @@ def read(messages: Iterable[Message], sample_window_ms: int) -> Reading:
 
 
 def is_event(element: Any) -> bool:
-    """Whether a JSON value is a usage event."""
+    """True if a JSON value is a usage event."""
     if not isinstance(element, dict):
         return False
     time_ms = element.get("event_time_ms")
@@ -84,7 +84,7 @@ def _is_name(value: Any) -> bool:
 
 
 def _elements(value: bytes | None) -> list[tuple[int | None, Any]] | None:
-    """Elements with their places; empty for null and for an empty array, None for what is no JSON object or array."""
+    """The elements with their positions. Empty for null and an empty array; None if it is no JSON object or array."""
     if value is None:
         return []
     try:

@@ -28,7 +28,7 @@ from tests.waiting import PATIENCE_SECONDS, wait_until
 
 @dataclass
 class RunningJob:
-    """A job with topics, tables, checkpoint and name of its own, on a broker that others share."""
+    """A job with topics, tables, checkpoint and name of its own, on a shared broker."""
 
     name: str
     folder: Path
@@ -40,7 +40,7 @@ class RunningJob:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Settings of the job, as variables."""
+        """The settings of the job, as environment variables."""
         return {
             "KQUOTA_JOB": self.name,
             "KQUOTA_CLUSTER": "test",
@@ -52,14 +52,14 @@ class RunningJob:
             "KQUOTA_TABLES__ROOT": str(self.folder / "tables"),
             "KQUOTA_STREAM__CHECKPOINT": str(self.folder / "checkpoint"),
             "KQUOTA_STREAM__TRIGGER_MS": "200",
-            # A loaded machine must not turn a slow batch into one that is too old to be published.
+            # On a busy machine a slow batch must not count as too old to be published.
             "KQUOTA_STREAM__MAX_DECISION_AGE_MS": "60000",
             **self.overrides,
         }
 
     @property
     def settings(self) -> Settings:
-        """The settings the process runs with."""
+        """The settings with which the process runs."""
         before = dict(os.environ)
         os.environ.update(self.environment)
         try:
@@ -69,13 +69,13 @@ class RunningJob:
             os.environ.update(before)
 
     def create_topics(self) -> None:
-        """Make its three topics."""
+        """Create its three topics."""
         admin: Any = KafkaAdminClient(bootstrap_servers=self.bootstrap_servers)
         create_topics(admin, wanted_topics(self.settings))
         admin.close()
 
     def start(self, wait: bool = True) -> None:
-        """Start the process; returns when it runs."""
+        """Start the process. Returns when the job is running."""
         since = len(self.log)
         self.process = subprocess.Popen(
             [sys.executable, "-m", "pipeline.cli.main", "run"],
@@ -103,23 +103,23 @@ class RunningJob:
         )
 
     def stop(self) -> int:
-        """SIGTERM; the exit code."""
+        """Send SIGTERM. Returns the exit code."""
         assert self.process is not None
         self.process.terminate()
         return self.process.wait(PATIENCE_SECONDS)
 
     def kill(self) -> None:
-        """SIGKILL to the job and its JVM."""
+        """Send SIGKILL to the job and its JVM."""
         assert self.process is not None
-        kill(self.process)  # type: ignore[arg-type]  # a text-mode process is one all the same
+        kill(self.process)  # type: ignore[arg-type]  # text mode makes no difference here
 
     def close(self) -> None:
-        """End it if it runs."""
+        """End the process if it is running."""
         if self.process is not None:
             terminate(self.process, 20)  # type: ignore[arg-type]  # as above
 
     def wait_for_line(self, text: str, since: int = 0) -> str:
-        """The first log line that holds a text; not after the process has ended."""
+        """Wait for the first log line that contains a text. Fails when the process has ended."""
         found: list[str] = []
 
         def is_there() -> bool:
@@ -132,12 +132,12 @@ class RunningJob:
         return found[0]
 
     def wait_until(self, is_so: Callable[[], bool], what: str) -> None:
-        """Wait for something to be so while the process runs."""
+        """Wait until a condition is true, while the process runs."""
         self._wait_until(lambda: is_so() or self._has_ended(), what)
         assert is_so(), self._told(f"the job has ended before {what}")
 
     def send(self, *messages: bytes | dict[str, Any] | list[Any] | None) -> None:
-        """Produce to the usage topic; mappings and lists as JSON."""
+        """Produce to the usage topic. Mappings and lists are sent as JSON."""
         producer: Any = KafkaProducer(bootstrap_servers=self.bootstrap_servers)
         for message in messages:
             value = message if message is None or isinstance(message, bytes) else json.dumps(message).encode()
@@ -146,13 +146,13 @@ class RunningJob:
         producer.close()
 
     def records(self) -> list[dict[str, Any]]:
-        """All committed records of the throttle topic now."""
+        """All records that are committed on the throttle topic now."""
         read = read_topic(self.bootstrap_servers, f"{self.name}.throttle")
         found: list[dict[str, Any]] = [json.loads(record.value) for record in read]
         return sorted(found, key=lambda record: int(record["publish_seq"]))
 
     def wait_for_record(self, **wanted: Any) -> dict[str, Any]:
-        """The newest committed record with these fields."""
+        """Wait for a committed record with these fields. Returns the newest one."""
         found: list[dict[str, Any]] = []
 
         def is_there() -> bool:
@@ -167,7 +167,7 @@ class RunningJob:
         return found[0]
 
     def table(self, name: str, columns: Sequence[str] | None = None) -> pa.Table:
-        """Rows of one of its tables."""
+        """The rows of one of its tables."""
         return read_table(table_uri(str(self.folder / "tables"), name), columns)
 
     def _wait_until(self, is_so: Callable[[], bool], what: str) -> None:
@@ -177,7 +177,7 @@ class RunningJob:
             raise AssertionError(self._told(str(late))) from late
 
     def _has_ended(self) -> bool:
-        """Whether the process has ended and all it said is in the log."""
+        """True if the process has ended and all its output is in the log."""
         if self.process is None or self._log_reader is None:
             return False
         return self.process.poll() is not None and not self._log_reader.is_alive()
@@ -194,7 +194,7 @@ class RunningJob:
 
 @contextmanager
 def running_job(name: str, folder: Path, bootstrap_servers: str) -> Iterator[RunningJob]:
-    """A job with its topics, not yet started; ended at the end, also when the test fails."""
+    """A job with its topics, not started yet. It is ended when the block ends, also if the test fails."""
     job = RunningJob(name, folder, bootstrap_servers)
     job.create_topics()
     try:

@@ -1,4 +1,4 @@
-"""The embedded broker, as a Kafka client and an operator meet it."""
+"""The embedded broker, as Kafka clients and operators see it."""
 
 import os
 import signal
@@ -22,14 +22,14 @@ pytestmark = pytest.mark.broker
 
 @pytest.fixture
 def own_broker(tmp_path: Path) -> Iterator[EmbeddedBroker]:
-    """A broker this test may kill."""
+    """A broker that this test may kill."""
     own = EmbeddedBroker(tmp_path / "broker", {"alice": 'se"cr\\et'})
     yield own
     own.stop()
 
 
 def client(kind: Callable[..., Any], **options: Any) -> Any:
-    """A client of kafka-python, which has no types."""
+    """A client of kafka-python. The library has no types."""
     return kind(**options)
 
 

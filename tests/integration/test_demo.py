@@ -1,6 +1,6 @@
-"""The demo from outside, as a new user runs it: who is throttled, what the topic says, what the tables say.
+"""The demo from outside, as a new user runs it: who is throttled, what is on the topic, what is in the tables.
 
-The reader here is independent of the pipeline: it counts bytes from the usage topic alone and knows only the quotas.
+The reader here is independent of the pipeline. It counts bytes on the usage topic and knows only the quotas.
 """
 
 import json
@@ -27,14 +27,14 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(400)]
 
 LOAD_SECONDS = 50
 BURST_SECONDS = 11
-# Trigger, batch, publish and client lag, on a machine that runs tests beside the demo.
+# Trigger, batch, publishing and client lag, on a machine that runs other tests at the same time.
 LOOP_DELAY_SECONDS = 4.0
 NOISY = {("alice", "etl"): ("produced_bytes", 100_000, 5.0), ("search", "indexer"): ("fetched_bytes", 100_000, 2.0)}
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one run of the demo left behind."""
+    """What one run of the demo has left."""
 
     output: str
     talk: str

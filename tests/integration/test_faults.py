@@ -1,4 +1,4 @@
-"""Two of the failpoints of `python -m tests.faults`, in every run: a kill in a batch, an error in a look."""
+"""Two of the failpoints of `python -m tests.faults`: a kill during a batch, and an error during a look."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The gate behind a real topic and a real transactional publisher: many callers, too many bytes, a broker that dies."""
+"""The gate with a real topic and a real transactional publisher: many callers, too many bytes, a broker that dies."""
 
 import asyncio
 import threading
@@ -32,11 +32,11 @@ REQUEST_BYTES = 1_000
 
 @dataclass
 class Crowd:
-    """Callers on threads and as tasks, spread evenly over the clients; each is counted when it passes.
+    """Callers on threads and as asyncio tasks, the same number for each client. Each is counted when it passes.
 
     Attributes:
-        passed: How many, by user.
-        first_ms: When the first one of a user passed, by the wall clock.
+        passed: How many have passed, by user.
+        first_ms: When the first caller of a user passed, by the wall clock.
     """
 
     gate: Gate

@@ -1,4 +1,4 @@
-"""The whole job against a real broker, Spark and Delta: one process, asked from outside."""
+"""The whole job with a real broker, Spark and Delta: one process, observed from outside."""
 
 import json
 import re

@@ -1,6 +1,6 @@
 """Runs the commands of docs/operators-day.md on a running job.
 
-To renew the document, run this test with KQUOTA_RENEW_DOCS=1 and read the difference.
+To renew the page, run this test with KQUOTA_RENEW_DOCS=1 and read the difference.
 """
 
 import os
@@ -34,7 +34,7 @@ def job(broker: EmbeddedBroker, tmp_path: Path) -> Iterator[RunningJob]:
 
 
 def write_fleet(folder: Path) -> None:
-    """Quotas of all services, and half of the quotas of the kept hour."""
+    """Write two files: the quotas of all services, and half of the quotas of the recorded hour."""
     lines = ["quotas:"]
     for number in range(SERVICES):
         lines += [f"- entity: [{{type: user, name: service-{number:04}}}]", "  values:"]

@@ -1,4 +1,4 @@
-"""The roll-up beside a running job, and the job's own record checked by another process."""
+"""The roll-up beside a running job; and another process verifies what the job has recorded."""
 
 import time
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ def job(broker: EmbeddedBroker, tmp_path: Path) -> Iterator[RunningJob]:
 
 
 def wait_for_seconds(job: RunningJob) -> list[dict[str, object]]:
-    """Send what moves the watermark on until the roll-up has rows."""
+    """Send usage, which lets the roll-up go on, until it has rows."""
     for _ in range(60):
         job.send(usage("bob", 1))
         rows: list[dict[str, object]] = job.table("usage_by_second").to_pylist()

@@ -1,4 +1,4 @@
-"""A second driver from elsewhere, and usage that is gone: what the job says, and how it ends."""
+"""A second driver from another machine, and usage that is gone: what the job prints, and how it ends."""
 
 import shutil
 from collections.abc import Iterator
@@ -36,7 +36,7 @@ def test_a_driver_from_another_folder_takes_over_and_the_first_one_ends(rigged: 
     refused = second.command("run")
     assert refused.returncode == 4, "another run folder does not help: the tables are locked too"
     assert f"is held by process {first.process.pid if first.process else None}" in refused.stderr
-    # A driver on another machine does not see the lock: that is what epoch and transactional id are for.
+    # A driver on another machine does not see the lock. Epoch and transactional id are for that case.
     (first.folder / "tables" / ".kquota-job.lock").unlink()
     try:
         second.start()

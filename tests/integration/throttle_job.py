@@ -19,10 +19,10 @@ from tests.pipeline.throttle.factories import violation
 
 
 class ThrottleJob:
-    """Publishes for client-id "c" of some users, through the outbox, in transactions; topic and marker are its own.
+    """Publishes for client-id "c" of some users, through an outbox, in transactions. Topic and marker are its own.
 
     Attributes:
-        name: Of the throttle topic.
+        name: The name of the throttle topic.
     """
 
     def __init__(self, servers: str) -> None:
@@ -36,19 +36,19 @@ class ThrottleJob:
         self._publisher.take_over(-1, SystemClock().now())
 
     def throttle(self, *users: object, for_ms: int = 120_000) -> None:
-        """One transaction."""
+        """Throttle these users, in one transaction."""
         self._publish("throttle", users, for_ms)
 
     def release(self, *users: object) -> None:
-        """One transaction."""
+        """Release these users, in one transaction."""
         self._publish("release", users, 0)
 
     def reopen(self) -> None:
-        """After the broker was away."""
+        """Open the topic again after the broker was away."""
         self._publisher.take_over(self._publisher.next_seq - 1, SystemClock().now())
 
     def close(self) -> None:
-        """Leave the topic."""
+        """Close the producer."""
         self._publisher.close()
 
     def _publish(self, action: Any, users: Iterable[object], throttle_time_ms: int) -> None:

@@ -1,7 +1,7 @@
 """Runs the commands of a console transcript in a document and compares their answers.
 
-A block that starts with ```console holds commands (`$ …`) and what they print, standard error included. A comment
-`<!-- happens: … -->` stands for what the world does at that place; the player is told.
+A block that starts with ```console has commands (`$ …`) and what they print, including standard error. A comment
+`<!-- happens: … -->` stands for an event at that place. The player calls a function of the test for it.
 """
 
 import re
@@ -14,7 +14,7 @@ from typing import Final
 
 _BLOCK: Final = re.compile(r"^```console\n(.*?)^```\n", re.DOTALL | re.MULTILINE)
 _EVENT: Final = re.compile(r"^<!-- happens: (.*?) -->$", re.MULTILINE)
-# What differs from run to run: times, ids, amounts; and how wide a table is because of them.
+# What differs from run to run: times, ids and amounts, and the widths of table columns because of them.
 _CHANGING: Final = (
     (r"\b[0-9a-f]{8,}\b", "ID"),
     (r"[0-9]+([.,:][0-9]+)*", "N"),
@@ -29,7 +29,7 @@ class Player:
 
     Attributes:
         folder: where commands run.
-        environment: all their variables; `kquota` is put on PATH.
+        environment: the environment variables of the commands; `kquota` is added to PATH.
         happens: called with the text of each event.
     """
 
@@ -38,7 +38,7 @@ class Player:
     happens: Callable[[str], None]
 
     def play(self, document: str) -> str:
-        """The document with what the commands really print."""
+        """Run the document. Returns it with what the commands really print."""
         kquota = self.folder / "bin" / "kquota"
         kquota.parent.mkdir(exist_ok=True)
         kquota.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m pipeline.cli.main "$@"\n')
@@ -73,7 +73,7 @@ class Player:
 
 
 def shape(document: str) -> list[str]:
-    """The lines of a document without what differs from run to run."""
+    """The lines of a document, without what differs from run to run."""
     lines = []
     for line in document.splitlines():
         for pattern, sign in _CHANGING:

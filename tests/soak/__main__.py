@@ -1,11 +1,12 @@
-"""A job under load while everything around it goes wrong, then the verifier.
+"""A job under load while many things around it fail; then the verifier.
 
     python -m tests.soak [--minutes 1.5] [--seed 1] [--spare-job] [--keep DIR]
 
-Kills of the job every 20 to 40 seconds (none with `--spare-job`: one life, for its memory); every 8 seconds something
-else: a broker that is killed or falls silent, quota edits, half garbage, clocks that are wrong, a new partition, a
-deleted consumer group, a full disk (if one may be mounted, and none is to be kept). One client-id in four is a new one.
-Ends with 1 if anything was lost, written twice or not as it must be. Records the job's memory.
+The job is killed every 20 to 40 seconds (never with `--spare-job`, which watches the memory of one process). Every 8
+seconds there is another fault: a broker that is killed or does not answer, a quota edit, messages of which half are
+garbage, wrong clocks, a new partition, a deleted consumer group, a full disk (if a disk can be mounted and its content
+need not be kept). One client-id in four is new. Ends with 1 if anything was lost, written twice or different. Records
+the memory of the job.
 """
 
 import argparse
@@ -41,7 +42,7 @@ _BROKER: Final = BrokerOptions(settings={"log.cleaner.enable": "false"})
 
 
 class Soak:
-    """One soak: keeps the job running, lets the nemeses act, watches the memory."""
+    """One soak: keeps the job running, lets the nemeses act, and watches the memory."""
 
     def __init__(self, rigged: Rig, nemeses: Nemeses) -> None:
         self._rigged = rigged
@@ -51,7 +52,7 @@ class Soak:
         self.memory = MemoryTrace()
 
     def run(self, seconds: float) -> None:
-        """Load and trouble for so long, then rest until all is drained."""
+        """Run load and faults for this long, then wait until everything is drained."""
         self._rigged.begin_load(self._nemeses.seed, "--new-client-share", "0.25")
         self._rigged.start()
         self._began = self._life_began = time.monotonic()
@@ -62,7 +63,7 @@ class Soak:
             self._nemeses.act(what)
         self._watch_until(self._began + seconds)
         self._rigged.end_load()
-        # Debts of minutes would have to be waited for; a raised quota lets everybody go.
+        # Otherwise the soak would have to wait for debts of minutes. A raised quota releases everybody.
         self._rigged.set_quotas(_LAST_QUOTA_FACTOR)
         self._tell("the load has ended")
         deadline = time.monotonic() + _DRAIN_SECONDS
@@ -73,7 +74,7 @@ class Soak:
         self._rigged.job.stop()
 
     def _watch_until(self, instant: float) -> None:
-        """As a service manager does: start again what has ended."""
+        """Start the job again when it has ended, as a service manager does."""
         while True:
             process = self._rigged.job.process
             if process is None or process.poll() is not None:
@@ -92,11 +93,11 @@ class Soak:
 
 
 def main() -> int:
-    """Soak, verify, print; 0 if all is equal."""
+    """Soak, verify and print. Returns 0 if there is no difference."""
     parser = argparse.ArgumentParser(prog="python -m tests.soak", description="Everything goes wrong, nothing is lost.")
     parser.add_argument("--minutes", type=float, default=1.5)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--spare-job", action="store_true", help="no kills of the job")
+    parser.add_argument("--spare-job", action="store_true", help="never kill the job")
     parser.add_argument("--keep", type=Path, help="a folder for tables, checkpoint and topics, left as they are")
     given = parser.parse_args()
     fetch()
@@ -124,7 +125,7 @@ def main() -> int:
 
 
 def _kept(folder: Path, log: list[str]) -> str:
-    """A copy of all a soak has left, to look into; the disk itself ends with the soak."""
+    """Copy everything that a soak has left, for later inspection. The disk itself is gone when the soak ends."""
     place = Path(tempfile.mkdtemp(prefix="kquota-soak-"))
     shutil.copytree(folder, place, dirs_exist_ok=True, ignore=shutil.ignore_patterns("*.sock"))
     (place / "job.log").write_text("\n".join(log), encoding="utf-8")
@@ -132,7 +133,7 @@ def _kept(folder: Path, log: list[str]) -> str:
 
 
 def _memory_line(memory: MemoryTrace, seconds: float) -> str:
-    """Memory after five minutes, or a third of a shorter soak, beside that at the end of the load."""
+    """The memory after five minutes (or a third of a shorter soak), and that at the end of the load."""
     first_seconds = min(_FIRST_MEMORY_SECONDS, seconds / 3)
     within_seconds = min(_MEMORY_SPAN_SECONDS, seconds / 6)
     first, last = memory.around(first_seconds, within_seconds), memory.around(seconds, within_seconds)

@@ -1,4 +1,4 @@
-"""Resident memory of a job, the driver and its JVM, over a soak."""
+"""The resident memory of a job (driver and JVM) during a soak."""
 
 from dataclasses import dataclass
 from math import nan
@@ -8,14 +8,14 @@ from statistics import median
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Resident memory in MB of a job's own process and of those below it: its JVM."""
+    """The resident memory in MB of a job's own process, and of its child processes: the JVM."""
 
     driver_mb: float
     jvm_mb: float
 
     @property
     def total_mb(self) -> float:
-        """Of both."""
+        """The sum of both."""
         return self.driver_mb + self.jvm_mb
 
     def __str__(self) -> str:
@@ -23,19 +23,19 @@ class Memory:
 
 
 class MemoryTrace:
-    """Samples of one soak, of processes that have settled."""
+    """The samples of one soak, of processes that have run for a while."""
 
     def __init__(self) -> None:
         self._samples: list[tuple[float, Memory]] = []
 
     def take(self, seconds: float, pid: int) -> None:
-        """Read a process and all below it, so long after the soak began."""
+        """Take a sample of a process and its children, this long after the soak began."""
         memory = resident(pid)
         if memory.driver_mb:
             self._samples.append((seconds, memory))
 
     def around(self, seconds: float, within_seconds: float) -> Memory:
-        """Medians of the samples at most so long before and after; NaN without any."""
+        """The medians of the samples at most this long before and after an instant; NaN if there are none."""
         near = [memory for at, memory in self._samples if abs(at - seconds) <= within_seconds]
         if not near:
             return Memory(nan, nan)
@@ -43,7 +43,7 @@ class MemoryTrace:
 
 
 def resident(pid: int) -> Memory:
-    """Of a process and all below it; 0 when it is gone."""
+    """The memory of a process and of its children; 0 when it is gone."""
     return Memory(_own_kb(pid) / 1024, sum(map(_own_kb, _below(pid))) / 1024)
 
 

@@ -1,4 +1,4 @@
-"""What goes wrong in a soak, and when: a schedule that follows from a seed."""
+"""Which faults happen in a soak, and when. A seed decides the schedule."""
 
 import os
 import random
@@ -24,14 +24,14 @@ _FLOOD_SECONDS: Final = 5.0
 
 @dataclass
 class Nemeses:
-    """Acts on one rig and its broker, from the thread that started the broker.
+    """Makes the faults of one rig and its broker, on the thread that started the broker.
 
     Attributes:
         rigged: The job and its load.
         broker: Its broker.
-        seed: Of the schedule and the loads.
-        disk: What the job's tables and checkpoint are on; None: a disk nobody may fill.
-        spare_job: The job is never killed.
+        seed: Decides the schedule and the loads.
+        disk: The disk of the job's tables and checkpoint; None if it must not be filled.
+        spare_job: True if the job is never killed.
     """
 
     rigged: Rig
@@ -46,7 +46,7 @@ class Nemeses:
         self._partitions = 4
 
     def schedule(self, seconds: float) -> list[tuple[float, str]]:
-        """(seconds from the start, what) in order: kills of their own pace, and every other kind in turn."""
+        """(seconds from the start, fault), in order: kills at their own pace, and all other faults in turn."""
         events = []
         at = self._random.uniform(*KILL_SECONDS)
         while at < seconds and not self.spare_job:
@@ -56,21 +56,21 @@ class Nemeses:
         return sorted(events)
 
     def act(self, what: str) -> None:
-        """Do one of them now."""
+        """Make one fault now."""
         getattr(self, what)()
 
     def kill_job(self) -> None:
-        """SIGKILL to the job and its JVM; the supervisor starts it again."""
+        """Send SIGKILL to the job and its JVM. The supervisor starts it again."""
         self.rigged.job.kill()
 
     def kill_broker(self) -> None:
-        """SIGKILL to the broker, which starts again on its data."""
+        """Send SIGKILL to the broker and start it again with its data."""
         self.broker.kill()
         time.sleep(1)
         self.broker.start()
 
     def pause_broker(self) -> None:
-        """A broker that says nothing for some seconds."""
+        """Stop the broker for some seconds, so that it does not answer."""
         pid = self.broker.pid
         if pid is not None:
             os.kill(pid, signal.SIGSTOP)
@@ -78,28 +78,28 @@ class Nemeses:
             os.kill(pid, signal.SIGCONT)
 
     def edit_quotas(self) -> None:
-        """All quotas halved, doubled or put back."""
+        """Halve or double all quotas, or restore them."""
         self.rigged.set_quotas(self._random.choice((0.5, 1.0, 2.0)))
 
     def flood(self) -> None:
-        """Some seconds of messages of which half are garbage."""
+        """Send messages for some seconds of which half are garbage."""
         self._extra_load("--garbage-share", "0.5", "--per-second", "400")
 
     def skew_clocks(self) -> None:
-        """Some seconds of events dated far into the future and the past."""
+        """Send events for some seconds that are dated far into the future and the past."""
         self._extra_load("--skew-ms", "30000")
 
     def add_partition(self) -> None:
-        """The usage topic gets one more partition."""
+        """Add a partition to the usage topic."""
         self._partitions += 1
         self._admin("create_partitions", {f"{self.rigged.job.name}.usage": self._partitions})
 
     def delete_group(self) -> None:
-        """The group whose offset is the publish marker is deleted."""
+        """Delete the consumer group whose offset is the publish marker."""
         self._admin("delete_groups", [f"kquota-{self.rigged.job.name}"])
 
     def fill_disk(self) -> None:
-        """Not a byte is left for tables and checkpoint for some seconds."""
+        """Leave no space for tables and checkpoint for some seconds."""
         if self.disk is not None:
             with self.disk.filled():
                 time.sleep(_PAUSE_SECONDS)

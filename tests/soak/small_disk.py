@@ -1,4 +1,4 @@
-"""A disk small enough to be filled: a tmpfs of its own, which only root may mount."""
+"""A disk that is small enough to be filled: a tmpfs. Only root may mount one."""
 
 import subprocess
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ class SmallDisk:
     """A mounted disk.
 
     Args:
-        folder: Where it is mounted.
+        folder: Where the disk is mounted.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -21,7 +21,7 @@ class SmallDisk:
 
     @contextmanager
     def filled(self) -> Iterator[None]:
-        """No space is left on it, until the end of the block."""
+        """Fill the disk until the end of the block."""
         try:
             with suppress(OSError), self._ballast.open("wb", buffering=0) as file:
                 while True:
@@ -33,7 +33,7 @@ class SmallDisk:
 
 @contextmanager
 def small_disk(folder: Path, megabytes: int) -> Iterator[SmallDisk | None]:
-    """A disk of its own in an empty folder, gone at the end with all that is on it; None where mounting is refused."""
+    """Mount a disk in an empty folder. It and its content are gone after the block. None if it cannot be mounted."""
     size = f"size={megabytes}m"
     mounted = subprocess.run(
         ["/bin/mount", "-t", "tmpfs", "-o", size, "tmpfs", str(folder)], capture_output=True, text=True, check=False
