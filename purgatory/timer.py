@@ -93,7 +93,7 @@ class SystemTimer:
 
     def cancel(self, task: TimerTask) -> None:
         """Take a task out. Does nothing if it is not waiting."""
-        if task.entry is None:  # common: the completion cancels a task, and whoever forgets it cancels it again
+        if task.entry is None:  # common: a task is cancelled when it completes, and again when it is forgotten
             return
         with self._lock:
             if task.entry is not None:

@@ -230,7 +230,7 @@ class TimingWheel:
         """Move the clock of every level to the tick that contains now. It never goes back.
 
         No bucket is touched: the caller empties the buckets that are due and adds their entries again. A coarse level
-        is told the rounded clock of the finer one.
+        gets the rounded clock of the finer one.
         """
         if now_ms >= self.clock_ms + self.tick_ms:
             self.clock_ms = now_ms - now_ms % self.tick_ms

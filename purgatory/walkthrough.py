@@ -90,20 +90,20 @@ class Walkthrough:
 def lines(expirations_ms: Sequence[int], tick_ms: int, wheel_size: int) -> list[str]:
     """All that happens, as text: one line per task that is added, then one line per poll."""
     walk = Walkthrough(tick_ms, wheel_size)
-    told = [f"tick {tick_ms} ms, {wheel_size} buckets a level, clock 0", ""]
-    told += [f"add {expiration_ms:>6}   {walk.add(expiration_ms)}" for expiration_ms in expirations_ms]
+    shown = [f"tick {tick_ms} ms, {wheel_size} buckets per level, clock 0", ""]
+    shown += [f"add {expiration_ms:>6}   {walk.add(expiration_ms)}" for expiration_ms in expirations_ms]
     for wheel in walk.wheel.levels:
-        told.append(f"level {wheel.level}: {wheel_size} buckets of {wheel.tick_ms} ms, {wheel.interval_ms} ms in all")
-    told += [f"queue        {_listed(walk.queue.expirations_ms)}", ""]
-    told.append(f"{'poll':>8}   {'clocks':<24} {'fired':<12} {'queue after':<24} moved")
+        shown.append(f"level {wheel.level}: {wheel_size} buckets of {wheel.tick_ms} ms, {wheel.interval_ms} ms in all")
+    shown += [f"queue        {_listed(walk.queue.expirations_ms)}", ""]
+    shown.append(f"{'poll':>8}   {'clocks':<24} {'fired':<12} {'queue after':<24} moved")
     while (step := walk.poll()) is not None:
         moved = "; ".join(f"{expiration_ms}: {before} -> {after}" for expiration_ms, before, after in step.moved)
         row = (
             f"{step.polled_ms:>8}   {_listed(step.clocks_ms):<24} {_listed(step.fired_ms):<12}"
             f" {_listed(step.queue_ms):<24} {moved}"
         )
-        told.append(row.rstrip())
-    return told
+        shown.append(row.rstrip())
+    return shown
 
 
 def _listed(values: Sequence[int]) -> str:

@@ -17,9 +17,10 @@ def _python_files() -> list[Path]:
 
 
 def _citations(text: str) -> list[str]:
-    """The heading of each mention of the page; "" for a mention without one. A line may break anywhere in between."""
+    """The headings of each mention of the page; "" for a mention without one. A line may break anywhere in between."""
     words = " ".join(text.split())
-    return [found[1] or "" for found in re.finditer(re.escape(NAME) + r'(?:, "([^"]+)")?', words)]
+    mentions = re.finditer(re.escape(NAME) + r'((?:(?:,| and) "[^"]+")*)', words)
+    return [heading for found in mentions for heading in re.findall(r'"([^"]+)"', found[1]) or [""]]
 
 
 def test_every_citation_of_the_design_page_names_a_heading_that_exists() -> None:
@@ -29,7 +30,7 @@ def test_every_citation_of_the_design_page_names_a_heading_that_exists() -> None
 
 
 def test_a_citation_is_found_across_a_line_break_and_one_without_a_heading_is_none() -> None:
-    assert _citations(f'as {NAME}, "Event\n    time", and {NAME} say') == ["Event time", ""]
+    assert _citations(f'as {NAME}, "Event\n    time" and "Topics", and {NAME} say') == ["Event time", "Topics", ""]
 
 
 def test_the_floors_of_the_page_are_those_of_the_import_contract() -> None:

@@ -7,7 +7,7 @@ from purgatory.walkthrough import lines, main
 
 def test_the_published_example_reads_poll_by_poll() -> None:
     told = lines([9, 88, 222, 520, 521, 522], tick_ms=1, wheel_size=10)
-    assert told[0] == "tick 1 ms, 10 buckets a level, clock 0"
+    assert told[0] == "tick 1 ms, 10 buckets per level, clock 0"
     assert told[4].split() == ["add", "222", "L3·2@200"]
     assert "queue        9, 80, 200, 500" in told
     assert [int(line.split()[0]) for line in told[-10:]] == [9, 80, 88, 200, 220, 222, 500, 520, 521, 522]
