@@ -10,9 +10,11 @@ of the key whose event completed it. In the lists of its other keys, and after a
 completed entry. That keeps completing cheap. Such entries are removed when their key is checked again, or by a *purge*,
 which is a walk over all lists.
 
-When to purge ------------- A purge costs O(entries), so it must be rare, and completed entries hold memory, so it must
-not be too rare. Kafka's rule counts only what is cheap to count. Let `estimated_total` be the operations that were put
-on watch lists since the last purge, plus those that were in the timer then. `num_delayed` is the size of the timer: the
+When to purge
+-------------
+A purge costs O(entries), so it must be rare. Completed entries take memory, so it must not
+be too rare. Kafka's rule counts only what is cheap to count. Let `estimated_total` be the operations that were put on
+watch lists since the last purge, plus those that were in the timer then. `num_delayed` is the size of the timer: the
 operations that still wait. Their difference is a guess of how many operations are completed and not yet removed from
 the lists. It is a guess from above, because a check of a key removes entries without lowering `estimated_total`. When
 
@@ -21,7 +23,9 @@ the lists. It is a guess from above, because a check of a key removes entries wi
 the next `advance_clock` purges and sets estimated_total = num_delayed. So a purge comes after about `purge_interval`
 completions, whatever the number of operations that wait.
 
-An example ---------- Two operations wait; the second one on two keys. An event on the key "b" completes the second one.
+An example
+----------
+Two operations wait; the second one on two keys. An event on the key "b" completes the second one.
 Its entry under "a" is left until "a" is checked or a purge removes it.
 
 >>> from purgatory.delayed_operation import DelayedOperation

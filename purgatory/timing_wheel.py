@@ -9,7 +9,7 @@ the exact order of what is still far away.
 One wheel
 ---------
 A wheel is a ring of n buckets. With a tick of u ms each bucket stands for u ms, so the wheel covers u · n ms, its
-*interval*, counted from its clock. A task that is due at x goes into bucket (x / u) mod n, both whole numbers. When the
+*interval*, counted from its clock. A task that is due at x goes into bucket (x / u, rounded down) mod n. When the
 clock has moved past a bucket, the bucket is free, and its place in the ring stands for a later time.
 
 Wheels on wheels
@@ -99,8 +99,8 @@ level 2 is added behind one that went to level 1 directly. `purgatory.timer.Syst
 
 Thread rule
 -----------
-Nothing here is safe for several threads, and only one may ever move the clock. The owner of the wheel serialises all
-calls; `purgatory.timer.SystemTimer` does it with one lock.
+Nothing here is safe for several threads, and only one thread may ever move the clock. The owner
+of the wheel serialises all calls; `purgatory.timer.SystemTimer` does it with one lock.
 """
 
 import heapq

@@ -24,8 +24,10 @@ Let r = now mod w. All starts are multiples of w, so E mod w = r. Hence W is (N 
 longer one when the window that starts N · w before the current one still counts. All newer windows count for certain,
 all older ones do not. So a sensor needs a running total of the newest N windows, and a look at that one window.
 
-An example ---------- N = 11, w = 1 000. A sensor uses 11 MB at 100 400 ms and nothing else. W goes from 10 s to 11 s
-within each sample window and back, and is longer only in the last one, from 111 000 on. The event counts until 111 399.
+An example
+----------
+N = 11, w = 1 000. A sensor uses 11 MB at 100 400 ms and nothing else. W goes from 10 s to 11 s within each sample
+window and back, and is longer only in the last one, from 111 000 on. The event counts until 111 399.
 
 >>> windows = SampleWindows(quota_type=0, num_samples=11, sample_window_ms=1000, newest=100)
 >>> windows.grow(1)

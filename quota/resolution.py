@@ -20,7 +20,9 @@ Kafka 4.3.1 resolves each quota type on its own, in three steps:
 
 Clients with equal tags share a sensor, and so a rate, a bucket and a bound.
 
-Two sides --------- All this is done twice. The *enforced* side does not see shadow rows. The *shadow* side sees all
+Two sides
+---------
+All this is done twice. The *enforced* side does not see shadow rows. The *shadow* side sees all
 rows and has sensors of its own. Both see an `exempt` row, for every type, as a quota without a bound. A type that no
 enforced row bounds records nothing. The shadow side of a type records nothing unless a shadow row bounds that type.
 
