@@ -14,6 +14,7 @@ from pipeline.cli import config, demo, doctor, gate, jars, meter, mode, run, sim
 from pipeline.cli.quotas import commands as quotas
 from pipeline.errors import PipelineError, first_line
 from pipeline.job.background import steps_left
+from pipeline.process_end import exit_code_of, run_to_exit
 
 _INTERRUPTED: Final = 130
 
@@ -45,20 +46,24 @@ def main() -> None:
     Exit codes: 0 done; 1 failed; 2 wrong usage; 3 nothing matched; 4 conflict; 5 refused by validation;
     6 an outside service is unreachable; 130 interrupted.
     """
-    code = _exit_code()
+    run_to_exit(_ended)
+
+
+def _ended() -> int:
+    code = exit_code()
     if steps_left():
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
-    sys.exit(code)
+    return code
 
 
-def _exit_code() -> int:
-    """Run the command and return its exit code."""
+def exit_code() -> int:
+    """Run the command that the arguments of the process name, and return its exit code."""
     try:
         app()
     except SystemExit as exc:
-        return exc.code if isinstance(exc.code, int) else int(exc.code is not None)
+        return exit_code_of(exc)
     except PipelineError as exc:
         sys.stderr.write(f"kquota: {exc}\n")
         return exc.exit_code

@@ -26,6 +26,7 @@ from pipeline.tables.append_guard import (
 from pipeline.tables.column_range import newest_in
 from pipeline.tables.errors import LostRace, RowsRefused, TableMissing, TableUnwritable
 from pipeline.tables.port import Condition
+from pipeline.tables.scan import read_rows
 
 # Maintenance commits a few times a minute only. If more attempts than this fail in a row, there is another writer.
 _ATTEMPTS: Final = 5
@@ -104,9 +105,7 @@ class DeltaRsWriter:
 
     def read(self, columns: Sequence[str] | None = None, where: Sequence[Condition] = ()) -> pa.Table:
         """See `TableWriter`. Uses a handle of its own, so a long read does not delay an append."""
-        return self._opened().to_pyarrow_table(
-            columns=list(columns) if columns is not None else None, filters=list(where) or None
-        )
+        return read_rows(self._opened(), columns, where)
 
     def newest_value(self, column: str) -> int | None:
         """See `TableWriter`."""

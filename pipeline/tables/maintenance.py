@@ -14,6 +14,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
 
 from pipeline.tables.errors import LostRace
+from pipeline.tables.scan import dataset_of
 
 _MANY_FILES: Final = 200
 _ATTEMPTS: Final = 5
@@ -41,7 +42,7 @@ def trim(uri: str, column: str, before_ms: int, storage_options: Options = None)
 
     def delete(table: DeltaTable) -> int:
         old = (pc.field("date") <= day) & (pc.field(column) < before_ms)
-        count = int(table.to_pyarrow_dataset().count_rows(filter=old))
+        count = int(dataset_of(table).count_rows(filter=old))
         if count:
             table.delete(f"date <= '{day.isoformat()}' AND {column} < {before_ms}")
         return count

@@ -8,6 +8,7 @@ from deltalake.exceptions import TableNotFoundError
 
 from pipeline.tables.errors import TableMissing
 from pipeline.tables.port import Condition
+from pipeline.tables.scan import read_rows
 
 
 def read_table(
@@ -31,4 +32,4 @@ def read_table(
         table = DeltaTable(uri, storage_options=dict(storage_options) if storage_options else None)
     except TableNotFoundError as exc:
         raise TableMissing(uri) from exc
-    return table.to_pyarrow_table(columns=list(columns) if columns is not None else None, filters=list(where) or None)
+    return read_rows(table, columns, where)

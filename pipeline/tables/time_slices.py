@@ -7,10 +7,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
-from pyarrow.dataset import ParquetReadOptions
 
 from pipeline.tables.column_range import file_statistics
 from pipeline.tables.errors import TableMissing
+from pipeline.tables.scan import dataset_of
 
 
 def split_range(start_ms: int, end_ms: int, slice_ms: int) -> Iterator[tuple[int, int]]:
@@ -51,8 +51,7 @@ class TimeSlices:
         self.version: int = table.version()
         self._table = table
         self._column = time_column
-        options = ParquetReadOptions(dictionary_columns=list(dictionaries)) if dictionaries else None
-        self._dataset = table.to_pyarrow_dataset(parquet_read_options=options)
+        self._dataset = dataset_of(table, dictionaries)
 
     def read(
         self,

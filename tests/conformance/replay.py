@@ -11,7 +11,6 @@ Kafka caps the throttle time of request quotas at one sample window; that of byt
 import argparse
 import gzip
 import json
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ from urllib.parse import quote
 
 import pyarrow as pa
 
+from pipeline.process_end import run_to_exit
 from quota.engine import QuotaEngine
 from quota.snapshot import QuotaSnapshot
 from quota.throttle_time import ThrottleCaps
@@ -147,4 +147,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_to_exit(main)

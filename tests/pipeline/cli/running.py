@@ -1,4 +1,4 @@
-"""Runs a command of kquota in this process, as the console script would."""
+"""Runs a command of kquota in this process, as the console script does."""
 
 import io
 import sys
@@ -6,7 +6,7 @@ from contextlib import redirect_stderr, redirect_stdout
 from typing import NamedTuple
 from unittest.mock import patch
 
-from pipeline.cli.main import main
+from pipeline.cli.main import exit_code
 
 
 class Answer(NamedTuple):
@@ -27,15 +27,11 @@ class Terminal(io.StringIO):
 def kquota(*arguments: str, stdin: str | io.StringIO = "") -> Answer:
     """Run `kquota ARGUMENTS`."""
     out, err = io.StringIO(), io.StringIO()
-    code: object = 0
     with (
         patch.object(sys, "argv", ["kquota", *arguments]),
         patch.object(sys, "stdin", io.StringIO(stdin) if isinstance(stdin, str) else stdin),
         redirect_stdout(out),
         redirect_stderr(err),
     ):
-        try:
-            main()
-        except SystemExit as ended:
-            code = ended.code
-    return Answer(code if isinstance(code, int) else 0, out.getvalue(), err.getvalue())
+        code = exit_code()
+    return Answer(code, out.getvalue(), err.getvalue())
