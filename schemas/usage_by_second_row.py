@@ -6,7 +6,7 @@ from schemas.columns import Bytes, Count, Day, DurationNs, EpochMs, Instant, Nam
 
 
 class UsageBySecondRow(Row):
-    """The roll-up of `usage`: one row per second, broker and client. What-if, reports and dashboards read it."""
+    """The roll-up of `usage`: one row per second, broker and client. What-if replays it."""
 
     second_start_ms: EpochMs = Field(description="Start of the second, inclusive.")
     second_start: Instant = Field(description="`second_start_ms` as a timestamp.")
