@@ -46,15 +46,7 @@ import numpy.typing as npt
 
 from purgatory.errors import InvalidBatchError, InvalidTimeError
 from purgatory.levels import Levels
-from purgatory.radix import (
-    EXPIRATION,
-    HANDLE,
-    MAX_TIME_MS,
-    NO_REFERENCES,
-    Int64s,
-    References,
-    expiration_order,
-)
+from purgatory.radix import EXPIRATION, HANDLE, MAX_TIME_MS, NO_REFERENCES, Int64s, References, expiration_order
 from purgatory.slab import MAX_PENDING, Slab
 from purgatory.staging import Staging
 
