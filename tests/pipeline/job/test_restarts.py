@@ -16,6 +16,7 @@ from pipeline.job.job import Job, Listeners
 from pipeline.settings.model import KafkaSettings, Settings, StreamSettings, TablesSettings
 from pipeline.stream.reading_rules import ReadingRules
 from pipeline.stream.spark_starter import SparkStarter
+from tests.log_messages import messages_of
 
 CAUSE = "calling o1.go. : java.io.IOException: gone"
 
@@ -85,7 +86,7 @@ def test_a_failure_is_told_in_a_line(
 ) -> None:
     with caplog.at_level(logging.ERROR, "pipeline.job.job"):
         FailingOnce(tmp_path, failure).restart()
-    assert caplog.messages == [f"{told}. Starting again in 0.5 s (1 in a row)"]
+    assert messages_of(caplog, "pipeline.job.job") == [f"{told}. Starting again in 0.5 s (1 in a row)"]
 
 
 def test_a_job_that_gives_up_says_what_failed_and_where_to_look(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 from pipeline.meter.log_follower import LogPosition
 from pipeline.meter.usage_producer import RETRY_AFTER_MS, Batching, UsageProducer
 from schemas.usage_event import UsageEvent
+from tests.log_messages import messages_of
 
 
 class ManualSink:
@@ -153,5 +154,5 @@ def test_a_failure_is_logged_once_per_interval_with_its_cause_and_place(
             sink.answer(RuntimeError("broker away"))
             producer.pump(now_ms)
 
-    assert len(caplog.messages) == 1
-    assert "not stored on quota.usage.v1 at 127.0.0.1:9092: broker away;" in caplog.messages[0]
+    (message,) = messages_of(caplog, "pipeline.meter.usage_producer")
+    assert "not stored on quota.usage.v1 at 127.0.0.1:9092: broker away;" in message

@@ -19,8 +19,10 @@ from pipeline.tables.usage_by_second import LATENESS_MS, SLICE_MS, UsageBySecond
 from schemas.arrow import arrow_schema, conform
 from schemas.usage_by_second_row import UsageBySecondRow
 from schemas.usage_row import UsageRow
+from tests.log_messages import messages_of
 from tests.quota.factories import usage_row
 
+LOG = "pipeline.tables.usage_by_second"
 T0_MS = 1_700_000_000_000
 FAR_MS = T0_MS + 10 * LATENESS_MS
 
@@ -131,10 +133,10 @@ def test_usage_that_comes_later_than_the_lateness_is_logged_and_left_out(
     rolled.use(full(T0_MS, produced_bytes=4))
     rolled.use(full(FAR_MS, produced_bytes=8))
     assert sums(rolled.step()) == [(0, "u", 5), (LATENESS_MS, "u", 2)]
-    assert not caplog.messages
+    assert not messages_of(caplog, LOG)
     rolled.use(full(T0_MS, produced_bytes=16), full(T0_MS + 5_000, user="v"), full(FAR_MS + 2, produced_bytes=1))
     assert sums(rolled.step()) == [(0, "u", 5), (LATENESS_MS, "u", 2)]
-    assert caplog.messages == ["2 rows came more than 60 s late and are not in the roll-up"]
+    assert messages_of(caplog, LOG) == ["2 rows came more than 60 s late and are not in the roll-up"]
 
 
 def test_the_roll_up_continues_after_the_newest_second_that_another_process_has_written(rolled: Rolled) -> None:
