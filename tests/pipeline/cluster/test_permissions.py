@@ -18,7 +18,7 @@ from pipeline.meter.usage_producer import KafkaUsageSink
 from pipeline.throttle.kafka_topic import KafkaThrottleTopic
 from tests.pipeline.cluster.secured import Secured
 from tests.pipeline.throttle import factories
-from tests.waiting import PATIENCE_SECONDS
+from tests.waiting import PATIENCE_SECONDS, wait_until
 
 pytestmark = [pytest.mark.broker, pytest.mark.long]
 
@@ -128,8 +128,9 @@ def test_a_follower_without_its_right_says_so_and_follows_when_it_gets_it(
     follower = KafkaFollower(access.bootstrap_servers, NAMES.throttle_topic, access.client_options())
     follower.start(lambda _: None)
     try:
-        assert not follower.wait_until_caught_up(3)
-        assert "'User:gate' must be allowed Read on topic 'acl.throttle'" in caplog.text
+        told = "'User:gate' must be allowed Read on topic 'acl.throttle'"
+        wait_until(lambda: told in caplog.text, "the follower to say what it may not")
+        assert not follower.wait_until_caught_up(0)
         topics.allow("gate", acls_of("gate", NAMES))
         assert follower.wait_until_caught_up(PATIENCE_SECONDS)
         assert follower.state == "following"

@@ -14,7 +14,7 @@ from pathlib import Path
 from pipeline.job.lock import JobLock
 with JobLock(Path(sys.argv[1]), "nightly", *sys.argv[2:]):
     print("held", flush=True)
-    time.sleep(60)
+    time.sleep(3_600)
 """
 
 
