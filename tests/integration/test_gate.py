@@ -137,7 +137,7 @@ def test_ten_times_more_bytes_than_there_is_room_for_come_in_one_after_the_other
 
         def all_have_passed() -> bool:
             nonlocal most
-            most = max(most, occupancy(gate).pool_used_bytes)
+            most = max(most, *(occupancy(gate).pool_used_bytes for _ in range(1_000)))
             return sum(crowd.passed.values()) == THREADS + TASKS
 
         wait_until(all_have_passed, "all callers to pass")
@@ -185,9 +185,7 @@ def test_a_real_job_lets_everybody_go_some_by_a_raised_quota_the_others_when_due
         job.start()
         with Gate.connect(broker.bootstrap_servers, topic="held.throttle") as gate:
             assert gate.wait_until_caught_up(PATIENCE_MS)
-            job.send(
-                [usage(user, 29_000) for user in raised + due]
-            )  # a wait of 18 s, renewed until the rate has lapsed
+            job.send([usage(user, 29_000) for user in raised + due])  # 18 s to wait, renewed until the rate has lapsed
             wait_for_throttles(gate)
             crowd = Crowd(gate)
             wait_for_crowd(gate)
