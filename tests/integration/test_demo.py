@@ -130,47 +130,42 @@ def test_every_record_on_the_topic_is_a_row_of_the_table_and_the_other_way_round
 
 
 def test_an_independent_count_of_bytes_stays_within_the_bound_at_every_instant(outcome: Outcome) -> None:
-    first_throttle_ms: dict[tuple[str, str], int] = {}
-    for record in outcome.records:
-        if record["action"] == "throttle":
-            began_ms = record["throttled_until_ms"] - record["throttle_time_ms"]
-            first_throttle_ms.setdefault((record["user"], record["client_id"]), began_ms)
+    """It is ahead of its quota by two bursts and what it sent while nothing held it; many throttles make that no more.
+
+    How long nothing held it is read from the records: on a busy machine a throttle comes late.
+    """
     events: dict[tuple[str, str], list[tuple[int, int]]] = defaultdict(list)
     for event in outcome.usage:
         client = (event["user"], event["client_id"])
         if client in NOISY and event.get(NOISY[client][0]):
             events[client].append((event["event_time_ms"], event[NOISY[client][0]]))
-    loop_delay_seconds = longest_loop_delay_ms(outcome) / 1000 + CLIENT_LAG_SECONDS
     for client, (_, bound, overload) in NOISY.items():
         used = sorted(events[client])
+        throttles = [record for record in outcome.records if (record["user"], record["client_id"]) == client]
         start_ms, sent_bytes, excess_seconds = used[0][0], 0, 0.0
         for at_ms, amount in used:
             sent_bytes += amount
-            if at_ms >= first_throttle_ms[client]:
+            if at_ms >= throttles[0]["appended_at_ms"]:
                 excess_seconds = max(excess_seconds, sent_bytes / bound - (at_ms - start_ms) / 1000)
-        allowed = 2 * BURST_SECONDS + 1.1 * overload * loop_delay_seconds
+        free_seconds = longest_free_ms(throttles, start_ms) / 1000 + CLIENT_LAG_SECONDS
+        allowed = 2 * BURST_SECONDS + 1.1 * overload * free_seconds
         assert excess_seconds <= allowed, (client, excess_seconds, allowed)
+
+
+def longest_free_ms(throttles: list[dict[str, Any]], start_ms: int) -> int:
+    """The longest time in which no throttle held a client, from its first event to its last throttle."""
+    longest_ms, held_until_ms = 0, start_ms
+    for record in throttles:
+        at_ms = record["appended_at_ms"]
+        longest_ms = max(longest_ms, at_ms - held_until_ms)
+        held_until_ms = at_ms if record["action"] == "release" else record["throttled_until_ms"]
+    return longest_ms
 
 
 def test_what_it_prints_has_no_stack_trace_and_ends_with_a_summary(outcome: Outcome) -> None:
     assert "Traceback" not in outcome.talk
     assert "Exception" not in outcome.talk
     assert "micro-batches" in outcome.output.splitlines()[-10]
-
-
-def longest_loop_delay_ms(outcome: Outcome) -> int:
-    """From an event to the record it leads to, at worst, on this machine in this run.
-
-    The event came right after the batch before had been cut, so it waited for the next one and for its publication.
-    """
-    evaluated_at_ms: dict[int, int] = {
-        row["batch_id"]: row["evaluated_at_ms"] for row in outcome.table("batches").to_pylist()
-    }
-    return max(
-        int(record["appended_at_ms"]) - evaluated_at_ms.get(record["batch_id"] - 1, evaluated_at_ms[record["batch_id"]])
-        for record in outcome.records
-        if record["cause"] == "violation"
-    )
 
 
 def test_ctrl_c_ends_it_and_leaves_no_process_behind(outcome: Outcome) -> None:
