@@ -69,10 +69,10 @@ import sys
 import atexit, sys, threading
 from pipeline.job.background import Background
 from pipeline.cli import main
-atexit.register(print, "the interpreter ended")
 blocked = threading.Event()
 background = Background("busy", lambda: {step}, print)
 def app():
+    atexit.register(print, "the interpreter ended")
     background.start()
     background.close({patience_seconds})
     print("closed")

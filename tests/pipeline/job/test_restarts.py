@@ -4,7 +4,6 @@ import logging
 import weakref
 from pathlib import Path
 from threading import Thread
-from time import sleep
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,6 +16,7 @@ from pipeline.settings.model import KafkaSettings, Settings, StreamSettings, Tab
 from pipeline.stream.reading_rules import ReadingRules
 from pipeline.stream.spark_starter import SparkStarter
 from tests.log_messages import messages_of
+from tests.waiting import PATIENCE_SECONDS, wait_until
 
 CAUSE = "calling o1.go. : java.io.IOException: gone"
 
@@ -110,13 +110,16 @@ def test_a_cluster_that_does_not_answer_is_waited_for_without_end(
     job = nowhere(tmp_path)
     waiting = Thread(target=job.run)
     waiting.start()
-    while sum("next try in" in line for line in caplog.messages) < 3:
-        assert waiting.is_alive()
-        sleep(0.05)
+
+    def tries() -> list[str]:
+        return [line for line in messages_of(caplog, "pipeline.job.job") if "next try in" in line]
+
+    wait_until(lambda: len(tries()) >= 3 or not waiting.is_alive(), "three tries")
+    assert waiting.is_alive()
     job.stop()
-    waiting.join(60)
+    waiting.join(PATIENCE_SECONDS)
     assert not waiting.is_alive()
-    assert "127.0.0.1:1" in caplog.messages[0]
+    assert "127.0.0.1:1" in tries()[0]
 
 
 def test_a_script_that_does_not_want_to_wait_hears_of_it_at_once(tmp_path: Path) -> None:
