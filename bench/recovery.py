@@ -23,7 +23,7 @@ from bench.machine import machine_line
 from pipeline.demo.broker import EmbeddedBroker
 from pipeline.jvm.jars import fetch
 from pipeline.settings.model import TablesSettings
-from pipeline.tables.from_settings import create_quota_table
+from pipeline.tables.from_settings import create_tables, open_quota_table
 from pipeline.tables.quota_edit import QuotaChange
 from pipeline.tables.quota_table import EditAudit
 from tests.integration.running_job import RunningJob, running_job
@@ -99,7 +99,9 @@ def main() -> int:
 
 def _round(name: str, folder: Path, bootstrap_servers: str, given: argparse.Namespace) -> dict[str, float]:
     with running_job(name, folder / name, bootstrap_servers) as job:
-        quotas = create_quota_table(TablesSettings(root=str(job.folder / "tables")))
+        tables = TablesSettings(root=str(job.folder / "tables"))
+        create_tables(tables)
+        quotas = open_quota_table(tables)
         audit = EditAudit("bench", "localhost", "0", "recovery")
         quotas.alter([QuotaChange("<default>", "", {"producer_byte_rate": 10_000.0})], audit)
         load = Load(job, given.entities)

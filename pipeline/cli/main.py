@@ -10,7 +10,21 @@ from typing import Final
 
 import typer
 
-from pipeline.cli import config, demo, doctor, gate, jars, meter, mode, run, simulate, throttles, topics, what_if
+from pipeline.cli import (
+    config,
+    demo,
+    doctor,
+    gate,
+    jars,
+    meter,
+    mode,
+    run,
+    simulate,
+    tables,
+    throttles,
+    topics,
+    what_if,
+)
 from pipeline.cli.quotas import commands as quotas
 from pipeline.errors import PipelineError, first_line
 from pipeline.job.background import steps_left
@@ -34,6 +48,7 @@ app.command("simulate")(simulate.simulate)
 app.command("what-if")(what_if.what_if)
 app.add_typer(quotas.app, name="quotas")
 app.add_typer(throttles.app, name="throttles")
+app.add_typer(tables.app, name="tables")
 app.add_typer(topics.app, name="topics")
 app.add_typer(meter.app, name="meter")
 app.add_typer(config.app, name="config")

@@ -18,27 +18,28 @@ def mode(
     tables: TablesRoot = None,
     output: Output = "table",
 ) -> None:
-    """Print the mode of all quotas, or set it; a running job follows within one trigger.
+    """Print the mode of all quotas and the table it is set in, or set it; a running job follows within one trigger.
 
     In shadow mode every throttle is released at once and nobody is throttled; decisions are recorded as they would be.
     A quota whose own mode is shadow or exempt keeps it in both modes.
     """
     from pipeline.cli.output import print_document, refuse_unknown_format
     from pipeline.settings.loading import load_settings
+    from pipeline.tables.address import full_address
     from pipeline.tables.audit import local_audit
-    from pipeline.tables.from_settings import create_quota_table, open_quota_table
+    from pipeline.tables.from_settings import open_quota_table
 
     refuse_unknown_format(output)
     if wanted not in {None, *_MODES}:
         msg = f"'mode' must be one of {', '.join(_MODES)}; got {wanted}"
         raise QuotaUsage(msg, "give one of them, or nothing to see the mode")
     settings = load_settings(config, flags(tables=tables))
-    table = open_quota_table(settings.tables) if wanted is None else create_quota_table(settings.tables)
+    table = open_quota_table(settings.tables)
     if wanted is not None:
         table.set_mode(wanted, local_audit(reason))
-    state = table.read()
+    state, address = table.read(), full_address(table.uri)
     if output == "table":
         sys.stdout.write(f"{state.mode}\n")
-        sys.stderr.write(f"quotas v{state.version}\n")
+        sys.stderr.write(f"quotas v{state.version} of {address}\n")
     else:
-        print_document({"mode": state.mode, "version": state.version}, output)
+        print_document({"mode": state.mode, "version": state.version, "table": address}, output)

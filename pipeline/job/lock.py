@@ -15,7 +15,7 @@ from typing import Final, Self
 from filelock import FileLock, Timeout
 
 from pipeline.errors import PipelineError
-from pipeline.tables.layout import is_local
+from pipeline.tables.address import is_local
 
 _TABLES_LOCK: Final = ".kquota-job.lock"
 

@@ -18,8 +18,10 @@ PipelineError
 
 from collections.abc import Sequence
 from datetime import datetime
+from shlex import quote
 
 from pipeline.errors import PipelineError
+from pipeline.tables.address import full_address
 
 
 class Fenced(PipelineError):
@@ -98,15 +100,23 @@ class EpochNotRaised(PipelineError):
 
 
 class TableMissing(PipelineError):
-    """There is no Delta table at an address.
+    """There is no Delta table at an address, or the table does not have the version.
 
     Attributes:
-        table: the address.
+        table: the full address of the table.
+        version: the version that is missing; None if there is no table, which is wrong usage (exit code 2).
     """
 
-    def __init__(self, table: str) -> None:
-        self.table = table
-        super().__init__(f"no Delta table at {table}", "check the tables' root, or start the job: it creates them")
+    def __init__(self, table: str, version: int | None = None) -> None:
+        self.table = full_address(table)
+        self.version = version
+        if version is not None:
+            remedy = "see which versions exist: kquota quotas history"
+            super().__init__(f"no version {version} of {self.table}", remedy)
+            return
+        root = quote(self.table.rpartition("/")[0])
+        remedy = f"correct --tables or --config, or create new tables: kquota tables create --tables {root}"
+        super().__init__(f"no Delta table at {self.table}", remedy, exit_code=2)
 
 
 class TableUnwritable(PipelineError):

@@ -4,7 +4,7 @@ import logging
 
 from pipeline.settings.model import TablesSettings
 from pipeline.tables.delta_rs import DeltaRsWriter
-from pipeline.tables.layout import TABLES, create_missing, table_uri
+from pipeline.tables.layout import create_missing, table_uri
 from pipeline.tables.port import TableWriter
 from pipeline.tables.quota_table import QuotaTable
 
@@ -33,11 +33,9 @@ def open_writer(tables: TablesSettings, job: str, name: str) -> TableWriter:
 
 
 def open_quota_table(tables: TablesSettings) -> QuotaTable:
-    """Open the quota table."""
+    """Open the quota table.
+
+    Raises:
+        TableMissing: There is no quota table. Only `create_tables` creates it.
+    """
     return QuotaTable(tables.root)
-
-
-def create_quota_table(tables: TablesSettings) -> QuotaTable:
-    """Open the quota table, and create it first if it is missing. The job creates the other tables."""
-    create_missing(tables.root, [TABLES["quotas"]])
-    return open_quota_table(tables)

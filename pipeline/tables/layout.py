@@ -13,6 +13,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 from pydantic import BaseModel
 
+from pipeline.tables.address import is_local
 from schemas.arrow import arrow_schema
 from schemas.batch_row import BatchRow
 from schemas.dead_letter_row import DeadLetterRow
@@ -112,11 +113,6 @@ TABLES: Final[Mapping[str, TableDefinition]] = {
 }
 
 
-def is_local(root: str) -> bool:
-    """Whether tables under this root lie in a folder of this machine, and not in a store or a catalog."""
-    return "://" not in root
-
-
 def table_uri(root: str, name: str) -> str:
     """Address of a table under a root (a folder, `s3://…`, `abfss://…`)."""
     return f"{root.rstrip('/')}/{name}"
@@ -145,7 +141,7 @@ def _create(uri: str, definition: TableDefinition, options: dict[str, str] | Non
     try:
         table, created = DeltaTable(uri, storage_options=options), False
     except TableNotFoundError:
-        if "://" not in uri:
+        if is_local(uri):
             Path(uri).mkdir(parents=True, exist_ok=True)
         table, created = _create_empty(uri, definition, options), True
     # Constraints given as properties of a new table would be stored and not enforced. Only `add_constraint` raises the

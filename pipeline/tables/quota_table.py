@@ -209,8 +209,12 @@ class QuotaTable:
     def _opened(self, version: int | None = None) -> DeltaTable:
         try:
             return DeltaTable(self.uri, version=version, storage_options=self._options)
-        except (TableNotFoundError, DeltaError) as exc:
-            raise TableMissing(self.uri if version is None else f"{self.uri}, version {version}") from exc
+        except TableNotFoundError as exc:
+            raise TableMissing(self.uri) from exc
+        except DeltaError as exc:
+            if version is None:
+                raise
+            raise TableMissing(self.uri, version) from exc
 
     def _changed(
         self, table: DeltaTable, change: QuotaChanger, if_version: int | None, once_stored: Sequence[QuotaValues]

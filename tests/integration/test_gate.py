@@ -18,7 +18,7 @@ from pipeline.gate.limits import GateLimits
 from pipeline.gate.occupancy import Occupancy
 from pipeline.jvm.jars import fetch
 from pipeline.tables.audit import local_audit
-from pipeline.tables.from_settings import create_quota_table
+from pipeline.tables.from_settings import create_tables, open_quota_table
 from pipeline.tables.quota_edit import QuotaChange
 from tests.integration.running_job import running_job, usage
 from tests.integration.throttle_job import ThrottleJob
@@ -180,7 +180,8 @@ def test_a_real_job_lets_everybody_go_some_by_a_raised_quota_the_others_when_due
 ) -> None:
     raised, due = [list(map(str, users)) for users in (range(CLIENTS // 2), range(CLIENTS // 2, CLIENTS))]
     with running_job("held", tmp_path, broker.bootstrap_servers) as job:
-        quotas = create_quota_table(job.settings.tables)
+        create_tables(job.settings.tables)
+        quotas = open_quota_table(job.settings.tables)
         quotas.alter([QuotaChange("<default>", "", {"producer_byte_rate": 1e3})], local_audit("test"))
         job.start()
         with Gate.connect(broker.bootstrap_servers, topic="held.throttle") as gate:

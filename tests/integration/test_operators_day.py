@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from pipeline.demo.broker import EmbeddedBroker
-from pipeline.tables.from_settings import create_tables
 from pipeline.tables.quota_edit import QuotaChange
 from tests.integration.running_job import RunningJob, running_job, usage
 from tests.integration.transcript import Player, shape
@@ -59,7 +58,6 @@ def keep_an_hour(root: Path) -> None:
 
 
 def test_the_operators_day_goes_as_the_document_says(job: RunningJob) -> None:
-    create_tables(job.settings.tables)
     write_fleet(job.folder)
     keep_an_hour(job.folder / "hour")
 

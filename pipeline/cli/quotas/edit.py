@@ -48,18 +48,22 @@ def make_edit(
         tables: Root of the tables.
         output: kafka (if there is an answer), table, json or yaml.
         once_stored: Rows of an earlier version. They are accepted as they are.
+
+    Raises:
+        TableMissing: There is no quota table; an edit never creates it.
     """
     from pipeline.cli.output import refuse_unknown_format
     from pipeline.settings.loading import load_settings
     from pipeline.tables.audit import local_audit
-    from pipeline.tables.from_settings import create_quota_table, open_quota_table
+    from pipeline.tables.from_settings import open_quota_table
 
     refuse_unknown_format(output, also=("kafka",) if answer is not None else ())
     settings = load_settings(config, flags(tables=tables))
+    table = open_quota_table(settings.tables)
     if dry_run:
-        edit = open_quota_table(settings.tables).plan(change, if_version, once_stored)
+        edit = table.plan(change, if_version, once_stored)
     else:
-        edit = create_quota_table(settings.tables).edit(change, local_audit(reason), if_version, once_stored)
+        edit = table.edit(change, local_audit(reason), if_version, once_stored)
     if output == "kafka" and not dry_run:
         sys.stdout.write(f"{answer}\n")
     else:

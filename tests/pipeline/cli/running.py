@@ -3,6 +3,7 @@
 import io
 import sys
 from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
 from typing import NamedTuple
 from unittest.mock import patch
 
@@ -22,6 +23,13 @@ class Terminal(io.StringIO):
 
     def isatty(self) -> bool:
         return True
+
+
+def new_tables(root: Path | str) -> str:
+    """Create the tables under a root, as an operator does; returns the root."""
+    answer = kquota("tables", "create", "--tables", str(root))
+    assert answer.exit_code == 0, answer.stderr
+    return str(root)
 
 
 def kquota(*arguments: str, stdin: str | io.StringIO = "") -> Answer:

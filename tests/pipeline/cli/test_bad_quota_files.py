@@ -6,7 +6,7 @@ from typing import Final
 
 import pytest
 
-from tests.pipeline.cli.running import kquota
+from tests.pipeline.cli.running import kquota, new_tables
 
 FILES: Final = Path(__file__).parent / "bad_quota_files"
 
@@ -15,7 +15,7 @@ MISTAKES: Final[dict[str, list[str]]] = json.loads(FILES.with_suffix(".json").re
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> str:
-    folder = str(tmp_path_factory.mktemp("tables"))
+    folder = new_tables(tmp_path_factory.mktemp("tables"))
     kquota("quotas", "alter", "--user", "alice", "--add-config", "producer_byte_rate=1024", "--tables", folder)
     return folder
 

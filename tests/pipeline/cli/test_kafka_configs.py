@@ -11,7 +11,7 @@ from pipeline.demo.broker import EmbeddedBroker
 from pipeline.jvm.jars import fetch
 from pipeline.jvm.java import find_java
 from tests.pipeline.cli.kafka_configs import golden, kafkas_answers
-from tests.pipeline.cli.running import Answer, kquota
+from tests.pipeline.cli.running import Answer, kquota, new_tables
 
 # Parts of Kafka's messages about things that kquota does not have, or about Java.
 NOT_OURS: Final = (
@@ -57,7 +57,7 @@ DIFFERENT: Final = {
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[dict[str, Any], Answer]]:
     """Kafka's answer and ours to every line. Each line runs on the quotas that the earlier ones left."""
-    root = str(tmp_path_factory.mktemp("tables"))
+    root = new_tables(tmp_path_factory.mktemp("tables"))
     kquota("quotas", "alter", "--user", "first", "--add-config", "producer_byte_rate=1", "--tables", root)
     kquota("quotas", "delete", "--user", "first", "--tables", root)
     pairs = []

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.pipeline.cli.running import kquota
+from tests.pipeline.cli.running import kquota, new_tables
 
 RUN = """
 import sys
@@ -37,12 +37,21 @@ def test_help_loads_no_engine(arguments: list[str]) -> None:
 
 @pytest.mark.parametrize("arguments", [["quotas", "describe"], ["quotas", "history"], ["quotas", "at", "0s"], ["mode"]])
 def test_reading_quotas_loads_neither_jvm_nor_kafka_nor_pandas(arguments: list[str], tmp_path: Path) -> None:
-    root = str(tmp_path)
+    root = new_tables(tmp_path)
     kquota("quotas", "alter", "--user", "alice", "--add-config", "producer_byte_rate=1", "--tables", root)
     heavy = {*JVM_AND_KAFKA, "pandas", "pyarrow.dataset"}
     assert loaded(*arguments, "--tables", root) & heavy == set()
 
 
 def test_an_edit_loads_neither_jvm_nor_kafka(tmp_path: Path) -> None:
-    edit = ("quotas", "alter", "--user", "alice", "--add-config", "producer_byte_rate=1", "--tables", str(tmp_path))
+    edit = (
+        "quotas",
+        "alter",
+        "--user",
+        "alice",
+        "--add-config",
+        "producer_byte_rate=1",
+        "--tables",
+        new_tables(tmp_path),
+    )
     assert loaded(*edit) & JVM_AND_KAFKA == set()

@@ -11,14 +11,14 @@ from deltalake import write_deltalake
 from pipeline.tables.layout import TABLES, create_missing
 from schemas.arrow import arrow_schema
 from schemas.usage_row import UsageRow
-from tests.pipeline.cli.running import Answer, kquota
+from tests.pipeline.cli.running import Answer, kquota, new_tables
 
 NEWEST_MS = 1_700_000_000_000
 
 
 @pytest.fixture
 def root(tmp_path: Path) -> str:
-    folder = str(tmp_path / "tables")
+    folder = new_tables(tmp_path / "tables")
     kquota("quotas", "alter", "--user", "alice", "--add-config", "producer_byte_rate=1000", "--tables", folder)
     return folder
 

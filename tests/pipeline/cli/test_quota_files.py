@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from pipeline.tables.quota_file import applied, from_text, to_document
-from tests.pipeline.cli.running import Terminal, kquota
+from tests.pipeline.cli.running import Terminal, kquota, new_tables
 
 RPK = """
 {"quotas": [
@@ -21,7 +21,7 @@ RPK = """
 @pytest.fixture
 def root(tmp_path: Path) -> str:
     """A table with alice/etl in shadow mode and a quota of bob's."""
-    folder = str(tmp_path / "tables")
+    folder = new_tables(tmp_path / "tables")
     pair = ("--user", "alice", "--client", "etl")
     values = "producer_byte_rate=5,request_percentage=7,mode=shadow,owner=team-a"
     kquota("quotas", "alter", *pair, "--add-config", values, "--tables", folder)
@@ -48,7 +48,7 @@ def test_an_export_reads_back_as_the_same_table(root: str, output: str, tmp_path
     (tmp_path / "quotas").write_text(exported.stdout)
     again = kquota("quotas", "apply", "-f", str(tmp_path / "quotas"), "--prune", "--exit-code", "--tables", root)
     assert (again.exit_code, again.stdout) == (0, "")
-    elsewhere = str(tmp_path / "elsewhere")
+    elsewhere = new_tables(tmp_path / "elsewhere")
     kquota("quotas", "apply", "-f", "-", "--tables", elsewhere, stdin=exported.stdout)
     assert described(elsewhere) == described(root)
 

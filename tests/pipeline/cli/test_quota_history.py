@@ -11,13 +11,13 @@ from deltalake import DeltaTable, write_deltalake
 from pipeline.tables.maintenance import clean, compact
 from schemas.arrow import arrow_schema
 from schemas.quota_row import QuotaRow
-from tests.pipeline.cli.running import kquota
+from tests.pipeline.cli.running import kquota, new_tables
 
 
 @pytest.fixture
 def root(tmp_path: Path) -> str:
     """Four edits: alice 1000, alice 2000 and bob, bob gone, alice shadow."""
-    folder = str(tmp_path / "tables")
+    folder = new_tables(tmp_path / "tables")
 
     def edit(verb: str, *arguments: str) -> None:
         assert kquota("quotas", verb, *arguments, "--tables", folder).exit_code == 0
