@@ -6,7 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -25,7 +25,9 @@ os.execv(sys.argv[2], sys.argv[2:])
 """
 
 
-def spawn(command: Sequence[str], *, cwd: Path, output: IO[bytes]) -> "subprocess.Popen[bytes]":
+def spawn(
+    command: Sequence[str], *, cwd: Path, output: IO[bytes] | int, env: Mapping[str, str] | None = None
+) -> "subprocess.Popen[bytes]":
     """Starts a command in a process group of its own, bound to the life of the calling thread.
 
     The kernel watches the thread that starts the child, not the process: call it from one that lives as long as
@@ -34,12 +36,14 @@ def spawn(command: Sequence[str], *, cwd: Path, output: IO[bytes]) -> "subproces
     Args:
         command: absolute path of the program, then its arguments.
         cwd: its working folder.
-        output: takes standard output and error.
+        output: takes standard output and error; a file, or `subprocess.PIPE`.
+        env: all its variables; None gives it ours.
     """
     launcher = [sys.executable, "-I", "-S", "-c", _LAUNCHER, str(os.getpid())]
     return subprocess.Popen(  # noqa: S603 - our own launcher
         [*launcher, *command],
         cwd=cwd,
+        env=env,
         stdin=subprocess.DEVNULL,
         stdout=output,
         stderr=subprocess.STDOUT,

@@ -17,7 +17,7 @@ from kafka import KafkaAdminClient, KafkaProducer
 
 from pipeline.cluster.from_settings import wanted_topics
 from pipeline.cluster.topics import create_topics
-from pipeline.demo.process import kill, terminate
+from pipeline.demo.process import kill, spawn, terminate
 from pipeline.settings.loading import load_settings
 from pipeline.settings.model import Settings
 from pipeline.tables.layout import table_uri
@@ -35,7 +35,7 @@ class RunningJob:
     bootstrap_servers: str
     overrides: dict[str, str] = field(default_factory=dict)
     log: list[str] = field(default_factory=list)
-    process: "subprocess.Popen[str] | None" = None
+    process: "subprocess.Popen[bytes] | None" = None
     _log_reader: Thread | None = None
 
     @property
@@ -77,14 +77,11 @@ class RunningJob:
     def start(self, wait: bool = True) -> None:
         """Start the process. Returns when the job is running."""
         since = len(self.log)
-        self.process = subprocess.Popen(
+        self.process = spawn(
             [sys.executable, "-m", "pipeline.cli.main", "run"],
+            cwd=Path.cwd(),
+            output=subprocess.PIPE,
             env={**os.environ, **self.environment},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
         )
         self._log_reader = Thread(target=self._read_log, args=(self.process,), daemon=True)
         self._log_reader.start()
@@ -111,12 +108,12 @@ class RunningJob:
     def kill(self) -> None:
         """Send SIGKILL to the job and its JVM."""
         assert self.process is not None
-        kill(self.process)  # type: ignore[arg-type]  # text mode makes no difference here
+        kill(self.process)
 
     def close(self) -> None:
         """End the process if it is running."""
         if self.process is not None:
-            terminate(self.process, 20)  # type: ignore[arg-type]  # as above
+            terminate(self.process, 20)
 
     def wait_for_line(self, text: str, since: int = 0) -> str:
         """Wait for the first log line that contains a text. Fails when the process has ended."""
@@ -185,11 +182,11 @@ class RunningJob:
     def _told(self, what: str) -> str:
         return "\n".join([f"{what}; the log's end:", *self.log[-40:]])
 
-    def _read_log(self, process: "subprocess.Popen[str]") -> None:
+    def _read_log(self, process: "subprocess.Popen[bytes]") -> None:
         assert process.stdout is not None
         with process.stdout:
             for line in process.stdout:
-                self.log.append(line.rstrip())
+                self.log.append(line.decode(errors="replace").rstrip())
 
 
 @contextmanager
