@@ -20,6 +20,7 @@ from pipeline.jvm.jars import JarStore
 from pipeline.jvm.java import find_java
 from pipeline.settings.model import Settings
 from pipeline.stream.checkpoint import Checkpoint
+from pipeline.stream.checkpoint_files import open_without_spark
 from pipeline.stream.starting_offsets import refuse_gaps, spans_of
 from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.from_settings import open_quota_table
@@ -142,9 +143,14 @@ def _checkpoint(settings: Settings) -> Iterator[Diagnosis]:
     owner = owner_of(root)
     if owner not in {None, settings.job}:
         raise TablesOfAnotherJob(root, settings.job, str(owner))
-    checkpoint = Checkpoint.read(folder)
+    files = open_without_spark(folder)
+    if files is None:
+        when = "`kquota run` compares it with the tables when it starts"
+        yield Diagnosis("warning", "checkpoint", f"not looked at: only Spark can read {folder}; {when}")
+        return
+    checkpoint = Checkpoint.read(files)
     if checkpoint is None:
-        yield Diagnosis("ok", "checkpoint", f"none on this disk at {folder}: the job begins where its tables end")
+        yield Diagnosis("ok", "checkpoint", f"none at {folder}: the job begins where its tables end")
         return
     batches = DeltaRsWriter(table_uri(root, "batches"), settings.job)
     newest = newest_batch(batches)

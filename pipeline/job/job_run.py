@@ -1,7 +1,6 @@
 """One life of the streaming query: everything that is rebuilt from the tables when it starts."""
 
 import logging
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,6 +17,7 @@ from pipeline.job.upkeep import Upkeep
 from pipeline.settings.model import Settings
 from pipeline.stream.batch_rules import BatchRules
 from pipeline.stream.checkpoint import Checkpoint
+from pipeline.stream.checkpoint_files import has_scheme, open_checkpoint
 from pipeline.stream.collect import Collector
 from pipeline.stream.micro_batch import BatchReport, MicroBatch
 from pipeline.stream.offset_log import OffsetLog
@@ -140,9 +140,10 @@ class JobRun:
             recovered: As `take_over` returned it.
         """
         settings = self._settings
+        files = open_checkpoint(settings.stream.checkpoint, spark)
         batch = MicroBatch(
             collect=Collector(ReadingRules.from_settings(settings), settings.stream.dead_letters_per_message),
-            offsets=OffsetLog(spark, settings.stream.checkpoint),
+            offsets=OffsetLog(files),
             tables=self._tables,
             quotas=self._quotas,
             decider=self._enforcement.decider,
@@ -153,7 +154,7 @@ class JobRun:
             report=self._report,
         )
         batch.complete_stored()
-        begin_at = self._starting_offsets(recovered)
+        begin_at = self._starting_offsets(recovered, Checkpoint.read(files))
         source = read_usage_topic(
             spark,
             self._place.access.bootstrap_servers,
@@ -188,10 +189,9 @@ class JobRun:
         self._reaper.close()
         self._purgatory.close()
 
-    def _starting_offsets(self, recovered: Recovered) -> str:
+    def _starting_offsets(self, recovered: Recovered, checkpoint: Checkpoint | None) -> str:
         """Where a new checkpoint begins. One that is there must fit the tables and find its messages."""
         kafka, stream = self._settings.kafka, self._settings.stream
-        checkpoint = Checkpoint.read(stream.checkpoint)
         if checkpoint is not None:
             checkpoint.check(self._tables.batches.recorded_version, recovered.newest_query_id)
         spans = spans_of(self._place.access, kafka.usage_topic)
@@ -229,4 +229,4 @@ class JobRun:
 
 
 def _absolute(checkpoint: str) -> str:
-    return checkpoint if re.match(r"\w+://", checkpoint) else str(Path(checkpoint).resolve())
+    return checkpoint if has_scheme(checkpoint) else str(Path(checkpoint).resolve())

@@ -7,11 +7,11 @@ where its tables end.
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Self
 
+from pipeline.stream.checkpoint_files import CheckpointFiles
 from pipeline.stream.errors import CheckpointUnfit
 from pipeline.stream.offset_log import source_line
 
@@ -21,28 +21,32 @@ RecordedBatch = Callable[[str], int | None]
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """The contents of a checkpoint folder.
+    """The contents of a checkpoint.
 
     Attributes:
-        folder: Where it is.
+        files: Its files.
         query_id: The query it belongs to.
         planned: Newest batch in the offset log; -1 for none.
         committed: Newest batch in the commit log; -1 for none.
     """
 
-    folder: str
+    files: CheckpointFiles
     query_id: str
     planned: int
     committed: int
 
     @classmethod
-    def read(cls, folder: str) -> Self | None:
-        """Read a folder; None if there is no checkpoint in it, or it is not on a local disk."""
-        place = Path(folder)
-        if "://" in folder or not (place / "metadata").is_file():
+    def read(cls, files: CheckpointFiles) -> Self | None:
+        """Read a checkpoint; None if there is none.
+
+        Raises:
+            CheckpointUnreadable: Its file system does not answer.
+        """
+        metadata = files.text("metadata")
+        if metadata is None:
             return None
-        query_id = json.loads((place / "metadata").read_text(encoding="utf-8"))["id"]
-        return cls(folder, query_id, _newest(place / "offsets"), _newest(place / "commits"))
+        query_id = json.loads(metadata)["id"]
+        return cls(files, query_id, _newest(files.names("offsets")), _newest(files.names("commits")))
 
     def next_offsets(self) -> dict[str, dict[str, int]]:
         """Where the next batch begins, or the batch to be repeated.
@@ -51,8 +55,7 @@ class Checkpoint:
             Topic to partition to offset; empty if the query has not completed a batch.
         """
         last = min(self.planned, self.committed)
-        path = Path(self.folder, "offsets", str(last))
-        line = source_line(path.read_text(encoding="utf-8")) if path.is_file() else ""
+        line = source_line(self.files.text(f"offsets/{last}") or "")
         offsets: dict[str, dict[str, int]] = json.loads(line) if line else {}
         return offsets
 
@@ -69,21 +72,19 @@ class Checkpoint:
         if self.planned < 0:
             return
         batch_id = recorded(self.query_id)
+        wanted_and_got = None
         if batch_id is None:
             if self.committed >= 0:
-                raise CheckpointUnfit(self.folder, "have written these tables; got that of a query that has not")
+                wanted_and_got = "have written these tables; got that of a query that has not"
         elif self.query_id != newest_query_id:
-            raise CheckpointUnfit(self.folder, "be the newest of these tables; got that of an earlier query")
+            wanted_and_got = "be the newest of these tables; got that of an earlier query"
         elif batch_id > self.planned:
-            raise CheckpointUnfit(
-                self.folder, f"reach to batch {batch_id}, as the tables do; got one that ends at {self.planned}"
-            )
+            wanted_and_got = f"reach to batch {batch_id}, as the tables do; got one that ends at {self.planned}"
         elif batch_id < self.committed:
-            raise CheckpointUnfit(
-                self.folder, f"end with the tables, at batch {batch_id}; got one that has committed {self.committed}"
-            )
+            wanted_and_got = f"end with the tables, at batch {batch_id}; got one that has committed {self.committed}"
+        if wanted_and_got is not None:
+            raise CheckpointUnfit(self.files.checkpoint, wanted_and_got)
 
 
-def _newest(folder: Path) -> int:
-    names = (path.name for path in folder.iterdir()) if folder.is_dir() else ()
+def _newest(names: Iterable[str]) -> int:
     return max((int(name) for name in names if name.isdecimal()), default=-1)

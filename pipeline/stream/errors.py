@@ -4,6 +4,7 @@ PipelineError
 └── stream
     ├── SparkConnectRefused  the session would run on a server, away from the driver's state
     ├── CheckpointUnfit      the checkpoint does not belong to the tables
+    ├── CheckpointUnreadable the checkpoint's file system does not answer
     ├── UsageGone            messages were deleted before they were read
     ├── QueryFailed          Spark ended the streaming query
     └── JvmEnded             Spark's JVM has ended before the job
@@ -64,6 +65,23 @@ class CheckpointUnfit(PipelineError):
         super().__init__(
             f"'checkpoint' {checkpoint} must {wanted_and_got}",
             "give the job's own one with --checkpoint, or delete this one: the job then begins where its tables end",
+        )
+
+
+class CheckpointUnreadable(PipelineError):
+    """The checkpoint's file system does not answer, or Hadoop has no class for its scheme.
+
+    Attributes:
+        checkpoint: Its URI.
+    """
+
+    exit_code = 6
+
+    def __init__(self, checkpoint: str, reason: str) -> None:
+        self.checkpoint = checkpoint
+        super().__init__(
+            f"'checkpoint' {checkpoint} must be readable; got {reason}",
+            "check the store's address, credentials and jars in 'spark.conf', or name another one with --checkpoint",
         )
 
 

@@ -6,11 +6,9 @@ batch is run. The file has a version line, a metadata line and one line per sour
 
 import json
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
-if TYPE_CHECKING:  # `kquota doctor` reads offsets where no pyspark is installed
-    from pyspark.sql import SparkSession
+from pipeline.stream.checkpoint_files import CheckpointFiles
 
 _FIRST_SOURCE_LINE: Final = 2
 
@@ -41,30 +39,14 @@ def source_line(text: str) -> str:
 
 
 class OffsetLog:
-    """Reads the offset log of one checkpoint, on a local disk or on any of Hadoop's file systems."""
+    """Reads the offset log of one checkpoint."""
 
-    def __init__(self, spark: "SparkSession", checkpoint: str) -> None:
-        self._spark = spark
-        self._folder = f"{checkpoint.rstrip('/')}/offsets"
+    def __init__(self, files: CheckpointFiles) -> None:
+        self._files = files
 
     def range_of(self, batch_id: int) -> OffsetRange:
         """Offsets of a batch that has begun."""
         return OffsetRange(self._source_line(batch_id - 1) if batch_id else "", self._source_line(batch_id))
 
     def _source_line(self, batch_id: int) -> str:
-        return source_line(self._text(f"{self._folder}/{batch_id}"))
-
-    def _text(self, path: str) -> str:
-        if "://" not in path:
-            file = Path(path)
-            return file.read_text(encoding="utf-8") if file.exists() else ""
-        jvm: Any = self._spark._jvm
-        hadoop_path = jvm.org.apache.hadoop.fs.Path(path)
-        file_system = hadoop_path.getFileSystem(self._spark._jsparkSession.sessionState().newHadoopConf())
-        if not file_system.exists(hadoop_path):
-            return ""
-        stream = file_system.open(hadoop_path)
-        try:
-            return str(jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
-        finally:
-            stream.close()
+        return source_line(self._files.text(f"offsets/{batch_id}") or "")

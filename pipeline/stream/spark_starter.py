@@ -18,6 +18,7 @@ from pyspark.sql import functions as F
 from pipeline.jvm.jars import spark_jars
 from pipeline.jvm.java import find_java
 from pipeline.settings.model import SparkSettings
+from pipeline.stream.checkpoint_files import has_scheme
 from pipeline.stream.collect import collect
 from pipeline.stream.errors import JvmEnded
 from pipeline.stream.reading_rules import ReadingRules
@@ -42,7 +43,7 @@ class SparkStarter:
     def __init__(self, spark: SparkSettings, checkpoint: str, rules: ReadingRules) -> None:
         self._spark = spark
         self._rules = rules
-        self._checkpoint_is_local = "://" not in checkpoint
+        self._checkpoint_is_local = not has_scheme(checkpoint)
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="spark-start")
         self._session: Future[SparkSession] | None = None
         self._starts_jvm = False

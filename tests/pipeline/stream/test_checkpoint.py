@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.stream.checkpoint import Checkpoint
+from pipeline.stream.checkpoint_files import LocalFiles
 from pipeline.stream.errors import CheckpointUnfit
 
 
@@ -20,7 +21,7 @@ def write_checkpoint(folder: Path, planned: int, committed: int) -> Checkpoint:
         (folder / "offsets" / f".{batch_id}.crc").write_text("")
     for batch_id in range(committed + 1):
         (folder / "commits" / str(batch_id)).write_text("v1\n{}")
-    found = Checkpoint.read(str(folder))
+    found = Checkpoint.read(LocalFiles(str(folder), folder))
     assert found is not None
     return found
 
@@ -60,8 +61,3 @@ def test_the_next_batch_begins_where_the_last_committed_one_ended(
 ) -> None:
     wanted = {} if offset is None else {"usage": {"0": offset}}
     assert write_checkpoint(tmp_path, planned, committed).next_offsets() == wanted
-
-
-@pytest.mark.parametrize("folder", ["s3://bucket/checkpoint", "{empty}", "{empty}/not-there"])
-def test_there_is_nothing_to_compare_without_a_checkpoint_on_a_local_disk(tmp_path: Path, folder: str) -> None:
-    assert Checkpoint.read(folder.format(empty=tmp_path)) is None
