@@ -3,8 +3,11 @@
     python -m tests.pipeline.stream.fuzz [--messages 1000000] [--seed 1]
 
 A message without elements is ignored, or is one dead letter. Of any other message every element is a usage event or a
-dead letter. Chunks of comparable messages (see `fuzz_corpus`) must be read exactly as plain Python reads them. For the
-others the number of elements is compared with Python's own reading. Exit code 1 if anything differs.
+dead letter. Chunks of comparable messages (see `fuzz_corpus`) must be read exactly as plain Python reads them: dead
+letters, counts and sums. For the others the number of elements is compared with Python's own reading. Messages have up
+to the largest size, names around the largest length, event times from 0 to 2^62, and brokers' clocks up to a day wrong.
+Each chunk also goes through the driver's steps: limited event times, rows of the tables, decisions. Exit code 1 if
+anything differs.
 """
 
 import argparse
@@ -21,10 +24,22 @@ from pyspark.sql import SparkSession
 
 from pipeline.stream.collect import collect
 from pipeline.stream.collected_batch import CollectedBatch
-from tests.pipeline.stream.fuzz_corpus import beyond, comparable, large_messages, messages
-from tests.pipeline.stream.messages import RULES, expected_of, raw_frame
+from pipeline.stream.dead_letters import capped
+from pipeline.stream.event_time_limit import limit_event_times
+from quota.engine import QuotaEngine
+from quota.snapshot import QuotaSnapshot
+from schemas.arrow import conform
+from schemas.dead_letter_row import DeadLetterRow
+from schemas.usage_row import UsageRow
+from tests.pipeline.stream.fuzz_corpus import append_times, beyond, comparable, large_messages, messages
+from tests.pipeline.stream.messages import APPENDED_AT_MS, RULES, expected_of, raw_frame, usage
 
 CHUNK_MESSAGES = 20_000
+LIMIT_MS = APPENDED_AT_MS + 2_000
+"""The latest event time that the driver believes; some brokers' clocks are a day ahead of it."""
+_LETTERS_PER_MESSAGE = 100
+_QUOTAS = [{"user": "<default>", "client_id": "", "producer_byte_rate": 10.0, "request_percentage": 1.0}]
+Rows = dict[tuple[Any, ...], dict[str, Any]]
 _DEPTH_LIMIT = 1000  # Jackson's, as is the next
 _DEEP_ENOUGH = 40_000
 _LONG_NUMBER = re.compile(r"[0-9]{900,}")
@@ -50,24 +65,43 @@ class Tally:
 
 
 def run_comparable(spark: SparkSession, seed: int, count: int, tally: Tally) -> None:
-    """Read a chunk of comparable messages and compare every outcome with Python's."""
-    values = messages(seed, count, comparable)
-    batch = collect(raw_frame(spark, values), RULES)
+    """Read a chunk of comparable messages and compare every outcome with Python's, before and after the time limit."""
+    values, appended_ms = messages(seed, count, comparable), append_times(seed, count)
+    batch = collect(raw_frame(spark, values, appended_ms), RULES)
     tally.take(batch, values)
-    expected = expected_of(values)
+    expected = expected_of(values, appended_ms)
     dead = {(row["offset"], row["element_index"]) for row in batch.dead_letters.to_pylist()}
     differ = sorted(dead ^ set(expected.dead), key=str)
     tally.faults += [f"seed {seed}: {place} {values[place[0]]!r}"[:500] for place in differ]
-    got = (batch.good_count, batch.ignored_count, batch.dead_count)
-    wanted = (expected.good_count, expected.ignored_count, len(expected.dead))
+    got = (batch.good_count, batch.clamped_count, batch.ignored_count, batch.dead_count)
+    wanted = (expected.good_count, expected.clamped_count, expected.ignored_count, len(expected.dead))
     if got != wanted:
-        tally.faults.append(f"seed {seed}: good, ignored, dead must be {wanted}; got {got}")
+        tally.faults.append(f"seed {seed}: good, clamped, ignored, dead must be {wanted}; got {got}")
+    _compare_usage(f"seed {seed}", usage(batch), expected.usage, tally)
+    limited = run_driver(batch, f"seed {seed}", tally)
+    expected = expected_of(values, appended_ms, LIMIT_MS)
+    if not batch.clamped_count <= limited.clamped_count <= expected.clamped_count:
+        text = f"{batch.clamped_count} to {expected.clamped_count} must be clamped; got {limited.clamped_count}"
+        tally.faults.append(f"seed {seed}: {text}")
+    # The driver does not know the single events: of a window that holds the limit it may count fewer as clamped.
+    got_rows, wanted_rows = usage(limited), expected.usage
+    for rows in (got_rows, wanted_rows):
+        for row in rows.values():
+            del row["clamped_count"]
+    _compare_usage(f"seed {seed}, limited", got_rows, wanted_rows, tally)
 
 
-def run_beyond(spark: SparkSession, values: Sequence[bytes | None], name: str, tally: Tally) -> None:
+def run_beyond(
+    spark: SparkSession,
+    values: Sequence[bytes | None],
+    name: str,
+    tally: Tally,
+    appended_ms: int | Sequence[int] = APPENDED_AT_MS,
+) -> None:
     """Read other messages and compare the number of elements with Python's reading."""
-    batch = collect(raw_frame(spark, values), RULES)
+    batch = collect(raw_frame(spark, values, appended_ms), RULES)
     tally.take(batch, values)
+    run_driver(batch, name, tally)
     whole = {row["offset"] for row in batch.dead_letters.to_pylist() if row["element_index"] is None}
     unread = 0
     wanted = 0
@@ -86,6 +120,30 @@ def run_beyond(spark: SparkSession, values: Sequence[bytes | None], name: str, t
     got = batch.good_count + batch.ignored_count + batch.dead_count
     if got != wanted and not unread:
         tally.faults.append(f"{name}: {wanted} must be accounted for; got {got}")
+
+
+def run_driver(batch: CollectedBatch, name: str, tally: Tally) -> CollectedBatch:
+    """Do what the driver does with a batch until it is stored and decided; returns the batch with limited times."""
+    limited, _ = limit_event_times(batch, LIMIT_MS, RULES.sample_window_ms)
+    evaluated_at_ms = limited.newest_event_ms or 0
+    if evaluated_at_ms > LIMIT_MS:
+        tally.faults.append(f"{name}: evaluated at {evaluated_at_ms}, after {LIMIT_MS}")
+    in_rows = sum(limited.usage["event_count"].to_pylist())
+    if (in_rows, limited.good_count) != (batch.good_count, batch.good_count):
+        tally.faults.append(f"{name}: {batch.good_count} events must be in the rows; got {in_rows}")
+    identity: dict[str, str | int] = {"cluster": "test", "query_id": "q", "batch_id": 1}
+    evaluated = {"evaluated_at_ms": evaluated_at_ms, "quota_version": 1}
+    conform(limited.usage, UsageRow, **identity, **evaluated)
+    conform(capped(limited.dead_letters, _LETTERS_PER_MESSAGE), DeadLetterRow, **identity)
+    engine = QuotaEngine()
+    engine.load_quotas(QuotaSnapshot.from_rows(_QUOTAS, version=1))
+    tally.outcomes["decisions"] += engine.record(limited.usage, evaluated_at_ms).num_rows
+    return limited
+
+
+def _compare_usage(name: str, got: Rows, wanted: Rows, tally: Tally) -> None:
+    differ = [key for key in got.keys() | wanted.keys() if got.get(key) != wanted.get(key)]
+    tally.faults += [f"{name}: {key} must be {wanted.get(key)}; got {got.get(key)}"[:500] for key in differ]
 
 
 def _element_count(value: bytes) -> int | None:
@@ -122,7 +180,8 @@ def fuzz(spark: SparkSession, count: int, seed: int) -> Tally:
         if number % 2:
             run_comparable(spark, chunk_seed, chunk, tally)
         else:
-            run_beyond(spark, messages(chunk_seed, chunk, beyond), f"seed {chunk_seed}", tally)
+            values = messages(chunk_seed, chunk, beyond)
+            run_beyond(spark, values, f"seed {chunk_seed}", tally, append_times(chunk_seed, chunk))
         sys.stderr.writelines(f"{fault}\n" for fault in tally.faults[printed:])
         printed = len(tally.faults)
         if number % 5 == 0:

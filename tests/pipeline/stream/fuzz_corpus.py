@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterator, Sequence
 from random import Random
 from typing import Any, Final
 
-from tests.pipeline.stream.messages import event
+from tests.pipeline.stream.messages import APPENDED_AT_MS, DAY_MS, event
 
 LARGEST_MESSAGE_BYTES: Final = 1_048_576
+_LARGE_SHARE: Final = 0.0005
 _LARGEST: Final = 2**40
 _FIELDS: Final = (
     "event_time_ms",
@@ -28,6 +29,11 @@ _NUMBERS: Final = (
     *("-" + "9" * 30, "1.0", "0.5", "1e3", "1E400", "-1e400", "1e-400", "01", "+1", "1.", ".5", "1e", "0x10", "--1"),
 )
 _WORDS: Final = ("null", "true", "false", "NaN", "Infinity", "-Infinity", "nul", "[]", "{}", '""', "[1]", '{"a":1}', "")
+_LONG_NAMES: Final = (
+    *("x" * 32_766, "x" * 32_767, "x" * 32_768, "é" * 16_383, "é" * 16_384, "用" * 10_922, "用" * 10_923),
+    *("😀" * 8_191, "😀" * 8_192, "\\u0061" * 32_767, "\\u00e9" * 16_384, "y" * 600_000),
+)
+_LARGEST_TIME_BITS: Final = 62
 _NO_NAMES: Final = ("null", "NaN", "nul", "7", "")
 _NAMES: Final = (
     "alice",
@@ -53,7 +59,7 @@ def comparable(draw: Random) -> bytes | None:
     """A message that the stream must read as Python's json and the model read it."""
     if draw.random() < 0.01:
         return None
-    value = _document(draw).encode()
+    value = _document(draw).encode() if draw.random() > _LARGE_SHARE else _large(draw)
     if draw.random() < 0.15:
         # Bytes that are not UTF-8 are left out here; `beyond` has those.
         value = _bytes_changed(draw, value, _ASCII).decode(errors="ignore").encode()
@@ -69,6 +75,12 @@ def messages(seed: int, count: int, kind: Callable[[Random], bytes | None]) -> l
     """A number of messages, always the same for the same seed."""
     draw = Random(seed)
     return [kind(draw) for _ in range(count)]
+
+
+def append_times(seed: int, count: int) -> list[int]:
+    """When each message was appended, by brokers whose clocks differ by up to a day, some by exactly a day."""
+    draw = Random(seed)
+    return [APPENDED_AT_MS + _clock_error_ms(draw) for _ in range(count)]
 
 
 def large_messages(seed: int, size_bytes: int = LARGEST_MESSAGE_BYTES) -> list[bytes]:
@@ -93,6 +105,27 @@ def large_messages(seed: int, size_bytes: int = LARGEST_MESSAGE_BYTES) -> list[b
     ]
 
 
+def _clock_error_ms(draw: Random) -> int:
+    kind = draw.random()
+    if kind < 0.5:
+        return 0
+    if kind < 0.7:
+        return draw.randint(-3_000, 3_000)
+    if kind < 0.85:
+        return draw.choice((-DAY_MS, DAY_MS)) + draw.randint(-20_000, 20_000)
+    return draw.randint(-DAY_MS, DAY_MS)
+
+
+def _large(draw: Random) -> bytes:
+    """An array of up to the largest size of a message."""
+    size_bytes, elements, length = draw.randrange(LARGEST_MESSAGE_BYTES), [], 2
+    while True:
+        elements.append(_element(draw))
+        length += len(elements[-1].encode(errors="replace")) + 1
+        if length > size_bytes:
+            return f"[{','.join(elements[:-1])}]".encode()
+
+
 def _document(draw: Random) -> str:
     if draw.random() < 0.5:
         return _element(draw)
@@ -102,7 +135,8 @@ def _document(draw: Random) -> str:
 def _element(draw: Random) -> str:
     kind = draw.random()
     if kind < 0.5:
-        return json.dumps(event(user=draw.choice(("a", "b", "c")), produced_bytes=draw.randrange(100)))
+        times = {"event_time_ms": int(_time(draw))} if draw.random() < 0.5 else {}
+        return json.dumps(event(user=draw.choice(("a", "b", "c")), produced_bytes=draw.randrange(100), **times))
     if kind < 0.6:
         return draw.choice((*_WORDS, *_NUMBERS, '"text"'))
     fields = [(name, _value(draw, name)) for name in _FIELDS if draw.random() < 0.9]
@@ -122,11 +156,22 @@ def _joined(draw: Random, texts: Sequence[str]) -> Iterator[str]:
 
 def _value(draw: Random, name: str) -> str:
     kind = draw.random()
+    if name in {"user", "client_id"} and kind > 0.997:
+        return f'"{draw.choice(_LONG_NAMES)}"'
     if name in {"user", "client_id"}:
         return f'"{draw.choice(_NAMES)}"' if kind < 0.95 else draw.choice(_NO_NAMES)
     if kind < 0.75:
-        return str(1_700_000_000_000 + draw.randrange(20_000) if name == "event_time_ms" else draw.randrange(1000))
+        return _time(draw) if name == "event_time_ms" else str(draw.randrange(1000))
     return draw.choice(_NUMBERS) if kind < 0.95 else draw.choice(_WORDS)
+
+
+def _time(draw: Random) -> str:
+    kind = draw.random()
+    if kind < 0.5:
+        return str(1_700_000_000_000 + draw.randrange(20_000))
+    if kind < 0.8:
+        return str(APPENDED_AT_MS + draw.randint(-2 * DAY_MS, 2 * DAY_MS))
+    return str(draw.getrandbits(draw.randint(1, _LARGEST_TIME_BITS)))
 
 
 def _bytes_changed(draw: Random, value: bytes, alphabet: bytes) -> bytes:

@@ -10,6 +10,7 @@ import pyarrow as pa
 from pydantic import ValidationError
 from pyspark.sql import DataFrame, SparkSession
 
+from pipeline.stream.aggregate import LARGEST_SUM
 from pipeline.stream.collected_batch import CollectedBatch
 from pipeline.stream.reading_rules import ReadingRules
 from schemas.usage_event import UsageEvent
@@ -38,8 +39,13 @@ def message(**fields: Any) -> bytes:
     return json.dumps(event(**fields)).encode()
 
 
-def raw_frame(spark: SparkSession, values: Sequence[bytes | None], appended_at_ms: int = APPENDED_AT_MS) -> DataFrame:
-    """The messages as the source hands them over: the message at offset n is values[n]."""
+def raw_frame(
+    spark: SparkSession, values: Sequence[bytes | None], appended_at_ms: int | Sequence[int] = APPENDED_AT_MS
+) -> DataFrame:
+    """The messages as the source hands them over: the message at offset n is values[n].
+
+    The append time is one for all messages, or one for each.
+    """
     count = len(values)
     return spark.createDataFrame(
         pa.table(
@@ -48,7 +54,9 @@ def raw_frame(spark: SparkSession, values: Sequence[bytes | None], appended_at_m
                 "topic": pa.array([TOPIC] * count, pa.string()),
                 "partition": pa.array([PARTITION] * count, pa.int32()),
                 "offset": pa.array(range(count), pa.int64()),
-                "timestamp": pa.array([appended_at_ms * 1000] * count, pa.timestamp("us", "UTC")),
+                "timestamp": pa.array(
+                    [time_ms * 1000 for time_ms in _for_each(appended_at_ms, count)], pa.timestamp("us", "UTC")
+                ),
             }
         )
     )
@@ -65,11 +73,25 @@ class Expected:
     ignored_count: int = 0
 
 
-def expected_of(values: Sequence[bytes | None]) -> Expected:
-    """Read the messages with json and `UsageEvent`."""
+@dataclass(frozen=True)
+class Dated:
+    """A usage event and the time at which it counts."""
+
+    event: UsageEvent
+    time_ms: int
+
+    @property
+    def is_clamped(self) -> bool:
+        return self.time_ms < self.event.event_time_ms
+
+
+def expected_of(
+    values: Sequence[bytes | None], appended_at_ms: int | Sequence[int] = APPENDED_AT_MS, limit_ms: int = 2**63
+) -> Expected:
+    """Read the messages with json and `UsageEvent`; event times after the limit count as of the limit."""
     expected = Expected()
-    groups: dict[tuple[Any, ...], list[UsageEvent]] = defaultdict(list)
-    for offset, value in enumerate(values):
+    groups: dict[tuple[Any, ...], list[Dated]] = defaultdict(list)
+    for offset, (value, appended_ms) in enumerate(zip(values, _for_each(appended_at_ms, len(values)), strict=True)):
         elements = [] if value is None else _elements(value)
         if elements is None:
             expected.dead.append((offset, None))
@@ -77,14 +99,14 @@ def expected_of(values: Sequence[bytes | None]) -> Expected:
         expected.ignored_count += not elements
         for index, element in elements:
             usage_event = _usage_event(element)
-            if usage_event is None or usage_event.event_time_ms < APPENDED_AT_MS - RULES.max_event_age_ms:
+            if usage_event is None or usage_event.event_time_ms < appended_ms - RULES.max_event_age_ms:
                 expected.dead.append((offset, index))
                 continue
-            time_ms = min(usage_event.event_time_ms, APPENDED_AT_MS)
+            dated = Dated(usage_event, min(usage_event.event_time_ms, appended_ms, limit_ms))
             expected.good_count += 1
-            expected.clamped_count += time_ms < usage_event.event_time_ms
-            key = (time_ms - time_ms % 1000, usage_event.broker_id, usage_event.user, usage_event.client_id)
-            groups[key].append(usage_event)
+            expected.clamped_count += dated.is_clamped
+            start_ms = dated.time_ms - dated.time_ms % 1000
+            groups[start_ms, usage_event.broker_id, usage_event.user, usage_event.client_id].append(dated)
     expected.usage = {key: _sums(events) for key, events in groups.items()}
     return expected
 
@@ -111,11 +133,16 @@ def _usage_event(element: Any) -> UsageEvent | None:
         return None
 
 
-def _sums(events: Sequence[UsageEvent]) -> dict[str, int | None]:
+def _for_each(one_or_each: int | Sequence[int], count: int) -> Sequence[int]:
+    return [one_or_each] * count if isinstance(one_or_each, int) else one_or_each
+
+
+def _sums(dated: Sequence[Dated]) -> dict[str, int | None]:
     def total(values: list[int | None]) -> int | None:
         known = [value for value in values if value is not None]
-        return sum(known) if known else None
+        return min(sum(known), LARGEST_SUM) if known else None
 
+    events = [one.event for one in dated]
     exempt = [e for e in events if e.throttle_exempt]
     charged = [e for e in events if not e.throttle_exempt]
     return {
@@ -124,10 +151,10 @@ def _sums(events: Sequence[UsageEvent]) -> dict[str, int | None]:
         "io_time_ns": total([e.io_time_ns for e in charged]),
         "network_time_ns": total([e.network_time_ns for e in charged]),
         "exempt_time_ns": total([t for e in exempt for t in (e.io_time_ns, e.network_time_ns)]),
-        "request_count": sum(e.request_count for e in events),
+        "request_count": total([e.request_count for e in events]),
         "event_count": len(events),
-        "clamped_count": sum(e.event_time_ms > APPENDED_AT_MS for e in events),
-        "last_event_ms": max(min(e.event_time_ms, APPENDED_AT_MS) for e in events),
+        "clamped_count": sum(one.is_clamped for one in dated),
+        "last_event_ms": max(one.time_ms for one in dated),
     }
 
 
