@@ -2,8 +2,9 @@
 
 PipelineError
 └── cli
-    ├── QuotaUsage      flags that name no entity, or no change
-    └── NothingMatched  the quota to delete does not exist
+    ├── QuotaUsage       flags that name no entity, or no change
+    ├── NothingMatched   the quota to delete does not exist
+    └── WouldDeleteAll   a file would delete every quota
 """
 
 from pipeline.errors import PipelineError
@@ -30,3 +31,20 @@ class NothingMatched(PipelineError):
     def __init__(self, entity: str) -> None:
         self.entity = entity
         super().__init__(f"there is no quota for {entity}", "see which exist: kquota quotas describe")
+
+
+class WouldDeleteAll(PipelineError):
+    """A file that replaces all quotas would leave none, for example because it was generated without its content.
+
+    Attributes:
+        deleted_rows: how many quotas would be deleted.
+    """
+
+    exit_code = 5
+
+    def __init__(self, deleted_rows: int) -> None:
+        self.deleted_rows = deleted_rows
+        super().__init__(
+            f"quotas were not changed: the file would delete all {deleted_rows} quotas of the table and leave none",
+            "correct the file, or repeat the command with --allow-empty to delete them all",
+        )

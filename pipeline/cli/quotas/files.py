@@ -10,11 +10,15 @@ import typer
 
 from pipeline.cli.options import ConfigFile, Output, TablesRoot, quota_table
 from pipeline.cli.quotas.edit import DryRun, IfVersion, Reason, make_edit
-from pipeline.cli.quotas.errors import QuotaUsage
+from pipeline.cli.quotas.errors import QuotaUsage, WouldDeleteAll
 from pipeline.errors import PipelineError
 
 if TYPE_CHECKING:
     from pipeline.tables.quota_file import DeclaredQuota
+
+AllowEmpty = Annotated[
+    bool, typer.Option("--allow-empty", help="Allow a file without quotas to delete all quotas of the table.")
+]
 
 _DIFFERENT = 1
 _TROUBLE = 2
@@ -38,6 +42,7 @@ def export(
 def apply(
     file: Annotated[str, typer.Option("-f", "--file", help="JSON or YAML; - reads standard input.")],
     prune: Annotated[bool, typer.Option("--prune", help="Delete quotas that the file does not name.")] = False,
+    allow_empty: AllowEmpty = False,
     exit_code: Annotated[
         bool, typer.Option("--exit-code", help="Exit with 1 if anything differs, above 1 on errors, like diff.")
     ] = False,
@@ -51,12 +56,13 @@ def apply(
     """Change the table to what a file declares, in one commit, and print the changes.
 
     An entity of the file gets exactly the bounds named there. Its mode, owner and note stay if the file does not name
-    them. Entities that are not in the file stay, unless --prune is given.
+    them. Entities that are not in the file stay, unless --prune is given. A file that would leave no quota at all is
+    refused without --allow-empty.
     """
     try:
         declared = _read(_text(file))
         edit = make_edit(
-            _applier(declared, prune=prune),
+            _applier(declared, prune=prune, allow_empty=allow_empty),
             answer=None,
             reason=reason,
             if_version=if_version,
@@ -76,6 +82,7 @@ def apply(
 def import_(
     source: Annotated[str, typer.Option("--from", help="A file, or the JSON or YAML itself.")],
     no_confirm: Annotated[bool, typer.Option("--no-confirm", help="Do not ask.")] = False,
+    allow_empty: AllowEmpty = False,
     reason: Reason = "",
     if_version: IfVersion = None,
     dry_run: DryRun = False,
@@ -97,7 +104,7 @@ def import_(
 
     def edit(*, only_show: bool, at_version: int | None) -> Any:
         return make_edit(
-            _applier(declared, prune=True),
+            _applier(declared, prune=True, allow_empty=allow_empty or ask),
             answer=None,
             reason=reason,
             if_version=at_version,
@@ -116,10 +123,17 @@ def import_(
     edit(only_show=dry_run, at_version=if_version)
 
 
-def _applier(declared: "Sequence[DeclaredQuota]", *, prune: bool) -> Any:
+def _applier(declared: "Sequence[DeclaredQuota]", *, prune: bool, allow_empty: bool) -> Any:
+    """The change that a file asks for, as a function from old rows to new rows. It may refuse to delete all rows."""
     from pipeline.tables.quota_file import applied
 
-    return lambda rows: applied(rows, declared, prune=prune)
+    def change(rows: Sequence[dict[str, Any]]) -> Sequence[Any]:
+        left = applied(rows, declared, prune=prune)
+        if rows and not left and not allow_empty:
+            raise WouldDeleteAll(len(rows))
+        return left
+
+    return change
 
 
 def _read(text: str) -> "list[DeclaredQuota]":

@@ -76,6 +76,37 @@ def test_prune_deletes_what_the_file_does_not_name(root: str) -> None:
     assert described(root) == [DEFAULT, ALICE]
 
 
+@pytest.mark.parametrize("command", [("apply", "--prune", "-f"), ("import", "--no-confirm", "--from")])
+@pytest.mark.parametrize("empty", ["quotas: []\n", '{"quotas": []}'])
+@pytest.mark.parametrize("dry_run", [(), ("--dry-run",)])
+def test_a_file_without_quotas_deletes_everything_only_with_allow_empty(
+    command: tuple[str, ...], empty: str, dry_run: tuple[str, ...], root: str, tmp_path: Path
+) -> None:
+    before, file = described(root), tmp_path / "empty"
+    file.write_text(empty)
+    delete_all = ("quotas", *command, str(file), *dry_run, "--tables", root)
+    refused = kquota(*delete_all)
+    assert (refused.exit_code, refused.stdout, described(root)) == (5, "", before)
+    assert "would delete all 2 quotas" in refused.stderr
+    assert "--allow-empty" in refused.stderr
+    allowed = kquota(*delete_all, "--allow-empty")
+    assert (allowed.exit_code, allowed.stdout.count("remove  ")) == (0, 6)
+    assert described(root) == (before if dry_run else [])
+    assert kquota(*delete_all).exit_code == (5 if dry_run else 0), "an empty table stays empty without the flag"
+
+
+def test_a_file_without_quotas_changes_nothing_without_prune(root: str) -> None:
+    before = described(root)
+    assert kquota("quotas", "apply", "-f", "-", "--tables", root, stdin="quotas: []").exit_code == 0
+    assert described(root) == before
+
+
+def test_import_of_a_file_without_quotas_asks_at_a_terminal_like_any_other(root: str) -> None:
+    imported = ("quotas", "import", "--from", "quotas: []\n", "--tables", root)
+    assert kquota(*imported, stdin=Terminal("y\n")).exit_code == 0
+    assert described(root) == []
+
+
 def test_a_dry_run_with_exit_code_tells_whether_anything_differs(root: str) -> None:
     before = described(root)
     check = ("quotas", "apply", "-f", "-", "--dry-run", "--exit-code", "--tables", root)
