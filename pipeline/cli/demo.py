@@ -12,8 +12,12 @@ def demo(
     duration: Annotated[
         float | None, typer.Option(help="Stop after this many seconds of load.", min=1, show_default=False)
     ] = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Delete what earlier runs have left, and start over.")] = False,
-    folder: Annotated[Path, typer.Option(help="Where broker, tables and checkpoint are kept.")] = Path(".kquota/demo"),
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Delete the data of earlier demos in the folder, and start over.")
+    ] = False,
+    folder: Annotated[
+        Path, typer.Option(help="Where all data is kept; must be new, empty or made by an earlier demo.")
+    ] = Path(".kquota/demo"),
     trigger_ms: Annotated[
         int, typer.Option(help="Shortest time between the starts of two micro-batches.", min=50)
     ] = 250,
@@ -25,15 +29,16 @@ def demo(
     return_memory_at_once()
     from pipeline.cli.console import DemoConsole
     from pipeline.cli.signals import call_on_signals
-    from pipeline.demo.run import Demo, DemoFolder, start_over
+    from pipeline.demo.folder import DemoFolder
+    from pipeline.demo.run import Demo
     from pipeline.log import set_up_logging
     from pipeline.settings.loading import load_settings
 
     set_up_logging("INFO")
     place = DemoFolder(folder.resolve())
-    if fresh:
-        start_over(place)
     settings = load_settings(flags={"stream": {"trigger_ms": trigger_ms}})
+    if fresh:
+        place.start_over(settings.job)
     console = DemoConsole()
     running = Demo(place, settings, console.listeners(), console.client_report)
     with call_on_signals(running.stop):

@@ -5,7 +5,8 @@ import json
 import subprocess
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -136,6 +137,19 @@ class EmbeddedBroker:
         if self._process is not None:
             process.kill(self._process)
         self._release()
+
+    @contextmanager
+    def reserved(self) -> Iterator[None]:
+        """Keep every broker out of the folder until the end of the block, without starting one.
+
+        Raises:
+            BrokerAlreadyRunning: another process runs a broker there.
+        """
+        self._acquire()
+        try:
+            yield
+        finally:
+            self._release()
 
     def _acquire(self) -> None:
         self.directory.mkdir(parents=True, exist_ok=True)

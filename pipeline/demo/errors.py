@@ -1,9 +1,10 @@
-"""What can be wrong with the demo's broker.
+"""What can be wrong with the demo's broker and folder.
 
 PipelineError
 ├── PortBusy             a port that was asked for is taken
 ├── BrokerAlreadyRunning the data directory is in use
-└── BrokerStartFailed    the broker ended, or did not answer in time
+├── BrokerStartFailed    the broker ended, or did not answer in time
+└── NotADemoFolder       the folder has content that no demo made
 """
 
 from pathlib import Path
@@ -64,3 +65,20 @@ class BrokerStartFailed(PipelineError):
         self.log_tail = log_tail
         cause = f"; last words: {log_tail}" if log_tail else ""
         super().__init__(f"the embedded broker {reason}{cause}", f"read {log_path}")
+
+
+class NotADemoFolder(PipelineError):
+    """The folder has content but not the demo's mark, so it may belong to a real job.
+
+    Attributes:
+        folder: the folder.
+    """
+
+    exit_code = 2
+
+    def __init__(self, folder: Path, mark: str) -> None:
+        self.folder = folder
+        super().__init__(
+            f"'--folder' must be new, empty or made by an earlier demo; got {folder}, which has content and no {mark}",
+            "give another --folder; if an old demo made this one, delete it yourself",
+        )

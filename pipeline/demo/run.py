@@ -5,14 +5,11 @@ The job is the one of production. The demo adds the broker, the clients and the 
 
 import json
 import logging
-import secrets
-import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from pathlib import Path
 from threading import Thread, Timer
 from typing import Any, Final
 
@@ -22,9 +19,9 @@ from pipeline.cluster.topics import create_topics
 from pipeline.demo.broker import EmbeddedBroker
 from pipeline.demo.broker_config import BrokerOptions
 from pipeline.demo.clients import create_demo_topics, start_demo_clients
-from pipeline.demo.plan import DEMO_INTERNAL_LISTENERS, DEMO_QUOTAS, DemoPlan, demo_users
+from pipeline.demo.folder import DemoFolder
+from pipeline.demo.plan import DEMO_INTERNAL_LISTENERS, DEMO_QUOTAS, DemoPlan
 from pipeline.demo.process import spawn, terminate
-from pipeline.errors import PipelineError
 from pipeline.job.job import Job, Listeners, step
 from pipeline.settings.model import Settings
 from pipeline.stream.reading_rules import ReadingRules
@@ -38,51 +35,6 @@ _STOP_SECONDS: Final = 5.0
 _BROKER_ID: Final = "1"
 
 ClientReports = Callable[[dict[str, Any]], None]
-
-
-class ForeignFolder(PipelineError):
-    """The folder to be emptied holds something the demo did not make."""
-
-    exit_code = 2
-
-    def __init__(self, folder: Path, foreign: Sequence[str]) -> None:
-        self.folder = folder
-        self.foreign = tuple(foreign)
-        super().__init__(
-            f"'--fresh' must be given a folder of the demo's own; got {folder}, which also holds {', '.join(foreign)}",
-            "give another --folder, or delete this one yourself",
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class DemoFolder:
-    """Where the demo keeps everything. Deleting it starts over."""
-
-    root: Path
-
-    @property
-    def broker(self) -> Path:
-        """Data and logs of the broker."""
-        return self.root / "broker"
-
-    @property
-    def tables(self) -> Path:
-        """Root of the Delta tables."""
-        return self.root / "tables"
-
-    @property
-    def checkpoint(self) -> Path:
-        """Checkpoint of the query."""
-        return self.root / "checkpoint"
-
-    def passwords(self) -> dict[str, str]:
-        """The clients' passwords: random at the first start, the same at later starts."""
-        file = self.root / "passwords.json"
-        if not file.exists():
-            file.touch(mode=0o600)
-            file.write_text(json.dumps({user: secrets.token_hex(8) for user in demo_users()}))
-        stored: dict[str, str] = json.loads(file.read_text())
-        return stored
 
 
 @dataclass
@@ -114,8 +66,11 @@ class Demo:
 
         Args:
             duration_seconds: Counted from the moment the clients start; None runs until `stop`.
+
+        Raises:
+            NotADemoFolder: The folder has content that no demo made.
         """
-        self.folder.root.mkdir(parents=True, exist_ok=True)
+        self.folder.claim()
         with ExitStack() as stack:
             rules = ReadingRules.from_settings(self.settings)
             starter = stack.enter_context(SparkStarter(self.settings.spark, str(self.folder.checkpoint), rules))
@@ -155,9 +110,9 @@ class Demo:
     def _start_load(self, broker: EmbeddedBroker, job: Job, stack: ExitStack, duration_seconds: float | None) -> None:
         """Begin to meter and to send once the job is ready, so that its first batch is not a backlog."""
         job.ready.wait()
-        meter = _start_meter(broker, self.folder.root)
+        meter = _start_meter(broker, self.folder)
         stack.callback(terminate, meter, _STOP_SECONDS)
-        plan_path = self.folder.root / "clients.json"
+        plan_path = self.folder.clients_plan
         DemoPlan(
             bootstrap_servers=broker.sasl_bootstrap_servers,
             view_bootstrap_servers=broker.bootstrap_servers,
@@ -175,26 +130,11 @@ class Demo:
                 self.client_report(json.loads(line))
 
 
-def start_over(folder: DemoFolder) -> None:
-    """Delete what earlier runs have left. Refuses a folder that holds anything the demo did not make."""
-    known = {"broker", "tables", "checkpoint", "passwords.json", "clients.json", "meter.json"}
-    if not folder.root.exists():
-        return
-    foreign = [
-        entry.name
-        for entry in folder.root.iterdir()
-        if entry.name not in known and entry.suffix not in {".lock", ".pid"}
-    ]
-    if foreign:
-        raise ForeignFolder(folder.root, foreign)
-    shutil.rmtree(folder.root)
-
-
-def _start_meter(broker: EmbeddedBroker, root: Path) -> "subprocess.Popen[bytes]":
+def _start_meter(broker: EmbeddedBroker, folder: DemoFolder) -> "subprocess.Popen[bytes]":
     command = [sys.executable, "-m", "pipeline.cli.main", "meter", "request-log", str(broker.request_log_path)]
     command += ["--broker-id", _BROKER_ID, "--bootstrap-server", broker.bootstrap_servers]
-    command += ["--state-file", str(root / "meter.json")]
+    command += ["--state-file", str(folder.meter_state)]
     for listener in DEMO_INTERNAL_LISTENERS:
         command += ["--internal-listener", listener]
-    with (root / "broker" / "logs" / "meter.log").open("ab") as output:
-        return spawn(command, cwd=root, output=output)
+    with (folder.broker / "logs" / "meter.log").open("ab") as output:
+        return spawn(command, cwd=folder.root, output=output)
