@@ -4,7 +4,9 @@ from collections.abc import Callable, Iterable
 
 import pyarrow as pa
 from deltalake import DeltaTable
-from deltalake.exceptions import TableNotFoundError
+
+from pipeline.tables.errors import TableMissing
+from pipeline.tables.opening import open_table
 
 
 def newest_value(uri: str, column: str) -> int | None:
@@ -39,8 +41,8 @@ def file_statistics(table: DeltaTable) -> pa.Table:
 
 def _opened(uri: str) -> DeltaTable | None:
     try:
-        return DeltaTable(uri)
-    except TableNotFoundError:
+        return open_table(uri)
+    except TableMissing:
         return None
 
 

@@ -6,13 +6,13 @@ delta-rs refuses our commit, and the comparison is made again.
 """
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final, cast
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction, write_deltalake
-from deltalake.exceptions import CommitFailedError, DeltaError, SchemaMismatchError, TableNotFoundError
+from deltalake.exceptions import CommitFailedError, DeltaError, SchemaMismatchError
 
 from pipeline.errors import first_line
 from pipeline.tables.append_guard import (
@@ -23,10 +23,9 @@ from pipeline.tables.append_guard import (
     parse_commit_note,
     refuse_taken_epoch,
 )
-from pipeline.tables.column_range import newest_in
-from pipeline.tables.errors import LostRace, RowsRefused, TableMissing, TableUnwritable
-from pipeline.tables.port import Condition
-from pipeline.tables.scan import read_rows
+from pipeline.tables.errors import LostRace, RowsRefused, TableUnwritable
+from pipeline.tables.opening import Options, reading
+from pipeline.tables.reader import DeltaRsReader
 
 # Maintenance commits a few times a minute only. If more attempts than this fail in a row, there is another writer.
 _ATTEMPTS: Final = 5
@@ -40,23 +39,26 @@ _COMMITS_PER_HANDLE: Final = 50
 _HOOKS: Final = PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=False)
 
 
-class DeltaRsWriter:
-    """A `TableWriter` that keeps a handle to the table. It holds its lock during a whole append."""
+class DeltaRsWriter(DeltaRsReader):
+    """A `TableWriter` that keeps a handle to the table. It holds its lock during a whole append.
 
-    def __init__(self, uri: str, job: str, storage_options: Mapping[str, str] | None = None) -> None:
+    Reads use a handle of their own, so a long read does not delay an append.
+    """
+
+    def __init__(self, uri: str, job: str, storage_options: Options = None) -> None:
         """Open the table.
 
         Args:
             uri: address of the table, which must exist.
             job: name of the job; the epoch is recorded under this app id.
-            storage_options: options of delta-rs, for stores that need them.
+            storage_options: see `Options`.
 
         Raises:
             TableMissing: there is no table.
+            TableUnreadable: the table can not be read.
         """
-        self._uri = uri
+        super().__init__(uri, storage_options)
         self._job = job
-        self._options = dict(storage_options) if storage_options else None
         self._epoch: int | None = None
         self._lock = threading.Lock()
         self._handle = self._opened()
@@ -73,12 +75,12 @@ class DeltaRsWriter:
         with self._lock:
             for _ in range(_ATTEMPTS):
                 table = self._fresh()
-                refuse_taken_epoch(self._uri, epoch, table.transaction_version(self._job))
+                refuse_taken_epoch(self.uri, epoch, table.transaction_version(self._job))
                 rows = pa.schema(cast(Any, table.schema())).empty_table()
                 if self._committed(table, rows, {self._job: epoch}, {}):
                     self._epoch = epoch
                     return
-        raise LostRace(self._uri, _ATTEMPTS)
+        raise LostRace(self.uri, _ATTEMPTS)
 
     def append(self, rows: pa.Table, versions: Mapping[str, int], metadata: Mapping[str, str]) -> bool:
         """See `TableWriter`."""
@@ -87,12 +89,12 @@ class DeltaRsWriter:
         with self._lock:
             for _ in range(_ATTEMPTS):
                 table = self._fresh()
-                epoch = checked_epoch(self._uri, self._epoch, table.transaction_version(self._job))
-                if is_written(self._uri, versions, table.transaction_version):
+                epoch = checked_epoch(self.uri, self._epoch, table.transaction_version(self._job))
+                if is_written(self.uri, versions, table.transaction_version):
                     return False
                 if self._committed(table, rows, {**versions, self._job: epoch}, metadata):
                     return True
-        raise LostRace(self._uri, _ATTEMPTS)
+        raise LostRace(self.uri, _ATTEMPTS)
 
     def is_fenced(self) -> bool:
         """See `TableWriter`."""
@@ -103,31 +105,19 @@ class DeltaRsWriter:
         with self._lock:
             return self._fresh().transaction_version(app_id)
 
-    def read(self, columns: Sequence[str] | None = None, where: Sequence[Condition] = ()) -> pa.Table:
-        """See `TableWriter`. Uses a handle of its own, so a long read does not delay an append."""
-        return read_rows(self._opened(), columns, where)
-
-    def newest_value(self, column: str) -> int | None:
-        """See `TableWriter`."""
-        return newest_in(self._opened(), column)
-
     def commit_metadata(self, limit: int) -> list[dict[str, str]]:
         """See `TableWriter`."""
-        notes = (parse_commit_note(commit.get("userMetadata")) for commit in self._opened().history(limit))
+        with reading(self.uri):
+            notes = [parse_commit_note(commit.get("userMetadata")) for commit in self._opened().history(limit)]
         return [note for note in notes if note is not None]
-
-    def _opened(self) -> DeltaTable:
-        try:
-            return DeltaTable(self._uri, storage_options=self._options)
-        except TableNotFoundError as exc:
-            raise TableMissing(self._uri) from exc
 
     def _fresh(self) -> DeltaTable:
         if self._commits_on_handle >= _COMMITS_PER_HANDLE:
             self._handle = self._opened()
             self._commits_on_handle = 0
         else:
-            self._handle.update_incremental()
+            with reading(self.uri):
+                self._handle.update_incremental()
         return self._handle
 
     def _committed(
@@ -158,9 +148,9 @@ class DeltaRsWriter:
         try:
             yield
         except SchemaMismatchError as exc:
-            raise RowsRefused(self._uri, first_line(exc)) from exc
+            raise RowsRefused(self.uri, first_line(exc)) from exc
         except DeltaError as exc:
             kind = RowsRefused if "Invalid data found" in str(exc) else TableUnwritable
-            raise kind(self._uri, first_line(exc)) from exc
+            raise kind(self.uri, first_line(exc)) from exc
         except (OSError, ValueError) as exc:
-            raise TableUnwritable(self._uri, first_line(exc)) from exc
+            raise TableUnwritable(self.uri, first_line(exc)) from exc

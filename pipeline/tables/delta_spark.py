@@ -112,15 +112,21 @@ class DeltaSparkWriter:
 
     def read(self, columns: Sequence[str] | None = None, where: Sequence[Condition] = ()) -> pa.Table:
         """See `TableWriter`."""
-        frame = self._rows()
-        for condition in where:
-            frame = frame.where(_predicate(condition))
+        frame = self._where(where)
         return (frame.select(*columns) if columns is not None else frame).toArrow()
 
     def newest_value(self, column: str) -> int | None:
         """See `TableWriter`."""
-        newest = self._rows().agg(F.max(F.col(f"`{column}`"))).first()
+        newest = self._rows().agg(F.max(_column(column))).first()
         return None if newest is None else newest[0]
+
+    def newest_of_each(
+        self, keys: Sequence[str], order: str, columns: Sequence[str], where: Sequence[Condition] = ()
+    ) -> pa.Table:
+        """See `TableReader`."""
+        last = [F.max_by(_column(name), _column(order)).alias(name) for name in columns]
+        groups = self._where(where).groupBy([_column(name) for name in keys])
+        return groups.agg(F.max(_column(order)).alias(order), *last).select(order, *columns).toArrow()
 
     def commit_metadata(self, limit: int) -> list[dict[str, str]]:
         """See `TableWriter`."""
@@ -129,6 +135,12 @@ class DeltaSparkWriter:
 
     def _rows(self) -> "DataFrame":
         return self._spark.read.format("delta").load(self._table) if self._is_path else self._spark.table(self._table)
+
+    def _where(self, conditions: Sequence[Condition]) -> "DataFrame":
+        frame = self._rows()
+        for condition in conditions:
+            frame = frame.where(_predicate(condition))
+        return frame
 
     def _history(self, limit: int) -> list[Any]:
         forms = DeltaTable.forPath if self._is_path else DeltaTable.forName
@@ -191,9 +203,13 @@ class DeltaSparkWriter:
                 raise TableUnwritable(self._table, cause) from exc
 
 
+def _column(name: str) -> "Column":
+    return F.col(f"`{name}`")
+
+
 def _predicate(condition: Condition) -> "Column":
     name, operator, value = condition
-    column = F.col(f"`{name}`")
+    column = _column(name)
     if operator in {"in", "not in"}:
         return column.isin(list(value)) if operator == "in" else ~column.isin(list(value))
     predicates: dict[str, Column] = {

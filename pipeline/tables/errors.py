@@ -7,6 +7,7 @@ PipelineError
     ├── VersionWentBack    a commit would set a recorded version back
     ├── EpochNotRaised     an append before the driver has raised its epoch
     ├── TableMissing       no table at the address
+    ├── TableUnreadable    the store or the table's log can not be read
     ├── TableUnwritable    the store refused the write
     ├── RowsRefused        rows do not fit the table's schema or CHECK constraints
     ├── QuotaEditRefused   an edit that would leave an invalid quota table
@@ -117,6 +118,25 @@ class TableMissing(PipelineError):
         root = quote(self.table.rpartition("/")[0])
         remedy = f"correct --tables or --config, or create new tables: kquota tables create --tables {root}"
         super().__init__(f"no Delta table at {self.table}", remedy, exit_code=2)
+
+
+class TableUnreadable(PipelineError):
+    """There is a table at an address, or there may be one, but it can not be read.
+
+    Attributes:
+        table: address of the table.
+        cause: what the store said, in one line.
+        is_file_missing: a data file of the table is not there, for example because it was cleaned away.
+    """
+
+    def __init__(self, table: str, cause: str, *, is_file_missing: bool = False) -> None:
+        self.table = table
+        self.cause = cause
+        self.is_file_missing = is_file_missing
+        super().__init__(
+            f"{table} can not be read: {cause}",
+            "see that the store answers, that its rights allow to read and that no file is damaged, then repeat this",
+        )
 
 
 class TableUnwritable(PipelineError):

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Final
 
 from deltalake import DeltaTable
-from deltalake.exceptions import TableNotFoundError
 from pydantic import BaseModel
 
 from pipeline.tables.address import is_local
+from pipeline.tables.errors import TableMissing
+from pipeline.tables.opening import open_table
 from schemas.arrow import arrow_schema
 from schemas.batch_row import BatchRow
 from schemas.dead_letter_row import DeadLetterRow
@@ -139,8 +140,8 @@ def create_missing(
 
 def _create(uri: str, definition: TableDefinition, options: dict[str, str] | None) -> bool:
     try:
-        table, created = DeltaTable(uri, storage_options=options), False
-    except TableNotFoundError:
+        table, created = open_table(uri, storage_options=options), False
+    except TableMissing:
         if is_local(uri):
             Path(uri).mkdir(parents=True, exist_ok=True)
         table, created = _create_empty(uri, definition, options), True

@@ -3,10 +3,11 @@
 from typing import Final
 
 import pyarrow as pa
-from deltalake import DeltaTable, QueryBuilder
-from deltalake.exceptions import TableNotFoundError
 
 from pipeline.tables.column_range import newest_in
+from pipeline.tables.errors import TableMissing
+from pipeline.tables.opening import open_table
+from pipeline.tables.table_query import run
 
 _RECENT_MS: Final = 300_000
 # Made without an array, because pyarrow imports pandas when it makes its first array.
@@ -26,16 +27,14 @@ def live_clients(usage_uri: str, recent_ms: int = _RECENT_MS) -> pa.Table:
         Columns user and client_id, sorted by both; no rows if there is no usage or no table.
     """
     try:
-        table = DeltaTable(usage_uri)
-    except TableNotFoundError:
+        table = open_table(usage_uri)
+    except TableMissing:
         return _NONE
     newest = newest_in(table, "sample_start_ms")
     if newest is None:
         return _NONE
     query = (
-        'SELECT DISTINCT "user", client_id FROM usage '  # noqa: S608 - both values are our own
+        'SELECT DISTINCT "user", client_id FROM source '  # noqa: S608 - both values are our own
         f"WHERE sample_start_ms >= {newest - recent_ms} ORDER BY 1, 2"
     )
-    return pa.RecordBatchReader.from_stream(
-        QueryBuilder().register("usage", table).execute(query).read_all()
-    ).read_all()
+    return run(table, query)

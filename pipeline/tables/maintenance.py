@@ -5,22 +5,21 @@ makes its append again (`delta_rs`). If an append of the job comes first, the st
 repeated, and interrupted at any point: the next round does what is left.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Final, TypeVar
 
-import pyarrow.compute as pc
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
 
 from pipeline.tables.errors import LostRace
-from pipeline.tables.scan import dataset_of
+from pipeline.tables.opening import Options, open_table
+from pipeline.tables.table_query import count
 
 _MANY_FILES: Final = 200
 _ATTEMPTS: Final = 5
 
 _Result = TypeVar("_Result")
-Options = Mapping[str, str] | None
 
 
 def trim(uri: str, column: str, before_ms: int, storage_options: Options = None) -> int:
@@ -30,7 +29,7 @@ def trim(uri: str, column: str, before_ms: int, storage_options: Options = None)
         uri: address of the table.
         column: an INT64 `_ms` column that is never before the day in `date`.
         before_ms: rows at exactly this instant stay.
-        storage_options: options of delta-rs, for stores that need them.
+        storage_options: see `Options`.
 
     Returns:
         Number of rows that were deleted.
@@ -41,11 +40,10 @@ def trim(uri: str, column: str, before_ms: int, storage_options: Options = None)
     day = datetime.fromtimestamp(before_ms / 1000, UTC).date()
 
     def delete(table: DeltaTable) -> int:
-        old = (pc.field("date") <= day) & (pc.field(column) < before_ms)
-        count = int(dataset_of(table).count_rows(filter=old))
-        if count:
+        rows = count(table, [("date", "<=", day), (column, "<", before_ms)])
+        if rows:
             table.delete(f"date <= '{day.isoformat()}' AND {column} < {before_ms}")
-        return count
+        return rows
 
     return _committed(uri, delete, storage_options)
 
@@ -72,7 +70,7 @@ def clean(uri: str, storage_options: Options = None) -> int:
     Returns:
         Number of data files that were deleted.
     """
-    table = DeltaTable(uri, storage_options=dict(storage_options) if storage_options else None)
+    table = open_table(uri, storage_options=storage_options)
     table.create_checkpoint()
     table.cleanup_metadata()
     return len(table.vacuum(dry_run=False))
@@ -80,7 +78,7 @@ def clean(uri: str, storage_options: Options = None) -> int:
 
 def _committed(uri: str, commit: Callable[[DeltaTable], _Result], storage_options: Options) -> _Result:
     for _ in range(_ATTEMPTS):
-        table = DeltaTable(uri, storage_options=dict(storage_options) if storage_options else None)
+        table = open_table(uri, storage_options=storage_options)
         try:
             return commit(table)
         except CommitFailedError:

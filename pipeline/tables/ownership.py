@@ -6,11 +6,10 @@ under another name, neither would fence the other. So the tables store the name 
 
 from typing import Final
 
-from deltalake import DeltaTable
-from deltalake.exceptions import TableNotFoundError
-
 from pipeline.errors import PipelineError
+from pipeline.tables.errors import TableMissing
 from pipeline.tables.layout import table_uri
+from pipeline.tables.opening import open_table
 
 PROPERTY: Final = "kquota.job"
 _KEPT_IN: Final = "batches"
@@ -45,7 +44,7 @@ def claim(root: str, job: str) -> None:
     """
     owner = owner_of(root)
     if owner is None:
-        table = DeltaTable(table_uri(root, _KEPT_IN))
+        table = open_table(table_uri(root, _KEPT_IN))
         table.alter.set_table_properties({PROPERTY: job}, raise_if_not_exists=False)
     elif owner != job:
         raise TablesOfAnotherJob(root, job, owner)
@@ -54,6 +53,6 @@ def claim(root: str, job: str) -> None:
 def owner_of(root: str) -> str | None:
     """The job name stored in the tables; None if no job has started on them, or if there are no tables."""
     try:
-        return DeltaTable(table_uri(root, _KEPT_IN)).metadata().configuration.get(PROPERTY)
-    except TableNotFoundError:
+        return open_table(table_uri(root, _KEPT_IN)).metadata().configuration.get(PROPERTY)
+    except TableMissing:
         return None

@@ -1,4 +1,4 @@
-"""What the job needs of a table it writes: guarded appends, and reading what is stored."""
+"""What is needed of a table: to read what is stored and, for the job that writes it, guarded appends."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
@@ -9,7 +9,45 @@ Condition: TypeAlias = tuple[str, str, Any]
 """(column, operator, value) with an operator of =, !=, <, <=, >, >=, in, not in. All of a list must hold."""
 
 
-class TableWriter(Protocol):
+class TableReader(Protocol):
+    """One table that can be read at its newest version; an adapter may be shared between threads."""
+
+    def read(self, columns: Sequence[str] | None = None, where: Sequence[Condition] = ()) -> pa.Table:
+        """The newest rows, in no order.
+
+        Args:
+            columns: which ones, in which order; None = all.
+            where: conditions that must all hold. Conditions on `date` (a `datetime.date`) skip whole partitions.
+        """
+        ...
+
+    def newest_value(self, column: str) -> int | None:
+        """The largest value of an INT64 column that has statistics; None for a table without rows.
+
+        Reads no rows, so it costs the same for a table of any size.
+        """
+        ...
+
+    def newest_of_each(
+        self, keys: Sequence[str], order: str, columns: Sequence[str], where: Sequence[Condition] = ()
+    ) -> pa.Table:
+        """For each combination of keys the row with the largest `order`, in no order.
+
+        Holds in memory only what it returns, so it may go over a large table.
+
+        Args:
+            keys: columns that tell the combinations apart.
+            order: an INT64 column; of each combination no two rows have the same value.
+            columns: columns of the result besides `order`.
+            where: conditions that must all hold.
+
+        Returns:
+            `order`, then `columns`.
+        """
+        ...
+
+
+class TableWriter(TableReader, Protocol):
     """One table, written by one job; an adapter may be shared between threads.
 
     Versions are Delta's transaction versions: each commit records a number for one or more app ids, and these numbers
@@ -66,22 +104,6 @@ class TableWriter(Protocol):
 
     def recorded_version(self, app_id: str) -> int | None:
         """The newest version recorded for an app id; None if there is none."""
-        ...
-
-    def read(self, columns: Sequence[str] | None = None, where: Sequence[Condition] = ()) -> pa.Table:
-        """The newest rows, in no order.
-
-        Args:
-            columns: which ones, in which order; None = all.
-            where: conditions that must all hold. Conditions on `date` (a `datetime.date`) skip whole partitions.
-        """
-        ...
-
-    def newest_value(self, column: str) -> int | None:
-        """The largest value of an INT64 column that has statistics; None for a table without rows.
-
-        Reads no rows, so it costs the same for a table of any size.
-        """
         ...
 
     def commit_metadata(self, limit: int) -> list[dict[str, str]]:

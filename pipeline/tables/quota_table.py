@@ -9,16 +9,24 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-import pyarrow as pa
 from arro3.core import Array, Schema, Table
-from deltalake import CommitProperties, DeltaTable, QueryBuilder, write_deltalake
-from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake import CommitProperties, DeltaTable, write_deltalake
+from deltalake.exceptions import CommitFailedError, DeltaError
 from filelock import FileLock, Timeout
 
 from pipeline.errors import first_line
-from pipeline.tables.errors import LostRace, QuotaTableBusy, TableMissing, TableUnwritable, VersionIsAnother
+from pipeline.tables.errors import (
+    LostRace,
+    QuotaTableBusy,
+    TableMissing,
+    TableUnreadable,
+    TableUnwritable,
+    VersionIsAnother,
+)
 from pipeline.tables.layout import table_uri
+from pipeline.tables.opening import Options, open_table, reading
 from pipeline.tables.quota_edit import QuotaChange, QuotaValues, altered, validated
+from pipeline.tables.table_query import select
 from schemas.arrow import arrow_schema
 from schemas.quota_row import QuotaRow
 
@@ -90,16 +98,15 @@ class QuotaTable:
     conditional. In both cases an edit reads the table again and is made again if another commit came first.
     """
 
-    def __init__(
-        self, root: str, storage_options: Mapping[str, str] | None = None, lock_timeout_seconds: float = 10.0
-    ) -> None:
+    def __init__(self, root: str, storage_options: Options = None, lock_timeout_seconds: float = 10.0) -> None:
         """Open the table.
 
         Raises:
             TableMissing: there is no table.
+            TableUnreadable: the table can not be read.
         """
         self.uri = table_uri(root, "quotas")
-        self._options = dict(storage_options) if storage_options else None
+        self._options = storage_options
         self._lock_timeout_seconds = lock_timeout_seconds
         self._watch_lock = threading.Lock()
         self._watched = self._opened()
@@ -108,7 +115,8 @@ class QuotaTable:
     def version_if_changed(self) -> int | None:
         """The newest version, or None if this method has returned it before. Takes 1 ms if nothing has changed."""
         with self._watch_lock:
-            self._watched.update_incremental()
+            with reading(self.uri):
+                self._watched.update_incremental()
             version = self._watched.version()
             if version == self._seen_version:
                 return None
@@ -119,9 +127,15 @@ class QuotaTable:
         """The table at a version; None = the newest.
 
         Raises:
-            TableMissing: the version does not exist, or no longer exists.
+            TableMissing: the version does not exist, or no longer exists: its log entry or a file was cleaned away.
+            TableUnreadable: the table can not be read.
         """
-        return _state(self._opened(version))
+        try:
+            return _state(self._opened(version))
+        except TableUnreadable as exc:
+            if version is None or not exc.is_file_missing:
+                raise
+            raise TableMissing(self.uri, version) from exc
 
     def alter(self, changes: Sequence[QuotaChange], audit: EditAudit) -> int:
         """Make changes in one commit; see `edit`. Returns the version."""
@@ -187,7 +201,8 @@ class QuotaTable:
 
     def history(self, limit: int | None = None) -> list[QuotaCommit]:
         """The newest `limit` commits, newest first; None = all commits that the log still has."""
-        return [_commit(entry) for entry in self._opened().history(limit)]
+        with reading(self.uri):
+            return [_commit(entry) for entry in self._opened().history(limit)]
 
     @contextmanager
     def lock(self) -> Iterator[None]:
@@ -207,14 +222,7 @@ class QuotaTable:
             raise QuotaTableBusy(str(path), self._lock_timeout_seconds) from exc
 
     def _opened(self, version: int | None = None) -> DeltaTable:
-        try:
-            return DeltaTable(self.uri, version=version, storage_options=self._options)
-        except TableNotFoundError as exc:
-            raise TableMissing(self.uri) from exc
-        except DeltaError as exc:
-            if version is None:
-                raise
-            raise TableMissing(self.uri, version) from exc
+        return open_table(self.uri, version, self._options)
 
     def _changed(
         self, table: DeltaTable, change: QuotaChanger, if_version: int | None, once_stored: Sequence[QuotaValues]
@@ -239,11 +247,7 @@ class QuotaTable:
 def _state(table: DeltaTable) -> QuotaTableState:
     configuration = table.metadata().configuration
     # Columns in the model's order, so that equal rows compare equal whatever the order in the table is.
-    # By delta-rs' own query engine: `to_pyarrow_table` imports pyarrow.dataset and pandas, which takes 0.4 s.
-    columns = ", ".join(f'"{name}"' for name in arrow_schema(QuotaRow).names)
-    # Not by `pa.table()`: it imports pandas to check whether it was given a data frame.
-    found = QueryBuilder().register("quotas", table).execute(f"SELECT {columns} FROM quotas").read_all()  # noqa: S608 - our own names
-    rows = pa.RecordBatchReader.from_stream(found).read_all().to_pylist()
+    rows = select(table, arrow_schema(QuotaRow).names).to_pylist()
     return QuotaTableState(
         version=table.version(),
         rows=tuple(sorted(rows, key=lambda row: (row["user"], row["client_id"]))),

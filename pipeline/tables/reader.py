@@ -1,35 +1,58 @@
-"""Reads a table that this process does not write: for the command line and for checks."""
+"""Reads a table through delta-rs: the adapter of `TableReader`, for the command line and for checks."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import pyarrow as pa
 from deltalake import DeltaTable
-from deltalake.exceptions import TableNotFoundError
 
-from pipeline.tables.errors import TableMissing
+from pipeline.tables.column_range import newest_in
+from pipeline.tables.opening import Options, open_table
 from pipeline.tables.port import Condition
-from pipeline.tables.scan import read_rows
+from pipeline.tables.table_query import newest_of_each, select
 
 
-def read_table(
-    uri: str,
-    columns: Sequence[str] | None = None,
-    where: Sequence[Condition] = (),
-    storage_options: Mapping[str, str] | None = None,
-) -> pa.Table:
+class DeltaRsReader:
+    """A `TableReader`. Each call opens the table at its newest version.
+
+    A call raises `TableMissing` if there is no table then, and `TableUnreadable` if it can not be read.
+
+    Args:
+        uri: Address of the table.
+        storage_options: See `Options`.
+    """
+
+    def __init__(self, uri: str, storage_options: Options = None) -> None:
+        self.uri = uri
+        self._options = storage_options
+
+    def read(self, columns: Sequence[str] | None = None, where: Sequence[Condition] = ()) -> pa.Table:
+        """See `TableReader`."""
+        return select(self._opened(), columns, where)
+
+    def newest_value(self, column: str) -> int | None:
+        """See `TableReader`."""
+        return newest_in(self._opened(), column)
+
+    def newest_of_each(
+        self, keys: Sequence[str], order: str, columns: Sequence[str], where: Sequence[Condition] = ()
+    ) -> pa.Table:
+        """See `TableReader`."""
+        return newest_of_each(self._opened(), keys, order, columns, where)
+
+    def _opened(self) -> DeltaTable:
+        return open_table(self.uri, storage_options=self._options)
+
+
+def read_table(uri: str, columns: Sequence[str] | None = None, where: Sequence[Condition] = ()) -> pa.Table:
     """The newest rows of a table, in no order.
 
     Args:
         uri: Address of the table.
         columns: Which ones, in which order; None = all.
         where: Conditions that must all hold. Conditions on `date` skip whole partitions.
-        storage_options: Options of delta-rs, for stores that need them.
 
     Raises:
         TableMissing: There is no table.
+        TableUnreadable: The table can not be read.
     """
-    try:
-        table = DeltaTable(uri, storage_options=dict(storage_options) if storage_options else None)
-    except TableNotFoundError as exc:
-        raise TableMissing(uri) from exc
-    return read_rows(table, columns, where)
+    return DeltaRsReader(uri).read(columns, where)

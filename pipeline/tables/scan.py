@@ -2,26 +2,10 @@
 
 from collections.abc import Sequence
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
-import pyarrow as pa
 from deltalake import DeltaTable
 
-from pipeline.tables.port import Condition
-
-
-def read_rows(table: DeltaTable, columns: Sequence[str] | None = None, where: Sequence[Condition] = ()) -> pa.Table:
-    """The rows of a table, in no order.
-
-    Args:
-        table: the table at the version to read.
-        columns: which ones, in which order; None = all.
-        where: conditions that must all hold. Files whose statistics exclude them are not opened.
-    """
-    from pyarrow.parquet import filters_to_expression  # noqa: PLC0415 - imports pyarrow.dataset, see below
-
-    condition = filters_to_expression(list(where)) if where else None
-    return dataset_of(table).to_table(columns=None if columns is None else list(columns), filter=condition)
+from pipeline.tables.opening import local_path
 
 
 def dataset_of(table: DeltaTable, dictionaries: Sequence[str] = ()) -> Any:
@@ -40,7 +24,7 @@ def dataset_of(table: DeltaTable, dictionaries: Sequence[str] = ()) -> Any:
     from pyarrow.dataset import ParquetReadOptions  # noqa: PLC0415
     from pyarrow.fs import LocalFileSystem, SubTreeFileSystem  # noqa: PLC0415
 
-    address = urlsplit(table.table_uri)
-    files = SubTreeFileSystem(unquote(address.path), LocalFileSystem()) if address.scheme == "file" else None
+    path = local_path(table)
+    files = None if path is None else SubTreeFileSystem(path, LocalFileSystem())
     options = ParquetReadOptions(dictionary_columns=list(dictionaries)) if dictionaries else None
     return table.to_pyarrow_dataset(filesystem=files, parquet_read_options=options)

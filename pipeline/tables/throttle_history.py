@@ -8,12 +8,12 @@ import pyarrow.compute as pc
 
 from pipeline.errors import PipelineError
 from pipeline.tables.errors import TableMissing
+from pipeline.tables.last_throttles import last_throttles
 from pipeline.tables.layout import table_uri
 from pipeline.tables.port import Condition
 from pipeline.tables.quota_origin import QuotaOrigin, origin_of
 from pipeline.tables.quota_table import QuotaTable
-from pipeline.tables.reader import read_table
-from pipeline.tables.throttle_outbox import last_throttles
+from pipeline.tables.reader import DeltaRsReader, read_table
 from quota.averages import SENSOR, SPAN_MS, exempt_request_percentage, throttle_times
 from quota.entity import QUOTA_TYPES, Level, entity_at
 
@@ -62,17 +62,23 @@ class Story:
 
 def running_throttles(root: str, now_ms: int) -> list[dict[str, Any]]:
     """The last record of every client that is throttled at `now_ms` (wall clock). The latest end comes first."""
-    rows = read_table(table_uri(root, "throttle_events"), None, [("throttled_until_ms", ">", now_ms - 86_400_000)])
-    if not rows.num_rows:
-        return []
-    running = last_throttles(rows).filter(pc.field("throttled_until_ms") > now_ms)
-    return list(running.sort_by([("throttled_until_ms", "descending")]).to_pylist())
+    running = last_throttles(DeltaRsReader(table_uri(root, "throttle_events")), now_ms + 1)
+    return sorted(running.to_pylist(), key=lambda row: -row["throttled_until_ms"])
 
 
 def recent_events(root: str, limit: int) -> list[dict[str, Any]]:
     """The newest `limit` records, newest first."""
-    rows = read_table(table_uri(root, "throttle_events"))
-    return list(rows.sort_by([("publish_seq", "descending")]).slice(0, limit).to_pylist())
+    events = DeltaRsReader(table_uri(root, "throttle_events"))
+    newest_seq = events.newest_value("publish_seq")
+    if newest_seq is None:
+        return []
+    # `publish_seq` counts up by one per record. Only after a loss of rows there are gaps, and it takes more numbers.
+    numbers = limit
+    while (rows := events.read(None, [("publish_seq", ">", newest_seq - numbers)])).num_rows < limit:
+        if numbers > newest_seq:
+            break
+        numbers *= 8
+    return sorted(rows.to_pylist(), key=lambda row: -row["publish_seq"])[:limit]
 
 
 @dataclass(frozen=True, slots=True)

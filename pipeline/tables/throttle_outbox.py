@@ -1,22 +1,17 @@
 """The outbox on a Delta table: `throttle_events`."""
 
 from collections.abc import Mapping
-from datetime import timedelta
+from typing import Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from pipeline.tables.last_throttles import last_throttles
 from pipeline.tables.port import TableWriter
 from pipeline.throttle.outbox import publish_app_id
 
-_KEY = ["cluster", "broker_id", "user", "client_id"]
-
-
-def last_throttles(events: pa.Table) -> pa.Table:
-    """The last row of every client in rows of `throttle_events`, without those that are a release."""
-    last = events.group_by(_KEY).aggregate([("publish_seq", "max")])["publish_seq_max"]
-    newest = events.filter(pc.is_in(events["publish_seq"], value_set=last.combine_chunks()))
-    return newest.filter(pc.field("action") == "throttle")
+# While a job runs, it looks at each throttle when it ends. A throttle that had ended for this long when the last record
+# was written is over.
+_LONG_OVER_MS: Final = 86_400_000
 
 
 class DeltaOutbox:
@@ -39,15 +34,14 @@ class DeltaOutbox:
         return self._table.is_fenced()
 
     def newest(self) -> tuple[int, pa.Table]:
-        """The highest `publish_seq` written, and of every client whose last row is a throttle, that row.
-
-        Reads the last two days that have rows: a throttle that ended before them has long lapsed at its client.
-        """
-        days = pc.unique(self._table.read(["date"])["date"])
+        """See `Outbox`. Throttles that ended a day before the last record was written are left out: they are over."""
         recorded = self._table.recorded_version(self._app_id)
-        highest = -1 if recorded is None else recorded
-        if not len(days):
-            return highest, self._table.read(None, [("publish_seq", "<", 0)])
-        since = pc.max(days).as_py() - timedelta(days=1)
-        rows = self._table.read(None, [("date", ">=", since)])
-        return max(highest, pc.max(rows["publish_seq"]).as_py()), last_throttles(rows)
+        stored = self._table.newest_value("publish_seq")
+        if stored is None:
+            return -1 if recorded is None else recorded, last_throttles(self._table, 0)
+        (last,) = self._table.read(
+            ["throttled_until_ms", "throttle_time_ms"], [("publish_seq", "=", stored)]
+        ).to_pylist()
+        written_ms = last["throttled_until_ms"] - last["throttle_time_ms"]
+        highest = stored if recorded is None else max(recorded, stored)
+        return highest, last_throttles(self._table, written_ms - _LONG_OVER_MS)

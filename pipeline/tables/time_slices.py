@@ -1,15 +1,13 @@
 """Reads a table in slices of time, so that a long range never has to be in memory as a whole."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable
-from deltalake.exceptions import TableNotFoundError
 
 from pipeline.tables.column_range import file_statistics
-from pipeline.tables.errors import TableMissing
+from pipeline.tables.opening import Options, open_table
 from pipeline.tables.scan import dataset_of
 
 
@@ -27,26 +25,24 @@ class TimeSlices:
     Args:
         uri: Address of the table.
         time_column: The column; it must have statistics.
-        storage_options: Options of delta-rs, for stores that need them.
+        storage_options: See `Options`.
         dictionaries: String columns to be read as dictionaries. If values repeat, that takes a quarter of the time.
         version: Version of the table; None = the newest.
 
     Raises:
-        TableMissing: There is no table.
+        TableMissing: There is no table, or it does not have this version.
+        TableUnreadable: The table can not be read.
     """
 
     def __init__(
         self,
         uri: str,
         time_column: str,
-        storage_options: Mapping[str, str] | None = None,
+        storage_options: Options = None,
         dictionaries: Sequence[str] = (),
         version: int | None = None,
     ) -> None:
-        try:
-            table = DeltaTable(uri, version, dict(storage_options) if storage_options else None)
-        except TableNotFoundError as exc:
-            raise TableMissing(uri) from exc
+        table = open_table(uri, version, storage_options)
         self.uri = uri
         self.version: int = table.version()
         self._table = table

@@ -1,17 +1,17 @@
-"""What a command prints about a failure without an error class of its own: here a table whose log is damaged."""
+"""What a command prints about a failure without an error class of its own: here a folder named like the lock file."""
 
 from pathlib import Path
 
 import pytest
 
+from pipeline.tables.layout import TABLES, create_missing
 from tests.pipeline.cli.running import Answer, kquota
 
 
 @pytest.fixture
-def damaged(tmp_path: Path) -> Path:
-    log = tmp_path / "quotas" / "_delta_log"
-    log.mkdir(parents=True)
-    (log / "00000000000000000000.json").write_text('{"protocol":', encoding="utf-8")
+def blocked(tmp_path: Path) -> Path:
+    create_missing(str(tmp_path), [TABLES["quotas"]])
+    (tmp_path / "quotas.lock").mkdir()
     return tmp_path
 
 
@@ -20,16 +20,16 @@ def alter(tables: Path) -> Answer:
     return kquota("quotas", "alter", *edit, "--tables", str(tables))
 
 
-def test_an_unexpected_failure_is_one_line_with_its_class(damaged: Path) -> None:
-    answer = alter(damaged)
+def test_an_unexpected_failure_is_one_line_with_its_class(blocked: Path) -> None:
+    answer = alter(blocked)
     assert answer.exit_code == 1
-    assert answer.stderr.startswith("kquota: DeltaError: ")
+    assert answer.stderr.startswith("kquota: IsADirectoryError: ")
     assert answer.stderr.count("\n") == 1
     assert "KQUOTA_LOG_LEVEL=DEBUG" in answer.stderr
 
 
-def test_its_stack_is_printed_on_request(damaged: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_its_stack_is_printed_on_request(blocked: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KQUOTA_LOG_LEVEL", "DEBUG")
-    answer = alter(damaged)
+    answer = alter(blocked)
     assert answer.stderr.startswith("Traceback")
-    assert answer.stderr.splitlines()[-1].startswith("kquota: DeltaError: ")
+    assert answer.stderr.splitlines()[-1].startswith("kquota: IsADirectoryError: ")

@@ -37,7 +37,7 @@ class LostAnswers(DeltaRsWriter):
         if failure != "before":
             super().append(*arguments)
         if failure:
-            raise TableUnwritable(self._uri, "no answer")
+            raise TableUnwritable(self.uri, "no answer")
         return True
 
 
