@@ -6,6 +6,7 @@ The Kafka client takes 0.3 s to import. It is imported where it is used, so that
 import signal
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -52,24 +53,31 @@ def request_log(
     """Follow the request log of a Kafka 4 broker and send a usage event for each client request.
 
     Requests of --internal-principal (default User:ANONYMOUS) on --internal-listener (default CONTROLLER) are the
-    cluster's own. They are left out, and so are follower fetches. Runs until SIGTERM or Ctrl-C, then sends the rest
-    and ends with 0. It ends with 6 if the rest could not be stored; the next start sends it.
+    cluster's own. They are left out, and so are follower fetches and what any meter sends to the usage topic. Runs
+    until SIGTERM or Ctrl-C, then sends the rest and ends with 0. It ends with 6 if the rest could not be stored; the
+    next start sends it.
     """
-    from kafka import KafkaProducer
+    from kafka import KafkaAdminClient, KafkaProducer
 
     from pipeline.cluster.client_properties import command_line_options
     from pipeline.cluster.connecting import open_client
     from pipeline.log import set_up_logging
+    from pipeline.meter.meter_state import read_state
     from pipeline.meter.request_log import OwnTraffic, RequestLogParser
     from pipeline.meter.usage_producer import KafkaUsageSink
+    from pipeline.meter.usage_topic import UsageTopic
 
     set_up_logging("INFO")
+    state_path = state_file or Path(".kquota") / f"meter-{broker_id}.json"
+    resume = read_state(state_path)
     address, options = command_line_options(bootstrap_server, command_config)
     client_id = options.pop("client_id", f"kquota-meter-{broker_id}")
+    with closing(open_client(KafkaAdminClient, address, client_id=client_id, **options)) as admin:
+        usage_topic = UsageTopic.described_by(admin, topic)
     own = OwnTraffic(
         listeners=frozenset(internal_listener or OwnTraffic().listeners),
         principals=frozenset(internal_principal or OwnTraffic().principals),
-        clients=frozenset({(options.get("sasl_plain_username", "ANONYMOUS"), client_id)}),
+        usage_topic=usage_topic,
     )
     parser = RequestLogParser(broker_id, own, _zone(time_zone))
     stopping = _stop_on_signals()
@@ -86,9 +94,8 @@ def request_log(
         **options,
     )
     try:
-        state_path = state_file or Path(".kquota") / f"meter-{broker_id}.json"
         open_sink = partial(KafkaUsageSink, producer, topic, address, options)
-        _run(file, from_beginning, state_path, parser, open_sink, topic, address, stopping)
+        _run(file, from_beginning, state_path, resume, parser, open_sink, topic, address, stopping)
     finally:
         producer.close(timeout=2)
 
@@ -97,6 +104,7 @@ def _run(
     file: Path,
     from_beginning: bool,
     state_path: Path,
+    resume: Any,
     parser: Any,
     open_sink: Callable[[], Any],
     topic: str,
@@ -106,15 +114,15 @@ def _run(
     from pipeline.clock import SystemClock
     from pipeline.meter.errors import RequestLogMissing, UsageNotStored
     from pipeline.meter.log_follower import LogFollower
-    from pipeline.meter.request_meter import RequestMeter, read_state
+    from pipeline.meter.meter_state import make_folder
+    from pipeline.meter.request_meter import RequestMeter
     from pipeline.meter.usage_producer import Batching, UsageProducer
 
     if not file.parent.is_dir():
         raise RequestLogMissing(file, "has no folder")
-    state_path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(state_path)
     usage = UsageProducer(open_sink(), Batching(), f"{topic} at {address}")
     try:
-        resume = read_state(state_path)
         follower = LogFollower(file, "beginning" if from_beginning else "end", resume)
         meter = RequestMeter(follower, parser, usage, state_path, SystemClock(), stopping.wait)
         place = "where it was left" if resume else "the beginning" if from_beginning else "the end"

@@ -1,13 +1,20 @@
 """What can go wrong with a meter.
 
 PipelineError
-├── RequestLogMissing  there is no request log to follow
-└── UsageNotStored     the meter ended with events that could not be stored
+├── RequestLogMissing     there is no request log to follow
+├── MeterStateDamaged     the state file can not be used
+├── MeterStateNotWritten  the state file can not be written, for example because the disk is full
+└── UsageNotStored        the meter ended with events that could not be stored
 """
 
+import errno
+import shlex
 from pathlib import Path
+from typing import Final
 
 from pipeline.errors import PipelineError
+
+_DISK_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 class RequestLogMissing(PipelineError):
@@ -22,6 +29,45 @@ class RequestLogMissing(PipelineError):
         super().__init__(
             f"request log {path} {reason}",
             "name the file that logger kafka.request.logger of the broker writes at DEBUG",
+        )
+
+
+class MeterStateDamaged(PipelineError):
+    """The state file is not one that a meter has written, so the place in the log is not known.
+
+    Attributes:
+        path: The state file.
+        reason: What is wrong with it.
+    """
+
+    exit_code = 5
+
+    def __init__(self, path: Path, reason: str) -> None:
+        self.path = path
+        self.reason = reason
+        super().__init__(
+            f"'--state-file' must name a state that a meter has written; got {path}: {reason}",
+            f"rm {shlex.quote(str(path))}, then start with --from-beginning, which reports the whole log again, or "
+            "without, which leaves out what was logged until now",
+        )
+
+
+class MeterStateNotWritten(PipelineError):
+    """The state file can not be written.
+
+    Attributes:
+        path: The state file.
+        is_disk_full: No space, or no quota, is left on its disk.
+    """
+
+    def __init__(self, path: Path, error: OSError) -> None:
+        self.path = path
+        self.is_disk_full = error.errno in _DISK_FULL
+        folder = shlex.quote(str(path.parent))
+        reason = "a full disk" if self.is_disk_full else error.strerror or type(error).__name__
+        super().__init__(
+            f"'--state-file' must be writable; got {path}: {reason}",
+            f"free some space: df -h {folder}" if self.is_disk_full else f"see who may write there: ls -ld {folder}",
         )
 
 

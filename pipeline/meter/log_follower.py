@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final, Literal, NamedTuple
 
+from pipeline.meter.rolled_files import log_files
+
 Start = Literal["beginning", "end"]
 
 READ_BYTES: Final = 256 * 1024
@@ -98,8 +100,8 @@ class LogFollower:
     """Hands out the lines of a log file in order.
 
     Args:
-        path: The file that is written now; rolled files lie beside it and begin with the same name up to the
-            first dot. It need not exist yet.
+        path: The file that is written now. Rolled files lie beside it; `rolled_files` says which names they have.
+            It need not exist yet.
         start: Where to begin without a resume point. A file that appears later is read from its beginning.
         resume: Where an earlier reader stopped.
         read_bytes: The most bytes that one `read` takes.
@@ -161,7 +163,7 @@ class LogFollower:
             return None
         inode, path = self._files[position.file_number]
         head_bytes = min(_HEAD_BYTES, position.offset_bytes)
-        found = next((other for other in _siblings(self.path) if _inode(other) == inode), path)
+        found = next((other for _, other in log_files(self.path) if _inode(other) == inode), path)
         try:
             return ResumePoint(inode, position.offset_bytes, head_bytes, _digest(found, head_bytes))
         except OSError:
@@ -174,7 +176,7 @@ class LogFollower:
             self._file = None
 
     def _resume(self, resume: ResumePoint) -> None:
-        for path in [self.path, *_siblings(self.path)]:
+        for path in [self.path, *(path for _, path in log_files(self.path))]:
             if resume.matches(path):
                 self._open(path, resume.offset_bytes)
                 return
@@ -194,8 +196,8 @@ class LogFollower:
     def _open_next(self, after_ns: int) -> bool:
         # Several files may have been rolled during a long pause. The oldest of those that are newer comes next.
         if after_ns >= 0:
-            for path in _siblings(self.path):
-                if path != self.path and path.stat().st_mtime_ns > after_ns:
+            for modified_ns, path in log_files(self.path):
+                if path != self.path and modified_ns > after_ns:
                     self._open(path, 0)
                     return True
         if self.path.exists():
@@ -238,18 +240,6 @@ class LogFollower:
             self._skipping = True
             self._offset += len(rest)
             self._partial = b""
-
-
-def _siblings(path: Path) -> list[Path]:
-    # The log and the files rolled from it, oldest first.
-    prefix = path.name.partition(".")[0]
-    try:
-        found = [(other.stat().st_mtime_ns, other) for other in path.parent.iterdir() if other.is_file()]
-    except OSError:
-        return []
-    return [
-        other for _, other in sorted(found) if other.name.startswith(prefix) and other.suffix not in {".gz", ".zip"}
-    ]
 
 
 def _inode(path: Path) -> int | None:

@@ -16,6 +16,7 @@ from datetime import datetime, tzinfo
 from functools import lru_cache
 from typing import Any, Final
 
+from pipeline.meter.usage_topic import UsageTopic
 from pipeline.meter.wire_size import UnsupportedVersion, fetch_response_size, produce_request_size
 from schemas.usage_event import UsageEvent
 
@@ -48,29 +49,40 @@ class MalformedLine(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class OwnTraffic:
-    """Requests that are no client's: the cluster's, and this meter's own.
+    """Requests that are not reported: those of the cluster itself, and what meters send.
 
-    A request is the cluster's if its listener **and** its principal are named here. Both are needed: on a
-    cluster without authentication every client is `User:ANONYMOUS`, and an authenticated client may reach an
-    internal listener.
+    A request is the cluster's if its listener **and** its principal are named here. Both are needed: on a cluster
+    without authentication every client is `User:ANONYMOUS`, and an authenticated client may reach an internal
+    listener.
+
+    A produce request that writes only to the usage topic is left out, whoever sends it. If meters reported such
+    requests, each report would be the next usage to report: each meter's for itself, and the meters' for each other,
+    without end. The topic tells them, not their names: a meter sees the requests of all other meters, and does not
+    know as whom they sign in. Only meters have the right to write to this topic. All other requests of a meter
+    are reported like those of any client.
 
     Attributes:
         listeners: Listener names that brokers and controllers use among themselves.
         principals: Who they are there, `Type:name`.
-        clients: (user, client-id) pairs that are left out on any listener. The meter names itself, or each
-            message it sends would be usage to report, without end.
+        usage_topic: The topic that the meters write to.
     """
 
     listeners: frozenset[str] = frozenset({"CONTROLLER"})
     principals: frozenset[str] = frozenset({"User:ANONYMOUS"})
-    clients: frozenset[tuple[str, str]] = frozenset()
+    usage_topic: UsageTopic = field(default_factory=UsageTopic)
 
-    def covers(self, listener: str, principal: str, user: str, client_id: str) -> bool:
-        """Whether a request is left out."""
-        return (listener in self.listeners and principal in self.principals) or (
-            user,
-            client_id,
-        ) in self.clients
+    def covers(self, logged: dict[str, Any]) -> bool:
+        """Whether a request is left out.
+
+        Raises:
+            KeyError, TypeError, AttributeError: The logged request lacks a part.
+        """
+        if logged["listener"] in self.listeners and logged["principal"] in self.principals:
+            return True
+        api, request = logged["requestHeader"]["requestApiKeyName"], logged["request"]
+        if api == "PRODUCE":
+            return self.usage_topic.is_all_of(request)
+        return api == "FETCH" and _is_follower(request)
 
 
 @dataclass(slots=True)
@@ -80,7 +92,7 @@ class LineCounts:
     Attributes:
         lines: Lines read.
         events: Usage events made.
-        own: Lines left out: the cluster's own requests, follower fetches, requests of meters.
+        own: Lines left out: the cluster's own requests, follower fetches, what meters send to the usage topic.
         malformed: Request lines that could not be read.
         other: Lines of another logger.
         unsized: Events without bytes although the request moved some. The layout of the version or API is not known,
@@ -110,7 +122,7 @@ class RequestLogParser:
     """
 
     broker_id: str
-    own_traffic: OwnTraffic = OwnTraffic()
+    own_traffic: OwnTraffic = field(default_factory=OwnTraffic)
     time_zone: tzinfo | None = None
     counts: LineCounts = field(default_factory=LineCounts)
 
@@ -150,12 +162,7 @@ class RequestLogParser:
     def _usage(self, logged: dict[str, Any], line_time_ms: int) -> UsageEvent | None:
         header = logged["requestHeader"]
         api = header["requestApiKeyName"]
-        principal = logged["principal"]
-        user = principal.partition(":")[2]
-        client_id = header["clientId"] or ""
-        if self.own_traffic.covers(logged["listener"], principal, user, client_id) or (
-            api == "FETCH" and _is_follower(logged["request"])
-        ):
+        if self.own_traffic.covers(logged):
             return None
         produced_bytes = fetched_bytes = None
         if api == "PRODUCE":
@@ -165,8 +172,8 @@ class RequestLogParser:
         forwarded = bool(logged["isForwarded"])
         return UsageEvent(
             event_time_ms=math.floor(line_time_ms - logged["responseQueueTimeMs"] - logged["sendTimeMs"]),
-            user=user,
-            client_id=client_id,
+            user=logged["principal"].partition(":")[2],
+            client_id=header["clientId"] or "",
             broker_id=self.broker_id,
             produced_bytes=produced_bytes,
             fetched_bytes=fetched_bytes,

@@ -4,24 +4,26 @@ Each event reaches the topic at least once: the remembered place is the start of
 known to be stored. A restart after a clean stop repeats nothing and misses nothing. A restart after a kill repeats
 what was stored since the state was last written, about one second of events. Kafka's own time-outs can repeat a
 message, too.
+
+If the state file can not be written while the meter runs, for example because the disk is full, the meter goes on and
+says so: usage that is not reported would be worse than usage that is reported again after a restart. It does not start
+that way: each restart would report the same usage again.
 """
 
-import json
 import logging
-import os
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
 from pipeline.clock import Clock
+from pipeline.meter.errors import MeterStateNotWritten
 from pipeline.meter.log_follower import LogFollower, ResumePoint
+from pipeline.meter.meter_state import write_state
 from pipeline.meter.request_log import MalformedLine, RequestLogParser
 from pipeline.meter.usage_producer import UsageProducer
 
 logger = logging.getLogger(__name__)
 
-STATE_VERSION: Final = 1
 SAVE_EVERY_MS: Final = 1_000
 FLUSH_WITHIN_MS: Final = 10_000
 COMPLAIN_EVERY_MS: Final = 10_000
@@ -55,7 +57,9 @@ class RequestMeter:
         self._clock = clock
         self._wait = wait
         self._saved_ms = self._now_ms()
+        self._saved_point: ResumePoint | None = None
         self._complained_ms: int | None = None
+        self._state_complained_ms: int | None = None
         self._unreported = 0
 
     def run(self, stopping: Callable[[], bool]) -> bool:
@@ -63,17 +67,23 @@ class RequestMeter:
 
         Returns:
             Whether all events were stored within `FLUSH_WITHIN_MS` after that.
+
+        Raises:
+            MeterStateNotWritten: The state file can not be written, at the start (nothing was sent) or at the end.
         """
-        while not stopping():
-            if not self.step():
-                self._wait(0.02)
-        self._producer.send_open()
-        give_up_ms = self._now_ms() + FLUSH_WITHIN_MS
-        while self._producer.first_unsent() is not None and self._now_ms() < give_up_ms:
-            self._producer.pump(self._now_ms())
-            self._wait(0.01)
-        self.save()
-        self._follower.close()
+        try:
+            self.save()
+            while not stopping():
+                if not self.step():
+                    self._wait(0.02)
+            self._producer.send_open()
+            give_up_ms = self._now_ms() + FLUSH_WITHIN_MS
+            while self._producer.first_unsent() is not None and self._now_ms() < give_up_ms:
+                self._producer.pump(self._now_ms())
+                self._wait(0.01)
+            self.save()
+        finally:
+            self._follower.close()
         return self._producer.first_unsent() is None
 
     def step(self) -> bool:
@@ -89,21 +99,34 @@ class RequestMeter:
                 self._producer.add(event, line.start, self._now_ms())
         self._producer.pump(self._now_ms())
         if self._now_ms() - self._saved_ms >= SAVE_EVERY_MS:
-            self.save()
+            try:
+                self.save()
+            except MeterStateNotWritten as exc:
+                self._warn_of_state(exc)
         return bool(lines)
 
     def save(self) -> None:
-        """Write the state file, completely or not at all."""
+        """Write the state file if the place has changed.
+
+        Raises:
+            MeterStateNotWritten: It can not be written. The state of before is unchanged.
+        """
         self._saved_ms = self._now_ms()
         point = self._follower.resume_point(self._producer.first_unsent() or self._follower.position)
-        if self._state_path is None or point is None:
+        if self._state_path is None or point is None or point == self._saved_point:
             return
-        written = self._state_path.with_name(f"{self._state_path.name}.new")
-        written.write_text(json.dumps({"version": STATE_VERSION, **asdict(point)}), encoding="utf-8")
-        os.replace(written, self._state_path)
+        write_state(self._state_path, point)
+        self._saved_point = point
+        self._state_complained_ms = None
 
     def _now_ms(self) -> int:
         return self._clock.now().steady_ms
+
+    def _warn_of_state(self, error: MeterStateNotWritten) -> None:
+        now_ms = self._now_ms()
+        if self._state_complained_ms is None or now_ms - self._state_complained_ms >= COMPLAIN_EVERY_MS:
+            logger.warning("%s (until then a restart reports usage again)", error)
+            self._state_complained_ms = now_ms
 
     def _report(self, error: MalformedLine, text: str) -> None:
         self._unreported += 1
@@ -117,18 +140,3 @@ class RequestMeter:
                 text,
             )
             self._complained_ms, self._unreported = now_ms, 0
-
-
-def read_state(path: Path) -> ResumePoint | None:
-    """The place an earlier meter stopped at; null if there is none, or it cannot be read (said in the log)."""
-    try:
-        stored = json.loads(path.read_text(encoding="utf-8"))
-        if stored.pop("version") != STATE_VERSION:
-            msg = f"'version' must be {STATE_VERSION}"
-            raise ValueError(msg)
-        return ResumePoint(**stored)
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as exc:
-        logger.warning("state file %s is ignored: %s", path, exc)
-        return None

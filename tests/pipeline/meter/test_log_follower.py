@@ -139,6 +139,60 @@ def test_files_rolled_during_a_pause_are_read_in_order(log: Path, follow: Follow
     assert read_all(follower) == ["1", "2", "3", "4"]
 
 
+def test_logs_of_other_brokers_beside_it_are_not_read(tmp_path: Path, follow: Follow) -> None:
+    log = tmp_path / "kafka-request-1.log"
+    others = [tmp_path / name for name in ("kafka-request-10.log", "kafka-request-1-2.log", "kafka-request.log")]
+    append(log, "1\n")
+    follower = follow(log, "beginning")
+    assert read_all(follower) == ["1"]
+    for number in (1, 2):
+        roll(log, f"kafka-request-1.log.{number}", modified_ns=number * 1_000_000_000)
+        append(log, f"{number + 1}\n")
+        for other in others:
+            append(other, "another broker's\n")
+
+    assert read_all(follower) == ["2", "3"]
+
+
+@pytest.mark.parametrize(
+    ("name", "is_rolled"),
+    [
+        ("kafka-request.log.1", True),
+        ("kafka-request.log.2026-11-21-07", True),
+        ("kafka-request.log-20261121", True),
+        ("kafka-request-2026-11-21.log", True),
+        ("kafka-request-11-21-2026-3.log", True),
+        ("kafka-request-21-11-2026.log", True),
+        ("kafka-request.2026-11-21-07.log", True),
+        ("kafka-request_20261121T0733.log", True),
+        ("kafka-request.log.1.gz", False),
+        ("kafka-request-2026-11-21.log.zst", False),
+        ("kafka-request-1.log", False),
+        ("kafka-request-10.log", False),
+        ("kafka-request-1-2026-11-21.log", False),
+        ("kafka-request-2001-2026-11-21.log", False),
+        ("kafka-request-2026-13-21.log", False),
+        ("kafka-request-1.log.1", False),
+        ("kafka-requests.log", False),
+        ("kafka-requests.log.1", False),
+        ("kafka-request.logs", False),
+        ("kafka-request.txt", False),
+        ("kafka-request", False),
+        ("server.log.2026-11-21", False),
+    ],
+)
+def test_a_rolled_file_is_known_by_its_name(log: Path, follow: Follow, name: str, is_rolled: bool) -> None:
+    append(log, "1\n")
+    follower = follow(log, "beginning")
+    assert read_all(follower) == ["1"]
+    roll(log, "kafka-request.log.0", modified_ns=1_000_000_000)
+    append(log.with_name(name), "rolled\n")
+    os.utime(log.with_name(name), ns=(2_000_000_000, 2_000_000_000))
+    append(log, "2\n")
+
+    assert read_all(follower) == (["rolled", "2"] if is_rolled else ["2"])
+
+
 def test_a_truncated_file_is_begun_again(log: Path, follow: Follow) -> None:
     append(log, "a long first line\n")
     follower = follow(log, "beginning")

@@ -8,6 +8,8 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from pipeline.meter.request_log import MalformedLine, OwnTraffic, RequestLogParser
+from pipeline.meter.usage_topic import UsageTopic
+from pipeline.meter.wire_size import produce_request_size
 from schemas.usage_event import UsageEvent
 
 LINE_TIME_MS = int(datetime(2026, 11, 21, 7, 33, 33, 391_000, UTC).timestamp() * 1000)
@@ -156,12 +158,55 @@ def test_the_cluster_is_known_by_listener_and_principal_together(listener: str, 
     assert reader.counts.own == is_own
 
 
-def test_the_meter_leaves_itself_out_but_not_its_users_other_clients() -> None:
-    reader = parser(own_traffic=OwnTraffic(clients=frozenset({("alice", "app-1")})))
-    other = PRODUCE["requestHeader"] | {"clientId": "app-2"}
+def test_other_requests_of_a_meter_are_reported_like_those_of_any_client() -> None:
+    header = PRODUCE["requestHeader"] | {"clientId": "kquota-meter-1"}
 
-    assert reader.parse(line_of(PRODUCE)) is None
-    assert reader.parse(line_of(PRODUCE | {"requestHeader": other})) is not None
+    assert parser().parse(line_of(PRODUCE | {"requestHeader": header})) is not None
+    assert parser().parse(line_of(api("METADATA"))) is not None
+
+
+@pytest.mark.parametrize(
+    ("topic_id", "is_reported"), [("ZpT0Tx2bQWmR6nFxWm8t3A", False), ("AAAAAAAAAAAAAAAAAAAAAQ", True)]
+)
+def test_a_request_that_names_the_usage_topic_by_its_id_is_not_reported(topic_id: str, is_reported: bool) -> None:
+    own = OwnTraffic(usage_topic=UsageTopic("quota.usage.v1", "ZpT0Tx2bQWmR6nFxWm8t3A"))
+    header = PRODUCE["requestHeader"] | {"requestApiVersion": 13}
+    sent = line_of(produce_to({"topicId": topic_id}, requestHeader=header))
+
+    assert (parser(own_traffic=own).parse(sent) is not None) is is_reported
+    assert parser().parse(sent) is not None  # an id that is not known
+
+
+def test_a_meter_of_another_usage_topic_knows_its_own_alone() -> None:
+    reader = parser(own_traffic=OwnTraffic(usage_topic=UsageTopic("usage.test")))
+
+    assert reader.parse(line_of(produce_to({"name": "usage.test"}))) is None
+    assert reader.parse(line_of(produce_to({"name": "quota.usage.v1"}))) is not None
+
+
+def produce_to(*topics: dict[str, str], **changes: Any) -> dict[str, Any]:
+    written = [{**topic, "partitionData": [{"index": 0, "recordsSizeInBytes": 300}]} for topic in topics]
+    return PRODUCE | {"request": PRODUCE["request"] | {"topicData": written}} | changes
+
+
+@pytest.mark.parametrize("principal", ["User:ANONYMOUS", "User:CN=kquota", "User:meters"])
+@pytest.mark.parametrize("client_id", ["kquota-meter-1", "kquota-meter-2", "another-make-of-meter"])
+def test_what_any_meter_sends_to_the_usage_topic_is_not_reported(principal: str, client_id: str) -> None:
+    reader = parser()
+    header = PRODUCE["requestHeader"] | {"clientId": client_id}
+    sent = produce_to({"name": "quota.usage.v1"}, principal=principal, requestHeader=header)
+
+    assert reader.parse(line_of(sent)) is None
+    assert reader.counts.own == 1
+
+
+def test_a_request_that_also_writes_elsewhere_is_reported_whole() -> None:
+    both = produce_to({"name": "quota.usage.v1"}, {"name": "orders"})
+
+    event = parser().parse(line_of(both))
+
+    assert event is not None
+    assert event.produced_bytes == produce_request_size(11, "app-1", both["request"])
 
 
 @pytest.mark.parametrize(

@@ -14,13 +14,15 @@ from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from pipeline.clock import SystemClock
 from pipeline.cluster.topics import TopicSpec, create_topics
 from pipeline.demo.broker import EmbeddedBroker
+from pipeline.meter.errors import MeterStateNotWritten
 from pipeline.meter.log_follower import LogFollower
+from pipeline.meter.meter_state import read_state
 from pipeline.meter.request_log import OwnTraffic, RequestLogParser
-from pipeline.meter.request_meter import RequestMeter, read_state
+from pipeline.meter.request_meter import RequestMeter
 from pipeline.meter.usage_producer import Batching, KafkaUsageSink, UsageProducer
 from pipeline.meter.wire_size import produce_request_size
 from tests.fakes.clock import ManualClock
-from tests.topic_reading import read_topic
+from tests.pipeline.meter.metered_broker import alice, all_events
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
 LINE = (
@@ -176,12 +178,46 @@ def test_a_malformed_line_is_skipped_with_a_warning(log: Path, caplog: pytest.Lo
     assert "1 malformed line of" in caplog.text
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[]", '{"version": 99}', '{"version": 1, "inode": 1}'])
-def test_a_state_file_that_cannot_be_used_is_ignored(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "state.json"
-    path.write_text(text, encoding="utf-8")
+def fill_the_disk(log: Path) -> Path:
+    """Make every write of the state fail as on a full disk; returns what to remove to end that."""
+    new = log.with_name("state.json.new")
+    new.symlink_to("/dev/full")
+    return new
 
-    assert read_state(path) is None
+
+def test_a_meter_whose_disk_fills_up_goes_on_says_so_and_saves_again_later(
+    log: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = Topic()
+    append(log, 1)
+    run = Run(log, topic)
+    full = fill_the_disk(log)
+    run.steps(40)
+    append(log, 2)
+    run.steps(60)
+    assert topic.client_ids == ["c1", "c2"]
+    told = [line for line in caplog.messages if "must be writable" in line]
+    assert [": a full disk. To mend it: free some space: df -h" in line for line in told] == [True]
+
+    full.unlink()
+    run.steps(15)
+    run.die()
+    second = Run(log, topic)
+    second.steps()
+    assert second.stop()
+    assert topic.client_ids == ["c1", "c2"]
+
+
+def test_a_meter_does_not_start_while_it_can_not_save_its_place(log: Path) -> None:
+    topic = Topic()
+    append(log, 1)
+    run = Run(log, topic)
+    fill_the_disk(log)
+
+    with pytest.raises(MeterStateNotWritten, match="a full disk"):
+        run.stop()
+
+    assert topic.client_ids == []
 
 
 @pytest.fixture
@@ -190,17 +226,6 @@ def usage_topic(broker: EmbeddedBroker) -> Iterator[str]:
     create_topics(admin, [TopicSpec(name, "demo", 2, "any", {}, {}) for name in ("metered.usage", "metered")])
     yield "metered.usage"
     admin.close()
-
-
-def alice(broker: EmbeddedBroker, **settings: Any) -> dict[str, Any]:
-    return {
-        "bootstrap_servers": broker.sasl_bootstrap_servers,
-        "security_protocol": "SASL_PLAINTEXT",
-        "sasl_mechanism": "PLAIN",
-        "sasl_plain_username": "alice",
-        "sasl_plain_password": broker.users["alice"],
-        **settings,
-    }
 
 
 @pytest.mark.broker
@@ -268,5 +293,4 @@ def test_all_that_alice_produces_and_fetches_is_on_the_usage_topic(
 
 
 def metered_events(broker: EmbeddedBroker, topic: str) -> list[dict[str, Any]]:
-    events = (event for record in read_topic(broker.bootstrap_servers, topic) for event in json.loads(record.value))
-    return [event for event in events if event["client_id"].startswith("metered-")]
+    return [event for event in all_events(broker, topic) if event["client_id"].startswith("metered-")]
