@@ -72,7 +72,7 @@ def test_two_meters_report_the_client_and_not_each_other(
     with ThreadPoolExecutor(2) as threads:
         running = [threads.submit(meter.run, stopping) for meter in meters]
         client: Any = KafkaProducer(**alice(broker, client_id="together-app"))
-        client.send("together", b"x").get(10)
+        client.send("together", b"x").get(PATIENCE_SECONDS)
         client.close()
         wait_until(
             lambda: all(produced(log.read_text().splitlines(), meter.client_id) for meter in meters),
@@ -84,7 +84,7 @@ def test_two_meters_report_the_client_and_not_each_other(
             "the meters to read each other's reports",
         )
         stopping.set()
-        assert all(each.result(60) for each in running)
+        assert all(each.result(PATIENCE_SECONDS) for each in running)
     reported = [event["client_id"] for event in all_events(broker, usage_topic.name) if "produced_bytes" in event]
     assert reported == ["together-app", "together-app"]
 
@@ -112,7 +112,7 @@ def test_the_command_reports_a_client_saves_its_place_and_ends_clean(
             assert meter.stderr is not None
             assert "following" in meter.stderr.readline()
             client: Any = KafkaProducer(**alice(broker, client_id="metered-by-command"))
-            client.send("together", b"x").get(10)
+            client.send("together", b"x").get(PATIENCE_SECONDS)
             client.close()
 
             def is_reported() -> bool:
