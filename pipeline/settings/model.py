@@ -86,7 +86,7 @@ class StreamSettings(Branch):
         86_400_000, ge=60_000, description="an event dated longer than this before its append time is a dead letter"
     )
     clock_tolerance_ms: int = Field(
-        2_000, ge=0, description="events further ahead of the driver's clock than this count as of now"
+        2_000, ge=0, description="an event further ahead of the driver's clock than this is dated back to it"
     )
     sensor_state_interval_ms: int = Field(60_000, ge=1_000, description="how often buckets are written")
     rollup_interval_ms: int = Field(
