@@ -10,6 +10,7 @@ from pipeline.allocator import return_freed_memory
 from pipeline.clock import Clock
 from pipeline.errors import PipelineError
 from pipeline.settings.model import TablesSettings
+from pipeline.tables.column_range import newest_value
 from pipeline.tables.job_tables import WRITTEN_BY_THE_JOB
 from pipeline.tables.layout import table_uri
 from pipeline.tables.maintenance import clean, compact, trim
@@ -31,7 +32,8 @@ class Upkeep:
 
     Args:
         tables: Where the tables are, and how long rows are kept.
-        clock: Clock of the driver; its wall time counts for retention.
+        clock: Clock of the driver. Retention is counted from its wall time, or from the newest stored rows if they are
+            older: after a pause, the next start still needs what was kept before it.
         expire_idle: Drops idle sensors of the engine and returns how many.
         usage_read_until_ms: Usage evaluated at this instant or later stays, because it may not be rolled up yet.
     """
@@ -56,18 +58,17 @@ class Upkeep:
             log.info("dropped %d sensors that were idle for an hour", dropped)
         cleaning = self._rounds % _ROUNDS_PER_CLEANING == 0
         self._rounds += 1
-        now_ms = self._clock.now().wall_ms
         for name in WRITTEN_BY_THE_JOB:
             try:
-                self._keep_up(name, now_ms, cleaning)
+                self._keep_up(name, cleaning)
             except (PipelineError, DeltaError, OSError, ValueError) as exc:
                 log.warning("upkeep of %s failed and is tried again in the next round: %s", name, exc)
         return_freed_memory()
         return self._tables.upkeep_interval_ms / 1000
 
-    def _keep_up(self, name: str, now_ms: int, cleaning: bool) -> None:
+    def _keep_up(self, name: str, cleaning: bool) -> None:
         uri = table_uri(self._tables.root, name)
-        trimmed = trim(uri, _TIME_OF.get(name, _TIME), self._kept_from_ms(name, now_ms))
+        trimmed = trim(uri, _TIME_OF.get(name, _TIME), self._kept_from_ms(name))
         compacted = compact(uri)
         removed = clean(uri) if cleaning else 0
         if trimmed or removed:
@@ -79,7 +80,8 @@ class Upkeep:
                 removed,
             )
 
-    def _kept_from_ms(self, name: str, now_ms: int) -> int:
+    def _kept_from_ms(self, name: str) -> int:
+        now_ms = self._retention_end_ms(name)
         if name == "usage_by_second":
             return now_ms - self._tables.seconds_retention_ms
         if name not in _SHORT_LIVED:
@@ -87,3 +89,11 @@ class Upkeep:
         kept_from_ms = now_ms - self._tables.usage_retention_ms
         unread_ms = self._usage_read_until_ms() if name == "usage" else None
         return kept_from_ms if unread_ms is None else min(kept_from_ms, unread_ms)
+
+    def _retention_end_ms(self, name: str) -> int:
+        """The instant from which the retention of a table is counted back."""
+        # Dead letters come also without usage, so they have an instant of their own.
+        newest_of = name if name == "dead_letters" else "usage"
+        newest_ms = newest_value(table_uri(self._tables.root, newest_of), _TIME_OF.get(newest_of, _TIME))
+        wall_ms = self._clock.now().wall_ms
+        return wall_ms if newest_ms is None else min(wall_ms, newest_ms)

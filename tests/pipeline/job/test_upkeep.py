@@ -53,6 +53,21 @@ def test_usage_is_kept_for_its_retention_and_until_it_is_rolled_up(
     assert batches(usage) == left
 
 
+@pytest.mark.parametrize("down_ms", [3 * HOUR_MS, 365 * 24 * HOUR_MS])
+def test_a_job_that_was_down_keeps_what_its_next_start_needs(tmp_path: Path, down_ms: int) -> None:
+    create_missing(str(tmp_path))
+    usage = write_usage(tmp_path, NOW_MS - 2 * HOUR_MS - 1, NOW_MS - 2 * HOUR_MS, NOW_MS)
+    Upkeep(TablesSettings(root=str(tmp_path)), ManualClock(NOW_MS + down_ms), lambda: 0).round()
+    assert batches(usage) == [1, 2]
+
+
+def test_usage_of_a_time_ahead_of_the_clock_deletes_nothing_early(tmp_path: Path) -> None:
+    create_missing(str(tmp_path))
+    usage = write_usage(tmp_path, NOW_MS - 2 * HOUR_MS - 1, NOW_MS - 2 * HOUR_MS, NOW_MS + 3 * HOUR_MS)
+    Upkeep(TablesSettings(root=str(tmp_path)), ManualClock(NOW_MS), lambda: 0).round()
+    assert batches(usage) == [1, 2]
+
+
 def test_idle_sensors_are_dropped_each_round(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     create_missing(str(tmp_path))
     idle = [7, 0]
@@ -66,12 +81,12 @@ def test_if_upkeep_of_a_table_fails_that_is_logged_and_the_other_tables_get_thei
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     create_missing(str(tmp_path))
-    usage = write_usage(tmp_path, NOW_MS - 3 * HOUR_MS)
+    usage = write_usage(tmp_path, NOW_MS - 3 * HOUR_MS, NOW_MS)
     for file in Path(tmp_path, "dead_letters", "_delta_log").iterdir():
         file.unlink()
     Upkeep(TablesSettings(root=str(tmp_path)), ManualClock(NOW_MS), lambda: 0).round()
     assert "upkeep of dead_letters failed" in caplog.text
-    assert batches(usage) == []
+    assert batches(usage) == [1]
 
 
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="the C library is not glibc")
