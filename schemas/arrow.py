@@ -25,6 +25,8 @@ _TYPES: Final[dict[str, pa.DataType]] = {
     "list<string>": pa.list_(pa.string()),
 }
 
+_DECIDED_AT: Final = "evaluated_at_ms"
+
 
 def arrow_schema(model: type[BaseModel]) -> pa.Schema:
     """The Arrow schema of a model: its fields in order. A field is nullable exactly if the model takes `None` for it.
@@ -47,7 +49,9 @@ def conform(rows: pa.Table, model: type[BaseModel], **constants: str | int | flo
 
     Returns:
         A table of `arrow_schema(model)`. A missing TIMESTAMP column `x` is made from `x_ms`. A missing `date` is the
-        UTC day of the model's first `_ms` column. Any other missing column is null in every row, if it may be null.
+        UTC day of `evaluated_at_ms`, or of the first `_ms` column of a model without `evaluated_at_ms`: clients choose
+        the times of their events, and the day must not follow them. Any other missing column is null in every row, if
+        it may be null.
 
     Raises:
         RowsDoNotFit: a column that must not be null is missing or has a null, or a value does not fit its type.
@@ -56,11 +60,12 @@ def conform(rows: pa.Table, model: type[BaseModel], **constants: str | int | flo
     schema = arrow_schema(model)
     for name, value in constants.items():
         arrays[name] = pa.repeat(pa.scalar(value, schema.field(name).type), rows.num_rows)
-    leading_ms = next((field.name for field in schema if field.name.endswith("_ms")), None)
+    times = [name for name in schema.names if name.endswith("_ms")]
+    day_ms = _DECIDED_AT if _DECIDED_AT in times else next(iter(times), None)
     try:
         for field in schema:
             if field.name not in arrays:
-                arrays[field.name] = _derived(field, arrays, leading_ms, rows.num_rows, model)
+                arrays[field.name] = _derived(field, arrays, day_ms, rows.num_rows, model)
         return pa.table({name: arrays[name] for name in schema.names}).cast(schema)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as exc:
         raise RowsDoNotFit(model.__name__, str(exc)) from exc
@@ -69,14 +74,14 @@ def conform(rows: pa.Table, model: type[BaseModel], **constants: str | int | flo
 def _derived(
     field: "pa.Field[Any]",
     arrays: dict[str, "_Values"],
-    leading_ms: str | None,
+    day_ms: str | None,
     num_rows: int,
     model: type[BaseModel],
 ) -> "_Values":
     if pa.types.is_timestamp(field.type) and f"{field.name}_ms" in arrays:
         return _instants(arrays[f"{field.name}_ms"])
-    if pa.types.is_date(field.type) and leading_ms in arrays:
-        days: _Values = _instants(arrays[leading_ms]).cast(pa.date32())
+    if pa.types.is_date(field.type) and day_ms in arrays:
+        days: _Values = _instants(arrays[day_ms]).cast(pa.date32())
         return days
     if field.nullable:
         return pa.nulls(num_rows, field.type)

@@ -33,4 +33,6 @@ class UsageRow(PipelineRow):
     last_event_ms: EpochMs = Field(description="The newest event time of the row.")
     evaluated_at_ms: EpochMs = Field(description="The instant at which the batch is evaluated, in event time.")
     quota_version: Number = Field(description="Version of the quota table with which the batch is decided.")
-    date: Day = Field(description="UTC day of `sample_start_ms`; the partition.")
+    date: Day = Field(
+        description="UTC day of `evaluated_at_ms`; the partition. Older rows may have that of `sample_start_ms`."
+    )

@@ -8,7 +8,7 @@ from schemas.errors import RowsDoNotFit
 from schemas.usage_row import UsageRow
 
 
-def usage(**columns: object) -> pa.Table:
+def usage(evaluated_at_ms: int = 1, **columns: object) -> pa.Table:
     given = {
         "sample_start_ms": [1_700_000_000_123],
         "broker_id": [""],
@@ -19,21 +19,27 @@ def usage(**columns: object) -> pa.Table:
         **columns,
     }
     return conform(
-        pa.table(given), UsageRow, cluster="c1", query_id="q1", batch_id=0, evaluated_at_ms=1, quota_version=0
+        pa.table(given),
+        UsageRow,
+        cluster="c1",
+        query_id="q1",
+        batch_id=0,
+        evaluated_at_ms=evaluated_at_ms,
+        quota_version=0,
     )
 
 
-def test_timestamp_and_day_come_from_the_leading_milliseconds() -> None:
-    (row,) = usage().to_pylist()
+def test_the_timestamp_is_that_of_its_milliseconds_and_the_day_that_of_the_evaluation() -> None:
+    (row,) = usage(1_699_999_999_999 + 86_400_000).to_pylist()
     assert row["sample_start"] == datetime(2023, 11, 14, 22, 13, 20, 123000, tzinfo=UTC)
-    assert row["date"] == date(2023, 11, 14)
+    assert row["date"] == date(2023, 11, 15)
 
 
 @pytest.mark.parametrize(
     ("epoch_ms", "day"), [(86_399_999, date(1970, 1, 1)), (86_400_000, date(1970, 1, 2)), (0, date(1970, 1, 1))]
 )
 def test_a_day_begins_at_midnight_utc(epoch_ms: int, day: date) -> None:
-    assert usage(sample_start_ms=[epoch_ms])["date"].to_pylist() == [day]
+    assert usage(epoch_ms)["date"].to_pylist() == [day]
 
 
 @pytest.mark.parametrize("string_type", [pa.string(), pa.large_string(), pa.dictionary(pa.int32(), pa.string())])
