@@ -103,7 +103,9 @@ class JobRun:
         self._looker = Background("looker", self._look, self._failed)
         self._quota_poller = Background("quota-poller", self._poll_quotas, self._failed)
         usage_uri, seconds_uri = (table_uri(settings.tables.root, name) for name in ("usage", "usage_by_second"))
-        self._seconds = UsageBySecond(usage_uri, seconds_uri, self._tables.usage_by_second, settings.job)
+        self._seconds = UsageBySecond(
+            usage_uri, seconds_uri, self._tables.usage_by_second, settings.job, settings.tables.seconds_retention_ms
+        )
         # Its first minute the machine is left to the start of the job.
         self._roll_up = Background(
             "roll-up", self._write_seconds, self._failed, settings.stream.rollup_interval_ms / 1000

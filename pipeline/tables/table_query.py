@@ -34,6 +34,13 @@ def count(table: DeltaTable, where: Sequence[Condition]) -> int:
     return int(run(table, f"SELECT count(*) AS n FROM source{_where(where)}")["n"][0].as_py())  # noqa: S608 - quoted by us
 
 
+def smallest(table: DeltaTable, column: str, where: Sequence[Condition] = ()) -> int | None:
+    """The smallest value of an INT64 column in rows that meet all conditions; None without rows. Else as `select`."""
+    least = run(table, f"SELECT min({_name(column)}) AS least FROM source{_where(where)}")  # noqa: S608 - quoted by us
+    value: int | None = least["least"][0].as_py()
+    return value
+
+
 def newest_of_each(
     table: DeltaTable, keys: Sequence[str], order: str, columns: Sequence[str], where: Sequence[Condition] = ()
 ) -> pa.Table:

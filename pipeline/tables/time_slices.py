@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 from pipeline.tables.column_range import file_statistics
 from pipeline.tables.opening import Options, open_table
 from pipeline.tables.scan import dataset_of
+from pipeline.tables.table_query import smallest
 
 
 def split_range(start_ms: int, end_ms: int, slice_ms: int) -> Iterator[tuple[int, int]]:
@@ -69,6 +70,17 @@ class TimeSlices:
         for column, text in where:
             condition &= pc.field(column) == text
         return self._dataset.to_table(columns=list(columns), filter=condition)
+
+    def first_time(self, start_ms: int, end_ms: int) -> int | None:
+        """The earliest time of a row in a range; None if the range has no row.
+
+        A file is not opened if its statistics say that it has no row of the range.
+
+        Args:
+            start_ms: Inclusive.
+            end_ms: Exclusive.
+        """
+        return smallest(self._table, self._column, [(self._column, ">=", start_ms), (self._column, "<", end_ms)])
 
     def estimated_rows(self, start_ms: int, end_ms: int) -> int:
         """About how many rows a range has, estimated from the statistics of the files. No file is opened."""

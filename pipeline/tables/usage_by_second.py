@@ -13,6 +13,7 @@ next step, in this process or another one, continues after them.
 """
 
 import logging
+from datetime import UTC, datetime
 from typing import Final
 
 import numpy as np
@@ -23,7 +24,7 @@ from deltalake.exceptions import DeltaError
 from pipeline.errors import PipelineError, first_line
 from pipeline.tables.column_range import newest_value, oldest_value
 from pipeline.tables.port import TableWriter
-from pipeline.tables.time_slices import TimeSlices, split_range
+from pipeline.tables.time_slices import TimeSlices
 from schemas.arrow import conform
 from schemas.usage_by_second_row import UsageBySecondRow
 
@@ -75,13 +76,16 @@ class UsageBySecond:
         seconds_uri: Address of `usage_by_second`.
         seconds: Writer of `usage_by_second`.
         job: Name of the job; the rows are guarded by the version of the app id `<job>:second`.
+        retention_ms: How long rows of `usage_by_second` are kept, counted back from the newest evaluation. Usage of
+            before that is not rolled up. So a step does limited work, also after an event that is dated in 1970.
     """
 
-    def __init__(self, usage_uri: str, seconds_uri: str, seconds: TableWriter, job: str) -> None:
+    def __init__(self, usage_uri: str, seconds_uri: str, seconds: TableWriter, job: str, retention_ms: int) -> None:
         self._usage_uri = usage_uri
         self._seconds_uri = seconds_uri
         self._seconds = seconds
         self._app_id = f"{job}:second"
+        self._retention_ms = retention_ms
         self._written_until_ms = 0
         self._checked_until_ms = 0
 
@@ -102,14 +106,31 @@ class UsageBySecond:
         if newest_ms is None:
             return
         # Read each time, because an append that failed may have written its rows or not.
-        self._written_until_ms = self._stored_until_ms()
+        self._written_until_ms = self._begin_ms(newest_ms)
         self._log_late_rows(newest_ms)
         until_ms = (newest_ms - LATENESS_MS) // _SECOND_MS * _SECOND_MS
         usage = TimeSlices(self._usage_uri, "sample_start_ms", dictionaries=_NAMES)
-        for start_ms, end_ms in split_range(self._written_until_ms, until_ms, SLICE_MS):
+        # From one row to the next one, so time without usage costs nothing, however long it is.
+        while (first_ms := usage.first_time(self._written_until_ms, until_ms)) is not None:
+            start_ms = first_ms // _SECOND_MS * _SECOND_MS
+            end_ms = min(start_ms + SLICE_MS, until_ms)
             rows = usage.read(_COLUMNS, start_ms, end_ms).unify_dictionaries()
             self._seconds.append(by_second(rows), {self._app_id: end_ms}, {})
             self._written_until_ms = end_ms
+        self._written_until_ms = max(self._written_until_ms, until_ms)
+
+    def _begin_ms(self, newest_ms: int) -> int:
+        """Where this step begins: after the last step, but not before the rows that are kept."""
+        stored_ms = self._stored_until_ms()
+        kept_from_ms = (newest_ms - self._retention_ms) // _SECOND_MS * _SECOND_MS
+        if stored_ms >= kept_from_ms:
+            return stored_ms
+        log.warning(
+            "usage of before %s is not in the roll-up: its rows are kept for %g h",
+            datetime.fromtimestamp(kept_from_ms / 1000, UTC).isoformat(),
+            self._retention_ms / 3_600_000,
+        )
+        return kept_from_ms
 
     def _stored_until_ms(self) -> int:
         """Where the last step ended, also one of another process; where the usage begins if there was none."""

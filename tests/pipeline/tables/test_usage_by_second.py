@@ -12,10 +12,12 @@ from deltalake import DeltaTable, write_deltalake
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipeline.tables import usage_by_second
 from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.errors import TableUnwritable
 from pipeline.tables.layout import TABLES, create_missing, table_uri
-from pipeline.tables.usage_by_second import LATENESS_MS, SLICE_MS, UsageBySecond
+from pipeline.tables.time_slices import TimeSlices
+from pipeline.tables.usage_by_second import LATENESS_MS, SLICE_MS, UsageBySecond, by_second
 from schemas.arrow import arrow_schema, conform
 from schemas.usage_by_second_row import UsageBySecondRow
 from schemas.usage_row import UsageRow
@@ -25,6 +27,8 @@ from tests.quota.factories import usage_row
 LOG = "pipeline.tables.usage_by_second"
 T0_MS = 1_700_000_000_000
 FAR_MS = T0_MS + 10 * LATENESS_MS
+DAY_MS = 86_400_000
+ROW = pa.schema([field for field in arrow_schema(UsageRow) if field.name not in {"date", "sample_start"}])
 
 
 class LostAnswers(DeltaRsWriter):
@@ -39,6 +43,25 @@ class LostAnswers(DeltaRsWriter):
         if failure:
             raise TableUnwritable(self.uri, "no answer")
         return True
+
+
+class FewReads(TimeSlices):
+    """Fails at the 31st slice that is read, as a roll-up that reads empty time would."""
+
+    reads = 0
+
+    def read(self, *arguments: Any) -> pa.Table:
+        FewReads.reads += 1
+        if FewReads.reads > 30:
+            detail = "31 slices were read"
+            raise ValueError(detail)
+        return super().read(*arguments)
+
+
+@pytest.fixture
+def few_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FewReads, "reads", 0)
+    monkeypatch.setattr(usage_by_second, "TimeSlices", FewReads)
 
 
 class Rolled:
@@ -57,7 +80,7 @@ class Rolled:
         self.writer = LostAnswers(seconds_uri, "test")
         self._epoch += 1
         self.writer.raise_epoch(self._epoch)
-        self.roll_up = UsageBySecond(table_uri(self.root, "usage"), seconds_uri, self.writer, "test")
+        self.roll_up = UsageBySecond(table_uri(self.root, "usage"), seconds_uri, self.writer, "test", 7 * DAY_MS)
 
     def use(self, *rows: dict[str, Any]) -> None:
         """Append the usage of one batch."""
@@ -196,6 +219,38 @@ def test_a_missing_table_is_logged_and_raises_nothing(tmp_path: Path, caplog: py
         file.unlink()
     rolled.roll_up.step()
     assert "the roll-up by second failed" in caplog.text
+
+
+@pytest.mark.usefixtures("few_reads")
+def test_an_event_of_1970_does_not_keep_the_roll_up_in_1970(rolled: Rolled, caplog: pytest.LogCaptureFixture) -> None:
+    rolled.use(full(5_000, produced_bytes=1), full(T0_MS, produced_bytes=2))
+    rolled.use(full(FAR_MS, produced_bytes=4))
+    assert sums(rolled.step()) == [(0, "u", 2)]
+    assert rolled.roll_up.written_until_ms == FAR_MS - LATENESS_MS
+    assert caplog.messages == [
+        "usage of before 2023-11-07T22:23:20+00:00 is not in the roll-up: its rows are kept for 168 h"
+    ]
+    rolled.use(full(FAR_MS + 2 * LATENESS_MS, produced_bytes=8))
+    assert sums(rolled.step()) == [(0, "u", 2), (FAR_MS - T0_MS, "u", 4)]
+    assert len(caplog.messages) == 1
+
+
+@pytest.mark.usefixtures("few_reads")
+def test_a_roll_up_that_was_left_in_1970_comes_back_at_once(rolled: Rolled) -> None:
+    old = by_second(pa.Table.from_pylist([full(60_000, produced_bytes=1, request_count=1, cluster="c1")], ROW))
+    rolled.writer.append(old, {"test:second": 120_000}, {})
+    rolled.use(full(T0_MS, produced_bytes=2))
+    rolled.use(full(FAR_MS, produced_bytes=4))
+    assert sums(rolled.step())[1:] == [(0, "u", 2)]
+
+
+@pytest.mark.usefixtures("few_reads")
+def test_days_without_usage_are_stepped_over(rolled: Rolled) -> None:
+    rolled.use(full(T0_MS, produced_bytes=1))
+    rolled.use(full(T0_MS + 3 * DAY_MS, produced_bytes=2), full(T0_MS + 3 * DAY_MS + 90_000, produced_bytes=4))
+    rolled.use(full(T0_MS + 6 * DAY_MS, produced_bytes=8))
+    assert [row[0] for row in sums(rolled.step())] == [0, 3 * DAY_MS, 3 * DAY_MS + 90_000]
+    assert rolled.roll_up.written_until_ms == T0_MS + 6 * DAY_MS - LATENESS_MS
 
 
 def test_a_sum_is_null_only_if_all_values_are_null(rolled: Rolled) -> None:
