@@ -26,8 +26,8 @@ class PipelineError(Exception):
         super().__init__(message, remedy)
 
     def __str__(self) -> str:
-        """One line: the message, then the remedy."""
-        return " ".join(f"{self.message}. To mend it: {self.remedy}".split())
+        """One printable line: the message, then the remedy."""
+        return printable(" ".join(f"{self.message}. To mend it: {self.remedy}".split()))
 
 
 def first_line(failure: BaseException) -> str:
@@ -38,4 +38,16 @@ def first_line(failure: BaseException) -> str:
     """
     lines = [line.strip() for line in str(failure).splitlines() if line.strip()]
     joined = lines[:2] if lines[1:] and lines[1].startswith(":") else lines[:1]
-    return " ".join(joined).rstrip(".") or type(failure).__name__
+    return printable(" ".join(joined)).rstrip(".") or type(failure).__name__
+
+
+def printable(text: str) -> str:
+    r"""The text with every character escaped that a terminal or a log would not show as it is.
+
+    Names of users and client-ids come from clients. A line end, an escape sequence or a mark that reverses the text
+    could forge a line or hide one. Only what people read is escaped; JSON and YAML have the names as they are.
+
+    >>> print(printable("etl\n\x1b[2J"))
+    etl\n\x1b[2J
+    """
+    return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode("ascii") for sign in text)

@@ -5,15 +5,17 @@ import sys
 import time
 from typing import Final
 
+from pipeline.errors import printable
+
 _QUIET: Final = ("py4j", "kafka", "pyspark", "deltalake")
 
 
 class _LineFormatter(logging.Formatter):
-    """`12:00:17.804 INFO stream.query batch_id=7 …`; the leading `pipeline.` of the logger's name is left out."""
+    """`12:00:17.804 INFO stream.query batch_id=7 …`; one printable line without the leading `pipeline.` of the name."""
 
     def format(self, record: logging.LogRecord) -> str:
         stamp = f"{time.strftime('%H:%M:%S', time.gmtime(record.created))}.{int(record.msecs):03d}"
-        line = f"{stamp} {record.levelname} {record.name.removeprefix('pipeline.')} {record.getMessage()}"
+        line = f"{stamp} {record.levelname} {record.name.removeprefix('pipeline.')} {printable(record.getMessage())}"
         if record.exc_info and logging.getLogger().isEnabledFor(logging.DEBUG):
             line = f"{line}\n{self.formatException(record.exc_info)}"
         return line

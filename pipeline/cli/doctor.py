@@ -5,6 +5,7 @@ import sys
 import typer
 
 from pipeline.cli.options import BootstrapServers, CommandConfig, ConfigFile, TablesRoot, flags
+from pipeline.errors import printable
 
 
 def doctor(
@@ -24,7 +25,7 @@ def doctor(
     wrong = 0
     for finding in diagnose(settings):
         sign = {"ok": "ok   ", "warning": "warn ", "error": "ERROR"}[finding.severity]
-        sys.stdout.write(f"{sign} {finding.subject:<9} {finding.text}\n")
+        sys.stdout.write(f"{sign} {finding.subject:<9} {printable(finding.text)}\n")
         wrong += finding.severity == "error"
     if wrong:
         raise typer.Exit(1)

@@ -3,6 +3,7 @@
 import sys
 from typing import Any, Final
 
+from pipeline.errors import printable
 from pipeline.tables.quota_origin import QuotaOrigin
 from pipeline.tables.throttle_history import Story
 from pipeline.throttle.log_line import clock_time, seconds
@@ -25,7 +26,7 @@ def print_story(story: Story, sample_window_ms: int, origin: QuotaOrigin | None)
     """Print on stdout the decision, how its numbers are computed, its samples and the records published for it."""
     decision = [*_decision(story.decision), f"  T set     {origin_line(story.decision, origin)}"]
     lines = [*decision, "", *_samples(story, sample_window_ms), "", *_events(story.events)]
-    sys.stdout.write("\n".join(lines) + "\n")
+    sys.stdout.write("".join(f"{printable(line)}\n" for line in lines))
 
 
 def origin_line(decision: dict[str, Any], origin: QuotaOrigin | None) -> str:

@@ -1,11 +1,11 @@
-"""How data is printed: a table for people, JSON or YAML for programs; always on stdout."""
+"""How data is printed: a table for people, with printable names; JSON or YAML for programs. Always on stdout."""
 
 import json
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from pipeline.errors import PipelineError
+from pipeline.errors import PipelineError, printable
 
 FORMATS: Final = ("table", "json", "yaml")
 _MANY_ROWS: Final = 200
@@ -73,7 +73,7 @@ def _print_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> N
     if not rows:
         return
     header = [column.replace("_", " ") for column in columns]
-    cells = [["" if row[column] is None else str(row[column]) for column in columns] for row in rows]
+    cells = [["" if row[column] is None else printable(str(row[column])) for column in columns] for row in rows]
     # A pipe has no width, so rows must not be folded. And rich needs seconds for thousands of rows.
     if not sys.stdout.isatty() or len(rows) > _MANY_ROWS:
         widths = [max(map(len, column)) for column in zip(header, *cells, strict=True)]
@@ -89,4 +89,5 @@ def _print_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> N
         table.add_column(column, overflow="fold")
     for line in cells:
         table.add_row(*line)
-    Console(file=sys.stdout, highlight=False).print(table)
+    # Names may look like markup or emoji of rich.
+    Console(file=sys.stdout, highlight=False, markup=False, emoji=False).print(table)

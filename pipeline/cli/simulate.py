@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pipeline.cli.options import ConfigFile, Output
+from pipeline.errors import printable
 
 if TYPE_CHECKING:
     from pipeline.simulation.run import ClientStory
@@ -82,7 +83,7 @@ def _read(files: list[Path]) -> "tuple[list[UsageEvent], Any]":
         found = read_events(text)
         events += found.events
         for sentence in found.refused[:_SHOWN_REFUSALS]:
-            sys.stderr.write(f"refused: {path}, {sentence}\n")
+            sys.stderr.write(f"refused: {path}, {printable(sentence)}\n")
         if len(found.refused) > _SHOWN_REFUSALS:
             sys.stderr.write(f"refused: {path}, {len(found.refused) - _SHOWN_REFUSALS} more\n")
     if not events or snapshot is None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pipeline.cli.options import ConfigFile, Output, TablesRoot, flags
+from pipeline.errors import printable
 
 if TYPE_CHECKING:
     from pipeline.settings.model import Settings
@@ -141,7 +142,7 @@ def _verify_one(settings: "Settings", decision: dict[str, Any]) -> None:
 
     quotas = QuotaSource(open_quota_table(settings.tables))
     found = verify_decision(settings.tables.root, settings.scope or quotas.scope, quotas.at, decision)
-    sys.stderr.write(verdict(found) + "\n")
+    sys.stderr.write(f"{printable(verdict(found))}\n")
     if found.difference is not None:
         raise typer.Exit(1)
 

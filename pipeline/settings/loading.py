@@ -21,7 +21,7 @@ from pipeline.settings.errors import InvalidSettings, SettingsFileUnreadable
 from pipeline.settings.model import Settings
 
 ENV_PREFIX: Final = "KQUOTA_"
-_HOLDS_SECRETS: Final = "kafka.client"
+_HOLDS_SECRETS: Final = ("kafka.client", "spark.conf")
 
 
 class _Sources(BaseSettings, Settings):

@@ -138,7 +138,14 @@ class SparkSettings(Branch):
     master: str | None = Field(None, description="null: local[*], or what spark-submit sets")
     shuffle_partitions: int | None = Field(None, gt=0, description="null: the number of cores")
     driver_memory: str = Field("1g", pattern=r"^\d+[mg]$", description="heap of the driver's JVM, taken at its start")
-    conf: dict[str, str] = Field(default_factory=dict, description="further Spark settings, passed on unchanged")
+    conf: dict[str, SecretStr] = Field(
+        default_factory=dict,
+        description="further Spark settings, passed on unchanged; no value is printed, as many hold credentials",
+    )
+
+    def plain_conf(self) -> dict[str, str]:
+        """The entries of `conf` as Spark takes them. They may hold secrets, so they are never printed."""
+        return {key: value.get_secret_value() for key, value in self.conf.items()}
 
 
 class Settings(Branch):

@@ -40,7 +40,7 @@ def run_sql(settings: Settings, statement: str, audit: EditAudit) -> list[dict[s
     location = f"file:{full_address(table.uri)}" if is_local(table.uri) else table.uri
     os.environ["JAVA_HOME"] = str(find_java().home)
     with TemporaryDirectory(prefix="kquota-sql-") as warehouse:
-        conf = {"spark.sql.warehouse.dir": warehouse, **settings.spark.conf}
+        conf = {"spark.sql.warehouse.dir": warehouse, **settings.spark.plain_conf()}
         spark = settings.spark.model_copy(update={"conf": conf})
         session = build_spark_session(spark, spark_jars(), app_name="kquota-quotas-sql")
         # What fails is raised, and said in one line; Spark would log each of its layers with a stack trace first.

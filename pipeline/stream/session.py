@@ -81,7 +81,8 @@ def _session_conf(
 ) -> dict[str, str]:
     """All settings of the session, the operator's own applied last."""
     partitions = spark.shuffle_partitions or len(os.sched_getaffinity(0))
-    memory = spark.conf.get("spark.driver.memory", spark.driver_memory)
+    conf = spark.plain_conf()
+    memory = conf.get("spark.driver.memory", spark.driver_memory)
     settings = {
         "spark.api.mode": "classic",
         "spark.driver.memory": memory,
@@ -120,11 +121,11 @@ def _session_conf(
     java_options.append(f'"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}"')
     if scratch is not None:
         java_options.append(f'"-Djava.io.tmpdir={scratch}"')
-    if not _CHOICE_OF_COLLECTOR.search(spark.conf.get("spark.driver.extraJavaOptions", "")):
+    if not _CHOICE_OF_COLLECTOR.search(conf.get("spark.driver.extraJavaOptions", "")):
         java_options.append("-XX:+UseParallelGC")
     java_options += _class_archive_options()
     all_jars = [str(jar) for jar in jars]
-    for key, value in spark.conf.items():
+    for key, value in conf.items():
         if key == "spark.driver.extraJavaOptions":
             java_options.append(value)
         elif key == "spark.jars":
@@ -163,7 +164,7 @@ def refuse_spark_connect(spark: SparkSettings) -> None:
             raise SparkConnectRefused(found_in=f"the environment variable {name}")
     if "spark.remote" in spark.conf:
         raise SparkConnectRefused(found_in="the setting spark.remote")
-    if spark.conf.get("spark.api.mode", "classic").lower() != "classic":
+    if spark.plain_conf().get("spark.api.mode", "classic").lower() != "classic":
         raise SparkConnectRefused(found_in="the setting spark.api.mode")
     if (spark.master or "").startswith("sc://"):
         raise SparkConnectRefused(found_in=f"the master {spark.master}")

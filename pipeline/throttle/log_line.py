@@ -5,6 +5,7 @@ from typing import Final
 
 import numpy as np
 
+from pipeline.errors import printable
 from pipeline.throttle.held import Reason
 from pipeline.throttle.outbox import Written
 from quota.throttle_time import throttle_time_ms
@@ -22,7 +23,7 @@ def line_of(record: Written, quota_version: int) -> str:
     who = f"{publication.key.user}/{publication.key.client_id}"
     if publication.key.broker_id:
         who += f"@{publication.key.broker_id}"
-    figures = f"{who} {reason.quota_type} {_rates(reason)}"
+    figures = f"{printable(who)} {reason.quota_type} {_rates(reason)}"
     more = f"kquota throttles explain {publication.decision_id[:_SHOWN_DIGITS]}"
     if publication.action == "release":
         return f"release  {figures} ({publication.cause}) · {more}"

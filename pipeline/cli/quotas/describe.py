@@ -17,6 +17,7 @@ from pipeline.cli.quotas.entity import (
     UserDefaults,
     entity_filter,
 )
+from pipeline.errors import printable
 
 if TYPE_CHECKING:
     from pipeline.tables.quota_table import QuotaTableState
@@ -60,7 +61,7 @@ def print_quotas(state: "QuotaTableState", wanted: EntityFilter, output: str) ->
 
     rows = [row for row in state.rows if wanted.matches(row)]
     if output == "kafka":
-        sys.stdout.write("".join(f"{described_line(row)}\n" for row in rows))
+        sys.stdout.write("".join(f"{printable(described_line(row))}\n" for row in rows))
     else:
         print_rows(rows, output)
     sys.stderr.write(f"quotas v{state.version}, scope {state.scope}, mode {state.mode}\n")

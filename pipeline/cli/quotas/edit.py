@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from pipeline.cli.options import flags
+from pipeline.errors import printable
 from quota.entity import label
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def make_edit(
     else:
         edit = table.edit(change, local_audit(reason), if_version, once_stored)
     if output == "kafka" and not dry_run:
-        sys.stdout.write(f"{answer}\n")
+        sys.stdout.write(f"{printable(str(answer))}\n")
     else:
         print_edit(settings, edit, "table" if output == "kafka" else output, with_clients=dry_run)
     changed = edit.rows != edit.before.rows

@@ -7,6 +7,7 @@ import pytest
 from pipeline.settings.errors import InvalidSettings, SettingsFileUnreadable
 from pipeline.settings.loading import load_settings, origins
 from pipeline.settings.model import Settings
+from tests.pipeline.cli.running import kquota
 
 BAD = Path(__file__).with_name("bad")
 
@@ -88,6 +89,31 @@ def test_all_mistakes_are_reported_at_once(tmp_path: Path, monkeypatch: pytest.M
 def test_a_file_that_cannot_be_read_is_named(name: str) -> None:
     with pytest.raises(SettingsFileUnreadable, match=f"{name}.toml"):
         load_settings(BAD / f"{name}.toml")
+
+
+def test_no_value_of_spark_conf_is_printed(tmp_path: Path) -> None:
+    file = tmp_path / "kquota.toml"
+    file.write_text(
+        '[spark.conf]\n"spark.hadoop.fs.s3a.secret.key" = "TOPSECRET"\n'
+        '"spark.driver.extraJavaOptions" = "-Djavax.net.ssl.keyStorePassword=TOPSECRET"\n'
+    )
+    settings = load_settings(file)
+    assert settings.spark.plain_conf()["spark.hadoop.fs.s3a.secret.key"] == "TOPSECRET"
+    for output in ("table", "json", "yaml"):
+        answer = kquota("config", "show", "--config", str(file), "-o", output)
+        assert answer.exit_code == 0
+        assert "spark.conf.spark.hadoop.fs.s3a.secret.key" in answer.stdout
+        assert "TOPSECRET" not in answer.stdout + answer.stderr
+    assert "TOPSECRET" not in repr(settings) + settings.model_dump_json()
+
+
+@pytest.mark.parametrize("conf", ['"TOPSECRET"', '{ "fs.key" = ["TOPSECRET"] }'])
+def test_a_value_of_spark_conf_that_is_refused_is_not_printed(conf: str, tmp_path: Path) -> None:
+    file = tmp_path / "kquota.toml"
+    file.write_text(f"[spark]\nconf = {conf}\n")
+    with pytest.raises(InvalidSettings, match=r"'spark\.conf") as refused:
+        load_settings(file)
+    assert "TOPSECRET" not in str(refused.value)
 
 
 def test_secrets_are_not_printed() -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from pipeline.throttle.log_line import line_of
 from pipeline.throttle.outbox import Written
+from schemas.client_key import ClientKey
 from tests.pipeline.throttle.factories import reason, violation
 
 NOON_MS = 1_700_049_600_000
@@ -41,6 +42,13 @@ def test_a_throttle_that_is_not_capped_shows_its_time_once() -> None:
 
 def test_a_renewal_shows_what_is_still_owed() -> None:
     assert "owes 33.3 s, capped 10.4 s, until" in line("renewed")
+
+
+def test_a_name_can_not_write_a_line_of_its_own() -> None:
+    publication = violation(key=ClientKey("b\x07", "u\x1b", "c\nrelease  alice/etl"), reason=reason(**FIGURES))
+    assert line_of(Written(publication, 0, NOON_MS), 3).startswith(
+        r"throttle u\x1b/c\nrelease  alice/etl@b\x07 producer"
+    )
 
 
 def test_a_release_says_why() -> None:
