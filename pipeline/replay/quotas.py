@@ -3,16 +3,18 @@
 from bisect import bisect_right
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pipeline.replay.errors import QuotaFileRefused
 from pipeline.tables.errors import QuotaEditRefused, TableMissing
 from pipeline.tables.quota_file import from_text
 from pipeline.tables.quota_file_text import load_text
-from pipeline.tables.quota_source import QuotaSource
-from pipeline.tables.quota_table import QuotaTable
 from quota.errors import InvalidQuotas
 from quota.snapshot import QuotaSnapshot
+
+if TYPE_CHECKING:  # delta-rs is loaded only by those who have tables: `kquota simulate` has none
+    from pipeline.tables.quota_source import QuotaSource
+    from pipeline.tables.quota_table import QuotaTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +39,7 @@ class Timeline:
         return self.snapshots[max(bisect_right(versions, version) - 1, 0)]
 
 
-def live_timeline(table: QuotaTable, source: QuotaSource, since_ms: int) -> Timeline:
+def live_timeline(table: "QuotaTable", source: "QuotaSource", since_ms: int) -> Timeline:
     """The quotas that were in force in a range, by the times of their commits. Invalid versions are left out.
 
     Args:
