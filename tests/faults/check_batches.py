@@ -6,74 +6,62 @@ import re
 from collections import defaultdict
 from collections.abc import Hashable, Iterator, Mapping
 
+from tests.faults.books import Books
 from tests.faults.cut import Batch
 from tests.faults.evidence import Evidence, Row
+from tests.faults.rules import Rules
 from tests.faults.usage_reading import SUMS, DeadLetter, Reading, limited, read
 from tests.faults.verdict import Values, Verdict
-from tests.quota.model import TYPES, ScalarModel
 
 Tables = Mapping[str, list[Row]]
 _DIGEST_BYTES = 8
-_LETTERS_PER_MESSAGE = 100  # the default, which all jobs under test run with, as is the next
-_CLOCK_TOLERANCE_MS = 2_000
+_LETTERS_PER_MESSAGE = 100  # the default, which all jobs under test run with
 _MORE = re.compile(r"; (\d+) more refused elements, up to element \d+$")
 _NAMES = ("sample_start_ms", "broker_id", "user", "client_id")
 
 
-def new_model(settings: str, scope: str) -> ScalarModel:
-    """A scalar model with the engine settings of a batch."""
-    given = json.loads(settings)
-    caps = {quota_type: given[f"{quota_type}_cap"] for quota_type in TYPES}
-    return ScalarModel(given["num_samples"], given["sample_window_ms"], caps, scope, given["carry_debt"])
-
-
 def check_batch(
-    evidence: Evidence,
-    rows: Tables,
-    batch: Batch,
-    model: ScalarModel,
-    verdict: Verdict,
-    before_ms: int,
-) -> int:
-    """Recompute one batch and compare; the model has its usage afterwards.
+    evidence: Evidence, rows: Tables, batch: Batch, books: Books, rules: Rules, verdict: Verdict
+) -> list[Row]:
+    """Recompute one batch and compare; the books have its usage afterwards.
 
     Args:
-        evidence: For the quotas.
+        evidence: For the name of the usage topic.
         rows: The batch's own rows by table.
         batch: Which.
-        model: Has recorded all batches before.
+        books: Have recorded all batches before.
+        rules: Of the job.
         verdict: Takes what is found.
-        before_ms: `evaluated_at_ms` of the batch before.
 
     Returns:
-        Its own `evaluated_at_ms`, as recomputed.
+        Its decisions, as recomputed.
     """
-    reading = limited(read(batch.messages, model.w), batch.row["processed_at_ms"] + _CLOCK_TOLERANCE_MS, model.w)
-    now_ms = max(reading.newest_event_ms or 0, before_ms)
+    limit_ms = batch.processed_at_ms + rules.clock_tolerance_ms
+    reading = limited(read(batch.messages, books.sample_window_ms), limit_ms, books.sample_window_ms)
+    now_ms = max(reading.newest_event_ms or 0, books.evaluated_at_ms)
+    late = [row["event_count"] for row in reading.usage.values() if row["last_event_ms"] <= now_ms - books.ring_ms]
     facts = {
         "evaluated_at_ms": now_ms,
         "good_count": reading.good_count,
         "clamped_count": reading.clamped_count,
         "ignored_count": reading.ignored_count,
         "dead_count": len(reading.dead),
-        "late_count": sum(
-            row["event_count"] for row in reading.usage.values() if row["last_event_ms"] <= now_ms - model.n * model.w
-        ),
+        "late_count": sum(late),
     }
     verdict.same_rows("batches", {batch.key: facts}, [(batch.key, batch.row)])
-    pinned = {"evaluated_at_ms": now_ms, "quota_version": batch.row["quota_version"]}
+    verdict.compared["clamped_events"] += reading.clamped_count
+    verdict.compared["late_events"] += sum(late)
+    pinned = {"evaluated_at_ms": now_ms, "quota_version": batch.quota_version}
     _check_usage(reading, rows["usage"], batch, pinned, verdict)
     _check_dead_letters(evidence.usage_topic, reading, rows["dead_letters"], batch, verdict)
-    quotas = evidence.quotas[batch.row["quota_version"]]
-    model.load_quotas(quotas.rows, quotas.mode)
     usage = [dict(zip(_NAMES, key, strict=True)) | row for key, row in reading.usage.items()]
-    wanted: dict[Hashable, Values] = {
-        (*batch.key, *_decision_key(row)): {**row, **pinned, "decision_id": _decision_id(batch, row)}
-        for row in model.record(usage, now_ms)
-    }
-    _forget_old_windows(model)
+    decisions = [
+        {**row, **pinned, "decision_id": _decision_id(batch, row)}
+        for row in books.record(usage, now_ms, batch.quota_version)
+    ]
+    wanted: dict[Hashable, Values] = {(*batch.key, *_decision_key(row)): row for row in decisions}
     verdict.same_rows("decisions", wanted, (((*batch.key, *_decision_key(row)), row) for row in rows["decisions"]))
-    return now_ms
+    return decisions
 
 
 def _check_usage(reading: Reading, rows: list[Row], batch: Batch, pinned: Row, verdict: Verdict) -> None:
@@ -119,11 +107,3 @@ def _decision_id(batch: Batch, decision: Row) -> str:
     encoded = (part.encode() for part in parts)
     text = b"".join(len(part).to_bytes(8, "big") + part for part in encoded)
     return hashlib.blake2b(text, digest_size=_DIGEST_BYTES).hexdigest()
-
-
-def _forget_old_windows(model: ScalarModel) -> None:
-    """The model keeps every window; those before the ring are in no rate any more."""
-    oldest_ms = ((model.evaluated_at_ms or 0) // model.w - model.n) * model.w
-    for sensor in model.sensors.values():
-        for start_ms in [start_ms for start_ms in sensor.windows if start_ms < oldest_ms]:
-            del sensor.windows[start_ms]

@@ -22,6 +22,21 @@ class Batch:
         """(query_id, batch_id)."""
         return self.row["query_id"], self.row["batch_id"]
 
+    @property
+    def evaluated_at_ms(self) -> int:
+        """Its instant."""
+        return int(self.row["evaluated_at_ms"])
+
+    @property
+    def processed_at_ms(self) -> int:
+        """The driver's wall clock when it was collected."""
+        return int(self.row["processed_at_ms"])
+
+    @property
+    def quota_version(self) -> int:
+        """The quotas it has pinned."""
+        return int(self.row["quota_version"])
+
 
 def cut(rows: Iterable[Row], messages: list[Message], topic: str, verdict: Verdict) -> list[Batch]:
     """Batches in the order they were worked on; checks that they cover the topic once, without gap or overlap."""

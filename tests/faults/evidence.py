@@ -5,7 +5,7 @@ Reads with the Kafka and Delta libraries alone; nothing of the system under test
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -43,11 +43,13 @@ class Evidence:
     Attributes:
         usage_topic: Its name.
         messages: All committed records of the usage topic, by partition and offset.
-        records: Values of all committed records of the throttle topic, in no order, each with its key as `"key"`.
+        records: Values of all committed records of the throttle topic, those of a partition in their order, each with
+            its key and partition as `"key"` and `"partition"`.
         tables: Rows by table.
-        quotas: The quota table by version, those the rows name.
+        quotas: The quota table by version, from the oldest that a row names to the newest.
         scope: Of the quota table: cluster or broker.
         ledger: What the generator says it has sent, by key; None without a ledger.
+        starts: When a driver took over the running throttles, epoch milliseconds by its wall clock; None: not known.
     """
 
     usage_topic: str
@@ -56,7 +58,8 @@ class Evidence:
     tables: dict[str, list[Row]]
     quotas: dict[int, Quotas]
     scope: str = "cluster"
-    ledger: dict[str, Row] | None = field(default=None)
+    ledger: dict[str, Row] | None = None
+    starts: list[int] | None = None
 
 
 def gather(
@@ -68,7 +71,7 @@ def gather(
         for record in read_topic(bootstrap_servers, usage_topic)
     ]
     records = [
-        {**json.loads(record.value), "key": json.loads(record.key)}
+        {**json.loads(record.value), "key": json.loads(record.key), "partition": record.partition}
         for record in read_topic(bootstrap_servers, throttle_topic)
     ]
     messages.sort(key=lambda message: (message.partition, message.offset))
@@ -79,13 +82,15 @@ def gather(
 def evidence_of(root: str, usage_topic: str, messages: list[Message], records: list[Row]) -> Evidence:
     """What is on the topics, with what is in the tables."""
     tables = {name: DeltaTable(f"{root}/{name}").to_pyarrow_table().to_pylist() for name in TABLES}
-    versions = {row["quota_version"] for name in ("batches", "throttle_events") for row in tables[name]}
+    named = {row["quota_version"] for name in ("batches", "throttle_events") for row in tables[name]}
+    newest = DeltaTable(f"{root}/quotas").version()
+    versions = range(max(min(named, default=0), 0), newest + 1)
     return Evidence(
         usage_topic=usage_topic,
         messages=messages,
         records=records,
         tables=tables,
-        quotas={version: _quotas(f"{root}/quotas", version) for version in versions if version >= 0},
+        quotas={version: _quotas(f"{root}/quotas", version) for version in versions},
         scope=DeltaTable(f"{root}/quotas").metadata().configuration.get("kquota.scope", "cluster"),
     )
 

@@ -5,7 +5,8 @@ again after a crash. A crash is an exception at a failpoint, after which nothing
 """
 
 import json
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -31,7 +32,11 @@ from schemas.throttle_record import ThrottleRecord
 from tests.fakes.clock import ManualClock
 from tests.fakes.topic import MemoryTopic, TopicBroker
 from tests.faults.evidence import Evidence, Message, evidence_of
+from tests.faults.job_rules import rules_of
+from tests.faults.rules import Rules
 from tests.faults.usage_reading import read
+from tests.faults.verdict import Verdict
+from tests.faults.verifier import verify
 
 TOPIC: Final = "usage"
 JOB: Final = "hand"
@@ -92,6 +97,7 @@ class HandJob:
         self.broker = TopicBroker()
         self.messages: list[Message] = []
         self.spark = HandSpark()
+        self.starts: list[int] = []
         self.quota_table = open_quota_table(self.settings.tables)
         self.edit(rates)
 
@@ -115,6 +121,7 @@ class HandJob:
         self.topic = KilledTopic(self.broker, JOB)
         enforcement = assemble(settings, "cluster", "test", Ports(self.tables.throttle_events, self.topic, self.clock))
         self.decider, self.purgatory = enforcement.decider, enforcement.purgatory
+        self.starts.append(self.clock.wall_ms)
         self.recovered = take_over(self.tables, DriverEpoch(), self.quotas, enforcement, self.clock, settings.engine)
         if not with_checkpoint:
             stored = json.loads(self.recovered.end_offsets or _offsets(0))[TOPIC]["0"]
@@ -147,8 +154,23 @@ class HandJob:
 
     def evidence(self) -> Evidence:
         """For the verifier."""
-        records = [{**json.loads(one.to_value()), "key": json.loads(one.key())} for one in self._records()]
-        return evidence_of(self.settings.tables.root, TOPIC, self.messages, records)
+        records = [
+            {**json.loads(one.to_value()), "key": json.loads(one.key()), "partition": 0} for one in self._records()
+        ]
+        evidence = evidence_of(self.settings.tables.root, TOPIC, self.messages, records)
+        return replace(evidence, starts=self.starts)
+
+    @property
+    def rules(self) -> Rules:
+        """For the verifier. Time stands still within a step, so every instant is known to the millisecond."""
+        rules = rules_of(self.settings)
+        return replace(
+            rules, most_lead_ms=rules.least_lead_ms, clock_slack_ms=0, longest_append_ms=0, longest_publish_ms=0
+        )
+
+    def verdict(self, at_least: Mapping[str, int] | None = None) -> Verdict:
+        """What the verifier says."""
+        return verify(self.evidence(), self.rules, at_least)
 
     def _records(self) -> list[ThrottleRecord]:
         return self.broker.records

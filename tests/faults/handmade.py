@@ -39,6 +39,7 @@ def evidence() -> Evidence:
             "throttle_events": events,
             "sensor_state": [_bucket()],
         },
+        starts=[T_MS - 5_000],
         quotas={
             1: Quotas(
                 ({"user": "alice", "client_id": "", "producer_byte_rate": 1_000.0, "mode": "enforce"},), "enforce"
@@ -104,25 +105,31 @@ def _dead_letter() -> Row:
 def _bucket() -> Row:
     """11 000 - 40 000, charged at the instant of the first batch."""
     sensor = {"broker_id": "", **_SENSOR, "quota_type": "producer_byte_rate"}
-    return {"query_id": "q", "batch_id": 0, **sensor, "tokens": -29_000.0, "refilled_at_ms": T_MS}
+    return {**_of_batch(0, T_MS), **sensor, "tokens": -29_000.0, "refilled_at_ms": T_MS}
 
 
 def _events() -> list[Row]:
-    """Throttled for 10 s, renewed 9 s later for the debt of 29 000 - 9 000, released when it is paid."""
-    begun = _event(0, 0, T_MS, "throttle", "violation", throttle_time_ms=10_000, observed=4_000.0, window_ms=10_000)
-    begun |= {"tokens": -29_000.0, "owed_ms": 30_000}
-    renewed = _event(
-        1, 1, T_MS + 9_000, "throttle", "renewed", throttle_time_ms=10_000, observed=4_000.0, window_ms=10_000
-    )
-    renewed |= {"tokens": -20_000.0, "owed_ms": 30_000}
-    released = _event(2, 1, T_MS + 60_000, "release", "expired", throttle_time_ms=0, observed=0.0, window_ms=10_000)
-    released |= {"tokens": 11_000.0, "owed_ms": 0}
-    return [begun, renewed, released]
+    """Throttled for 10 s, renewed three times for what is left of a debt of 29 000, released when it is paid.
+
+    Each look comes 1.1 s before the end. The last one finds 1.1 s owed, which is what is left, and leaves no record.
+    """
+    begun = _event(0, 0, 0, "throttle", "violation", 10_000, observed=4_000.0, tokens=-29_000.0, owed_ms=30_000)
+    renewals = [
+        _event(1, 1, 9_000, "throttle", "renewed", 10_000, observed=4_000.0, tokens=-20_000.0, owed_ms=30_000),
+        _event(2, 1, 17_900, "throttle", "renewed", 10_000, observed=0.0, tokens=-11_100.0, owed_ms=11_100),
+        _event(3, 1, 26_800, "throttle", "renewed", 2_200, observed=0.0, tokens=-2_200.0, owed_ms=2_200),
+    ]
+    released = _event(4, 1, 29_000, "release", "expired", 0, observed=0.0, tokens=0.0, owed_ms=0)
+    return [begun, *renewals, released]
 
 
-def _event(publish_seq: int, batch_id: int, at_ms: int, action: str, cause: str, **figures: object) -> Row:
+def _event(
+    publish_seq: int, batch_id: int, after_ms: int, action: str, cause: str, throttle_time_ms: int, **figures: object
+) -> Row:
+    """A record of so long after the first event; the batches are collected 0.3 s after their instants."""
+    written_ms = T_MS + after_ms + 300 + (100 if cause == "violation" else 0)
     return {
-        **_of_batch(batch_id, at_ms),
+        **_of_batch(batch_id, T_MS + after_ms),
         **_WHO,
         **_SENSOR,
         "publish_seq": publish_seq,
@@ -130,7 +137,10 @@ def _event(publish_seq: int, batch_id: int, at_ms: int, action: str, cause: str,
         "cause": cause,
         "quota_type": "producer_byte_rate",
         "bound": 1_000.0,
-        "throttled_until_ms": at_ms + 400,
+        "window_ms": 10_000,
+        "throttle_time_ms": throttle_time_ms,
+        "throttled_until_ms": written_ms + throttle_time_ms,
+        "due_ms": None if cause == "violation" else written_ms,
         "decision_id": _DECISION_ID,
         "schema_version": 1,
         **figures,
@@ -138,7 +148,7 @@ def _event(publish_seq: int, batch_id: int, at_ms: int, action: str, cause: str,
 
 
 def _record(event: Row) -> Row:
-    dropped = {"query_id", "evaluated_at_ms", "sensor_user", "sensor_client_id"}
+    dropped = {"query_id", "evaluated_at_ms", "sensor_user", "sensor_client_id", "due_ms"}
     kept = {name: value for name, value in event.items() if name not in dropped}
     key = [event[name] for name in ("cluster", "broker_id", "user", "client_id")]
-    return {**kept, "sensor": [event["sensor_user"], event["sensor_client_id"]], "key": key}
+    return {**kept, "sensor": [event["sensor_user"], event["sensor_client_id"]], "key": key, "partition": 0}

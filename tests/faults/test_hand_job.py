@@ -13,7 +13,6 @@ from pipeline.tables.layout import create_missing
 from tests.faults.generator import RATES
 from tests.faults.hand_job import HandJob
 from tests.faults.hand_load import Load, Trouble
-from tests.faults.verifier import verify
 
 
 def test_a_job_killed_at_every_failpoint_in_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -26,9 +25,9 @@ def test_a_job_killed_at_every_failpoint_in_turn(tmp_path: Path, monkeypatch: py
             load.edit(1.5 if number % 12 == 3 else 0.5)
         load.job.start()
     load.come_to_rest()
-    verdict = verify(load.job.evidence())
+    verdict = load.job.verdict()
     assert verdict.as_json()["differences"] == []
-    for check in ("usage", "decisions", "dead_letters", "looks", "violations", "topic", "pairs"):
+    for check in ("usage", "decisions", "dead_letters", "begins", "renewals", "releases", "topic", "pairs"):
         assert verdict.compared[check] > 10, check
 
 
@@ -44,7 +43,7 @@ def test_a_lost_checkpoint_loses_no_batch_that_is_stored(
     for _ in range(3):
         load.step()
     load.come_to_rest()
-    assert verify(load.job.evidence()).as_json()["differences"] == []
+    assert load.job.verdict().as_json()["differences"] == []
 
 
 def test_time_does_not_go_back_when_usage_and_the_log_of_the_tables_are_gone(
@@ -118,7 +117,7 @@ def test_late_usage_meets_the_same_bucket_with_and_without_a_restart(restarts: b
     (held,) = job.purgatory
     _, reasons = job.decider.look([held], job.clock.now())
     assert (reasons[held.key].tokens, reasons[held.key].owed_ms) == (-100_000.0, 10_000)
-    assert verify(job.evidence()).count("different") == 0
+    assert job.verdict().count("different") == 0
 
 
 @pytest.mark.parametrize("point", ["usage.appended", "batch.recorded", "sensor_state.appended"])
@@ -144,7 +143,7 @@ def test_a_new_query_at_the_instant_of_the_old_ones_last_batch_comes_after_it(
         step(user)
     job.start()
     load.come_to_rest()
-    assert verify(job.evidence()).as_json()["differences"] == []
+    assert job.verdict().as_json()["differences"] == []
 
 
 def test_two_starts_after_one_batch_know_the_same_buckets_though_a_quota_was_lowered_in_between(tmp_path: Path) -> None:
@@ -162,7 +161,7 @@ def test_two_starts_after_one_batch_know_the_same_buckets_though_a_quota_was_low
     job.clock.advance(6_000)
     job.send(event(job, 1, user="other"))
     job.step()
-    verdict = verify(job.evidence())
+    verdict = job.verdict()
     assert verdict.compared["buckets"] >= 2, "before the restarts and after the late usage"
     assert verdict.as_json()["differences"] == []
 
@@ -206,7 +205,7 @@ def test_random_trouble(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     load = Load(tmp_path, monkeypatch, seed)
     Trouble(load, seed).run(kills=8)
     load.come_to_rest()
-    assert verify(load.job.evidence()).as_json()["differences"] == []
+    assert load.job.verdict().as_json()["differences"] == []
 
 
 def test_a_driver_that_was_taken_over_writes_nothing_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -228,4 +227,4 @@ def test_a_driver_that_was_taken_over_writes_nothing_more(tmp_path: Path, monkey
     for _ in range(3):
         load.step()
     load.come_to_rest()
-    assert verify(load.job.evidence()).as_json()["differences"] == []
+    assert load.job.verdict().as_json()["differences"] == []

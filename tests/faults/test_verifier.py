@@ -18,15 +18,22 @@ def test_what_a_correct_job_leaves_is_equal() -> None:
     assert verdict.compared == {
         "batches": 5,
         "messages": 3,
+        "clamped_events": 0,
+        "late_events": 0,
         "usage": 2,
         "dead_letters": 1,
         "decisions": 1,
-        "violations": 1,
+        "snapshots": 1,
         "buckets": 1,
-        "looks": 5,
-        "publish_seq": 3,
-        "topic": 3,
-        "pairs": 4,
+        "full_buckets": 0,
+        "applied": 1,
+        "begins": 1,
+        "looks": 4,
+        "renewals": 3,
+        "releases": 1,
+        "publish_seq": 5,
+        "topic": 5,
+        "pairs": 6,
     }
 
 
@@ -40,6 +47,29 @@ def drop(table: str, place: int) -> Tamper:
 
 def repeat(table: str, place: int) -> Tamper:
     return lambda found: found.tables[table].append(dict(found.tables[table][place]))
+
+
+def move(place: int, throttle_time_ms: int) -> Tamper:
+    """Another length, written at the same time."""
+
+    def tamper(found: Evidence) -> None:
+        row = found.tables["throttle_events"][place]
+        row["throttled_until_ms"] += throttle_time_ms - row["throttle_time_ms"]
+        row["throttle_time_ms"] = throttle_time_ms
+
+    return tamper
+
+
+def look(place: int, after_ms: int, **figures: object) -> Tamper:
+    """A record of another instant, so long after the first event, with the figures of then."""
+
+    def tamper(found: Evidence) -> None:
+        row = found.tables["throttle_events"][place]
+        written_ms = T_MS + after_ms + 300
+        times = {"throttled_until_ms": written_ms + row["throttle_time_ms"], "due_ms": written_ms}
+        row.update(evaluated_at_ms=T_MS + after_ms, **times, **figures)
+
+    return tamper
 
 
 def send(value: bytes) -> Tamper:
@@ -60,6 +90,11 @@ def send(value: bytes) -> Tamper:
         (change("sensor_state", 0, tokens=-28_999.0), "tokens must be -29000.0; got -28999.0"),
         (change("sensor_state", 0, refilled_at_ms=T_MS + 1), "buckets: different"),
         (change("sensor_state", 0, sensor_user="bob"), "buckets: duplicated"),
+        (change("sensor_state", 0, sensor_user="bob"), "buckets: lost"),
+        (change("sensor_state", 0, evaluated_at_ms=T_MS + 1), "buckets: different"),
+        (change("sensor_state", 0, sensor_user=""), "buckets: lost: ('q', 0, 'producer_byte_rate'"),
+        (drop("sensor_state", 0), "snapshots: lost: the snapshot after batch ('q', 0)"),
+        (repeat("sensor_state", 0), "buckets: duplicated"),
         (change("decisions", 0, raw_throttle_time_ms=30_001), "raw_throttle_time_ms must be 30000; got 30001"),
         (change("decisions", 0, decision_id="0"), "decisions: different"),
         (change("batches", 1, ignored_count=0), "ignored_count must be 1; got 0"),
@@ -67,16 +102,38 @@ def send(value: bytes) -> Tamper:
         (change("batches", 1, end_offsets='{"usage":{"0":2}}'), "messages: lost: (0, 2)"),
         (drop("batches", 0), "batches: lost: ('q', 0)"),
         (send(b'{"event_time_ms":1,"user":"u","client_id":"c"}'), "messages: lost: (0, 3)"),
+        (change("batches", 1, clamped_count=1), "clamped_count must be 0; got 1"),
+        (change("batches", 0, processed_at_ms=T_MS - 2_001), "evaluated_at_ms must be 1699999999999; got"),
+        (change("batches", 0, processed_at_ms=T_MS + 501), "begins: different: publish_seq 0 throttle violation: writ"),
+        (change("batches", 1, quota_version=0), "quotas v0 after v1"),
+        (change("batches", 1, engine_settings="{}"), "has other engine settings"),
+        (change("decisions", 0, applied=False), "applied must be True; got False"),
+        (change("decisions", 0, quota_version=0), "quota_version must be 1; got 0"),
         (change("throttle_events", 1, publish_seq=0), "publish_seq: duplicated: 0"),
         (drop("throttle_events", 1), "publish_seq: lost: 1"),
-        (drop("throttle_events", 2), "pairs: lost: the release of ('test', '', 'alice', 'etl')"),
+        (drop("throttle_events", 4), "pairs: lost: the release of ('test', '', 'alice', 'etl')"),
+        (drop("throttle_events", 0), "applied: lost: the throttle of ('', 'alice', 'etl') that batch ('q', 0)"),
+        (drop("throttle_events", 1), "no look was taken before the end"),
+        (drop("throttle_events", 3), "due at 1700000029300; must be"),
         (change("throttle_events", 1, owed_ms=29_999), "owed_ms must be 30000; got 29999"),
         (change("throttle_events", 1, evaluated_at_ms=T_MS + 9_001), "tokens must be -19999.0; got -20000.0"),
-        (change("throttle_events", 1, throttle_time_ms=30_001), "a slice of 30001 ms of 30000 ms owed"),
+        (change("throttle_events", 1, sensor_client_id="etl"), "sensor must be one of [('alice', '')]"),
+        (move(1, 30_001), "a slice of 30001 ms of 30000 ms owed; must be 10000 to 30000"),
+        (move(3, 2_199), "a slice of 2199 ms of 2200 ms owed"),
         (change("throttle_events", 0, batch_id=1), "decided nothing about the client"),
         (change("throttle_events", 2, decision_id="0"), "pairs: different"),
+        (change("throttle_events", 2, throttled_until_ms=T_MS + 19_000), "order: different"),
+        (change("throttle_events", 2, due_ms=T_MS + 9_000), "due at 1700000009000; must be"),
+        (change("throttle_events", 2, due_ms=T_MS + 18_500), "due at 1700000018500; must be"),
+        (look(4, 28_500, tokens=-500.0, owed_ms=500), "release expired: 500 ms before its end"),
+        (look(4, 28_500, tokens=-500.0, owed_ms=500), "release expired: 500 ms are owed"),
+        (look(4, 20_000, tokens=-9_000.0, owed_ms=9_000), "release expired: 9000 ms are owed"),
+        (change("throttle_events", 4, cause="quota_changed"), "v1 and v1 are the same for this client"),
+        (change("throttle_events", 1, cause="violation"), "decided nothing about the client"),
+        (change("throttle_events", 4, quota_version=0), "quotas v0 after v1"),
         (lambda found: found.records.pop(1), "topic: lost: 1"),
         (lambda found: found.records.append(found.records[0]), "topic: duplicated: 0"),
+        (lambda found: found.records.insert(0, found.records.pop(1)), "topic: different: publish_seq 0 comes after 1"),
         (lambda found: found.records[2].update(throttled_until_ms=1), "topic: different: 2"),
         (lambda found: found.records[2].update(key=["test", "", "bob", ""]), "topic: different: 2"),
     ],
@@ -97,8 +154,8 @@ def test_what_the_generator_has_sent_must_be_on_the_topic_as_it_was_sent() -> No
         "1/3": {**nothing, "acknowledged": True},
         "1/4": {**nothing, "acknowledged": False},
     }
-    told = [line for line in verify(found).as_json()["differences"] if line.startswith("ledger")]
-    assert told == ["ledger: lost: 1/3"]
+    told = [(one.kind, one.text) for one in verify(found).differences if one.check == "ledger"]
+    assert told == [("lost", "1/3")]
     found.ledger["1/2"]["good"] = 1
     assert "ledger: different: message 1/2" in verify(found).as_table()
 

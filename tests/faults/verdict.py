@@ -3,11 +3,11 @@
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
-Kind = Literal["lost", "duplicated", "different"]
+Kind = Literal["lost", "duplicated", "different", "too few"]
 Values = Mapping[str, Any]
-_TOLD = 20
+_TOLD_PER_CHECK: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +40,18 @@ class Verdict:
         if not holds:
             self.tell(check, "different", text)
 
+    def deny(self, check: str, fails: bool, text: str) -> None:
+        """Note a difference if something fails; part of a comparison that is counted elsewhere."""
+        if fails:
+            self.tell(check, "different", text)
+
+    def demand(self, at_least: Mapping[str, int]) -> None:
+        """Note each check that has compared less than its load must give: such a check has not shown anything."""
+        for check, least in at_least.items():
+            compared = self.compared[check]
+            if compared < least:
+                self.tell(check, "too few", f"compared {compared}; this load must give at least {least}")
+
     def once_each(self, check: str, wanted: Iterable[Hashable], got: Iterable[Hashable]) -> None:
         """Everything wanted is there once, and nothing else."""
         wanted_counts, got_counts = Counter(wanted), Counter(got)
@@ -67,6 +79,16 @@ class Verdict:
                 told = ", ".join(f"{name} must be {value!r}; got {other!r}" for name, (value, other) in unequal.items())
                 self.tell(check, "different", f"{key}: {told}")
 
+    def told(self) -> list[str]:
+        """The first differences of each check, a line each, in the order in which they were found."""
+        counts: Counter[str] = Counter()
+        lines = []
+        for one in self.differences:
+            counts[one.check] += 1
+            if counts[one.check] <= _TOLD_PER_CHECK:
+                lines.append(f"{one.check}: {one.kind}: {one.text}")
+        return lines
+
     def as_json(self) -> dict[str, Any]:
         """For programs."""
         return {
@@ -75,15 +97,16 @@ class Verdict:
             "lost": self.count("lost"),
             "duplicated": self.count("duplicated"),
             "different": self.count("different"),
-            "differences": [f"{one.check}: {one.kind}: {one.text}" for one in self.differences[:_TOLD]],
+            "too_few": self.count("too few"),
+            "differences": self.told(),
         }
 
     def as_table(self) -> str:
         """For people."""
-        lines = [f"{'check':<22} {'compared':>9} {'lost':>6} {'duplicated':>11} {'different':>10}"]
-        for check in self.compared:
-            kinds: tuple[Kind, ...] = ("lost", "duplicated", "different")
-            lost, duplicated, different = (self.count(kind, check) for kind in kinds)
-            lines.append(f"{check:<22} {self.compared[check]:>9} {lost:>6} {duplicated:>11} {different:>10}")
-        lines += self.as_json()["differences"]
+        kinds: tuple[Kind, ...] = ("lost", "duplicated", "different", "too few")
+        lines = [f"{'check':<22} {'compared':>9}" + "".join(f" {kind:>11}" for kind in kinds)]
+        for check in dict.fromkeys([*self.compared, *(one.check for one in self.differences)]):
+            counts = "".join(f" {self.count(kind, check):>11}" for kind in kinds)
+            lines.append(f"{check:<22} {self.compared[check]:>9}{counts}")
+        lines += self.told()
         return "\n".join(lines)

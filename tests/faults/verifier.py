@@ -10,44 +10,78 @@ import hashlib
 import json
 import sys
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tests.faults.check_batches import check_batch, new_model
-from tests.faults.check_buckets import check_snapshot
-from tests.faults.check_outbox import check_figures, check_pairs, check_sequence
-from tests.faults.cut import cut
+from tests.faults.books import Books
+from tests.faults.case import Case
+from tests.faults.check_batches import check_batch
+from tests.faults.check_buckets import check_intervals, check_snapshot
+from tests.faults.check_outbox import check_pairs, check_sequence
+from tests.faults.check_silence import check_reign
+from tests.faults.cut import Batch, cut
 from tests.faults.evidence import Evidence, Row, gather
+from tests.faults.reign import Reign
+from tests.faults.rules import Rules
 from tests.faults.usage_reading import read
 from tests.faults.verdict import Verdict
 
 Key = tuple[str, int]
 
 
-def verify(evidence: Evidence) -> Verdict:
-    """Everything there is to check."""
+def verify(evidence: Evidence, rules: Rules | None = None, at_least: Mapping[str, int] | None = None) -> Verdict:
+    """Everything there is to check.
+
+    Args:
+        evidence: What the job has left.
+        rules: Settings of the job; its defaults without.
+        at_least: How much each check must have compared, by its name; see `Verdict.demand`.
+    """
     verdict = Verdict()
+    rules = rules or Rules()
     batches = cut(evidence.tables["batches"], evidence.messages, evidence.usage_topic, verdict)
     by_batch = {name: _by_batch(rows) for name, rows in evidence.tables.items()}
     known = {batch.key for batch in batches}
-    for name in ("usage", "decisions", "dead_letters"):
+    for name in ("usage", "decisions", "dead_letters", "throttle_events", "sensor_state"):
         for key in by_batch[name].keys() - known:
             verdict.tell(name, "different", f"rows of batch {key}, which is not in batches")
     if batches:
-        model = new_model(batches[0].row["engine_settings"], evidence.scope)
-        evaluated_at_ms = 0
-        for batch in batches:
-            rows = {name: by_key.get(batch.key, []) for name, by_key in by_batch.items()}
-            evaluated_at_ms = check_batch(evidence, rows, batch, model, verdict, evaluated_at_ms)
-            forgotten = check_snapshot(batch, rows["sensor_state"], model, verdict) if rows["sensor_state"] else {}
-            check_figures(evidence, rows["throttle_events"], rows["decisions"], model, forgotten, verdict)
-    for key in by_batch["throttle_events"].keys() - known:
-        verdict.tell("looks", "different", f"records based on batch {key}, which is not in batches")
+        _check_batches(evidence, batches, by_batch, rules, verdict)
+        check_intervals(batches, by_batch["sensor_state"], rules, verdict)
     check_sequence(evidence, verdict)
     check_pairs(evidence, verdict)
     if evidence.ledger is not None:
         _check_ledger(evidence, evidence.ledger, verdict)
+    verdict.demand(at_least or {})
     return verdict
+
+
+def _check_batches(
+    evidence: Evidence,
+    batches: Sequence[Batch],
+    by_batch: Mapping[str, Mapping[Key, list[Row]]],
+    rules: Rules,
+    verdict: Verdict,
+) -> None:
+    """Batch after batch, each with the snapshot and the records that are based on it."""
+    settings = batches[0].row["engine_settings"]
+    case = Case(Books(evidence, settings), rules, verdict, evidence.starts)
+    pinned_version = -1
+    for batch, following in zip(batches, [*batches[1:], None], strict=True):
+        rows = {name: by_key.get(batch.key, []) for name, by_key in by_batch.items()}
+        unknown = batch.row["engine_settings"] != settings
+        verdict.deny("batches", unknown, f"batch {batch.key} has other engine settings, which are not judged")
+        went_back = batch.quota_version < pinned_version
+        verdict.deny("batches", went_back, f"batch {batch.key}: quotas v{batch.quota_version} after v{pinned_version}")
+        pinned_version = batch.quota_version
+        case.newest_version = max(case.newest_version, pinned_version)
+        reign = Reign(batch, following)
+        decisions = check_batch(evidence, rows, batch, case.books, rules, verdict)
+        case.emptied = {}
+        if rows["sensor_state"]:
+            versions = case.books.versions(batch.quota_version, None if following is None else following.quota_version)
+            case.emptied = check_snapshot(batch, rows["sensor_state"], case.books, versions, verdict)
+        check_reign(case, reign, rows["throttle_events"], decisions)
 
 
 def _by_batch(rows: list[Row]) -> dict[Key, list[Row]]:

@@ -1,0 +1,60 @@
+"""What the checks of the records share."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from tests.faults.books import Books
+from tests.faults.evidence import Row
+from tests.faults.held import Client, Held
+from tests.faults.rules import Rules
+from tests.faults.verdict import Verdict
+from tests.quota.model import Sensor
+
+
+@dataclass
+class Case:
+    """One verdict in the making.
+
+    Attributes:
+        books: The verifier's own.
+        rules: Of the job.
+        verdict: Takes what is found.
+        starts: When a driver took over the running throttles, by its wall clock; None: not known.
+        held: The clients that are held, as the records tell.
+        newest_version: The newest quota version that a batch or a record was based on.
+        newest_written_ms: When the last record was written.
+        emptied: The buckets that the snapshot after the present batch made new, with what was in them. A look that is
+            based on the batch may have been taken before the snapshot.
+    """
+
+    books: Books
+    rules: Rules
+    verdict: Verdict
+    starts: Sequence[int] | None = None
+    held: dict[Client, Held] = field(default_factory=dict)
+    newest_version: int = -1
+    newest_written_ms: int = 0
+    emptied: Mapping[Sensor, float] = field(default_factory=dict)
+
+    @contextmanager
+    def before_snapshot(self) -> Iterator[None]:
+        """The buckets as they were before the snapshot, for as long as the block."""
+        for sensor, tokens in self.emptied.items():
+            sensor.tokens = tokens
+        try:
+            yield
+        finally:
+            for sensor in self.emptied:
+                sensor.tokens = None
+
+    def is_touched(self, held: Held, version: int) -> bool:
+        """Whether another bound or level holds for a client than its last record was based on."""
+        quota_type, before = held.row["quota_type"], held.row["quota_version"]
+        return self.books.standing(held.row, quota_type, before) != self.books.standing(held.row, quota_type, version)
+
+    def bound_fell(self, row: Row, version: int) -> bool:
+        """Whether a client's bound of the row's quota type is lower under a version than under the row's."""
+        before, _ = self.books.standing(row, row["quota_type"], row["quota_version"])
+        after, _ = self.books.standing(row, row["quota_type"], version)
+        return before is not None and after is not None and after < before

@@ -1,0 +1,176 @@
+"""Every record of `throttle_events`: its figures, and whether what was owed at its instant justifies it.
+
+The rules are those of docs/design.md, "Purgatory". What was owed is read from the verifier's own books.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from tests.faults.case import Case
+from tests.faults.check_due import is_end_of, may_be_left_to_end, was_overdue
+from tests.faults.evidence import Row
+from tests.faults.held import Held, client_of, written_ms
+from tests.faults.reign import Reign
+
+_FIGURES: Final = ("observed", "bound", "window_ms", "tokens", "owed_ms")
+_SHARED: Final = ("quota_type", "observed", "bound", "window_ms", "throttle_time_ms", "evaluated_at_ms")
+_EXTENSION_MS: Final = 1_000
+_EXTENSION_PART: Final = 10
+_KINDS: Final = {"renewed": "renewals", "expired": "releases", "quota_changed": "edits"}
+
+
+def check_record(case: Case, reign: Reign, row: Row, decision: Row | None) -> None:
+    """Check one record; afterwards its client is held, or is not held any more, as it says.
+
+    Args:
+        case: All records with a smaller `publish_seq` are checked.
+        reign: Of the batch that the record is based on; the books have recorded it.
+        row: Of `throttle_events`.
+        decision: The batch's applied decision about the client; None without one.
+    """
+    client = client_of(row)
+    held = case.held.get(client)
+    name = f"publish_seq {row['publish_seq']} {row['action']} {row['cause']}"
+    kind = _KINDS.get(row["cause"], "begins" if held is None else "extensions")
+    with case.before_snapshot():
+        owed = case.books.owed(row, row["evaluated_at_ms"], row["quota_version"])
+    if row["cause"] == "violation":
+        _check_violation(case, kind, name, row, decision, owed)
+        _check_publication(case, kind, name, row, reign, held)
+    else:
+        if not _agree(row, owed):
+            owed = case.books.owed(row, row["evaluated_at_ms"], row["quota_version"])
+        _check_figures(case, kind, name, row, held, owed)
+        _check_instant(case, kind, name, row, reign)
+        if held is not None:
+            most_ms = max(one["owed_ms"] for one in owed.values())
+            check = _check_edit if row["cause"] == "quota_changed" else _check_look
+            check(case, kind, name, row, held, most_ms, reign)
+    written = written_ms(row)
+    early = written < case.newest_written_ms - case.rules.clock_slack_ms
+    case.verdict.deny("order", early, f"{name}: written at {written}, before the record before it")
+    case.newest_written_ms = max(case.newest_written_ms, written)
+    if row["action"] == "throttle":
+        case.held[client] = Held(row)
+    else:
+        case.held.pop(client, None)
+
+
+def extends(throttle_time_ms: int, written: int, end_ms: int) -> bool:
+    """Whether a throttle written at this time ends clearly later than one that ends at `end_ms`."""
+    return written + throttle_time_ms - end_ms > max(_EXTENSION_MS, throttle_time_ms // _EXTENSION_PART)
+
+
+def _check_violation(case: Case, kind: str, name: str, row: Row, decision: Row | None, owed: Mapping[str, Row]) -> None:
+    """A record of a batch says what the batch has decided."""
+    if decision is None:
+        text = f"{name}: batch {row['batch_id']} decided nothing about the client"
+        case.verdict.tell(kind, "different", text)
+        return
+    wanted = {column: decision[column] for column in (*_SHARED, "sensor_user", "sensor_client_id", "quota_version")}
+    wanted |= {column: owed[decision["quota_type"]][column] for column in ("tokens", "owed_ms")}
+    case.verdict.same_rows(kind, {name: wanted}, [(name, row)])
+
+
+def _check_publication(case: Case, kind: str, name: str, row: Row, reign: Reign, held: Held | None) -> None:
+    """It is published in time, under quotas that still hold, and tells its client something new."""
+    rules, written = case.rules, written_ms(row)
+    before = written < reign.begin_ms - rules.clock_slack_ms
+    case.verdict.deny(kind, before, f"{name}: written at {written}, before its batch was collected")
+    age_ms = written - reign.batch.evaluated_at_ms
+    too_old = age_ms > rules.max_decision_age_ms + rules.longest_publish_ms
+    case.verdict.deny(kind, too_old, f"{name}: published {age_ms} ms after the instant of its batch")
+    own, newest = row["quota_version"], case.newest_version
+    if newest > own:
+        standing = (case.books.standing(row, row["quota_type"], version) for version in (own, newest))
+        edited = next(standing) != next(standing)
+        case.verdict.deny(kind, edited, f"{name}: decided under quotas v{own}, which v{newest} has changed")
+    if held is not None:
+        news = extends(row["throttle_time_ms"], written + rules.clock_slack_ms, held.end_ms)
+        case.verdict.deny(kind, not news, f"{name}: ends at {row['throttled_until_ms']}, after {held.end_ms}")
+
+
+def _check_figures(case: Case, kind: str, name: str, row: Row, held: Held | None, owed: Mapping[str, Row]) -> None:
+    """The figures are those of the quota type that owes most, and of its sensor."""
+    wanted = {column: owed[row["quota_type"]][column] for column in _FIGURES}
+    case.verdict.same_rows(kind, {name: wanted}, [(name, row)])
+    most_ms = max(one["owed_ms"] for one in owed.values())
+    text = f"{name}: owed_ms must be {most_ms}; got {row['owed_ms']}"
+    case.verdict.deny(kind, row["owed_ms"] != most_ms, text)
+    sensors = {case.books.sensor(row, row["quota_type"], row["quota_version"])}
+    if held is not None and (row["quota_type"], row["bound"]) == (held.row["quota_type"], held.row["bound"]):
+        sensors.add((held.row["sensor_user"], held.row["sensor_client_id"]))  # kept while the bound is the same
+    sensor = (row["sensor_user"], row["sensor_client_id"])
+    case.verdict.deny(kind, sensor not in sensors, f"{name}: sensor must be one of {sorted(sensors)}; got {sensor}")
+
+
+def _check_instant(case: Case, kind: str, name: str, row: Row, reign: Reign) -> None:
+    """A look is evaluated at the instant of its batch plus the time since, under quotas that are not older."""
+    rules, latest_ms = case.rules, reign.instant_of(written_ms(row))
+    later_ms = row["evaluated_at_ms"] - latest_ms
+    in_time = -rules.longest_append_ms - rules.clock_slack_ms <= later_ms <= rules.clock_slack_ms
+    text = f"{name}: evaluated at {row['evaluated_at_ms']}; by the time since its batch it must be {latest_ms}"
+    case.verdict.deny(kind, not in_time, text)
+    outdated = written_ms(row) > reign.end_ms + rules.longest_append_ms + rules.clock_slack_ms
+    case.verdict.deny(kind, outdated, f"{name}: based on batch {row['batch_id']}, after the next one was decided")
+    went_back = row["quota_version"] < case.newest_version
+    case.verdict.deny(kind, went_back, f"{name}: quotas v{row['quota_version']} after v{case.newest_version}")
+    case.newest_version = max(case.newest_version, row["quota_version"])
+
+
+def _check_look(case: Case, kind: str, name: str, row: Row, held: Held, most_ms: int, reign: Reign) -> None:
+    """Ahead of its end a throttle is renewed if more is owed than is left of it, else left to end.
+
+    At its end it is renewed if more than `republish_ms` is owed, else released.
+    """
+    rules, deny = case.rules, case.verdict.deny
+    written = written_ms(row)
+    is_end = is_end_of(case, name, row, held)
+    if is_end:
+        ended = was_overdue(case, row, held) or may_be_left_to_end(case, reign, held, written)
+        deny("looks", not ended, f"{name}: no look was taken before the end at {held.end_ms}, and it owed {most_ms} ms")
+    if row["cause"] == "expired":
+        left_ms = held.end_ms - written
+        deny(kind, not is_end or left_ms > rules.clock_slack_ms, f"{name}: {left_ms} ms before its end")
+        deny(kind, most_ms > rules.republish_ms, f"{name}: {most_ms} ms are owed")
+        deny(kind, row["throttle_time_ms"] != 0, f"{name}: a throttle time of {row['throttle_time_ms']} ms")
+        return
+    least_ms = rules.republish_ms if is_end else max(held.end_ms - written, 0) - rules.clock_slack_ms
+    deny(kind, most_ms <= least_ms, f"{name}: {most_ms} ms are owed, which is not more than {least_ms}")
+    _check_slice(case, kind, name, row, most_ms)
+
+
+def _check_edit(case: Case, kind: str, name: str, row: Row, held: Held, most_ms: int, reign: Reign) -> None:
+    """Looked at because its bound or level has changed: nothing owed: released; else renewed or shortened."""
+    del reign
+    rules, deny = case.rules, case.verdict.deny
+    versions = f"v{held.row['quota_version']} and v{row['quota_version']}"
+    deny(kind, not case.is_touched(held, row["quota_version"]), f"{name}: {versions} are the same for this client")
+    if row["action"] == "release":
+        deny(kind, most_ms > 0, f"{name}: {most_ms} ms are owed")
+        return
+    left_ms = max(held.end_ms - written_ms(row), 0)
+    is_longer = most_ms > left_ms - rules.clock_slack_ms
+    is_shorter = left_ms - most_ms > rules.republish_ms - rules.clock_slack_ms
+    fell = case.bound_fell(held.row, row["quota_version"])
+    justified = most_ms > 0 and (is_longer or (is_shorter and not fell))
+    deny(kind, not justified, f"{name}: {most_ms} ms are owed, {left_ms} ms are left, the bound fell: {fell}")
+    _check_slice(case, kind, name, row, most_ms)
+
+
+def _check_slice(case: Case, kind: str, name: str, row: Row, most_ms: int) -> None:
+    """A renewal is as long as what is owed, at most the cap, which is not below three leads."""
+    cap_ms = case.books.cap_ms(row["quota_type"], row["window_ms"])
+    least_ms = longest_ms = most_ms
+    if cap_ms is not None:
+        least_ms = min(most_ms, max(cap_ms, 3 * case.rules.least_lead_ms))
+        if case.rules.most_lead_ms is not None:
+            longest_ms = min(most_ms, max(cap_ms, 3 * case.rules.most_lead_ms))
+    slice_ms = row["throttle_time_ms"]
+    is_right = least_ms <= slice_ms <= longest_ms
+    text = f"{name}: a slice of {slice_ms} ms of {most_ms} ms owed; must be {least_ms} to {longest_ms}"
+    case.verdict.deny(kind, not is_right, text)
+
+
+def _agree(row: Row, owed: Mapping[str, Row]) -> bool:
+    return all(row[column] == owed[row["quota_type"]][column] for column in _FIGURES)

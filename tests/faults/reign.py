@@ -1,0 +1,36 @@
+"""The time in which one batch is the newest one: looks are based on it."""
+
+from dataclasses import dataclass
+from math import inf
+
+from tests.faults.cut import Batch
+
+
+@dataclass(frozen=True, slots=True)
+class Reign:
+    """From the collection of one batch to the collection of the next, by the driver's wall clock.
+
+    The batch is decided a little later than it is collected (`Rules.longest_append_ms`). In between, looks are still
+    based on the batch before it.
+
+    Attributes:
+        batch: The batch.
+        following: The next one; None for the last.
+    """
+
+    batch: Batch
+    following: Batch | None
+
+    @property
+    def begin_ms(self) -> int:
+        """When it was collected."""
+        return self.batch.processed_at_ms
+
+    @property
+    def end_ms(self) -> float:
+        """When the next one was collected; infinite for the last."""
+        return inf if self.following is None else self.following.processed_at_ms
+
+    def instant_of(self, wall_ms: int) -> int:
+        """The event time that a look at this time is evaluated at, had the batch been decided when it was collected."""
+        return self.batch.evaluated_at_ms + max(wall_ms - self.begin_ms, 0)

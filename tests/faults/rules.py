@@ -1,0 +1,41 @@
+"""What a verdict rests on and no table tells: the job's settings, and how exactly its clocks agree."""
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Self
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """Settings of the job under test. The defaults are the job's defaults.
+
+    Attributes:
+        republish_ms: A throttle at its end is renewed if more than this is owed, else released.
+        least_lead_ms: A look is due at least this long before the end.
+        most_lead_ms: And at most this long; None: not known, for the lead grows with the measured publish lag.
+        max_decision_age_ms: A batch that is older than this when it is published publishes nothing.
+        sensor_state_interval_ms: A snapshot of the buckets is due when this much time has passed since the last one.
+        clock_tolerance_ms: Event times are limited to the driver's clock at collection plus this.
+        clock_slack_ms: How far two readings of the driver's clocks may differ.
+        longest_append_ms: How long a batch may take from its collection to its decision.
+        longest_publish_ms: And from the check of its age until its records are written.
+    """
+
+    republish_ms: int = 250
+    least_lead_ms: int = 1_000
+    most_lead_ms: int | None = None
+    max_decision_age_ms: int = 10_000
+    sensor_state_interval_ms: int = 60_000
+    clock_tolerance_ms: int = 2_000
+    clock_slack_ms: int = 100
+    longest_append_ms: int = 5_000
+    longest_publish_ms: int = 30_000
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """From a JSON object; what it does not name has its default."""
+        return cls(**json.loads(text))
+
+    def to_json(self) -> str:
+        """As a JSON object."""
+        return json.dumps(asdict(self))
