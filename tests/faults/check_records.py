@@ -125,6 +125,9 @@ def _check_look(case: Case, kind: str, name: str, row: Row, held: Held, most_ms:
     """
     rules, deny = case.rules, case.verdict.deny
     written = written_ms(row)
+    if row["due_ms"] is None:
+        case.verdict.tell(kind, "different", f"{name}: no look was due")
+        return
     is_end = is_end_of(case, name, row, held)
     if is_end:
         ended = was_overdue(case, row, held) or may_be_left_to_end(case, reign, held, written)

@@ -5,7 +5,7 @@ again after a crash. A crash is an exception at a failpoint, after which nothing
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -81,7 +81,12 @@ class HandSpark:
 
 
 class HandJob:
-    """A job that can die anywhere and starts again."""
+    """A job that can die anywhere and starts again.
+
+    Attributes:
+        starts: When it was started, by its wall clock.
+        meanwhile: Called while a batch is collected, after it has pinned its quotas.
+    """
 
     def __init__(self, folder: Path, rates: dict[str, float]) -> None:
         self.settings = Settings(
@@ -98,6 +103,7 @@ class HandJob:
         self.messages: list[Message] = []
         self.spark = HandSpark()
         self.starts: list[int] = []
+        self.meanwhile: Callable[[], object] = lambda: None
         self.quota_table = open_quota_table(self.settings.tables)
         self.edit(rates)
 
@@ -177,6 +183,7 @@ class HandJob:
 
     def _collect(self, frame: Any, count: int | None) -> CollectedBatch:
         del count
+        self.meanwhile()
         reading = read(self.messages[self.spark.span(frame.batch_id)], self.settings.engine.sample_window_ms)
         names = ("sample_start_ms", "broker_id", "user", "client_id")
         usage = [{**dict(zip(names, key, strict=True)), **row} for key, row in reading.usage.items()]

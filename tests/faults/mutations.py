@@ -1,0 +1,201 @@
+"""Defects of the job, seeded one at a time: what an independent judge must find.
+
+Each replaces one function or method of the job, at a place where a real mistake could be. The job is driven by
+`HandJob`, everything else of it is as it is.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from pipeline.clock import Moment
+from pipeline.stream import micro_batch
+from pipeline.stream.batch_rules import BatchRules
+from pipeline.stream.micro_batch import MicroBatch
+from pipeline.tables.sensor_state import SensorStateTable
+from pipeline.tables.throttle_outbox import DeltaOutbox
+from pipeline.throttle import publisher, purgatory
+from pipeline.throttle.decider import Decider
+from pipeline.throttle.held import HeldThrottle
+from pipeline.throttle.lifecycle import Slicing
+from pipeline.throttle.purgatory import ThrottlePurgatory
+from pipeline.throttle.renew_lead import RenewLead
+from quota import decisions
+from quota.buckets import TokenBuckets
+from schemas.decision_row import DecisionRow
+from tests.fakes.topic import MemoryTopic
+
+Change = Callable[..., Any]
+"""The new function; its first argument is the one it replaces."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mutation:
+    """One defect.
+
+    Attributes:
+        owner: The class or module that has the function.
+        name: Of the function.
+        change: What it does instead.
+        told: How a line of the verdict begins that names it.
+    """
+
+    owner: Any
+    name: str
+    change: Change
+    told: str
+
+    def seed(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Put the defect in, until the test ends."""
+        original, change = getattr(self.owner, self.name), self.change
+        if isinstance(original, property):
+            monkeypatch.setattr(self.owner, self.name, property(lambda this: change(original.fget, this)))
+        else:
+            bound = getattr(original, "__func__", original)
+            put = classmethod if bound is not original else lambda function: function
+            changed = put(lambda *arguments, **named: change(bound, *arguments, **named))
+            monkeypatch.setattr(self.owner, self.name, changed)
+
+
+def _without_deepest(buckets: pa.Table) -> pa.Table:
+    if not buckets.num_rows:
+        return buckets
+    return buckets.filter(pc.not_equal(buckets["tokens"], pc.min(buckets["tokens"])))
+
+
+def _emptied(newest: Change, *arguments: Any) -> Any:
+    snapshot = newest(*arguments)
+    return None if snapshot is None else (snapshot[0], snapshot[1].slice(0, 0))
+
+
+def _released_at_end(look: Change, handed_out: Any, reasons: Any, *others: Any) -> Any:
+    ends = {one.throttle.key for one in handed_out if one.throttle.is_at_end()}
+    nothing = {key: replace(reason, owed_ms=0) if key in ends else reason for key, reason in reasons.items()}
+    verdict = look(handed_out, nothing, *others)
+    publications = [replace(one, reason=reasons[one.key]) for one in verdict.publications]
+    return replace(verdict, publications=publications)
+
+
+def _with_cause(cause: Any) -> Change:
+    def change(look_after_edit: Change, *arguments: Any) -> Any:
+        verdict = look_after_edit(*arguments)
+        return replace(verdict, publications=[replace(one, cause=cause) for one in verdict.publications])
+
+    return change
+
+
+def _numbered_twice(write_down: Change, publications: Sequence[Any], first_seq: int, now: Moment) -> Any:
+    written = write_down(publications, first_seq, now)
+    return [replace(one, publish_seq=max(one.publish_seq - 1, first_seq)) for one in written]
+
+
+def _input(change: Callable[[Any, Any], Any]) -> Change:
+    return lambda append, this, batch, facts: append(this, change(batch, facts), facts)
+
+
+def _without_late_rows(batch: Any, facts: Any) -> Any:
+    in_time = pc.greater(batch.usage["last_event_ms"], facts.evaluation.evaluated_at_ms - 2_000)
+    return replace(batch, usage=batch.usage.filter(in_time))
+
+
+def _with_a_row_twice(batch: Any, _facts: Any) -> Any:
+    return replace(batch, usage=pa.concat_tables([batch.usage, batch.usage.slice(0, 1)]))
+
+
+def _with_next_version(conform: Change, table: pa.Table, model: Any, **columns: Any) -> Any:
+    if model is DecisionRow:
+        columns["quota_version"] += 1
+    return conform(table, model, **columns)
+
+
+def _uncounted(limit: Change, batch: Any, *others: Any) -> Any:
+    limited, ahead = limit(batch, *others)
+    return replace(limited, clamped_count=batch.clamped_count), ahead
+
+
+def _every_violation(publish: Change, violations: Any, held: Mapping[Any, Any], now_ms: int) -> Any:
+    return publish(violations, {key: replace(one, end_ms=0) for key, one in held.items()}, now_ms)
+
+
+def _later(look: Change, this: Any, throttles: Any, now: Moment) -> Any:
+    return look(this, throttles, Moment(now.wall_ms, now.steady_ms + 700))
+
+
+def _of_any_age(from_settings: Change, *arguments: Any) -> Any:
+    return replace(from_settings(*arguments), max_decision_age_ms=10**12)
+
+
+MUTATIONS: Final = {
+    "debts are forgiven at a restart": Mutation(SensorStateTable, "newest", _emptied, "buckets"),
+    "the deepest debt is missing from the snapshots": Mutation(
+        Decider, "buckets", lambda buckets, this: _without_deepest(buckets(this)), "buckets: lost"
+    ),
+    "full buckets are in the snapshots": Mutation(
+        TokenBuckets,
+        "below_burst",
+        lambda _, this, sensors, *__: np.ones(len(sensors), np.bool_),
+        "buckets: duplicated",
+    ),
+    "no snapshot is taken": Mutation(SensorStateTable, "write_if_due", lambda *_: False, "snapshots: lost"),
+    "whoever comes to its end is released": Mutation(purgatory, "look", _released_at_end, "releases: different"),
+    "a throttle counts as ended at its look": Mutation(HeldThrottle, "is_at_end", lambda *_: True, "releases"),
+    "looks ahead of the end are skipped": Mutation(
+        ThrottlePurgatory,
+        "_held",
+        lambda held, *arguments: replace(one := held(*arguments), due_ms=one.end_ms),
+        "looks: different",
+    ),
+    "looks come too early": Mutation(RenewLead, "lead_ms", lambda *_: 2_000, "looks: different"),
+    "looks are evaluated at a wrong instant": Mutation(Decider, "look", _later, "renewals: different"),
+    "numbers are given twice": Mutation(publisher, "write_down", _numbered_twice, "publish_seq: duplicated"),
+    "a stored record is lost": Mutation(
+        DeltaOutbox, "append", lambda append, this, rows, *others: append(this, rows.slice(1), *others), "publish_seq"
+    ),
+    "a published record is lost": Mutation(
+        MemoryTopic, "publish", lambda publish, this, records, marker: publish(this, records[1:], marker), "topic: lost"
+    ),
+    "late usage is not charged": Mutation(TokenBuckets, "charge_late", lambda *_: None, "buckets: different"),
+    "late rows are lost": Mutation(MicroBatch, "_append_input", _input(_without_late_rows), "usage: lost"),
+    "a row of usage is stored twice": Mutation(
+        MicroBatch, "_append_input", _input(_with_a_row_twice), "usage: duplicated"
+    ),
+    "a dead letter is lost": Mutation(
+        MicroBatch,
+        "_append_input",
+        _input(lambda batch, _: replace(batch, dead_letters=batch.dead_letters.slice(1))),
+        "dead_letters: lost",
+    ),
+    "clamped events are not counted": Mutation(micro_batch, "limit_event_times", _uncounted, "batches: different"),
+    "event times are not limited": Mutation(
+        micro_batch, "limit_event_times", lambda _, batch, *__: (batch, None), "batches: different"
+    ),
+    "decisions name a wrong quota version": Mutation(
+        micro_batch, "conform", _with_next_version, "decisions: different"
+    ),
+    "the wrong decision is applied": Mutation(
+        decisions, "_applied", lambda applied, *arguments: np.roll(applied(*arguments), 1), "decisions: different"
+    ),
+    "an applied decision is not published": Mutation(
+        purgatory, "violations_to_publish", lambda publish, *arguments: publish(*arguments)[1:], "applied: lost"
+    ),
+    "every violation is published": Mutation(
+        purgatory, "violations_to_publish", _every_violation, "extensions: different"
+    ),
+    "batches of any age are published": Mutation(BatchRules, "from_settings", _of_any_age, "extensions: different"),
+    "what was decided before an edit is published": Mutation(
+        ThrottlePurgatory, "_still_valid", lambda _, __, violations, *___: violations, "begins: different"
+    ),
+    "edits let nobody go": Mutation(ThrottlePurgatory, "_look_after_edit", lambda *_: 0, "edits: lost"),
+    "an edit's release is told as an end": Mutation(
+        purgatory, "look_after_edit", _with_cause("expired"), "releases: different"
+    ),
+    "a renewal is shorter than what is owed": Mutation(
+        Slicing, "renewal_ms", lambda renewal_ms, *arguments: renewal_ms(*arguments) // 2 + 1, "renewals: different"
+    ),
+}
+"""By what goes wrong."""

@@ -1,0 +1,25 @@
+"""The judge finds every defect that is seeded into the job, and nothing where there is none."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.faults.hand_load import Load
+from tests.faults.hard_day import AT_LEAST, live
+from tests.faults.mutations import MUTATIONS
+
+
+def test_a_job_without_a_defect_is_equal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    load = Load(tmp_path, monkeypatch)
+    live(load)
+    assert load.job.verdict(AT_LEAST).told() == []
+
+
+@pytest.mark.parametrize("defect", MUTATIONS)
+def test_a_seeded_defect_is_found(defect: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mutation = MUTATIONS[defect]
+    mutation.seed(monkeypatch)
+    load = Load(tmp_path, monkeypatch)
+    live(load)
+    told = load.job.verdict().told()
+    assert [line for line in told if line.startswith(mutation.told)], told
