@@ -48,7 +48,7 @@ def check_batch(
         "dead_count": len(reading.dead),
         "late_count": sum(late),
     }
-    verdict.same_rows("batches", {batch.key: facts}, [(batch.key, batch.row)])
+    verdict.same_values("batches", batch.key, facts, batch.row)
     verdict.compared["clamped_events"] += reading.clamped_count
     verdict.compared["late_events"] += sum(late)
     pinned = {"evaluated_at_ms": now_ms, "quota_version": batch.quota_version}

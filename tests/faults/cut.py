@@ -51,7 +51,7 @@ def cut(rows: Iterable[Row], messages: list[Message], topic: str, verdict: Verdi
         start, end = _offsets(row["start_offsets"], topic), _offsets(row["end_offsets"], topic)
         for partition, offset in start.items():
             text = f"batch {row['batch_id']} begins at {partition}:{offset}; the one before ended at {reached}"
-            verdict.expect("batches", reached.get(partition, 0) == offset, text)
+            verdict.deny("batches", reached.get(partition, 0) != offset, text)
         first = {partition: start.get(partition, reached.get(partition, 0)) for partition in end}
         own = tuple(
             message

@@ -4,12 +4,13 @@ Reads with the Kafka and Delta libraries alone; nothing of the system under test
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from deltalake import DeltaTable
+import pyarrow as pa
+from deltalake import DeltaTable, QueryBuilder
 
 from tests.topic_reading import read_topic
 
@@ -79,9 +80,23 @@ def gather(
     return replace(evidence, ledger=_ledger(ledgers) if ledgers else None)
 
 
-def evidence_of(root: str, usage_topic: str, messages: list[Message], records: list[Row]) -> Evidence:
-    """What is on the topics, with what is in the tables."""
-    tables = {name: DeltaTable(f"{root}/{name}").to_pyarrow_table().to_pylist() for name in TABLES}
+def evidence_of(
+    root: str,
+    usage_topic: str,
+    messages: list[Message],
+    records: list[Row],
+    stored: Mapping[str, pa.Table] | None = None,
+) -> Evidence:
+    """What is on the topics, with what is in the tables.
+
+    Args:
+        root: Of the Delta tables.
+        usage_topic: Its name.
+        messages: Of the usage topic.
+        records: Of the throttle topic.
+        stored: Rows by table, for a job that keeps them elsewhere than under the root; the quota table is always there.
+    """
+    tables = {name: _rows(stored[name] if stored else _read(f"{root}/{name}")) for name in TABLES}
     named = {row["quota_version"] for name in ("batches", "throttle_events") for row in tables[name]}
     newest = DeltaTable(f"{root}/quotas").version()
     versions = range(max(min(named, default=0), 0), newest + 1)
@@ -93,6 +108,18 @@ def evidence_of(root: str, usage_topic: str, messages: list[Message], records: l
         quotas={version: _quotas(f"{root}/quotas", version) for version in versions},
         scope=DeltaTable(f"{root}/quotas").metadata().configuration.get("kquota.scope", "cluster"),
     )
+
+
+def _read(uri: str) -> pa.Table:
+    """All rows; by a query, which reads thousands of small files three times as fast as a dataset does."""
+    return pa.table(QueryBuilder().register("rows", DeltaTable(uri)).execute("SELECT * FROM rows").read_all())
+
+
+def _rows(table: pa.Table) -> list[Row]:
+    """Without the columns that only repeat others: instants as timestamps, and the day of the partition."""
+    kept = [field.name for field in table.schema if not pa.types.is_temporal(field.type)]
+    rows: list[Row] = table.select(kept).to_pylist()
+    return rows
 
 
 def _quotas(uri: str, version: int) -> Quotas:

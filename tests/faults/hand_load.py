@@ -21,8 +21,8 @@ _DOWN_MS: Final = 700
 class Load:
     """A job under load that is killed where a test wants it."""
 
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, seed: int = 1) -> None:
-        self.job = HandJob(folder, RATES)
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, seed: int = 1, in_memory: bool = False) -> None:
+        self.job = HandJob(folder, RATES, in_memory)
         self.content = Content(seed, garbage_share=0.05, skew_ms=2_000)
         self._monkeypatch = monkeypatch
         self.job.start()

@@ -40,7 +40,8 @@ def live(load: Load) -> None:
     load.edit(4.0)
     load.come_to_rest()
     _come_back_late(load)
-    _steps(load, 2)
+    job.send(*_burst(job.clock.wall_ms))
+    _steps(load, 1)
     load.edit(50.0)
     _steps(load, 4)
     load.come_to_rest()
@@ -53,7 +54,7 @@ def _steps(load: Load, count: int) -> None:
 
 def _burst(at_ms: int) -> list[bytes]:
     """A large event of every offender, above two of its quotas."""
-    event = {"event_time_ms": at_ms, "client_id": "app", "produced_bytes": 60_000, "fetched_bytes": 150_000}
+    event = {"event_time_ms": at_ms, "client_id": "app", "produced_bytes": 120_000, "fetched_bytes": 300_000}
     return [json.dumps({**event, "user": f"offender-{number}"}).encode() for number in range(OFFENDERS)]
 
 

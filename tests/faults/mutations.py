@@ -186,7 +186,7 @@ MUTATIONS: Final = {
     "every violation is published": Mutation(
         purgatory, "violations_to_publish", _every_violation, "extensions: different"
     ),
-    "batches of any age are published": Mutation(BatchRules, "from_settings", _of_any_age, "extensions: different"),
+    "batches of any age are published": Mutation(BatchRules, "from_settings", _of_any_age, "begins: different"),
     "what was decided before an edit is published": Mutation(
         ThrottlePurgatory, "_still_valid", lambda _, __, violations, *___: violations, "begins: different"
     ),

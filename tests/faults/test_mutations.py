@@ -10,7 +10,7 @@ from tests.faults.mutations import MUTATIONS
 
 
 def test_a_job_without_a_defect_is_equal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    load = Load(tmp_path, monkeypatch)
+    load = Load(tmp_path, monkeypatch, in_memory=True)
     live(load)
     assert load.job.verdict(AT_LEAST).told() == []
 
@@ -19,7 +19,7 @@ def test_a_job_without_a_defect_is_equal(tmp_path: Path, monkeypatch: pytest.Mon
 def test_a_seeded_defect_is_found(defect: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mutation = MUTATIONS[defect]
     mutation.seed(monkeypatch)
-    load = Load(tmp_path, monkeypatch)
+    load = Load(tmp_path, monkeypatch, in_memory=True)
     live(load)
     told = load.job.verdict().told()
     assert [line for line in told if line.startswith(mutation.told)], told

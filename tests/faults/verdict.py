@@ -71,13 +71,15 @@ class Verdict:
         listed = list(got)
         self.once_each(check, list(wanted), (key for key, _ in listed))
         for key, row in listed:
-            expected = wanted.get(key)
-            if expected is None:
-                continue
-            unequal = {name: (value, row[name]) for name, value in expected.items() if row[name] != value}
-            if unequal:
-                told = ", ".join(f"{name} must be {value!r}; got {other!r}" for name, (value, other) in unequal.items())
-                self.tell(check, "different", f"{key}: {told}")
+            if key in wanted:
+                self.same_values(check, key, wanted[key], row)
+
+    def same_values(self, check: str, key: Hashable, wanted: Values, row: Values) -> None:
+        """A row that is counted elsewhere has the wanted values in the columns that `wanted` has."""
+        unequal = {name: (value, row[name]) for name, value in wanted.items() if row[name] != value}
+        if unequal:
+            told = ", ".join(f"{name} must be {value!r}; got {other!r}" for name, (value, other) in unequal.items())
+            self.tell(check, "different", f"{key}: {told}")
 
     def told(self) -> list[str]:
         """The first differences of each check, a line each, in the order in which they were found."""

@@ -6,27 +6,29 @@ with 1 on any difference.
 """
 
 import argparse
-import hashlib
 import json
 import sys
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Final
 
 from tests.faults.books import Books
 from tests.faults.case import Case
 from tests.faults.check_batches import check_batch
 from tests.faults.check_buckets import check_intervals, check_snapshot
+from tests.faults.check_ledger import check_ledger
 from tests.faults.check_outbox import check_pairs, check_sequence
 from tests.faults.check_silence import check_reign
 from tests.faults.cut import Batch, cut
 from tests.faults.evidence import Evidence, Row, gather
 from tests.faults.reign import Reign
 from tests.faults.rules import Rules
-from tests.faults.usage_reading import read
 from tests.faults.verdict import Verdict
 
 Key = tuple[str, int]
+_SOMETHING: Final = {"messages": 1, "batches": 1}
+"""Of nothing there is no verdict."""
 
 
 def verify(evidence: Evidence, rules: Rules | None = None, at_least: Mapping[str, int] | None = None) -> Verdict:
@@ -51,7 +53,7 @@ def verify(evidence: Evidence, rules: Rules | None = None, at_least: Mapping[str
     check_sequence(evidence, verdict)
     check_pairs(evidence, verdict)
     if evidence.ledger is not None:
-        _check_ledger(evidence, evidence.ledger, verdict)
+        check_ledger(evidence.messages, evidence.ledger, verdict)
     verdict.demand(at_least or {})
     return verdict
 
@@ -91,41 +93,34 @@ def _by_batch(rows: list[Row]) -> dict[Key, list[Row]]:
     return found
 
 
-def _check_ledger(evidence: Evidence, ledger: dict[str, Row], verdict: Verdict) -> None:
-    """What the generator has sent is on the topic, and holds what the generator meant it to hold."""
-    by_key = {(message.key or b"").decode(): message for message in evidence.messages}
-    verdict.once_each("ledger", (key for key, line in ledger.items() if line["acknowledged"]), _known(evidence, ledger))
-    for key, line in ledger.items():
-        if key not in by_key:
-            continue
-        message = by_key[key]
-        reading = read([message], sample_window_ms=1_000)
-        digest = hashlib.sha256(message.value or b"").hexdigest()
-        got = (reading.good_count, len(reading.dead), reading.ignored_count, digest)
-        wanted = (line["good"], line["dead"], line["ignored"], line["sha256"])
-        verdict.expect("ledger", got == wanted, f"message {key}: (good, dead, ignored, sha256) {wanted}; got {got}")
-
-
-def _known(evidence: Evidence, ledger: dict[str, Row]) -> list[str]:
-    """Keys on the topic; one whose acknowledgement never came may be there or not."""
-    keys = [(message.key or b"").decode() for message in evidence.messages]
-    return [key for key in keys if key not in ledger or ledger[key]["acknowledged"]]
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Gather, verify, print; 0 if everything is equal."""
+    given = _arguments(arguments)
+    evidence = gather(given.tables, given.bootstrap_server, given.usage_topic, given.throttle_topic, given.ledger)
+    if given.starts is not None:
+        evidence.starts = [int(start) for start in given.starts.split(",") if start]
+    verdict = verify(evidence, Rules.from_json(given.rules), dict(given.at_least or _SOMETHING))
+    print(json.dumps(verdict.as_json()) if given.json else verdict.as_table())  # noqa: T201
+    return int(bool(verdict.differences))
+
+
+def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.faults.verifier", description=__doc__.split("\n", 1)[0])
     parser.add_argument("--tables", required=True, help="root of the Delta tables")
     parser.add_argument("--bootstrap-server", required=True)
     parser.add_argument("--usage-topic", default="quota.usage.v1")
     parser.add_argument("--throttle-topic", default="quota.throttle.v1")
+    parser.add_argument("--rules", default="{}", help="settings of the job that are not its defaults: a JSON object")
+    parser.add_argument("--starts", help="when a driver took over, epoch milliseconds with commas; without: not known")
+    parser.add_argument("--at-least", type=_minimum, action="append", help="CHECK=N: so much must be compared")
     parser.add_argument("--ledger", type=Path, action="append", default=[], help="what a generator has sent")
     parser.add_argument("--json", action="store_true", help="print JSON")
-    given = parser.parse_args(arguments)
-    evidence = gather(given.tables, given.bootstrap_server, given.usage_topic, given.throttle_topic, given.ledger)
-    verdict = verify(evidence)
-    print(json.dumps(verdict.as_json()) if given.json else verdict.as_table())  # noqa: T201
-    return int(bool(verdict.differences))
+    return parser.parse_args(arguments)
+
+
+def _minimum(text: str) -> tuple[str, int]:
+    check, _, least = text.partition("=")
+    return check, int(least)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,85 @@
+"""Tables in memory, under the contract of `pipeline.tables.port.TableWriter`."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from pipeline.tables.append_guard import (
+    checked_epoch,
+    commit_note,
+    is_fenced,
+    is_written,
+    parse_commit_note,
+    refuse_taken_epoch,
+)
+from pipeline.tables.port import Condition
+
+
+@dataclass
+class MemoryTable:
+    """What several writers of one table share: its rows, the recorded versions, and a note for each commit.
+
+    Attributes:
+        name: Of the table.
+        rows: All rows.
+        versions: The newest version of each app id.
+        notes: Of all commits, oldest first.
+    """
+
+    name: str
+    rows: pa.Table
+    versions: dict[str, int] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+
+class MemoryWriter:
+    """One writer of a `MemoryTable`."""
+
+    def __init__(self, table: MemoryTable, job: str) -> None:
+        self._table = table
+        self._job = job
+        self._epoch: int | None = None
+
+    @property
+    def version(self) -> int:
+        return len(self._table.notes)
+
+    def raise_epoch(self, epoch: int) -> None:
+        refuse_taken_epoch(self._table.name, epoch, self.recorded_version(self._job))
+        self._commit({self._job: epoch}, {})
+        self._epoch = epoch
+
+    def append(self, rows: pa.Table, versions: Mapping[str, int], metadata: Mapping[str, str]) -> bool:
+        if not rows.num_rows:
+            return True
+        epoch = checked_epoch(self._table.name, self._epoch, self.recorded_version(self._job))
+        if is_written(self._table.name, versions, self.recorded_version):
+            return False
+        self._table.rows = pa.concat_tables([self._table.rows, rows.cast(self._table.rows.schema)])
+        self._commit({**versions, self._job: epoch}, metadata)
+        return True
+
+    def is_fenced(self) -> bool:
+        return self._epoch is not None and is_fenced(self._epoch, self.recorded_version(self._job))
+
+    def recorded_version(self, app_id: str) -> int | None:
+        return self._table.versions.get(app_id)
+
+    def read(self, columns: Sequence[str] | None = None, where: Sequence[Condition] = ()) -> pa.Table:
+        rows = self._table.rows.filter(pq.filters_to_expression(list(where))) if where else self._table.rows
+        return rows if columns is None else rows.select(list(columns))
+
+    def newest_value(self, column: str) -> int | None:
+        newest: int | None = pc.max(self._table.rows[column]).as_py()
+        return newest
+
+    def commit_metadata(self, limit: int) -> list[dict[str, str]]:
+        notes = (parse_commit_note(note) for note in self._table.notes[::-1][:limit])
+        return [note for note in notes if note is not None]
+
+    def _commit(self, versions: Mapping[str, int], metadata: Mapping[str, str]) -> None:
+        self._table.versions.update(versions)
+        self._table.notes.append(commit_note(metadata, versions))
