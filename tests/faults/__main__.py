@@ -76,7 +76,7 @@ def _line(outcome: Outcome) -> str:
     return (
         f"{outcome.point:<22} {'equal' if verdict['equal'] else 'DIFFERENT':<10} compared {compared:>6}  "
         f"lost {verdict['lost']}  duplicated {verdict['duplicated']}  different {verdict['different']}  "
-        f"recovery {outcome.recovery_seconds:.1f} s"
+        f"too few {verdict['too_few']}  recovery {outcome.recovery_seconds:.1f} s"
     )
 
 

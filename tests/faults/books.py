@@ -5,7 +5,7 @@ clock readings and their quota versions; no snapshot is ever read into it.
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from math import inf
 from typing import Any, Final
@@ -118,10 +118,6 @@ class Books:
         self.put_in_force(version)
         return {one["quota_type"]: one for one in self.model.evaluate([client], at_ms)}
 
-    def most_owed_ms(self, client: Row, at_ms: int, version: int) -> int:
-        """The longest of what it owes."""
-        return max(int(one["owed_ms"]) for one in self.owed(client, at_ms, version).values())
-
     def drops(self, client: Row, version: int) -> set[int]:
         """The instants at which a sample window of a client's sensors drops out of its rate."""
         self.put_in_force(version)
@@ -159,6 +155,17 @@ class Books:
             if sensor.windows and next(iter(sensor.windows)) < oldest_ms - self.ring_ms:
                 for start_ms in [start_ms for start_ms in sensor.windows if start_ms < oldest_ms]:
                     del sensor.windows[start_ms]
+
+
+def most_ms(owed: Mapping[str, Row]) -> int:
+    """The longest of what a client owes, by quota type."""
+    return max(int(one["owed_ms"]) for one in owed.values())
+
+
+def debt_ms(owed: Mapping[str, Row]) -> float:
+    """How long the deepest bucket of a client's sensors needs to come back to 0; below 0 if none owes anything."""
+    debts = (-one["tokens"] / one["bound"] * 1_000.0 for one in owed.values() if one["tokens"] is not None)
+    return max(debts, default=0.0)
 
 
 def _is_usable(quotas: Quotas) -> bool:

@@ -48,6 +48,11 @@ class Case:
             for sensor in self.emptied:
                 sensor.tokens = None
 
+    def end_of(self, held: Held, now_ms: int) -> int:
+        """The end that a new throttle is compared with: of an overdue one, when a driver took it up."""
+        starts = (start_ms for start_ms in self.starts or () if start_ms <= now_ms)
+        return max([held.end_ms, *starts])
+
     def is_touched(self, held: Held, version: int) -> bool:
         """Whether another bound or level holds for a client than its last record was based on."""
         quota_type, before = held.row["quota_type"], held.row["quota_version"]

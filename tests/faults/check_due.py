@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from tests.faults.books import debt_ms, most_ms
 from tests.faults.case import Case
 from tests.faults.evidence import Row
 from tests.faults.held import Held
@@ -45,39 +46,45 @@ def _is_start(case: Case, due_ms: int) -> bool:
 def watch(case: Case, reign: Reign) -> None:
     """Note which throttles a look may leave to their end during a reign."""
     for held in case.held.values():
-        if not held.may_end:
-            may_be_left_to_end(case, reign, held, max(held.end_ms, reign.begin_ms))
+        may_be_left_to_end(case, reign, held, max(held.end_ms, reign.begin_ms))
 
 
 def may_be_left_to_end(case: Case, reign: Reign, held: Held, until_ms: int) -> bool:
     """Whether at some instant up to this one, at which the look may have been taken, no more was owed than was left.
 
     A look that finds more renews the throttle, so one that is still as it was at its end was not looked at.
-
-    While time passes, what is left becomes less by as much; what is owed becomes less by no more, but for the instants
-    at which a sample window drops out of a rate. So these instants, the first, the end and the last are all that need
-    to be tried.
     """
-    rules, books = case.rules, case.books
-    versions = books.versions(reign.batch.quota_version, _newest_version(reign))
-    is_edited = any(case.is_touched(held, version) for version in versions)
-    # An edit is a look of its own, at any time, after which the throttle is left to its end.
-    lead_ms = None if is_edited else rules.most_lead_ms
-    first_ms = held.begin_ms if lead_ms is None else max(held.end_ms - lead_ms, held.begin_ms)
-    begin_ms = max(first_ms, reign.begin_ms)
-    last_ms = int(min(until_ms, reign.end_ms + rules.longest_append_ms))
-    if held.may_end or begin_ms > last_ms:
-        return held.may_end
-    for version in versions:
-        drops = (
-            instant_ms + reign.begin_ms - reign.batch.evaluated_at_ms for instant_ms in books.drops(held.row, version)
-        )
-        for at_ms in {begin_ms, held.end_ms, last_ms, *drops}:
-            if begin_ms <= at_ms <= last_ms:
-                left_ms = max(held.end_ms - at_ms, 0) + rules.clock_slack_ms + _ROUNDING_MS
-                held.may_end |= books.most_owed_ms(held.row, reign.instant_of(at_ms), version) <= left_ms
+    newest = None if reign.following is None else reign.following.quota_version
+    for version in () if held.may_end else case.books.versions(reign.batch.quota_version, newest):
+        # An edit is a look of its own, at any time, after which the throttle is left to its end.
+        lead_ms = None if case.is_touched(held, version) else case.rules.most_lead_ms
+        first_ms = held.begin_ms if lead_ms is None else max(held.end_ms - lead_ms, held.begin_ms)
+        begin_ms = max(first_ms, reign.begin_ms)
+        last_ms = int(min(until_ms, reign.end_ms + case.rules.longest_append_ms))
+        if begin_ms <= last_ms:
+            held.may_end |= _owes_no_more(case, reign, held, version, begin_ms, last_ms)
     return held.may_end
 
 
-def _newest_version(reign: Reign) -> int | None:
-    return None if reign.following is None else reign.following.quota_version
+def _owes_no_more(case: Case, reign: Reign, held: Held, version: int, begin_ms: int, last_ms: int) -> bool:
+    """Whether at some instant between two no more is owed than is left.
+
+    What is left becomes less with the time, and so does a debt: while one is larger than what is left, it stays so to
+    the end. By its rate a client owes less all at once when a sample window drops out of it; else it does not owe less
+    faster than the time passes either. So no other instants need to be tried.
+    """
+    books = case.books
+    slack_ms = case.rules.clock_slack_ms + _ROUNDING_MS
+    shift_ms = reign.begin_ms - reign.batch.evaluated_at_ms
+    owed = books.owed(held.row, reign.instant_of(begin_ms), version)
+    left_ms = max(held.end_ms - begin_ms, 0) + slack_ms
+    if most_ms(owed) <= left_ms:
+        return True
+    instants = {last_ms}
+    if debt_ms(owed) <= left_ms:
+        instants |= {held.end_ms, *(drop_ms + shift_ms for drop_ms in books.drops(held.row, version))}
+    return any(
+        most_ms(books.owed(held.row, reign.instant_of(at_ms), version)) <= max(held.end_ms - at_ms, 0) + slack_ms
+        for at_ms in instants
+        if begin_ms < at_ms <= last_ms
+    )

@@ -6,6 +6,7 @@ The rules are those of docs/design.md, "Purgatory". What was owed is read from t
 from collections.abc import Mapping
 from typing import Final
 
+from tests.faults.books import most_ms
 from tests.faults.case import Case
 from tests.faults.check_due import is_end_of, may_be_left_to_end, was_overdue
 from tests.faults.evidence import Row
@@ -43,9 +44,8 @@ def check_record(case: Case, reign: Reign, row: Row, decision: Row | None) -> No
         _check_figures(case, kind, name, row, held, owed)
         _check_instant(case, kind, name, row, reign)
         if held is not None:
-            most_ms = max(one["owed_ms"] for one in owed.values())
             check = _check_edit if row["cause"] == "quota_changed" else _check_look
-            check(case, kind, name, row, held, most_ms, reign)
+            check(case, kind, name, row, held, most_ms(owed), reign)
     written = written_ms(row)
     early = written < case.newest_written_ms - case.rules.clock_slack_ms
     case.verdict.deny("order", early, f"{name}: written at {written}, before the record before it")
@@ -86,17 +86,17 @@ def _check_publication(case: Case, kind: str, name: str, row: Row, reign: Reign,
         edited = next(standing) != next(standing)
         case.verdict.deny(kind, edited, f"{name}: decided under quotas v{own}, which v{newest} has changed")
     if held is not None:
-        news = extends(row["throttle_time_ms"], written + rules.clock_slack_ms, held.end_ms)
-        case.verdict.deny(kind, not news, f"{name}: ends at {row['throttled_until_ms']}, after {held.end_ms}")
+        end_ms = case.end_of(held, written)
+        news = extends(row["throttle_time_ms"], written + rules.clock_slack_ms, end_ms)
+        case.verdict.deny(kind, not news, f"{name}: ends at {row['throttled_until_ms']}, not clearly after {end_ms}")
 
 
 def _check_figures(case: Case, kind: str, name: str, row: Row, held: Held | None, owed: Mapping[str, Row]) -> None:
     """The figures are those of the quota type that owes most, and of its sensor."""
     wanted = {column: owed[row["quota_type"]][column] for column in _FIGURES}
     case.verdict.same_rows(kind, {name: wanted}, [(name, row)])
-    most_ms = max(one["owed_ms"] for one in owed.values())
-    text = f"{name}: owed_ms must be {most_ms}; got {row['owed_ms']}"
-    case.verdict.deny(kind, row["owed_ms"] != most_ms, text)
+    text = f"{name}: owed_ms must be {most_ms(owed)}; got {row['owed_ms']}"
+    case.verdict.deny(kind, row["owed_ms"] != most_ms(owed), text)
     sensors = {case.books.sensor(row, row["quota_type"], row["quota_version"])}
     if held is not None and (row["quota_type"], row["bound"]) == (held.row["quota_type"], held.row["bound"]):
         sensors.add((held.row["sensor_user"], held.row["sensor_client_id"]))  # kept while the bound is the same
@@ -118,7 +118,7 @@ def _check_instant(case: Case, kind: str, name: str, row: Row, reign: Reign) -> 
     case.newest_version = max(case.newest_version, row["quota_version"])
 
 
-def _check_look(case: Case, kind: str, name: str, row: Row, held: Held, most_ms: int, reign: Reign) -> None:
+def _check_look(case: Case, kind: str, name: str, row: Row, held: Held, owes_ms: int, reign: Reign) -> None:
     """Ahead of its end a throttle is renewed if more is owed than is left of it, else left to end.
 
     At its end it is renewed if more than `republish_ms` is owed, else released.
@@ -131,47 +131,47 @@ def _check_look(case: Case, kind: str, name: str, row: Row, held: Held, most_ms:
     is_end = is_end_of(case, name, row, held)
     if is_end:
         ended = was_overdue(case, row, held) or may_be_left_to_end(case, reign, held, written)
-        deny("looks", not ended, f"{name}: no look was taken before the end at {held.end_ms}, and it owed {most_ms} ms")
+        deny("looks", not ended, f"{name}: no look was taken before the end at {held.end_ms}, and it owed {owes_ms} ms")
     if row["cause"] == "expired":
         left_ms = held.end_ms - written
         deny(kind, not is_end or left_ms > rules.clock_slack_ms, f"{name}: {left_ms} ms before its end")
-        deny(kind, most_ms > rules.republish_ms, f"{name}: {most_ms} ms are owed")
+        deny(kind, owes_ms > rules.republish_ms, f"{name}: {owes_ms} ms are owed")
         deny(kind, row["throttle_time_ms"] != 0, f"{name}: a throttle time of {row['throttle_time_ms']} ms")
         return
     least_ms = rules.republish_ms if is_end else max(held.end_ms - written, 0) - rules.clock_slack_ms
-    deny(kind, most_ms <= least_ms, f"{name}: {most_ms} ms are owed, which is not more than {least_ms}")
-    _check_slice(case, kind, name, row, most_ms)
+    deny(kind, owes_ms <= least_ms, f"{name}: {owes_ms} ms are owed, which is not more than {least_ms}")
+    _check_slice(case, kind, name, row, owes_ms)
 
 
-def _check_edit(case: Case, kind: str, name: str, row: Row, held: Held, most_ms: int, reign: Reign) -> None:
+def _check_edit(case: Case, kind: str, name: str, row: Row, held: Held, owes_ms: int, reign: Reign) -> None:
     """Looked at because its bound or level has changed: nothing owed: released; else renewed or shortened."""
     del reign
     rules, deny = case.rules, case.verdict.deny
     versions = f"v{held.row['quota_version']} and v{row['quota_version']}"
     deny(kind, not case.is_touched(held, row["quota_version"]), f"{name}: {versions} are the same for this client")
     if row["action"] == "release":
-        deny(kind, most_ms > 0, f"{name}: {most_ms} ms are owed")
+        deny(kind, owes_ms > 0, f"{name}: {owes_ms} ms are owed")
         return
     left_ms = max(held.end_ms - written_ms(row), 0)
-    is_longer = most_ms > left_ms - rules.clock_slack_ms
-    is_shorter = left_ms - most_ms > rules.republish_ms - rules.clock_slack_ms
+    is_longer = owes_ms > left_ms - rules.clock_slack_ms
+    is_shorter = left_ms - owes_ms > rules.republish_ms - rules.clock_slack_ms
     fell = case.bound_fell(held.row, row["quota_version"])
-    justified = most_ms > 0 and (is_longer or (is_shorter and not fell))
-    deny(kind, not justified, f"{name}: {most_ms} ms are owed, {left_ms} ms are left, the bound fell: {fell}")
-    _check_slice(case, kind, name, row, most_ms)
+    justified = owes_ms > 0 and (is_longer or (is_shorter and not fell))
+    deny(kind, not justified, f"{name}: {owes_ms} ms are owed, {left_ms} ms are left, the bound fell: {fell}")
+    _check_slice(case, kind, name, row, owes_ms)
 
 
-def _check_slice(case: Case, kind: str, name: str, row: Row, most_ms: int) -> None:
+def _check_slice(case: Case, kind: str, name: str, row: Row, owes_ms: int) -> None:
     """A renewal is as long as what is owed, at most the cap, which is not below three leads."""
     cap_ms = case.books.cap_ms(row["quota_type"], row["window_ms"])
-    least_ms = longest_ms = most_ms
+    least_ms = longest_ms = owes_ms
     if cap_ms is not None:
-        least_ms = min(most_ms, max(cap_ms, 3 * case.rules.least_lead_ms))
+        least_ms = min(owes_ms, max(cap_ms, 3 * case.rules.least_lead_ms))
         if case.rules.most_lead_ms is not None:
-            longest_ms = min(most_ms, max(cap_ms, 3 * case.rules.most_lead_ms))
+            longest_ms = min(owes_ms, max(cap_ms, 3 * case.rules.most_lead_ms))
     slice_ms = row["throttle_time_ms"]
     is_right = least_ms <= slice_ms <= longest_ms
-    text = f"{name}: a slice of {slice_ms} ms of {most_ms} ms owed; must be {least_ms} to {longest_ms}"
+    text = f"{name}: a slice of {slice_ms} ms of {owes_ms} ms owed; must be {least_ms} to {longest_ms}"
     case.verdict.deny(kind, not is_right, text)
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from tests.faults.books import most_ms
 from tests.faults.case import Case
 from tests.faults.check_due import watch
 from tests.faults.check_records import check_record, extends
@@ -52,7 +53,8 @@ def _may_be_silent(case: Case, reign: Reign, decision: Row, found: Sequence[Held
     """
     batch, following, rules = reign.batch, reign.following, case.rules
     slice_ms, written = decision["throttle_time_ms"], reign.begin_ms
-    if any(held is not None and not extends(slice_ms, written - rules.clock_slack_ms, held.end_ms) for held in found):
+    ends = [case.end_of(held, written) for held in found if held is not None]
+    if any(not extends(slice_ms, written - rules.clock_slack_ms, end_ms) for end_ms in ends):
         return True
     newest = None if following is None else following.quota_version
     versions = case.books.versions(batch.quota_version, newest)
@@ -73,7 +75,7 @@ def _check_edits(case: Case, reign: Reign) -> None:
         at_ms = reign.begin_ms
         is_long = held.end_ms - at_ms > case.rules.republish_ms + case.rules.clock_slack_ms
         is_free = is_long and case.is_touched(held, version) and not case.bound_fell(held.row, version)
-        if is_free and not case.books.most_owed_ms(held.row, reign.batch.evaluated_at_ms, version):
+        if is_free and not most_ms(case.books.owed(held.row, reign.batch.evaluated_at_ms, version)):
             held.freed_by_edit += 1
         if held.freed_by_edit == _BATCHES_TO_SETTLE:
             text = f"{client_of(held.row)} owes nothing under quotas v{version} and is still held"

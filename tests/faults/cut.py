@@ -1,6 +1,7 @@
 """The usage topic cut into the micro-batches that `batches` tells of."""
 
 import json
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -56,14 +57,23 @@ def cut(rows: Iterable[Row], messages: list[Message], topic: str, verdict: Verdi
         own = tuple(
             message
             for partition, offset in end.items()
-            for message in by_partition.get(partition, ())
-            if first[partition] <= message.offset < offset
+            for message in _between(by_partition.get(partition, []), first[partition], offset)
         )
         covered += [(message.partition, message.offset) for message in own]
         batches.append(Batch(row, own))
         reached = {**reached, **end}
     verdict.once_each("messages", ((message.partition, message.offset) for message in messages), covered)
     return batches
+
+
+def _between(messages: list[Message], first: int, end: int) -> list[Message]:
+    """Of messages in the order of their offsets those from one offset up to, not including, another."""
+    begin = bisect_left(messages, first, key=_offset)
+    return messages[begin : bisect_left(messages, end, key=_offset)]
+
+
+def _offset(message: Message) -> int:
+    return message.offset
 
 
 def _in_order(rows: Iterable[Row], verdict: Verdict) -> list[Row]:

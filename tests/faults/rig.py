@@ -4,7 +4,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +19,7 @@ from pipeline.tables.layout import create_missing
 from pipeline.tables.quota_edit import QuotaChange
 from pipeline.tables.quota_table import EditAudit
 from tests.faults.generator import RATES
+from tests.faults.job_rules import rules_of
 from tests.integration.running_job import RunningJob
 
 SETTINGS = {
@@ -30,6 +31,7 @@ SETTINGS = {
 }
 """Short windows: debts are paid within seconds, and many throttles fit into one round."""
 
+_DAY_SECONDS = 86_400
 _AUDIT = EditAudit("faults", "localhost", "0", "fault test")
 
 
@@ -103,11 +105,19 @@ class Rig:
         """Wait until everything is drained, while the job runs."""
         self.job.wait_until(self.is_drained, "every message to be in a batch and every throttle to end")
 
-    def verdict(self) -> dict[str, Any]:
-        """Run the verifier. Returns its JSON."""
+    def verdict(self, at_least: Mapping[str, int]) -> dict[str, Any]:
+        """Run the verifier. Returns its JSON.
+
+        Args:
+            at_least: How much each check must have compared, by its name.
+        """
         command = [sys.executable, "-m", "tests.faults.verifier", "--json", "--tables", self.tables]
         command += ["--bootstrap-server", self.job.bootstrap_servers]
         command += ["--usage-topic", f"{self.job.name}.usage", "--throttle-topic", f"{self.job.name}.throttle"]
+        command += ["--rules", rules_of(self.job.settings).to_json()]
+        command += ["--starts", ",".join(str(start_ms) for start_ms in starts_in(self.job.log, time.time()))]
+        for check, least in at_least.items():
+            command += ["--at-least", f"{check}={least}"]
         for ledger in self.generators:
             command += ["--ledger", str(ledger)]
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
@@ -144,6 +154,19 @@ class Rig:
             (row["user"], row["client_id"]): row["action"] for row in sorted(rows, key=lambda row: row["publish_seq"])
         }
         return {client for client, action in last.items() if action == "throttle"}
+
+
+def starts_in(log: Iterable[str], now_seconds: float) -> Iterator[int]:
+    """When the job took up running throttles, epoch milliseconds, by the lines of its log.
+
+    A line has the time of the day only. It is the last such time before now.
+    """
+    for line in log:
+        stamp, _, text = line.partition(" ")
+        if " took up " in text:
+            hours, minutes, seconds = stamp.split(":")
+            of_day = int(hours) * 3_600 + int(minutes) * 60 + float(seconds)
+            yield round((now_seconds - (now_seconds - of_day) % _DAY_SECONDS) * 1_000)
 
 
 @contextmanager

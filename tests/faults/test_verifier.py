@@ -189,3 +189,28 @@ def test_of_a_message_of_junk_a_hundred_elements_are_kept_and_the_others_told(
     verdict = verify(junk(kept, told))
     told_of = "\n".join(f"{found.check}: {found.kind} {found.text}" for found in verdict.differences)
     assert (different in told_of) if different else (told_of == "")
+
+
+def test_a_verdict_that_has_compared_too_little_is_a_failure() -> None:
+    found = evidence()
+    found.tables = {name: [] for name in found.tables}
+    found.messages, found.records = [], []
+    assert verify(found).differences == []
+    verdict = verify(found, at_least={"messages": 3, "renewals": 1, "topic": 0})
+    assert verdict.told() == [
+        "messages: too few: compared 0; this load must give at least 3",
+        "renewals: too few: compared 0; this load must give at least 1",
+    ]
+    assert not verdict.as_json()["equal"]
+
+
+def test_an_end_that_came_while_no_driver_was_there_counts_from_the_next_start() -> None:
+    found = evidence()
+    *_, last, released = found.tables["throttle_events"]
+    started_ms = last["throttled_until_ms"] + 1_000
+    look(4, 31_000, tokens=2_000.0)(found)
+    found.records[-1].update(throttled_until_ms=released["throttled_until_ms"], tokens=2_000.0)
+    released["due_ms"] = started_ms
+    assert [line.partition(":")[0] for line in verify(found).told()] == ["looks"]
+    found.starts = [started_ms]
+    assert verify(found).told() == []

@@ -101,6 +101,7 @@ class Verdict:
             "different": self.count("different"),
             "too_few": self.count("too few"),
             "differences": self.told(),
+            "table": self.as_table(),
         }
 
     def as_table(self) -> str:
