@@ -72,6 +72,14 @@ class MemoryWriter:
         rows = self._table.rows.filter(pq.filters_to_expression(list(where))) if where else self._table.rows
         return rows if columns is None else rows.select(list(columns))
 
+    def newest_of_each(
+        self, keys: Sequence[str], order: str, columns: Sequence[str], where: Sequence[Condition] = ()
+    ) -> pa.Table:
+        rows = self.read(None, where)
+        newest = rows.group_by(list(keys)).aggregate([(order, "max")]).rename_columns({f"{order}_max": order})
+        found = newest.join(rows, [*keys, order], join_type="inner") if rows.num_rows else rows
+        return found.select([order, *columns])
+
     def newest_value(self, column: str) -> int | None:
         newest: int | None = pc.max(self._table.rows[column]).as_py()
         return newest

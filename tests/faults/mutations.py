@@ -89,9 +89,12 @@ def _with_cause(cause: Any) -> Change:
     return change
 
 
-def _numbered_twice(write_down: Change, publications: Sequence[Any], first_seq: int, now: Moment) -> Any:
-    written = write_down(publications, first_seq, now)
-    return [replace(one, publish_seq=max(one.publish_seq - 1, first_seq)) for one in written]
+def _numbered_twice(write_down: Change, *arguments: Any) -> Any:
+    """The second of at least three records gets the number of the first: the newest number is still given once."""
+    written = write_down(*arguments)
+    if len(written) > 2:  # noqa: PLR2004 - as said
+        written[1] = replace(written[1], publish_seq=written[0].publish_seq)
+    return written
 
 
 def _input(change: Callable[[Any, Any], Any]) -> Change:

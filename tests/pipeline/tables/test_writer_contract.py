@@ -179,6 +179,18 @@ def test_only_rows_that_meet_all_conditions_are_read(writer: TableWriter) -> Non
     assert sorted(writer.read(["user"], [("user", "in", ["alice", "bob"])])["user"].to_pylist()) == ["alice", "bob"]
 
 
+def test_the_newest_row_of_each_client_is_read(writer: TableWriter) -> None:
+    for batch_id, users in enumerate([("alice", "bob"), ("alice",), ("carol",)]):
+        writer.append(usage(*users, batch_id=batch_id), {"q1": batch_id}, {})
+    newest = writer.newest_of_each(["user", "client_id"], "batch_id", ["user", "quota_version"])
+    assert newest.column_names == ["batch_id", "user", "quota_version"]
+    rows = sorted(newest.to_pylist(), key=lambda row: str(row["user"]))
+    assert [(row["user"], row["batch_id"]) for row in rows] == [("alice", 1), ("bob", 0), ("carol", 2)]
+    older = writer.newest_of_each(["user"], "batch_id", ["user"], [("batch_id", "<", 1)])
+    assert sorted(older["user"].to_pylist()) == ["alice", "bob"]
+    assert writer.newest_of_each(["user"], "batch_id", ["user"], [("batch_id", "<", 0)]).num_rows == 0
+
+
 def test_the_newest_value_of_a_column_is_known_without_a_read(writer: TableWriter) -> None:
     assert writer.newest_value("batch_id") is None
     for batch_id in (3, 4, 2):
