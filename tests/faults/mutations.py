@@ -4,7 +4,7 @@ Each replaces one function or method of the job, at a place where a real mistake
 `HandJob`, everything else of it is as it is.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -92,7 +92,7 @@ def _with_cause(cause: Any) -> Change:
 def _numbered_twice(write_down: Change, *arguments: Any) -> Any:
     """The second of at least three records gets the number of the first: the newest number is still given once."""
     written = write_down(*arguments)
-    if len(written) > 2:  # noqa: PLR2004 - as said
+    if len(written) > 2:
         written[1] = replace(written[1], publish_seq=written[0].publish_seq)
     return written
 

@@ -7,7 +7,7 @@ from typing import Any, Final, Literal
 
 Kind = Literal["lost", "duplicated", "different", "too few"]
 Values = Mapping[str, Any]
-_TOLD_PER_CHECK: Final = 10
+_TOLD_OF_EACH: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +82,12 @@ class Verdict:
             self.tell(check, "different", f"{key}: {told}")
 
     def told(self) -> list[str]:
-        """The first differences of each check, a line each, in the order in which they were found."""
-        counts: Counter[str] = Counter()
+        """The first differences of each check and kind, one line each, in the order in which they were found."""
+        counts: Counter[tuple[str, Kind]] = Counter()
         lines = []
         for one in self.differences:
-            counts[one.check] += 1
-            if counts[one.check] <= _TOLD_PER_CHECK:
+            counts[one.check, one.kind] += 1
+            if counts[one.check, one.kind] <= _TOLD_OF_EACH:
                 lines.append(f"{one.check}: {one.kind}: {one.text}")
         return lines
 
