@@ -81,11 +81,11 @@ def _newest_unfit(
     """The newest batch with sample windows that can not be put on the given ones; None without such a batch."""
     if not windows_divide(newest.settings.sample_window_ms, sample_window_ms):
         return newest.evaluation
-    since_ms = min(
-        newest.evaluation.evaluated_at_ms,
-        *([batches[0].evaluated_at_ms] if batches else []),
-        *([snapshot[0].evaluated_at_ms] if snapshot is not None else []),
-    )
+    since_ms = newest.evaluation.evaluated_at_ms
+    if batches:
+        since_ms = min(since_ms, batches[0].evaluated_at_ms)
+    if snapshot is not None:
+        since_ms = min(since_ms, snapshot[0].evaluated_at_ms)
     rows = tables.batches.read(_COLUMNS, [("evaluated_at_ms", ">=", since_ms)])
     found = list(_unfit(rows, sample_window_ms))
     return max(found, key=lambda one: one.order(newest.evaluation.query_id), default=None)

@@ -112,6 +112,17 @@ def test_settings_that_were_in_force_without_any_usage_count_as_well(tmp_path: P
     assert decisions_of(restarted) == decisions_of(steady)
 
 
+@pytest.mark.parametrize(("num_samples", "sample_window_ms"), [(4, 500), (4, 1_000), (4, 750)])
+def test_a_job_whose_batches_had_no_usage_starts_again(tmp_path: Path, num_samples: int, sample_window_ms: int) -> None:
+    job = new_job(tmp_path, 4, 500)
+    job.send(None)
+    job.step()
+    with_engine(job, num_samples, sample_window_ms)
+    job.start()
+    run(job, 10)
+    assert decisions_of(job)
+
+
 def test_narrower_windows_keep_all_usage(tmp_path: Path) -> None:
     job = new_job(tmp_path, 4, 1_000)
     run(job, 20)
