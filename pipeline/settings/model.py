@@ -5,6 +5,7 @@ runs. Parts of the program receive the smallest branch they need, never the whol
 reads the values from defaults, file, environment and flags.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -146,6 +147,10 @@ class SparkSettings(Branch):
     def plain_conf(self) -> dict[str, str]:
         """The entries of `conf` as Spark takes them. They may hold secrets, so they are never printed."""
         return {key: value.get_secret_value() for key, value in self.conf.items()}
+
+    def with_default_conf(self, entries: Mapping[str, str]) -> Self:
+        """The same settings with further entries of `conf`; an entry that is there already keeps its value."""
+        return self.model_validate({**self.model_dump(), "conf": {**entries, **self.plain_conf()}})
 
 
 class Settings(Branch):

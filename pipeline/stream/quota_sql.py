@@ -3,6 +3,7 @@
 import json
 import os
 from dataclasses import asdict
+from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
@@ -14,7 +15,6 @@ from pipeline.jvm.jars import spark_jars
 from pipeline.jvm.java import find_java
 from pipeline.settings.model import Settings
 from pipeline.stream.session import build_spark_session
-from pipeline.tables.address import full_address, is_local
 from pipeline.tables.errors import QuotaEditRefused, QuotasLeftInvalid
 from pipeline.tables.from_settings import open_quota_table
 from pipeline.tables.quota_table import EditAudit, QuotaTable, QuotaTableState
@@ -36,18 +36,16 @@ def run_sql(settings: Settings, statement: str, audit: EditAudit) -> list[dict[s
         QuotaTableBusy: Another edit holds the lock.
     """
     table = open_quota_table(settings.tables)
-    # Hadoop reads a path as it is: an escaped URI, `file:///a%20b`, would name another folder.
-    location = f"file:{full_address(table.uri)}" if is_local(table.uri) else table.uri
+    location = table.uri if "://" in table.uri else Path(table.uri).resolve().as_uri()
     os.environ["JAVA_HOME"] = str(find_java().home)
     with TemporaryDirectory(prefix="kquota-sql-") as warehouse:
-        conf = {"spark.sql.warehouse.dir": warehouse, **settings.spark.plain_conf()}
-        spark = settings.spark.model_copy(update={"conf": conf})
+        spark = settings.spark.with_default_conf({"spark.sql.warehouse.dir": warehouse})
         session = build_spark_session(spark, spark_jars(), app_name="kquota-quotas-sql")
         # What fails is raised, and said in one line; Spark would log each of its layers with a stack trace first.
         session.sparkContext.setLogLevel("OFF")
         try:
             session.conf.set("spark.databricks.delta.commitInfo.userMetadata", json.dumps(asdict(audit)))
-            session.catalog.createTable("quotas", path=location, source="delta")
+            session.sql(f"CREATE TABLE quotas USING DELTA LOCATION '{location}'")
             with table.lock():
                 before = table.read()
                 rows = [row.asDict() for row in session.sql(statement).collect()]

@@ -6,7 +6,7 @@ import pytest
 
 from pipeline.settings.errors import InvalidSettings, SettingsFileUnreadable
 from pipeline.settings.loading import load_settings, origins
-from pipeline.settings.model import Settings
+from pipeline.settings.model import Settings, SparkSettings
 from tests.pipeline.cli.running import kquota
 
 BAD = Path(__file__).with_name("bad")
@@ -105,6 +105,13 @@ def test_no_value_of_spark_conf_is_printed(tmp_path: Path) -> None:
         assert "spark.conf.spark.hadoop.fs.s3a.secret.key" in answer.stdout
         assert "TOPSECRET" not in answer.stdout + answer.stderr
     assert "TOPSECRET" not in repr(settings) + settings.model_dump_json()
+
+
+def test_entries_added_to_spark_conf_do_not_replace_those_that_are_set() -> None:
+    spark = SparkSettings.model_validate({"conf": {"spark.a": "set", "spark.b": "b"}, "driver_memory": "2g"})
+    added = spark.with_default_conf({"spark.a": "default", "spark.c": "c"})
+    assert added.plain_conf() == {"spark.a": "set", "spark.b": "b", "spark.c": "c"}
+    assert added.driver_memory == "2g"
 
 
 @pytest.mark.parametrize("conf", ['"TOPSECRET"', '{ "fs.key" = ["TOPSECRET"] }'])

@@ -39,10 +39,9 @@ for statement in sys.argv[2:]:
 
 
 @pytest.fixture
-def table(tmp_path: Path, request: pytest.FixtureRequest) -> QuotaTable:
-    """The table of two users; its folder is `tables`, or named by the parameter."""
+def table(tmp_path: Path) -> QuotaTable:
     fetch()
-    root = str(tmp_path / getattr(request, "param", "tables"))
+    root = str(tmp_path / "tables")
     create_missing(root, [TABLES["quotas"]])
     table = QuotaTable(root)
     table.alter([QuotaChange(user, "", {"producer_byte_rate": 1.0}) for user in ("alice", "bob")], AUDIT)
@@ -82,26 +81,6 @@ def test_statements_land_with_their_reason_or_leave_the_table_as_it_was(table: Q
     audits = [commit.audit for commit in table.history(2)]
     assert audits == [EditAudit("carol", "ops1", "0.1.0", "month end")] * 2
     assert [path.name for path in tmp_path.iterdir()] == ["tables"], "Spark leaves nothing in the working folder"
-
-
-@pytest.mark.parametrize("table", ["größe d'or 日本"], indirect=True)
-def test_the_folder_may_have_spaces_quotes_and_letters_beyond_ascii(table: QuotaTable, tmp_path: Path) -> None:
-    version, folders = table.read().version, sorted(tmp_path.iterdir())
-    statement = "UPDATE quotas SET producer_byte_rate = 2e6 WHERE user = 'alice'"
-    ran = subprocess.run(
-        [sys.executable, "-c", SESSION, str(Path(table.uri).parent), statement],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=180,
-        cwd=tmp_path,
-    )
-    assert json.loads(ran.stdout) == [{"num_affected_rows": 1}]
-    assert {row["user"]: row["producer_byte_rate"] for row in table.read(version + 1).rows} == {
-        "alice": 2e6,
-        "bob": 1.0,
-    }
-    assert sorted(tmp_path.iterdir()) == folders, "no table was created at another address"
 
 
 def test_a_statement_waits_for_the_lock_like_every_edit(table: QuotaTable, tmp_path: Path) -> None:
