@@ -27,19 +27,27 @@ RATES = {"producer_byte_rate": 10_000.0, "consumer_byte_rate": 20_000.0, "reques
 _AMOUNTS = {"produced_bytes": 10_000, "fetched_bytes": 20_000, "io_time_ns": 50_000_000}
 """A second's worth of each."""
 
-GARBAGE: tuple[bytes | None, ...] = (
+_LARGEST_NAME_BYTES = 32_767
+_MAX_EVENT_AGE_MS = 86_400_000
+
+NO_USAGE: tuple[bytes, ...] = (
     b"not json",
-    b'{"event_time_ms": 1, "client_id": "c"}',
     b'{"event_time_ms": "soon", "user": "u", "client_id": "c"}',
-    b'{"event_time_ms": 1, "user": "", "client_id": "c"}',
-    b'{"event_time_ms": 1, "user": "u", "client_id": "c", "produced_bytes": -1}',
-    b'{"event_time_ms": 1, "user": "u", "client_id": "c", "produced_bytes": 1099511627777}',
-    b'[{"event_time_ms": 1}',
     b"\xff\xfe\x00",
     b"17",
     b"null",
-    b'{"event_time_ms": 1, "user": "u", "client_id": "c"} and more',
 )
+"""Messages that are no usage whenever they are sent."""
+_NO_USAGE_NOW = (
+    '{"event_time_ms": %d, "client_id": "c"}',
+    '{"event_time_ms": %d, "user": "", "client_id": "c"}',
+    '{"event_time_ms": %d, "user": "u", "client_id": "c", "produced_bytes": -1}',
+    '{"event_time_ms": %d, "user": "u", "client_id": "c", "produced_bytes": 1099511627777}',
+    '[{"event_time_ms": %d}',
+    '{"event_time_ms": %d, "user": "u", "client_id": "c"} and more',
+    '{"event_time_ms": %d, "user": "u", "client_id": "' + "é" * (_LARGEST_NAME_BYTES // 2 + 1) + '"}',
+)
+"""Messages that would be usage of the present, but for one fault each."""
 _BAD_ELEMENTS: tuple[Any, ...] = (
     7,
     None,
@@ -70,8 +78,7 @@ class Content:
         """The next value, and how many good, dead and ignored parts it has."""
         kind = self._random.random()
         if kind < self._garbage_share:
-            value = self._random.choice(GARBAGE)
-            return value, {"good": 0, "dead": 1, "ignored": 0}
+            return self._garbage(now_ms), {"good": 0, "dead": 1, "ignored": 0}
         if kind < self._garbage_share + 0.03:
             return self._random.choice((None, b"[]")), {"good": 0, "dead": 0, "ignored": 1}
         if kind < self._garbage_share + 0.15:
@@ -80,6 +87,13 @@ class Content:
             counts = {"good": len(elements) - len(bad), "dead": len(bad), "ignored": 0}
             return json.dumps(elements).encode(), counts
         return json.dumps(self._event(now_ms)).encode(), {"good": 1, "dead": 0, "ignored": 0}
+
+    def _garbage(self, now_ms: int) -> bytes:
+        """A message that is no usage, among them one dated a minute more than a day ago."""
+        too_old_ms = now_ms - _MAX_EVENT_AGE_MS - 60_000
+        present = [text % now_ms for text in _NO_USAGE_NOW]
+        old = f'{{"event_time_ms": {too_old_ms}, "user": "u", "client_id": "c"}}'
+        return self._random.choice([*NO_USAGE, *(text.encode() for text in (*present, old))])
 
     def _element(self, now_ms: int) -> Any:
         event = self._event(now_ms)

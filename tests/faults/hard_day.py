@@ -33,8 +33,7 @@ def live(load: Load) -> None:
     _steps(load, 2)
     _send_from_a_clock_ahead(load)
     _steps(load, 2)
-    job.clock.advance(2_500)
-    _steps(load, 1)
+    _start_when_throttles_have_ended(load)
     _edit_during_a_batch(load, lambda: load.edit(1.0))
     _steps(load, 3)
     load.edit(4.0)
@@ -52,10 +51,10 @@ def _steps(load: Load, count: int) -> None:
         load.step()
 
 
-def _burst(at_ms: int) -> list[bytes]:
-    """A large event of every offender, above two of its quotas."""
+def _burst(at_ms: int, who: str = "offender") -> list[bytes]:
+    """A large event of each of eight users, above two of its quotas, with a debt of many slices."""
     event = {"event_time_ms": at_ms, "client_id": "app", "produced_bytes": 120_000, "fetched_bytes": 300_000}
-    return [json.dumps({**event, "user": f"offender-{number}"}).encode() for number in range(OFFENDERS)]
+    return [json.dumps({**event, "user": f"{who}-{number}"}).encode() for number in range(OFFENDERS)]
 
 
 def _send_late(load: Load) -> None:
@@ -73,6 +72,16 @@ def _send_from_a_clock_ahead(load: Load) -> None:
     load.step()
 
 
+def _start_when_throttles_have_ended(load: Load) -> None:
+    """Nobody was there to look at throttles that end; their clients still owe."""
+    job = load.job
+    job.send(*_burst(job.clock.wall_ms))
+    load.step()
+    job.clock.advance(2_500)
+    job.start()
+    load.step()
+
+
 def _edit_during_a_batch(load: Load, edit: Callable[[], None]) -> None:
     """The quotas are edited, and the edit is in force, between a batch's pin and its decision."""
     job = load.job
@@ -82,7 +91,7 @@ def _edit_during_a_batch(load: Load, edit: Callable[[], None]) -> None:
         job.quotas.poll()
         job.purgatory.quotas_changed(job.quotas.pin())
 
-    job.send(*_burst(job.clock.wall_ms))
+    job.send(*_burst(job.clock.wall_ms, "newcomer"))
     job.meanwhile = meanwhile
     load.step()
     job.meanwhile = lambda: None

@@ -16,6 +16,7 @@ class Rules:
         max_decision_age_ms: A batch that is older than this when it is published publishes nothing.
         sensor_state_interval_ms: A snapshot of the buckets is due when this much time has passed since the last one.
         clock_tolerance_ms: Event times are limited to the driver's clock at collection plus this.
+        max_record_bytes: `max.message.bytes` of the throttle topic. A larger record is stored and passed over.
         clock_slack_ms: How far two readings of the driver's clocks may differ.
         longest_append_ms: How long a batch may take from its collection to its decision.
         longest_publish_ms: And from the check of its age until its records are written.
@@ -27,6 +28,7 @@ class Rules:
     max_decision_age_ms: int = 10_000
     sensor_state_interval_ms: int = 60_000
     clock_tolerance_ms: int = 2_000
+    max_record_bytes: int = 1_048_588
     clock_slack_ms: int = 100
     longest_append_ms: int = 5_000
     longest_publish_ms: int = 30_000

@@ -5,8 +5,11 @@ from dataclasses import replace
 
 import pytest
 
+from tests.faults.check_outbox import check_sequence
 from tests.faults.evidence import Evidence, Message
 from tests.faults.handmade import T_MS, evidence
+from tests.faults.rules import Rules
+from tests.faults.verdict import Verdict
 from tests.faults.verifier import verify
 
 Tamper = Callable[[Evidence], object]
@@ -214,3 +217,16 @@ def test_an_end_that_came_while_no_driver_was_there_counts_from_the_next_start()
     assert [line.partition(":")[0] for line in verify(found).told()] == ["looks"]
     found.starts = [started_ms]
     assert verify(found).told() == []
+
+
+@pytest.mark.parametrize(("name_length", "told"), [(32_767, []), (100, ["lost"])])
+def test_only_a_record_that_the_topic_can_not_take_may_be_missing_on_it(name_length: int, told: list[str]) -> None:
+    found = evidence()
+    name = "\x01" * name_length  # six bytes for each character in JSON
+    names = {"user": name, "client_id": name, "sensor_user": name, "sensor_client_id": name}
+    found.tables["throttle_events"][4].update(names)
+    found.records.pop(4)
+    verdict = Verdict()
+    check_sequence(found, Rules(), verdict)
+    assert [one.kind for one in verdict.differences] == told
+    assert verdict.compared["passed_over"] == int(not told)

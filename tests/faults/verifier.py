@@ -50,7 +50,7 @@ def verify(evidence: Evidence, rules: Rules | None = None, at_least: Mapping[str
     if batches:
         _check_batches(evidence, batches, by_batch, rules, verdict)
         check_intervals(batches, by_batch["sensor_state"], rules, verdict)
-    check_sequence(evidence, verdict)
+    check_sequence(evidence, rules, verdict)
     check_pairs(evidence, verdict)
     if evidence.ledger is not None:
         check_ledger(evidence.messages, evidence.ledger, verdict)
