@@ -28,12 +28,13 @@ from pipeline.replay.quotas import Timeline, live_timeline
 from pipeline.replay.recorded_throttles import recorded_outcomes
 from pipeline.replay.report import compare, totals_of
 from pipeline.replay.request import Plan, ReplayRequest
-from pipeline.settings.model import EngineSettings
+from pipeline.settings.model import Settings
 from pipeline.tables.audit import local_audit
 from pipeline.tables.layout import create_missing, table_uri
 from pipeline.tables.quota_edit import QuotaChange
 from pipeline.tables.quota_source import QuotaSource
 from pipeline.tables.quota_table import QuotaTable
+from pipeline.throttle.assembly import nominal_slicing
 from quota.snapshot import QuotaSnapshot
 from schemas.arrow import conform
 from schemas.usage_by_second_row import UsageBySecondRow
@@ -101,7 +102,9 @@ def measure(root: str, seconds: int, clients: int) -> None:
     until_ms = start_ms + seconds * 1_000
     began = time.perf_counter()
     timelines = live_timeline(table, QuotaSource(table), start_ms), Timeline((0,), (candidate,))
-    request = ReplayRequest(root, "usage_by_second", "cluster", EngineSettings(), start_ms, until_ms, timelines)
+    slicing = nominal_slicing(Settings())
+    engine = Settings().engine
+    request = ReplayRequest(root, "usage_by_second", "cluster", engine, slicing, start_ms, until_ms, timelines)
     (live, other), ran_on = run(Plan.of(request), lambda done, whole: None)
     comparisons = compare(live, other, recorded_outcomes(root, start_ms, until_ms, 1_000))
     totals = totals_of(comparisons)

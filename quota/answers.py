@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 from quota.buckets import TokenBuckets
 from quota.decisions import names_of
 from quota.entity import QUOTA_TYPES
+from quota.key_index import Ids
 from quota.names import HashedNames
 from quota.resolution import NO_QUOTA, Resolution, Resolved, Side
 from quota.sensors import Key, SensorNumbers, TypeSensors
-from quota.throttle_time import debt_time_ms, throttle_time_ms
+from quota.throttle_time import owed_time_ms
 from quota.usage import EntityNames
 
 Floats = NDArray[np.float64]
@@ -87,15 +88,11 @@ class Answers:
         for quota_type in range(len(QUOTA_TYPES)):
             resolved = self._resolution.resolve(hashes, candidates, Side.ENFORCED, quota_type)
             ids = self._numbers.find(hashes, resolved.has_user, resolved.has_client_id)
-            rate, span_ms = self._observed((Side.ENFORCED, quota_type), ids, now_ms)
-            bounded = np.isfinite(resolved.bound)
-            # Without a bound nothing is owed; the 1.0 only keeps infinity out of the formulas.
-            finite = np.where(bounded, resolved.bound, 1.0)
-            left = self._tokens(quota_type, ids, finite, now_ms) if carry_debt else np.zeros(size)
-            by_rate, by_bucket = throttle_time_ms(rate, finite, span_ms), debt_time_ms(left, finite)
+            rate, span_ms = self.observed((Side.ENFORCED, quota_type), ids, now_ms)
+            left = self.tokens(quota_type, ids, resolved.bound, now_ms) if carry_debt else np.zeros(size)
             observed[:, quota_type], bound[:, quota_type], tokens[:, quota_type] = rate, resolved.bound, left
             window_ms[:, quota_type] = span_ms
-            owed_ms[:, quota_type] = np.where(bounded, np.maximum(by_rate, by_bucket), 0)
+            owed_ms[:, quota_type] = owed_time_ms(rate, span_ms, left, resolved.bound)
         unbounded = np.isinf(bound.ravel())
         columns = [
             pa.array(observed.ravel()),
@@ -136,22 +133,24 @@ class Answers:
         ]
         return pa.Table.from_arrays([*keys, *columns], schema=LEVELS_SCHEMA)
 
-    def _observed(self, key: Key, ids: Ints, now_ms: int) -> tuple[Floats, Ints]:
+    def observed(self, key: Key, ids: Ids, now_ms: int | Ints) -> tuple[Floats, Ints]:
+        """O and W of sensors of one side and type, as `SampleWindows.observed`; 0 for one that never recorded."""
         sensors = self._sensors.get(key)
         if sensors is None:
             return np.zeros(len(ids)), np.full(len(ids), self._short_window_ms)
         return sensors.windows.observed(ids, now_ms)
 
-    def _tokens(self, quota_type: int, ids: Ints, bound: Floats, now_ms: int) -> Floats:
+    def tokens(self, quota_type: int, ids: Ids, bound: Floats, now_ms: int | Ints) -> Floats:
+        """What buckets of one enforced type hold, as `TokenBuckets.tokens_at`; any number where there is no bound."""
         sensors = self._sensors.get((Side.ENFORCED, quota_type))
         buckets = self._full_buckets if sensors is None or sensors.buckets is None else sensors.buckets
-        return buckets.tokens_at(ids, bound, now_ms)
+        return buckets.tokens_at(ids, np.where(np.isfinite(bound), bound, 1.0), now_ms)
 
     def _is_violated(self, key: Key, hashes: HashedNames, resolved: Resolved, now_ms: int | None) -> NDArray[np.bool_]:
         if now_ms is None or key not in self._sensors:
             return np.zeros(len(hashes), np.bool_)
         ids = self._numbers.find(hashes, resolved.has_user, resolved.has_client_id)
-        observed, _ = self._observed(key, ids, now_ms)
+        observed, _ = self.observed(key, ids, now_ms)
         return observed > resolved.bound
 
 

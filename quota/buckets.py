@@ -120,13 +120,13 @@ class TokenBuckets:
         tokens = np.clip(tokens, burst * -MAX_DEBT_BURSTS, burst) - amounts
         self._tokens[sensors] = np.maximum(tokens, burst * -MAX_DEBT_BURSTS)
 
-    def tokens_at(self, sensors: Ids, bound: Floats, now_ms: int) -> Floats:
+    def tokens_at(self, sensors: Ids, bound: Floats, now_ms: int | Ints) -> Floats:
         """The tokens of each sensor at an instant. Changes nothing.
 
         Args:
             sensors: int64[m]; −1 for a sensor that does not exist: its bucket is full.
             bound: T, float64[m], finite.
-            now_ms: the instant.
+            now_ms: the instant, or one for each sensor, int64[m].
 
         Returns:
             float64[m], from minus ten bursts to one burst, plus what was refilled since.

@@ -73,20 +73,27 @@ class Violations:
 
 @dataclass(frozen=True, slots=True)
 class Throttles:
-    """Whom a batch asks to wait: the decisions that apply to n entities, each once, in no order.
+    """Whom a batch asks to wait: the decisions that apply to n entities, each once, in no order. All arrays are of n.
 
     Attributes:
-        rows: a usage row of each, int64[n].
-        raw_ms: X of each before the cap, int64[n].
+        rows: a usage row of the entity, int64.
+        quota_type: position in `QUOTA_TYPES`, int64.
+        bound: T per second, float64.
+        level: 1–8, int64.
+        throttle_time_ms: X after the cap, above 0, int64.
     """
 
     rows: Ids
-    raw_ms: Ints
+    quota_type: Ints
+    bound: Floats
+    level: Ints
+    throttle_time_ms: Ints
 
     @classmethod
     def none(cls) -> Self:
         """Nobody must wait."""
-        return cls(np.zeros(0, np.int64), np.zeros(0, np.int64))
+        nothing = np.zeros(0, np.int64)
+        return cls(nothing, nothing, np.zeros(0, np.float64), nothing, nothing)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +136,14 @@ class Judged:
 
     def throttles(self) -> Throttles:
         """Those that apply."""
-        return Throttles(self.rows[self.applied], self.raw_ms[self.applied])
+        applied = np.flatnonzero(self.applied)
+        return Throttles(
+            rows=self.rows[applied],
+            quota_type=self.types[applied],
+            bound=self.bound[applied],
+            level=self.level[applied],
+            throttle_time_ms=self.capped_ms[applied],
+        )
 
 
 def judge(violations: list[Violations], caps: ThrottleCaps, sample_window_ms: int) -> Judged:

@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from quota.answers import Answers
 from quota.buckets import TokenBuckets
-from quota.decisions import SCHEMA, Judged, Throttles, Violations, decisions_table, judge
+from quota.decisions import SCHEMA, Judged, Violations, decisions_table, judge
 from quota.errors import InvalidEngineSetting, InvalidUsage
 from quota.key_index import Ids
 from quota.recording import BatchInstant, SensorGroups, record_piece, split_by_window, violated_sensors
@@ -122,17 +122,10 @@ class QuotaEngine:
         Raises:
             InvalidUsage: the table or the instant breaks these rules. No sensor was changed.
         """
-        batch, judged = self._judge(usage, evaluated_at_ms)
+        self._check_instant(evaluated_at_ms)
+        batch = Usage.read(usage, self.scope == "broker", self.sample_window_ms, evaluated_at_ms)
+        judged = self._judge(batch, evaluated_at_ms)
         return SCHEMA.empty_table() if judged is None else decisions_table(judged, batch.names)
-
-    def throttles(self, usage: pa.Table, evaluated_at_ms: int) -> Throttles:
-        """Do the same as `record`, but return only the rows that apply, without names. Replays need no more.
-
-        Raises:
-            InvalidUsage: as `record` does.
-        """
-        _, judged = self._judge(usage, evaluated_at_ms)
-        return Throttles.none() if judged is None else judged.throttles()
 
     def evaluate(self, entities: pa.Table, evaluated_at_ms: int) -> pa.Table:
         """Say what entities owe at an instant. Reads only.
@@ -224,17 +217,15 @@ class QuotaEngine:
         full = TokenBuckets(self.num_samples, self.sample_window_ms)
         return Answers(self._sensors.resolution, self._sensors.numbers, self._sensors.by_key, short_window_ms, full)
 
-    def _judge(self, usage: pa.Table, evaluated_at_ms: int) -> tuple[Usage, Judged | None]:
-        """Add a batch to the sensors. Returns the batch, and the violations; None if there are none."""
-        self._check_instant(evaluated_at_ms)
-        batch = Usage.read(usage, self.scope == "broker", self.sample_window_ms, evaluated_at_ms)
+    def _judge(self, batch: Usage, evaluated_at_ms: int) -> Judged | None:
+        """Add a batch to the sensors. Returns the violations; None if there are none. The instant has been checked."""
         self._evaluated_at_ms = evaluated_at_ms
         newest = evaluated_at_ms // self.sample_window_ms
         self._sensors.advance(newest)
-        if not self._sensors.recording or batch.names.num_rows == 0:
-            return batch, None
+        if not self._sensors.recording or len(batch.last_ms) == 0:
+            return None
         with np.errstate(over="ignore"):
-            entities, of_row = self._sensors.look_up(batch.names, evaluated_at_ms)
+            entities, of_row = self._look_up(batch, evaluated_at_ms)
             instant = BatchInstant(evaluated_at_ms, newest, self.num_samples, self.sample_window_ms)
             groups = self._record_all(batch, of_row, instant)
             found = (
@@ -242,7 +233,11 @@ class QuotaEngine:
                 for key in self._sensors.recording
             )
             violations = [of_type for of_type in found if of_type is not None]
-            return batch, judge(violations, self.max_throttle_time, self.sample_window_ms) if violations else None
+            return judge(violations, self.max_throttle_time, self.sample_window_ms) if violations else None
+
+    def _look_up(self, batch: Usage, now_ms: int) -> tuple[Ids, dict[Key, Ids]]:
+        """The entity of each row, and its sensor for each side and type that records."""
+        return self._sensors.look_up(batch.names, now_ms)
 
     def _record_all(self, batch: Usage, of_row: dict[Key, Ids], instant: BatchInstant) -> dict[Key, list[SensorGroups]]:
         """Record a batch, window by window from the oldest, for each side and type. Returns what was touched."""

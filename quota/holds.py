@@ -1,20 +1,36 @@
 """How decisions would affect clients: how long each is held, and how much it used while it was held.
 
-The usage does not react to the decisions: it is what was stored, even where a client would have waited. A client is
-held from the instant of an applied decision for its X before the cap, because a cap slices a debt and does not forgive
-it. A later decision makes the hold longer, never shorter. Usage at or after the beginning of a hold and before its end
-counts as deferred.
+The usage does not react to the decisions: it is what was stored, even where a client would have waited. Apart from that
+a throttle lives as in the job: an applied decision holds a client for its capped X; further decisions extend that;
+before and at its end the client is looked at, and renewed if it still owes (`quota.slicing`). Usage at or after the
+beginning of a hold and before its end counts as deferred.
+
+Between two batches nothing is recorded, so what a client owes depends on the time alone. Therefore each look can be
+taken at its own instant, and many clients can be looked at in one step.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from quota.decisions import Throttles
+from quota.held_time import HeldTime
+from quota.key_index import Ids
+from quota.owed import Claims, Owed
+from quota.slicing import Slicing, ends_clearly_later
+
 Ints = NDArray[np.int64]
 
-_NEVER: Final = -1
+OwedAt = Callable[[Ids, Ints], Owed]
+"""What clients owe, each at its own instant: `quota.replay_engine.ReplayEngine.owed_at`."""
+
+_NEVER: Final = np.iinfo(np.int64).max
+_NO_WINDOW: Final = -1
+_LONGEST_MS: Final = 1 << 52
+"""A throttle beyond all time is cut to this, so that its end is still a number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +39,7 @@ class HoldTotals:
 
     Attributes:
         windows: sample windows with an applied decision.
-        throttle_ms: time held, overlapping holds counted once, up to the end of the range.
+        throttle_ms: time held, in the range.
         deferred_bytes: bytes, produced and fetched, used while held.
     """
 
@@ -33,43 +49,40 @@ class HoldTotals:
 
 
 class Holds:
-    """The holds of clients in a range of time. The caller numbers the clients 0, 1, 2 ….
+    """The holds of clients in a range of time. The caller numbers the clients 0, 1, 2 … and goes forward in time.
 
     Args:
-        sample_window_ms: length of the windows that are counted.
+        slicing: how throttles are cut, looked at and renewed.
+        owed_at: says what clients owe, as of the batches recorded so far.
         start_ms: begin of the range. Earlier decisions hold clients too, but nothing before it is counted.
-        end_ms: end of the range, exclusive; holds end there.
+        end_ms: end of the range, exclusive; nothing from then on is counted.
         bins: into how many equal parts `throttle_ms_by_bin` divides the range.
     """
 
-    def __init__(self, sample_window_ms: int, start_ms: int, end_ms: int, bins: int) -> None:
-        self._w = sample_window_ms
+    def __init__(self, slicing: Slicing, owed_at: OwedAt, start_ms: int, end_ms: int, bins: int) -> None:
+        self._slicing = slicing
+        self._owed_at = owed_at
         self._start_ms = start_ms
         self._end_ms = end_ms
-        self._bin_ms = max(-(-(end_ms - start_ms) // bins), 1)
-        self.throttle_ms_by_bin = np.zeros(bins, np.int64)
-        self._held_until_ms = np.zeros(0, np.int64)
+        self._held_time = HeldTime(start_ms, end_ms, bins)
+        # Of each client: the running throttle, or the last one; `_due_ms` is `_NEVER` while none runs.
+        self._from_ms = np.zeros(0, np.int64)
+        self._until_ms = np.zeros(0, np.int64)
+        self._due_ms = np.zeros(0, np.int64)
+        self._quota_type = np.zeros(0, np.int64)
+        self._bound = np.zeros(0, np.float64)
+        self._level = np.zeros(0, np.int64)
         self._last_window = np.zeros(0, np.int64)
         self._windows = np.zeros(0, np.int64)
-        self._throttle_ms = np.zeros(0, np.int64)
         self._deferred_bytes = np.zeros(0, np.int64)
 
     @property
-    def totals(self) -> HoldTotals:
-        """The sums up to now."""
-        return HoldTotals(self._windows, self._throttle_ms, self._deferred_bytes)
+    def held(self) -> Ids:
+        """Numbers of the clients that are held, ascending."""
+        return np.flatnonzero(self._due_ms < _NEVER)
 
-    def resume(self, held_until_ms: Ints) -> None:
-        """Set the holds that began before the first call.
-
-        Args:
-            held_until_ms: until when each of the clients 0, 1, 2 … is held; 0 = it is not held.
-        """
-        self._grow(np.array([len(held_until_ms) - 1]))
-        self._held_until_ms[: len(held_until_ms)] = held_until_ms
-
-    def use(self, clients: Ints, used_at_ms: Ints, used_bytes: Ints) -> None:
-        """Take in usage, before the decisions that follow from it. The usage of held clients is deferred.
+    def use(self, clients: Ids, used_at_ms: Ints, used_bytes: Ints) -> None:
+        """Take in usage, after `advance` and before the decisions that follow from it.
 
         Args:
             clients: number of the client of each of n rows.
@@ -77,43 +90,134 @@ class Holds:
             used_bytes: produced and fetched bytes of each.
         """
         self._grow(clients)
-        rows = np.flatnonzero(used_at_ms < self._held_until_ms[clients])
-        rows = rows[used_at_ms[rows] >= self._start_ms]
+        waits = (used_at_ms < self._until_ms[clients]) & (used_at_ms >= self._from_ms[clients])
+        rows = np.flatnonzero(waits)
+        rows = rows[(used_at_ms[rows] >= self._start_ms) & (used_at_ms[rows] < self._end_ms)]
         if len(rows):
             np.add.at(self._deferred_bytes, clients[rows], used_bytes[rows])
 
-    def decide(self, clients: Ints, throttle_ms: Ints, at_ms: int) -> None:
-        """Take in the applied decisions of one instant.
+    def decide(self, clients: Ids, throttles: Throttles, at_ms: int) -> None:
+        """Take in the applied decisions of a batch: they begin throttles, or extend those that run.
 
         Args:
-            clients: numbers of n clients, each once.
-            throttle_ms: X of each before the cap.
-            at_ms: the instant.
+            clients: number of the client of each of n throttles, each once.
+            throttles: n of them.
+            at_ms: the instant of the batch.
         """
         self._grow(clients)
-        until_ms = at_ms + np.minimum(throttle_ms, self._end_ms - at_ms)
-        from_ms = np.maximum(self._held_until_ms[clients], at_ms)
-        self._held_until_ms[clients] = np.maximum(self._held_until_ms[clients], until_ms)
-        if at_ms < self._start_ms:
-            return
-        added_ms = np.maximum(until_ms - from_ms, 0)
-        self._throttle_ms[clients] += added_ms
-        self.throttle_ms_by_bin[min((at_ms - self._start_ms) // self._bin_ms, len(self.throttle_ms_by_bin) - 1)] += (
-            added_ms.sum()
-        )
-        window = at_ms // self._w
-        self._windows[clients] += self._last_window[clients] != window
-        self._last_window[clients] = window
+        if self._start_ms <= at_ms < self._end_ms:
+            window = at_ms // self._slicing.sample_window_ms
+            self._windows[clients] += self._last_window[clients] != window
+            self._last_window[clients] = window
+        slices_ms = np.minimum(throttles.throttle_time_ms, _LONGEST_MS)
+        runs = self._due_ms[clients] < _NEVER
+        later_ms = at_ms + slices_ms - self._until_ms[clients]
+        news = np.flatnonzero(~runs | ends_clearly_later(later_ms, slices_ms))
+        begun = clients[~runs]
+        self._from_ms[begun] = at_ms
+        told = clients[news]
+        self._bound[told], self._level[told] = throttles.bound[news], throttles.level[news]
+        self._quota_type[told] = throttles.quota_type[news]
+        self._hold(told, np.full(len(told), at_ms), slices_ms[news])
 
-    def _grow(self, clients: Ints) -> None:
+    def advance(self, to_ms: int) -> None:
+        """Take all looks that are due up to an instant, inclusive: before the batch of that instant is recorded."""
+        while len(due := (self._due_ms <= to_ms).nonzero()[0]):
+            self._look(due, to_ms)
+
+    def look_after_edit(self, at_ms: int) -> None:
+        """Look at once at the throttles whose bound or level an edit has changed, as the job does.
+
+        Nothing owed: released. Owes longer than what is left: renewed. Owes less by more than `republish_ms`: shortened
+        to what is owed, but not if the bound fell.
+
+        Args:
+            at_ms: the instant; `advance` has been called for it, the new quotas are loaded and the clients resolved.
+        """
+        clients = self.held
+        if not len(clients):
+            return
+        owed = self._owed_at(clients, np.full(len(clients), at_ms))
+        own = self._quota_type[clients], np.arange(len(clients))
+        touched = np.flatnonzero((owed.bound[own] != self._bound[clients]) | (owed.level[own] != self._level[clients]))
+        clients, claims = clients[touched], owed.largest(self._quota_type[clients]).take(touched)
+        left_ms = np.maximum(self._until_ms[clients] - at_ms, 0)
+        fell = (claims.quota_type == self._quota_type[clients]) & (claims.bound < self._bound[clients])
+        is_shorter = (left_ms - claims.owed_ms > self._slicing.republish_ms) & ~fell
+        done = claims.owed_ms <= 0
+        renewed = ~done & ((claims.owed_ms > left_ms) | is_shorter)
+        self._until_ms[clients[done]] = at_ms
+        self._release(clients[done])
+        self._renew(clients[renewed], np.full(int(renewed.sum()), at_ms), claims.take(np.flatnonzero(renewed)))
+        waiting = clients[~done & ~renewed]
+        self._due_ms[waiting] = self._until_ms[waiting]
+
+    def finish(self) -> HoldTotals:
+        """Take the looks up to the end of the range, end all throttles there, and return the sums."""
+        self.advance(self._end_ms - 1)
+        self._release(self.held)
+        throttle_ms = np.zeros(len(self._windows), np.int64)
+        found_ms = self._held_time.by_client[: len(throttle_ms)]
+        throttle_ms[: len(found_ms)] = found_ms
+        return HoldTotals(self._windows, throttle_ms, self._deferred_bytes)
+
+    @property
+    def throttle_ms_by_bin(self) -> Ints:
+        """Time held in each part of the range, summed over all clients; complete after `finish`."""
+        return self._held_time.by_bin
+
+    def _look(self, clients: Ids, to_ms: int) -> None:
+        """Look at clients, each at its own instant: renewed, released, or left to wait for the end.
+
+        If the end is not after `to_ms`, what is owed then is asked for in the same step. It is used if the look before
+        the end does not renew: this saves a second step for most clients.
+        """
+        at_ms, until_ms = self._due_ms[clients], self._until_ms[clients]
+        soon = ((at_ms < until_ms) & (until_ms <= to_ms)).nonzero()[0]
+        asked = np.concatenate((clients, clients[soon]))
+        owed = self._owed_at(asked, np.concatenate((at_ms, until_ms[soon])))
+        both = owed.largest(self._quota_type[asked])
+        ends = (both.owed_ms[soon] <= until_ms[soon] - at_ms[soon]).nonzero()[0]
+        at_ms[soon[ends]] = until_ms[soon[ends]]
+        used = np.arange(len(clients))
+        used[soon[ends]] = len(clients) + ends
+        claims = both.take(used)
+        at_end = at_ms >= until_ms
+        owes = claims.owed_ms > np.where(at_end, self._slicing.republish_ms, until_ms - at_ms)
+        renewed = owes.nonzero()[0]
+        self._renew(clients[renewed], at_ms[renewed], claims.take(renewed))
+        self._release(clients[at_end & ~owes])
+        waiting = clients[~at_end & ~owes]
+        self._due_ms[waiting] = self._until_ms[waiting]
+
+    def _renew(self, clients: Ids, at_ms: Ints, claims: Claims) -> None:
+        self._bound[clients], self._level[clients] = claims.bound, claims.level
+        self._quota_type[clients] = claims.quota_type
+        slices_ms = self._slicing.renewals_ms(claims.owed_ms, claims.window_ms, claims.quota_type)
+        self._hold(clients, at_ms, np.minimum(slices_ms, _LONGEST_MS))
+        # A slice shorter than the lead is all that is owed: a look at this same instant would find nothing more.
+        looked_at = clients[self._due_ms[clients] <= at_ms]
+        self._due_ms[looked_at] = self._until_ms[looked_at]
+
+    def _hold(self, clients: Ids, at_ms: Ints, slices_ms: Ints) -> None:
+        until_ms = at_ms + slices_ms
+        self._until_ms[clients] = until_ms
+        self._due_ms[clients] = np.maximum(until_ms - self._slicing.lead_ms, at_ms)
+
+    def _release(self, clients: Ids) -> None:
+        self._due_ms[clients] = _NEVER
+        self._held_time.add(clients, self._from_ms[clients], self._until_ms[clients])
+
+    def _grow(self, clients: Ids) -> None:
         """Make room for all of these numbers."""
         size = int(clients.max()) + 1 if len(clients) else 0
-        room = size - len(self._windows)
-        if room <= 0:
+        if size <= len(self._windows):
             return
-        room += size
-        self._held_until_ms = np.pad(self._held_until_ms, (0, room))
-        self._last_window = np.pad(self._last_window, (0, room), constant_values=_NEVER)
+        room = 2 * size - len(self._windows)
+        self._due_ms = np.pad(self._due_ms, (0, room), constant_values=_NEVER)
+        self._last_window = np.pad(self._last_window, (0, room), constant_values=_NO_WINDOW)
+        self._from_ms, self._until_ms = np.pad(self._from_ms, (0, room)), np.pad(self._until_ms, (0, room))
+        self._quota_type = np.pad(self._quota_type, (0, room))
+        self._bound, self._level = np.pad(self._bound, (0, room)), np.pad(self._level, (0, room))
         self._windows = np.pad(self._windows, (0, room))
-        self._throttle_ms = np.pad(self._throttle_ms, (0, room))
         self._deferred_bytes = np.pad(self._deferred_bytes, (0, room))

@@ -58,6 +58,7 @@ Selection = slice | Ids
 
 PERCENT_PER_NS: Final = 1e-7
 _UNTOUCHED: Final = -1
+_NEVER: Final = np.iinfo(np.int32).max
 _ALMOST_ONE: Final = 1.0 - 1e-12
 
 
@@ -182,31 +183,29 @@ class SampleWindows:
         above = np.flatnonzero(observed > bound[suspects])
         return suspects[above], observed[above], window_ms[above]
 
-    def observed(self, sensors: Ids, now_ms: int) -> tuple[Floats, Ints]:
+    def observed(self, sensors: Ids, now_ms: int | Ints) -> tuple[Floats, Ints]:
         """O and W of each sensor at an instant.
 
         Args:
             sensors: int64[m]; −1 for a sensor that does not exist: its rate is 0.
-            now_ms: the instant; it may be later than the newest window.
+            now_ms: the instant, or one for each sensor, int64[m]; it may be later than the newest window.
 
         Returns:
             O per second, float64[m], and W in ms, int64[m].
         """
-        current = now_ms // self._w
-        within = now_ms % self._w
-        size = len(sensors)
-        total = np.zeros(size, np.int64)
-        any_counts = np.zeros(size, np.bool_)
-        oldest_counts = np.zeros(size, np.bool_)
-        known = sensors >= 0
-        for window in range(max(current, self._newest) - self._n, self._newest + 1):
-            column = window % (self._n + 1)
-            last = self._last[column][sensors] if self._last.shape[1] else np.full(size, _UNTOUCHED)
-            counts = known & (last > (within if window == current - self._n else _UNTOUCHED))
-            total += np.where(counts, self._sums[column][sensors], 0) if self._last.shape[1] else 0
-            any_counts |= counts
-            if window == current - self._n:
-                oldest_counts = counts
+        current, within = np.divmod(now_ms, self._w)
+        columns = np.arange(self._n + 1)
+        age = current - (self._newest - (self._newest - columns) % (self._n + 1))[:, None]
+        # How late in a window its last event must be for the window to count: N windows ago later than now is in its
+        # own, after that at any time, before that never.
+        after = np.where(age < self._n, _UNTOUCHED, np.where(age == self._n, within, _NEVER)).astype(np.int32)
+        if self._last.shape[1]:
+            counts = (self._last.take(sensors, axis=1, mode="clip") > after) & (sensors >= 0)
+            total = (self._sums.take(sensors, axis=1, mode="clip") * counts).sum(axis=0)
+        else:
+            counts, total = np.zeros((self._n + 1, len(sensors)), np.bool_), np.zeros(len(sensors), np.int64)
         short = (self._n - 1) * self._w
-        window_ms = np.maximum(short + np.where(any_counts, within, 0) + np.where(oldest_counts, self._w, 0), 1)
+        oldest_counts = (counts & (age == self._n)).any(axis=0)
+        window_ms = short + np.where(counts.any(axis=0), within, 0) + np.where(oldest_counts, self._w, 0)
+        window_ms = np.maximum(window_ms, 1)
         return amounts(total, self._type) / (window_ms / 1000.0), window_ms

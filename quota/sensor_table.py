@@ -97,6 +97,26 @@ class SensorTable:
                     of_row[key][start:stop] = self._entities.sensors(key, found)
         return entities, {key: of_row.get(key, of_row[first]) for key in self.recording}
 
+    def sensors_of(self, key: Key, entities: Ids) -> Ids:
+        """The sensor of each entity, by the numbers that `look_up` gave; `UNRESOLVED` if quotas were loaded since."""
+        return self._entities.sensors(key, entities)
+
+    def look_up_again(self, entities: Ids) -> dict[Key, Ids] | None:
+        """As `look_up`, by the numbers it gave; None if some must be looked up by name: new ones, or after `load`.
+
+        Args:
+            entities: int64[n], n at least 1; −1 = not known.
+        """
+        first, *others = self.recording
+        if entities.min() < 0:
+            return None
+        of_first = self._entities.sensors(first, entities)
+        if of_first.min() == UNRESOLVED:
+            return None
+        if self._entities.agreed:
+            return dict.fromkeys(self.recording, of_first)
+        return {first: of_first, **{key: self._entities.sensors(key, entities) for key in others}}
+
     def _resolve(
         self, hashes: HashedNames, names: tuple[pa.Array, pa.Array, pa.Array], entities: Ids, now_ms: int
     ) -> None:

@@ -77,8 +77,11 @@ def java_round(x: Floats) -> Ints:
     """
     floor = np.floor(x)
     with np.errstate(invalid="ignore"):
-        rounded = np.where(x - floor >= 0.5, floor + 1.0, floor)
-        inside = np.where(np.isnan(rounded) | (np.abs(rounded) >= _LONG_LIMIT), 0.0, rounded).astype(np.int64)
+        rounded = floor + (x - floor >= 0.5)
+    if (np.abs(rounded) < _LONG_LIMIT).all():
+        exact: Ints = rounded.astype(np.int64)
+        return exact
+    inside = np.where(np.isnan(rounded) | (np.abs(rounded) >= _LONG_LIMIT), 0.0, rounded).astype(np.int64)
     inside[rounded >= _LONG_LIMIT] = _LONG_MAX
     inside[rounded <= -_LONG_LIMIT] = -_LONG_MAX - 1
     return inside
@@ -112,6 +115,24 @@ def debt_time_ms(tokens: Floats, bound: Floats) -> Ints:
     """
     with np.errstate(over="ignore", invalid="ignore"):
         return np.maximum(java_round(-tokens / bound * 1000.0), 0)
+
+
+def owed_time_ms(observed: Floats, window_ms: Ints, tokens: Floats, bound: Floats) -> Ints:
+    """How long clients must wait, by rate and bucket: the larger of X and of the time the bucket needs.
+
+    Args:
+        observed: O per second; float64 of any shape, which all arguments share.
+        window_ms: W, int64.
+        tokens: what the bucket holds, float64; 0 if no debt is carried.
+        bound: T per second, float64; infinity = no bound, nothing is owed.
+
+    Returns:
+        int64 of the same shape, never negative.
+    """
+    bounded = np.isfinite(bound)
+    finite = np.where(bounded, bound, 1.0)
+    longer_ms = np.maximum(throttle_time_ms(observed, finite, window_ms), debt_time_ms(tokens, finite))
+    return np.where(bounded, longer_ms, 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,6 @@
 """Usage rows as the engine reads them: Arrow columns in, NumPy columns out. All is checked before a sensor changes."""
 
+from copy import copy
 from dataclasses import dataclass
 from typing import Final
 
@@ -43,6 +44,14 @@ class EntityNames:
         self.user = _names(table, "user")
         self.client_id = _names(table, "client_id")
         self.broker_id = _names(table, "broker_id") if has_brokers else None
+
+    def slice(self, start: int, length: int) -> "EntityNames":
+        """The names of some consecutive rows."""
+        part = copy(self)
+        part.num_rows = length
+        part.user, part.client_id = self.user.slice(start, length), self.client_id.slice(start, length)
+        part.broker_id = None if self.broker_id is None else self.broker_id.slice(start, length)
+        return part
 
     def hashed(self, seeds: Seeds, memo: DictionaryMemo | None = None) -> "NameReader":
         """A reader of the hashes of these names. Dictionaries that the memo knows are not hashed again."""

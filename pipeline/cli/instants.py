@@ -43,3 +43,8 @@ def parse_instant(option: str, given: str, now_ms: int) -> int:
         raise UnknownInstant(option, given) from exc
     instant = instant if instant.tzinfo else instant.replace(tzinfo=UTC)
     return round(instant.timestamp() * 1000)
+
+
+def as_iso(instant_ms: int) -> str:
+    """An instant as ISO 8601 in UTC, to the second, without the zone."""
+    return f"{datetime.fromtimestamp(instant_ms / 1000, UTC):%Y-%m-%dT%H:%M:%S}"

@@ -1,8 +1,8 @@
 """Prints what a check of stored decisions has found."""
 
-from datetime import UTC, datetime
 from typing import Any
 
+from pipeline.cli.instants import as_iso
 from pipeline.replay.verification import Verification, VerifiedDecision
 from quota.comparison import Difference
 
@@ -17,9 +17,8 @@ def verdict(found: VerifiedDecision) -> str:
 
 def summary(found: Verification) -> str:
     """The last line of a check of a range."""
-    ends = (f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%dT%H:%M:%S}" for ms in (found.since_ms, found.until_ms))
     return (
-        f"{' to '.join(ends)} UTC, {found.batches} batches with usage: "
+        f"{as_iso(found.since_ms)} to {as_iso(found.until_ms)} UTC, {found.batches} batches with usage: "
         f"{found.decisions} decisions, {len(found.mismatches)} mismatches"
     )
 

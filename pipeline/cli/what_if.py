@@ -18,11 +18,9 @@ if TYPE_CHECKING:
     from pipeline.settings.model import Settings, SparkSettings
     from quota.snapshot import QuotaSnapshot
 
-_SOURCES = {"usage_by_second": "one evaluation a second", "usage": "the exact batches"}
+_SOURCES = {"usage_by_second": "one evaluation per second", "usage": "the exact batches"}
 _PLACES = ("local", "spark")
 _CANDIDATE_VERSION = 0
-# Batches of the warm-up, and batches that were decided late, used earlier versions of the quotas.
-_EARLIER_VERSIONS_MS = 600_000
 _COLUMNS = (
     "user",
     "client_id",
@@ -41,7 +39,7 @@ def what_if(
     since: Annotated[str, typer.Option(help="Begin of the range: 24h (ago), ISO 8601 in UTC, or epoch ms.")] = "24h",
     until: Annotated[str, typer.Option(help="End of the range, in the same formats.")] = "0s",
     source: Annotated[
-        str, typer.Option("--from", help="usage_by_second (one evaluation a second) or usage (the exact batches).")
+        str, typer.Option("--from", help="usage_by_second (one evaluation per second) or usage (the exact batches).")
     ] = "usage_by_second",
     on: Annotated[
         str,
@@ -78,26 +76,27 @@ def what_if(
     conditions = [FailCondition.parse(text) for text in fail_if or ()]
     settings = load_settings(config, flags(tables=tables))
     candidate = read_snapshot(quotas, _CANDIDATE_VERSION)
-    request = _request(settings, source, since, until, candidate)
-    span_ms = request.since_ms, request.until_ms
+    since_ms, until_ms = _range(since, until)
+    request = _request(settings, source, since_ms, until_ms, candidate)
     began = time.perf_counter()
     (with_live, with_candidate), ran_on = _replay(request, settings.spark if on == "spark" else None)
-    comparisons = compare(
-        with_live, with_candidate, recorded_outcomes(request.root, *span_ms, request.settings.sample_window_ms)
-    )
+    span_ms = request.since_ms, request.until_ms
+    happened = recorded_outcomes(request.root, *span_ms, request.settings.sample_window_ms)
+    comparisons = compare(with_live, with_candidate, happened)
     totals = totals_of(comparisons)
     about = {
         "candidate": str(quotas),
-        "since_ms": request.since_ms,
-        "until_ms": request.until_ms,
+        "since_ms": since_ms,
+        "until_ms": until_ms,
+        "usage_since_ms": request.since_ms,
+        "usage_until_ms": request.until_ms,
         "replayed": f"{source}, {_SOURCES[source]}",
         "evaluations": with_candidate.evaluations,
         "usage_rows": with_candidate.rows,
         "ran_on": ran_on,
         "seconds": round(time.perf_counter() - began, 1),
     }
-    document = to_document(comparisons, totals, about)
-    _print(document, totals, limit, output)
+    _print(to_document(comparisons, totals, about), totals, limit, output)
     if html is not None:
         page = html_report(about, totals, comparisons, with_live, with_candidate, span_ms)
         html.write_text(page, encoding="utf-8")
@@ -115,26 +114,37 @@ def _refuse_unknown(name: str, given: str, known: "Collection[str]") -> None:
         raise typer.BadParameter(message)
 
 
-def _request(settings: "Settings", source: str, since: str, until: str, candidate: "QuotaSnapshot") -> "ReplayRequest":
-    """A request for two replays of the range: with the quotas that were live, and with the candidate."""
+def _range(since: str, until: str) -> tuple[int, int]:
     from pipeline.cli.instants import parse_instant
-    from pipeline.replay.quotas import Timeline, live_timeline
-    from pipeline.replay.request import ReplayRequest
-    from pipeline.tables.from_settings import open_quota_table
-    from pipeline.tables.quota_source import QuotaSource
 
     now_ms = time.time_ns() // 1_000_000
-    since_ms, until_ms = parse_instant("--since", since, now_ms), parse_instant("--until", until, now_ms)
+    return parse_instant("--since", since, now_ms), parse_instant("--until", until, now_ms)
+
+
+def _request(
+    settings: "Settings", source: str, since_ms: int, until_ms: int, candidate: "QuotaSnapshot"
+) -> "ReplayRequest":
+    """A request for two replays of what is covered of a range: with the quotas that were live, and the candidate."""
+    from pipeline.replay.coverage import Coverage
+    from pipeline.replay.quotas import Timeline, live_timeline
+    from pipeline.replay.request import ReplayRequest, warm_up_ms
+    from pipeline.tables.from_settings import open_quota_table
+    from pipeline.tables.quota_source import QuotaSource
+    from pipeline.throttle.assembly import nominal_slicing
+
     table = open_quota_table(settings.tables)
     live = QuotaSource(table)
+    covered = Coverage.of(settings.tables.root, source, since_ms, until_ms)  # type: ignore[arg-type] # one of _SOURCES
+    begin_ms = covered.since_ms - warm_up_ms(settings.engine)
     return ReplayRequest(
         root=settings.tables.root,
         source=source,  # type: ignore[arg-type] # one of _SOURCES
         scope=settings.scope or live.scope,
         settings=settings.engine,
-        since_ms=since_ms,
-        until_ms=until_ms,
-        quotas=(live_timeline(table, live, since_ms - _EARLIER_VERSIONS_MS), Timeline((0,), (candidate,))),
+        slicing=nominal_slicing(settings),
+        since_ms=covered.since_ms,
+        until_ms=covered.until_ms,
+        quotas=(live_timeline(table, live, begin_ms), Timeline((0,), (candidate,))),
     )
 
 
@@ -172,7 +182,21 @@ def _print(document: dict[str, Any], totals: "Totals", limit: int, output: str) 
         f"({totals.throttle_seconds_change:+.1f} s), {totals.bytes_deferred} bytes deferred "
         f"({totals.bytes_deferred_change:+d})\n"
     )
+    sys.stderr.write(f"{_covered(about)}\n")
     sys.stderr.write(
         f"{about['replayed']}: {about['evaluations']} evaluations, {about['usage_rows']} rows; "
         f"{about['seconds']} s on {about['ran_on']}\n"
     )
+
+
+def _covered(about: dict[str, Any]) -> str:
+    """Which range the report is about, and what of the range that was asked for has no usage."""
+    from pipeline.cli.instants import as_iso
+
+    missing = []
+    if about["usage_since_ms"] > about["since_ms"]:
+        missing.append(f"begins {(about['usage_since_ms'] - about['since_ms']) / 1000:.0f} s after --since")
+    if about["usage_until_ms"] < about["until_ms"]:
+        missing.append(f"ends {(about['until_ms'] - about['usage_until_ms']) / 1000:.0f} s before --until")
+    told = f"; it {' and '.join(missing)}: the report leaves out the rest" if missing else ""
+    return f"usage from {as_iso(about['usage_since_ms'])} to {as_iso(about['usage_until_ms'])} UTC{told}"

@@ -1,25 +1,26 @@
 """Replays of a range of stored usage on the cores of this machine."""
 
 import os
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, ProcessPoolExecutor, wait
 from multiprocessing import get_context
+from multiprocessing.queues import Queue
 from typing import Final
 
 from pipeline.replay.errors import UsageNotKept
 from pipeline.replay.outcome import ReplayResult
-from pipeline.replay.request import Plan
-from pipeline.replay.slice_replay import DecidedSlice, Held, carried_into, count, decide, held_by, lengthen
+from pipeline.replay.part_replay import replay_part
+from pipeline.replay.request import Part, Plan
 
 _WORTH_PROCESSES_MS: Final = 1_800_000
+_POLL_SECONDS: Final = 0.2
 
 Progress = Callable[[int, int], None]
-"""Called with how many slices are done and how many there are."""
+"""Called with how many slices are done and how many there are, over all parts."""
 
 
 def run(plan: Plan, progress: Progress, worth_ms: int = _WORTH_PROCESSES_MS) -> tuple[list[ReplayResult], str]:
-    """All replays of a range, slice by slice. A long range is shared by one process per core.
+    """All replays of a range. The parts of a long range are shared by one process per core.
 
     Processes and not threads, because the work is many short NumPy calls that hold the interpreter's lock.
 
@@ -35,51 +36,66 @@ def run(plan: Plan, progress: Progress, worth_ms: int = _WORTH_PROCESSES_MS) -> 
         UsageNotKept: The range has no usage.
     """
     cores = len(os.sched_getaffinity(0))
-    if min(cores, len(plan.slices)) < 2 or plan.request.until_ms - plan.request.since_ms < worth_ms:
-        return in_order(plan, (decide(plan.request, part) for part in plan.slices), progress), "one process"
-    with ProcessPoolExecutor(cores, mp_context=get_context("spawn")) as pool:
-        return in_order(plan, _by_pool(plan, pool, cores), progress), f"{cores} processes"
+    if cores < 2 or plan.request.until_ms - plan.request.since_ms < worth_ms:
+        done = _Count(progress, len(plan.parts) * len(plan.slices))
+        return joined(plan, [replay_part(plan, part, done.one_more) for part in plan.parts]), "one process"
+    plan = plan.for_processes(cores)
+    processes = min(cores, len(plan.parts))
+    context = get_context("spawn")
+    queue: Queue[None] = context.Queue()
+    with ProcessPoolExecutor(processes, context, _report_to, (queue,)) as pool:
+        futures = [pool.submit(_replay_reporting, plan, part) for part in plan.parts]
+        _follow(futures, queue, _Count(progress, len(plan.parts) * len(plan.slices)))
+        return joined(plan, [future.result() for future in futures]), f"{processes} processes"
 
 
-def in_order(plan: Plan, decided: Iterable[DecidedSlice], progress: Progress) -> list[ReplayResult]:
-    """Count decided slices as they arrive.
-
-    Args:
-        plan: What is replayed.
-        decided: All its slices, in order.
-        progress: Called after each slice.
-
-    Raises:
-        UsageNotKept: The range has no usage.
-    """
-    request = plan.request
-    results = [ReplayResult() for _ in request.quotas]
-    held: list[Held] = [{} for _ in request.quotas]
-    for number, (part, one) in enumerate(zip(plan.slices, decided, strict=True), start=1):
-        for result, further in zip(results, count(request, one, carried_into(request, part, held)), strict=True):
-            result.add(further)
-        lengthen(held, held_by(request, one))
-        progress(number, len(plan.slices))
-    return with_usage(plan, results)
-
-
-def with_usage(plan: Plan, results: list[ReplayResult]) -> list[ReplayResult]:
-    """The results, if they are not empty.
+def joined(plan: Plan, results: Iterable[ReplayResult]) -> list[ReplayResult]:
+    """The results of all parts, in the order of `plan.parts`, as one result per replay.
 
     Raises:
         UsageNotKept: Nothing was evaluated.
     """
-    if not results[0].evaluations:
+    of_replay = [ReplayResult() for _ in plan.request.quotas]
+    for part, result in zip(plan.parts, results, strict=True):
+        of_replay[part.replay].add_users(result)
+    if not of_replay[0].evaluations:
         raise UsageNotKept(plan.uri)
-    return results
+    return of_replay
 
 
-def _by_pool(plan: Plan, pool: ProcessPoolExecutor, cores: int) -> Iterator[DecidedSlice]:
-    """Decided slices in order. Only a few are decided ahead, so that memory does not grow with the range."""
-    ahead: deque[Future[DecidedSlice]] = deque()
-    for part in plan.slices:
-        ahead.append(pool.submit(decide, plan.request, part))
-        if len(ahead) > cores + 1:
-            yield ahead.popleft().result()
-    while ahead:
-        yield ahead.popleft().result()
+class _Count:
+    """Counts slices that are done and tells a progress bar."""
+
+    def __init__(self, progress: Progress, whole: int) -> None:
+        self._progress = progress
+        self._whole = whole
+        self._done = 0
+
+    def one_more(self) -> None:
+        self._done += 1
+        self._progress(self._done, self._whole)
+
+
+def _follow(futures: Sequence[Future[ReplayResult]], queue: "Queue[None]", count: _Count) -> None:
+    """Wait for all parts, or for the first that fails, and pass on what they report."""
+    waiting = True
+    while waiting:
+        waiting = bool(wait(futures, _POLL_SECONDS, FIRST_EXCEPTION).not_done)
+        waiting = waiting and not any(future.done() and future.exception() for future in futures)
+        while not queue.empty():
+            queue.get()
+            count.one_more()
+
+
+_queue: "Queue[None] | None" = None
+"""In a process of the pool: where slices that are done are reported."""
+
+
+def _report_to(queue: "Queue[None]") -> None:
+    global _queue  # noqa: PLW0603 - a pool hands a queue to its processes only when they start
+    _queue = queue
+
+
+def _replay_reporting(plan: Plan, part: Part) -> ReplayResult:
+    queue = _queue
+    return replay_part(plan, part, (lambda: None) if queue is None else (lambda: queue.put(None)))

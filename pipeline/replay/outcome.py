@@ -6,7 +6,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.replay.usage_batches import Client
+from schemas.client_key import ClientKey
 
 BINS: Final = 120
 
@@ -25,14 +25,6 @@ class Outcome:
     throttle_ms: int = 0
     deferred_bytes: int = 0
 
-    def __add__(self, other: "Outcome") -> "Outcome":
-        """The sum of both."""
-        return Outcome(
-            self.windows + other.windows,
-            self.throttle_ms + other.throttle_ms,
-            self.deferred_bytes + other.deferred_bytes,
-        )
-
 
 @dataclass(slots=True)
 class ReplayResult:
@@ -41,20 +33,18 @@ class ReplayResult:
     Attributes:
         outcomes: One outcome for every client that sent usage.
         throttle_ms_by_bin: Time held, summed over all clients, in each of `BINS` equal parts of the range.
-        evaluations: How many batches were decided.
-        rows: How many rows of usage they had.
+        evaluations: How many batches of the range were decided.
+        rows: How many rows of usage were read, those of the warm-up included.
     """
 
-    outcomes: dict[Client, Outcome] = field(default_factory=dict)
+    outcomes: dict[ClientKey, Outcome] = field(default_factory=dict)
     throttle_ms_by_bin: NDArray[np.int64] = field(default_factory=lambda: np.zeros(BINS, np.int64))
     evaluations: int = 0
     rows: int = 0
 
-    def add(self, other: "ReplayResult") -> None:
-        """Add what another slice found."""
-        for client, outcome in other.outcomes.items():
-            before = self.outcomes.get(client)
-            self.outcomes[client] = outcome if before is None else before + outcome
-        self.throttle_ms_by_bin += other.throttle_ms_by_bin
-        self.evaluations += other.evaluations
+    def add_users(self, other: "ReplayResult") -> None:
+        """Add the result for other users. Both saw the same batches."""
+        self.outcomes |= other.outcomes
+        self.throttle_ms_by_bin = self.throttle_ms_by_bin + other.throttle_ms_by_bin
+        self.evaluations = other.evaluations
         self.rows += other.rows

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from pipeline.replay.outcome import Outcome, ReplayResult
-from pipeline.replay.usage_batches import Client
+from schemas.client_key import ClientKey
 
 Change = Literal["newly throttled", "no longer throttled", "longer", "shorter", "same"]
 
@@ -23,7 +23,7 @@ class ClientComparison:
         candidate: Replay with the candidate.
     """
 
-    client: Client
+    client: ClientKey
     happened: Outcome
     live: Outcome
     candidate: Outcome
@@ -88,7 +88,9 @@ class Totals:
     bytes_deferred_change: int
 
 
-def compare(live: ReplayResult, candidate: ReplayResult, happened: Mapping[Client, Outcome]) -> list[ClientComparison]:
+def compare(
+    live: ReplayResult, candidate: ReplayResult, happened: Mapping[ClientKey, Outcome]
+) -> list[ClientComparison]:
     """Every client in any of the three; the largest change of throttle time first, then by name."""
     clients = {*live.outcomes, *candidate.outcomes, *happened}
     comparisons = [

@@ -1,20 +1,24 @@
-"""What to replay: a range of stored usage, the quotas of each replay, and the slices of time the range is cut into."""
+"""What to replay: a range of stored usage and the quotas of each replay; and how that is divided into parts."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
 from pipeline.replay.errors import SampleTooFine
 from pipeline.replay.quotas import Timeline
 from pipeline.replay.recorded_batches import Scope
-from pipeline.replay.usage_batches import Source, UsageReader
+from pipeline.replay.usage_batches import ALL_USERS, Share, Source, UsageReader
 from pipeline.settings.model import EngineSettings
+from quota.buckets import MAX_DEBT_BURSTS
+from quota.entity import REQUEST
+from quota.slicing import Slicing
+from quota.snapshot import Quota
 
+_WARM_UP_DEBTS: Final = 5
 _SLICE_ROWS: Final = 1_200_000
 """Rows that a process holds in memory at a time, about 100 MB."""
 _SHORTEST_MS: Final = 60_000
 _LONGEST_MS: Final = 3_600_000
-_FEWEST: Final = 8
-"""Slices of a short range, so that all cores finish at about the same time."""
 _SECOND_MS: Final = 1_000
 
 
@@ -27,6 +31,7 @@ class ReplayRequest:
         source: Which table.
         scope: The engine's.
         settings: The engine's.
+        slicing: How throttles are cut, looked at and renewed.
         since_ms: Begin of the range, inclusive.
         until_ms: End of the range, exclusive.
         quotas: Of each replay: one snapshot throughout, or those that were in force.
@@ -37,6 +42,7 @@ class ReplayRequest:
     source: Source
     scope: Scope
     settings: EngineSettings
+    slicing: Slicing
     since_ms: int
     until_ms: int
     quotas: tuple[Timeline, ...]
@@ -44,40 +50,62 @@ class ReplayRequest:
 
     @property
     def begin_ms(self) -> int:
-        """The first instant whose usage is read: the rates of the first evaluations reach back this far."""
-        return self.since_ms - self.settings.rate_span_ms
+        """The first instant whose usage is read: the warm-up of rates, buckets and throttles begins there."""
+        return self.since_ms - warm_up_ms(self.settings)
+
+    def has_shared_client_ids(self) -> bool:
+        """Whether a quota bounds a client-id of several users together, so that their usage cannot be separated."""
+        return any(not quota.user for quota in self._all_quotas())
+
+    def reader(self, share: Share = ALL_USERS) -> UsageReader:
+        """Reads the usage, of all users or of a share of them."""
+        return UsageReader(
+            self.root,
+            self.source,
+            self.scope == "broker",
+            self.settings.sample_window_ms,
+            self.version,
+            share,
+            reads_times=any(quota.bounds[REQUEST] is not None for quota in self._all_quotas()),
+        )
+
+    def _all_quotas(self) -> Iterator[Quota]:
+        snapshots = (snapshot for timeline in self.quotas for snapshot in timeline.snapshots)
+        return (quota for snapshot in snapshots for quota in snapshot.quotas)
 
 
 @dataclass(frozen=True, slots=True)
-class Slice:
-    """A part of a range.
+class Part:
+    """What one process does: one replay of the whole range, for a share of the users.
 
     Attributes:
-        start_ms: Inclusive.
-        end_ms: Exclusive.
+        replay: Position in `ReplayRequest.quotas`.
+        share: Which users.
     """
 
-    start_ms: int
-    end_ms: int
+    replay: int
+    share: Share
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is replayed, and in which slices. Each slice can be decided on its own, in any order.
+    """What is replayed, and how it is divided.
 
     Attributes:
-        request: With the version of the table that all slices are read from.
-        slices: In order; the first one begins with the warm-up before the range.
+        request: With the version of the table that all parts read.
+        parts: Can be replayed independently of each other. Together they are all replays of all users.
+        slices: The range with its warm-up in pieces that fit into memory, as (start inclusive, end exclusive).
         uri: The table with the usage.
     """
 
     request: ReplayRequest
-    slices: tuple[Slice, ...]
+    parts: tuple[Part, ...]
+    slices: tuple[tuple[int, int], ...]
     uri: str
 
     @classmethod
     def of(cls, request: ReplayRequest, slice_ms: int | None = None) -> "Plan":
-        """Cut a range into slices.
+        """Cut the range into slices; each replay is one part, for all users.
 
         Args:
             request: What is to be replayed.
@@ -90,32 +118,53 @@ class Plan:
         w = request.settings.sample_window_ms
         if request.source == "usage_by_second" and w % _SECOND_MS:
             raise SampleTooFine(w)
-        table = UsageReader(request.root, request.source, request.scope == "broker", w, request.version).table
+        table = request.reader().table
+        whole_ms = request.until_ms - request.begin_ms
         if slice_ms is None:
-            rows = table.estimated_rows(request.begin_ms, request.until_ms)
-            slice_ms = slice_length_ms(request.until_ms - request.begin_ms, rows)
-        return cls(replace(request, version=table.version), tuple(_cut(request, slice_ms)), table.uri)
+            slice_ms = slice_length_ms(whole_ms, table.estimated_rows(request.begin_ms, request.until_ms))
+        parts = tuple(Part(replay, ALL_USERS) for replay in range(len(request.quotas)))
+        return cls(replace(request, version=table.version), parts, tuple(_cut(request, slice_ms)), table.uri)
+
+    def for_processes(self, processes: int) -> "Plan":
+        """The same, divided so that as many processes have something to do.
+
+        If there are more processes than replays, the users are divided between them. That is not possible if a quota
+        bounds a client-id of several users together.
+
+        Args:
+            processes: How many parts can run at the same time, at least 1.
+        """
+        replays = len(self.request.quotas)
+        shares = 1 if self.request.has_shared_client_ids() else max(processes // replays, 1)
+        parts = (Part(replay, Share(number, shares)) for replay in range(replays) for number in range(shares))
+        return replace(self, parts=tuple(parts))
 
 
-def _cut(request: ReplayRequest, slice_ms: int) -> list[Slice]:
-    """Slices end at multiples of the sample window, so that no window is counted twice."""
+def warm_up_ms(settings: EngineSettings) -> int:
+    """How much usage before a range is read, so that rates and debts are right when it begins.
+
+    Rates need (N + 1) · w. Buckets count as full when the warm-up begins. From there a client at k times its quota
+    comes to the largest debt, of ten bursts, after N · w · 11 / (k − 1). The warm-up is long enough for k = 1.2.
+    """
+    return round(_WARM_UP_DEBTS * (1 + MAX_DEBT_BURSTS) * settings.num_samples * settings.sample_window_ms)
+
+
+def _cut(request: ReplayRequest, slice_ms: int) -> list[tuple[int, int]]:
+    """Slices end at multiples of the sample window, so that no second is divided."""
     w = request.settings.sample_window_ms
     slices, start_ms = [], request.begin_ms
     while start_ms < request.until_ms:
         end_ms = min(-(-(start_ms + slice_ms) // w) * w, request.until_ms)
-        slices.append(Slice(start_ms, end_ms))
+        slices.append((start_ms, end_ms))
         start_ms = end_ms
     return slices
 
 
 def slice_length_ms(whole_ms: int, rows: int) -> int:
-    """How long the slices of a range are: about 1.2 million rows, at most an hour.
-
-    A range of at least eight minutes gets at least eight slices; no slice is shorter than a minute.
+    """How long the slices of a range are: about 1.2 million rows, at least a minute and at most an hour.
 
     Args:
         whole_ms: Length of the range.
         rows: How many rows it has, about.
     """
-    by_rows_ms = whole_ms * _SLICE_ROWS // max(rows, 1)
-    return max(min(by_rows_ms, whole_ms // _FEWEST, _LONGEST_MS), _SHORTEST_MS)
+    return max(min(whole_ms * _SLICE_ROWS // max(rows, 1), _LONGEST_MS), _SHORTEST_MS)

@@ -1,22 +1,21 @@
 """The same replays on the executors of a Spark cluster, for ranges that are too long for one machine.
 
-A slice is decided and counted on one executor. The driver gets from each slice who is held at its end, and its result.
-Executors read the table through delta-rs: they need this package with its dependencies, and a root they can reach.
+Each part is one task: one replay for a share of the users. Every task reads the whole range through delta-rs and keeps
+the usage of its users. Executors need this package with its dependencies, and a root they can reach.
 """
 
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from pyspark import StorageLevel
 from pyspark.sql import SparkSession
 
 from pipeline.jvm.jars import spark_jars
 from pipeline.jvm.java import find_java
-from pipeline.replay.local_run import with_usage
+from pipeline.replay.local_run import joined
 from pipeline.replay.outcome import ReplayResult
+from pipeline.replay.part_replay import replay_part
 from pipeline.replay.request import Plan
-from pipeline.replay.slice_replay import Held, carried_into, count, decide, held_by, lengthen
 from pipeline.settings.model import SparkSettings
 from pipeline.stream.session import build_spark_session, refuse_spark_connect
 
@@ -40,7 +39,7 @@ def replay_session(settings: SparkSettings) -> Iterator[SparkSession]:
 
 
 def run_on_spark(plan: Plan, session: SparkSession) -> tuple[list[ReplayResult], str]:
-    """All replays of a range, one task per slice, in two jobs: decide, then count together with earlier holds.
+    """All replays of a range, one task per part; as many parts as the cluster has cores.
 
     Returns:
         What each replay found, and a description of where it ran.
@@ -48,26 +47,8 @@ def run_on_spark(plan: Plan, session: SparkSession) -> tuple[list[ReplayResult],
     Raises:
         UsageNotKept: The range has no usage.
     """
-    request, context = plan.request, session.sparkContext
-    tasks = max(len(plan.slices), 1)
-    decided = context.parallelize(plan.slices, tasks).map(lambda part: decide(request, part))
-    decided.persist(StorageLevel.MEMORY_AND_DISK)
-    try:
-        ends = decided.map(lambda one: held_by(request, one)).collect()
-        carried = context.parallelize(_carried(plan, ends), tasks)
-        results = [ReplayResult() for _ in request.quotas]
-        for of_slice in decided.zip(carried).map(lambda pair: count(request, *pair)).collect():
-            for result, further in zip(results, of_slice, strict=True):
-                result.add(further)
-    finally:
-        decided.unpersist()
-    return with_usage(plan, results), f"Spark {session.version} at {context.master}, {tasks} tasks"
-
-
-def _carried(plan: Plan, ends: list[tuple[Held, ...]]) -> list[tuple[Held, ...]]:
-    held: list[Held] = [{} for _ in plan.request.quotas]
-    carried = []
-    for part, end in zip(plan.slices, ends, strict=True):
-        carried.append(carried_into(plan.request, part, held))
-        lengthen(held, end)
-    return carried
+    context = session.sparkContext
+    plan = plan.for_processes(context.defaultParallelism)
+    tasks = len(plan.parts)
+    replayed = context.parallelize(plan.parts, tasks).map(lambda part: replay_part(plan, part, lambda: None))
+    return joined(plan, replayed.collect()), f"Spark {session.version} at {context.master}, {tasks} tasks"

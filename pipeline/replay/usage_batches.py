@@ -1,25 +1,50 @@
 """Stored usage, cut into the batches it is decided in: the seconds of `usage_by_second`, or the batches of `usage`."""
 
-from collections.abc import Iterator, Mapping
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final, Literal
+from zlib import crc32
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from pipeline.tables.layout import table_uri
 from pipeline.tables.time_slices import TimeSlices
 from quota.replay import batches_of
+from quota.replay_engine import NumberedUsage
+from quota.usage import Usage
+from schemas.client_key import ClientKey
 
 Ints = NDArray[np.int64]
 Source = Literal["usage_by_second", "usage"]
-Client = tuple[str, str, str]
-"""Broker ("" in cluster scope), user and client-id."""
-
-_MEASURES: Final = ("produced_bytes", "fetched_bytes", "io_time_ns", "network_time_ns", "last_event_ms")
+_BYTES: Final = ("produced_bytes", "fetched_bytes")
+_TIMES: Final = ("io_time_ns", "network_time_ns")
+_CLIENT: Final = "client"
+_LEFT_OUT: Final = -1
 _NAMES: Final = ("broker_id", "user", "client_id")
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A share of all users, the same in every process.
+
+    Attributes:
+        number: Which share, from 0 to `of` − 1.
+        of: How many shares there are.
+    """
+
+    number: int
+    of: int
+
+    def has(self, user: str) -> bool:
+        """Whether a user belongs to this share."""
+        return crc32(user.encode()) % self.of == self.number
+
+
+ALL_USERS: Final = Share(0, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,18 +54,14 @@ class UsageBatch:
     Attributes:
         at_ms: The instant.
         quota_version: Version of the quotas that the job decided it with; None if the table does not store it.
-        usage: Columns for `QuotaEngine.record`.
-        clients: Number of the client of each row.
+        usage: What `ReplayEngine.throttles` takes.
         used_bytes: Produced and fetched bytes of each row.
-        used_at_ms: Time of the newest event of each row.
     """
 
     at_ms: int
     quota_version: int | None
-    usage: pa.Table
-    clients: Ints
+    usage: NumberedUsage
     used_bytes: Ints
-    used_at_ms: Ints
 
 
 class UsageReader:
@@ -52,64 +73,109 @@ class UsageReader:
         by_broker: The same client at two brokers counts as two clients.
         sample_window_ms: The engine's; must be whole seconds for `usage_by_second`.
         version: Of the table; None = the newest.
+        share: Usage of other users is left out; the instants of all batches stay.
+        reads_times: False = request times are null, because no quota bounds them: reading them takes time.
     """
 
     def __init__(
-        self, root: str, source: Source, by_broker: bool, sample_window_ms: int, version: int | None = None
+        self,
+        root: str,
+        source: Source,
+        by_broker: bool,
+        sample_window_ms: int,
+        version: int | None = None,
+        share: Share = ALL_USERS,
+        reads_times: bool = True,
     ) -> None:
         self._source = source
         self._time = "second_start_ms" if source == "usage_by_second" else "evaluated_at_ms"
         self.table = TimeSlices(table_uri(root, source), self._time, dictionaries=_NAMES, version=version)
+        self._names = _NAMES if by_broker else _NAMES[1:]
         self._by_broker = by_broker
+        self._reads_times = reads_times
         self._w = sample_window_ms
-        self._numbers: dict[Client, int] = {}
+        self._share = share
+        self._numbers: dict[ClientKey, int] = {}
 
     @property
-    def numbers(self) -> Mapping[Client, int]:
+    def numbers(self) -> Mapping[ClientKey, int]:
         """The number of every client read so far, in the order of the numbers. It changes as more is read."""
         return self._numbers
 
-    def read(self, start_ms: int, end_ms: int) -> Iterator[UsageBatch]:
-        """The batches from an instant, inclusive, to another, exclusive. All of their rows are in memory at once."""
-        if start_ms >= end_ms:
-            return
-        columns = [self._time, *_NAMES, *_MEASURES]
+    def read(self, slices: Sequence[tuple[int, int]]) -> Iterator[Iterator[UsageBatch]]:
+        """The batches of consecutive slices of time; to be taken in order.
+
+        While the batches of one slice are taken, the rows of the next one are read. So the rows of two are in memory.
+
+        Args:
+            slices: (start inclusive, end exclusive) of each.
+
+        Yields:
+            The batches of each slice.
+        """
+        with ThreadPoolExecutor(1) as ahead:
+            coming = deque(ahead.submit(self._rows, *ends) for ends in slices[:1])
+            for place in range(1, len(slices) + 1):
+                rows = coming.popleft().result()
+                coming.extend(ahead.submit(self._rows, *ends) for ends in slices[place : place + 1])
+                yield self._seconds(rows) if self._source == "usage_by_second" else self._batches(rows)
+
+    def _rows(self, start_ms: int, end_ms: int) -> pa.Table:
+        columns = [self._time, *self._names, *_BYTES, "last_event_ms", *(_TIMES if self._reads_times else ())]
         if self._source == "usage":
             columns += ["query_id", "batch_id", "quota_version", "sample_start_ms"]
-        rows = self.table.read(columns, start_ms, end_ms)
-        if rows.num_rows:
-            # One dictionary for all chunks, so that the batches are slices of one array.
-            rows = rows.unify_dictionaries()
-            yield from self._seconds(rows) if self._source == "usage_by_second" else self._batches(rows)
+        # One dictionary for all chunks, so that the batches are slices of one array.
+        rows = self.table.read(columns, start_ms, end_ms).unify_dictionaries()
+        for name in () if self._reads_times else _TIMES:
+            rows = rows.append_column(name, pa.nulls(rows.num_rows))
+        return rows
 
     def _batches(self, rows: pa.Table) -> Iterator[UsageBatch]:
-        for batch in batches_of(rows):
-            clients = self._numbered(batch.usage)
-            used_at_ms = batch.usage["last_event_ms"].to_numpy()
-            yield UsageBatch(
-                batch.evaluated_at_ms, batch.quota_version, batch.usage, clients, _bytes_of(batch.usage), used_at_ms
-            )
+        kept = self._kept(rows)
+        clients = np.full(rows.num_rows, _LEFT_OUT, np.int64)
+        clients[kept] = self._numbered(rows.filter(pa.array(kept)))
+        for batch in batches_of(rows.append_column(_CLIENT, pa.array(clients))):
+            usage, own = batch.usage, batch.usage[_CLIENT].to_numpy()
+            if self._share != ALL_USERS:
+                usage, own = usage.filter(pa.array(own != _LEFT_OUT)).combine_chunks(), own[own != _LEFT_OUT]
+            checked = Usage.read(usage, self._by_broker, self._w, batch.evaluated_at_ms)
+            numbered = NumberedUsage.of(checked, own)
+            yield UsageBatch(batch.evaluated_at_ms, batch.quota_version, numbered, _bytes_of(checked))
 
     def _seconds(self, rows: pa.Table) -> Iterator[UsageBatch]:
+        if not rows.num_rows:
+            return
         start_ms = rows["second_start_ms"].to_numpy()
-        order = np.argsort(start_ms, kind="stable")
-        rows, start_ms = rows.take(pa.array(order)).combine_chunks(), start_ms[order]
+        if (np.diff(start_ms) < 0).any():
+            order = np.argsort(start_ms, kind="stable")
+            rows, start_ms = rows.take(pa.array(order)), start_ms[order]
+        rows = rows.combine_chunks()
         sample_start_ms = pa.array(start_ms // self._w * self._w)
         rows = rows.set_column(0, "sample_start_ms", sample_start_ms)
-        clients, used_bytes = self._numbered(rows), _bytes_of(rows)
-        used_at_ms = rows["last_event_ms"].to_numpy()
         first = np.flatnonzero(np.diff(start_ms, prepend=-1))
-        at_ms = np.maximum.reduceat(used_at_ms, first)
-        ends = np.append(first[1:], len(start_ms))
-        for begin, end, instant in zip(first.tolist(), ends.tolist(), at_ms.tolist(), strict=True):
-            own = slice(begin, end)
-            yield UsageBatch(
-                instant, None, rows.slice(begin, end - begin), clients[own], used_bytes[own], used_at_ms[own]
-            )
+        at_ms = np.maximum.reduceat(rows["last_event_ms"].to_numpy(), first)
+        ends = np.append(first, len(start_ms))
+        kept = self._kept(rows)
+        if not kept.all():
+            rows = rows.filter(pa.array(kept)).combine_chunks()
+            ends = np.append(0, np.cumsum(kept))[ends]
+        checked = Usage.read(rows, self._by_broker, self._w, int(at_ms[-1]))
+        usage, used_bytes = NumberedUsage.of(checked, self._numbered(rows)), _bytes_of(checked)
+        for begin, end, instant in zip(ends[:-1].tolist(), ends[1:].tolist(), at_ms.tolist(), strict=True):
+            yield UsageBatch(instant, None, usage.rows(begin, end), used_bytes[begin:end])
+
+    def _kept(self, rows: pa.Table) -> NDArray[np.bool_]:
+        """Which rows are of users of the share."""
+        if self._share == ALL_USERS:
+            return np.ones(rows.num_rows, np.bool_)
+        users = rows["user"].combine_chunks()
+        has: NDArray[np.bool_] = np.array([self._share.has(user) for user in users.dictionary.to_pylist()], np.bool_)
+        kept: NDArray[np.bool_] = has[users.indices.to_numpy(zero_copy_only=False)]
+        return kept
 
     def _numbered(self, rows: pa.Table) -> Ints:
         """The number of the client of each row; a new client gets the next number."""
-        names = _NAMES if self._by_broker else _NAMES[1:]
+        names = self._names
         local = np.zeros(rows.num_rows, np.int64)
         for name in names:
             column = rows[name].combine_chunks()
@@ -117,13 +183,14 @@ class UsageReader:
         _, first, of_row = np.unique(local, return_index=True, return_inverse=True)
         found = rows.select(names).take(pa.array(first)).to_pylist()
         numbers = [
-            self._numbers.setdefault((row.get("broker_id", ""), row["user"], row["client_id"]), len(self._numbers))
+            self._numbers.setdefault(
+                ClientKey(row.get("broker_id", ""), row["user"], row["client_id"]), len(self._numbers)
+            )
             for row in found
         ]
         return np.array(numbers, np.int64)[of_row]
 
 
-def _bytes_of(rows: pa.Table) -> Ints:
-    both = pc.add(pc.fill_null(rows["produced_bytes"], 0), pc.fill_null(rows["fetched_bytes"], 0))
-    total: Ints = both.to_numpy()
-    return total
+def _bytes_of(usage: Usage) -> Ints:
+    produced, fetched, _ = usage.measures
+    return produced.values + fetched.values

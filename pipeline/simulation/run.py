@@ -110,10 +110,15 @@ class Simulation:
         """Move the clock on. Looks and ends happen at their exact millisecond."""
         while not while_held or len(purgatory):
             due_ms = purgatory.next_due_ms()
-            if due_ms is None or due_ms > until_ms or self._clock.now_ms >= until_ms:
+            if due_ms is None or due_ms > until_ms:
                 break
-            self._clock.now_ms = max(due_ms, self._clock.now_ms + 1)
-            purgatory.tick()
+            self._clock.now_ms = max(due_ms, self._clock.now_ms)
+            if purgatory.hand_out():
+                purgatory.tick()
+            elif self._clock.now_ms < until_ms:
+                self._clock.now_ms += 1  # `due_ms` was only a lower bound
+            else:
+                break
         if not while_held:
             self._clock.now_ms = max(until_ms, self._clock.now_ms)
 

@@ -5,20 +5,22 @@ holds for the others. Assembling changes nothing outside: `ThrottlePurgatory.tak
 stored throttles and fences an earlier publisher.
 """
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Literal, TypeVar
 
 from pipeline.clock import Clock
 from pipeline.settings.model import EngineSettings, Settings
 from pipeline.settings.throttle_caps import throttle_caps
 from pipeline.throttle.decider import Decider
-from pipeline.throttle.lifecycle import Slicing
 from pipeline.throttle.outbox import Announce, Outbox
 from pipeline.throttle.publisher import Publisher
 from pipeline.throttle.purgatory import ThrottlePurgatory
 from pipeline.throttle.renew_lead import RenewLead
 from pipeline.throttle.topic import ThrottleTopic
 from quota.engine import QuotaEngine
+from quota.slicing import Slicing
+
+EngineT = TypeVar("EngineT", bound=QuotaEngine)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +77,23 @@ def assemble(settings: Settings, scope: Literal["cluster", "broker"], cluster: s
 
 def new_engine(settings: EngineSettings, scope: Literal["cluster", "broker"]) -> QuotaEngine:
     """An engine that has recorded nothing."""
-    return QuotaEngine(
+    return engine_of(QuotaEngine, settings, scope)
+
+
+def engine_of(kind: type[EngineT], settings: EngineSettings, scope: Literal["cluster", "broker"]) -> EngineT:
+    """As `new_engine`, of a given class."""
+    return kind(
         num_samples=settings.num_samples,
         sample_window_ms=settings.sample_window_ms,
         max_throttle_time=throttle_caps(settings),
         scope=scope,
         carry_debt=settings.carry_debt,
     )
+
+
+def nominal_slicing(settings: Settings) -> Slicing:
+    """How throttles are cut if publishing takes no time: for replays, which cannot measure it."""
+    return replace(_slicing(settings), lead_ms=_lead(settings).lead_ms)
 
 
 def _slicing(settings: Settings) -> Slicing:

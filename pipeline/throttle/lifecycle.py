@@ -18,38 +18,11 @@ nobody was there to look. Only a client that owes no more than `republish_ms` is
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
 
 from pipeline.throttle.held import HandedOut, HeldThrottle, Publication, Reason
-from quota.throttle_time import ThrottleCaps
+from quota.slicing import Slicing, ends_clearly_later
 from schemas.client_key import ClientKey
 from schemas.throttle_record import Action, Cause
-
-_EXTENSION_MS: Final = 1_000
-_EXTENSION_PART: Final = 10
-
-
-@dataclass(frozen=True, slots=True)
-class Slicing:
-    """How throttles are cut and repeated.
-
-    Attributes:
-        lead_ms: A look is taken this long before the end: trigger + publish lag + client lag, at least 300.
-        republish_ms: A throttle that has come to its end is renewed only if more than this is owed. An edit shortens
-            a running throttle only by more than this.
-        caps: Longest slice per quota type, before the floor of three leads.
-        sample_window_ms: What the cap `sample_window` stands for.
-    """
-
-    lead_ms: int
-    republish_ms: int
-    caps: ThrottleCaps
-    sample_window_ms: int
-
-    def renewal_ms(self, owed_ms: int, window_ms: int, quota_type: str) -> int:
-        """Length of a renewal: min(owed, max(cap, 3 × lead))."""
-        cap_ms = self.caps.cap_ms(quota_type, window_ms, self.sample_window_ms)
-        return owed_ms if cap_ms is None else min(owed_ms, max(cap_ms, 3 * self.lead_ms))
 
 
 def violations_to_publish(
@@ -73,7 +46,7 @@ def violations_to_publish(
         slice_ms = violation.throttle_time_ms
         if running is None:
             news.append(violation)
-        elif now_ms + slice_ms - running.end_ms > max(_EXTENSION_MS, slice_ms // _EXTENSION_PART):
+        elif ends_clearly_later(now_ms + slice_ms - running.end_ms, slice_ms):
             news.append(_publication(running, "throttle", violation.cause, slice_ms, violation.reason))
     return news
 

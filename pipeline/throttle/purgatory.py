@@ -16,7 +16,6 @@ from pipeline.throttle.decider import Decider, Standing
 from pipeline.throttle.held import HandedOut, HeldThrottle, Publication, Reason
 from pipeline.throttle.ledger import ThrottleLedger
 from pipeline.throttle.lifecycle import (
-    Slicing,
     Verdict,
     look,
     look_after_edit,
@@ -26,6 +25,7 @@ from pipeline.throttle.outbox import Announce, Outbox, Written, held_from
 from pipeline.throttle.publisher import Publisher
 from pipeline.throttle.renew_lead import RenewLead
 from quota.evaluation import Evaluation
+from quota.slicing import Slicing
 from quota.snapshot import QuotaSnapshot
 
 log = logging.getLogger(__name__)

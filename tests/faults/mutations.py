@@ -22,11 +22,11 @@ from pipeline.tables.throttle_outbox import DeltaOutbox
 from pipeline.throttle import publisher, purgatory
 from pipeline.throttle.decider import Decider
 from pipeline.throttle.held import HeldThrottle
-from pipeline.throttle.lifecycle import Slicing
 from pipeline.throttle.purgatory import ThrottlePurgatory
 from pipeline.throttle.renew_lead import RenewLead
 from quota import decisions
 from quota.buckets import TokenBuckets
+from quota.slicing import Slicing
 from schemas.decision_row import DecisionRow
 from tests.fakes.topic import MemoryTopic
 

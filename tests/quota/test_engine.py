@@ -31,19 +31,6 @@ def test_everybody_who_sent_usage_to_a_violated_sensor_is_throttled_and_nobody_e
 ALL_TYPES: dict[str, Any] = {"producer_byte_rate": 1, "consumer_byte_rate": 1, "request_percentage": 0.001}
 
 
-def test_throttles_are_the_applied_rows_of_a_record_and_leave_the_same_behind() -> None:
-    quotas = quota_row("<default>", "", **ALL_TYPES), quota_row("<default>", "<default>", mode="shadow", **ALL_TYPES)
-    one, other = loaded(*quotas), loaded(*quotas)
-    for at_ms in (AT_MS, AT_MS + 500):
-        rows = [usage_row(at_ms, user=user, produced_bytes=10**4, network_time_ns=10**9) for user in "bab"]
-        applied = [row for row in decide(one, at_ms, *rows) if row["applied"]]
-        found = other.throttles(table(rows), at_ms)
-        held = sorted(zip([rows[row]["user"] for row in found.rows], found.raw_ms.tolist(), strict=True))
-        assert held == [(row["user"], row["raw_throttle_time_ms"]) for row in applied]
-        assert len(held) == 2
-    assert len(other.throttles(table([]), AT_MS + 600).rows) == 0
-
-
 def test_rows_come_sorted_by_name_then_type_with_shadow_after_enforced() -> None:
     shadow = quota_row("<default>", "<default>", mode="shadow", **ALL_TYPES)
     engine = loaded(quota_row("<default>", "", **ALL_TYPES), shadow)

@@ -58,6 +58,24 @@ def test_it_says_who_would_be_throttled_and_how_exact_it_is(job: KeptJob) -> Non
     assert re.search(r"usage, the exact batches: 60 evaluations, 60 rows; \d+\.\d s on one process\n", told)
 
 
+def test_it_says_which_range_has_usage_and_what_of_the_range_asked_for_has_none(job: KeptJob) -> None:
+    newest_ms = job.clock.wall_ms
+    _, _, told = what_if(job)
+    assert "usage from 2023-11-14T22:13:21 to 2023-11-14T22:14:20 UTC\n" in told
+    asked = ["--since", str(newest_ms - 159_000), "--until", str(newest_ms + 90_001)]
+    _, _, told = what_if(job, *asked)
+    assert "UTC; it begins 100 s after --since and ends 90 s before --until: the report leaves out the rest\n" in told
+    _, text, _ = what_if(job, *asked, "-o", "json")
+    about = json.loads(text)[0]["about"]
+    ends = about["usage_since_ms"], about["usage_until_ms"], about["since_ms"], about["until_ms"]
+    assert ends == (newest_ms - 59_000, newest_ms + 1, newest_ms - 159_000, newest_ms + 90_001)
+
+
+def test_throttles_are_not_counted_after_the_usage_has_ended(job: KeptJob) -> None:
+    texts = [what_if(job, *words, "-o", "json")[1] for words in ((), ("--until", str(job.clock.wall_ms + 90_001)))]
+    assert json.loads(texts[0])[0]["totals"] == json.loads(texts[1])[0]["totals"]
+
+
 def test_a_candidate_above_the_use_throttles_nobody(job: KeptJob) -> None:
     _, text, _ = what_if(job, bound=4_000.0)
     assert "0 of 1 clients throttled" in text

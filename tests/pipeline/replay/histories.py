@@ -11,14 +11,19 @@ from deltalake import DeltaTable, write_deltalake
 
 from pipeline.replay.outcome import BINS, Outcome, ReplayResult
 from pipeline.replay.quotas import Timeline
+from pipeline.replay.recorded_batches import Scope
 from pipeline.replay.request import ReplayRequest
-from pipeline.replay.usage_batches import Client, Source
-from pipeline.settings.model import EngineSettings
+from pipeline.replay.usage_batches import Source
+from pipeline.settings.model import EngineSettings, Settings
 from pipeline.tables.layout import table_uri
-from pipeline.throttle.assembly import new_engine
+from pipeline.throttle.assembly import engine_of, nominal_slicing
+from pipeline.throttle.reasons import entities_of
 from quota.holds import Holds
+from quota.replay_engine import NumberedUsage, ReplayEngine
 from quota.snapshot import QuotaSnapshot
+from quota.usage import Usage
 from schemas.arrow import conform
+from schemas.client_key import ClientKey
 from schemas.usage_by_second_row import UsageBySecondRow
 from schemas.usage_row import UsageRow
 from tests.quota.factories import quota_row, table, usage_row
@@ -37,11 +42,13 @@ class History:
         draw: All choices.
         source: Which table it is in.
         sample_window_ms: The engine's.
+        shares_client_ids: One quota bounds a client-id of several users together.
     """
 
     draw: Random
     source: Source
     sample_window_ms: int
+    shares_client_ids: bool = False
 
     def write(self, root: str) -> ReplayRequest:
         """The table, and the order to replay a part of it with the quotas of then and with others."""
@@ -57,9 +64,9 @@ class History:
         since_ms = T0_MS + draw.randrange(20_000)
         until_ms = since_ms + 20_000 + draw.randrange(60_000)
         quotas = (live, Timeline((0,), (self._snapshot(0),)))
-        return ReplayRequest(
-            root, self.source, draw.choice(("cluster", "broker")), settings, since_ms, until_ms, quotas
-        )
+        scope: Scope = draw.choice(("cluster", "broker"))
+        slicing = nominal_slicing(Settings(engine=settings))
+        return ReplayRequest(root, self.source, scope, settings, slicing, since_ms, until_ms, quotas)
 
     def _snapshot(self, version: int) -> QuotaSnapshot:
         """A few bounds, small ones among them: their throttles last longer than the history."""
@@ -69,6 +76,8 @@ class History:
             for user, client_id in (("alice", ""), ("alice", "app"), ("bob", "etl"))
             if draw.random() < 0.7
         ]
+        if self.shares_client_ids:
+            rows.append(quota_row("", "etl", producer_byte_rate=draw.choice(BOUNDS)))
         others = {"producer_byte_rate": draw.choice(BOUNDS), "consumer_byte_rate": 5_000.0}
         return QuotaSnapshot.from_rows(
             [*rows, quota_row("<default>", draw.choice(("", "<default>")), **others)], version
@@ -114,7 +123,7 @@ class History:
 
 
 def in_one_piece(request: ReplayRequest) -> list[ReplayResult]:
-    """The replays without any of the code that cuts: one engine and one account of holds from end to end."""
+    """The replays without any of the code that reads, cuts or divides: row by row from the table, in one go."""
     time = "second_start_ms" if request.source == "usage_by_second" else "evaluated_at_ms"
     rows = DeltaTable(table_uri(request.root, request.source)).to_pyarrow_table().to_pylist()
     rows = [row for row in rows if request.begin_ms <= row[time] < request.until_ms]
@@ -125,28 +134,35 @@ def in_one_piece(request: ReplayRequest) -> list[ReplayResult]:
 
 def _replayed(request: ReplayRequest, quotas: Timeline, batches: list[list[dict[str, Any]]]) -> ReplayResult:
     w = request.settings.sample_window_ms
-    engine = new_engine(request.settings.model_copy(update={"carry_debt": False}), request.scope)
-    holds = Holds(w, request.since_ms, request.until_ms, BINS)
-    numbers: dict[Client, int] = {}
+    engine = engine_of(ReplayEngine, request.settings, request.scope)
+    holds = Holds(request.slicing, engine.owed_at, request.since_ms, request.until_ms, BINS)
+    numbers: dict[ClientKey, int] = {}
     result = ReplayResult()
+    before: QuotaSnapshot | None = None
     for rows in batches:
         for row in rows:
             row["broker_id"] = row["broker_id"] if request.scope == "broker" else ""
             row.setdefault("sample_start_ms", row["last_event_ms"] // w * w)
         by_second = request.source == "usage_by_second"
         at_ms = max(row["last_event_ms"] for row in rows) if by_second else rows[0]["evaluated_at_ms"]
-        engine.load_quotas(quotas.at(at_ms) if by_second else quotas.version(rows[0]["quota_version"]))
-        used_by = _ints([numbers.setdefault(_client(row), len(numbers)) for row in rows])
+        holds.advance(at_ms)
+        snapshot = quotas.at(at_ms) if by_second else quotas.version(rows[0]["quota_version"])
+        if before is None or snapshot.version != before.version:
+            engine.load_quotas(snapshot)
+            held = [key for key, number in numbers.items() if number in holds.held]
+            engine.resolve_again(_ints([numbers[key] for key in held]), entities_of(held), at_ms)
+            holds.look_after_edit(at_ms)
+        before = snapshot
+        clients = _ints([numbers.setdefault(_client(row), len(numbers)) for row in rows])
         used_bytes = [(row["produced_bytes"] or 0) + (row["fetched_bytes"] or 0) for row in rows]
-        decided = engine.record(_table(rows, table([]).column_names), at_ms).to_pylist()
-        holds.use(used_by, _ints([row["last_event_ms"] for row in rows]), _ints(used_bytes))
-        applied = [row for row in decided if row["applied"]]
-        throttle_ms = _ints([row["raw_throttle_time_ms"] for row in applied])
-        holds.decide(_ints([numbers[_client(row)] for row in applied]), throttle_ms, at_ms)
+        holds.use(clients, _ints([row["last_event_ms"] for row in rows]), _ints(used_bytes))
+        usage = Usage.read(_table(rows, table([]).column_names), request.scope == "broker", w, at_ms)
+        throttles = engine.throttles(NumberedUsage.of(usage, clients), at_ms)
+        holds.decide(clients[throttles.rows], throttles, at_ms)
         result.evaluations += at_ms >= request.since_ms
         result.rows += len(rows)
+    totals = holds.finish()
     for client, number in numbers.items():
-        totals = holds.totals
         figures = (totals.windows[number], totals.throttle_ms[number], totals.deferred_bytes[number])
         result.outcomes[client] = Outcome(*(int(figure) for figure in figures))
     result.throttle_ms_by_bin = holds.throttle_ms_by_bin
@@ -167,8 +183,8 @@ def _table(rows: list[dict[str, Any]], columns: list[str]) -> Any:
     return whole.select(columns)
 
 
-def _client(row: dict[str, Any]) -> Client:
-    return row["broker_id"], row["user"], row["client_id"]
+def _client(row: dict[str, Any]) -> ClientKey:
+    return ClientKey(row["broker_id"], row["user"], row["client_id"])
 
 
 def _ints(values: list[int]) -> "np.typing.NDArray[np.int64]":

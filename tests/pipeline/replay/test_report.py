@@ -5,11 +5,11 @@ from hypothesis import strategies as st
 from pipeline.replay.outcome import Outcome, ReplayResult
 from pipeline.replay.recorded_throttles import throttled_in
 from pipeline.replay.report import ClientComparison, compare, throttled_clients, to_document, totals_of
-from pipeline.replay.usage_batches import Client
+from schemas.client_key import ClientKey
 
-ALICE: Client = ("", "alice", "etl")
-BOB: Client = ("", "bob", "")
-CAROL: Client = ("", "carol", "app")
+ALICE = ClientKey("", "alice", "etl")
+BOB = ClientKey("", "bob", "")
+CAROL = ClientKey("", "carol", "app")
 NOTHING = Outcome()
 
 
@@ -85,7 +85,7 @@ T0_MS = 1_700_000_000_000
 
 
 def event(action: str, written_ms: int, throttle_ms: int = 0) -> dict[str, object]:
-    return {"action": action, "throttle_time_ms": throttle_ms, "throttled_until_ms": T0_MS + written_ms + throttle_ms}
+    return {"action": action, "throttle_time_ms": throttle_ms, "evaluated_at_ms": T0_MS + written_ms}
 
 
 @pytest.mark.parametrize(

@@ -13,11 +13,13 @@ from pipeline.replay.recorded_throttles import recorded_outcomes
 from pipeline.replay.report import compare, totals_of
 from pipeline.replay.request import Plan, ReplayRequest
 from pipeline.replay.usage_batches import Source
-from pipeline.settings.model import EngineSettings
+from pipeline.settings.model import EngineSettings, Settings
 from pipeline.tables.layout import table_uri
 from pipeline.tables.quota_edit import QuotaChange
+from pipeline.throttle.assembly import nominal_slicing
 from quota.snapshot import QuotaSnapshot
 from schemas.arrow import conform
+from schemas.client_key import ClientKey
 from schemas.usage_by_second_row import UsageBySecondRow
 from tests.pipeline.replay.kept import KeptJob
 from tests.quota.factories import quota_row, usage_row
@@ -61,11 +63,13 @@ def roll_up(root: str) -> None:
     write_deltalake(table_uri(root, "usage_by_second"), conform(rows, UsageBySecondRow), mode="append")
 
 
-def order(job: KeptJob, source: Source = "usage", *quotas: Timeline, **changes: Any) -> ReplayRequest:
+def request(job: KeptJob, source: Source = "usage", *quotas: Timeline, **changes: Any) -> ReplayRequest:
     """The whole of a job, with the quotas that were live if no others are given."""
     timelines = quotas or (live_timeline(job.quota_table, job.quotas, 0),)
     ends = {"since_ms": job.clock.wall_ms - 599_000, "until_ms": job.clock.wall_ms + 1_000}
-    fields = {"root": job.root, "source": source, "scope": "cluster", "settings": EngineSettings(), "quotas": timelines}
+    engine = changes.pop("settings", EngineSettings())
+    rule = {"settings": engine, "slicing": nominal_slicing(Settings(engine=engine))}
+    fields = {"root": job.root, "source": source, "scope": "cluster", **rule, "quotas": timelines}
     return ReplayRequest(**{**fields, **ends, **changes})
 
 
@@ -82,7 +86,7 @@ def windows(result: ReplayResult) -> dict[Any, int]:
 
 
 def test_the_live_quotas_over_the_exact_batches_come_to_what_was_decided(job: KeptJob) -> None:
-    wanted = order(job)
+    wanted = request(job)
     (live,) = replayed(wanted)
     decided = recorded_outcomes(job.root, wanted.since_ms, wanted.until_ms, 1_000)
     assert windows(live) == {client: outcome.windows for client, outcome in decided.items()}
@@ -94,7 +98,7 @@ def test_the_live_quotas_over_the_exact_batches_come_to_what_was_decided(job: Ke
 
 def test_the_quotas_that_held_all_along_change_nothing_as_a_candidate(job: KeptJob) -> None:
     timelines = live_timeline(job.quota_table, job.quotas, 0), always(job.quotas.at(2))
-    live, candidate = replayed(order(job, "usage", *timelines, until_ms=job.clock.wall_ms - 301_000))
+    live, candidate = replayed(request(job, "usage", *timelines, until_ms=job.clock.wall_ms - 301_000))
     totals = totals_of(compare(live, candidate, {}))
     assert totals.throttled > 0
     assert (totals.newly_throttled, totals.no_longer_throttled) == (0, 0)
@@ -103,14 +107,14 @@ def test_the_quotas_that_held_all_along_change_nothing_as_a_candidate(job: KeptJ
 
 def test_an_edit_in_mid_way_is_seen_by_the_live_replay_alone(job: KeptJob) -> None:
     timelines = live_timeline(job.quota_table, job.quotas, 0), always(job.quotas.at(2))
-    live, candidate = replayed(order(job, "usage", *timelines))
+    live, candidate = replayed(request(job, "usage", *timelines))
     changed = {line.client: line.change for line in compare(live, candidate, {}) if line.change != "same"}
     assert set(changed) == {("", "bob", "etl")}
 
 
 def test_seconds_come_to_the_same_as_batches_of_a_second(job: KeptJob) -> None:
     sources: tuple[Source, ...] = ("usage", "usage_by_second")
-    ((exact,), (by_second,)) = (replayed(order(job, source, always(job.quotas.at(2)))) for source in sources)
+    ((exact,), (by_second,)) = (replayed(request(job, source, always(job.quotas.at(2)))) for source in sources)
     assert by_second.outcomes == exact.outcomes
     assert by_second.throttle_ms_by_bin.tolist() == exact.throttle_ms_by_bin.tolist()
 
@@ -118,9 +122,9 @@ def test_seconds_come_to_the_same_as_batches_of_a_second(job: KeptJob) -> None:
 def test_a_range_in_the_middle_is_warm_when_it_begins(job: KeptJob) -> None:
     middle_ms = job.clock.wall_ms - 300_000
     timeline = always(job.quotas.at(2))
-    (part,) = replayed(order(job, "usage", timeline, since_ms=middle_ms))
-    (decided,) = replayed(order(job, "usage", timeline, until_ms=middle_ms))
-    (whole,) = replayed(order(job, "usage", timeline))
+    (part,) = replayed(request(job, "usage", timeline, since_ms=middle_ms))
+    (decided,) = replayed(request(job, "usage", timeline, until_ms=middle_ms))
+    (whole,) = replayed(request(job, "usage", timeline))
     assert {client: count + windows(decided).get(client, 0) for client, count in windows(part).items()} == windows(
         whole
     )
@@ -133,24 +137,25 @@ def test_the_numbers_of_a_single_throttle_can_be_counted_by_hand(tmp_path: Path)
     for at_ms, used_bytes in ((0, 20_000), (4_000, 300), (9_999, 400), (30_000, 500)):
         job.batch([usage_row(start_ms + at_ms, produced_bytes=used_bytes)])
     job.flush()
-    (found,) = replayed(order(job, since_ms=start_ms, until_ms=start_ms + 60_000))
-    assert found.outcomes[("", "u", "c")].deferred_bytes == 700
-    assert found.outcomes[("", "u", "c")].windows == 3
+    (found,) = replayed(request(job, since_ms=start_ms, until_ms=start_ms + 60_000))
+    assert found.outcomes[ClientKey("", "u", "c")].deferred_bytes == 700
+    assert found.outcomes[ClientKey("", "u", "c")].windows == 3
 
 
-def test_what_nobody_used_is_nothing_kept(job: KeptJob) -> None:
+@pytest.mark.parametrize(("since_ms", "until_ms"), [(1_000, 2_000), (2_000, 2_000), (10**9, 1_000)])
+def test_what_nobody_used_is_nothing_kept(job: KeptJob, since_ms: int, until_ms: int) -> None:
     with pytest.raises(UsageNotKept):
-        replayed(order(job, since_ms=1_000, until_ms=2_000))
+        replayed(request(job, since_ms=since_ms, until_ms=until_ms))
 
 
 def test_seconds_can_not_fill_shorter_windows(job: KeptJob) -> None:
     with pytest.raises(SampleTooFine, match="must be whole seconds to replay usage_by_second; got 500"):
-        replayed(order(job, "usage_by_second", settings=EngineSettings(sample_window_ms=500)))
+        replayed(request(job, "usage_by_second", settings=EngineSettings(sample_window_ms=500)))
 
 
 def test_longer_windows_are_filled_by_their_seconds(job: KeptJob) -> None:
     settings = EngineSettings(sample_window_ms=3_000)
-    (found,) = replayed(order(job, "usage_by_second", always(job.quotas.at(2)), settings=settings))
+    (found,) = replayed(request(job, "usage_by_second", always(job.quotas.at(2)), settings=settings))
     assert windows(found) != {}
 
 

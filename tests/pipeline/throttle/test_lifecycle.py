@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from pipeline.throttle.held import HandedOut
-from pipeline.throttle.lifecycle import Slicing, look, look_after_edit, violations_to_publish
+from pipeline.throttle.lifecycle import look, look_after_edit, violations_to_publish
+from quota.slicing import Slicing
 from quota.throttle_time import ThrottleCaps
 from tests.pipeline.throttle.factories import ALICE, held, reason, violation
 

@@ -1,0 +1,156 @@
+"""A range read and divided in any way gives what it gives in one piece: here, in processes, and on Spark."""
+
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING
+
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from pipeline.replay.local_run import joined, run
+from pipeline.replay.outcome import ReplayResult
+from pipeline.replay.part_replay import replay_part
+from pipeline.replay.quotas import Timeline
+from pipeline.replay.request import Plan, ReplayRequest, slice_length_ms, warm_up_ms
+from pipeline.replay.usage_batches import Share, Source
+from pipeline.settings.model import EngineSettings
+from pipeline.tables.layout import table_uri
+from quota.snapshot import QuotaSnapshot
+from tests.pipeline.replay.histories import T0_MS, History, in_one_piece
+from tests.quota.factories import quota_row
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# Seeds do not shrink to anything smaller.
+PHASES = (Phase.explicit, Phase.reuse, Phase.generate)
+SOURCES: tuple[Source, ...] = ("usage_by_second", "usage")
+
+
+def unheard(done: int, whole: int) -> None:
+    del done, whole
+
+
+def facts(results: list[ReplayResult]) -> list[object]:
+    """All there is of them, to be compared."""
+    return [(one.outcomes, one.throttle_ms_by_bin.tolist(), one.evaluations, one.rows) for one in results]
+
+
+def replayed(plan: Plan) -> list[ReplayResult]:
+    return joined(plan, [replay_part(plan, part, lambda: None) for part in plan.parts])
+
+
+@pytest.mark.parametrize("source", SOURCES)
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow], phases=PHASES)
+@given(
+    seed=st.integers(0, 10**9),
+    slice_ms=st.integers(2_500, 90_000),
+    window_ms=st.sampled_from([1_000, 3_000]),
+    processes=st.integers(1, 7),
+    shares=st.booleans(),
+)
+def test_a_range_in_any_slices_and_parts_comes_to_what_one_run_comes_to(
+    source: Source, seed: int, slice_ms: int, window_ms: int, processes: int, shares: bool
+) -> None:
+    with tempfile.TemporaryDirectory() as root:
+        request = History(Random(seed), source, window_ms, shares).write(root)
+        plan = Plan.of(request, slice_ms).for_processes(processes)
+        assert facts(replayed(plan)) == facts(in_one_piece(request))
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_these_histories_have_all_that_is_hard_to_divide(source: Source, tmp_path: Path) -> None:
+    shared = divided = edited = held = 0
+    for seed in range(8):
+        request = History(Random(seed), source, 1_000, seed % 2 == 0).write(str(tmp_path / str(seed)))
+        plan = Plan.of(request, 5_000).for_processes(6)
+        shared += request.has_shared_client_ids()
+        divided += len(plan.parts) == 6
+        edited += len(request.quotas[0].snapshots) > 1
+        held += any(outcome.throttle_ms > 5_000 for outcome in replayed(plan)[0].outcomes.values())
+    assert (shared, divided) == (4, 4)
+    assert min(edited, held) > 0
+
+
+def test_users_are_divided_between_processes_unless_a_quota_bounds_a_client_id_of_several(tmp_path: Path) -> None:
+    request = History(Random(1), "usage_by_second", 1_000).write(str(tmp_path))
+    own, shared = (
+        QuotaSnapshot.from_rows([quota_row(user, client_id, producer_byte_rate=1.0)], 1)
+        for user, client_id in (("u", "a"), ("", "a"))
+    )
+    plan = Plan.of(with_quotas(request, own, own))
+    assert [(part.replay, part.share) for part in plan.parts] == [(0, Share(0, 1)), (1, Share(0, 1))]
+    assert [(part.replay, part.share) for part in plan.for_processes(5).parts] == [
+        (replay, Share(number, 2)) for replay in (0, 1) for number in (0, 1)
+    ]
+    assert len(Plan.of(with_quotas(request, own, shared)).for_processes(5).parts) == 2
+
+
+def with_quotas(request: ReplayRequest, *snapshots: QuotaSnapshot) -> ReplayRequest:
+    return replace(request, quotas=tuple(Timeline((0,), (snapshot,)) for snapshot in snapshots))
+
+
+def test_a_user_belongs_to_one_share() -> None:
+    for user in ("alice", "bob", "ünï", ""):
+        assert sum(Share(number, 5).has(user) for number in range(5)) == 1
+
+
+def test_slices_begin_with_the_warm_up_and_end_at_whole_windows(tmp_path: Path) -> None:
+    request = replace(History(Random(1), "usage_by_second", 3_000).write(str(tmp_path)), since_ms=T0_MS + 1)
+    slices = Plan.of(request, 1).slices
+    assert slices[0][0] == request.begin_ms == T0_MS + 1 - warm_up_ms(request.settings)
+    assert [start_ms for start_ms, _ in slices[1:]] == [end_ms for _, end_ms in slices[:-1]]
+    assert {end_ms % 3_000 for _, end_ms in slices[:-1]} == {0}
+    assert slices[-1][1] == request.until_ms
+
+
+def test_the_warm_up_reaches_back_far_enough_for_rates_and_for_debts() -> None:
+    settings = EngineSettings()
+    assert warm_up_ms(settings) > settings.rate_span_ms
+    # A client at 1.2 times its quota fills the largest debt, ten bursts below a full bucket, in this time.
+    burst_ms = settings.num_samples * settings.sample_window_ms
+    assert warm_up_ms(settings) >= 11 * burst_ms / (1.2 - 1) - 1
+
+
+@pytest.mark.parametrize(
+    ("hours", "clients", "longest_ms"),
+    [(24, 1_000, 1_200_000), (24, 10, 3_600_000), (1, 1_000, 1_200_000), (1, 100_000, 60_000)],
+)
+def test_slices_are_as_long_as_memory_allows(hours: int, clients: int, longest_ms: int) -> None:
+    assert slice_length_ms(hours * 3_600_000, hours * 3_600 * clients) == pytest.approx(longest_ms, rel=0.01)
+
+
+def test_a_pool_comes_to_the_same_and_reports_every_slice(tmp_path: Path) -> None:
+    request = History(Random(3), "usage_by_second", 1_000).write(str(tmp_path))
+    plan = Plan.of(request, 20_000)
+    reported: list[tuple[int, int]] = []
+    found, ran_on = run(plan, lambda done, whole: reported.append((done, whole)), worth_ms=0)
+    assert facts(found) == facts(in_one_piece(request))
+    assert ran_on.endswith("processes")
+    assert [done for done, _ in reported] == list(range(1, len(reported) + 1))
+    assert reported[-1][0] == reported[-1][1]
+
+
+def test_a_table_that_grows_meanwhile_is_read_as_it_was(tmp_path: Path) -> None:
+    request = History(Random(4), "usage", 1_000).write(str(tmp_path))
+    plan, whole = Plan.of(request), facts(in_one_piece(request))
+    uri = table_uri(str(tmp_path), "usage")
+    write_deltalake(uri, DeltaTable(uri).to_pyarrow_table(), mode="append")
+    assert facts(run(plan, unheard)[0]) == whole
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("source", SOURCES)
+def test_spark_comes_to_the_same(source: Source, spark: "SparkSession", tmp_path: Path) -> None:
+    from pipeline.replay.spark_run import run_on_spark  # noqa: PLC0415 - loads pyspark
+
+    request = History(Random(5), source, 1_000).write(str(tmp_path))
+    plan = Plan.of(request, 7_000)
+    found, ran_on = run_on_spark(plan, spark)
+    assert facts(found) == facts(in_one_piece(request))
+    tasks = len(plan.for_processes(spark.sparkContext.defaultParallelism).parts)
+    assert ran_on == f"Spark {spark.version} at local[*], {tasks} tasks"
