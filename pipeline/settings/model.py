@@ -55,7 +55,7 @@ class TablesSettings(Branch):
 
     root: str = Field(".kquota/tables", description="a folder, s3://… or abfss://…")
     writer: Literal["delta-rs", "delta-spark"] = Field(
-        "delta-rs", description="delta-rs: 15 ms a commit; delta-spark: 0.5 s, for catalogs only Spark writes"
+        "delta-rs", description="delta-rs: 15 ms per commit; delta-spark: 0.5 s, with Spark's access to the store"
     )
     usage_retention_ms: int = Field(
         7_200_000, ge=60_000, description="how long rows of `usage` and `sensor_state` are kept"

@@ -1,4 +1,4 @@
-"""The table writer on Delta-Spark, for catalogs that only Spark can write. A commit takes about 0.8 s once it is warm.
+"""The table writer on Delta-Spark, with Spark's access to the store. A commit takes about 0.8 s once it is warm.
 
 Spark's writer takes one `txnAppId` per commit and can not read it back. The guard, the first app id, is given there,
 so Delta itself skips a commit whose version is recorded, also in a race. All versions, that of the guard too, are in
@@ -50,7 +50,7 @@ class DeltaSparkWriter:
 
         Args:
             spark: a classic session with Delta.
-            table: a path or store address (anything with a slash), or a name in a catalog.
+            table: address of the table, which must exist.
             job: name of the job; the epoch is recorded under this app id.
 
         Raises:
@@ -58,12 +58,10 @@ class DeltaSparkWriter:
         """
         self._spark = spark
         self._table = table
-        self._is_path = "/" in table
         self._job = job
         self._epoch: int | None = None
         self._lock = threading.Lock()
-        exists = DeltaTable.isDeltaTable(spark, table) if self._is_path else spark.catalog.tableExists(table)
-        if not exists:
+        if not DeltaTable.isDeltaTable(spark, table):
             raise TableMissing(table)
 
     @property
@@ -125,7 +123,8 @@ class DeltaSparkWriter:
     ) -> pa.Table:
         """See `TableReader`."""
         last = [F.max_by(_column(name), _column(order)).alias(name) for name in columns]
-        groups = self._where(where).groupBy([_column(name) for name in keys])
+        # Under names of their own, because `columns` may have the keys as well.
+        groups = self._where(where).groupBy([_column(name).alias(f"key {name}") for name in keys])
         return groups.agg(F.max(_column(order)).alias(order), *last).select(order, *columns).toArrow()
 
     def commit_metadata(self, limit: int) -> list[dict[str, str]]:
@@ -134,7 +133,7 @@ class DeltaSparkWriter:
         return [{k: v for k, v in note.items() if k not in _OWN_KEYS} for note in notes if note is not None]
 
     def _rows(self) -> "DataFrame":
-        return self._spark.read.format("delta").load(self._table) if self._is_path else self._spark.table(self._table)
+        return self._spark.read.format("delta").load(self._table)
 
     def _where(self, conditions: Sequence[Condition]) -> "DataFrame":
         frame = self._rows()
@@ -143,8 +142,8 @@ class DeltaSparkWriter:
         return frame
 
     def _history(self, limit: int) -> list[Any]:
-        forms = DeltaTable.forPath if self._is_path else DeltaTable.forName
-        return forms(self._spark, self._table).history(limit).select("version", "userMetadata").collect()
+        table = DeltaTable.forPath(self._spark, self._table)
+        return table.history(limit).select("version", "userMetadata").collect()
 
     def _notes(self) -> Iterator[dict[str, str]]:
         return (note for note in (parse_commit_note(c["userMetadata"]) for c in self._history(_LOOK_BACK)) if note)
@@ -184,7 +183,7 @@ class DeltaSparkWriter:
             .option("userMetadata", commit_note({**metadata, **own}, versions))
         )
         with self._named_errors() as outcome:
-            writer.save(self._table) if self._is_path else writer.saveAsTable(self._table)
+            writer.save(self._table)
         return not outcome and any(note.get("commit_id") == commit_id for note in self._notes())
 
     @contextmanager
