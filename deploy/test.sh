@@ -1,12 +1,23 @@
 #!/bin/sh
-# The test suite in three processes at once, because two cores are the least there is: one runs all that needs a JVM
-# (Spark session, real broker), two run the rest beside it, so that no core is idle (tests/conftest.py says what goes
-# where). What takes minutes (marker `long`) is left to `make test-long`. With arguments: one process, which gets them.
-set -eu
+# The test suite in two processes at once, because two cores are the least there is: one starts the JVMs (Spark session,
+# real broker), the other needs none and gives way to it. What takes minutes (marker `long`) is left to `make test-long`.
+# With arguments: one process, which gets them.
+set -u
 cd "$(dirname "$0")/.."
 python="${VENV:-.venv}/bin/python"
 
-if [ $# -eq 0 ]; then
-  set -- -m 'not long' --numprocesses=3 --dist=loadgroup --no-loadscope-reorder --durations=15
+if [ $# -gt 0 ]; then
+  exec "$python" -m pytest "$@"
 fi
-exec "$python" -m pytest "$@"
+
+pure_log=$(mktemp)
+trap 'rm -f "$pure_log"; kill "$pure" 2>/dev/null' EXIT INT TERM
+nice -n 15 "$python" -m pytest -q -p no:cacheprovider -m 'not spark and not broker and not long' >"$pure_log" 2>&1 &
+pure=$!
+"$python" -m pytest -m '(spark or broker) and not long' --durations=15
+with_jvm=$?
+wait "$pure"
+without_jvm=$?
+echo "== tests without a JVM"
+cat "$pure_log"
+[ "$with_jvm" -eq 0 ] && [ "$without_jvm" -eq 0 ]

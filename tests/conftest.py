@@ -3,7 +3,7 @@
 import gc
 import os
 import warnings
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -30,8 +30,6 @@ settings.register_profile(
 )
 settings.load_profile("kquota")
 
-_GIVE_WAY = 5  # a niceness; more of it, and other programs on the machine would starve these tests
-
 USERS = {"alice": "alice-secret", "bob": "bob-secret", "carol": "carol-secret"}
 
 
@@ -54,40 +52,6 @@ def pytest_sessionfinish() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
         gc.collect()
-
-
-def needs_jvm(item: pytest.Item) -> bool:
-    """Whether a test starts, or uses, the broker or Spark."""
-    return any(item.get_closest_marker(marker) is not None for marker in ("spark", "broker"))
-
-
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks for the groups
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tell pytest-xdist (`pytest -n`) what one process must run.
-
-    One runs all tests that need a JVM, so that there is one broker and one Spark session, and it begins with them. The
-    other tests go to any process, file by file, because some files have a fixture that takes long.
-    """
-    if not hasattr(config, "workerinput"):
-        return
-    items.sort(key=lambda item: not needs_jvm(item))
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group("jvm" if needs_jvm(item) else item.nodeid.partition("::")[0]))
-
-
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Let the process with the JVMs go first, a little: with many of them on few cores, it is the last to end."""
-    if hasattr(item.config, "workerinput") and not needs_jvm(item):
-        os.setpriority(os.PRIO_PROCESS, 0, _GIVE_WAY)
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Report a test by the name that a command line takes, without the group that pytest-xdist has appended."""
-    report = yield
-    for group in item.iter_markers("xdist_group"):
-        report.nodeid = report.nodeid.removesuffix(f"@{group.args[0]}")
-    return report
 
 
 @pytest.fixture(scope="session")
