@@ -1,6 +1,6 @@
 """Every record of `throttle_events`: its figures, and whether what was owed at its instant justifies it.
 
-The rules are those of docs/design.md, "Purgatory". What was owed is read from the verifier's own books.
+The rules are those of docs/design.md, "The life of a throttle". What was owed is read from the verifier's own books.
 """
 
 from collections.abc import Mapping
