@@ -1,14 +1,18 @@
 """Stored batches that were decided with the same engine settings, so that one engine can decide them again."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any, Final, Literal, Self
 
 import pyarrow as pa
 
 from pipeline.settings.model import EngineSettings
+from pipeline.stream.stored_usage import evaluation_of
 from pipeline.tables.time_slices import TimeSlices, split_range
 from pipeline.throttle.assembly import new_engine
+from quota.evaluation import Evaluation
+from quota.regrid import on_windows, windows_divide
 from quota.replay import USAGE_COLUMNS, Replayed, SnapshotAt, StoredBatch, batches_of, replay
 
 SLICE_MS: Final = 60_000
@@ -29,6 +33,8 @@ class RecordedBatches:
         first_ms: Instant at which the first one was evaluated.
         last_ms: Instant at which the last one was evaluated.
         last_query_id: Query of the last one.
+        begins_after: The engine began empty after this batch: its sample windows and those of the settings do not
+            divide each other. None if there is no such batch.
     """
 
     cluster: str
@@ -37,6 +43,7 @@ class RecordedBatches:
     first_ms: int
     last_ms: int
     last_query_id: str
+    begins_after: Evaluation | None = None
 
     @classmethod
     def from_rows(cls, rows: list[dict[str, Any]]) -> Self:
@@ -60,9 +67,14 @@ class RecordedBatches:
         return split_range(self.begin_ms, self.last_ms + 1, SLICE_MS)
 
 
-def split_by_settings(rows: list[dict[str, Any]]) -> list[RecordedBatches]:
-    """Rows of `batches`, in any order: brought into order and split wherever cluster or settings change."""
-    ordered = sorted(rows, key=lambda row: (row["evaluated_at_ms"], row["batch_id"], row["query_id"]))
+def split_by_settings(rows: list[dict[str, Any]], known: list[dict[str, Any]] | None = None) -> list[RecordedBatches]:
+    """Split rows of `batches` wherever cluster or settings change.
+
+    Args:
+        rows: In any order.
+        known: All rows that tell what an engine began with: `rows`, and those of batches before them. None: `rows`.
+    """
+    ordered = sorted(rows, key=_order)
     groups: list[list[dict[str, Any]]] = []
     for row in ordered:
         alike = groups and all(groups[-1][0][name] == row[name] for name in ("cluster", "engine_settings"))
@@ -70,7 +82,27 @@ def split_by_settings(rows: list[dict[str, Any]]) -> list[RecordedBatches]:
             groups[-1].append(row)
         else:
             groups.append([row])
-    return [RecordedBatches.from_rows(group) for group in groups]
+    return [
+        replace(RecordedBatches.from_rows(one), begins_after=_begins_after(one[0], known or rows)) for one in groups
+    ]
+
+
+def _begins_after(first: dict[str, Any], known: list[dict[str, Any]]) -> Evaluation | None:
+    """The newest batch before the first one whose sample windows do not go with its own; None without such a batch."""
+    span_ms = _window_ms(first["engine_settings"])
+    unfit = (row for row in known if not windows_divide(_window_ms(row["engine_settings"]), span_ms))
+    newest = max((row for row in unfit if _order(row) < _order(first)), key=_order, default=None)
+    names = ("query_id", "batch_id", "evaluated_at_ms")
+    return None if newest is None else Evaluation(**{name: newest[name] for name in names}, quota_version=-1)
+
+
+def _order(row: dict[str, Any]) -> tuple[int, int, str]:
+    return row["evaluated_at_ms"], row["batch_id"], row["query_id"]
+
+
+@cache
+def _window_ms(engine_settings: str) -> int:
+    return EngineSettings.model_validate_json(engine_settings).sample_window_ms
 
 
 def decided_again(
@@ -94,13 +126,23 @@ def decided_again(
     """
     engine = new_engine(recorded.settings, scope)
     for start_ms, end_ms in recorded.slices():
-        batches = batches_of(_rows(usage, start_ms, end_ms, sensor), recorded.last_query_id)
+        stored = batches_of(_rows(usage, start_ms, end_ms, sensor), recorded.last_query_id)
+        batches = (_on_windows(batch, recorded) for batch in stored if _counts(batch, recorded))
         again = replay(engine, batches, snapshot_at)
         yield end_ms, [one for one in again if _identity(one.batch) in recorded.batches]
 
 
 def _rows(usage: TimeSlices, start_ms: int, end_ms: int, sensor: tuple[tuple[str, str], ...]) -> pa.Table:
     return usage.read(USAGE_COLUMNS, start_ms, end_ms, sensor)
+
+
+def _counts(batch: StoredBatch, recorded: RecordedBatches) -> bool:
+    unfit = recorded.begins_after
+    return unfit is None or evaluation_of(batch).is_after(unfit, recorded.last_query_id)
+
+
+def _on_windows(batch: StoredBatch, recorded: RecordedBatches) -> StoredBatch:
+    return replace(batch, usage=on_windows(batch.usage, recorded.settings.sample_window_ms))
 
 
 def _identity(batch: StoredBatch) -> tuple[str, int]:

@@ -79,10 +79,11 @@ def verify(
     # `batches` is read first: the decisions of a batch that is in it are stored before they are read below.
     rows = read_table(table_uri(root, "batches"), [*BATCH_COLUMNS, "good_count"])
     usage = TimeSlices(table_uri(root, "usage"), "evaluated_at_ms")
-    within = _recomputable(rows.to_pylist(), usage, since_ms, until_ms)
+    known = rows.to_pylist()
+    within = _recomputable(known, usage, since_ms, until_ms)
     if not within:
         raise UsageNotKept(usage.uri)
-    parts = split_by_settings(within)
+    parts = split_by_settings(within, known)
     result = Verification(parts[0].first_ms, parts[-1].last_ms)
     whole_ms = sum(part.last_ms - part.begin_ms for part in parts)
     done_ms = 0
@@ -115,6 +116,9 @@ def verify_decision(root: str, scope: Scope, snapshot_at: SnapshotAt, stored: di
     if not rows:
         raise BatchNotRecorded(*own)
     recorded = RecordedBatches.from_rows(rows)
+    span = [("evaluated_at_ms", ">=", recorded.begin_ms), ("evaluated_at_ms", "<=", recorded.last_ms)]
+    known = read_table(table_uri(root, "batches"), list(BATCH_COLUMNS), span).to_pylist()
+    (recorded,) = split_by_settings(rows, known)
     usage = TimeSlices(table_uri(root, "usage"), "evaluated_at_ms")
     sensor = _sensor_of(stored)
     found: Replayed | None = None

@@ -10,7 +10,6 @@ from pipeline.tables.reader import read_table
 from tests.faults.evidence import Message
 from tests.faults.generator import RATES
 from tests.faults.hand_job import HandJob
-from tests.faults.verifier import verify
 from tests.log_messages import messages_of
 
 FIVE_MINUTES_MS = 300_000
@@ -70,7 +69,7 @@ def test_an_offender_is_throttled_while_one_clock_is_ahead_and_after_a_restart(t
     while len(job.purgatory):
         job.clock.advance(500)
         job.step()
-    assert verify(job.evidence()).as_json()["differences"] == []
+    assert job.verdict({}).as_json()["differences"] == []
 
 
 def test_the_log_names_the_client_that_is_ahead_once_a_minute(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from pipeline import failpoints
+from pipeline.replay.verification import verify, verify_decision
 from pipeline.settings.model import EngineSettings
 from pipeline.tables.reader import read_table
+from schemas.decision_row import DecisionRow
 from tests.faults.generator import RATES
 from tests.faults.hand_job import HandJob
 
@@ -92,6 +94,28 @@ def test_restarts_after_a_change_decide_as_no_restart(tmp_path: Path, num_sample
     run(steady, 12)
     assert decisions_of(restarted) == decisions_of(steady)
     assert len(decisions_of(steady, 20)) > 5
+
+
+@pytest.mark.parametrize(("num_samples", "sample_window_ms"), [(4, 1_000), (8, 250), (4, 750), (6, 500)])
+def test_decisions_before_and_after_a_change_can_be_verified(
+    tmp_path: Path, num_samples: int, sample_window_ms: int
+) -> None:
+    job = new_job(tmp_path, 4, 500)
+    run(job, 20)
+    with_engine(job, num_samples, sample_window_ms)
+    job.start()
+    run(job, 20)
+    root = job.settings.tables.root
+    found = verify(root, "cluster", job.quotas.at, 0, 2**62, lambda _done, _whole: None)
+    assert (found.batches, found.mismatches) == (40, [])
+    first = min((row for row in stored_decisions(root) if row["batch_id"] >= 20), key=lambda row: row["batch_id"])
+    assert verify_decision(root, "cluster", job.quotas.at, first).difference is None
+
+
+def stored_decisions(root: str) -> list[dict[str, Any]]:
+    names = [name for name in DecisionRow.model_fields if name not in {"evaluated_at", "date"}]
+    rows: list[dict[str, Any]] = read_table(f"{root}/decisions", names).to_pylist()
+    return rows
 
 
 def test_settings_that_were_in_force_without_any_usage_count_as_well(tmp_path: Path) -> None:
