@@ -1,5 +1,6 @@
 """The usage topic as a stream, against the real broker."""
 
+import time
 from pathlib import Path
 
 import pytest
@@ -55,7 +56,7 @@ def test_committed_messages_arrive_once_over_a_restart_and_aborted_ones_never(
 
     def send(user: str, *, commit: bool) -> None:
         producer.begin_transaction()
-        producer.send(TOPIC, message(user=user))
+        producer.send(TOPIC, message(user=user, event_time_ms=time.time_ns() // 1_000_000))
         producer.flush()
         if commit:
             producer.commit_transaction()
