@@ -20,7 +20,7 @@ from pipeline.cluster.topics import create_topics
 from pipeline.demo.process import kill, spawn, terminate
 from pipeline.settings.loading import load_settings
 from pipeline.settings.model import Settings
-from pipeline.tables.layout import table_uri
+from pipeline.tables.layout import create_missing, table_uri
 from pipeline.tables.reader import read_table
 from tests.topic_reading import read_topic
 from tests.waiting import PATIENCE_SECONDS, wait_until
@@ -194,6 +194,7 @@ def running_job(name: str, folder: Path, bootstrap_servers: str) -> Iterator[Run
     """A job with its topics, not started yet. It is ended when the block ends, also if the test fails."""
     job = RunningJob(name, folder, bootstrap_servers)
     job.create_topics()
+    create_missing(str(folder / "tables"))
     try:
         yield job
     finally:
