@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from deltalake import DeltaTable, write_deltalake
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from pipeline.replay.local_run import joined, run
@@ -45,7 +45,7 @@ def replayed(plan: Plan) -> list[ReplayResult]:
 
 
 @pytest.mark.parametrize("source", SOURCES)
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow], phases=PHASES)
+@settings(max_examples=15, phases=PHASES)
 @given(
     seed=st.integers(0, 10**9),
     slice_ms=st.integers(2_500, 90_000),
