@@ -82,7 +82,7 @@ def starting_offsets(topic: str, end_offsets: str, spans: Mapping[str, Span]) ->
     """
     stored: dict[str, int] = json.loads(end_offsets).get(topic, {})
     for gap in gaps(stored, spans):
-        log.error("usage is missing and not counted: topic '%s', %s", topic, gap)
+        log.error("usage is missing and will not be counted: topic '%s', %s", topic, gap)
     begin = {
         partition: offset if span.begin <= (offset := stored.get(partition, span.begin)) <= span.end else span.begin
         for partition, span in spans.items()
