@@ -15,14 +15,16 @@ def is_end_of(case: Case, name: str, row: Row, held: Held) -> bool:
     """Whether a look was due at the end of its throttle, not ahead of it; tells if it was due at a wrong time.
 
     Ahead of the end, a look is due one lead before it, or at once if the throttle is shorter. When a driver takes over,
-    what is nearer to its end than that, or past it, is due at once.
+    what is nearer to its end than that, or past it, is due at once. A throttle may be shorter than the slack of the
+    clocks: then the instant that is nearer to what the record says counts.
     """
     rules, due_ms = case.rules, row["due_ms"]
     slack_ms = rules.clock_slack_ms
     most_lead_ms = held.end_ms - held.begin_ms if rules.most_lead_ms is None else rules.most_lead_ms
     first_ms, last_ms = (max(held.end_ms - lead_ms, held.begin_ms) for lead_ms in (most_lead_ms, rules.least_lead_ms))
     is_ahead = first_ms - slack_ms <= due_ms <= last_ms + slack_ms
-    is_end = abs(due_ms - held.end_ms) <= slack_ms
+    ahead_distance_ms = max(first_ms - due_ms, due_ms - last_ms, 0)
+    is_end = abs(due_ms - held.end_ms) <= min(slack_ms, ahead_distance_ms)
     at_start = due_ms > last_ms and _is_start(case, due_ms)
     text = f"{name}: due at {due_ms}; must be {first_ms} to {last_ms}, the end {held.end_ms}, or a driver's start"
     case.verdict.expect("looks", is_ahead or is_end or at_start, text)
