@@ -26,7 +26,7 @@ import org.apache.kafka.server.quota.QuotaType;
 /**
  * Plays quota sessions on the quota managers of the Kafka release on the class path.
  *
- * <p>One session a line on stdin, in the format of sessions.jsonl; the same line with what Kafka answered on stdout:
+ * <p>One session a line on stdin, in the format of sessions.jsonl.gz; the same line with what Kafka answered on stdout:
  * `throttle_time_ms`, `sensor` and `bound` of every `record` step. Time is what the steps say it is.
  */
 public final class KafkaJudge {

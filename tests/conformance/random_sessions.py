@@ -1,4 +1,4 @@
-"""Random quota sessions from a seed, in the format of sessions.jsonl, without answers.
+"""Random quota sessions from a seed, in the format of sessions.jsonl.gz, without answers.
 
 Kafka's sample windows begin at the first request of a sensor, those of the engine at multiples of their length. The two
 agree on *aligned* sessions. All sessions here are aligned: a client that sends in a window also sends at its start; and

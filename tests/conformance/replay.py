@@ -1,4 +1,10 @@
-"""Plays recorded quota sessions on the engine: `python -m tests.conformance.replay FILE.jsonl[.gz]`.
+"""Plays recorded quota sessions on the engine.
+
+    python -m tests.conformance.replay tests/conformance/sessions.jsonl.gz
+
+The file has 60 sessions with 4 338 requests. They were recorded from the quota classes of Kafka 4.3.1
+(`ClientQuotaManager`, `ClientRequestQuotaManager`) on a clock that was set by hand. Other files, `.jsonl` or
+`.jsonl.gz`, are played in the same way.
 
 A session is one JSON object per line: `quota_type`, `num_samples`, `sample_window_ms`, and `steps` in the order of
 time. A step `quota` sets the quota of an entity, or removes it if the bound is null. A step `record` is one request of
@@ -31,6 +37,7 @@ MEASURES: Final = {
 }
 KAFKA_CAPS: Final = ThrottleCaps(producer_byte_rate="none", consumer_byte_rate="none")
 SHOWN_MISMATCHES: Final = 10
+RECORDED_SESSIONS: Final = Path(__file__).with_name("sessions.jsonl.gz")
 
 USAGE: Final = pa.schema(
     [

@@ -3,7 +3,6 @@
 import json
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -12,10 +11,9 @@ from pipeline.jvm.jars import fetch
 from pipeline.jvm.java import LOWEST_VERSION, find_java
 from tests.conformance.kafka_judge import KafkaJudge, judge
 from tests.conformance.random_sessions import DEFAULT, draw_session, is_aligned
-from tests.conformance.replay import read_sessions
+from tests.conformance.replay import RECORDED_SESSIONS, read_sessions
 
 SESSIONS = 2000
-RECORDED = Path(__file__).with_name("sessions.jsonl")
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +31,7 @@ def kafka() -> Iterator[KafkaJudge]:
 
 @pytest.mark.broker
 def test_kafka_answers_the_recorded_sessions_as_it_did_when_they_were_recorded(kafka: KafkaJudge) -> None:
-    recorded = list(read_sessions(RECORDED))
+    recorded = list(read_sessions(RECORDED_SESSIONS))
     assert [kafka.answer(session) for session in recorded] == recorded
 
 

@@ -1,8 +1,4 @@
-"""Sessions that were recorded from Kafka are played; and what is printed when an answer differs.
-
-`sessions.jsonl` has seven sessions with 341 requests. They were recorded from the quota classes of Kafka 4.3.1
-(`ClientQuotaManager`, `ClientRequestQuotaManager`) on a clock that was set by hand.
-"""
+"""All sessions that were recorded from Kafka are played; and what is printed when an answer differs."""
 
 import gzip
 import json
@@ -10,22 +6,21 @@ from pathlib import Path
 
 import pytest
 
-from tests.conformance.replay import main, percent_encoded
-
-SESSIONS = Path(__file__).with_name("sessions.jsonl")
+from tests.conformance.replay import RECORDED_SESSIONS, main, percent_encoded, read_sessions
 
 
-def test_the_engine_answers_recorded_sessions_as_kafka_did(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([str(SESSIONS)]) == 0
-    assert capsys.readouterr().out == "341 records, 0 mismatches\n"
+def test_the_engine_answers_all_recorded_sessions_as_kafka_did(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(RECORDED_SESSIONS)]) == 0
+    assert capsys.readouterr().out == "4338 records, 0 mismatches\n"
 
 
-def test_a_gzipped_file_is_read_and_mismatches_are_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    session = json.loads(SESSIONS.read_text(encoding="utf-8").splitlines()[0])
+@pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.gz"])
+def test_mismatches_are_shown(suffix: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    session = next(read_sessions(RECORDED_SESSIONS))
     first = next(step for step in session["steps"] if step["op"] == "record")
     first["throttle_time_ms"] += 1
-    path = tmp_path / "altered.jsonl.gz"
-    path.write_bytes(gzip.compress(json.dumps(session).encode()))
+    path, line = tmp_path / f"altered{suffix}", json.dumps(session).encode()
+    path.write_bytes(gzip.compress(line) if suffix.endswith(".gz") else line)
     assert main([str(path)]) == 1
     shown, last = capsys.readouterr().out.splitlines()
     assert shown.startswith(f"session {session['seed']}, step {session['steps'].index(first) + 1}: expected ")
