@@ -30,8 +30,8 @@ from pipeline.demo.broker import EmbeddedBroker
 from pipeline.settings.model import Settings, TablesSettings
 from pipeline.tables.audit import local_audit
 from pipeline.tables.from_settings import create_tables, open_quota_table
-from pipeline.tables.quota_edit import QuotaChange
-from pipeline.tables.quota_table import QuotaTable
+from pipeline.tables.quotas.edit import QuotaChange
+from pipeline.tables.quotas.table import QuotaTable
 
 _LOW, _HIGH = 1_000.0, 1e12
 

@@ -11,8 +11,8 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from bench.gate_topic import CLIENT_ID, user_of
 from pipeline.tables.audit import local_audit
-from pipeline.tables.quota_edit import QuotaChange
-from pipeline.tables.quota_table import QuotaTable
+from pipeline.tables.quotas.edit import QuotaChange
+from pipeline.tables.quotas.table import QuotaTable
 
 ONE_BY_ONE: Final = "one by one"
 _BOUND, _BOUNDLESS = 1_000.0, 1e12

@@ -31,9 +31,9 @@ from pipeline.replay.request import Plan, ReplayRequest
 from pipeline.settings.model import Settings
 from pipeline.tables.audit import local_audit
 from pipeline.tables.layout import create_missing, table_uri
-from pipeline.tables.quota_edit import QuotaChange
-from pipeline.tables.quota_source import QuotaSource
-from pipeline.tables.quota_table import QuotaTable
+from pipeline.tables.quotas.edit import QuotaChange
+from pipeline.tables.quotas.source import QuotaSource
+from pipeline.tables.quotas.table import QuotaTable
 from pipeline.throttle.assembly import nominal_slicing
 from quota.snapshot import QuotaSnapshot
 from schemas.arrow import conform

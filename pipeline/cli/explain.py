@@ -4,7 +4,7 @@ import sys
 from typing import Any, Final
 
 from pipeline.errors import printable
-from pipeline.tables.quota_origin import QuotaOrigin
+from pipeline.tables.quotas.origin import QuotaOrigin
 from pipeline.tables.throttle_history import Story
 from pipeline.throttle.log_line import clock_time, seconds
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from pipeline.tables.quota_table import QuotaTable
+    from pipeline.tables.quotas.table import QuotaTable
 
 ConfigFile = Annotated[
     Path | None, typer.Option("--config", help="TOML settings file.", envvar="KQUOTA_CONFIG", show_default=False)

@@ -118,7 +118,7 @@ def verify(
     from pipeline.replay.verification import verify as verify_range
     from pipeline.settings.loading import load_settings
     from pipeline.tables.from_settings import open_quota_table
-    from pipeline.tables.quota_source import QuotaSource
+    from pipeline.tables.quotas.source import QuotaSource
 
     settings = load_settings(config, flags(tables=tables))
     now_ms = time.time_ns() // 1_000_000
@@ -138,7 +138,7 @@ def _verify_one(settings: "Settings", decision: dict[str, Any]) -> None:
     from pipeline.cli.verification import verdict
     from pipeline.replay.verification import verify_decision
     from pipeline.tables.from_settings import open_quota_table
-    from pipeline.tables.quota_source import QuotaSource
+    from pipeline.tables.quotas.source import QuotaSource
 
     quotas = QuotaSource(open_quota_table(settings.tables))
     found = verify_decision(settings.tables.root, settings.scope or quotas.scope, quotas.at, decision)

@@ -129,7 +129,7 @@ def _request(
     from pipeline.replay.quotas import Timeline, live_timeline
     from pipeline.replay.request import ReplayRequest, warm_up_ms
     from pipeline.tables.from_settings import open_quota_table
-    from pipeline.tables.quota_source import QuotaSource
+    from pipeline.tables.quotas.source import QuotaSource
     from pipeline.throttle.assembly import nominal_slicing
 
     table = open_quota_table(settings.tables)

@@ -27,8 +27,8 @@ from pipeline.tables.from_settings import open_quota_table
 from pipeline.tables.layout import TABLES, table_uri
 from pipeline.tables.newest_batch import newest_batch
 from pipeline.tables.ownership import TablesOfAnotherJob, owner_of
-from pipeline.tables.quota_source import newest_valid
-from pipeline.tables.quota_table import QuotaTable
+from pipeline.tables.quotas.source import newest_valid
+from pipeline.tables.quotas.table import QuotaTable
 from pipeline.tables.reader import read_table
 from quota.errors import InvalidQuotas
 from quota.snapshot import QuotaSnapshot

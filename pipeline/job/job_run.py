@@ -30,7 +30,7 @@ from pipeline.tables.from_settings import open_quota_table, open_writer
 from pipeline.tables.job_tables import DriverEpoch, JobTables
 from pipeline.tables.layout import table_uri
 from pipeline.tables.ownership import claim
-from pipeline.tables.quota_source import QuotaSource
+from pipeline.tables.quotas.source import QuotaSource
 from pipeline.tables.usage_by_second import UsageBySecond
 from pipeline.throttle.assembly import Ports, assemble
 from pipeline.throttle.kafka_topic import KafkaThrottleTopic

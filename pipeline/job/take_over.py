@@ -5,7 +5,7 @@ from pipeline.failpoints import failpoint
 from pipeline.settings.model import EngineSettings
 from pipeline.stream.recovery import Recovered, rebuild
 from pipeline.tables.job_tables import DriverEpoch, JobTables
-from pipeline.tables.quota_source import QuotaSource
+from pipeline.tables.quotas.source import QuotaSource
 from pipeline.throttle.assembly import Enforcement
 
 

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.replay.errors import QuotaFileRefused
 from pipeline.tables.errors import QuotaEditRefused, TableMissing
-from pipeline.tables.quota_file import from_text
-from pipeline.tables.quota_file_text import load_text
+from pipeline.tables.quotas.file import from_text
+from pipeline.tables.quotas.file_text import load_text
 from quota.errors import InvalidQuotas
 from quota.snapshot import QuotaSnapshot
 
 if TYPE_CHECKING:  # delta-rs is loaded only by those who have tables: `kquota simulate` has none
-    from pipeline.tables.quota_source import QuotaSource
-    from pipeline.tables.quota_table import QuotaTable
+    from pipeline.tables.quotas.source import QuotaSource
+    from pipeline.tables.quotas.table import QuotaTable
 
 
 @dataclass(frozen=True, slots=True)

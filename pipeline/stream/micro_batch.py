@@ -28,7 +28,7 @@ from pipeline.stream.event_time_limit import ClockWarning, limit_event_times
 from pipeline.stream.offset_log import OffsetLog, OffsetRange
 from pipeline.stream.recovery import Recovered
 from pipeline.tables.job_tables import JobTables
-from pipeline.tables.quota_source import QuotaSource
+from pipeline.tables.quotas.source import QuotaSource
 from pipeline.throttle.decider import Decided, Decider
 from pipeline.throttle.purgatory import ThrottlePurgatory
 from quota.evaluation import Evaluation

@@ -17,7 +17,7 @@ from pipeline.settings.model import Settings
 from pipeline.stream.session import build_spark_session
 from pipeline.tables.errors import QuotaEditRefused, QuotasLeftInvalid
 from pipeline.tables.from_settings import open_quota_table
-from pipeline.tables.quota_table import EditAudit, QuotaTable, QuotaTableState
+from pipeline.tables.quotas.table import EditAudit, QuotaTable, QuotaTableState
 from quota.errors import InvalidQuotas
 from quota.snapshot import QuotaSnapshot
 

@@ -21,7 +21,7 @@ from pipeline.stream.stored_usage import StoredUsage, evaluation_of, read_stored
 from pipeline.tables.job_tables import JobTables
 from pipeline.tables.newest_batch import newest_batch
 from pipeline.tables.port import TableWriter
-from pipeline.tables.quota_source import QuotaSource
+from pipeline.tables.quotas.source import QuotaSource
 from pipeline.throttle.assembly import new_engine
 from pipeline.throttle.decider import Decided, Decider
 from quota.regrid import windows_divide

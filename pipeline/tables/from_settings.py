@@ -6,7 +6,7 @@ from pipeline.settings.model import TablesSettings
 from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.layout import create_missing, table_uri
 from pipeline.tables.port import TableWriter
-from pipeline.tables.quota_table import QuotaTable
+from pipeline.tables.quotas.table import QuotaTable
 
 log = logging.getLogger(__name__)
 

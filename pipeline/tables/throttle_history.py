@@ -11,8 +11,8 @@ from pipeline.tables.errors import TableMissing
 from pipeline.tables.last_throttles import last_throttles
 from pipeline.tables.layout import table_uri
 from pipeline.tables.port import Condition
-from pipeline.tables.quota_origin import QuotaOrigin, origin_of
-from pipeline.tables.quota_table import QuotaTable
+from pipeline.tables.quotas.origin import QuotaOrigin, origin_of
+from pipeline.tables.quotas.table import QuotaTable
 from pipeline.tables.reader import DeltaRsReader, read_table
 from quota.averages import SENSOR, SPAN_MS, exempt_request_percentage, throttle_times
 from quota.entity import QUOTA_TYPES, Level, entity_at

@@ -24,9 +24,9 @@ from pipeline.tables.from_settings import open_quota_table, open_writer
 from pipeline.tables.job_tables import WRITTEN_BY_THE_JOB, DriverEpoch, JobTables
 from pipeline.tables.layout import TABLES, create_missing
 from pipeline.tables.port import TableWriter
-from pipeline.tables.quota_edit import QuotaChange
-from pipeline.tables.quota_source import QuotaSource
-from pipeline.tables.quota_table import EditAudit
+from pipeline.tables.quotas.edit import QuotaChange
+from pipeline.tables.quotas.source import QuotaSource
+from pipeline.tables.quotas.table import EditAudit
 from pipeline.throttle.assembly import Ports, assemble
 from schemas.arrow import arrow_schema
 from schemas.throttle_record import ThrottleRecord

@@ -16,8 +16,8 @@ from pipeline.failpoints import VARIABLE
 from pipeline.settings.model import TablesSettings
 from pipeline.tables.from_settings import open_quota_table
 from pipeline.tables.layout import create_missing
-from pipeline.tables.quota_edit import QuotaChange
-from pipeline.tables.quota_table import EditAudit
+from pipeline.tables.quotas.edit import QuotaChange
+from pipeline.tables.quotas.table import EditAudit
 from tests.faults.generator import RATES
 from tests.faults.job_rules import rules_of
 from tests.integration.running_job import RunningJob

@@ -19,7 +19,7 @@ from pipeline.gate.occupancy import Occupancy
 from pipeline.jvm.jars import fetch
 from pipeline.tables.audit import local_audit
 from pipeline.tables.from_settings import create_tables, open_quota_table
-from pipeline.tables.quota_edit import QuotaChange
+from pipeline.tables.quotas.edit import QuotaChange
 from tests.integration.running_job import running_job, usage
 from tests.integration.throttle_job import ThrottleJob
 from tests.waiting import PATIENCE_SECONDS, wait_until

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.demo.broker import EmbeddedBroker
-from pipeline.tables.quota_edit import QuotaChange
+from pipeline.tables.quotas.edit import QuotaChange
 from tests.integration.running_job import RunningJob, running_job, usage
 from tests.integration.transcript import Player, shape
 from tests.pipeline.replay.kept import KeptJob

@@ -123,7 +123,7 @@ def _alteration(
     """The change that the flags describe, as a function from old rows to new rows."""
     from pipeline.cli.quotas.values import checked, parse_added, parse_deleted
     from pipeline.cluster.properties_file import read_properties
-    from pipeline.tables.quota_edit import QuotaChange, altered, refuse_absent
+    from pipeline.tables.quotas.edit import QuotaChange, altered, refuse_absent
 
     if added is not None and added_file is not None:
         msg = "Only one of --add-config or --add-config-file must be specified"

@@ -20,7 +20,7 @@ from pipeline.cli.quotas.entity import (
 from pipeline.errors import printable
 
 if TYPE_CHECKING:
-    from pipeline.tables.quota_table import QuotaTableState
+    from pipeline.tables.quotas.table import QuotaTableState
 
 QuotasOutput = Annotated[str, typer.Option("-o", "--output", help="kafka, table, json or yaml.")]
 

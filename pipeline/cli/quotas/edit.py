@@ -13,7 +13,7 @@ from quota.entity import label
 
 if TYPE_CHECKING:
     from pipeline.settings.model import Settings
-    from pipeline.tables.quota_table import QuotaEdit
+    from pipeline.tables.quotas.table import QuotaEdit
 
 Reason = Annotated[str, typer.Option("--reason", help="Why; stored with the edit.")]
 IfVersion = Annotated[
@@ -78,7 +78,7 @@ def make_edit(
 def print_edit(settings: "Settings", edit: "QuotaEdit", output: str, *, with_clients: bool) -> None:
     """Print every value that an edit changes, and on request the live clients that get another level or bound."""
     from pipeline.cli.output import print_document, print_rows
-    from pipeline.tables.quota_diff import differences
+    from pipeline.tables.quotas.diff import differences
 
     changes = differences(edit.before.rows, edit.rows)
     clients = _moved_clients(settings, edit) if with_clients else []

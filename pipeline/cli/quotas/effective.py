@@ -27,7 +27,7 @@ def effective(
     from pipeline.tables.from_settings import open_quota_table
     from pipeline.tables.layout import table_uri
     from pipeline.tables.live_clients import live_clients
-    from pipeline.tables.quota_source import QuotaSource
+    from pipeline.tables.quotas.source import QuotaSource
     from quota.effective import effective as resolved
 
     settings = load_settings(config, flags(tables=tables))

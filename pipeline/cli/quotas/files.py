@@ -14,7 +14,7 @@ from pipeline.cli.quotas.errors import QuotaUsage, WouldDeleteAll
 from pipeline.errors import PipelineError
 
 if TYPE_CHECKING:
-    from pipeline.tables.quota_file import DeclaredQuota
+    from pipeline.tables.quotas.file import DeclaredQuota
 
 AllowEmpty = Annotated[
     bool, typer.Option("--allow-empty", help="Allow a file without quotas to delete all quotas of the table.")
@@ -32,7 +32,7 @@ def export(
 ) -> None:
     """Print all quotas as `rpk cluster quotas describe` does; `apply` and `import` read it back."""
     from pipeline.cli.output import print_document
-    from pipeline.tables.quota_file import to_document
+    from pipeline.tables.quotas.file import to_document
 
     state = quota_table(config, tables).read(version)
     print_document(to_document(state.rows), output)
@@ -125,7 +125,7 @@ def import_(
 
 def _applier(declared: "Sequence[DeclaredQuota]", *, prune: bool, allow_empty: bool) -> Any:
     """The change that a file asks for, as a function from old rows to new rows. It may refuse to delete all rows."""
-    from pipeline.tables.quota_file import applied
+    from pipeline.tables.quotas.file import applied
 
     def change(rows: Sequence[dict[str, Any]]) -> Sequence[Any]:
         left = applied(rows, declared, prune=prune)
@@ -137,7 +137,7 @@ def _applier(declared: "Sequence[DeclaredQuota]", *, prune: bool, allow_empty: b
 
 
 def _read(text: str) -> "list[DeclaredQuota]":
-    from pipeline.tables.quota_file import from_text
+    from pipeline.tables.quotas.file import from_text
 
     return from_text(text)
 

@@ -23,8 +23,8 @@ from pipeline.cli.quotas.entity import (
 from quota.entity import label
 
 if TYPE_CHECKING:
-    from pipeline.tables.quota_diff import QuotaDifference
-    from pipeline.tables.quota_history import QuotaVersion
+    from pipeline.tables.quotas.diff import QuotaDifference
+    from pipeline.tables.quotas.history import QuotaVersion
 
 _SHOWN_CHANGES: Final = 3
 
@@ -40,7 +40,7 @@ def history(
     The table shows the first changes of a version; -o json and `quotas diff` show all.
     """
     from pipeline.cli.output import print_rows, refuse_unknown_format
-    from pipeline.tables.quota_history import versions
+    from pipeline.tables.quotas.history import versions
 
     refuse_unknown_format(output)
     found = list(versions(quota_table(config, tables), limit))
@@ -56,7 +56,7 @@ def diff(
 ) -> None:
     """Print every value that differs between two versions of the quotas."""
     from pipeline.cli.output import print_rows, refuse_unknown_format
-    from pipeline.tables.quota_diff import differences
+    from pipeline.tables.quotas.diff import differences
 
     refuse_unknown_format(output)
     table = quota_table(config, tables)
@@ -88,7 +88,7 @@ def at(
     """Print the quotas as they were at a time, as `describe` does."""
     from pipeline.cli.instants import parse_instant
     from pipeline.cli.output import refuse_unknown_format
-    from pipeline.tables.quota_history import version_at
+    from pipeline.tables.quotas.history import version_at
 
     refuse_unknown_format(output, also=("kafka",))
     wanted = entity_filter(context, entity_type, (user, client, user_defaults, client_defaults), exact=False)

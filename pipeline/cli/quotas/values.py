@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from pipeline.tables.errors import QuotaEditRefused
-from pipeline.tables.quota_edit import LABELS
+from pipeline.tables.quotas.edit import LABELS
 from quota.bound_rules import bound_mistake
 from quota.entity import QUOTA_TYPES
 

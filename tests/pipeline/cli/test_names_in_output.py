@@ -12,7 +12,7 @@ import pytest
 from pipeline.cli.output import print_rows
 from pipeline.errors import PipelineError, first_line, printable
 from pipeline.log import set_up_logging
-from pipeline.tables.quota_edit import QuotaChange
+from pipeline.tables.quotas.edit import QuotaChange
 from tests.pipeline.cli.running import Terminal, kquota, new_tables
 from tests.pipeline.replay.kept import KeptJob
 from tests.quota.factories import usage_row

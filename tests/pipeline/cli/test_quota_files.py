@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from pipeline.tables.quota_file import applied, from_text, to_document
+from pipeline.tables.quotas.file import applied, from_text, to_document
 from tests.pipeline.cli.running import Terminal, kquota, new_tables
 
 RPK = """

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.tables.quota_edit import QuotaChange
+from pipeline.tables.quotas.edit import QuotaChange
 from tests.pipeline.cli.running import kquota
 from tests.pipeline.replay.kept import KeptJob
 from tests.quota.factories import usage_row

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from pipeline.cli.main import app
 from pipeline.stream.errors import SparkConnectRefused
-from pipeline.tables.quota_edit import QuotaChange
+from pipeline.tables.quotas.edit import QuotaChange
 from tests.pipeline.replay.kept import KeptJob
 from tests.quota.factories import usage_row
 

@@ -11,9 +11,9 @@ from pipeline.stream.recovery import rebuild
 from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.job_tables import DriverEpoch, JobTables
 from pipeline.tables.layout import create_missing, table_uri
-from pipeline.tables.quota_edit import QuotaChange
-from pipeline.tables.quota_source import QuotaSource
-from pipeline.tables.quota_table import EditAudit, QuotaTable
+from pipeline.tables.quotas.edit import QuotaChange
+from pipeline.tables.quotas.source import QuotaSource
+from pipeline.tables.quotas.table import EditAudit, QuotaTable
 from pipeline.throttle.assembly import new_engine
 from pipeline.throttle.decider import Decider
 from quota.evaluation import Evaluation

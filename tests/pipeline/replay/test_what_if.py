@@ -15,7 +15,7 @@ from pipeline.replay.request import Plan, ReplayRequest
 from pipeline.replay.usage_batches import Source
 from pipeline.settings.model import EngineSettings, Settings
 from pipeline.tables.layout import table_uri
-from pipeline.tables.quota_edit import QuotaChange
+from pipeline.tables.quotas.edit import QuotaChange
 from pipeline.throttle.assembly import nominal_slicing
 from quota.snapshot import QuotaSnapshot
 from schemas.arrow import conform

@@ -13,8 +13,8 @@ from filelock import FileLock
 
 from pipeline.jvm.jars import fetch
 from pipeline.tables.layout import TABLES, create_missing
-from pipeline.tables.quota_edit import QuotaChange
-from pipeline.tables.quota_table import EditAudit, QuotaTable
+from pipeline.tables.quotas.edit import QuotaChange
+from pipeline.tables.quotas.table import EditAudit, QuotaTable
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]
 
@@ -26,7 +26,7 @@ import json, sys
 from pipeline.errors import PipelineError
 from pipeline.settings.model import Settings, TablesSettings
 from pipeline.stream.quota_sql import run_sql
-from pipeline.tables.quota_table import EditAudit
+from pipeline.tables.quotas.table import EditAudit
 settings = Settings(tables=TablesSettings(root=sys.argv[1]))
 audit = EditAudit("carol", "ops1", "0.1.0", "month end")
 for statement in sys.argv[2:]:

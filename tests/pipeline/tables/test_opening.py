@@ -16,11 +16,11 @@ from pipeline.tables.layout import TABLES, create_missing
 from pipeline.tables.live_clients import live_clients
 from pipeline.tables.opening import open_table
 from pipeline.tables.ownership import owner_of
-from pipeline.tables.quota_edit import QuotaChange
-from pipeline.tables.quota_history import version_at, versions
-from pipeline.tables.quota_origin import origin_of
-from pipeline.tables.quota_source import newest_valid
-from pipeline.tables.quota_table import EditAudit, QuotaTable
+from pipeline.tables.quotas.edit import QuotaChange
+from pipeline.tables.quotas.history import version_at, versions
+from pipeline.tables.quotas.origin import origin_of
+from pipeline.tables.quotas.source import newest_valid
+from pipeline.tables.quotas.table import EditAudit, QuotaTable
 from pipeline.tables.reader import read_table
 from pipeline.tables.time_slices import TimeSlices
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pipeline.tables.layout import TABLES, create_missing, table_uri
-from pipeline.tables.quota_edit import QuotaChange
-from pipeline.tables.quota_table import EditAudit, QuotaTable
+from pipeline.tables.quotas.edit import QuotaChange
+from pipeline.tables.quotas.table import EditAudit, QuotaTable
 from schemas.ddl import spark_ddl
 from schemas.quota_row import QuotaRow
 

@@ -19,8 +19,8 @@ from decimal import Decimal
 from typing import Any, Final
 
 from pipeline.tables.errors import QuotaEditRefused
-from pipeline.tables.quota_edit import LABELS
-from pipeline.tables.quota_file_text import load_text
+from pipeline.tables.quotas.edit import LABELS
+from pipeline.tables.quotas.file_text import load_text
 from quota.bound_rules import bound_mistake
 from quota.entity import QUOTA_TYPES, label
 from quota.snapshot import MODES

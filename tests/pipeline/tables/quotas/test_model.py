@@ -10,11 +10,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from pipeline.tables.errors import QuotaEditRefused
 from pipeline.tables.layout import TABLES, create_missing
-from pipeline.tables.quota_diff import differences
-from pipeline.tables.quota_edit import QuotaChange
-from pipeline.tables.quota_file import DeclaredQuota, applied, from_text, to_document
-from pipeline.tables.quota_history import versions
-from pipeline.tables.quota_table import EditAudit, QuotaTable
+from pipeline.tables.quotas.diff import differences
+from pipeline.tables.quotas.edit import QuotaChange
+from pipeline.tables.quotas.file import DeclaredQuota, applied, from_text, to_document
+from pipeline.tables.quotas.history import versions
+from pipeline.tables.quotas.table import EditAudit, QuotaTable
 from quota.bound_rules import bound_mistake
 from quota.entity import QUOTA_TYPES
 

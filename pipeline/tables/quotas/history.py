@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from pipeline.tables.errors import TableMissing, VersionGone
-from pipeline.tables.quota_diff import QuotaDifference, differences
-from pipeline.tables.quota_table import QuotaCommit, QuotaTable, QuotaTableState
+from pipeline.tables.quotas.diff import QuotaDifference, differences
+from pipeline.tables.quotas.table import QuotaCommit, QuotaTable, QuotaTableState
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from pipeline.tables.errors import (
 )
 from pipeline.tables.layout import table_uri
 from pipeline.tables.opening import Options, open_table, reading
-from pipeline.tables.quota_edit import QuotaChange, QuotaValues, altered, validated
+from pipeline.tables.quotas.edit import QuotaChange, QuotaValues, altered, validated
 from pipeline.tables.table_query import select
 from schemas.arrow import arrow_schema
 from schemas.quota_row import QuotaRow

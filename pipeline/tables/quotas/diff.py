@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal
 
-from pipeline.tables.quota_edit import LABELS
+from pipeline.tables.quotas.edit import LABELS
 from quota.entity import QUOTA_TYPES
 
 Action = Literal["add", "alter", "remove"]

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from pipeline.tables.errors import TableMissing
-from pipeline.tables.quota_table import QuotaCommit, QuotaTable
+from pipeline.tables.quotas.table import QuotaCommit, QuotaTable
 
 _VERSIONS_LOOKED_AT: Final = 500
 

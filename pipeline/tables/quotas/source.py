@@ -6,7 +6,7 @@ from threading import Lock
 from typing import Final, Literal
 
 from pipeline.tables.errors import TableMissing
-from pipeline.tables.quota_table import QuotaTable, QuotaTableState
+from pipeline.tables.quotas.table import QuotaTable, QuotaTableState
 from quota.errors import InvalidQuotas
 from quota.snapshot import QuotaSnapshot
 

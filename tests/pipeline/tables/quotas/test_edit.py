@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from pipeline.tables.errors import QuotaEditRefused
-from pipeline.tables.quota_edit import QuotaChange, altered, refuse_absent, validated
+from pipeline.tables.quotas.edit import QuotaChange, altered, refuse_absent, validated
 
 
 def row(user: str, rate: float | None) -> dict[str, Any]:
