@@ -1,5 +1,6 @@
 """What docs/learn.md shows is what the command prints."""
 
+import os
 import re
 import subprocess
 import sys
@@ -14,6 +15,7 @@ def test_the_page_shows_what_the_simulation_prints() -> None:
     shown = re.search(r"```\n(.*?)```", page, re.DOTALL)
     assert shown is not None
     command = [sys.executable, "-m", "pipeline.cli.main", *COMMAND]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, check=True, text=True, timeout=120)
+    env = {**os.environ, "COLUMNS": "80"}
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, check=True, text=True, timeout=120)
     assert f"kquota {' '.join(COMMAND)}" in page
     assert done.stdout == shown[1]

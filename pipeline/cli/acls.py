@@ -4,7 +4,7 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
-from pipeline.cli.output import print_rows, refuse_unknown_format
+from pipeline.cli.output import is_table, print_rows, refuse_unknown_format
 from pipeline.cluster.acls import ROLES, Names, acls_of, grant_commands
 from pipeline.errors import PipelineError
 
@@ -31,7 +31,7 @@ def print_acls(
         principal: Who gets the rights; None = `User:kquota-<role>` for each role.
         names: Names of the topics and of the job.
         bootstrap_servers: Written into the commands.
-        output: table, json or yaml.
+        output: One of `pipeline.cli.output.FORMATS`; a table is the commands.
 
     Raises:
         UnknownRole: There is no role of this name.
@@ -47,7 +47,7 @@ def print_acls(
             continue
         who = principal or _PRINCIPAL.format(role=role)
         acls = acls_of(role, names)
-        if output == "table":
+        if is_table(output):
             lines = [f"# {role}: {purpose}", *grant_commands(acls, who, bootstrap_servers)]
             sys.stdout.write("".join(f"{line}\n" for line in lines))
         rows += [
@@ -61,5 +61,5 @@ def print_acls(
             }
             for acl in acls
         ]
-    if output != "table":
+    if not is_table(output):
         print_rows(rows, output)

@@ -15,6 +15,7 @@ app = typer.Typer(help="Show the settings in force, or their schema.", no_args_i
 def show(config: ConfigFile = None, output: Output = "table") -> None:
     """Print every setting with its value and where it comes from; secrets are masked."""
     from pipeline.cli.output import print_rows
+    from pipeline.cli.table_layout import Layout
     from pipeline.settings.loading import load_settings, origins
 
     settings = load_settings(config)
@@ -23,7 +24,7 @@ def show(config: ConfigFile = None, output: Output = "table") -> None:
         {"key": key, "value": value, "from": where.get(key, "default")}
         for key, value in _flat(settings.model_dump(mode="json"))
     ]
-    print_rows(rows, output)
+    print_rows(rows, output, Layout(texts=("value",), names=frozenset({"from"})))
 
 
 @app.command("schema")

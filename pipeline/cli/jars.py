@@ -1,14 +1,16 @@
 """`kquota jars`: fetch, check and list the locked jars."""
 
-from typing import Annotated
+from typing import Final
 
 import typer
 
+from pipeline.cli.options import Output
 from pipeline.cli.output import print_rows
+from pipeline.cli.table_layout import Layout
 
 app = typer.Typer(help="Fetch and check the locked jars of Spark and of the embedded broker.", no_args_is_help=True)
 
-Output = Annotated[str, typer.Option("--output", "-o", help="table, json or yaml.")]
+_LAYOUT: Final = Layout(("set", "jar", "size_bytes"), names=frozenset({"jar", "path"}))
 
 
 @app.command("fetch")
@@ -55,4 +57,4 @@ def list_jars(output: Output = "table") -> None:
         }
         for jar in store.locked
     ]
-    print_rows(rows, output)
+    print_rows(rows, output, _LAYOUT)

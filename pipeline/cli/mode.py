@@ -23,7 +23,7 @@ def mode(
     In shadow mode every throttle is released at once and nobody is throttled; decisions are recorded as they would be.
     A quota whose own mode is shadow or exempt keeps it in both modes.
     """
-    from pipeline.cli.output import print_document, refuse_unknown_format
+    from pipeline.cli.output import is_table, print_rows, refuse_unknown_format
     from pipeline.settings.loading import load_settings
     from pipeline.tables.address import full_address
     from pipeline.tables.audit import local_audit
@@ -38,8 +38,9 @@ def mode(
     if wanted is not None:
         table.set_mode(wanted, local_audit(reason))
     state, address = table.read(), full_address(table.uri)
-    if output == "table":
+    if is_table(output):
         sys.stdout.write(f"{state.mode}\n")
         sys.stderr.write(f"quotas v{state.version} of {address}\n")
     else:
-        print_document({"mode": state.mode, "version": state.version, "table": address}, output)
+        document = {"mode": state.mode, "version": state.version, "table": address}
+        print_rows([document], output, document=document)

@@ -19,7 +19,7 @@ CommandConfig = Annotated[
     typer.Option("--command-config", help="client.properties: how to sign in to the cluster.", show_default=False),
 ]
 TablesRoot = Annotated[str | None, typer.Option("--tables", help="Root of the Delta tables.", show_default=False)]
-Output = Annotated[str, typer.Option("-o", "--output", help="table, json or yaml.")]
+Output = Annotated[str, typer.Option("-o", "--output", help="table, wide, csv, json or yaml.")]
 
 
 def flags(

@@ -3,20 +3,23 @@
 import sys
 from collections import defaultdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from pipeline.cli.options import ConfigFile, Output
+from pipeline.cli.table_layout import Layout
 from pipeline.errors import printable
 
 if TYPE_CHECKING:
+    from pipeline.cli.output import Row
     from pipeline.simulation.run import ClientStory
     from pipeline.throttle.outbox import Written
     from schemas.client_key import ClientKey
     from schemas.usage_event import UsageEvent
 
 _SHOWN_REFUSALS = 10
+_CLIENTS: Final = Layout(dropped_first=("events", "releases", "renewals"))
 
 
 def simulate(
@@ -40,6 +43,7 @@ def simulate(
     Needs no broker, no Spark and no tables. Events are put into micro-batches by their own times. The simulated clients
     ignore throttles: usage is what the files contain.
     """
+    from pipeline.cli.output import is_table, refuse_unknown_format
     from pipeline.settings.loading import load_settings
     from pipeline.simulation.batches import batches_of_events
     from pipeline.simulation.run import Simulation
@@ -48,13 +52,14 @@ def simulate(
     if scope not in {"cluster", "broker"}:
         message = f"'--scope' must be cluster or broker; got {scope}"
         raise typer.BadParameter(message)
+    refuse_unknown_format(output)
     settings = load_settings(config)
     events, quotas = _read(files)
     trigger = trigger_ms or settings.stream.trigger_ms
     records: list[dict[str, Any]] = []
 
     def tell(now_ms: int, record: "Written") -> None:
-        if output == "table":
+        if is_table(output):
             sys.stdout.write(f"{clock_time(now_ms)}  {line_of(record, quotas.version)}\n")
         else:
             records.append(_record_row(now_ms, record))
@@ -145,11 +150,14 @@ def _record_row(now_ms: int, record: "Written") -> dict[str, Any]:
     }
 
 
-def _print(records: list[dict[str, Any]], clients: list[dict[str, Any]], output: str) -> None:
-    from pipeline.cli.output import print_rows
+def _shown(row: "Row") -> "Row":
+    """A row with short headers: the names of the data do not fit a terminal."""
+    return {name.replace("_kB_per_s", " kB/s"): value for name, value in row.items()}
 
-    if output == "table":
+
+def _print(records: list[dict[str, Any]], clients: list[dict[str, Any]], output: str) -> None:
+    from pipeline.cli.output import is_table, print_rows
+
+    if is_table(output):
         sys.stdout.write("\n")
-        print_rows(clients, output)
-    else:
-        print_rows([{"records": records, "clients": clients}], output)
+    print_rows(clients, output, _CLIENTS, shown=_shown, document=[{"records": records, "clients": clients}])

@@ -19,6 +19,7 @@ def create(config: ConfigFile = None, tables: TablesRoot = None, output: Output 
     `kquota run` and `kquota demo` do the same when they start. No other command creates a table.
     """
     from pipeline.cli.output import print_rows, refuse_unknown_format
+    from pipeline.cli.table_layout import Layout
     from pipeline.settings.loading import load_settings
     from pipeline.tables.address import full_address
     from pipeline.tables.from_settings import create_tables
@@ -35,4 +36,4 @@ def create(config: ConfigFile = None, tables: TablesRoot = None, output: Output 
         }
         for name in TABLES
     ]
-    print_rows(rows, output)
+    print_rows(rows, output, Layout(names=frozenset({"address"})))

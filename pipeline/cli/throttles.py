@@ -2,19 +2,25 @@
 
 import sys
 import time
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from pipeline.cli.options import ConfigFile, Output, TablesRoot, flags
+from pipeline.cli.table_layout import Layout
 from pipeline.errors import printable
 
 if TYPE_CHECKING:
+    from pipeline.cli.output import Row
     from pipeline.settings.model import Settings
 
 app = typer.Typer(help="See who is throttled, and why.", no_args_is_help=True)
 
-_COLUMNS = ("user", "client_id", "quota_type", "O", "T", "W", "for", "until", "cause", "decision")
+_COLUMNS: Final = ("user", "client_id", "quota_type", "O", "T", "W", "for", "until", "cause", "decision")
+_RUNNING: Final = Layout(_COLUMNS, dropped_first=("W", "for", "cause"))
+_EVENTS: Final = Layout(("action", *_COLUMNS), dropped_first=("W", "for", "T", "quota_type"))
+_AVERAGES: Final = Layout()
+_MISMATCHES: Final = Layout(dropped_first=("query_id", "mode"), texts=("difference",))
 
 
 @app.command("list")
@@ -34,8 +40,7 @@ def list_(
 
     root = load_settings(config, flags(tables=tables)).tables.root
     rows = recent_events(root, limit) if everything else running_throttles(root, time.time_ns() // 1_000_000)
-    columns = (("action", *_COLUMNS) if everything else _COLUMNS) if output == "table" else None
-    print_rows([_shown(row) for row in rows] if output == "table" else rows, output, columns)
+    print_rows(rows, output, _EVENTS if everything else _RUNNING, shown=_shown)
     if not rows:
         sys.stderr.write("no throttles\n")
         raise typer.Exit(3)
@@ -54,7 +59,7 @@ def explain(
 ) -> None:
     """Say why a client was throttled: O, T, W, X, the samples behind them, the edit that set T, and what followed."""
     from pipeline.cli.explain import origin_line, print_story
-    from pipeline.cli.output import print_rows
+    from pipeline.cli.output import is_table, print_rows
     from pipeline.settings.loading import load_settings
     from pipeline.tables.from_settings import open_quota_table
     from pipeline.tables.throttle_history import origin_of_bound, story_of
@@ -62,7 +67,7 @@ def explain(
     settings = load_settings(config, flags(tables=tables))
     story = story_of(settings.tables.root, decision, client_id)
     origin = origin_of_bound(open_quota_table(settings.tables), story.decision)
-    if output == "table":
+    if is_table(output):
         print_story(story, settings.engine.sample_window_ms, origin)
     else:
         document = {"decision": story.decision, "bound_set": origin_line(story.decision, origin)}
@@ -83,7 +88,7 @@ def averages(
     These are the throttle-time and exempt-request-time of a broker's own metrics, for the whole cluster.
     """
     from pipeline.cli.instants import parse_instant
-    from pipeline.cli.output import print_document, print_rows, refuse_unknown_format
+    from pipeline.cli.output import is_table, print_rows, refuse_unknown_format
     from pipeline.settings.loading import load_settings
     from pipeline.tables.throttle_history import last_minute
 
@@ -91,11 +96,10 @@ def averages(
     root = load_settings(config, flags(tables=tables)).tables.root
     found = last_minute(root, parse_instant("--at", at, time.time_ns() // 1_000_000))
     rows = found.throttle_times.to_pylist()
-    if output == "table":
-        print_rows([{**row, "throttle_time_avg_ms": f"{row['throttle_time_avg_ms']:.1f}"} for row in rows], output)
+    document = {"throttle_times": rows, "exempt_request_percentage": found.exempt_percentage}
+    print_rows(rows, output, _AVERAGES, shown=_shown_average, document=document)
+    if is_table(output):
         sys.stderr.write(f"exempt requests took {found.exempt_percentage:.2f} % of one thread\n")
-    else:
-        print_document({"throttle_times": rows, "exempt_request_percentage": found.exempt_percentage}, output)
 
 
 @app.command("verify")
@@ -112,7 +116,7 @@ def verify(
 ) -> None:
     """Repeat all decisions of a range from the kept usage and compare them; exits with 1 if a stored one differs."""
     from pipeline.cli.instants import parse_instant
-    from pipeline.cli.output import print_rows
+    from pipeline.cli.output import is_table, print_rows
     from pipeline.cli.progress import progress_bar
     from pipeline.cli.verification import difference_row, summary
     from pipeline.replay.verification import verify as verify_range
@@ -127,8 +131,8 @@ def verify(
     with progress_bar("replaying usage") as progress:
         found = verify_range(settings.tables.root, settings.scope or quotas.scope, quotas.at, *ends, progress)
     rows = [difference_row(mismatch) for mismatch in found.mismatches[:limit]]
-    print_rows(rows, output)
-    stream = sys.stdout if output == "table" else sys.stderr
+    print_rows(rows, output, _MISMATCHES)
+    stream = sys.stdout if is_table(output) else sys.stderr
     stream.write(summary(found) + "\n")
     if found.mismatches:
         raise typer.Exit(1)
@@ -147,7 +151,11 @@ def _verify_one(settings: "Settings", decision: dict[str, Any]) -> None:
         raise typer.Exit(1)
 
 
-def _shown(row: dict[str, Any]) -> dict[str, Any]:
+def _shown_average(row: "Row") -> "Row":
+    return {**row, "throttle_time_avg_ms": f"{row['throttle_time_avg_ms']:.1f}"}
+
+
+def _shown(row: "Row") -> "Row":
     from pipeline.throttle.log_line import clock_time, seconds
 
     bound = row["bound"]

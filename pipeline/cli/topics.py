@@ -13,11 +13,17 @@ from typing import Annotated, Any, Final
 import typer
 
 from pipeline.cli.options import BootstrapServers, CommandConfig, Output
-from pipeline.cli.output import print_rows
+from pipeline.cli.output import is_table, print_rows
+from pipeline.cli.table_layout import Layout
 
 app = typer.Typer(help="Create and check the topics of the pipeline.", no_args_is_help=True)
 
-_FINDING_COLUMNS: Final = ("topic", "severity", "what", "got", "wanted")
+_CREATED: Final = Layout(dropped_first=("settings",), texts=("settings",))
+_FINDINGS: Final = Layout(
+    ("topic", "severity", "what", "got", "wanted"),
+    dropped_first=("wanted", "got"),
+    texts=("what", "got", "wanted"),
+)
 
 Cores = Annotated[
     int | None, typer.Option(min=1, help="Cores of the job; default: of this machine.", show_default=False)
@@ -63,7 +69,7 @@ def create(
         {"topic": spec.name, "partitions": spec.partitions, "settings": _settings(spec), "result": done[spec.name]}
         for spec in specs
     ]
-    print_rows(rows, output)
+    print_rows(rows, output, _CREATED)
     for finding in findings:
         typer.echo(f"{finding.severity}: {finding}. To mend it: {finding.remedy}", err=True)
     if any(finding.severity == "error" for finding in findings):
@@ -111,8 +117,8 @@ def check(
     with _connected(bootstrap_server, command_config) as (address, admin, options):
         _refuse_unpermitted(admin, specs, options, address)
         findings = topics.check_topics(admin, specs, address)
-    print_rows([asdict(finding) for finding in findings], output, _FINDING_COLUMNS)
-    if output == "table":
+    print_rows([asdict(finding) for finding in findings], output, _FINDINGS)
+    if is_table(output):
         # Below the table, where a narrow terminal does not cut them.
         for remedy in dict.fromkeys(finding.remedy for finding in findings):
             typer.echo(remedy)

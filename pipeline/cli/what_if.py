@@ -3,15 +3,17 @@
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from pipeline.cli.options import ConfigFile, Output, TablesRoot, flags
+from pipeline.cli.table_layout import Layout
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+    from pipeline.cli.output import Row
     from pipeline.replay.outcome import ReplayResult
     from pipeline.replay.report import Totals
     from pipeline.replay.request import ReplayRequest
@@ -21,16 +23,19 @@ if TYPE_CHECKING:
 _SOURCES = {"usage_by_second": "one evaluation per second", "usage": "the exact batches"}
 _PLACES = ("local", "spark")
 _CANDIDATE_VERSION = 0
-_COLUMNS = (
-    "user",
-    "client_id",
-    "change",
-    "windows_live",
-    "windows_candidate",
-    "throttle_seconds_live",
-    "throttle_seconds_candidate",
-    "bytes_deferred_candidate",
-    "throttle_seconds_happened",
+_LAYOUT: Final = Layout(
+    (
+        "user",
+        "client_id",
+        "change",
+        "held_s_live",
+        "held_s_candidate",
+        "held_s_happened",
+        "windows_live",
+        "windows_candidate",
+        "bytes_deferred_candidate",
+    ),
+    dropped_first=("bytes_deferred_candidate", "windows_live", "windows_candidate", "held_s_happened"),
 )
 
 
@@ -166,13 +171,12 @@ def _replay(request: "ReplayRequest", spark: "SparkSettings | None") -> "tuple[l
 
 
 def _print(document: dict[str, Any], totals: "Totals", limit: int, output: str) -> None:
-    from pipeline.cli.output import print_rows
+    from pipeline.cli.output import is_table, print_rows
 
-    if output != "table":
-        print_rows([document], output)
-        return
     rows = document["clients"]
-    print_rows(rows[:limit], output, [name for name in _COLUMNS if rows])
+    print_rows(rows[:limit] if is_table(output) else rows, output, _LAYOUT, shown=_shown, document=[document])
+    if not is_table(output):
+        return
     if len(rows) > limit:
         sys.stdout.write(f"… and {len(rows) - limit} more\n")
     about = document["about"]
@@ -187,6 +191,11 @@ def _print(document: dict[str, Any], totals: "Totals", limit: int, output: str) 
         f"{about['replayed']}: {about['evaluations']} evaluations, {about['usage_rows']} rows; "
         f"{about['seconds']} s on {about['ran_on']}\n"
     )
+
+
+def _shown(row: "Row") -> "Row":
+    """A row with short headers: the names of the data do not fit a terminal."""
+    return {name.replace("throttle_seconds", "held_s"): value for name, value in row.items()}
 
 
 def _covered(about: dict[str, Any]) -> str:

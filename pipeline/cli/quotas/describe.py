@@ -1,7 +1,7 @@
 """`kquota quotas describe`: the quotas, by default in kafka-configs' lines."""
 
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -17,12 +17,15 @@ from pipeline.cli.quotas.entity import (
     UserDefaults,
     entity_filter,
 )
+from pipeline.cli.table_layout import Layout
 from pipeline.errors import printable
 
 if TYPE_CHECKING:
     from pipeline.tables.quotas.table import QuotaTableState
 
-QuotasOutput = Annotated[str, typer.Option("-o", "--output", help="kafka, table, json or yaml.")]
+_LAYOUT: Final = Layout(dropped_first=("note", "owner"), texts=("note",))
+
+QuotasOutput = Annotated[str, typer.Option("-o", "--output", help="kafka, table, wide, csv, json or yaml.")]
 
 
 def describe(
@@ -63,7 +66,7 @@ def print_quotas(state: "QuotaTableState", wanted: EntityFilter, output: str) ->
     if output == "kafka":
         sys.stdout.write("".join(f"{printable(described_line(row))}\n" for row in rows))
     else:
-        print_rows(rows, output)
+        print_rows(rows, output, _LAYOUT)
     sys.stderr.write(f"quotas v{state.version}, scope {state.scope}, mode {state.mode}\n")
     if not rows:
         raise typer.Exit(3)

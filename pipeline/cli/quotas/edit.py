@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from pipeline.cli.options import flags
+from pipeline.cli.table_layout import Layout
 from pipeline.errors import printable
 from quota.entity import label
 
@@ -22,7 +23,8 @@ IfVersion = Annotated[
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would change and for which clients; write nothing.")]
 
-CHANGE_COLUMNS: Final = ("action", "entity", "value", "old", "new")
+CHANGES: Final = Layout(("action", "entity", "value", "old", "new"), texts=("entity", "old", "new"))
+_MOVED: Final = Layout(dropped_first=("old_level", "new_level", "old_mode", "new_mode"))
 
 
 def make_edit(
@@ -47,7 +49,7 @@ def make_edit(
         dry_run: Write nothing. The changes are printed as a table even with `-o kafka`, which has no form for them.
         config: Settings file.
         tables: Root of the tables.
-        output: kafka (if there is an answer), table, json or yaml.
+        output: kafka (if there is an answer), or one of `pipeline.cli.output.FORMATS`.
         once_stored: Rows of an earlier version. They are accepted as they are.
 
     Raises:
@@ -77,24 +79,25 @@ def make_edit(
 
 def print_edit(settings: "Settings", edit: "QuotaEdit", output: str, *, with_clients: bool) -> None:
     """Print every value that an edit changes, and on request the live clients that get another level or bound."""
-    from pipeline.cli.output import print_document, print_rows
+    from pipeline.cli.output import is_table, print_rows
     from pipeline.tables.quotas.diff import differences
 
     changes = differences(edit.before.rows, edit.rows)
     clients = _moved_clients(settings, edit) if with_clients else []
-    if output != "table":
+    if not is_table(output):
+        rows = [change.as_row() for change in changes]
         document = {
             "version": edit.version,
             "previous_version": edit.before.version,
             "dry_run": with_clients,
-            "changes": [change.as_row() for change in changes],
+            "changes": rows,
         }
-        print_document({**document, "clients": clients} if with_clients else document, output)
+        print_rows(rows, output, document={**document, "clients": clients} if with_clients else document)
         return
-    print_rows([change_line(change) for change in changes], "table", CHANGE_COLUMNS)
+    print_rows([change_line(change) for change in changes], output, CHANGES)
     if with_clients and clients:
         sys.stdout.write("\n")
-        print_rows(clients, "table")
+        print_rows(clients, output, _MOVED)
     elif with_clients:
         sys.stderr.write("no live client changes its level or bound\n")
 

@@ -1,14 +1,19 @@
 """`kquota quotas effective`: which quotas apply to one client, and which clients share its sensors."""
 
 import sys
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from pipeline.cli.options import ConfigFile, Output, TablesRoot, flags
+from pipeline.cli.table_layout import Layout
 
 if TYPE_CHECKING:
+    from pipeline.cli.output import Row
     from quota.effective import EffectiveQuota, LevelRow
+
+_LEVELS: Final = Layout(dropped_first=("matches",), texts=("bounds", "matches"))
+_BY_TYPE: Final = Layout(dropped_first=("mode",), texts=("shared_with",))
 
 
 def effective(
@@ -22,7 +27,7 @@ def effective(
 
     The clients are those of the last five minutes of recorded usage.
     """
-    from pipeline.cli.output import print_rows
+    from pipeline.cli.output import is_table, print_rows
     from pipeline.settings.loading import load_settings
     from pipeline.tables.from_settings import open_quota_table
     from pipeline.tables.layout import table_uri
@@ -35,13 +40,12 @@ def effective(
     clients = live_clients(table_uri(settings.tables.root, "usage"))
     found = resolved(snapshot, user, client_id, clients)
     levels, by_type = [_level_row(row) for row in found.levels], [_quota_row(one) for one in found.by_type]
-    if output == "table":
-        print_rows([_readable(row) for row in levels], output)
+    if is_table(output):
+        print_rows(levels, output, _LEVELS, shown=_readable)
         sys.stdout.write("\n")
-        print_rows([_readable(row) for row in by_type], output)
-    else:
-        client = {"user": user, "client_id": client_id, "quota_version": snapshot.version}
-        print_rows([{**client, "levels": levels, "effective": by_type}], output)
+    client = {"user": user, "client_id": client_id, "quota_version": snapshot.version}
+    document = [{**client, "levels": levels, "effective": by_type}]
+    print_rows(by_type, output, _BY_TYPE, shown=_readable, document=document)
     sys.stderr.write(f"quotas v{snapshot.version}, recent clients: {clients.num_rows}\n")
 
 
@@ -70,7 +74,7 @@ def _quota_row(one: "EffectiveQuota") -> dict[str, Any]:
     }
 
 
-def _readable(row: dict[str, Any]) -> dict[str, Any]:
+def _readable(row: "Row") -> "Row":
     """Convert lists and mappings to readable text, and None to a dash."""
     shown = {}
     for name, value in row.items():

@@ -9,7 +9,7 @@ import typer
 
 from pipeline.cli.options import ConfigFile, Output, TablesRoot, quota_table
 from pipeline.cli.quotas.describe import QuotasOutput, print_quotas
-from pipeline.cli.quotas.edit import CHANGE_COLUMNS, DryRun, IfVersion, Reason, change_line, make_edit
+from pipeline.cli.quotas.edit import CHANGES, DryRun, IfVersion, Reason, change_line, make_edit
 from pipeline.cli.quotas.entity import (
     Client,
     ClientDefaults,
@@ -20,6 +20,7 @@ from pipeline.cli.quotas.entity import (
     UserDefaults,
     entity_filter,
 )
+from pipeline.cli.table_layout import Layout
 from quota.entity import label
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from pipeline.tables.quotas.history import QuotaVersion
 
 _SHOWN_CHANGES: Final = 3
+_VERSIONS: Final = Layout(dropped_first=("host",), texts=("reason", "changes"))
 
 
 def history(
@@ -39,12 +41,12 @@ def history(
 
     The table shows the first changes of a version; -o json and `quotas diff` show all.
     """
-    from pipeline.cli.output import print_rows, refuse_unknown_format
+    from pipeline.cli.output import is_table, print_rows, refuse_unknown_format
     from pipeline.tables.quotas.history import versions
 
     refuse_unknown_format(output)
     found = list(versions(quota_table(config, tables), limit))
-    print_rows([_short(version) if output == "table" else _full(version) for version in found], output)
+    print_rows([_short(version) if is_table(output) else _full(version) for version in found], output, _VERSIONS)
 
 
 def diff(
@@ -55,7 +57,7 @@ def diff(
     output: Output = "table",
 ) -> None:
     """Print every value that differs between two versions of the quotas."""
-    from pipeline.cli.output import print_rows, refuse_unknown_format
+    from pipeline.cli.output import is_table, print_rows, refuse_unknown_format
     from pipeline.tables.quotas.diff import differences
 
     refuse_unknown_format(output)
@@ -63,10 +65,7 @@ def diff(
     after = table.read(new)
     before = table.read(old if old is not None else max(after.version - 1, 0))
     changes = differences(before.rows, after.rows)
-    if output == "table":
-        print_rows([change_line(change) for change in changes], output, CHANGE_COLUMNS)
-    else:
-        print_rows([change.as_row() for change in changes], output)
+    print_rows([change_line(one) if is_table(output) else one.as_row() for one in changes], output, CHANGES)
     mode = f", mode {before.mode} → {after.mode}" if before.mode != after.mode else ""
     sys.stderr.write(f"quotas v{before.version} → v{after.version}, values that differ: {len(changes)}{mode}\n")
 
@@ -144,9 +143,13 @@ def _short(version: "QuotaVersion") -> dict[str, Any]:
         shown.insert(0, f"mode of all {version.mode[0]} → {version.mode[1]}")
     more = len(version.changes) - _SHOWN_CHANGES
     changes = "; ".join([*shown, *([f"and {more} more"] if more > 0 else [])])
-    columns = ("version", "committed_at", "actor", "host", "reason")
     made_by = full["operation"].lower() if version.commit.audit is None else ""
-    return {**{name: full[name] for name in columns}, "changes": changes or made_by}
+    return {
+        "version": full["version"],
+        "committed_at": f"{version.commit.committed_at:%Y-%m-%d %H:%M:%S}",
+        **{name: full[name] for name in ("actor", "host", "reason")},
+        "changes": changes or made_by,
+    }
 
 
 def _by_entity(changes: "Sequence[QuotaDifference]") -> list[str]:

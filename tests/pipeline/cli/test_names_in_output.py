@@ -1,5 +1,6 @@
 """Names come from clients. What people read shows their control characters escaped; JSON has the names as they are."""
 
+import csv
 import io
 import json
 import logging
@@ -54,10 +55,10 @@ def test_what_a_terminal_would_not_show_as_it_is_is_escaped(text: str, shown: st
     "command",
     [
         ("quotas", "describe"),
-        ("quotas", "describe", "-o", "table"),
-        ("quotas", "history"),
+        ("quotas", "describe", "-o", "wide"),
+        ("quotas", "history", "-o", "wide"),
         ("quotas", "diff", "1", "2"),
-        ("quotas", "effective", "--user", "alice", "--client-id", EVIL),
+        ("quotas", "effective", "--user", "alice", "--client-id", EVIL, "-o", "wide"),
         ("quotas", "alter", "--user", "alice", "--client", EVIL, "--add-config", "mode=shadow", "--dry-run"),
         ("quotas", "delete", "--user", EVIL),
         ("throttles", "explain", "alice", EVIL),
@@ -84,6 +85,11 @@ def test_json_has_the_name_as_it_is(job: KeptJob) -> None:
     assert row["client_id"] == EVIL
     (quota,) = json.loads(kquota("quotas", "export", "-o", "json", "--tables", job.root).stdout)["quotas"]
     assert EVIL in {part["name"] for part in quota["entity"]}
+
+
+def test_csv_has_the_name_as_it_is(job: KeptJob) -> None:
+    (row,) = csv.DictReader(io.StringIO(kquota("quotas", "describe", "-o", "csv", "--tables", job.root).stdout))
+    assert row["client_id"] == EVIL
 
 
 @pytest.mark.parametrize("stdout", [io.StringIO(), Terminal()], ids=["pipe", "terminal"])

@@ -65,7 +65,7 @@ def test_an_export_is_rpks_with_what_kafka_does_not_have_beside_it(root: str) ->
 
 
 def test_apply_sets_what_the_file_names_and_leaves_the_rest(root: str) -> None:
-    applied_ = kquota("quotas", "apply", "-f", "-", "--tables", root, stdin=RPK)
+    applied_ = kquota("quotas", "apply", "-f", "-", "-o", "wide", "--tables", root, stdin=RPK)
     assert applied_.exit_code == 0
     assert described(root) == [DEFAULT, ALICE, BOB]
     assert [line.split("  ")[0] for line in applied_.stdout.splitlines()] == ["action", "add", *["alter"] * 3]

@@ -54,7 +54,7 @@ def test_history_tells_who_why_and_old_to_new(root: str) -> None:
     assert [(c["action"], c["column"], c["old"], c["new"]) for c in left["changes"]] == [
         ("remove", "request_percentage", 5.0, None)
     ]
-    shown = kquota("quotas", "history", "-n", "1", "--tables", root).stdout
+    shown = kquota("quotas", "history", "-n", "1", "-o", "wide", "--tables", root).stdout
     assert "left    user-principal 'bob': request_percentage 5.0 → none" in shown
 
 

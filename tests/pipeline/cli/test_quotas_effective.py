@@ -26,7 +26,7 @@ def effective(job: KeptJob, *words: str) -> tuple[int, str, str]:
 
 
 def test_the_levels_and_the_live_clients_that_share_are_printed(job: KeptJob) -> None:
-    code, text, told = effective(job)
+    code, text, told = effective(job, "-o", "wide")
     assert (code, told) == (0, "quotas v2, recent clients: 2\n")
     (matched,) = [line.split() for line in text.splitlines() if line.endswith("producer_byte_rate")]
     assert matched == ["3", "alice", "enforce", "producer_byte_rate=1000", "producer_byte_rate"]
