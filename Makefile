@@ -2,7 +2,7 @@
 VENV ?= .venv
 export VENV
 .DEFAULT_GOAL := help
-.PHONY: help run test test-long lint typecheck bench faults soak clean ready
+.PHONY: help run test test-long explore lint typecheck bench faults soak clean ready
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1	\2/'
@@ -18,6 +18,9 @@ test: ready ## the test suite, with Spark and the real broker (ARGS="-k wheel" p
 
 test-long: ready ## the tests that take minutes: an operator's day, thousands of sessions against Kafka's classes, kills
 	@exec deploy/test.sh -m long --durations=15
+
+explore: ready ## the tests without a JVM again, with examples that Hypothesis has not tried before
+	@EXPLORE_EXAMPLES=1 $(VENV)/bin/python -m pytest -q -n 2 --dist=loadfile -m 'not spark and not broker and not long' $(ARGS)
 
 lint: ready ## style, format, and which package may import which
 	@$(VENV)/bin/ruff check .

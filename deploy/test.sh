@@ -1,6 +1,7 @@
 #!/bin/sh
-# The test suite in two processes at once, because two cores are the least there is: one starts the JVMs (Spark session,
-# real broker), the other needs none and gives way to it. What takes minutes (marker `long`) is left to `make test-long`.
+# The test suite in two parts side by side, because two cores are the least there is: one process runs all that needs a
+# JVM (one Spark session, one broker for all), two run the rest, file by file, because some files have a fixture that
+# takes long. What takes minutes (marker `long`) is left to `make test-long`.
 # With arguments: one process, which gets them.
 set -u
 cd "$(dirname "$0")/.."
@@ -12,7 +13,8 @@ fi
 
 pure_log=$(mktemp)
 trap 'rm -f "$pure_log"; kill "$pure" 2>/dev/null' EXIT INT TERM
-nice -n 15 "$python" -m pytest -q -p no:cacheprovider -m 'not spark and not broker and not long' >"$pure_log" 2>&1 &
+"$python" -m pytest -q -p no:cacheprovider --numprocesses=2 --dist=loadfile --durations=15 \
+  -m 'not spark and not broker and not long' >"$pure_log" 2>&1 &
 pure=$!
 "$python" -m pytest -m '(spark or broker) and not long' --durations=15
 with_jvm=$?

@@ -20,11 +20,13 @@ if TYPE_CHECKING:
     from pipeline.demo.broker import EmbeddedBroker
 
 # The one profile of all tests; tests/test_suite_rules.py refuses others. No example is too slow (speed is measured by
-# bench/) and none too large (each strategy bounds what it draws). A failure prints how to repeat it elsewhere.
+# bench/) and none too large (each strategy bounds what it draws). The same code gets the same examples, so that what
+# passed passes again; `make explore` looks for new ones. A failure prints how to repeat it elsewhere.
 settings.register_profile(
     "kquota",
     settings.get_profile("default"),  # named, because Hypothesis takes another one where it sees continuous integration
     deadline=None,
+    derandomize="EXPLORE_EXAMPLES" not in os.environ,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example],
     print_blob=True,
 )
@@ -45,6 +47,11 @@ def pytest_configure(config: pytest.Config) -> None:
         r":pytest.PytestUnraisableExceptionWarning",
     ):
         config.addinivalue_line("filterwarnings", kafka_python)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whole programs run last: by then, the tests that run beside this process are often done."""
+    items.sort(key=lambda item: "integration" in item.path.parts)
 
 
 def pytest_sessionfinish() -> None:

@@ -8,6 +8,12 @@ from tests.faults.hand_load import Load
 from tests.faults.hard_day import AT_LEAST, live
 from tests.faults.mutations import MUTATIONS
 
+_QUICK_EVERY = 3  # the others are for the long run
+DEFECTS = [
+    pytest.param(defect, marks=pytest.mark.long if number % _QUICK_EVERY else ())
+    for number, defect in enumerate(MUTATIONS)
+]
+
 
 def test_a_job_without_a_defect_is_equal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     load = Load(tmp_path, monkeypatch, in_memory=True)
@@ -15,7 +21,7 @@ def test_a_job_without_a_defect_is_equal(tmp_path: Path, monkeypatch: pytest.Mon
     assert load.job.verdict(AT_LEAST).told() == []
 
 
-@pytest.mark.parametrize("defect", MUTATIONS)
+@pytest.mark.parametrize("defect", DEFECTS)
 def test_a_seeded_defect_is_found(defect: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mutation = MUTATIONS[defect]
     mutation.seed(monkeypatch)

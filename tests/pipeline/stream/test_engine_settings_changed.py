@@ -19,6 +19,12 @@ KEY = ("batch_id", "user", "quota_type")
 FIGURES = ("observed", "bound", "window_ms", "raw_throttle_time_ms")
 
 
+def by(*quick: tuple[int, int], long: tuple[tuple[int, int], ...]) -> pytest.MarkDecorator:
+    """Numbers of samples and sample windows in ms. Each case starts whole jobs: most of them are for the long run."""
+    cases = [*quick, *(pytest.param(*case, marks=pytest.mark.long) for case in long)]
+    return pytest.mark.parametrize(("num_samples", "sample_window_ms"), cases)
+
+
 def with_engine(job: HandJob, num_samples: int, sample_window_ms: int) -> None:
     engine = EngineSettings(num_samples=num_samples, sample_window_ms=sample_window_ms)
     job.settings = job.settings.model_copy(update={"engine": engine})
@@ -48,9 +54,7 @@ def decisions_of(job: HandJob, since_batch: int = 0) -> dict[Any, Any]:
     }
 
 
-@pytest.mark.parametrize(
-    ("num_samples", "sample_window_ms"), [(4, 1_000), (8, 500), (3, 500), (4, 250), (2, 2_000), (4, 750), (4, 333)]
-)
+@by((8, 500), (4, 750), long=((4, 1_000), (3, 500), (4, 250), (2, 2_000), (4, 333)))
 def test_the_job_starts_and_goes_on_deciding_also_when_it_is_started_once_more(
     tmp_path: Path, num_samples: int, sample_window_ms: int
 ) -> None:
@@ -64,7 +68,7 @@ def test_the_job_starts_and_goes_on_deciding_also_when_it_is_started_once_more(
         assert ("alice", "producer_byte_rate") in {key[1:] for key in decisions_of(job, before + 1)}
 
 
-@pytest.mark.parametrize(("num_samples", "sample_window_ms"), [(4, 1_000), (3, 1_500), (8, 500), (3, 500)])
+@by((3, 1_500), long=((4, 1_000), (8, 500), (3, 500)))
 def test_wider_windows_and_another_number_of_them_give_the_rates_of_a_job_that_always_had_them(
     tmp_path: Path, num_samples: int, sample_window_ms: int
 ) -> None:
@@ -80,7 +84,7 @@ def test_wider_windows_and_another_number_of_them_give_the_rates_of_a_job_that_a
     assert len(decisions_of(changed, 20)) > 10
 
 
-@pytest.mark.parametrize(("num_samples", "sample_window_ms"), [(4, 1_000), (8, 250), (4, 750), (6, 500)])
+@by((8, 250), long=((4, 1_000), (4, 750), (6, 500)))
 def test_restarts_after_a_change_decide_as_no_restart(tmp_path: Path, num_samples: int, sample_window_ms: int) -> None:
     jobs = [new_job(tmp_path / name, 4, 500) for name in ("restarted", "steady")]
     restarted, steady = jobs
@@ -96,7 +100,7 @@ def test_restarts_after_a_change_decide_as_no_restart(tmp_path: Path, num_sample
     assert len(decisions_of(steady, 20)) > 5
 
 
-@pytest.mark.parametrize(("num_samples", "sample_window_ms"), [(4, 1_000), (8, 250), (4, 750), (6, 500)])
+@by((8, 250), long=((4, 1_000), (4, 750), (6, 500)))
 def test_decisions_before_and_after_a_change_can_be_verified(
     tmp_path: Path, num_samples: int, sample_window_ms: int
 ) -> None:
@@ -194,7 +198,7 @@ def test_usage_that_is_put_on_other_windows_is_told_once(tmp_path: Path, caplog:
     assert caplog.messages == [line]
 
 
-@pytest.mark.parametrize(("num_samples", "sample_window_ms"), [(8, 500), (2, 1_000), (4, 750)])
+@by((4, 750), long=((8, 500), (2, 1_000)))
 def test_a_batch_that_was_cut_short_is_decided_with_the_settings_it_was_recorded_with(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_samples: int, sample_window_ms: int
 ) -> None:
