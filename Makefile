@@ -2,7 +2,7 @@
 VENV ?= .venv
 export VENV
 .DEFAULT_GOAL := help
-.PHONY: help run test test-long explore lint typecheck bench faults soak clean ready
+.PHONY: help run test test-long explore pages lint typecheck bench faults soak clean ready
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1	\2/'
@@ -21,6 +21,9 @@ test-long: ready ## the tests that take minutes: an operator's day, thousands of
 
 explore: ready ## the tests without a JVM again, with examples that Hypothesis has not tried before
 	@EXPLORE_EXAMPLES=1 $(VENV)/bin/python -m pytest -q -n 2 --dist=loadfile -m 'not spark and not broker and not long' $(ARGS)
+
+pages: ready ## play every command of README and docs, also beside a demo (RENEW=1 writes what was printed into them)
+	@exec env RENEW_PAGES=$(RENEW) deploy/test.sh tests/test_pages.py tests/pages
 
 lint: ready ## style, format, and which package may import which
 	@$(VENV)/bin/ruff check .

@@ -1,0 +1,105 @@
+"""The one demo beside which the pages are played: `kquota demo` in a folder of its own, as a reader starts it."""
+
+import json
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from signal import SIGINT
+from typing import Any
+
+from pipeline.demo.process import terminate
+from pipeline.tables.throttle_history import recent_events, running_throttles
+from tests.pages.blocks import ROOT
+from tests.pages.shell import reader_environment
+from tests.waiting import PATIENCE_SECONDS, wait_until
+
+_RECORDS_LOOKED_AT = 200
+
+
+@dataclass
+class RunningDemo:
+    """A demo that runs, and what it has printed.
+
+    Attributes:
+        folder: where its reader is; the demo is in `.kquota/demo`.
+        process: it.
+    """
+
+    folder: Path
+    process: "subprocess.Popen[bytes]"
+
+    @property
+    def output(self) -> str:
+        """What it has printed until now, standard error included."""
+        return (self.folder / "output").read_text(encoding="utf-8")
+
+    @property
+    def tables(self) -> str:
+        """Root of its tables."""
+        return str(self.folder / ".kquota" / "demo" / "tables")
+
+    @property
+    def addresses(self) -> Mapping[str, str]:
+        """The addresses of the pages, and the demo's."""
+        broker = self.folder / ".kquota" / "demo" / "broker" / "broker.json"
+        address = f"127.0.0.1:{json.loads(broker.read_text(encoding='utf-8'))['ports']['PLAINTEXT']}"
+        return {"broker:9092": address, "broker:9093": address}
+
+    def happens(self, event: str) -> None:
+        """Wait for an event that a page names."""
+        events: dict[str, Callable[[], bool]] = {
+            "alice/etl is throttled": lambda: "alice" in self._throttled(),
+            "alice/etl is released": lambda: self._newest("alice")["action"] == "release",
+            "nobody is throttled": lambda: not self._throttled(),
+        }
+        self._wait(events[event], event)
+
+    def stop(self) -> int:
+        """Press Ctrl-C. Returns the exit code."""
+        if self.process.poll() is None:
+            self.process.send_signal(SIGINT)
+        return self.process.wait(PATIENCE_SECONDS)
+
+    def await_start(self) -> None:
+        """Wait until clients were throttled and released."""
+        started = Path(self.tables) / "throttle_events" / "_delta_log"
+        self._wait(started.exists, "the tables")
+        self._wait(lambda: {"throttle", "release"} <= {row["action"] for row in self._records()}, "a release")
+
+    def _wait(self, is_so: Callable[[], bool], what: str) -> None:
+        wait_until(lambda: is_so() or self.process.poll() is not None, what)
+        assert self.process.poll() is None, f"the demo has ended before {what}:\n{self.output}"
+
+    def _throttled(self) -> set[str]:
+        return {row["user"] for row in running_throttles(self.tables, time.time_ns() // 1_000_000)}
+
+    def _newest(self, user: str) -> dict[str, Any]:
+        return next(row for row in self._records() if row["user"] == user)
+
+    def _records(self) -> list[dict[str, Any]]:
+        return recent_events(self.tables, _RECORDS_LOOKED_AT)
+
+
+@contextmanager
+def running_demo(folder: Path) -> Iterator[RunningDemo]:
+    """A demo that has throttled and released clients. It is ended with the block."""
+    (folder / "examples").symlink_to(ROOT / "examples")
+    environment = reader_environment(folder)
+    with (folder / "output").open("wb") as output:
+        process = subprocess.Popen(
+            [str(folder / "bin" / "kquota"), "demo"],
+            cwd=folder,
+            env=environment,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+        demo = RunningDemo(folder, process)
+        demo.await_start()
+        yield demo
+    finally:
+        terminate(process, 20)

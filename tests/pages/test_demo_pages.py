@@ -1,0 +1,72 @@
+"""The commands of the pages that need a job are played beside one demo, each page from its top, as a reader would.
+
+`make pages RENEW=1` writes what was printed into the pages.
+"""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pipeline.tables.quotas.table import QuotaTable
+from tests.pages.blocks import PAGES, blocks_of
+from tests.pages.demo import RunningDemo, running_demo
+from tests.pages.reader import Reader, play, without_waiting
+from tests.pages.shape import shape
+from tests.pages.shell import Answer
+from tests.pages.transcript import Player
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.long]
+
+# A command in the demo's own output: after a sign, or alone in its line; with variables in front, by any path.
+HINT = re.compile(r"(?:^ *|· |: )((?:KQUOTA_\w+=\S+ )*(?:\S+/)?kquota [a-z].*)$", re.MULTILINE)
+
+
+def pages_with(kind: str) -> list[Path]:
+    return [
+        page for page in PAGES if any(block.how.split()[:1] == [kind] for block in blocks_of(page.read_text("utf-8")))
+    ]
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDemo]:
+    with running_demo(tmp_path_factory.mktemp("demo")) as running:
+        yield running
+
+
+@pytest.fixture
+def reader(demo: RunningDemo) -> Iterator[Reader]:
+    """Someone beside the demo; what they edit is put back."""
+    quotas = QuotaTable(demo.tables)
+    before = quotas.read().version
+    with Reader(demo.folder, demo.addresses, demo.happens, {"KQUOTA_TABLES__ROOT": ".kquota/demo/tables"}) as typing:
+        yield typing
+        typing.run(f"kquota quotas rollback {before} --reason 'for the next page'; kquota mode enforce")
+
+
+@pytest.mark.parametrize("page", pages_with("demo"), ids=lambda page: page.name)
+def test_the_commands_of_a_page_print_what_it_shows_beside_the_demo(page: Path, reader: Reader) -> None:
+    assert reader.play(page, "demo") == []
+
+
+def test_every_command_that_the_demo_prints_runs_as_it_is_printed(demo: RunningDemo, reader: Reader) -> None:
+    hints = {shape(hint): hint for hint in HINT.findall(demo.output)}
+    assert hints, demo.output
+    answers = {hint: reader.run(hint) for hint in hints.values()}
+    assert {hint: answer for hint, answer in answers.items() if answer.exit_code} == {}
+
+
+def test_the_demo_prints_what_the_readme_shows(demo: RunningDemo) -> None:
+    """The last test here: it presses Ctrl-C."""
+    assert demo.stop() == 0
+    (page,) = pages_with("run")
+    printed = Player(lambda _: Answer(demo.output, 0), {}, without_waiting)
+    assert play(printed, page, "run") == []
+
+
+def test_the_last_commands_of_the_demo_run_after_its_end(demo: RunningDemo) -> None:
+    demo.stop()
+    last = [*dict.fromkeys(HINT.findall(demo.output))][-3:]
+    with Reader(demo.folder) as typing:
+        assert [typing.run(command).exit_code for command in last] == [0, 0, 0], demo.output
