@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -47,6 +48,10 @@ def pytest_configure(config: pytest.Config) -> None:
         r":pytest.PytestUnraisableExceptionWarning",
     ):
         config.addinivalue_line("filterwarnings", kafka_python)
+    os.environ.pop("COLUMNS", None)  # tables are as wide as the reader's terminal, which a test has none of
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        # A shell starts programs in the background so, and every program that a test starts and ends would inherit it.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
