@@ -96,10 +96,11 @@ class ReplayEngine(QuotaEngine):
 
         Args:
             clients: their numbers, int64[n]. Each must have been resolved under the quotas in force: by a batch with
-                usage of it, or by `resolve_again`.
+                usage of it, or by `resolve_again`. While no quota is in force any number may be asked: none owes.
             at_ms: the instants, int64[n], not before the last batch.
         """
-        entities = self._entity_of_client[clients]
+        # Nobody is looked up while nothing records: the numbers of clients that came then are not known here.
+        entities = self._entity_of_client[clients] if self._sensors.recording else clients
         shape = (len(QUOTA_TYPES), len(clients))
         bound, level = np.full(shape, np.inf), np.zeros(shape, np.int64)
         observed, tokens, window_ms = np.zeros(shape), np.zeros(shape), np.ones(shape, np.int64)

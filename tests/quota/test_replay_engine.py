@@ -52,6 +52,23 @@ def test_throttles_are_the_applied_rows_of_a_record_and_leave_the_same_behind() 
     assert len(other.throttles(numbers.usage([], AT_MS + 600), AT_MS + 600).rows) == 0
 
 
+def test_clients_that_came_while_no_quota_was_in_force_owe_nothing_then_and_what_is_due_later() -> None:
+    made, numbers = engine(quota_row("alice", "", mode="exempt")), Numbers()
+    rows = [usage_row(AT_MS, user=user, produced_bytes=10**6) for user in USERS]
+    made.throttles(numbers.usage(rows, AT_MS), AT_MS)
+    clients, at_ms = np.arange(len(USERS)), np.full(len(USERS), AT_MS)
+    free = made.owed_at(clients, at_ms)
+    assert np.isinf(free.bound).all()
+    assert not free.owed_ms.any()
+
+    made.load_quotas(QuotaSnapshot.from_rows([quota_row("<default>", "", producer_byte_rate=1)], 2))
+    made.resolve_again(clients, table(rows), AT_MS)
+    made.throttles(numbers.usage(rows, AT_MS), AT_MS)
+    held = made.owed_at(clients, at_ms)
+    assert (held.bound[0] == 1).all()
+    assert (held.owed_ms[0] > 0).all()
+
+
 USERS, CLIENT_IDS = ("alice", "bob", "carol"), ("a", "")
 
 
