@@ -2,6 +2,9 @@
 
 kafka-python 3.0 tries until its bootstrap time-out and then says only `Unable to bootstrap from …`. Why an
 attempt failed is only in its log, as the exception object of the attempt. Those exceptions are collected here.
+
+A constructor that raises leaves its network part behind, with its thread and its sockets, and that goes on trying.
+Nobody else has a reference to it, so it is closed here.
 """
 
 import logging
@@ -11,6 +14,7 @@ from threading import Lock
 from typing import Any, Final, TypeVar
 
 from kafka import errors as kafka_errors
+from kafka.net.compat import KafkaNetClient
 
 from pipeline.cluster.causes import LostWhileSigningIn, connection_error
 from pipeline.cluster.errors import ClusterUnreachable
@@ -38,9 +42,25 @@ def open_client(
     options = options | {"bootstrap_servers": bootstrap_servers.split(","), "bootstrap_timeout_ms": timeout_ms}
     with _COLLECTOR.collecting() as causes:
         try:
-            return make(**options)
+            return _make_or_close(make, options)
         except (kafka_errors.KafkaError, OSError) as exc:
             raise connection_error(bootstrap_servers, options, [*causes, exc], timeout_ms) from exc
+
+
+def _make_or_close(make: Callable[..., Client], options: dict[str, Any]) -> Client:
+    """Call a constructor; if it raises, whatever it is, close the network part that it has made."""
+    networks: list[Any] = []
+
+    def network(**settings: Any) -> Any:
+        networks.append(KafkaNetClient(**settings))
+        return networks[-1]
+
+    try:
+        return make(**options, kafka_client=network)
+    except BaseException:
+        for made in networks:
+            made.close()
+        raise
 
 
 @contextmanager

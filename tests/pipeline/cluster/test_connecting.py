@@ -1,10 +1,13 @@
 """Each failure to connect is reported with its cause and the address."""
 
 import re
+import selectors
+import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from kafka import KafkaAdminClient
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 
 from pipeline.cluster.causes import LostWhileSigningIn, connection_error
 from pipeline.cluster.connecting import open_client
@@ -23,6 +26,21 @@ def test_no_such_host() -> None:
     refused = refusal_of(lambda timeout_ms: open_client(KafkaAdminClient, "nohost.invalid:9092", timeout_ms))
     assert isinstance(refused, ClusterUnreachable)
     assert "nohost.invalid:9092: the host name has no address" in str(refused)
+
+
+@pytest.mark.parametrize("make", [KafkaAdminClient, KafkaProducer, KafkaConsumer])
+def test_a_client_that_could_not_connect_leaves_no_thread_and_no_socket_behind(make: Callable[..., Any]) -> None:
+    opened: list[selectors.BaseSelector] = []
+
+    def selector() -> selectors.BaseSelector:
+        opened.append(selectors.DefaultSelector())
+        return opened[-1]
+
+    with pytest.raises(ClusterUnreachable):
+        open_client(make, "127.0.0.1:1", 100, client_id="in-vain", selector=selector)
+    assert not [thread.name for thread in threading.enumerate() if "in-vain" in thread.name]
+    # A closed selector has no map.
+    assert [each.get_map() for each in opened] == [None]
 
 
 @pytest.mark.parametrize(("protocol", "kind"), [("SASL_PLAINTEXT", SignInRefused), ("PLAINTEXT", ClusterUnreachable)])
