@@ -23,6 +23,7 @@ _TOO_LARGE: Final = (kafka_errors.MessageSizeTooLargeError, kafka_errors.RecordL
 _TAIL_RECORDS: Final = 500
 _EMPTY: Final = TopicEnd(-1, "")
 _RETRY_SECONDS: Final = 0.1
+_CLOSE_SECONDS: Final = 2
 _WAIT: Final = "nothing needs doing: it is tried again"
 
 
@@ -181,10 +182,18 @@ class KafkaThrottleTopic:
         return _EMPTY
 
     def _drop_producer(self) -> None:
+        """End the producer and its thread. What it has not sent yet is not sent any more: the outbox has it.
+
+        `close` first waits for unsent records, and if they stay unsent it raises and closes nothing. So they are given
+        up first, for which kafka-python has no public way.
+        """
         producer, self._producer = self._producer, None
-        if producer is not None:
-            with suppress(kafka_errors.KafkaError):
-                producer.close(timeout=2)
+        if producer is None:
+            return
+        producer._sender.force_close()
+        producer._sender.join(_CLOSE_SECONDS)
+        with suppress(kafka_errors.KafkaError):
+            producer.close(timeout=_CLOSE_SECONDS)
 
 
 def _detail(exc: Exception) -> str:

@@ -106,6 +106,27 @@ def test_the_marker_does_not_move_past_a_record_that_has_expired(own_broker: Emb
     topic.close()
 
 
+def test_a_producer_whose_transaction_failed_leaves_no_thread_and_no_record_behind(own_broker: EmbeddedBroker) -> None:
+    admin: Any = KafkaAdminClient(bootstrap_servers=own_broker.bootstrap_servers)
+    create_topics(admin, topic_specs(1, 1_000, USAGE, THROTTLE, MARKER))
+    admin.close()
+    topic = throttle_topic(own_broker.bootstrap_servers, timeout_ms=2_000)
+    assert topic.open() is None
+    producer: Any = topic._producer
+    sender, unsent = producer._sender, producer._accumulator
+
+    # The record is not sent, and does not expire before its producer is dropped.
+    unsent.muted.add(TopicPartition(THROTTLE, 0))
+    unsent.config["delivery_timeout_ms"] = 10 * PATIENCE_SECONDS * 1_000
+    with pytest.raises(PublishUndecided):
+        topic.publish([record(1)], marker=2)
+
+    sender.join(PATIENCE_SECONDS)
+    assert not sender.is_alive()
+    assert not unsent.has_incomplete
+    topic.close()
+
+
 def test_a_call_that_a_broker_no_longer_answers_is_told(own_broker: EmbeddedBroker) -> None:
     access = ClusterAccess(own_broker.bootstrap_servers)
     with access.admin() as admin:
