@@ -1,4 +1,4 @@
-"""What all tests share: one Hypothesis profile, warnings as errors, the real broker and the Spark session."""
+"""What all tests share: one Hypothesis profile, warnings as errors, no thread left, the real broker, the session."""
 
 import gc
 import os
@@ -14,6 +14,9 @@ from hypothesis import HealthCheck, settings
 from pipeline.demo.broker_config import BrokerOptions
 from pipeline.jvm.jars import fetch
 from pipeline.jvm.java import find_java
+from tests.left_threads import pytest_runtest_setup, pytest_runtest_teardown
+
+__all__ = ["pytest_runtest_setup", "pytest_runtest_teardown"]  # hooks, found by their names
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,12 +42,12 @@ USERS = {"alice": "alice-secret", "bob": "bob-secret", "carol": "carol-secret"}
 def pytest_configure(config: pytest.Config) -> None:
     """Warnings are errors, but not those inside kafka-python.
 
-    It reads its schemas by a deprecated call, and a client that was refused leaves the socket pair of its
-    selector to the garbage collector, and one whose broker dies while it connects that socket.
+    It reads its schemas by a deprecated call. It leaves to the garbage collector the sockets of handshakes that failed,
+    and of connections that were being made when a broker died.
     """
     for kafka_python in (
         "ignore:(read|open)_text is deprecated:DeprecationWarning",
-        r"ignore:Exception ignored in. <socket.socket (\[closed\] )?fd=\d+, family=\d+,"
+        r"ignore:Exception ignored in. <(socket.socket|ssl.SSLSocket) (\[closed\] )?fd=\d+, family=\d+,"
         r":pytest.PytestUnraisableExceptionWarning",
     ):
         config.addinivalue_line("filterwarnings", kafka_python)
