@@ -20,6 +20,8 @@ DAY_MS = 86_400_000
 RULES = ReadingRules(sample_window_ms=1_000, max_event_age_ms=DAY_MS)
 TOPIC = "quota.usage.v1"
 PARTITION = 3
+LARGEST = 2**40
+TOO_OLD = "'event_time_ms' must be at most 86400000 ms before the append time of its record"
 KEYS = ("sample_start_ms", "broker_id", "user", "client_id")
 
 
@@ -37,6 +39,23 @@ def event(**fields: Any) -> dict[str, Any]:
 def message(**fields: Any) -> bytes:
     """A message of one event."""
     return json.dumps(event(**fields)).encode()
+
+
+def array(*elements: Any) -> bytes:
+    """A message of several elements."""
+    return json.dumps(elements).encode()
+
+
+def the_row(batch: CollectedBatch) -> dict[str, Any]:
+    """The only row of usage."""
+    rows: list[dict[str, Any]] = batch.usage.to_pylist()
+    assert len(rows) == 1
+    return rows[0]
+
+
+def twice(fields: str) -> bytes:
+    """A good event with further fields after its own."""
+    return message()[:-1] + f",{fields}}}".encode()
 
 
 def raw_frame(

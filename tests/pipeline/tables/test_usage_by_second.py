@@ -13,36 +13,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.tables import usage_by_second
-from pipeline.tables.delta_rs import DeltaRsWriter
-from pipeline.tables.errors import TableUnwritable
-from pipeline.tables.layout import TABLES, create_missing, table_uri
+from pipeline.tables.layout import table_uri
 from pipeline.tables.time_slices import TimeSlices
-from pipeline.tables.usage_by_second import LATENESS_MS, SLICE_MS, UsageBySecond, by_second
+from pipeline.tables.usage_by_second import LATENESS_MS, SLICE_MS, by_second
 from schemas.arrow import arrow_schema, conform
 from schemas.usage_by_second_row import UsageBySecondRow
 from schemas.usage_row import UsageRow
 from tests.log_messages import messages_of
-from tests.quota.factories import usage_row
+from tests.pipeline.tables.rolled_usage import DAY_MS, T0_MS, Rolled, full, measures, sums
 
 LOG = "pipeline.tables.usage_by_second"
-T0_MS = 1_700_000_000_000
 FAR_MS = T0_MS + 10 * LATENESS_MS
-DAY_MS = 86_400_000
 ROW = pa.schema([field for field in arrow_schema(UsageRow) if field.name not in {"date", "sample_start"}])
-
-
-class LostAnswers(DeltaRsWriter):
-    """A writer whose next append raises, either before or after the rows are stored."""
-
-    fail_next: str | None = None
-
-    def append(self, *arguments: Any) -> bool:
-        failure, self.fail_next = self.fail_next, None
-        if failure != "before":
-            super().append(*arguments)
-        if failure:
-            raise TableUnwritable(self.uri, "no answer")
-        return True
 
 
 class FewReads(TimeSlices):
@@ -64,65 +46,9 @@ def few_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(usage_by_second, "TimeSlices", FewReads)
 
 
-class Rolled:
-    """A `usage` table and its roll-up, which is run step by step."""
-
-    def __init__(self, folder: Path) -> None:
-        self._batch_id = 0
-        self._epoch = 0
-        self.root = str(folder / "tables")
-        create_missing(self.root, [TABLES["usage"], TABLES["usage_by_second"]])
-        self.restart()
-
-    def restart(self) -> None:
-        """Start again as a new process, with nothing but the tables."""
-        seconds_uri = table_uri(self.root, "usage_by_second")
-        self.writer = LostAnswers(seconds_uri, "test")
-        self._epoch += 1
-        self.writer.raise_epoch(self._epoch)
-        self.roll_up = UsageBySecond(table_uri(self.root, "usage"), seconds_uri, self.writer, "test", 7 * DAY_MS)
-
-    def use(self, *rows: dict[str, Any]) -> None:
-        """Append the usage of one batch."""
-        self._batch_id += 1
-        table = pa.Table.from_pylist([{"request_count": 1, "exempt_time_ns": None, **row} for row in rows])
-        stored = conform(
-            table.cast(pa.schema([arrow_schema(UsageRow).field(name) for name in table.column_names])),
-            UsageRow,
-            cluster="c1",
-            query_id="q1",
-            batch_id=self._batch_id,
-            evaluated_at_ms=max(row["last_event_ms"] for row in rows),
-            quota_version=1,
-        )
-        write_deltalake(table_uri(self.root, "usage"), stored, mode="append")
-
-    def step(self) -> list[dict[str, Any]]:
-        """Run one step. Returns all rows written so far, in order."""
-        self.roll_up.step()
-        table = DeltaTable(table_uri(self.root, "usage_by_second")).to_pyarrow_table()
-        assert table.schema.names == arrow_schema(UsageBySecondRow).names
-        order = [(name, "ascending") for name in ("second_start_ms", "broker_id", "user", "client_id")]
-        rows: list[dict[str, Any]] = table.sort_by(order).to_pylist()
-        return rows
-
-
 @pytest.fixture
 def rolled(tmp_path: Path) -> Rolled:
     return Rolled(tmp_path)
-
-
-def measures(row: dict[str, Any]) -> tuple[Any, ...]:
-    return row["second_start_ms"] - T0_MS, row["user"], row["produced_bytes"], row["last_event_ms"] - T0_MS
-
-
-def sums(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
-    return [measures(row)[:3] for row in rows]
-
-
-def full(at_ms: int, **columns: Any) -> dict[str, Any]:
-    empty = {"produced_bytes": None, "fetched_bytes": None, "io_time_ns": None, "network_time_ns": None}
-    return usage_row(at_ms, **{**empty, **columns})
 
 
 def test_a_second_is_written_once_when_it_is_complete_with_the_sum_over_its_batches(rolled: Rolled) -> None:
