@@ -16,7 +16,7 @@ run: ready ## the demo: broker, clients, meter and job on this machine (DURATION
 test: ready ## the test suite, with Spark and the real broker (ARGS="-k wheel" picks some)
 	@exec deploy/test.sh $(ARGS)
 
-test-long: ready ## the tests that take minutes: an operator's day, thousands of sessions against Kafka's classes, kills
+test-long: ready ## the tests that take minutes: the pages beside a demo, an hour of decisions, thousands of sessions against Kafka's classes, kills
 	@exec deploy/test.sh -m long --durations=15
 
 explore: ready ## the tests without a JVM again, with examples that Hypothesis has not tried before
