@@ -28,7 +28,12 @@ def _meters() -> None:
 
 @app.command("request-log")
 def request_log(
-    file: Annotated[Path, typer.Argument(help="The file that kafka.request.logger writes at DEBUG.")],
+    file: Annotated[
+        Path | None,
+        typer.Argument(help="The file that kafka.request.logger writes at DEBUG; or -f FILE.", show_default=False),
+    ] = None,
+    file_option: Annotated[Path | None, typer.Option("-f", "--file", hidden=True)] = None,
+    *,
     broker_id: Annotated[str, typer.Option(help="node.id of the broker; written to every event.")],
     bootstrap_server: BootstrapServers = None,
     command_config: CommandConfig = None,
@@ -67,6 +72,10 @@ def request_log(
     from pipeline.meter.usage_producer import KafkaUsageSink
     from pipeline.meter.usage_topic import UsageTopic
 
+    log_file = file or file_option
+    if log_file is None or None not in {file, file_option}:
+        message = "'FILE' must be given once, as an argument or with -f"
+        raise typer.BadParameter(message)
     set_up_logging("INFO")
     state_path = state_file or Path(".kquota") / f"meter-{broker_id}.json"
     resume = read_state(state_path)
@@ -95,7 +104,7 @@ def request_log(
     )
     try:
         open_sink = partial(KafkaUsageSink, producer, topic, address, options)
-        _run(file, from_beginning, state_path, resume, parser, open_sink, topic, address, stopping)
+        _run(log_file, from_beginning, state_path, resume, parser, open_sink, topic, address, stopping)
     finally:
         producer.close(timeout=2)
 

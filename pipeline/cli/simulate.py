@@ -24,8 +24,14 @@ _CLIENTS: Final = Layout(dropped_first=("events", "releases", "renewals"))
 
 def simulate(
     files: Annotated[
-        list[Path], typer.Argument(help="Usage events (JSON lines, as on the topic) and quotas (JSON or YAML).")
-    ],
+        list[Path] | None,
+        typer.Argument(
+            help="Usage events (JSON lines, as on the topic) and quotas (JSON or YAML).", show_default=False
+        ),
+    ] = None,
+    more_files: Annotated[
+        list[Path] | None, typer.Option("-f", "--file", help="The same; may be repeated.", show_default=False)
+    ] = None,
     trigger_ms: Annotated[
         int | None, typer.Option(help="How much event time a micro-batch covers, in ms.", min=1)
     ] = None,
@@ -54,7 +60,7 @@ def simulate(
         raise typer.BadParameter(message)
     refuse_unknown_format(output)
     settings = load_settings(config)
-    events, quotas = _read(files)
+    events, quotas = _read([*(files or ()), *(more_files or ())])
     trigger = trigger_ms or settings.stream.trigger_ms
     records: list[dict[str, Any]] = []
 

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from pipeline.cli.options import ConfigFile, Output, TablesRoot, flags
+from pipeline.cli.quotas.entity_flags import ClientNames, for_client
+from pipeline.cli.quotas.errors import QuotaUsage
 from pipeline.cli.table_layout import Layout
 from pipeline.errors import printable
 
@@ -47,9 +49,22 @@ def list_(
 
 
 @app.command("explain")
+@for_client
 def explain(
-    decision: Annotated[str, typer.Argument(help="Beginning of a decision_id; or a user, with a client-id after it.")],
-    client_id: Annotated[str | None, typer.Argument(help="The client-id, where the first is a user.")] = None,
+    user: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="DECISION|USER",
+            help="The beginning of a decision_id; or a user, with a client-id after it.",
+            show_default=False,
+        ),
+    ] = None,
+    client_id: Annotated[
+        str | None,
+        typer.Argument(metavar="CLIENT_ID", help="The client-id, where the first is a user.", show_default=False),
+    ] = None,
+    *,
+    client: ClientNames,
     verify: Annotated[
         bool, typer.Option("--verify", help="Recompute the row from the usage of its sensor; 1 if it differs.")
     ] = False,
@@ -65,7 +80,7 @@ def explain(
     from pipeline.tables.throttle_history import origin_of_bound, story_of
 
     settings = load_settings(config, flags(tables=tables))
-    story = story_of(settings.tables.root, decision, client_id)
+    story = story_of(settings.tables.root, _decision(settings.tables.root, client, user, client_id))
     origin = origin_of_bound(open_quota_table(settings.tables), story.decision)
     if is_table(output):
         print_story(story, settings.engine.sample_window_ms, origin)
@@ -149,6 +164,19 @@ def _verify_one(settings: "Settings", decision: dict[str, Any]) -> None:
     sys.stderr.write(f"{printable(verdict(found))}\n")
     if found.difference is not None:
         raise typer.Exit(1)
+
+
+def _decision(root: str, client: ClientNames, first: str | None, client_id: str | None) -> "Row":
+    """The row of `decisions` that is meant: by the beginning of its id, or the newest one of a client."""
+    from pipeline.tables.throttle_history import decision_with_id, newest_decision
+
+    if first is not None and client_id is None and client == (None, None):
+        return decision_with_id(root, first)
+    user, client_id = client.or_arguments(first, client_id)
+    if user is None and client_id is None:
+        message = "'DECISION' must be given; got none"
+        raise QuotaUsage(message, "write the beginning of a decision_id, or a user and a client-id")
+    return newest_decision(root, user, client_id)
 
 
 def _shown_average(row: "Row") -> "Row":

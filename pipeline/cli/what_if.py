@@ -40,7 +40,9 @@ _LAYOUT: Final = Layout(
 
 
 def what_if(
-    quotas: Annotated[Path, typer.Option("--quotas", help="A file with all quotas of the candidate, JSON or YAML.")],
+    quotas: Annotated[
+        Path, typer.Option("-f", "--file", "--quotas", help="A file with all quotas of the candidate, JSON or YAML.")
+    ],
     since: Annotated[str, typer.Option(help="Begin of the range: 24h (ago), ISO 8601 in UTC, or epoch ms.")] = "24h",
     until: Annotated[str, typer.Option(help="End of the range, in the same formats.")] = "0s",
     source: Annotated[

@@ -1,5 +1,6 @@
 """What the tables say about throttles: who is throttled now, and the story of one decision."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -103,33 +104,46 @@ def last_minute(root: str, now_ms: int) -> LastMinute:
     return LastMinute(throttle_times(decisions, now_ms), exempt_request_percentage(usage, now_ms))
 
 
-def story_of(root: str, decision: str, client_id: str | None = None) -> Story:
-    """The story of one decision, found by the beginning of its id; or of the newest decision of a client.
-
-    Args:
-        root: Root of the tables.
-        decision: Beginning of a `decision_id`; the user if `client_id` is given.
-        client_id: The client-id; None if `decision` is the beginning of an id.
+def decision_with_id(root: str, beginning: str) -> dict[str, Any]:
+    """The row of `decisions` whose `decision_id` begins with a text.
 
     Raises:
-        NothingMatches: There is no such decision.
-        SeveralMatch: Several ids begin with `decision`.
+        NothingMatches: There is none.
+        SeveralMatch: There are several.
     """
+    rows = _decisions(root, beginning, [("decision_id", ">=", beginning), ("decision_id", "<=", beginning + "g")])
+    ids = sorted({row["decision_id"] for row in rows})
+    if len(ids) > 1:
+        raise SeveralMatch(beginning, ids)
+    return rows[0]
+
+
+def newest_decision(root: str, user: str | None, client_id: str | None) -> dict[str, Any]:
+    """The newest row of `decisions` of a client; None = any user, or any client-id.
+
+    Raises:
+        NothingMatches: There is none.
+    """
+    names = {name: value for name, value in (("user", user), ("client_id", client_id)) if value is not None}
+    return _decisions(root, "/".join(names.values()), [(name, "=", value) for name, value in names.items()])[0]
+
+
+def story_of(root: str, decision: Mapping[str, Any]) -> Story:
+    """The story of a row of `decisions`."""
+    events = read_table(table_uri(root, "throttle_events"), None, [("decision_id", "=", decision["decision_id"])])
+    return Story(dict(decision), events.sort_by("publish_seq").to_pylist(), _samples(root, decision))
+
+
+def _decisions(root: str, wanted: str, where: Sequence[Condition]) -> list[dict[str, Any]]:
+    """The rows of `decisions` that meet the conditions, the newest first; at least one."""
     uri = table_uri(root, "decisions")
-    if client_id is None:
-        rows = read_table(uri, None, [("decision_id", ">=", decision), ("decision_id", "<=", decision + "g")])
-        ids = sorted(set(rows["decision_id"].to_pylist()))
-        if len(ids) > 1:
-            raise SeveralMatch(decision, ids)
-        wanted = decision
-    else:
-        rows = read_table(uri, None, [("user", "=", decision), ("client_id", "=", client_id)])
-        wanted = f"{decision}/{client_id}"
+    rows = read_table(uri, None, where)
     if not rows.num_rows:
         raise NothingMatches(wanted, uri)
-    row = rows.sort_by([("evaluated_at_ms", "descending"), ("batch_id", "descending")]).slice(0, 1).to_pylist()[0]
-    events = read_table(table_uri(root, "throttle_events"), None, [("decision_id", "=", row["decision_id"])])
-    return Story(row, events.sort_by("publish_seq").to_pylist(), _samples(root, row))
+    found: list[dict[str, Any]] = rows.sort_by(
+        [("evaluated_at_ms", "descending"), ("batch_id", "descending")]
+    ).to_pylist()
+    return found
 
 
 def origin_of_bound(table: QuotaTable, decision: dict[str, Any]) -> QuotaOrigin | None:
@@ -141,7 +155,7 @@ def origin_of_bound(table: QuotaTable, decision: dict[str, Any]) -> QuotaOrigin 
         return None
 
 
-def _samples(root: str, decision: dict[str, Any]) -> list[tuple[int, int]]:
+def _samples(root: str, decision: Mapping[str, Any]) -> list[tuple[int, int]]:
     """Usage of the sensor's clients in the window of the decision, from all batches up to that of the decision."""
     at_ms, window_ms = decision["evaluated_at_ms"], decision["window_ms"]
     conditions: list[tuple[str, str, Any]] = [

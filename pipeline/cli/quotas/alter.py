@@ -9,17 +9,8 @@ import typer
 from pipeline.cli.options import ConfigFile, TablesRoot
 from pipeline.cli.quotas.describe import QuotasOutput
 from pipeline.cli.quotas.edit import DryRun, IfVersion, Reason, make_edit
-from pipeline.cli.quotas.entity import (
-    Client,
-    ClientDefaults,
-    EntityDefaults,
-    EntityFilter,
-    EntityNames,
-    EntityTypes,
-    User,
-    UserDefaults,
-    entity_filter,
-)
+from pipeline.cli.quotas.entity import EntityFilter
+from pipeline.cli.quotas.entity_flags import for_entity
 from pipeline.cli.quotas.errors import NothingMatched, QuotaUsage
 from quota.entity import label
 
@@ -34,7 +25,8 @@ Pairs = Annotated[
     ),
 ]
 PairsFile = Annotated[
-    Path | None, typer.Option("--add-config-file", help="A file with the same as lines of k=v.", show_default=False)
+    Path | None,
+    typer.Option("-f", "--file", "--add-config-file", help="A file with the same as lines of k=v.", show_default=False),
 ]
 Keys = Annotated[
     list[str] | None,
@@ -42,15 +34,9 @@ Keys = Annotated[
 ]
 
 
+@for_entity
 def alter(
-    context: typer.Context,
-    entity_type: EntityTypes = None,
-    entity_name: EntityNames = None,
-    entity_default: EntityDefaults = 0,
-    user: User = None,
-    client: Client = None,
-    user_defaults: UserDefaults = False,
-    client_defaults: ClientDefaults = False,
+    entity: EntityFilter,
     add_config: Pairs = None,
     add_config_file: PairsFile = None,
     delete_config: Keys = None,
@@ -66,7 +52,6 @@ def alter(
     Flags and answers are those of kafka-configs --alter. The edit is one commit under the table's lock, with who made
     it, where, when and why. A quota without any bound is deleted, unless its mode is exempt.
     """
-    entity = entity_filter(context, entity_type, (user, client, user_defaults, client_defaults), exact=True)
     change = _alteration(entity, _one(add_config, "add-config"), add_config_file, _one(delete_config, "delete-config"))
     make_edit(
         change,
@@ -80,15 +65,9 @@ def alter(
     )
 
 
+@for_entity
 def delete(
-    context: typer.Context,
-    entity_type: EntityTypes = None,
-    entity_name: EntityNames = None,
-    entity_default: EntityDefaults = 0,
-    user: User = None,
-    client: Client = None,
-    user_defaults: UserDefaults = False,
-    client_defaults: ClientDefaults = False,
+    entity: EntityFilter,
     reason: Reason = "",
     if_version: IfVersion = None,
     dry_run: DryRun = False,
@@ -97,7 +76,6 @@ def delete(
     output: QuotasOutput = "kafka",
 ) -> None:
     """Delete the quota of one entity: all its bounds, its mode, owner and note. Exits with 3 if it has none."""
-    entity = entity_filter(context, entity_type, (user, client, user_defaults, client_defaults), exact=True)
 
     def remove(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         rest = [row for row in rows if not entity.matches(row)]

@@ -6,17 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from pipeline.cli.options import ConfigFile, TablesRoot, quota_table
-from pipeline.cli.quotas.entity import (
-    Client,
-    ClientDefaults,
-    EntityDefaults,
-    EntityFilter,
-    EntityNames,
-    EntityTypes,
-    User,
-    UserDefaults,
-    entity_filter,
-)
+from pipeline.cli.quotas.entity import EntityFilter
+from pipeline.cli.quotas.entity_flags import for_entities
 from pipeline.cli.table_layout import Layout
 from pipeline.errors import printable
 
@@ -28,15 +19,9 @@ _LAYOUT: Final = Layout(dropped_first=("note", "owner"), texts=("note",))
 QuotasOutput = Annotated[str, typer.Option("-o", "--output", help="kafka, table, wide, csv, json or yaml.")]
 
 
+@for_entities
 def describe(
-    context: typer.Context,
-    entity_type: EntityTypes = None,
-    entity_name: EntityNames = None,
-    entity_default: EntityDefaults = 0,
-    user: User = None,
-    client: Client = None,
-    user_defaults: UserDefaults = False,
-    client_defaults: ClientDefaults = False,
+    entity: EntityFilter,
     config: ConfigFile = None,
     tables: TablesRoot = None,
     output: QuotasOutput = "kafka",
@@ -49,8 +34,7 @@ def describe(
     from pipeline.cli.output import refuse_unknown_format
 
     refuse_unknown_format(output, also=("kafka",))
-    wanted = entity_filter(context, entity_type, (user, client, user_defaults, client_defaults), exact=False)
-    print_quotas(quota_table(config, tables).read(), wanted, output)
+    print_quotas(quota_table(config, tables).read(), entity, output)
 
 
 def print_quotas(state: "QuotaTableState", wanted: EntityFilter, output: str) -> None:

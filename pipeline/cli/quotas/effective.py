@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from pipeline.cli.options import ConfigFile, Output, TablesRoot, flags
+from pipeline.cli.quotas.entity_flags import ClientNames, for_client
+from pipeline.cli.quotas.errors import QuotaUsage
 from pipeline.cli.table_layout import Layout
 
 if TYPE_CHECKING:
@@ -16,9 +18,17 @@ _LEVELS: Final = Layout(dropped_first=("matches",), texts=("bounds", "matches"))
 _BY_TYPE: Final = Layout(dropped_first=("mode",), texts=("shared_with",))
 
 
+@for_client
 def effective(
-    user: Annotated[str, typer.Option("--user", help="The user.")],
-    client_id: Annotated[str, typer.Option("--client-id", help='The client-id; "" for none.')] = "",
+    user: Annotated[
+        str | None, typer.Argument(metavar="USER", help="The user; or --user USER.", show_default=False)
+    ] = None,
+    client_id: Annotated[
+        str | None,
+        typer.Argument(metavar="CLIENT_ID", help="The client-id, if it has one; or --client-id.", show_default=False),
+    ] = None,
+    *,
+    client: ClientNames,
     config: ConfigFile = None,
     tables: TablesRoot = None,
     output: Output = "table",
@@ -35,6 +45,11 @@ def effective(
     from pipeline.tables.quotas.source import QuotaSource
     from quota.effective import effective as resolved
 
+    user, client_id = client.or_arguments(user, client_id)
+    if user is None:
+        message = "'USER' must be given; got none"
+        raise QuotaUsage(message, "write the user, and the client-id after it if it has one")
+    client_id = client_id or ""
     settings = load_settings(config, flags(tables=tables))
     snapshot = QuotaSource(open_quota_table(settings.tables)).pin()
     clients = live_clients(table_uri(settings.tables.root, "usage"))
@@ -43,8 +58,8 @@ def effective(
     if is_table(output):
         print_rows(levels, output, _LEVELS, shown=_readable)
         sys.stdout.write("\n")
-    client = {"user": user, "client_id": client_id, "quota_version": snapshot.version}
-    document = [{**client, "levels": levels, "effective": by_type}]
+    about = {"user": user, "client_id": client_id, "quota_version": snapshot.version}
+    document = [{**about, "levels": levels, "effective": by_type}]
     print_rows(by_type, output, _BY_TYPE, shown=_readable, document=document)
     sys.stderr.write(f"quotas v{snapshot.version}, recent clients: {clients.num_rows}\n")
 

@@ -14,6 +14,7 @@ from pipeline.cli.quotas.errors import QuotaUsage
 from quota.entity import DEFAULT
 
 _NAMES: Final = "kquota.entity_names"
+_PANEL: Final = "As in kafka-configs"
 _COLUMNS: Final = {"users": "user", "clients": "client_id"}
 
 
@@ -31,7 +32,11 @@ def _keep_defaults(context: typer.Context, count: int) -> int:
 EntityTypes = Annotated[
     list[str] | None,
     typer.Option(
-        "--entity-type", metavar="users|clients", help="Once for each part of the entity.", show_default=False
+        "--entity-type",
+        metavar="users|clients",
+        help="Once for each part of the entity.",
+        show_default=False,
+        rich_help_panel=_PANEL,
     ),
 ]
 EntityNames = Annotated[
@@ -42,6 +47,7 @@ EntityNames = Annotated[
         help="Name for the --entity-type in the same place.",
         callback=_keep_names,
         show_default=False,
+        rich_help_panel=_PANEL,
     ),
 ]
 EntityDefaults = Annotated[
@@ -53,11 +59,13 @@ EntityDefaults = Annotated[
         count=True,
         callback=_keep_defaults,
         show_default=False,
+        rich_help_panel=_PANEL,
     ),
 ]
 User = Annotated[list[str] | None, typer.Option("--user", metavar="NAME", help="The user.", show_default=False)]
 Client = Annotated[
-    list[str] | None, typer.Option("--client", metavar="NAME", help="The client-id.", show_default=False)
+    list[str] | None,
+    typer.Option("--client-id", "--client", metavar="NAME", help="The client-id.", show_default=False),
 ]
 UserDefaults = Annotated[bool, typer.Option("--user-defaults", help="The default user.")]
 ClientDefaults = Annotated[bool, typer.Option("--client-defaults", help="The default client-id.")]
@@ -70,9 +78,11 @@ class EntityFilter:
     Attributes:
         names: entity type (`users`, `clients`) to name, in the order given; None = every name and the default.
             Empty = all entities.
+        is_strict: Whether an entity that has other parts too is none of them.
     """
 
     names: Mapping[str, str | None]
+    is_strict: bool = True
 
     @property
     def user(self) -> str:
@@ -85,9 +95,11 @@ class EntityFilter:
         return self.names.get("clients") or ""
 
     def matches(self, row: Mapping[str, object]) -> bool:
-        """Whether a row of `quotas` is one of them. The filter is strict as in Kafka: `users` alone finds no pair."""
+        """Whether a row of `quotas` is one of them. With a strict filter `users` alone finds no pair."""
         return not self.names or all(
-            (bool(row[column]) and self.names[kind] in {None, row[column]}) if kind in self.names else not row[column]
+            (bool(row[column]) and self.names[kind] in {None, row[column]})
+            if kind in self.names
+            else not (row[column] and self.is_strict)
             for kind, column in _COLUMNS.items()
         )
 
@@ -103,16 +115,20 @@ def entity_filter(
     context: typer.Context,
     types: Sequence[str] | None,
     short: tuple[Sequence[str] | None, Sequence[str] | None, bool, bool],
+    rpk: Sequence[tuple[str, str | None]] = (),
     *,
     exact: bool,
+    is_strict: bool = True,
 ) -> EntityFilter:
     """Read the flags.
 
     Args:
         context: Holds the names of `--entity-name` and `--entity-default` in their order.
         types: Values of `--entity-type`.
-        short: `--user`, `--client`, `--user-defaults`, `--client-defaults`.
+        short: `--user`, `--client-id`, `--user-defaults`, `--client-defaults`.
+        rpk: The flags of rpk, see `rpk_parts`.
         exact: Whether exactly one entity must be named, as for an edit.
+        is_strict: Whether the flags of rpk are for entities without other parts only; those of Kafka always are.
 
     Raises:
         QuotaUsage: They name no entity, or contradict each other.
@@ -122,6 +138,12 @@ def entity_filter(
     if named and (types or long_names):
         msg = "--entity-{type,name,default} should not be used in conjunction with specific entity flags"
         raise QuotaUsage(msg)
+    if rpk:
+        if named or types or long_names:
+            msg = "'--name', '--default' and '--any' must not be mixed with other flags that name an entity"
+            raise QuotaUsage(msg, "use --user and --client-id alone")
+        _refuse_types([kind for kind, _ in rpk], needed=True)
+        return EntityFilter(dict(rpk), is_strict=is_strict or exact)
     kinds = [kind for kind, _ in named] if named else list(types or ())
     names = [name for _, name in named] if named else long_names
     _refuse_types(kinds, needed=exact or bool(names))
@@ -149,7 +171,7 @@ def _short_forms(
 def _refuse_types(kinds: Sequence[str], *, needed: bool) -> None:
     if needed and not kinds:
         msg = "At least one entity type must be specified"
-        raise QuotaUsage(msg, "name one: --user, --client, --entity-type")
+        raise QuotaUsage(msg, "name one: --user, --client-id, --user-defaults, --client-defaults")
     for kind in kinds:
         if kind not in _COLUMNS:
             msg = f"Invalid entity type {kind}, the entity type must be one of users, clients"

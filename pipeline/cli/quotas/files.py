@@ -80,7 +80,7 @@ def apply(
 
 
 def import_(
-    source: Annotated[str, typer.Option("--from", help="A file, or the JSON or YAML itself.")],
+    source: Annotated[str, typer.Option("-f", "--file", "--from", help="A file, or the JSON or YAML itself.")],
     no_confirm: Annotated[bool, typer.Option("--no-confirm", help="Do not ask.")] = False,
     allow_empty: AllowEmpty = False,
     reason: Reason = "",

@@ -10,16 +10,8 @@ import typer
 from pipeline.cli.options import ConfigFile, Output, TablesRoot, quota_table
 from pipeline.cli.quotas.describe import QuotasOutput, print_quotas
 from pipeline.cli.quotas.edit import CHANGES, DryRun, IfVersion, Reason, change_line, make_edit
-from pipeline.cli.quotas.entity import (
-    Client,
-    ClientDefaults,
-    EntityDefaults,
-    EntityNames,
-    EntityTypes,
-    User,
-    UserDefaults,
-    entity_filter,
-)
+from pipeline.cli.quotas.entity import EntityFilter
+from pipeline.cli.quotas.entity_flags import for_entities
 from pipeline.cli.table_layout import Layout
 from quota.entity import label
 
@@ -70,16 +62,10 @@ def diff(
     sys.stderr.write(f"quotas v{before.version} → v{after.version}, values that differ: {len(changes)}{mode}\n")
 
 
+@for_entities
 def at(
-    context: typer.Context,
     time: Annotated[str, typer.Argument(help="ISO 8601, UTC unless it says otherwise, or an age: -15m, -2h, 3d.")],
-    entity_type: EntityTypes = None,
-    entity_name: EntityNames = None,
-    entity_default: EntityDefaults = 0,
-    user: User = None,
-    client: Client = None,
-    user_defaults: UserDefaults = False,
-    client_defaults: ClientDefaults = False,
+    entity: EntityFilter,
     config: ConfigFile = None,
     tables: TablesRoot = None,
     output: QuotasOutput = "kafka",
@@ -90,11 +76,10 @@ def at(
     from pipeline.tables.quotas.history import version_at
 
     refuse_unknown_format(output, also=("kafka",))
-    wanted = entity_filter(context, entity_type, (user, client, user_defaults, client_defaults), exact=False)
     now_ms = round(datetime.now(UTC).timestamp() * 1000)
     instant = datetime.fromtimestamp(parse_instant("TIME", time, now_ms) / 1000, UTC)
     table = quota_table(config, tables)
-    print_quotas(table.read(version_at(table, instant)), wanted, output)
+    print_quotas(table.read(version_at(table, instant)), entity, output)
 
 
 def rollback(
