@@ -2,6 +2,7 @@
 
 QuotaError
 ├── InvalidQuotas              rows that cannot be quotas; names every mistake at once
+├── InvalidBound               a bound, as somebody typed it, that cannot be read or is out of its range
 └── InvalidArgument
     ├── InvalidUsage           usage, entities or times that the engine cannot take; nothing was changed
     └── InvalidEngineSetting   a constructor argument out of its range
@@ -31,6 +32,22 @@ class InvalidQuotas(QuotaError):
         shown = "; ".join(self.problems[:_SHOWN_PROBLEMS])
         more = len(self.problems) - _SHOWN_PROBLEMS
         super().__init__(f"quotas v{version}: {shown}" + (f"; and {more} more" if more > 0 else ""))
+
+
+class InvalidBound(QuotaError):
+    """A bound that cannot be read, or that no quota can have.
+
+    Attributes:
+        quota_type: whose bound.
+        given: what was typed.
+        mistake: what is wrong with it, without a full stop. Kafka's words where Kafka refuses it too.
+    """
+
+    def __init__(self, quota_type: str, given: object, mistake: str) -> None:
+        self.quota_type = quota_type
+        self.given = given
+        self.mistake = mistake
+        super().__init__(mistake)
 
 
 class InvalidArgument(QuotaError):

@@ -79,12 +79,13 @@ def simulate(
 
 def _read(files: list[Path]) -> "tuple[list[UsageEvent], Any]":
     from pipeline.replay.quotas import snapshot_of_text
-    from pipeline.simulation.events import holds_events, read_events, read_text
+    from pipeline.simulation.events import holds_events, read_events
+    from pipeline.text_file import read_text_file
 
     events: list[UsageEvent] = []
     snapshot = None
     for path in files:
-        text = read_text(path)
+        text = read_text_file("FILE", path)
         if not holds_events(text):
             if snapshot is not None:
                 message = f"'FILE' must hold quotas once; got a second file of them, {path}"

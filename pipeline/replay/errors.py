@@ -2,35 +2,13 @@
 
 PipelineError
 └── replay
-    ├── QuotaFileRefused   a file does not hold valid quotas
     ├── UsageNotKept       no usage is stored for the range or the decision
     ├── BatchNotRecorded   the batch of a decision is not in `batches`
     ├── SampleTooFine      rows of one second cannot fill sample windows that are no whole seconds
     └── BadFailCondition   `--fail-if` is not a comparison of a known metric with a number
 """
 
-from pathlib import Path
-
 from pipeline.errors import PipelineError
-
-
-class QuotaFileRefused(PipelineError):
-    """A file does not hold valid quotas.
-
-    Attributes:
-        path: The file.
-        cause: What is wrong with it.
-    """
-
-    exit_code = 5
-
-    def __init__(self, path: Path, cause: str) -> None:
-        self.path = path
-        self.cause = cause
-        super().__init__(
-            f"quotas of {path} are not valid: {cause}",
-            "correct the file; `kquota quotas export` prints an example of the format",
-        )
 
 
 class UsageNotKept(PipelineError):

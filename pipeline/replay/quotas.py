@@ -3,12 +3,11 @@
 from bisect import bisect_right
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from pipeline.replay.errors import QuotaFileRefused
-from pipeline.tables.errors import QuotaEditRefused, TableMissing
-from pipeline.tables.quotas.file import from_text
-from pipeline.tables.quotas.file_text import load_text
+from pipeline.tables.errors import TableMissing
+from pipeline.tables.quotas.file_reading import from_text
+from pipeline.text_file import read_text_file
 from quota.errors import InvalidQuotas
 from quota.snapshot import QuotaSnapshot
 
@@ -65,41 +64,23 @@ def read_snapshot(path: Path, version: int) -> QuotaSnapshot:
     """The quotas of a file; formats as those of `snapshot_of_text`.
 
     Raises:
-        QuotaFileRefused: It cannot be read, or does not hold valid quotas.
+        UnreadableFile: It cannot be read.
+        QuotaFileRefused: It does not hold valid quotas.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as exc:
-        raise QuotaFileRefused(path, str(exc)) from exc
-    return snapshot_of_text(path, text, version)
+    return snapshot_of_text(path, read_text_file("--quotas", path), version)
 
 
 def snapshot_of_text(path: Path, text: str, version: int) -> QuotaSnapshot:
-    """The quotas of a text, JSON or YAML.
+    """The quotas of a text, in one of the forms that `pipeline.tables.quotas.file_reading` reads.
 
     Args:
         path: The file it comes from, for the error.
-        text: rpk's form, `quotas: [{entity: …, values: …}]`, or plain rows with the columns of `quotas`: a list, or a
-            mapping with the list under `quotas`.
+        text: JSON or YAML.
         version: The version the snapshot gets.
 
     Raises:
         QuotaFileRefused: It does not hold valid quotas.
     """
-    try:
-        return QuotaSnapshot.from_rows(_rows(path, text), version)
-    except QuotaEditRefused as exc:
-        raise QuotaFileRefused(path, "; ".join(exc.mistakes)) from exc
-    except InvalidQuotas as exc:
-        raise QuotaFileRefused(path, "; ".join(exc.problems)) from exc
-
-
-def _rows(path: Path, text: str) -> list[dict[str, Any]]:
-    document = load_text(text)
-    rows = document.get("quotas") if isinstance(document, dict) else document
-    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise QuotaFileRefused(path, "it must be a list of quotas, or a mapping with the list 'quotas'")
-    if any("entity" in row for row in rows):
-        declared = from_text(text)
-        return [{"user": one.user, "client_id": one.client_id, **one.bounds, **one.labels} for one in declared]
-    return rows
+    declared = from_text(text, str(path))
+    rows = ({"user": one.user, "client_id": one.client_id, **one.bounds, **one.labels} for one in declared)
+    return QuotaSnapshot.from_rows(rows, version)

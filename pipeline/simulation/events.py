@@ -3,27 +3,11 @@
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
-from pipeline.errors import PipelineError
 from schemas.usage_event import UsageEvent
-
-
-class UnreadableFile(PipelineError):
-    """A file cannot be read as text.
-
-    Attributes:
-        path: The file.
-    """
-
-    exit_code = 2
-
-    def __init__(self, path: Path, cause: str) -> None:
-        self.path = path
-        super().__init__(f"'FILE' must be a readable text file; got {path}: {cause}", "give another file")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,18 +21,6 @@ class EventFile:
 
     events: list[UsageEvent]
     refused: list[str]
-
-
-def read_text(path: Path) -> str:
-    """The text of a file.
-
-    Raises:
-        UnreadableFile: It cannot be read as UTF-8 text.
-    """
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as exc:
-        raise UnreadableFile(path, str(exc)) from exc
 
 
 def holds_events(text: str) -> bool:

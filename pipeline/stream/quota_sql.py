@@ -19,8 +19,10 @@ from pipeline.tables.errors import QuotaEditRefused, QuotasLeftInvalid
 from pipeline.tables.from_settings import open_quota_table
 from pipeline.tables.quotas.table import EditAudit, QuotaTable, QuotaTableState
 from quota.errors import InvalidQuotas
+from quota.mistakes import Mistake
 from quota.snapshot import QuotaSnapshot
 
+_A_STATEMENT: Final = "the table is as it was; write for example UPDATE quotas SET mode = 'shadow' WHERE user = 'alice'"
 _VIOLATED: Final = "[DELTA_VIOLATE_CONSTRAINT"
 
 
@@ -52,7 +54,7 @@ def run_sql(settings: Settings, statement: str, audit: EditAudit) -> list[dict[s
                 _refuse_invalid(table, before)
             return rows
         except (PySparkException, Py4JJavaError) as exc:
-            raise QuotaEditRefused([_reason(exc)]) from exc
+            raise QuotaEditRefused([Mistake(_reason(exc))], _A_STATEMENT) from exc
         finally:
             session.stop()
 

@@ -11,6 +11,7 @@ PipelineError
     ├── TableUnwritable    the store refused the write
     ├── RowsRefused        rows do not fit the table's schema or CHECK constraints
     ├── QuotaEditRefused   an edit that would leave an invalid quota table
+    ├── QuotaFileRefused   a file does not hold valid quotas
     ├── QuotasLeftInvalid  an SQL statement has written rows that are no valid quotas
     ├── VersionIsAnother   the quota table is not at the version an edit is meant for
     ├── VersionGone        no version is kept that was in force at an instant
@@ -20,9 +21,13 @@ PipelineError
 from collections.abc import Sequence
 from datetime import datetime
 from shlex import quote
+from typing import Final
 
 from pipeline.errors import PipelineError
 from pipeline.tables.address import full_address
+from quota.mistakes import Mistake
+
+_A_VALID_EDIT: Final = "set values like producer_byte_rate=1MB/s, request_percentage=50% or mode=shadow"
 
 
 class Fenced(PipelineError):
@@ -175,14 +180,33 @@ class QuotaEditRefused(PipelineError):
     """An edit would leave rows that are no valid quotas.
 
     Attributes:
-        mistakes: all mistakes, one line per mistake.
+        mistakes: all mistakes, each with its place if it has one.
     """
 
     exit_code = 5
 
-    def __init__(self, mistakes: Sequence[str]) -> None:
+    def __init__(self, mistakes: Sequence[Mistake], remedy: str = _A_VALID_EDIT) -> None:
         self.mistakes = tuple(mistakes)
-        super().__init__(f"quotas were not changed: {'; '.join(mistakes)}", "correct the edit and repeat it")
+        super().__init__(f"quotas were not changed: {'; '.join(map(str, mistakes))}", remedy)
+
+
+class QuotaFileRefused(PipelineError):
+    """A file does not hold valid quotas.
+
+    Attributes:
+        file: how the file is called.
+        mistakes: all mistakes, each with its place and line in the file, as far as they are known.
+    """
+
+    exit_code = 5
+
+    def __init__(self, file: str, mistakes: Sequence[Mistake]) -> None:
+        self.file = file
+        self.mistakes = tuple(mistakes)
+        super().__init__(
+            f"quotas of {file} are not valid, nothing was changed: {'; '.join(map(str, mistakes))}",
+            "correct these places; a quota is written like {user: alice, client_id: etl, producer_byte_rate: 1MB/s}",
+        )
 
 
 class QuotasLeftInvalid(PipelineError):

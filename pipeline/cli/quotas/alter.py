@@ -19,8 +19,8 @@ Pairs = Annotated[
     typer.Option(
         "--add-config",
         metavar="K=V,…",
-        help="k=v,k2=v2 of producer_byte_rate, consumer_byte_rate, request_percentage, mode, owner, note; "
-        "[a,b] keeps commas together.",
+        help="k=v,k2=v2 of producer_byte_rate, consumer_byte_rate (1048576, 1MB/s, 1MiB/s), request_percentage (50%), "
+        "mode, owner, note; [a,b] keeps commas together.",
         show_default=False,
     ),
 ]
@@ -100,8 +100,11 @@ def _alteration(
 ) -> Callable[[Sequence[dict[str, Any]]], list[dict[str, Any]]]:
     """The change that the flags describe, as a function from old rows to new rows."""
     from pipeline.cli.quotas.values import checked, parse_added, parse_deleted
-    from pipeline.cluster.properties_file import read_properties
+    from pipeline.cluster.properties_file import parse_properties
+    from pipeline.tables.errors import QuotaEditRefused
     from pipeline.tables.quotas.edit import QuotaChange, altered, refuse_absent
+    from pipeline.text_file import read_text_file
+    from quota.mistakes import Mistakes
 
     if added is not None and added_file is not None:
         msg = "Only one of --add-config or --add-config-file must be specified"
@@ -109,16 +112,19 @@ def _alteration(
     if added is None and added_file is None and deleted is None:
         msg = "At least one of --add-config, --add-config-file, or --delete-config must be specified with --alter"
         raise QuotaUsage(msg)
+    mistakes = Mistakes()
     values: dict[str, Any] = {}
     if added is not None:
-        values = parse_added(added, entity.names)
+        values = parse_added(added, entity.names, mistakes.at("--add-config"))
     elif added_file is not None:
-        values = checked(read_properties(added_file), entity.names)
-    taken = parse_deleted(deleted, entity.names) if deleted is not None else {}
+        text = read_text_file("--add-config-file", added_file)
+        values = checked(parse_properties(text, str(added_file)), entity.names, mistakes.at(str(added_file)))
+    taken = parse_deleted(deleted, entity.names, mistakes.at("--delete-config")) if deleted is not None else {}
     both = sorted(values.keys() & taken.keys())
     if both:
-        msg = f"'--delete-config' must not name what --add-config sets; got {', '.join(both)}"
-        raise QuotaUsage(msg)
+        mistakes.add(f"'--delete-config' must not name what --add-config sets; got {', '.join(both)}")
+    if mistakes.found:
+        raise QuotaEditRefused(mistakes.found)
 
     def change(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         refuse_absent(rows, entity.user, entity.client_id, taken)

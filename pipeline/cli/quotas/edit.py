@@ -104,12 +104,14 @@ def print_edit(settings: "Settings", edit: "QuotaEdit", output: str, *, with_cli
 
 def change_line(change: Any) -> dict[str, Any]:
     """A difference as a row of the printed table."""
+    from pipeline.tables.quotas.diff import shown
+
     return {
         "action": change.action,
         "entity": label(change.user, change.client_id),
         "value": change.column,
-        "old": change.old,
-        "new": change.new,
+        "old": shown(change.column, change.old),
+        "new": shown(change.column, change.new),
     }
 
 

@@ -19,6 +19,7 @@ _COLUMNS: Final = {"users": "user", "clients": "client_id"}
 
 
 def _keep_names(context: typer.Context, names: list[str] | None) -> list[str] | None:
+    refuse_empty("--entity-name", names, "--entity-default")
     context.meta.setdefault(_NAMES, []).extend(names or [])
     return names
 
@@ -152,10 +153,28 @@ def entity_filter(
     return EntityFilter(dict(zip(kinds, padded, strict=True)))
 
 
+def refuse_empty(option: str, names: Sequence[str] | None, of_default: str) -> None:
+    """Refuse an empty name. A shell makes one of a variable that is not set, and Kafka takes it for the default.
+
+    Args:
+        option: The option that the names were given with.
+        names: The names; None = none.
+        of_default: The option that means the default entity.
+
+    Raises:
+        QuotaUsage: A name is empty.
+    """
+    if names and not all(names):
+        msg = f"'{option}' must not be empty; got ''"
+        raise QuotaUsage(msg, f'see whether the variable in {option} "$NAME" is set; the default is {of_default}')
+
+
 def _short_forms(
     users: Sequence[str] | None, clients: Sequence[str] | None, user_defaults: bool, client_defaults: bool
 ) -> list[tuple[str, str]]:
     """Type and name of each short form, clients first, as kafka-configs goes through them."""
+    refuse_empty("--user", users, "--user-defaults")
+    refuse_empty("--client", clients, "--client-defaults")
     for option, values in (("user", users), ("client", clients)):
         if values and len(values) > 1:
             msg = f"Found multiple arguments for option {option}, but you asked for only one"

@@ -60,7 +60,7 @@ def apply(
     refused without --allow-empty.
     """
     try:
-        declared = _read(_text(file))
+        declared = _read("--file", file)
         edit = make_edit(
             _applier(declared, prune=prune, allow_empty=allow_empty),
             answer=None,
@@ -96,7 +96,7 @@ def import_(
     written if the table was edited before the answer.
     """
     is_text = any(sign in source for sign in "{:\n")
-    declared = _read(source if is_text and not os.path.isfile(source) else _text(source))
+    declared = _parsed(source, "--from") if is_text and not os.path.isfile(source) else _read("--from", source)
     ask = not (no_confirm or dry_run)
     if ask and not sys.stdin.isatty():
         msg = "'--no-confirm' must be given where standard input is no terminal"
@@ -136,17 +136,15 @@ def _applier(declared: "Sequence[DeclaredQuota]", *, prune: bool, allow_empty: b
     return change
 
 
-def _read(text: str) -> "list[DeclaredQuota]":
-    from pipeline.tables.quotas.file import from_text
+def _read(option: str, file: str) -> "list[DeclaredQuota]":
+    from pipeline.text_file import read_text_file
 
-    return from_text(text)
-
-
-def _text(file: str) -> str:
     if file == "-":
-        return sys.stdin.read()
-    try:
-        return Path(file).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as exc:
-        msg = f"'file' must be a text file that can be read; got {file}: {exc}"
-        raise QuotaUsage(msg) from exc
+        return _parsed(sys.stdin.read(), "standard input")
+    return _parsed(read_text_file(option, Path(file)), file)
+
+
+def _parsed(text: str, name: str) -> "list[DeclaredQuota]":
+    from pipeline.tables.quotas.file_reading import from_text
+
+    return from_text(text, name)

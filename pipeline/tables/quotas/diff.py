@@ -6,6 +6,7 @@ from typing import Any, Final, Literal
 
 from pipeline.tables.quotas.edit import LABELS
 from quota.entity import QUOTA_TYPES
+from quota.units import bound_text
 
 Action = Literal["add", "alter", "remove"]
 
@@ -37,9 +38,14 @@ class QuotaDifference:
         return asdict(self)
 
     def value_text(self) -> str:
-        """`producer_byte_rate 1024.0 → 2048.0`."""
-        old, new = ("none" if value is None else value for value in (self.old, self.new))
+        """`producer_byte_rate 1024 (1.0 kB/s) → 2048 (2.0 kB/s)`."""
+        old, new = (shown(self.column, value) or "none" for value in (self.old, self.new))
         return f"{self.column} {old} → {new}"
+
+
+def shown(column: str, value: float | str | None) -> str | None:
+    """A value as people read it: a bound exactly and with its unit, other values as they are."""
+    return bound_text(column, value) if isinstance(value, float | int) else value
 
 
 def differences(before: Iterable[Mapping[str, Any]], after: Iterable[Mapping[str, Any]]) -> list[QuotaDifference]:

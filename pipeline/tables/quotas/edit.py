@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from pipeline.tables.errors import QuotaEditRefused
 from quota.bound_rules import bound_mistake
 from quota.entity import QUOTA_TYPES, label
+from quota.mistakes import Mistake, Mistakes
 from schemas.quota_row import QuotaRow
 
 LABELS: Final = ("mode", "owner", "note")
@@ -68,9 +69,11 @@ def refuse_absent(rows: Iterable[QuotaValues], user: str, client_id: str, column
         QuotaEditRefused: at least one of the columns is not set for the entity.
     """
     row = next((row for row in rows if (row["user"], row["client_id"]) == (user, client_id)), {})
-    absent = [column for column in columns if row.get(column, _UNSET.get(column)) == _UNSET.get(column)]
+    is_set = {column for column in (*QUOTA_TYPES, *LABELS) if row.get(column) not in {None, _UNSET.get(column)}}
+    absent = [column for column in columns if column not in is_set]
     if absent:
-        raise QuotaEditRefused([f"Invalid config(s): {','.join(absent)}"])
+        remedy = f"name only what is set: {', '.join(sorted(is_set))}" if is_set else "it has no quota to delete from"
+        raise QuotaEditRefused([Mistake(f"Invalid config(s): {','.join(absent)}")], remedy)
 
 
 def validated(rows: Sequence[QuotaValues], before: Iterable[QuotaValues] = ()) -> list[dict[str, Any]]:
@@ -87,7 +90,7 @@ def validated(rows: Sequence[QuotaValues], before: Iterable[QuotaValues] = ()) -
     stored: dict[tuple[str, str], list[QuotaValues]] = defaultdict(list)
     for row in before:
         stored[row["user"], row["client_id"]].append(row)
-    mistakes: list[str] = []
+    mistakes = Mistakes()
     complete: list[dict[str, Any]] = []
     for row in rows:
         problems = [] if row in stored[row["user"], row["client_id"]] else _bound_mistakes(row)
@@ -98,12 +101,14 @@ def validated(rows: Sequence[QuotaValues], before: Iterable[QuotaValues] = ()) -
             problems += [
                 (column, text) for column, text in map(_mistake, exc.errors(include_url=False)) if column not in refused
             ]
-        mistakes += [f"{_label(row)}: {text}" for _, text in problems]
+        for _, text in problems:
+            mistakes.at(_label(row)).add(text)
     entities = Counter((row["user"], row["client_id"]) for row in rows)
-    twice = {entity: count for entity, count in entities.items() if count > 1}
-    mistakes += [f"{label(*entity)} must have one row; got {count}" for entity, count in twice.items()]
-    if mistakes:
-        raise QuotaEditRefused(mistakes)
+    for entity, count in entities.items():
+        if count > 1:
+            mistakes.add(f"{label(*entity)} must have one row; got {count}")
+    if mistakes.found:
+        raise QuotaEditRefused(mistakes.found)
     return complete
 
 

@@ -1,4 +1,4 @@
-"""One bad quota file per mistake: each is refused, the error names the place, and the table is not changed."""
+"""One bad quota file per mistake: each is refused, the error names line and entry, and the table is not changed."""
 
 import json
 from pathlib import Path
@@ -31,6 +31,8 @@ def test_a_bad_file_is_refused_as_a_whole(name: str, root: str) -> None:
     assert refused.exit_code == 5
     assert refused.stdout == ""
     assert refused.stderr == (
-        f"kquota: quotas were not changed: {'; '.join(MISTAKES[name])}. To mend it: correct the edit and repeat it\n"
+        f"kquota: quotas of {FILES / name} are not valid, nothing was changed: {'; '.join(MISTAKES[name])}. "
+        "To mend it: correct these places; a quota is written like "
+        "{user: alice, client_id: etl, producer_byte_rate: 1MB/s}\n"
     )
     assert kquota("quotas", "describe", "--tables", root) == before

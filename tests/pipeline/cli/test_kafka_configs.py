@@ -27,6 +27,10 @@ NOT_OURS: Final = (
 
 # Lines where kquota differs on purpose: its answer, and why.
 DIFFERENT: Final = {
+    "--alter --entity-type users --entity-name '' --add-config consumer_byte_rate=77": (
+        "'--entity-name' must not be empty",
+        'Kafka changes the default of all users: that is what --entity-name "$TEAM" does where TEAM is not set',
+    ),
     "--alter --user alice --add-config producer_byte_rate=5 --delete-config producer_byte_rate": (
         "'--delete-config' must not name what --add-config sets; got producer_byte_rate",
         "Kafka's controller calls it a duplicate entity",
@@ -53,6 +57,16 @@ DIFFERENT: Final = {
     ),
 }
 
+# What Kafka refuses and kquota takes. It runs as a dry run, so that later lines find the quotas that Kafka has.
+TAKEN: Final = {"--alter --user alice --add-config producer_byte_rate=10MB": "10000000 (10.0 MB/s)"}
+
+# What Kafka takes and kquota refuses, and how to say the same to kquota, so that later lines find the same quotas.
+INSTEAD: Final = {
+    "--alter --entity-type users --entity-name '' --add-config consumer_byte_rate=77": (
+        "--alter --user-defaults --add-config consumer_byte_rate=77"
+    ),
+}
+
 
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[dict[str, Any], Answer]]:
@@ -63,7 +77,11 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[dict[str, An
     pairs = []
     for kafkas in golden():
         verb, *arguments = shlex.split(kafkas["line"])
-        pairs.append((kafkas, kquota("quotas", verb.removeprefix("--"), *arguments, "--tables", root)))
+        dry_run = ["--dry-run"] if kafkas["line"] in TAKEN else []
+        pairs.append((kafkas, kquota("quotas", verb.removeprefix("--"), *arguments, *dry_run, "--tables", root)))
+        if kafkas["line"] in INSTEAD:
+            verb, *arguments = shlex.split(INSTEAD[kafkas["line"]])
+            assert kquota("quotas", verb.removeprefix("--"), *arguments, "--tables", root).exit_code == 0
     return pairs
 
 
@@ -81,14 +99,14 @@ def configs(line: str) -> str:
 
 def test_what_is_printed_is_what_kafka_prints(answers: list[tuple[dict[str, Any], Answer]]) -> None:
     for kafkas, ours in answers:
-        if kafkas["line"] in {*DIFFERENT, "--describe"}:
+        if kafkas["line"] in {*DIFFERENT, *TAKEN, "--describe"}:
             continue
         printed = sorted(map(configs, ours.stdout.splitlines()))
         assert printed == sorted(map(configs, kafkas["stdout"])), kafkas["line"]
 
 
 def test_what_is_refused_is_refused_in_kafkas_words(answers: list[tuple[dict[str, Any], Answer]]) -> None:
-    refused = [(k, o) for k, o in answers if k["error"] and k["line"] not in {*DIFFERENT, "--describe"}]
+    refused = [(k, o) for k, o in answers if k["error"] and k["line"] not in {*DIFFERENT, *TAKEN, "--describe"}]
     assert len(refused) >= 25
     for kafkas, ours in refused:
         assert spoken(kafkas["error"]).strip() in ours.stderr, kafkas["line"]
@@ -107,6 +125,13 @@ def test_kquota_differs_only_where_it_says_so(answers: list[tuple[dict[str, Any]
     for line, (words, _why) in DIFFERENT.items():
         assert words in found[line].stderr
         assert found[line].exit_code in {2, 5}
+
+
+def test_a_unit_is_taken_where_kafka_takes_none(answers: list[tuple[dict[str, Any], Answer]]) -> None:
+    found = {kafkas["line"]: ours for kafkas, ours in answers if kafkas["line"] in TAKEN}
+    for line, words in TAKEN.items():
+        assert found[line].exit_code == 0
+        assert words in found[line].stdout
 
 
 def test_describe_without_an_entity_prints_every_quota(answers: list[tuple[dict[str, Any], Answer]]) -> None:

@@ -59,7 +59,7 @@ def test_a_dry_run_names_the_live_clients_it_affects_and_writes_nothing(root: st
     ]
     assert version(root) == before
     shown = alter(root, "--delete-config", "producer_byte_rate", "--dry-run")
-    assert "remove  user-principal 'alice'  producer_byte_rate  1000.0" in shown.stdout
+    assert "remove  user-principal 'alice'  producer_byte_rate  1000 (1.0 kB/s)" in shown.stdout
     assert "alice  etl        producer_byte_rate  3" in shown.stdout
     assert "nothing was written" in shown.stderr
 
@@ -75,11 +75,48 @@ def test_an_edit_for_another_version_ends_with_4(root: str) -> None:
 
 def test_all_mistakes_of_the_flags_come_at_once(root: str) -> None:
     before = version(root)
-    refused = alter(root, "--add-config", "producer_byte_rate=0,consumer_byte_rate=1.5,request_percentage=x,colour=red")
+    added = "producer_byte_rate=0,consumer_byte_rate=1.5,request_percentage=x,colour=red,mode=loud,owner"
+    refused = alter(root, "--add-config", added, "--delete-config", "size,note")
     assert refused.exit_code == 5
-    for words in ("must be greater than 0; got 0", "fractional value; got 1.5", "request_percentage: x", "colour"):
+    for words in (
+        "--add-config: Invalid entity config",
+        "--add-config: Quota producer_byte_rate must be greater than 0; got 0",
+        "--add-config: consumer_byte_rate cannot be a fractional value; got 1.5",
+        "--add-config: Cannot parse quota configuration value for request_percentage: x",
+        "Unexpected config names: colour;",
+        "--add-config: 'mode' must be one of enforce, shadow, exempt; got loud",
+        "--delete-config: Only quota configs can be deleted for 'users'. Unexpected config names: size;",
+    ):
         assert words in refused.stderr
     assert version(root) == before
+
+
+@pytest.mark.parametrize("command", ["alter", "delete", "describe"])
+@pytest.mark.parametrize("option", ["--user", "--client", "--entity-name"])
+def test_an_empty_name_is_refused_because_an_unset_variable_makes_one(root: str, command: str, option: str) -> None:
+    before = version(root)
+    kind = ("--entity-type", "users") if option == "--entity-name" else ()
+    values = ("--add-config", "producer_byte_rate=1") if command == "alter" else ()
+    refused = kquota("quotas", command, *kind, option, "", *values, "--tables", root)
+    assert (refused.exit_code, refused.stdout) == (2, "")
+    assert f"'{option}' must not be empty; got ''" in refused.stderr
+    assert version(root) == before
+
+
+def test_bounds_are_typed_with_units_and_shown_exactly_with_their_size(root: str) -> None:
+    values = "producer_byte_rate=1MB/s,consumer_byte_rate=1MiB,request_percentage=50%"
+    dry = alter(root, "--add-config", values, "--dry-run").stdout
+    for shown in ("1000 (1.0 kB/s)  1000000 (1.0 MB/s)", "1048576 (1.0 MB/s)", "50 %"):
+        assert shown in dry
+    assert alter(root, "--add-config", values).exit_code == 0
+    assert "consumer_byte_rate=1048576.0, producer_byte_rate=1000000.0, request_percentage=50.0" in (
+        kquota("quotas", "describe", "--tables", root).stdout
+    )
+
+
+def test_what_is_not_set_is_not_deleted_and_what_is_set_is_said(root: str) -> None:
+    refused = alter(root, "--delete-config", "note,producer_byte_rate")
+    assert refused.stderr.endswith("Invalid config(s): note. To mend it: name only what is set: producer_byte_rate\n")
 
 
 def test_labels_are_set_and_deleted_like_bounds(root: str) -> None:

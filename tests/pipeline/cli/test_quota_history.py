@@ -55,13 +55,13 @@ def test_history_tells_who_why_and_old_to_new(root: str) -> None:
         ("remove", "request_percentage", 5.0, None)
     ]
     shown = kquota("quotas", "history", "-n", "1", "-o", "wide", "--tables", root).stdout
-    assert "left    user-principal 'bob': request_percentage 5.0 → none" in shown
+    assert "left    user-principal 'bob': request_percentage 5 % → none" in shown
 
 
 def test_diff_compares_any_two_versions(root: str) -> None:
     newest = history(root, "-n", "1")[0]["version"]
     last = kquota("quotas", "diff", "--tables", root)
-    assert last.stdout.splitlines()[1].split() == ["remove", "user-principal", "'bob'", "request_percentage", "5.0"]
+    assert last.stdout.splitlines()[1].split() == ["remove", "user-principal", "'bob'", "request_percentage", "5", "%"]
     backwards = kquota("quotas", "diff", str(newest), str(newest - 3), "-o", "json", "--tables", root)
     (change,) = json.loads(backwards.stdout)
     assert (change["old"], change["new"]) == (2000.0, 1000.0)
@@ -82,7 +82,7 @@ def test_at_shows_the_quotas_of_a_time(root: str) -> None:
 def test_a_rollback_is_a_new_version_that_says_so(root: str) -> None:
     with_bob = history(root, "-n", "2")[1]["version"]
     shown = kquota("quotas", "rollback", str(with_bob), "--dry-run", "--tables", root)
-    assert "add     user-principal 'bob'  request_percentage       5.0" in shown.stdout
+    assert "add     user-principal 'bob'  request_percentage       5 %" in shown.stdout
     assert described(root) == [ALICE_2000]
     kquota("quotas", "rollback", str(with_bob), "--reason", "he is back", "--tables", root)
     assert described(root) == [ALICE_2000, BOB]

@@ -1,0 +1,209 @@
+"""Bounds and ages as people write and read them: tables of boundaries."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from quota.errors import InvalidBound
+from quota.units import UNITS, age_text, bound_text, exact_text, parse_bound, parse_double, rate_text
+
+RATE = "producer_byte_rate"
+PERCENT = "request_percentage"
+
+
+@pytest.mark.parametrize(
+    ("typed", "bytes_per_second"),
+    [
+        ("1MB", 1e6),
+        ("1MB/s", 1e6),
+        (" 1.0 MB/s ", 1e6),
+        ("1kB", 1e3),
+        ("1GB", 1e9),
+        ("1KiB", 1024.0),
+        ("1MiB/s", 1048576.0),
+        ("1GiB", 1073741824.0),
+        ("1B", 1.0),
+        ("1.5e3kB", 1.5e6),
+        ("0.001kB", 1.0),
+        ("0.1kB", 100.0),
+        ("0.0009765625KiB", 1.0),
+        ("9007199254740.992kB", 2.0**53),
+        ("9223372036854775808B", 2.0**63),
+        ("1048576", 1048576.0),
+        ("9007199254740993", 2.0**53),
+        ("1e6", 1e6),
+        ("5d", 5.0),
+        ("0x1p3", 8.0),
+        (1048576, 1048576.0),
+        (1e6, 1e6),
+    ],
+)
+def test_a_byte_rate_is_read_with_and_without_a_unit(typed: object, bytes_per_second: float) -> None:
+    assert parse_bound(RATE, typed) == bytes_per_second
+
+
+@pytest.mark.parametrize(
+    ("typed", "percent"), [("50%", 50.0), ("0.1 %", 0.1), ("200.5", 200.5), ("1e3%", 1e3), (0.1, 0.1)]
+)
+def test_a_percentage_is_read_with_and_without_its_sign(typed: object, percent: float) -> None:
+    assert parse_bound(PERCENT, typed) == percent
+
+
+@pytest.mark.parametrize(
+    ("typed", "words"),
+    [
+        ("0.0005kB", "must be whole bytes per second; got 0.0005kB"),
+        ("1.0005kB", "must be whole bytes per second; got 1.0005kB"),
+        ("0.1KiB", "must be whole bytes per second; got 0.1KiB"),
+        ("1.0000000000000001kB", "must be whole bytes per second; got 1.0000000000000001kB"),
+        ("9007199254740.993kB", "must be exact in a double; got 9007199254740.993kB, nearest is 9007199254740992"),
+        ("1e-400MB", "must be greater than 0; got 1e-400MB"),
+        (f"1.{'0' * 70}1kB", "must be whole bytes per second; got 1.000"),
+        ("0MB", "must be greater than 0; got 0MB"),
+        ("-1MB", "must be greater than 0; got -1MB"),
+        ("-0.0001kB", "must be greater than 0; got -0.0001kB"),
+        ("9223372036854777856B", "is too large for a LONG; got 9223372036854777856B"),
+        ("10000000000GB", "is too large for a LONG; got 10000000000GB"),
+        ("1e999999999MB", "must be a finite number; got 1e999999999MB"),
+        ("NaN", "must be a finite number; got NaN"),
+        ("Infinity", "must be a finite number; got Infinity"),
+        ("0x1p99999", "must be a finite number; got 0x1p99999"),
+        ("NaNMB", "Cannot parse quota configuration value for producer_byte_rate: NaNMB; write it like 1048576, 1MB/s"),
+        ("MB", "Cannot parse quota configuration value"),
+        ("1 0MB", "Cannot parse quota configuration value"),
+        ("1_000", "Cannot parse quota configuration value"),
+        ("1,5MB", "Cannot parse quota configuration value"),
+        ("١MB", "Cannot parse quota configuration value"),
+        ("1MB/m", "Cannot parse quota configuration value"),
+        ("", "Cannot parse quota configuration value"),
+        ("1KB", "must have the unit B, kB, MB or GB (thousands), or KiB, MiB or GiB (of 1024); got 1KB"),
+        ("1mb", "must have the unit"),
+        ("8Mbit", "must have the unit"),
+        ("50%", "must have the unit"),
+        ("1.5", "cannot be a fractional value; got 1.5"),
+        (1.5, "cannot be a fractional value; got 1.5"),
+        (0, "must be greater than 0; got 0"),
+        (-1, "must be greater than 0; got -1"),
+        (10**400, "must be a finite number; got 1000"),
+        (True, "Cannot parse quota configuration value for producer_byte_rate: true"),
+        (None, "Cannot parse quota configuration value for producer_byte_rate: null"),
+        ([1], "Cannot parse quota configuration value for producer_byte_rate: [1]"),
+    ],
+)
+def test_what_is_no_byte_rate_is_refused_with_the_reason(typed: object, words: str) -> None:
+    with pytest.raises(InvalidBound) as refused:
+        parse_bound(RATE, typed)
+    assert words in str(refused.value)
+    assert (refused.value.quota_type, refused.value.given) == (RATE, typed.strip() if isinstance(typed, str) else typed)
+
+
+@pytest.mark.parametrize(
+    ("typed", "words"),
+    [
+        ("1MB", "must be a number or a percentage, 50%; got 1MB"),
+        ("50%/s", "must be a number or a percentage, 50%; got 50%/s"),
+        ("0%", "must be greater than 0; got 0%"),
+        ("-1%", "must be greater than 0; got -1%"),
+        ("1e400%", "must be a finite number; got 1e400%"),
+        ("1e19%", "must be below 1e+19; got 1e19%"),
+        ("%", "write it like 50 or 50%"),
+    ],
+)
+def test_what_is_no_percentage_is_refused_with_the_reason(typed: str, words: str) -> None:
+    with pytest.raises(InvalidBound) as refused:
+        parse_bound(PERCENT, typed)
+    assert words in str(refused.value)
+
+
+@given(st.integers(1, 2**53), st.sampled_from(sorted(UNITS)))
+def test_whole_bytes_with_a_unit_are_never_rounded(count: int, unit: str) -> None:
+    exact = count * UNITS[unit]
+    if exact > 2**63 or float(exact) != exact:
+        with pytest.raises(InvalidBound):
+            parse_bound(RATE, f"{count}{unit}")
+    else:
+        assert parse_bound(RATE, f"{count}{unit}/s") == exact
+
+
+@pytest.mark.parametrize("text", ["1_000", "10MB", "inf", "nan", "infinity", "", "0x10", "1e", "--1", "1 0", "١"])
+def test_what_java_can_not_read_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="must be one Java can read"):
+        parse_double(text)
+
+
+@pytest.mark.parametrize(("text", "value"), [("+.5e1", 5.0), ("5.", 5.0), ("7D", 7.0), ("0x1p3", 8.0), (" 1e3 ", 1e3)])
+def test_what_java_reads_is_read(text: str, value: float) -> None:
+    assert parse_double(text) == value
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.0, "0.0 B/s"),
+        (0.04, "0.0 B/s"),
+        (0.05, "0.1 B/s"),
+        (999.0, "999.0 B/s"),
+        (949.9, "949.9 B/s"),
+        (999.94, "999.9 B/s"),
+        (1000.0, "1.0 kB/s"),
+        (1048576.0, "1.0 MB/s"),
+        (1050000.0, "1.1 MB/s"),
+        (999_949.0, "999.9 kB/s"),
+        (999_950.0, "1.0 MB/s"),
+        (1_000_000.0, "1.0 MB/s"),
+        (5e12, "5000.0 GB/s"),
+    ],
+)
+def test_a_rate_is_shown_in_the_largest_unit_that_fits(value: float, text: str) -> None:
+    assert rate_text(RATE, value) == text
+
+
+@given(st.floats(1.0, 2.0**63))
+def test_a_rate_never_shows_a_thousand_of_a_unit_that_has_a_larger_one(value: float) -> None:
+    number, unit = rate_text(RATE, value).split()
+    assert float(number) >= 1.0
+    assert unit == "GB/s" or float(number) < 1000.0
+
+
+@pytest.mark.parametrize(
+    ("quota_type", "value", "text"),
+    [
+        (RATE, 1048576.0, "1048576 (1.0 MB/s)"),
+        (RATE, 1e6, "1000000 (1.0 MB/s)"),
+        (RATE, 999.0, "999 B/s"),
+        (RATE, 1.5, "1.5 B/s"),
+        (RATE, 2.0**63, "9223372036854776000 (9223372036.9 GB/s)"),
+        (PERCENT, 50.0, "50 %"),
+        (PERCENT, 0.0001, "0.0001 %"),
+    ],
+)
+def test_a_bound_is_shown_exactly_with_its_size_beside_it(quota_type: str, value: float, text: str) -> None:
+    assert bound_text(quota_type, value) == text
+
+
+@given(st.floats(min_value=5e-324, max_value=1e300))
+def test_an_exact_text_reads_back_as_the_same_number(value: float) -> None:
+    assert float(exact_text(value)) == value
+    assert "e" not in exact_text(value).lower()
+
+
+@pytest.mark.parametrize(
+    ("age_ms", "text"),
+    [
+        (-5, "0 s"),
+        (0, "0 s"),
+        (999, "0 s"),
+        (1_000, "1 s"),
+        (59_999, "59 s"),
+        (60_000, "1 min"),
+        (147_000, "2 min 27 s"),
+        (3_600_000, "1 h"),
+        (3_659_999, "1 h"),
+        (3_660_000, "1 h 1 min"),
+        (86_400_000, "1 d"),
+        (90_000_000, "1 d 1 h"),
+        (31_536_000_000, "365 d"),
+    ],
+)
+def test_an_age_has_one_or_two_units(age_ms: float, text: str) -> None:
+    assert age_text(age_ms) == text
