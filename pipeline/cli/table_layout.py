@@ -6,6 +6,7 @@ of a place loses its middle, if nothing else helps. Every other column, and ever
 all.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -18,6 +19,8 @@ _SHORTEST_TEXT: Final = 16
 _COMFORTABLE_TEXT: Final = 24
 _LONGEST_WORD: Final = 32
 _LEFT_OUT: Final = "…"
+_JOINER: Final = "\ue000"  # one cell wide, no white space, and not printable: no cell has it
+_IN_BRACKETS: Final = re.compile(r"\([^()]{1,14}\)")
 
 NAMES: Final = frozenset(
     {"user", "client_id", "client", "entity", "sensor_user", "sensor_client_id", "topic", "actor", "host", "owner"}
@@ -73,7 +76,7 @@ class _Column:
 
     def longest_word(self) -> int:
         """Cells of the longest word that is not to be broken."""
-        words = (cell_len(word) for cell in self.cells for word in cell.split())
+        words = (cell_len(word) for cell in self.cells for word in _joined(cell).split())
         return max((length for length in words if length <= _LONGEST_WORD), default=0)
 
 
@@ -165,4 +168,10 @@ def _broken(text: str, width: int) -> list[str]:
     from rich.console import Console
     from rich.text import Text
 
-    return [line.plain.rstrip() for line in Text(text).wrap(Console(width=width), width)]
+    lines = Text(_joined(text)).wrap(Console(width=width), width)
+    return [line.plain.rstrip().replace(_JOINER, " ") for line in lines]
+
+
+def _joined(text: str) -> str:
+    """A text in which what is in short parentheses is one word: `1048576 (1.0 MB/s)` is broken before the bracket."""
+    return _IN_BRACKETS.sub(lambda found: found[0].replace(" ", _JOINER), text)

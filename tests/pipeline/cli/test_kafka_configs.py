@@ -77,7 +77,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[dict[str, An
     pairs = []
     for kafkas in golden():
         verb, *arguments = shlex.split(kafkas["line"])
-        dry_run = ["--dry-run"] if kafkas["line"] in TAKEN else []
+        dry_run = ["--dry-run", "-o", "wide"] if kafkas["line"] in TAKEN else []
         pairs.append((kafkas, kquota("quotas", verb.removeprefix("--"), *arguments, *dry_run, "--tables", root)))
         if kafkas["line"] in INSTEAD:
             verb, *arguments = shlex.split(INSTEAD[kafkas["line"]])

@@ -105,9 +105,12 @@ def test_an_empty_name_is_refused_because_an_unset_variable_makes_one(root: str,
 
 def test_bounds_are_typed_with_units_and_shown_exactly_with_their_size(root: str) -> None:
     values = "producer_byte_rate=1MB/s,consumer_byte_rate=1MiB,request_percentage=50%"
-    dry = alter(root, "--add-config", values, "--dry-run").stdout
+    dry = alter(root, "--add-config", values, "--dry-run", "-o", "wide").stdout
     for shown in ("1000 (1.0 kB/s)  1000000 (1.0 MB/s)", "1048576 (1.0 MB/s)", "50 %"):
         assert shown in dry
+    narrow = alter(root, "--add-config", values, "--dry-run").stdout
+    for line in narrow.splitlines():
+        assert ("(" in line) == (")" in line), "a size is not broken"
     assert alter(root, "--add-config", values).exit_code == 0
     assert "consumer_byte_rate=1048576.0, producer_byte_rate=1000000.0, request_percentage=50.0" in (
         kquota("quotas", "describe", "--tables", root).stdout

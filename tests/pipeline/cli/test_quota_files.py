@@ -144,7 +144,7 @@ def test_import_replaces_everything_and_needs_no_confirm_without_a_terminal(root
 
 def test_import_shows_the_changes_and_asks_at_a_terminal(root: str) -> None:
     before = described(root)
-    imported = ("quotas", "import", "--from", RPK, "--tables", root)
+    imported = ("quotas", "import", "--from", RPK, "-o", "wide", "--tables", root)
     refused = kquota(*imported, stdin=Terminal("n\n"))
     assert (refused.exit_code, described(root)) == (1, before)
     assert "remove  user-principal 'bob'" in refused.stdout

@@ -87,6 +87,11 @@ def test_numbers_instants_ids_and_headers_are_whole_or_absent() -> None:
             assert (f" {key}" in lines[0]) == (f" {cell}" in lines[1]), (width, lines)
 
 
+def test_a_size_in_parentheses_is_one_word() -> None:
+    found = fitted(("user", "bound"), [("alice", "1048576 (1.0 MB/s)")], Layout(texts=("bound",)), 24)
+    assert found.lines[1:] == ("alice  1048576", "       (1.0 MB/s)")
+
+
 def test_widths_are_cells_of_the_terminal_not_characters() -> None:
     table = fitted(("user", "O"), [("日本", "1"), ("abc", "2")], Layout(), 80)
     assert table.lines == ("user  O", "日本  1", "abc   2")
