@@ -20,6 +20,7 @@ from schemas.quota_row import QuotaRow
 from schemas.sensor_state_row import SensorStateRow
 from schemas.throttle_event_row import ThrottleEventRow
 from schemas.throttle_record import ThrottleRecord
+from schemas.topic_names import MARKER_TOPIC, THROTTLE_TOPIC, USAGE_TOPIC
 from schemas.usage_by_second_row import UsageBySecondRow
 from schemas.usage_event import UsageEvent
 from schemas.usage_row import UsageRow
@@ -96,7 +97,7 @@ def main() -> int:
 
 def _usage_channel() -> dict[str, Any]:
     return {
-        "address": "quota.usage.v1",
+        "address": USAGE_TOPIC,
         "description": "What clients used of brokers. Must use `message.timestamp.type=LogAppendTime`.",
         "messages": {
             "usage": {
@@ -115,7 +116,7 @@ def _usage_channel() -> dict[str, Any]:
 
 def _throttle_channel() -> dict[str, Any]:
     return {
-        "address": "quota.throttle.v1",
+        "address": THROTTLE_TOPIC,
         "description": "Throttles and releases. Read it with `isolation.level=read_committed`.",
         "messages": {
             "throttle": {
@@ -141,7 +142,7 @@ def _throttle_channel() -> dict[str, Any]:
 
 def _marker_channel() -> dict[str, Any]:
     return {
-        "address": "quota.marker.v1",
+        "address": MARKER_TOPIC,
         "description": "Holds no records. Its committed offset is the publish marker of the job.",
         "bindings": {"kafka": {"partitions": 1}},
     }

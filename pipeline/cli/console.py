@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from pipeline.job.job import Listeners
 from pipeline.stream.micro_batch import BatchReport
-from pipeline.throttle.log_line import clock_time, line_of
+from pipeline.throttle.log_line import clock_time, line_with_command
 from pipeline.throttle.outbox import Written
 
 log = logging.getLogger("pipeline.job")
@@ -23,7 +23,7 @@ _STATUS_EVERY_SECONDS: Final = 5.0
 
 def log_throttle(record: Written, quota_version: int) -> None:
     """Write one log line for a published record."""
-    log.info(line_of(record, quota_version))
+    log.info(line_with_command(record, quota_version))
 
 
 def log_batch(report: BatchReport) -> None:
@@ -83,7 +83,7 @@ class DemoConsole:
         with self._lock:
             self._records[key.user, key.client_id, kind] += 1
             stamp = clock_time(time.time_ns() // 1_000_000)
-            sys.stdout.write(f"{stamp}  {line_of(record, quota_version)}\n")
+            sys.stdout.write(f"{stamp}  {line_with_command(record, quota_version)}\n")
             sys.stdout.flush()
 
     def _batch(self, report: BatchReport) -> None:

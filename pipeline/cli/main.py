@@ -26,6 +26,7 @@ from pipeline.cli import (
     what_if,
 )
 from pipeline.cli.quotas import commands as quotas
+from pipeline.command_line import carry_nothing
 from pipeline.errors import PipelineError, first_line
 from pipeline.job.background import steps_left
 from pipeline.process_end import exit_code_of, run_to_exit
@@ -75,6 +76,7 @@ def _ended() -> int:
 
 def exit_code() -> int:
     """Run the command that the arguments of the process name, and return its exit code."""
+    carry_nothing()
     try:
         app()
     except SystemExit as exc:

@@ -16,6 +16,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import typer
 
 from pipeline.cli.options import BootstrapServers, CommandConfig
+from schemas.topic_names import USAGE_TOPIC
 
 app = typer.Typer(help="Turn what a broker observes into usage events.", no_args_is_help=True)
 
@@ -37,7 +38,7 @@ def request_log(
     broker_id: Annotated[str, typer.Option(help="node.id of the broker; written to every event.")],
     bootstrap_server: BootstrapServers = None,
     command_config: CommandConfig = None,
-    topic: Annotated[str, typer.Option(help="The usage topic.")] = "quota.usage.v1",
+    topic: Annotated[str, typer.Option(help="The usage topic.")] = USAGE_TOPIC,
     from_beginning: Annotated[
         bool, typer.Option("--from-beginning", help="Without state: read the whole file, not only new lines.")
     ] = False,

@@ -1,24 +1,49 @@
 """Options that several commands share, and how they become settings."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pipeline.command_line import COMMAND_CONFIG, CONFIG, TABLES_ROOT, carry
+
 if TYPE_CHECKING:
     from pipeline.tables.quotas.table import QuotaTable
 
+
+def _carried(variable: str) -> Callable[[Any], Any]:
+    """A callback of an option: hints that this process prints find what the option names, too."""
+
+    def keep(value: Any) -> Any:
+        if value is not None:
+            carry(variable, str(value))
+        return value
+
+    return keep
+
+
 ConfigFile = Annotated[
-    Path | None, typer.Option("--config", help="TOML settings file.", envvar="KQUOTA_CONFIG", show_default=False)
+    Path | None,
+    typer.Option("--config", help="TOML settings file.", envvar=CONFIG, callback=_carried(CONFIG), show_default=False),
 ]
 BootstrapServers = Annotated[
     str | None, typer.Option("--bootstrap-server", help="host:port[,host:port…] of the cluster.", show_default=False)
 ]
 CommandConfig = Annotated[
     Path | None,
-    typer.Option("--command-config", help="client.properties: how to sign in to the cluster.", show_default=False),
+    typer.Option(
+        "--command-config",
+        help="client.properties: how to sign in to the cluster.",
+        envvar=COMMAND_CONFIG,
+        callback=_carried(COMMAND_CONFIG),
+        show_default=False,
+    ),
 ]
-TablesRoot = Annotated[str | None, typer.Option("--tables", help="Root of the Delta tables.", show_default=False)]
+TablesRoot = Annotated[
+    str | None,
+    typer.Option("--tables", help="Root of the Delta tables.", callback=_carried(TABLES_ROOT), show_default=False),
+]
 Output = Annotated[str, typer.Option("-o", "--output", help="table, wide, csv, json or yaml.")]
 
 

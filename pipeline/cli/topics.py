@@ -5,16 +5,22 @@ The Kafka client takes 0.3 s to import, so it is imported where it is used, and 
 
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from pipeline.cli.options import BootstrapServers, CommandConfig, Output
+from pipeline.cli.options import BootstrapServers, CommandConfig, ConfigFile, Output, flags
 from pipeline.cli.output import is_table, print_rows
 from pipeline.cli.table_layout import Layout
+from schemas.topic_names import MARKER_TOPIC, THROTTLE_TOPIC, USAGE_TOPIC
+
+if TYPE_CHECKING:
+    from kafka import KafkaAdminClient
+
+    from pipeline.settings.model import KafkaSettings, Settings
 
 app = typer.Typer(help="Create and check the topics of the pipeline.", no_args_is_help=True)
 
@@ -29,21 +35,22 @@ Cores = Annotated[
     int | None, typer.Option(min=1, help="Cores of the job; default: of this machine.", show_default=False)
 ]
 LongestThrottleMs = Annotated[int, typer.Option(min=1, help="Largest cap of a throttle.")]
-UsageTopic = Annotated[str, typer.Option(help="Name of the usage topic.")]
-ThrottleTopic = Annotated[str, typer.Option(help="Name of the throttle topic.")]
-MarkerTopic = Annotated[str, typer.Option(help="Name of the marker topic.")]
+UsageTopic = Annotated[str | None, typer.Option(help="Name of the usage topic.", show_default=USAGE_TOPIC)]
+ThrottleTopic = Annotated[str | None, typer.Option(help="Name of the throttle topic.", show_default=THROTTLE_TOPIC)]
+MarkerTopic = Annotated[str | None, typer.Option(help="Name of the marker topic.", show_default=MARKER_TOPIC)]
 
 
 @app.command()
 def create(
+    config: ConfigFile = None,
     bootstrap_server: BootstrapServers = None,
     command_config: CommandConfig = None,
     cores: Cores = None,
     longest_throttle_ms: LongestThrottleMs = 12_000,
     replication_factor: Annotated[int, typer.Option(min=-1, help="-1: the cluster's default.")] = -1,
-    usage_topic: UsageTopic = "quota.usage.v1",
-    throttle_topic: ThrottleTopic = "quota.throttle.v1",
-    marker_topic: MarkerTopic = "quota.marker.v1",
+    usage_topic: UsageTopic = None,
+    throttle_topic: ThrottleTopic = None,
+    marker_topic: MarkerTopic = None,
     output: Output = "table",
 ) -> None:
     """Create the topics that are missing, then check all three. Can be repeated; existing topics are not changed.
@@ -54,10 +61,11 @@ def create(
     from pipeline.cluster.acls import Acl
     from pipeline.cluster.permissions import permission_missing
 
+    kafka = _settings_with(config, bootstrap_server, command_config, usage_topic, throttle_topic, marker_topic).kafka
     specs = topics.topic_specs(
-        cores or os.cpu_count() or 1, longest_throttle_ms, usage_topic, throttle_topic, marker_topic
+        cores or os.cpu_count() or 1, longest_throttle_ms, kafka.usage_topic, kafka.throttle_topic, kafka.marker_topic
     )
-    with _connected(bootstrap_server, command_config) as (address, admin, options):
+    with _connected(kafka) as (address, admin, options):
         try:
             done = topics.create_topics(admin, specs, replication_factor)
         except topics.TopicNotCreated as exc:
@@ -78,13 +86,14 @@ def create(
 
 @app.command()
 def check(
+    config: ConfigFile = None,
     bootstrap_server: BootstrapServers = None,
     command_config: CommandConfig = None,
     cores: Cores = None,
     longest_throttle_ms: LongestThrottleMs = 12_000,
-    usage_topic: UsageTopic = "quota.usage.v1",
-    throttle_topic: ThrottleTopic = "quota.throttle.v1",
-    marker_topic: MarkerTopic = "quota.marker.v1",
+    usage_topic: UsageTopic = None,
+    throttle_topic: ThrottleTopic = None,
+    marker_topic: MarkerTopic = None,
     acls: Annotated[
         bool, typer.Option("--acls", help="Print the kafka-acls commands each role needs instead; asks no cluster.")
     ] = False,
@@ -94,7 +103,7 @@ def check(
     role: Annotated[
         list[str] | None, typer.Option(help="With --acls: only job, meter, gate or operator; may be repeated.")
     ] = None,
-    job: Annotated[str, typer.Option(help="With --acls: name of the job.")] = "kquota",
+    job: Annotated[str | None, typer.Option(help="With --acls: name of the job.", show_default=False)] = None,
     output: Output = "table",
 ) -> None:
     """Print what is wrong with the topics, and the command that corrects it.
@@ -104,17 +113,19 @@ def check(
     """
     from pipeline.cluster import topics
 
+    settings = _settings_with(config, bootstrap_server, command_config, usage_topic, throttle_topic, marker_topic)
+    kafka = settings.kafka
     if acls or principal or role:
         from pipeline.cli.acls import print_acls
         from pipeline.cluster.acls import Names
 
-        address = bootstrap_server or _address_in(command_config) or "BROKER:9092"
-        print_acls(role, principal, Names(usage_topic, throttle_topic, marker_topic, job), address, output)
+        names = Names(kafka.usage_topic, kafka.throttle_topic, kafka.marker_topic, job or settings.job)
+        print_acls(role, principal, names, kafka.bootstrap_servers or "BROKER:9092", output)
         return
     specs = topics.topic_specs(
-        cores or os.cpu_count() or 1, longest_throttle_ms, usage_topic, throttle_topic, marker_topic
+        cores or os.cpu_count() or 1, longest_throttle_ms, kafka.usage_topic, kafka.throttle_topic, kafka.marker_topic
     )
-    with _connected(bootstrap_server, command_config) as (address, admin, options):
+    with _connected(kafka) as (address, admin, options):
         _refuse_unpermitted(admin, specs, options, address)
         findings = topics.check_topics(admin, specs, address)
     print_rows([asdict(finding) for finding in findings], output, _FINDINGS)
@@ -128,25 +139,29 @@ def check(
         raise typer.Exit(topics.TopicsUnfit.exit_code)
 
 
+def _settings_with(
+    config: Path | None,
+    bootstrap_server: str | None,
+    command_config: Path | None,
+    usage_topic: str | None,
+    throttle_topic: str | None,
+    marker_topic: str | None,
+) -> "Settings":
+    from pipeline.settings.loading import load_settings
+
+    given = flags(bootstrap_server, command_config)
+    given["kafka"] |= {"usage_topic": usage_topic, "throttle_topic": throttle_topic, "marker_topic": marker_topic}
+    return load_settings(config, given)
+
+
 @contextmanager
-def _connected(bootstrap_server: str | None, command_config: Path | None) -> Iterator[tuple[str, Any, dict[str, Any]]]:
-    from kafka import KafkaAdminClient
+def _connected(kafka: "KafkaSettings") -> "Iterator[tuple[str, KafkaAdminClient, dict[str, Any]]]":
+    from pipeline.cluster.access import ClusterAccess
+    from pipeline.cluster.connecting import as_cluster_error
 
-    from pipeline.cluster.client_properties import command_line_options
-    from pipeline.cluster.connecting import as_cluster_error, open_client
-
-    address, options = command_line_options(bootstrap_server, command_config)
-    admin: Any = open_client(KafkaAdminClient, address, **{"client_id": "kquota-topics"} | options)
-    with closing(admin), as_cluster_error(address):
-        yield address, admin, options
-
-
-def _address_in(command_config: Path | None) -> str | None:
-    if command_config is None:
-        return None
-    from pipeline.cluster.properties_file import read_properties
-
-    return read_properties(command_config).get("bootstrap.servers")
+    access = ClusterAccess.from_settings(kafka)
+    with access.admin() as admin, as_cluster_error(access.bootstrap_servers):
+        yield access.bootstrap_servers, admin, access.client_options()
 
 
 def _refuse_unpermitted(admin: Any, specs: Iterable[Any], options: dict[str, Any], address: str) -> None:

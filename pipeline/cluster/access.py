@@ -12,6 +12,7 @@ from pipeline.cluster.client_properties import java_properties, kafka_options
 from pipeline.cluster.connecting import open_client
 from pipeline.cluster.errors import PermissionMissing
 from pipeline.cluster.permissions import permission_missing
+from pipeline.command_line import command_text
 from pipeline.errors import PipelineError
 from pipeline.settings.model import KafkaSettings
 
@@ -24,9 +25,10 @@ class BootstrapServersMissing(PipelineError):
     exit_code = 2
 
     def __init__(self) -> None:
+        demo = command_text("demo", about="program")
         super().__init__(
             "'kafka.bootstrap_servers' must be given; got nothing",
-            "pass --bootstrap-server host:port, or try `kquota demo`, which brings its own broker",
+            f"pass --bootstrap-server host:port, or try {demo}, which brings its own broker",
         )
 
 

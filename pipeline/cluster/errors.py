@@ -10,8 +10,10 @@ PipelineError
 """
 
 from collections.abc import Sequence
+from typing import Literal
 
 from pipeline.cluster.acls import Acl, grant_commands
+from pipeline.command_line import command_text
 from pipeline.errors import PipelineError
 
 
@@ -114,12 +116,14 @@ class TopicMissing(PipelineError):
     Attributes:
         topic: Its name.
         bootstrap_servers: The cluster.
+        purpose: Which of the three it is.
     """
 
-    def __init__(self, topic: str, bootstrap_servers: str) -> None:
+    def __init__(self, topic: str, bootstrap_servers: str, purpose: Literal["usage", "throttle"]) -> None:
         self.topic = topic
         self.bootstrap_servers = bootstrap_servers
+        address = "--bootstrap-server", bootstrap_servers
         super().__init__(
             f"topic '{topic}' does not exist at {bootstrap_servers}",
-            f"kquota topics create --bootstrap-server {bootstrap_servers}",
+            command_text("topics", "create", *address, f"--{purpose}-topic", topic, about="cluster"),
         )

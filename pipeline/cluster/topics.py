@@ -12,7 +12,9 @@ from typing import Any, Final, Literal
 from kafka import admin as kafka_admin
 from kafka import errors as kafka_errors
 
+from pipeline.command_line import command_text
 from pipeline.errors import PipelineError
+from schemas.topic_names import MARKER_TOPIC, THROTTLE_TOPIC, USAGE_TOPIC
 
 # kafka-python has no types.
 _ERRORS: Final[Any] = kafka_errors
@@ -102,9 +104,9 @@ class TopicNotCreated(PipelineError):
 def topic_specs(
     cores: int,
     longest_throttle_ms: int,
-    usage_topic: str = "quota.usage.v1",
-    throttle_topic: str = "quota.throttle.v1",
-    marker_topic: str = "quota.marker.v1",
+    usage_topic: str = USAGE_TOPIC,
+    throttle_topic: str = THROTTLE_TOPIC,
+    marker_topic: str = MARKER_TOPIC,
 ) -> tuple[TopicSpec, TopicSpec, TopicSpec]:
     """The usage, throttle and marker topic.
 
@@ -136,6 +138,18 @@ def topic_specs(
         ),
         TopicSpec(marker_topic, "marker", partitions=1, partition_rule="exactly", required={}, advised={}),
     )
+
+
+def create_command(bootstrap_servers: str, specs: Iterable[TopicSpec]) -> str:
+    """The command of kquota that creates these topics, with the names that are not the usual ones."""
+    usual = {"usage": USAGE_TOPIC, "throttle": THROTTLE_TOPIC, "marker": MARKER_TOPIC}
+    names = [
+        argument
+        for spec in specs
+        if spec.name != usual.get(spec.purpose, spec.name)
+        for argument in (f"--{spec.purpose}-topic", spec.name)
+    ]
+    return command_text("topics", "create", "--bootstrap-server", bootstrap_servers, *names, about="cluster")
 
 
 def create_topics(
@@ -193,11 +207,11 @@ def check_topics(admin: Any, specs: Iterable[TopicSpec], bootstrap_servers: str)
     findings: list[Finding] = []
     for spec in wanted:
         if spec not in there:
-            create = f"kquota topics create --bootstrap-server {bootstrap_servers}"
+            create = create_command(bootstrap_servers, wanted)
             findings.append(Finding(spec.name, "error", "topic", "none", "there", create))
             continue
         partitions = len(described[spec.name]["partitions"])
-        findings += _check_partitions(spec, partitions, bootstrap_servers)
+        findings += _check_partitions(spec, partitions, bootstrap_servers, create_command(bootstrap_servers, wanted))
         values = {key: setting["value"] for key, setting in settings[spec.name].items()}
         findings += _check_settings(spec, values, bootstrap_servers)
     return findings
@@ -214,13 +228,10 @@ def refuse_unfit(findings: Iterable[Finding]) -> None:
         raise TopicsUnfit(errors)
 
 
-def _check_partitions(spec: TopicSpec, partitions: int, address: str) -> list[Finding]:
+def _check_partitions(spec: TopicSpec, partitions: int, address: str, create: str) -> list[Finding]:
     if spec.partition_rule == "exactly" and partitions != spec.partitions:
         # Partitions can not be removed, so the topic is deleted and created again; it stores no records.
-        remedy = (
-            f"kafka-topics --bootstrap-server {address} --delete --topic {spec.name} && "
-            f"kquota topics create --bootstrap-server {address}"
-        )
+        remedy = f"kafka-topics --bootstrap-server {address} --delete --topic {spec.name} && {create}"
         return [Finding(spec.name, "error", "partitions", str(partitions), str(spec.partitions), remedy)]
     if spec.partition_rule == "at_least" and partitions < spec.partitions:
         remedy = f"kafka-topics --bootstrap-server {address} --alter --topic {spec.name} --partitions {spec.partitions}"

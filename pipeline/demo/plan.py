@@ -10,6 +10,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from schemas.topic_names import THROTTLE_TOPIC
+
 Role = Literal["produce", "consume"]
 
 PLAN_VERSION: Final = 1
@@ -111,7 +113,7 @@ class DemoPlan:
     bootstrap_servers: str
     view_bootstrap_servers: str
     passwords: Mapping[str, str]
-    throttle_topic: str = "quota.throttle.v1"
+    throttle_topic: str = THROTTLE_TOPIC
     cluster: str | None = None
     clients: tuple[DemoClient, ...] = DEMO_CLIENTS
 

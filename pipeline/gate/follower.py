@@ -159,7 +159,7 @@ class KafkaFollower:
     def _assign_all(self, consumer: Any) -> None:
         if not self._assign(consumer):
             _raise_if_refused(consumer, self._topic)
-            raise TopicMissing(self._topic, self._servers)
+            raise TopicMissing(self._topic, self._servers, "throttle")
 
     def _assign(self, consumer: Any) -> bool:
         """Also read the topic's new partitions, from their start; False if the topic has no partition at all."""

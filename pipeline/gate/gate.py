@@ -28,6 +28,7 @@ from pipeline.gate.waiting_room import WaitingRoom
 from purgatory.reaper import Reaper
 from schemas.client_key import ClientKey
 from schemas.throttle_record import ThrottleRecord
+from schemas.topic_names import THROTTLE_TOPIC
 
 log = logging.getLogger(__name__)
 
@@ -92,7 +93,7 @@ class Gate:
         bootstrap_servers: str,
         limits: GateLimits | None = None,
         *,
-        topic: str = "quota.throttle.v1",
+        topic: str = THROTTLE_TOPIC,
         cluster: str | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> Self:

@@ -9,6 +9,7 @@ from typing import Any, Final
 from pipeline.gate.follower import KafkaFollower
 from pipeline.gate.throttle_state import ThrottleState
 from schemas.throttle_record import ThrottleRecord
+from schemas.topic_names import THROTTLE_TOPIC
 
 _PRUNE_EVERY: Final = 10_000
 
@@ -30,7 +31,7 @@ class ThrottleView:
     def __init__(
         self,
         bootstrap_servers: str,
-        topic: str = "quota.throttle.v1",
+        topic: str = THROTTLE_TOPIC,
         cluster: str | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> None:

@@ -14,6 +14,7 @@ from pipeline.cluster.connecting import as_cluster_error
 from pipeline.cluster.from_settings import resource_names, wanted_topics
 from pipeline.cluster.permissions import refuse_unpermitted
 from pipeline.cluster.topics import check_topics
+from pipeline.command_line import command_text
 from pipeline.errors import PipelineError
 from pipeline.jvm.jar_lock import read_lock
 from pipeline.jvm.jars import JarStore
@@ -131,10 +132,12 @@ def _way_back(table: QuotaTable, invalid_version: int) -> str:
     try:
         kept = newest_valid(table, invalid_version - 1)
     except InvalidQuotas:
-        return "no version is valid: the job does not start. To mend it: delete the rows named, by kquota quotas sql"
+        help_text = command_text("quotas", "sql", "--help")
+        return f"no version is valid: the job does not start. To mend it: delete the rows named; how: {help_text}"
+    rollback, history = command_text("quotas", "rollback", str(kept.version)), command_text("quotas", "history")
     return (
-        f"v{kept.version} is in force, the newest valid version. To mend it: kquota quotas rollback {kept.version}, "
-        f"or mend the rows named; kquota quotas history tells who wrote v{invalid_version}"
+        f"v{kept.version} is in force, the newest valid version. To mend it: {rollback}, or mend the rows named; "
+        f"{history} tells who wrote v{invalid_version}"
     )
 
 
@@ -145,7 +148,7 @@ def _checkpoint(settings: Settings) -> Iterator[Diagnosis]:
         raise TablesOfAnotherJob(root, settings.job, str(owner))
     files = open_without_spark(folder)
     if files is None:
-        when = "`kquota run` compares it with the tables when it starts"
+        when = "the job compares it with the tables when it starts"
         yield Diagnosis("warning", "checkpoint", f"not looked at: only Spark can read {folder}; {when}")
         return
     checkpoint = Checkpoint.read(files)

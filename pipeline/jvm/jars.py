@@ -19,6 +19,7 @@ from pathlib import Path
 
 from filelock import FileLock
 
+from pipeline.command_line import command_text
 from pipeline.errors import PipelineError
 from pipeline.jvm.cache import cache_folder
 from pipeline.jvm.errors import JarAltered, JarMissing, JarsUnavailable
@@ -177,7 +178,7 @@ class JarStore:
             return f"put the locked file into {self._folder}, or unset KQUOTA_JARS_DIR"
         if jar.origin == "pyspark":
             return "reinstall it: pip install --force-reinstall --no-deps pyspark==4.2.0"
-        return "kquota jars fetch"
+        return command_text("jars", "fetch", about="program")
 
 
 def spark_jars() -> list[Path]:

@@ -207,9 +207,9 @@ class KafkaUsageSink:
             wanted = [Acl("topic", topic, "Write")]
             raise PermissionMissing(wanted, principal_of(options or {}), bootstrap_servers) from exc
         except KafkaTimeoutError as exc:  # a producer's way to say that there is no such topic
-            raise TopicMissing(topic, bootstrap_servers) from exc
+            raise TopicMissing(topic, bootstrap_servers, "usage") from exc
         if not partitions:
-            raise TopicMissing(topic, bootstrap_servers)
+            raise TopicMissing(topic, bootstrap_servers, "usage")
         self._producer = producer
         self._topic = topic
         self.partition_count = len(partitions)

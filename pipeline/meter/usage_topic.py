@@ -7,6 +7,8 @@ from uuid import UUID
 
 from kafka.errors import KafkaError
 
+from schemas.topic_names import USAGE_TOPIC
+
 
 @dataclass(frozen=True, slots=True)
 class UsageTopic:
@@ -18,7 +20,7 @@ class UsageTopic:
             carry only the id. None: not known.
     """
 
-    name: str = "quota.usage.v1"
+    name: str = USAGE_TOPIC
     topic_id: str | None = None
 
     @classmethod

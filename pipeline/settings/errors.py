@@ -8,6 +8,7 @@ PipelineError
 from collections.abc import Sequence
 from pathlib import Path
 
+from pipeline.command_line import command_text
 from pipeline.errors import PipelineError
 
 
@@ -22,7 +23,9 @@ class InvalidSettings(PipelineError):
 
     def __init__(self, mistakes: Sequence[str]) -> None:
         self.mistakes = tuple(mistakes)
-        super().__init__("; ".join(mistakes), "see `kquota config schema` for every key and its range")
+        super().__init__(
+            "; ".join(mistakes), f"see every key and its range: {command_text('config', 'schema', about='program')}"
+        )
 
 
 class SettingsFileUnreadable(PipelineError):

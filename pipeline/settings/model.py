@@ -11,6 +11,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, model_validator
 
+from schemas.topic_names import MARKER_TOPIC, THROTTLE_TOPIC, USAGE_TOPIC
+
 
 def _known_cap(cap: object) -> object:
     if cap in {"sample_window", "window", "none"}:
@@ -38,9 +40,9 @@ class KafkaSettings(Branch):
     """Where the topics live and how every Kafka client of the job signs in."""
 
     bootstrap_servers: str | None = Field(None, description="host:port[,host:port…] of the cluster")
-    usage_topic: str = Field("quota.usage.v1", description="usage events; must be on LogAppendTime")
-    throttle_topic: str = Field("quota.throttle.v1", description="throttles and releases; compacted")
-    marker_topic: str = Field("quota.marker.v1", description="holds the publish marker as a group offset")
+    usage_topic: str = Field(USAGE_TOPIC, description="usage events; must be on LogAppendTime")
+    throttle_topic: str = Field(THROTTLE_TOPIC, description="throttles and releases; compacted")
+    marker_topic: str = Field(MARKER_TOPIC, description="holds the publish marker as a group offset")
     client: dict[str, SecretStr] = Field(
         default_factory=dict,
         description="client.properties entries (security.protocol, sasl.mechanism, …) for every client; "

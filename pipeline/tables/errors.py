@@ -20,9 +20,13 @@ PipelineError
 
 from collections.abc import Sequence
 from datetime import datetime
+<<<<<<< HEAD
 from shlex import quote
 from typing import Final
+=======
+>>>>>>> b29929f (Print every command as it runs: by the kquota in use, with the settings it was given; name the topics in one place)
 
+from pipeline.command_line import command_text
 from pipeline.errors import PipelineError
 from pipeline.tables.address import full_address
 from quota.mistakes import Mistake
@@ -117,11 +121,11 @@ class TableMissing(PipelineError):
         self.table = full_address(table)
         self.version = version
         if version is not None:
-            remedy = "see which versions exist: kquota quotas history"
+            remedy = f"see which versions exist: {command_text('quotas', 'history')}"
             super().__init__(f"no version {version} of {self.table}", remedy)
             return
-        root = quote(self.table.rpartition("/")[0])
-        remedy = f"correct --tables or --config, or create new tables: kquota tables create --tables {root}"
+        create = command_text("tables", "create", "--tables", self.table.rpartition("/")[0])
+        remedy = f"correct --tables or --config, or create new tables: {create}"
         super().__init__(f"no Delta table at {self.table}", remedy, exit_code=2)
 
 
@@ -224,7 +228,7 @@ class QuotasLeftInvalid(PipelineError):
         self.problems = tuple(problems)
         super().__init__(
             f"quotas v{version} was written and is invalid, so v{version_before} stays in force: {'; '.join(problems)}",
-            f"kquota quotas rollback {version_before}",
+            command_text("quotas", "rollback", str(version_before)),
         )
 
 
@@ -245,7 +249,7 @@ class VersionIsAnother(PipelineError):
         self.version = version
         super().__init__(
             f"'--if-version' must be the newest version of {table}, {version}; got {wanted_version}",
-            f"see what changed: kquota quotas diff {wanted_version} {version}",
+            f"see what changed: {command_text('quotas', 'diff', str(wanted_version), str(version))}",
         )
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipeline.command_line import command_text
 from pipeline.errors import PipelineError
 from pipeline.tables.errors import TableMissing
 from pipeline.tables.last_throttles import last_throttles
@@ -29,7 +30,7 @@ class NothingMatches(PipelineError):
         super().__init__(
             f"'decision' must be the beginning of a decision_id, or a user and a client-id; got {wanted}, "
             f"which matches nothing in {looked_at}",
-            "see `kquota throttles list --all` for what is recorded",
+            f"see what is recorded: {command_text('throttles', 'list', '--all')}",
         )
 
 

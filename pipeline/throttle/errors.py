@@ -10,8 +10,10 @@ PipelineError
 
 from typing import Any, Final
 
+from pipeline.command_line import command_text
 from pipeline.errors import PipelineError
 from pipeline.throttle.moved_names import moved_name
+from schemas.topic_names import THROTTLE_TOPIC
 
 _MOVED: Final = (
     "GateDepleted", "GateExtraMissing", "GateTimeout", "GateTokenInvalid", "ListenAddressInvalid", "ListenBusy",
@@ -91,7 +93,9 @@ class TopicOfAnotherJob(PipelineError):
     def __init__(self, job: str, owner: str) -> None:
         self.job = job
         self.owner = owner
+        own = f"{THROTTLE_TOPIC}.{job}"
         super().__init__(
             f"'kafka.throttle_topic' must belong to one job; job {job!r} got a topic with records of job {owner!r}",
-            "give this job a topic of its own: KQUOTA_KAFKA__THROTTLE_TOPIC, and `kquota topics create` makes it",
+            f"give this job a topic of its own: set KQUOTA_KAFKA__THROTTLE_TOPIC={own}, and create it: "
+            f"{command_text('topics', 'create', '--throttle-topic', own, about='cluster')}",
         )

@@ -5,6 +5,7 @@ from typing import Final
 
 import numpy as np
 
+from pipeline.command_line import command_text
 from pipeline.errors import printable
 from pipeline.throttle.held import Reason
 from pipeline.throttle.outbox import Written
@@ -15,7 +16,7 @@ _UNITS: Final = (("GB/s", 1e9), ("MB/s", 1e6), ("kB/s", 1e3), ("B/s", 1.0))
 
 
 def line_of(record: Written, quota_version: int) -> str:
-    """What happened, to whom, why, until when, and how to ask for more.
+    """What happened, to whom, why and until when.
 
     Instants are UTC; O and T share one unit; seconds have one decimal.
     """
@@ -24,9 +25,8 @@ def line_of(record: Written, quota_version: int) -> str:
     if publication.key.broker_id:
         who += f"@{publication.key.broker_id}"
     figures = f"{printable(who)} {reason.quota_type} {_rates(reason)}"
-    more = f"kquota throttles explain {publication.decision_id[:_SHOWN_DIGITS]}"
     if publication.action == "release":
-        return f"release  {figures} ({publication.cause}) · {more}"
+        return f"release  {figures} ({publication.cause})"
     is_new = publication.cause == "violation"
     asked_ms = _raw_throttle_time_ms(reason) if is_new else reason.owed_ms
     asked = f"{'X' if is_new else 'owes'} {seconds(asked_ms)}"
@@ -35,8 +35,14 @@ def line_of(record: Written, quota_version: int) -> str:
     level = "" if reason.level is None else f"level {reason.level}, "
     return (
         f"{'throttle' if is_new else 'renew   '} {figures} ({level}quotas v{quota_version}) "
-        f"W {seconds(reason.window_ms)} {asked}, until {clock_time(record.throttled_until_ms)} · {more}"
+        f"W {seconds(reason.window_ms)} {asked}, until {clock_time(record.throttled_until_ms)}"
     )
+
+
+def line_with_command(record: Written, quota_version: int) -> str:
+    """The line, and the command that tells more of it; only where the record is in the tables."""
+    explain = command_text("throttles", "explain", record.publication.decision_id[:_SHOWN_DIGITS])
+    return f"{line_of(record, quota_version)} · {explain}"
 
 
 def seconds(duration_ms: int) -> str:

@@ -7,6 +7,7 @@ PipelineError
     └── WouldDeleteAll   a file would delete every quota
 """
 
+from pipeline.command_line import command_text
 from pipeline.errors import PipelineError
 
 
@@ -30,7 +31,7 @@ class NothingMatched(PipelineError):
 
     def __init__(self, entity: str) -> None:
         self.entity = entity
-        super().__init__(f"there is no quota for {entity}", "see which exist: kquota quotas describe")
+        super().__init__(f"there is no quota for {entity}", f"see which exist: {command_text('quotas', 'describe')}")
 
 
 class WouldDeleteAll(PipelineError):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.command_line import command_text
 from pipeline.jvm.errors import JarAltered, JarMissing, JarsUnavailable
 from pipeline.jvm.jar_lock import LockedJar
 from pipeline.jvm.jars import JarStore
@@ -97,7 +98,8 @@ def test_a_missing_jar_is_found_at_the_check(tmp_path: Path) -> None:
     with pytest.raises(JarMissing) as missing:
         store(tmp_path).check(ONE)
     path = tmp_path / "jars" / ONE.sha256 / "one-1.jar"
-    assert str(missing.value) == f"jar 'one-1.jar' is missing at {path}. To mend it: kquota jars fetch"
+    fetch = command_text("jars", "fetch", about="program")
+    assert str(missing.value) == f"jar 'one-1.jar' is missing at {path}. To mend it: {fetch}"
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from pipeline.throttle.log_line import line_of
+from pipeline.command_line import command_text
+from pipeline.throttle.log_line import line_of, line_with_command
 from pipeline.throttle.outbox import Written
 from schemas.client_key import ClientKey
 from tests.pipeline.throttle.factories import reason, violation
@@ -32,7 +33,7 @@ def line(cause: str, action: str = "throttle", throttle_time_ms: int = 10_400, *
 def test_a_violation_shows_raw_and_capped_throttle_time() -> None:
     assert line("violation") == (
         "throttle alice/etl producer_byte_rate O 5.2 > T 1.0 MB/s (level 1, quotas v3) W 10.4 s X 43.7 s, "
-        "capped 10.4 s, until 12:00:17.8 · kquota throttles explain 7f3a"
+        "capped 10.4 s, until 12:00:17.8"
     )
 
 
@@ -53,8 +54,14 @@ def test_a_name_can_not_write_a_line_of_its_own() -> None:
 
 def test_a_release_says_why() -> None:
     assert line("expired", "release", observed=900_000.0) == (
-        "release  alice/etl producer_byte_rate O 0.9 ≤ T 1.0 MB/s (expired) · kquota throttles explain 7f3a"
+        "release  alice/etl producer_byte_rate O 0.9 ≤ T 1.0 MB/s (expired)"
     )
+
+
+def test_a_line_of_a_job_ends_with_the_command_that_tells_more() -> None:
+    record = Written(violation(decision_id="0123456789abcdef", reason=reason(**FIGURES)), 0, NOON_MS)
+    explain = command_text("throttles", "explain", "01234567")
+    assert line_with_command(record, 3) == f"{line_of(record, 3)} · {explain}"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,102 @@
+"""Commands of kquota as a reader can paste them: every hint, remedy and example that kquota prints is made here.
+
+A command is printed by the name or path that starts this kquota in the reader's shell and folder. In front of it stand
+the environment variables with which it finds what this process works on, where the shell does not have them already.
+"""
+
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Final, Literal
+
+CONFIG: Final = "KQUOTA_CONFIG"
+COMMAND_CONFIG: Final = "KQUOTA_COMMAND_CONFIG"
+TABLES_ROOT: Final = "KQUOTA_TABLES__ROOT"
+
+About = Literal["tables", "cluster", "program"]
+"""What a command needs to find: the tables, the cluster, or neither."""
+
+_NAME: Final = "kquota"
+# Variable to the option that says the same and wins over it.
+_VARIABLES: Final[Mapping[About, Mapping[str, str]]] = {
+    "tables": {CONFIG: "--config", TABLES_ROOT: "--tables"},
+    "cluster": {CONFIG: "--config", COMMAND_CONFIG: "--command-config"},
+    "program": {},
+}
+
+_carried: dict[str, str] = {}
+
+
+def carry(variable: str, value: str) -> None:
+    """Let later commands carry an environment variable, because this process was told so in another way.
+
+    Args:
+        variable: `CONFIG`, `COMMAND_CONFIG` or `TABLES_ROOT`.
+        value: Not needed by a shell that has this very value already: then it is left out.
+    """
+    _carried[variable] = value
+
+
+def carry_nothing() -> None:
+    """Forget what `carry` was told: another command begins in this process."""
+    _carried.clear()
+
+
+def command_text(*arguments: str, about: About = "tables") -> str:
+    """A command as text for a POSIX shell in this process's working folder.
+
+    Args:
+        arguments: What follows `kquota`. Parts that a shell would change are quoted.
+        about: What the command works on; it decides which variables stand in front.
+
+    Returns:
+        One line, such as `KQUOTA_CONFIG=demo/kquota.toml .venv/bin/kquota throttles explain 79cc1637`.
+    """
+    settings = [
+        f"{variable}={shlex.quote(_carried[variable])}"
+        for variable, option in _VARIABLES[about].items()
+        if variable in _carried and os.environ.get(variable) != _carried[variable] and option not in arguments
+    ]
+    program = _program(sys.argv[0], sys.executable, os.environ.get("PATH"), _folder())
+    return " ".join([*settings, *map(shlex.quote, (*program, *arguments))])
+
+
+def path_text(path: Path) -> str:
+    """A path as the working folder sees it: relative if it lies below, else absolute. Not quoted."""
+    return str(_from_folder(path, _folder()))
+
+
+def _folder() -> Path:
+    try:
+        return Path.cwd()
+    except FileNotFoundError:  # somebody has deleted it
+        return Path("/")
+
+
+@lru_cache(maxsize=8)  # asked for each throttle, and it looks at the disk
+def _program(called_as: str, python: str, search_path: str | None, folder: Path) -> tuple[str, ...]:
+    script = _own_script(Path(called_as), Path(python))
+    if script is None:
+        return str(_from_folder(Path(python), folder)), "-m", "pipeline.cli.main"
+    found = shutil.which(_NAME, path=search_path)
+    if found is not None and Path(found).samefile(script):
+        return (_NAME,)
+    shown = _from_folder(script, folder)
+    # Without a slash a shell would look for it on PATH.
+    return (f"./{shown}" if len(shown.parts) == 1 else str(shown),)
+
+
+def _own_script(called_as: Path, python: Path) -> Path | None:
+    """The console script of this kquota: the one that was called, else the one beside its Python."""
+    beside = python.with_name(_NAME)
+    return next((script for script in (called_as, beside) if script.name == _NAME and script.is_file()), None)
+
+
+def _from_folder(path: Path, folder: Path) -> Path:
+    # Not resolved: the link a reader knows is a better name than where it leads to.
+    absolute = folder / path
+    return absolute.relative_to(folder) if absolute.is_relative_to(folder) else absolute

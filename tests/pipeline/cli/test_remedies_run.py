@@ -1,0 +1,30 @@
+"""A remedy is pasted into the shell that has shown it, and answers about the same tables."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.pipeline.cli.running import kquota, new_tables
+
+
+@pytest.mark.parametrize("given_by", ["option", "file"])
+def test_a_remedy_finds_the_tables_that_the_command_was_given(given_by: str, tmp_path: Path) -> None:
+    root = new_tables(tmp_path / "the tables")
+    settings = tmp_path / "my settings.toml"
+    settings.write_text(f'[tables]\nroot = "{root}"\n')
+    where = ("--tables", root) if given_by == "option" else ("--config", str(settings))
+    kquota("quotas", "alter", "--user", "alice", "--add-config", "producer_byte_rate=1", *where)
+    refused = kquota("quotas", "delete", "--user", "nobody", *where)
+    remedy = refused.stderr.strip().partition("see which exist: ")[2]
+    assert remedy, refused.stderr
+    shown = subprocess.run(["/bin/sh", "-c", remedy], capture_output=True, text=True, check=False)
+    assert (shown.returncode, "alice" in shown.stdout) == (0, True), shown.stderr
+
+
+def test_a_remedy_does_not_name_the_tables_of_another_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    new_tables(".kquota/tables")
+    other = new_tables(tmp_path / "other")
+    assert other in kquota("quotas", "delete", "--user", "nobody", "--tables", other).stderr
+    assert "KQUOTA" not in kquota("quotas", "delete", "--user", "nobody").stderr

@@ -1,0 +1,125 @@
+"""Commands that kquota prints run as they are printed: in that shell, in that folder, on the same tables."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pipeline import command_line
+from pipeline.command_line import carry, carry_nothing, command_text, path_text
+
+ECHO = '#!/bin/sh\necho "$0"; echo "$KQUOTA_CONFIG,$KQUOTA_TABLES__ROOT,$KQUOTA_COMMAND_CONFIG"; printf "%s\\n" "$@"\n'
+
+
+@pytest.fixture(autouse=True)
+def nothing_carried(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    for variable in (command_line.CONFIG, command_line.COMMAND_CONFIG, command_line.TABLES_ROOT):
+        monkeypatch.delenv(variable, raising=False)
+    carry_nothing()
+    yield
+    carry_nothing()
+
+
+@pytest.fixture
+def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A console script that prints what it is given; this process believes that it was started by it."""
+    script = tmp_path / "an environment" / "bin" / "kquota"
+    script.parent.mkdir(parents=True)
+    script.write_text(ECHO)
+    script.chmod(0o755)
+    monkeypatch.setattr(sys, "argv", [str(script)])
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    monkeypatch.chdir(tmp_path)
+    return script
+
+
+def pasted(command: str) -> list[str]:
+    """What the script prints when a shell in this folder runs the command: its name, its variables, its arguments."""
+    answer = subprocess.run(["/bin/sh", "-c", command], capture_output=True, text=True, check=True)
+    return answer.stdout.splitlines()
+
+
+def test_a_kquota_that_is_on_the_path_is_called_by_its_name(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", f"{script.parent}:/usr/bin:/bin")
+    assert command_text("quotas", "history") == "kquota quotas history"
+    assert pasted(command_text("quotas", "history"))[0] == str(script)
+
+
+def test_another_kquota_on_the_path_is_not_called(
+    script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = tmp_path / "other" / "kquota"
+    other.parent.mkdir()
+    other.write_text("#!/bin/sh\nexit 1\n")
+    other.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{other.parent}:/usr/bin:/bin")
+    assert pasted(command_text("mode"))[0] == "an environment/bin/kquota"
+
+
+def test_a_script_below_the_folder_is_called_by_its_relative_path(script: Path) -> None:
+    assert command_text("mode") == "'an environment/bin/kquota' mode"
+    assert pasted(command_text("mode"))[2:] == ["mode"]
+
+
+def test_a_script_in_the_folder_itself_is_not_looked_for_on_the_path(
+    script: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(script.parent)
+    assert command_text("mode") == "./kquota mode"
+    assert pasted(command_text("mode"))[2:] == ["mode"]
+
+
+def test_a_script_elsewhere_is_called_by_its_full_path(
+    script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert pasted(command_text("mode"))[0] == str(script)
+
+
+def test_a_process_that_no_script_started_names_the_script_beside_its_python(
+    script: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["-c"])
+    monkeypatch.setattr(sys, "executable", str(script.with_name("python")))
+    assert pasted(command_text("mode"))[0] == "an environment/bin/kquota"
+
+
+def test_without_any_script_the_module_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["main.py"])
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "bin" / "python"))
+    monkeypatch.chdir(tmp_path)
+    assert command_text("mode") == "bin/python -m pipeline.cli.main mode"
+
+
+@pytest.mark.parametrize("argument", ["a b", "it's", "$HOME", "a\nb", "*", "", "é;ls"])
+def test_every_argument_arrives_as_it_is(argument: str, script: Path) -> None:
+    assert "\n".join(pasted(command_text("quotas", argument))[2:]) == f"quotas\n{argument}"
+
+
+def test_the_settings_of_this_process_stand_in_front_unless_the_shell_has_them(
+    script: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    carry(command_line.CONFIG, "my settings.toml")
+    carry(command_line.TABLES_ROOT, "/data/tables")
+    assert pasted(command_text("mode"))[1] == "my settings.toml,/data/tables,"
+    monkeypatch.setenv(command_line.CONFIG, "my settings.toml")
+    assert command_text("mode").startswith("KQUOTA_TABLES__ROOT=/data/tables ")
+    monkeypatch.setenv(command_line.CONFIG, "another.toml")
+    assert pasted(command_text("mode"))[1] == "my settings.toml,/data/tables,"
+
+
+def test_only_what_a_command_needs_stands_in_front(script: Path) -> None:
+    for variable in (command_line.CONFIG, command_line.COMMAND_CONFIG, command_line.TABLES_ROOT):
+        carry(variable, variable.lower())
+    assert pasted(command_text("topics", "create", about="cluster"))[1] == "kquota_config,,kquota_command_config"
+    assert pasted(command_text("jars", "fetch", about="program"))[1] == ",,"
+    assert pasted(command_text("tables", "create", "--tables", "x"))[1] == "kquota_config,,"
+
+
+def test_a_path_is_shown_as_the_folder_sees_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert path_text(tmp_path / "demo" / "kquota.toml") == "demo/kquota.toml"
+    assert path_text(tmp_path.parent / "other") == str(tmp_path.parent / "other")
