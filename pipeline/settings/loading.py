@@ -1,6 +1,7 @@
 """Where settings come from: defaults < TOML file < environment (`KQUOTA_`, `__` for nesting) < flags.
 
-All mistakes are reported at once, each with its key and with the file, variable or flag it comes from.
+All mistakes are reported at once, each with its key and with the file, variable or flag it comes from. A name that is
+no setting is one, in the file and in the environment.
 """
 
 import os
@@ -17,10 +18,10 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
+from pipeline.settings.environment import PREFIX, nearest, setting_keys, unknown_variables, variable_of
 from pipeline.settings.errors import InvalidSettings, SettingsFileUnreadable
 from pipeline.settings.model import Settings
 
-ENV_PREFIX: Final = "KQUOTA_"
 _HOLDS_SECRETS: Final = ("kafka.client", "spark.conf")
 
 
@@ -28,7 +29,7 @@ class _Sources(BaseSettings, Settings):
     """The settings model with its sources; used only in this module."""
 
     model_config = SettingsConfigDict(
-        env_prefix=ENV_PREFIX, env_nested_delimiter="__", frozen=True, extra="forbid", validate_default=False
+        env_prefix=PREFIX, env_nested_delimiter="__", frozen=True, extra="forbid", validate_default=False
     )
 
     @classmethod
@@ -54,14 +55,22 @@ def load_settings(file: Path | None = None, flags: Mapping[str, Any] | None = No
 
     Raises:
         SettingsFileUnreadable: The file is missing or not TOML.
-        InvalidSettings: A value has the wrong type, is out of range or unknown; the error holds all of them.
+        InvalidSettings: A value has the wrong type or is out of range, or a key or a variable is unknown; the error
+            holds all of them.
     """
     given = _without_none(flags or {})
     sources = _sources_with(file)
+    unknown = [
+        f"{name}: 'variable' must be one that kquota knows{_nearest_told(known)}"
+        for name, known in unknown_variables(os.environ).items()
+    ]
     try:
-        return Settings.model_validate(sources(**given).model_dump())
+        settings = Settings.model_validate(sources(**given).model_dump())
     except ValidationError as exc:
-        raise InvalidSettings(_mistakes(exc, given, file)) from exc
+        raise InvalidSettings([*_mistakes(exc, given, file), *unknown]) from exc
+    if unknown:
+        raise InvalidSettings(unknown)
+    return settings
 
 
 def origins(file: Path | None = None, flags: Mapping[str, Any] | None = None) -> dict[str, str]:
@@ -71,8 +80,8 @@ def origins(file: Path | None = None, flags: Mapping[str, Any] | None = None) ->
     if file is not None:
         toml = TomlConfigSettingsSource(sources, file)()
         found.update(dict.fromkeys(_dotted(toml), str(file)))
-    env = EnvSettingsSource(sources, env_prefix=ENV_PREFIX, env_nested_delimiter="__")()
-    found.update({key: ENV_PREFIX + key.replace(".", "__").upper() for key in _dotted(env)})
+    env = EnvSettingsSource(sources, env_prefix=PREFIX, env_nested_delimiter="__")()
+    found.update({key: variable_of(key) for key in _dotted(env)})
     found.update(dict.fromkeys(_dotted(_without_none(flags or {})), "flag"))
     return found
 
@@ -96,18 +105,29 @@ def _mistakes(exc: ValidationError, flags: Mapping[str, Any], file: Path | None)
     lines = []
     for error in exc.errors(include_url=False):
         key = ".".join(str(part) for part in error["loc"] if not str(part).startswith(("function-", "constrained")))
-        variable = ENV_PREFIX + key.replace(".", "__").upper()
+        variable = variable_of(key)
+        is_unknown = error["type"] == "extra_forbidden"
         if key in flag_keys:
             place = "flag"
         elif any(name.upper() == variable for name in os.environ):
+            if is_unknown:
+                continue  # `unknown_variables` tells it
             place = variable
         else:
             place = str(file) if file else "settings"
+        if is_unknown:
+            # Its value is not shown: a password is one mistyped letter away from a setting that holds it.
+            lines.append(f"{place}: '{key}' must be a setting{_nearest_told(nearest(key, setting_keys()))}")
+            continue
         is_hidden = error["type"] == "missing" or not key or key.startswith(_HOLDS_SECRETS)
         given = "" if is_hidden else f"; got {error['input']!r}"
         subject = f"'{key}' " if key else ""
         lines.append(f"{place}: {subject}{_lower_first(error['msg'])}{given}")
     return lines
+
+
+def _nearest_told(known: str | None) -> str:
+    return f"; the nearest is {known}" if known else ""
 
 
 def _lower_first(message: str) -> str:

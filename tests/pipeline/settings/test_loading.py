@@ -56,7 +56,7 @@ def test_origins_name_the_place_of_every_value_that_is_no_default(
             "'stream.trigger_ms' input should be a valid integer, unable to parse string as an integer; got 'soon'",
         ),
         ("below_range", "'engine.num_samples' input should be greater than or equal to 1; got 0"),
-        ("unknown_key", "'kafka.usage_topics' extra inputs are not permitted; got 'quota.usage.v1'"),
+        ("unknown_key", "'kafka.usage_topics' must be a setting; the nearest is kafka.usage_topic"),
         (
             "unknown_cap",
             "'engine.producer_byte_rate_cap' must be sample_window, window, none or milliseconds above 0; got 'minute'",
