@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from filelock import FileLock, Timeout
-
 from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.acls import acls_of
 from pipeline.cluster.connecting import as_cluster_error
@@ -16,6 +14,8 @@ from pipeline.cluster.permissions import refuse_unpermitted
 from pipeline.cluster.topics import check_topics
 from pipeline.command_line import command_text
 from pipeline.errors import PipelineError
+from pipeline.job.lock import lock_file
+from pipeline.job.process_lock import holder_of
 from pipeline.jvm.jar_lock import read_lock
 from pipeline.jvm.jars import JarStore
 from pipeline.jvm.java import find_java
@@ -84,16 +84,9 @@ def _jars() -> Iterator[Diagnosis]:
 
 
 def _lock(settings: Settings) -> Iterator[Diagnosis]:
-    path = settings.run_dir / f"{settings.job}.lock"
-    if not path.exists():
-        yield Diagnosis("ok", "lock", f"job {settings.job!r} does not run from {settings.run_dir}")
-        return
-    try:
-        with FileLock(path, timeout=0):
-            yield Diagnosis("ok", "lock", f"job {settings.job!r} does not run from {settings.run_dir}")
-    except Timeout:
-        pid = path.with_suffix(".pid").read_text().strip()
-        yield Diagnosis("ok", "lock", f"job {settings.job!r} runs as process {pid}")
+    pid = holder_of(lock_file(settings.run_dir, settings.job))
+    state = f"does not run from {settings.run_dir}" if pid is None else f"runs as process {pid}"
+    yield Diagnosis("ok", "lock", f"job {settings.job!r} {state}")
 
 
 def _disk(settings: Settings) -> Iterator[Diagnosis]:

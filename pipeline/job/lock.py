@@ -5,19 +5,21 @@ another run folder would otherwise take the tables over and end the first. A dri
 stopped by a lock but fenced: by the epoch in every table commit and by the transactional id.
 """
 
-import os
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from filelock import FileLock, Timeout
-
 from pipeline.errors import PipelineError
+from pipeline.job.process_lock import LockHeld, ProcessLock
 from pipeline.tables.address import is_local
 
 _TABLES_LOCK: Final = ".kquota-job.lock"
+
+
+def lock_file(run_dir: Path, job: str) -> Path:
+    """The lock file of a job in its run folder."""
+    return run_dir / f"{job}.lock"
 
 
 class JobIsRunning(PipelineError):
@@ -50,7 +52,7 @@ class JobLock:
     def __init__(self, run_dir: Path, job: str, tables_root: str | None = None) -> None:
         self._job = job
         self._run_dir = run_dir
-        self._paths = [run_dir / f"{job}.lock"]
+        self._paths = [lock_file(run_dir, job)]
         if tables_root is not None and is_local(tables_root) and Path(tables_root).is_dir():
             self._paths.append(Path(tables_root) / _TABLES_LOCK)
         self._held = ExitStack()
@@ -59,7 +61,10 @@ class JobLock:
         self._run_dir.mkdir(parents=True, exist_ok=True)
         with ExitStack() as held:
             for path in self._paths:
-                held.enter_context(self._locked(path))
+                try:
+                    held.enter_context(ProcessLock(path))
+                except LockHeld as exc:
+                    raise JobIsRunning(self._job, path, exc.holder) from exc
             self._held = held.pop_all()
         return self
 
@@ -67,17 +72,3 @@ class JobLock:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._held.close()
-
-    @contextmanager
-    def _locked(self, path: Path) -> Iterator[None]:
-        lock, pid_file = FileLock(path), path.with_suffix(".pid")
-        try:
-            lock.acquire(timeout=0)
-        except Timeout as exc:
-            holder = pid_file.read_text().strip() if pid_file.exists() else "unknown"
-            raise JobIsRunning(self._job, path, holder) from exc
-        try:
-            pid_file.write_text(f"{os.getpid()}\n")
-            yield
-        finally:
-            lock.release()

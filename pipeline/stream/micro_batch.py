@@ -70,6 +70,7 @@ class MicroBatch:
         self._recovered = recovered
         self._report = report
         self._clock_warning = ClockWarning()
+        self._began_ms = clock.now().wall_ms
 
     def complete_stored(self) -> None:
         """Write what may be missing of the newest stored batch; called once, at start.
@@ -211,10 +212,13 @@ class MicroBatch:
         age_ms = self._clock.now().wall_ms - evaluation.evaluated_at_ms
         if age_ms > self._rules.max_decision_age_ms:
             if decided.violations:
-                log.warning(
-                    "batch_id=%d is %.1f s old: its %d violations are recorded, but no throttle is published",
+                # What has waited for this start is old as expected; later it is a sign that the job is too slow.
+                waited = evaluation.evaluated_at_ms < self._began_ms
+                log.log(
+                    logging.INFO if waited else logging.WARNING,
+                    "batch_id=%d %s: its %d violations are recorded, but no throttle is published",
                     evaluation.batch_id,
-                    age_ms / 1000,
+                    "has usage from before this start" if waited else f"is {age_ms / 1000:.1f} s old",
                     len(decided.violations),
                 )
             return 0
