@@ -70,7 +70,7 @@ def holder_of(path: Path) -> str | None:
     except BlockingIOError:
         return _written_by_holder(path)
     finally:
-        pass
+        os.close(descriptor)
     return None
 
 
