@@ -8,37 +8,9 @@ PipelineError
     └── BadFailCondition   `--fail-if` is not a comparison of a known metric with a number
 """
 
-<<<<<<< HEAD
 from pipeline.errors import PipelineError
 
 
-=======
-from pathlib import Path
-
-from pipeline.command_line import command_text
-from pipeline.errors import PipelineError
-
-
-class QuotaFileRefused(PipelineError):
-    """A file does not hold valid quotas.
-
-    Attributes:
-        path: The file.
-        cause: What is wrong with it.
-    """
-
-    exit_code = 5
-
-    def __init__(self, path: Path, cause: str) -> None:
-        self.path = path
-        self.cause = cause
-        super().__init__(
-            f"quotas of {path} are not valid: {cause}",
-            f"correct the file; an example of the format: {command_text('quotas', 'export')}",
-        )
-
-
->>>>>>> b29929f (Print every command as it runs: by the kquota in use, with the settings it was given; name the topics in one place)
 class UsageNotKept(PipelineError):
     """The usage that a replay needs was deleted by retention, or was never stored.
 

@@ -20,11 +20,7 @@ PipelineError
 
 from collections.abc import Sequence
 from datetime import datetime
-<<<<<<< HEAD
-from shlex import quote
 from typing import Final
-=======
->>>>>>> b29929f (Print every command as it runs: by the kquota in use, with the settings it was given; name the topics in one place)
 
 from pipeline.command_line import command_text
 from pipeline.errors import PipelineError
