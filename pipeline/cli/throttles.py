@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from pipeline.cli import throttle_list
 from pipeline.cli.options import ConfigFile, Output, TablesRoot, flags
 from pipeline.cli.quotas.entity_flags import ClientNames, for_client
 from pipeline.cli.quotas.errors import QuotaUsage
@@ -18,34 +19,11 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="See who is throttled, and why.", no_args_is_help=True)
 
-_COLUMNS: Final = ("user", "client_id", "quota_type", "O", "T", "W", "for", "until", "cause", "decision")
-_RUNNING: Final = Layout(_COLUMNS, dropped_first=("W", "for", "cause"))
-_EVENTS: Final = Layout(("action", *_COLUMNS), dropped_first=("W", "for", "T", "quota_type"))
 _AVERAGES: Final = Layout()
 _MISMATCHES: Final = Layout(dropped_first=("query_id", "mode"), texts=("difference",))
 
 
-@app.command("list")
-def list_(
-    config: ConfigFile = None,
-    tables: TablesRoot = None,
-    everything: Annotated[
-        bool, typer.Option("--all", help="Also throttles that have ended, and releases; newest first.")
-    ] = False,
-    limit: Annotated[int, typer.Option(help="How many records --all shows.", min=1)] = 50,
-    output: Output = "table",
-) -> None:
-    """List the clients that are throttled now; exits with 3 if there are none."""
-    from pipeline.cli.output import print_rows
-    from pipeline.settings.loading import load_settings
-    from pipeline.tables.throttle_history import recent_events, running_throttles
-
-    root = load_settings(config, flags(tables=tables)).tables.root
-    rows = recent_events(root, limit) if everything else running_throttles(root, time.time_ns() // 1_000_000)
-    print_rows(rows, output, _EVENTS if everything else _RUNNING, shown=_shown)
-    if not rows:
-        sys.stderr.write("no throttles\n")
-        raise typer.Exit(3)
+app.command("list")(throttle_list.list_)
 
 
 @app.command("explain")
@@ -181,22 +159,3 @@ def _decision(root: str, client: ClientNames, first: str | None, client_id: str 
 
 def _shown_average(row: "Row") -> "Row":
     return {**row, "throttle_time_avg_ms": f"{row['throttle_time_avg_ms']:.1f}"}
-
-
-def _shown(row: "Row") -> "Row":
-    from pipeline.throttle.log_line import clock_time, seconds
-
-    bound = row["bound"]
-    return {
-        "action": row["action"],
-        "user": row["user"],
-        "client_id": row["client_id"],
-        "quota_type": row["quota_type"],
-        "O": f"{row['observed']:.1f}",
-        "T": "none" if bound is None else f"{bound:.1f}",
-        "W": seconds(row["window_ms"]),
-        "for": seconds(row["throttle_time_ms"]),
-        "until": clock_time(row["throttled_until_ms"]),
-        "cause": row["cause"],
-        "decision": row["decision_id"],
-    }

@@ -10,12 +10,11 @@ import pyarrow.compute as pc
 from pipeline.command_line import command_text
 from pipeline.errors import PipelineError
 from pipeline.tables.errors import TableMissing
-from pipeline.tables.last_throttles import last_throttles
 from pipeline.tables.layout import table_uri
 from pipeline.tables.port import Condition
 from pipeline.tables.quotas.origin import QuotaOrigin, origin_of
 from pipeline.tables.quotas.table import QuotaTable
-from pipeline.tables.reader import DeltaRsReader, read_table
+from pipeline.tables.reader import read_table
 from quota.averages import SENSOR, SPAN_MS, exempt_request_percentage, throttle_times
 from quota.entity import QUOTA_TYPES, Level, entity_at
 
@@ -60,27 +59,6 @@ class Story:
     decision: dict[str, Any]
     events: list[dict[str, Any]]
     samples: list[tuple[int, int]]
-
-
-def running_throttles(root: str, now_ms: int) -> list[dict[str, Any]]:
-    """The last record of every client that is throttled at `now_ms` (wall clock). The latest end comes first."""
-    running = last_throttles(DeltaRsReader(table_uri(root, "throttle_events")), now_ms + 1)
-    return sorted(running.to_pylist(), key=lambda row: -row["throttled_until_ms"])
-
-
-def recent_events(root: str, limit: int) -> list[dict[str, Any]]:
-    """The newest `limit` records, newest first."""
-    events = DeltaRsReader(table_uri(root, "throttle_events"))
-    newest_seq = events.newest_value("publish_seq")
-    if newest_seq is None:
-        return []
-    # `publish_seq` counts up by one per record. Only after a loss of rows there are gaps, and it takes more numbers.
-    numbers = limit
-    while (rows := events.read(None, [("publish_seq", ">", newest_seq - numbers)])).num_rows < limit:
-        if numbers > newest_seq:
-            break
-        numbers *= 8
-    return sorted(rows.to_pylist(), key=lambda row: -row["publish_seq"])[:limit]
 
 
 @dataclass(frozen=True, slots=True)

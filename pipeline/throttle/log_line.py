@@ -11,7 +11,9 @@ from pipeline.throttle.held import Reason
 from pipeline.throttle.outbox import Written
 from quota.throttle_time import throttle_time_ms
 
-_SHOWN_DIGITS: Final = 8
+SHOWN_DIGITS: Final = 8
+"""How many digits of a decision_id are shown; `kquota throttles explain` takes as many."""
+
 _UNITS: Final = (("GB/s", 1e9), ("MB/s", 1e6), ("kB/s", 1e3), ("B/s", 1.0))
 
 
@@ -41,7 +43,7 @@ def line_of(record: Written, quota_version: int) -> str:
 
 def line_with_command(record: Written, quota_version: int) -> str:
     """The line, and the command that tells more of it; only where the record is in the tables."""
-    explain = command_text("throttles", "explain", record.publication.decision_id[:_SHOWN_DIGITS])
+    explain = command_text("throttles", "explain", record.publication.decision_id[:SHOWN_DIGITS])
     return f"{line_of(record, quota_version)} · {explain}"
 
 

@@ -1,0 +1,61 @@
+"""A table `throttle_events` that tests fill with records, and the outbox that reads it."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from pipeline.tables.delta_rs import DeltaRsWriter
+from pipeline.tables.layout import TABLES, create_missing, table_uri
+from pipeline.tables.port import Condition
+from pipeline.tables.throttle_outbox import DeltaOutbox
+from schemas.arrow import arrow_schema, conform
+from schemas.throttle_event_row import ThrottleEventRow
+
+
+class ReadingWriter(DeltaRsWriter):
+    """Notes how many rows with all columns each read returns."""
+
+    whole_rows = 0
+
+    def read(self, columns: Sequence[str] | None = None, where: Sequence[Condition] = ()) -> pa.Table:
+        rows = super().read(columns, where)
+        self.whole_rows += rows.num_rows if columns is None else 0
+        return rows
+
+
+class EventTable:
+    """A table `throttle_events` and its outbox."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = str(root)
+        create_missing(self.root, [TABLES["throttle_events"]])
+        self.table = ReadingWriter(table_uri(self.root, "throttle_events"), "job")
+        self.table.raise_epoch(1)
+        self.outbox = DeltaOutbox(self.table, "job")
+        self.seq = 0
+
+    def write(self, *records: tuple[str, str, int, int], **columns: Any) -> None:
+        """Append records (client-id, action, wall clock when written, throttle time) in one commit.
+
+        They have the columns given. Without them the user is "u", any other text is empty and a number is 0.
+        """
+        filled: dict[str, Any] = {
+            field.name: 0 if field.type == pa.int64() else 0.0 if field.type == pa.float64() else ""
+            for field in arrow_schema(ThrottleEventRow)
+            if not field.nullable and field.type in (pa.int64(), pa.float64(), pa.string())
+        }
+        rows = []
+        for client_id, action, written_ms, throttle_time_ms in records:
+            end_ms = written_ms + throttle_time_ms
+            own = {"client_id": client_id, "action": action, "evaluated_at_ms": written_ms, "publish_seq": self.seq}
+            times = {"throttle_time_ms": throttle_time_ms, "throttled_until_ms": end_ms}
+            rows.append(filled | {"user": "u"} | own | times | columns)
+            self.seq += 1
+        table = conform(pa.Table.from_pylist(rows), ThrottleEventRow, cluster="c", query_id="q")
+        self.outbox.append(table, {"job:publish": self.seq - 1}, {})
+
+    def running(self) -> tuple[int, list[str]]:
+        highest, rows = self.outbox.newest()
+        return highest, sorted(rows["client_id"].to_pylist())
