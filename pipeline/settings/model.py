@@ -5,9 +5,10 @@ runs. Parts of the program receive the smallest branch they need, never the whol
 reads the values from defaults, file, environment and flags.
 """
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Final, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, model_validator
 
@@ -25,6 +26,10 @@ def _known_cap(cap: object) -> object:
         message = "must be sample_window, window, none or milliseconds above 0"
         raise ValueError(message)
     return cap_ms
+
+
+# delta-rs takes these for parts of a URI, also in the path of a folder: it reads another folder, or none.
+_NOT_IN_A_FOLDER: Final = re.compile(r"[#?\[\]\\]|%[0-9A-Fa-f]{2}")
 
 
 Cap = Annotated[Literal["sample_window", "window", "none"] | int, BeforeValidator(_known_cap)]
@@ -171,6 +176,19 @@ class Settings(Branch):
     engine: EngineSettings = EngineSettings()
     purgatory: PurgatorySettings = PurgatorySettings()
     spark: SparkSettings = SparkSettings()
+
+    @model_validator(mode="after")
+    def _tables_are_found_again(self) -> Self:
+        if "://" in self.tables.root:
+            return self
+        folder = str(Path(self.tables.root).absolute())
+        found = _NOT_IN_A_FOLDER.search(folder)
+        if found is not None:
+            msg = (
+                f"'tables.root' must be a path without {found[0]}, which Delta takes for a part of a URI; got {folder}"
+            )
+            raise ValueError(msg)
+        return self
 
     @model_validator(mode="after")
     def _topics_differ(self) -> Self:

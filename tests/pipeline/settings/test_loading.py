@@ -127,3 +127,22 @@ def test_secrets_are_not_printed() -> None:
     settings = load_settings(flags={"kafka": {"client": {"sasl.jaas.config": "password=hunter2"}}})
     assert "hunter2" not in repr(settings)
     assert "hunter2" not in settings.model_dump_json()
+
+
+@pytest.mark.parametrize("name", ["a#b", "a?b", "a%41b", "a[b", "a]b", "a\\b"])
+def test_tables_in_a_folder_that_delta_takes_for_another_one_are_refused(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / name
+    folder.mkdir()
+    with pytest.raises(InvalidSettings, match=r"'tables.root' must be a path without ") as refused:
+        load_settings(None, {"tables": {"root": str(folder / "tables")}})
+    assert str(folder) in str(refused.value)
+    monkeypatch.chdir(folder)
+    with pytest.raises(InvalidSettings, match=r"'tables.root'"):
+        load_settings()
+
+
+@pytest.mark.parametrize("root", ["tables of João's 100% team", "s3://bucket/a%41b", "a+b (1), c;d: ~e*"])
+def test_tables_in_any_other_folder_are_taken(root: str) -> None:
+    assert load_settings(None, {"tables": {"root": root}}).tables.root == root
