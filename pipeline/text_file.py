@@ -1,7 +1,9 @@
-"""Reads a text file that an option names, and says what is wrong with its path if it can not be read."""
+"""Text files that an option names: says what is wrong with a path that can not be read, or not be written."""
 
+import os
 from difflib import get_close_matches
 from pathlib import Path
+from shlex import quote
 
 from pipeline.errors import PipelineError
 
@@ -20,6 +22,40 @@ class UnreadableFile(PipelineError):
         super().__init__(f"'{option}' must name a text file that can be read; got {path}: {cause}", remedy)
 
 
+class UnwritableFile(PipelineError):
+    """A file can not be written.
+
+    Attributes:
+        path: the file.
+    """
+
+    exit_code = 2
+
+    def __init__(self, option: str, path: Path, cause: str, remedy: str) -> None:
+        self.path = path
+        super().__init__(f"'{option}' must name a file that can be written; got {path}: {cause}", remedy)
+
+
+def refuse_unwritable(option: str, path: Path) -> None:
+    """Refuse a path before work is done whose result could then not be written to it. Writes nothing.
+
+    Args:
+        option: the option that names it, for the error.
+        path: the file; it may exist.
+
+    Raises:
+        UnwritableFile: its folder does not exist, it is a folder, or its rights do not allow to write.
+    """
+    folder = path.parent
+    if not folder.is_dir():
+        raise UnwritableFile(option, path, f"there is no folder {folder}", f"mkdir -p {quote(str(folder))}")
+    if path.is_dir():
+        example = quote(str(path / "report.html"))
+        raise UnwritableFile(option, path, "it is a folder", f"name a file in it: {option} {example}")
+    if not os.access(path if path.exists() else folder, os.W_OK):
+        raise UnwritableFile(option, path, "permission denied", f"see who may write: ls -ld {quote(str(folder))}")
+
+
 def read_text_file(option: str, path: Path) -> str:
     """The text of a file.
 
@@ -36,7 +72,9 @@ def read_text_file(option: str, path: Path) -> str:
         raise UnreadableFile(option, path, "there is no such file", _remedy_of_missing(path)) from exc
     except OSError as exc:
         cause = exc.strerror or str(exc)
-        raise UnreadableFile(option, path, cause, f"see what it is and who may read it: ls -ld {path}") from exc
+        raise UnreadableFile(
+            option, path, cause, f"see what it is and who may read it: ls -ld {quote(str(path))}"
+        ) from exc
     except UnicodeDecodeError as exc:
         byte = f"byte {exc.start} is no UTF-8"
         raise UnreadableFile(option, path, byte, "save the file as UTF-8, or name another one") from exc

@@ -1,8 +1,8 @@
 """Quota entities: the pairs a quota can be set on, and Kafka's order among them."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import IntEnum, IntFlag
-from typing import Final, get_args
+from typing import Any, Final, get_args
 
 from schemas.columns import QuotaType
 
@@ -101,3 +101,21 @@ def entity_at(level: Level, user: str, client_id: str) -> tuple[str, str]:
     clients = {Level.USER_CLIENT: client_id, Level.DEFAULT_USER_CLIENT: client_id, Level.CLIENT: client_id}
     of_user = users.get(level, "" if level >= Level.CLIENT else DEFAULT)
     return of_user, clients.get(level, "" if level in {Level.USER, Level.DEFAULT_USER} else DEFAULT)
+
+
+def may_apply(rows: Iterable[Mapping[str, Any]], user: str, client_id: str) -> list[Mapping[str, Any]]:
+    """The rows of the quota table that can hold for a client, the most specific first, then by name.
+
+    Args:
+        rows: rows of `quotas`.
+        user: the client's user; "" = any.
+        client_id: its client-id; "" = any.
+    """
+    given = ((row, row["user"], row["client_id"]) for row in rows)
+    found = [row for row, *names in given if _may_be(names[0], user) and _may_be(names[1], client_id)]
+    return sorted(found, key=lambda row: (level_of(row["user"], row["client_id"]), row["user"], row["client_id"]))
+
+
+def _may_be(part: str, name: str) -> bool:
+    """Whether a part of a row, "" or `DEFAULT` among them, can be met by a name; "" is any name."""
+    return not name or part in {name, DEFAULT, ""}

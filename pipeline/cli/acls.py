@@ -15,7 +15,9 @@ class UnknownRole(PipelineError):
     exit_code = 2
 
     def __init__(self, given: str) -> None:
-        super().__init__(f"'--role' must be one of {', '.join(ROLES)}; got {given!r}", "give one of them")
+        super().__init__(
+            f"'--role' must be one of {', '.join(ROLES)}; got {given!r}", f"for example --role {next(iter(ROLES))}"
+        )
 
 
 _PRINCIPAL: Final = "User:kquota-{role}"

@@ -7,6 +7,7 @@ import typer
 
 from pipeline.cli.options import ConfigFile, Output, TablesRoot, flags
 from pipeline.cli.quotas.errors import QuotaUsage
+from pipeline.command_line import command_text
 
 _MODES = ("enforce", "shadow")
 
@@ -32,7 +33,7 @@ def mode(
     refuse_unknown_format(output)
     if wanted not in {None, *_MODES}:
         msg = f"'mode' must be one of {', '.join(_MODES)}; got {wanted}"
-        raise QuotaUsage(msg, "give one of them, or nothing to see the mode")
+        raise QuotaUsage(msg, f"see the mode: {command_text('mode')}; set it: {command_text('mode', 'shadow')}")
     settings = load_settings(config, flags(tables=tables))
     table = open_quota_table(settings.tables)
     if wanted is not None:

@@ -27,7 +27,7 @@ class UnknownFormat(PipelineError):
     exit_code = 2
 
     def __init__(self, given: str, known: Sequence[str] = FORMATS) -> None:
-        super().__init__(f"'--output' must be one of {', '.join(known)}; got {given}", "give one of them")
+        super().__init__(f"'--output' must be one of {', '.join(known)}; got {given}", f"for example -o {known[0]}")
 
 
 def refuse_unknown_format(output: str, also: Sequence[str] = (), known: Sequence[str] = FORMATS) -> None:

@@ -77,10 +77,13 @@ def what_if(
     from pipeline.replay.recorded_throttles import recorded_outcomes
     from pipeline.replay.report import compare, to_document, totals_of
     from pipeline.settings.loading import load_settings
+    from pipeline.text_file import refuse_unwritable
 
     _refuse_unknown("--from", source, _SOURCES)
     _refuse_unknown("--on", on, _PLACES)
     conditions = [FailCondition.parse(text) for text in fail_if or ()]
+    if html is not None:
+        refuse_unwritable("--html", html)
     settings = load_settings(config, flags(tables=tables))
     candidate = read_snapshot(quotas, _CANDIDATE_VERSION)
     since_ms, until_ms = _range(since, until)
@@ -105,7 +108,7 @@ def what_if(
     }
     _print(to_document(comparisons, totals, about), totals, limit, output)
     if html is not None:
-        page = html_report(about, totals, comparisons, with_live, with_candidate, span_ms)
+        page = html_report(_readable(about), totals, comparisons, with_live, with_candidate, span_ms)
         html.write_text(page, encoding="utf-8")
         sys.stderr.write(f"written: {html}\n")
     broken = failures(conditions, totals)
@@ -203,11 +206,22 @@ def _shown(row: "Row") -> "Row":
 def _covered(about: dict[str, Any]) -> str:
     """Which range the report is about, and what of the range that was asked for has no usage."""
     from pipeline.cli.instants import as_iso
+    from quota.units import age_text
 
     missing = []
     if about["usage_since_ms"] > about["since_ms"]:
-        missing.append(f"begins {(about['usage_since_ms'] - about['since_ms']) / 1000:.0f} s after --since")
+        missing.append(f"begins {age_text(about['usage_since_ms'] - about['since_ms'])} after --since")
     if about["usage_until_ms"] < about["until_ms"]:
-        missing.append(f"ends {(about['until_ms'] - about['usage_until_ms']) / 1000:.0f} s before --until")
+        missing.append(f"ends {age_text(about['until_ms'] - about['usage_until_ms'])} before --until")
     told = f"; it {' and '.join(missing)}: the report leaves out the rest" if missing else ""
     return f"usage from {as_iso(about['usage_since_ms'])} to {as_iso(about['usage_until_ms'])} UTC{told}"
+
+
+def _readable(about: dict[str, Any]) -> dict[str, Any]:
+    """The facts for the page: instants as ISO 8601, names without underscores."""
+    from pipeline.cli.instants import as_iso
+
+    return {
+        name.removesuffix("_ms").replace("_", " "): f"{as_iso(value)} UTC" if name.endswith("_ms") else value
+        for name, value in about.items()
+    }

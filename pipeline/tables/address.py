@@ -1,6 +1,7 @@
 """Addresses of tables: a folder on this machine, or a URI of an object store."""
 
 from pathlib import Path
+from shlex import quote
 
 
 def is_local(address: str) -> bool:
@@ -11,3 +12,11 @@ def is_local(address: str) -> bool:
 def full_address(address: str) -> str:
     """The address as it is valid in every working folder: an absolute path, or the URI as it is."""
     return str(Path(address).absolute()) if is_local(address) else address
+
+
+def looking_at(table: str) -> str:
+    """A command that shows rights and free space of a local table; for a store, what to look at there."""
+    if not is_local(table):
+        return "address, credentials and rights of the store"
+    path = quote(full_address(table))
+    return f"ls -ld {path}; df -h {path}"

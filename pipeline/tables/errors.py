@@ -20,11 +20,12 @@ PipelineError
 
 from collections.abc import Sequence
 from datetime import datetime
+from shlex import quote
 from typing import Final
 
 from pipeline.command_line import command_text
 from pipeline.errors import PipelineError
-from pipeline.tables.address import full_address
+from pipeline.tables.address import full_address, looking_at
 from quota.mistakes import Mistake
 
 _A_VALID_EDIT: Final = "set values like producer_byte_rate=1MB/s, request_percentage=50% or mode=shadow"
@@ -111,18 +112,23 @@ class TableMissing(PipelineError):
     Attributes:
         table: the full address of the table.
         version: the version that is missing; None if there is no table, which is wrong usage (exit code 2).
+        newest_version: the newest version; None if there is no table, or if nobody has looked.
     """
 
-    def __init__(self, table: str, version: int | None = None) -> None:
+    def __init__(self, table: str, version: int | None = None, newest_version: int | None = None) -> None:
         self.table = full_address(table)
         self.version = version
-        if version is not None:
-            remedy = f"see which versions exist: {command_text('quotas', 'history')}"
-            super().__init__(f"no version {version} of {self.table}", remedy)
+        self.newest_version = newest_version
+        if version is None:
+            create = command_text("tables", "create", "--tables", self.table.rpartition("/")[0])
+            remedy = f"correct --tables or --config, or create new tables: {create}"
+            super().__init__(f"no Delta table at {self.table}", remedy, exit_code=2)
             return
-        create = command_text("tables", "create", "--tables", self.table.rpartition("/")[0])
-        remedy = f"correct --tables or --config, or create new tables: {create}"
-        super().__init__(f"no Delta table at {self.table}", remedy, exit_code=2)
+        is_future = newest_version is not None and version > newest_version
+        newest = "" if newest_version is None else f": the newest is {newest_version}"
+        kept = "" if is_future or newest_version is None else f", and version {version} is no longer kept"
+        listed = command_text("quotas", "history")
+        super().__init__(f"no version {version} of {self.table}{newest}{kept}", f"name one of these: {listed}")
 
 
 class TableUnreadable(PipelineError):
@@ -140,7 +146,7 @@ class TableUnreadable(PipelineError):
         self.is_file_missing = is_file_missing
         super().__init__(
             f"{table} can not be read: {cause}",
-            "see that the store answers, that its rights allow to read and that no file is damaged, then repeat this",
+            f"see what is there and who may read it: {looking_at(table)}",
         )
 
 
@@ -156,7 +162,8 @@ class TableUnwritable(PipelineError):
         self.table = table
         self.cause = cause
         super().__init__(
-            f"{table} can not be written: {cause}", "make it writable and start again; nothing was published"
+            f"{table} can not be written: {cause}",
+            f"nothing was written; see who may write there and what is free: {looking_at(table)}",
         )
 
 
@@ -173,7 +180,10 @@ class RowsRefused(PipelineError):
     def __init__(self, table: str, cause: str) -> None:
         self.table = table
         self.cause = cause
-        super().__init__(f"rows for {table} must satisfy its schema and constraints; got {cause}", "correct the rows")
+        super().__init__(
+            f"rows for {table} must satisfy its schema and constraints; got {cause}",
+            "none of them was written: give each row the columns, types and limits of the table",
+        )
 
 
 class QuotaEditRefused(PipelineError):
@@ -267,7 +277,7 @@ class VersionGone(PipelineError):
         super().__init__(
             f"'time' must not be before the oldest version of {table}, v{oldest_version} of {oldest_at.isoformat()}; "
             f"got {instant.isoformat()}",
-            "ask for a later time",
+            f"ask for {oldest_at:%Y-%m-%dT%H:%M:%S} or later",
         )
 
 
@@ -285,5 +295,6 @@ class QuotaTableBusy(PipelineError):
         self.lock = lock
         self.waited_seconds = waited_seconds
         super().__init__(
-            f"{lock} is held by another edit, waited {waited_seconds:g} s", "repeat the edit when the other one is done"
+            f"{lock} is held by another edit, waited {waited_seconds:g} s",
+            f"nothing was changed; see who holds it: fuser -v {quote(lock)}",
         )

@@ -12,7 +12,7 @@ from pipeline.cli.quotas.edit import DryRun, IfVersion, Reason, make_edit
 from pipeline.cli.quotas.entity import EntityFilter
 from pipeline.cli.quotas.entity_flags import for_entity
 from pipeline.cli.quotas.errors import NothingMatched, QuotaUsage
-from quota.entity import label
+from quota.entity import label, may_apply
 
 Pairs = Annotated[
     list[str] | None,
@@ -80,7 +80,8 @@ def delete(
     def remove(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         rest = [row for row in rows if not entity.matches(row)]
         if len(rest) == len(rows):
-            raise NothingMatched(label(entity.user, entity.client_id))
+            alike = [label(row["user"], row["client_id"]) for row in may_apply(rows, entity.user, entity.client_id)]
+            raise NothingMatched(label(entity.user, entity.client_id), alike)
         return rest
 
     make_edit(
@@ -108,10 +109,12 @@ def _alteration(
 
     if added is not None and added_file is not None:
         msg = "Only one of --add-config or --add-config-file must be specified"
-        raise QuotaUsage(msg)
+        raise QuotaUsage(msg, f"put what {added} says into {added_file}, or give one of the two")
     if added is None and added_file is None and deleted is None:
         msg = "At least one of --add-config, --add-config-file, or --delete-config must be specified with --alter"
-        raise QuotaUsage(msg)
+        raise QuotaUsage(
+            msg, "for example --add-config producer_byte_rate=1MB/s, or --delete-config producer_byte_rate"
+        )
     mistakes = Mistakes()
     values: dict[str, Any] = {}
     if added is not None:
@@ -137,8 +140,8 @@ def _one(values: Sequence[str] | None, option: str) -> str | None:
     """The value of an option that may be given once. A second one is refused, as by Kafka, not lost silently."""
     if values and len(values) > 1:
         msg = f"Found multiple arguments for option {option}, but you asked for only one"
-        raise QuotaUsage(msg)
+        raise QuotaUsage(msg, f"separate them by commas: --{option} '{','.join(values)}'")
     if values and not values[0]:
         msg = f"Option {option} requires an argument"
-        raise QuotaUsage(msg)
+        raise QuotaUsage(msg, f'see whether the variable in --{option} "$VALUES" is set')
     return values[0] if values else None

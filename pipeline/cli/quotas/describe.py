@@ -1,7 +1,7 @@
 """`kquota quotas describe`: the quotas, by default in kafka-configs' lines."""
 
 import sys
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -9,12 +9,17 @@ from pipeline.cli.options import ConfigFile, TablesRoot, quota_table
 from pipeline.cli.quotas.entity import EntityFilter
 from pipeline.cli.quotas.entity_flags import for_entities
 from pipeline.cli.table_layout import Layout
+from pipeline.command_line import command_text
 from pipeline.errors import printable
+from quota.entity import DEFAULT, label, may_apply
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from pipeline.tables.quotas.table import QuotaTableState
 
 _LAYOUT: Final = Layout(dropped_first=("note", "owner"), texts=("note",))
+_SHOWN: Final = 10
 
 QuotasOutput = Annotated[str, typer.Option("-o", "--output", help="kafka, table, wide, csv, json or yaml.")]
 
@@ -50,7 +55,29 @@ def print_quotas(state: "QuotaTableState", wanted: EntityFilter, output: str) ->
     if output == "kafka":
         sys.stdout.write("".join(f"{printable(described_line(row))}\n" for row in rows))
     else:
-        print_rows(rows, output, _LAYOUT)
+        print_rows(rows, output, _LAYOUT, shown=_readable)
     sys.stderr.write(f"quotas v{state.version}, scope {state.scope}, mode {state.mode}\n")
     if not rows:
+        _tell_what_applies(state.rows, wanted)
         raise typer.Exit(3)
+
+
+def _tell_what_applies(rows: "Sequence[Mapping[str, Any]]", wanted: EntityFilter) -> None:
+    """Say on stderr which quotas clients of the entity have, although none is set on the entity itself."""
+    from pipeline.cli.quotas.kafka_lines import described_line
+
+    who = label(wanted.user, wanted.client_id)
+    if not who or DEFAULT in wanted.names.values():
+        return
+    found = may_apply(rows, wanted.user, wanted.client_id)
+    lines = [described_line(row) for row in found[:_SHOWN]]
+    more = [f"and {len(found) - _SHOWN} more: {command_text('quotas', 'describe')}"] if len(found) > _SHOWN else []
+    told = "these hold in its place, the most specific first:" if found else "and no other quota holds in its place"
+    said = [f"{who} has no quota of its own; {told}", *(f"  {line}" for line in (*lines, *more))]
+    sys.stderr.write("".join(f"{printable(line)}\n" for line in said))
+
+
+def _readable(row: "Mapping[str, Any]") -> "Mapping[str, Any]":
+    from pipeline.tables.quotas.diff import shown
+
+    return {column: shown(column, value) for column, value in row.items()}

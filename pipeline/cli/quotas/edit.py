@@ -59,6 +59,7 @@ def make_edit(
     from pipeline.settings.loading import load_settings
     from pipeline.tables.audit import local_audit
     from pipeline.tables.from_settings import open_quota_table
+    from pipeline.tables.quotas.diff import differences, entity_texts
 
     refuse_unknown_format(output, also=("kafka",) if answer is not None else ())
     settings = load_settings(config, flags(tables=tables))
@@ -68,7 +69,10 @@ def make_edit(
     else:
         edit = table.edit(change, local_audit(reason), if_version, once_stored)
     if output == "kafka" and not dry_run:
+        # Kafka's line names only a part of a pair, so stderr says what was changed. stdout is as Kafka's.
         sys.stdout.write(f"{printable(str(answer))}\n")
+        told = entity_texts(differences(edit.before.rows, edit.rows))
+        sys.stderr.write("".join(f"{printable(text)}\n" for text in told))
     else:
         print_edit(settings, edit, "table" if output == "kafka" else output, with_clients=dry_run)
     changed = edit.rows != edit.before.rows

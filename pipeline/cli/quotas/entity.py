@@ -138,7 +138,7 @@ def entity_filter(
     named = _short_forms(*short)
     if named and (types or long_names):
         msg = "--entity-{type,name,default} should not be used in conjunction with specific entity flags"
-        raise QuotaUsage(msg)
+        raise QuotaUsage(msg, "use --user, --client-id, --user-defaults and --client-defaults alone")
     if rpk:
         if named or types or long_names:
             msg = "'--name', '--default' and '--any' must not be mixed with other flags that name an entity"
@@ -174,11 +174,11 @@ def _short_forms(
 ) -> list[tuple[str, str]]:
     """Type and name of each short form, clients first, as kafka-configs goes through them."""
     refuse_empty("--user", users, "--user-defaults")
-    refuse_empty("--client", clients, "--client-defaults")
+    refuse_empty("--client-id", clients, "--client-defaults")
     for option, values in (("user", users), ("client", clients)):
         if values and len(values) > 1:
             msg = f"Found multiple arguments for option {option}, but you asked for only one"
-            raise QuotaUsage(msg)
+            raise QuotaUsage(msg, f"repeat the command for each: {', '.join(values)}")
     return [
         *(("clients", name) for name in clients or ()),
         *(("users", name) for name in users or ()),
@@ -194,23 +194,23 @@ def _refuse_types(kinds: Sequence[str], *, needed: bool) -> None:
     for kind in kinds:
         if kind not in _COLUMNS:
             msg = f"Invalid entity type {kind}, the entity type must be one of users, clients"
-            raise QuotaUsage(msg)
+            raise QuotaUsage(msg, "kquota has quotas of users and client-ids; use kafka-configs for the others")
     if len(set(kinds)) != len(kinds):
         twice = ",".join(sorted({kind for kind in kinds if kinds.count(kind) > 1}))
         msg = f"Duplicate entity type(s) specified: {twice}"
-        raise QuotaUsage(msg)
+        raise QuotaUsage(msg, "an entity is one user, one client-id, or a pair: repeat the command for each entity")
 
 
 def _refuse_names(kinds: Sequence[str], names: Sequence[str], *, exact: bool) -> None:
     if exact and not names:
         msg = "An entity-name or default entity must be specified with --alter of users, clients"
-        raise QuotaUsage(msg)
+        raise QuotaUsage(msg, "name it: --user NAME, --client-id NAME, --user-defaults or --client-defaults")
     if not exact and len(names) > len(kinds):
         msg = "More entity names specified than entity types"
-        raise QuotaUsage(msg)
+        raise QuotaUsage(msg, "give an --entity-type before each --entity-name")
     if exact and len(names) != len(kinds):
         msg = "An entity name must be specified for every entity type"
-        raise QuotaUsage(msg)
+        raise QuotaUsage(msg, "give an --entity-name or --entity-default after each --entity-type")
     if DEFAULT in names:
         msg = f"'--entity-name' must not be {DEFAULT}, which is reserved for the default entity; got {DEFAULT}"
         raise QuotaUsage(

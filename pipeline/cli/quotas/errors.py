@@ -7,8 +7,13 @@ PipelineError
     └── WouldDeleteAll   a file would delete every quota
 """
 
+from collections.abc import Sequence
+from typing import Final
+
 from pipeline.command_line import command_text
 from pipeline.errors import PipelineError
+
+_SHOWN: Final = 5
 
 
 class QuotaUsage(PipelineError):
@@ -16,7 +21,7 @@ class QuotaUsage(PipelineError):
 
     exit_code = 2
 
-    def __init__(self, message: str, remedy: str = "see the command's --help") -> None:
+    def __init__(self, message: str, remedy: str) -> None:
         super().__init__(message, remedy)
 
 
@@ -25,13 +30,18 @@ class NothingMatched(PipelineError):
 
     Attributes:
         entity: as kafka-configs prints it.
+        alike: entities with a quota that can hold in its place, likewise, the most specific first.
     """
 
     exit_code = 3
 
-    def __init__(self, entity: str) -> None:
+    def __init__(self, entity: str, alike: Sequence[str] = ()) -> None:
         self.entity = entity
-        super().__init__(f"there is no quota for {entity}", f"see which exist: {command_text('quotas', 'describe')}")
+        self.alike = tuple(alike)
+        shown = [*alike[:_SHOWN], *([f"{len(alike) - _SHOWN} more"] if len(alike) > _SHOWN else [])]
+        instead = f"; there is one for {'; '.join(shown)}" if shown else ""
+        remedy = f"see which exist: {command_text('quotas', 'describe')}"
+        super().__init__(f"there is no quota for {entity}{instead}", remedy)
 
 
 class WouldDeleteAll(PipelineError):

@@ -1,7 +1,6 @@
 """`kquota quotas history`, `diff`, `at` and `rollback`: earlier versions of the quotas."""
 
 import sys
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -13,10 +12,8 @@ from pipeline.cli.quotas.edit import CHANGES, DryRun, IfVersion, Reason, change_
 from pipeline.cli.quotas.entity import EntityFilter
 from pipeline.cli.quotas.entity_flags import for_entities
 from pipeline.cli.table_layout import Layout
-from quota.entity import label
 
 if TYPE_CHECKING:
-    from pipeline.tables.quotas.diff import QuotaDifference
     from pipeline.tables.quotas.history import QuotaVersion
 
 _SHOWN_CHANGES: Final = 3
@@ -122,8 +119,10 @@ def _full(version: "QuotaVersion") -> dict[str, Any]:
 
 
 def _short(version: "QuotaVersion") -> dict[str, Any]:
+    from pipeline.tables.quotas.diff import entity_texts
+
     full = _full(version)
-    shown = _by_entity(version.changes[:_SHOWN_CHANGES])
+    shown = entity_texts(version.changes[:_SHOWN_CHANGES])
     if version.mode[0] != version.mode[1]:
         shown.insert(0, f"mode of all {version.mode[0]} → {version.mode[1]}")
     more = len(version.changes) - _SHOWN_CHANGES
@@ -135,11 +134,3 @@ def _short(version: "QuotaVersion") -> dict[str, Any]:
         **{name: full[name] for name in ("actor", "host", "reason")},
         "changes": changes or made_by,
     }
-
-
-def _by_entity(changes: "Sequence[QuotaDifference]") -> list[str]:
-    """One text per entity, with its values: `user-principal 'bob': producer_byte_rate 1.0 → 2.0, mode …`."""
-    values: dict[str, list[str]] = {}
-    for change in changes:
-        values.setdefault(label(change.user, change.client_id), []).append(change.value_text())
-    return [f"{entity}: {', '.join(texts)}" for entity, texts in values.items()]

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal
 
 from pipeline.tables.quotas.edit import LABELS
-from quota.entity import QUOTA_TYPES
+from quota.entity import QUOTA_TYPES, label
 from quota.units import bound_text
 
 Action = Literal["add", "alter", "remove"]
@@ -77,3 +77,11 @@ def _row_differences(
 
 def _value(row: Mapping[str, Any] | None, column: str) -> float | str | None:
     return None if row is None else row.get(column)
+
+
+def entity_texts(changes: Iterable[QuotaDifference]) -> list[str]:
+    """One text per entity, with its values: `user-principal 'bob': producer_byte_rate none → 999 B/s, mode …`."""
+    values: dict[str, list[str]] = {}
+    for change in changes:
+        values.setdefault(label(change.user, change.client_id), []).append(change.value_text())
+    return [f"{entity}: {', '.join(texts)}" for entity, texts in values.items()]

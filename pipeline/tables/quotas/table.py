@@ -132,10 +132,10 @@ class QuotaTable:
         """
         try:
             return _state(self._opened(version))
-        except TableUnreadable as exc:
-            if version is None or not exc.is_file_missing:
+        except (TableMissing, TableUnreadable) as exc:
+            if version is None or (isinstance(exc, TableUnreadable) and not exc.is_file_missing):
                 raise
-            raise TableMissing(self.uri, version) from exc
+            raise TableMissing(self.uri, version, self._opened().version()) from exc
 
     def alter(self, changes: Sequence[QuotaChange], audit: EditAudit) -> int:
         """Make changes in one commit; see `edit`. Returns the version."""

@@ -92,7 +92,7 @@ def test_all_mistakes_of_the_flags_come_at_once(root: str) -> None:
 
 
 @pytest.mark.parametrize("command", ["alter", "delete", "describe"])
-@pytest.mark.parametrize("option", ["--user", "--client", "--entity-name"])
+@pytest.mark.parametrize("option", ["--user", "--client-id", "--entity-name"])
 def test_an_empty_name_is_refused_because_an_unset_variable_makes_one(root: str, command: str, option: str) -> None:
     before = version(root)
     kind = ("--entity-type", "users") if option == "--entity-name" else ()
@@ -120,6 +120,33 @@ def test_bounds_are_typed_with_units_and_shown_exactly_with_their_size(root: str
 def test_what_is_not_set_is_not_deleted_and_what_is_set_is_said(root: str) -> None:
     refused = alter(root, "--delete-config", "note,producer_byte_rate")
     assert refused.stderr.endswith("Invalid config(s): note. To mend it: name only what is set: producer_byte_rate\n")
+
+
+def test_an_edit_of_a_pair_says_which_pair_and_old_to_new_beside_kafkas_line(root: str) -> None:
+    pair = ("quotas", "alter", "--user", "alice", "--client-id", "etl", "--tables", root, "--add-config")
+    kquota(*pair, "producer_byte_rate=1MiB")
+    answer = kquota(*pair, "producer_byte_rate=2MB,mode=shadow")
+    assert answer.stdout == "Completed updating config for client etl.\n"
+    assert answer.stderr == (
+        "user-principal 'alice', client-id 'etl': producer_byte_rate 1048576 (1.0 MB/s) → 2000000 (2.0 MB/s), "
+        f"mode enforce → shadow\nquotas v{version(root)}\n"
+    )
+
+
+def test_an_entity_without_a_quota_of_its_own_shows_what_holds_in_its_place(root: str) -> None:
+    for entity, rate in ((("--user", "bob", "--client-id", "etl"), "1MB"), (("--user-defaults",), "2MB")):
+        kquota("quotas", "alter", *entity, "--add-config", f"producer_byte_rate={rate}", "--tables", root)
+    none = kquota("quotas", "describe", "--user", "bob", "--tables", root)
+    assert (none.exit_code, none.stdout) == (3, "")
+    assert none.stderr.splitlines()[1:] == [
+        "user-principal 'bob' has no quota of its own; these hold in its place, the most specific first:",
+        "  Quota configs for user-principal 'bob', client-id 'etl' are producer_byte_rate=1000000.0",
+        "  Quota configs for the default user-principal are producer_byte_rate=2000000.0",
+    ]
+    nobody = kquota("quotas", "describe", "--client-defaults", "--tables", root)
+    assert (nobody.exit_code, len(nobody.stderr.splitlines())) == (3, 1)
+    deleted = kquota("quotas", "delete", "--user", "bob", "--tables", root)
+    assert "there is one for user-principal 'bob', client-id 'etl'; the default user-principal." in deleted.stderr
 
 
 def test_labels_are_set_and_deleted_like_bounds(root: str) -> None:

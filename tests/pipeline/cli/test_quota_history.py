@@ -1,6 +1,7 @@
 """`kquota quotas history|diff|at|rollback`: earlier versions, who changed what, and going back."""
 
 import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +92,13 @@ def test_a_rollback_is_a_new_version_that_says_so(root: str) -> None:
     assert newest["version"] == before["version"] + 1
     kquota("quotas", "rollback", str(before["version"]), "--tables", root)
     assert history(root, "-n", "1")[0]["reason"] == f"rollback to v{before['version']}"
-    assert kquota("quotas", "rollback", "99", "--tables", root).exit_code == 1
+    future = kquota("quotas", "rollback", "99", "--tables", root)
+    newest = history(root, "-n", "1")[0]["version"]
+    assert future.exit_code == 1
+    assert f"no version 99 of {root}/quotas: the newest is {newest}." in future.stderr
+    listed = future.stderr.partition("name one of these: ")[2]
+    ran = subprocess.run(["/bin/sh", "-c", listed], capture_output=True, text=True, check=True)
+    assert f"\n{newest}  " in ran.stdout, "the remedy runs as printed"
 
 
 def test_a_rollback_restores_rows_that_only_sql_could_write(root: str) -> None:

@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 from pipeline.cli.main import app
 from pipeline.stream.errors import SparkConnectRefused
 from pipeline.tables.quotas.edit import QuotaChange
+from pipeline.text_file import UnreadableFile, UnwritableFile
 from tests.pipeline.replay.kept import KeptJob
 from tests.quota.factories import usage_row
 
@@ -64,7 +65,10 @@ def test_it_says_which_range_has_usage_and_what_of_the_range_asked_for_has_none(
     assert "usage from 2023-11-14T22:13:21 to 2023-11-14T22:14:20 UTC\n" in told
     asked = ["--since", str(newest_ms - 159_000), "--until", str(newest_ms + 90_001)]
     _, _, told = what_if(job, *asked)
-    assert "UTC; it begins 100 s after --since and ends 90 s before --until: the report leaves out the rest\n" in told
+    assert (
+        "UTC; it begins 1 min 40 s after --since and ends 1 min 30 s before --until: the report leaves out the rest\n"
+        in told
+    )
     _, text, _ = what_if(job, *asked, "-o", "json")
     about = json.loads(text)[0]["about"]
     ends = about["usage_since_ms"], about["usage_until_ms"], about["since_ms"], about["until_ms"]
@@ -99,8 +103,39 @@ def test_the_page_stands_alone(job: KeptJob, tmp_path: Path) -> None:
     what_if(job, "--html", str(page))
     html = page.read_text(encoding="utf-8")
     assert html.count("<svg") == 2
+    assert "<th>usage since</th><td>2023-11-14T22:13:21 UTC</td>" in html
     assert "newly throttled" in html
     assert "http" not in html
+
+
+@pytest.mark.parametrize("place", ["missing/report.html", "."])
+def test_a_page_that_can_not_be_written_is_refused_before_the_replay(job: KeptJob, tmp_path: Path, place: str) -> None:
+    page = tmp_path / place
+    answer = CliRunner().invoke(
+        app, ["what-if", "--quotas", "none.yaml", "--html", str(page), "--tables", f"{job.root}/none"]
+    )
+    assert isinstance(answer.exception, UnwritableFile), "before candidate and tables are looked at"
+    assert str(page) in str(answer.exception)
+    assert not (tmp_path / "missing").exists()
+
+
+def test_a_candidate_that_is_missing_is_named_with_files_like_it(job: KeptJob) -> None:
+    quotas_file(job, 1.0)
+    given = ["what-if", "--quotas", f"{job.root}/candidat.yaml", "--tables", job.root]
+    answer = CliRunner().invoke(app, given)
+    assert isinstance(answer.exception, UnreadableFile)
+    assert "there is no such file" in str(answer.exception)
+    assert str(answer.exception).endswith(f"correct the path: the folder is {job.root}; it has candidate.yaml")
+
+
+def test_a_candidate_may_have_units(job: KeptJob) -> None:
+    candidate = Path(job.root) / "units.yaml"
+    candidate.write_text("- {user: u, producer_byte_rate: 2kB/s}\n", encoding="utf-8")
+    _, text, _ = what_if(job, "-o", "json")
+    ends = ["--since", str(job.clock.wall_ms - 59_000), "--until", str(job.clock.wall_ms + 1), "-o", "json"]
+    given = ["what-if", "--quotas", str(candidate), "--from", "usage", *ends, "--tables", job.root]
+    with_units = CliRunner().invoke(app, given).stdout
+    assert json.loads(with_units)[0]["totals"] == json.loads(text)[0]["totals"]
 
 
 def test_names_can_not_write_into_the_page(tmp_path: Path) -> None:
