@@ -1,11 +1,15 @@
 """`kquota demo`: shows on one machine how noisy clients are throttled; `make run` calls it."""
 
+import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pipeline.allocator import return_memory_at_once
+
+if TYPE_CHECKING:
+    from pipeline.demo.folder import DemoFolder
 
 
 def demo(
@@ -27,20 +31,31 @@ def demo(
     Two of the clients use 2 and 5 times their quota. Ctrl-C stops everything. The data stays for the next run.
     """
     return_memory_at_once()
-    from pipeline.cli.console import DemoConsole
-    from pipeline.cli.signals import call_on_signals
     from pipeline.demo.folder import DemoFolder
+
+    place = DemoFolder(folder.absolute())
+    # Before anything heavy is imported: a second demo is refused at once.
+    with place.claimed():
+        _run(place, duration, fresh, trigger_ms)
+
+
+def _run(place: "DemoFolder", duration: float | None, fresh: bool, trigger_ms: int) -> None:
+    from pipeline.cli.demo_console import DemoConsole
+    from pipeline.cli.signals import call_on_signals
     from pipeline.demo.run import Demo
+    from pipeline.demo.starting_over import start_over
     from pipeline.log import set_up_logging
     from pipeline.settings.loading import load_settings
 
     set_up_logging("INFO")
-    place = DemoFolder(folder.resolve())
     settings = load_settings(flags={"stream": {"trigger_ms": trigger_ms}})
     if fresh:
-        place.start_over(settings.job)
-    console = DemoConsole()
+        start_over(place, settings.job)
+    console = DemoConsole(place.candidate, watched=sys.stdout.isatty() and sys.stderr.isatty())
     running = Demo(place, settings, console.listeners(), console.client_report)
     with call_on_signals(running.stop):
         running.run(duration)
-    console.summary()
+    if running.bounds is None:
+        sys.stderr.write("stopped before the demo had begun\n")
+        return
+    console.summary(running.bounds())

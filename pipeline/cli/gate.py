@@ -1,15 +1,17 @@
 """`kquota gate`: the gate as a side-car, for services in any language."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
 from pipeline.cli.options import BootstrapServers, CommandConfig, ConfigFile, flags
 
+DEFAULT_LISTEN: Final = "127.0.0.1:8787"
+
 
 def gate(
-    listen: Annotated[str, typer.Option(help="HOST:PORT; port 0 means any free one.")] = "127.0.0.1:8787",
+    listen: Annotated[str, typer.Option(help="HOST:PORT; port 0 means any free one.")] = DEFAULT_LISTEN,
     config: ConfigFile = None,
     bootstrap_server: BootstrapServers = None,
     command_config: CommandConfig = None,

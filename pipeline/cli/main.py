@@ -6,7 +6,7 @@ A stack trace is printed only with KQUOTA_LOG_LEVEL=DEBUG.
 import os
 import sys
 import traceback
-from typing import Final
+from typing import Annotated, Final
 
 import typer
 
@@ -20,6 +20,7 @@ from pipeline.cli import (
     mode,
     run,
     simulate,
+    status,
     tables,
     throttles,
     topics,
@@ -33,6 +34,16 @@ from pipeline.process_end import exit_code_of, run_to_exit
 
 _INTERRUPTED: Final = 130
 
+
+def print_version(wanted: bool) -> None:
+    """Print the version of the installed distribution and end, if it is wanted."""
+    if wanted:
+        from importlib.metadata import version
+
+        sys.stdout.write(f"kquota {version('kafka-quota-pipeline')}\n")
+        raise typer.Exit
+
+
 app = typer.Typer(
     name="kquota",
     help="Client quotas for Kafka platforms, cluster-wide and explained.",
@@ -40,10 +51,22 @@ app = typer.Typer(
     add_completion=True,
     pretty_exceptions_enable=False,
 )
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and end.", callback=print_version, is_eager=True)
+    ] = False,
+) -> None:
+    del version
+
+
 app.command("run")(run.run)
 app.command("demo")(demo.demo)
 app.command("mode")(mode.mode)
 app.command("doctor")(doctor.doctor)
+app.command("status")(status.status)
 app.command("gate")(gate.gate)
 app.command("simulate")(simulate.simulate)
 app.command("what-if")(what_if.what_if)

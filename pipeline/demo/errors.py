@@ -4,11 +4,13 @@ PipelineError
 ├── PortBusy             a port that was asked for is taken
 ├── BrokerAlreadyRunning the data directory is in use
 ├── BrokerStartFailed    the broker ended, or did not answer in time
-└── NotADemoFolder       the folder has content that no demo made
+├── NotADemoFolder       the folder has content that no demo made
+└── DemoIsRunning        another demo runs in the folder
 """
 
 from pathlib import Path
 
+from pipeline.command_line import command_text
 from pipeline.errors import PipelineError
 
 
@@ -81,4 +83,23 @@ class NotADemoFolder(PipelineError):
         super().__init__(
             f"'--folder' must be new, empty or made by an earlier demo; got {folder}, which has content and no {mark}",
             "give another --folder; if an old demo made this one, delete it yourself",
+        )
+
+
+class DemoIsRunning(PipelineError):
+    """Another process runs a demo in the folder.
+
+    Attributes:
+        folder: the folder.
+        holder: that process's id as text; "unknown" if it has not told it.
+    """
+
+    exit_code = 4
+
+    def __init__(self, folder: Path, holder: str) -> None:
+        self.folder = folder
+        self.holder = holder
+        super().__init__(
+            f"'--folder' must be used by one demo at a time; got {folder}, which process {holder} uses",
+            f"stop that one, give another --folder, or look at the one that runs: {command_text('status')}",
         )

@@ -1,16 +1,21 @@
-"""The demo's folder: what is in it, the mark that says it is the demo's own, and starting over in it."""
+"""The demo's folder: what is in it, the mark that says it is the demo's own, and the lock of the one that runs there.
+
+Nothing heavy is imported here: a second demo is refused at once.
+"""
 
 import json
+import os
 import secrets
-import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from pipeline.demo.broker import EmbeddedBroker
-from pipeline.demo.errors import NotADemoFolder
+from pipeline.command_line import CONFIG, TABLES_ROOT, carry, path_text
+from pipeline.demo.errors import DemoIsRunning, NotADemoFolder
 from pipeline.demo.plan import demo_users
-from pipeline.job.lock import JobLock
+from pipeline.job.process_lock import LockHeld, ProcessLock
 
 MARK: Final = ".kquota-demo"
 _MARK_TEXT: Final = "Made by `kquota demo`. `kquota demo --fresh` deletes the demo's data in this folder.\n"
@@ -51,50 +56,49 @@ class DemoFolder:
         """State file of the meter."""
         return self.root / "meter.json"
 
-    def claim(self) -> None:
-        """Create the folder if it is missing, and mark it as the demo's own.
+    @property
+    def settings_file(self) -> Path:
+        """The settings with which every command works on this demo's broker and tables."""
+        return self.root / "kquota.toml"
+
+    @property
+    def candidate(self) -> Path:
+        """Quotas to try with `what-if`."""
+        return self.root / "candidate.yaml"
+
+    @property
+    def password_file(self) -> Path:
+        """The clients' passwords."""
+        return self.root / "passwords.json"
+
+    @contextmanager
+    def claimed(self) -> Iterator[None]:
+        """Mark the folder as the demo's own, made if it is missing, and keep other demos out until the end.
+
+        Commands that are printed meanwhile find the demo's settings.
 
         Raises:
-            NotADemoFolder: It has content and no mark.
+            NotADemoFolder: It has content and no mark; nothing in it is touched.
+            DemoIsRunning: Another process runs a demo there.
         """
-        self._refuse_unmarked()
+        if self.root.exists() and any(self.root.iterdir()) and not (self.root / MARK).exists():
+            raise NotADemoFolder(self.root, MARK)
         self.root.mkdir(parents=True, exist_ok=True)
         (self.root / MARK).write_text(_MARK_TEXT, encoding="utf-8")
+        carry(CONFIG, path_text(self.settings_file))
+        if TABLES_ROOT in os.environ:
+            carry(TABLES_ROOT, str(self.tables))  # else that variable would win over the file
+        try:
+            with ProcessLock(self.root / "demo.lock"):
+                yield
+        except LockHeld as exc:
+            raise DemoIsRunning(self.root, exc.holder) from exc
 
     def passwords(self) -> dict[str, str]:
         """The clients' passwords: random at the first start, the same at later starts."""
-        file = self._password_file
+        file = self.password_file
         if not file.exists():
             file.touch(mode=0o600)
             file.write_text(json.dumps({user: secrets.token_hex(8) for user in demo_users()}))
         stored: dict[str, str] = json.loads(file.read_text())
         return stored
-
-    def start_over(self, job: str) -> None:
-        """Delete what earlier demos have left, while no demo and no job runs there. Other files stay.
-
-        Args:
-            job: Name of the demo's job; its lock is held meanwhile, and so is the broker's.
-
-        Raises:
-            NotADemoFolder: The folder has content and no mark; nothing is deleted.
-            JobIsRunning, BrokerAlreadyRunning: A job or a broker runs there; nothing is deleted.
-        """
-        self._refuse_unmarked()
-        if not self.root.exists():
-            return
-        data = (self.tables, self.checkpoint, self.broker, self._password_file, self.clients_plan, self.meter_state)
-        with JobLock(self.root, job, str(self.tables)), EmbeddedBroker(self.broker).reserved():
-            for path in data:
-                if path.is_dir() and not path.is_symlink():
-                    shutil.rmtree(path)
-                else:
-                    path.unlink(missing_ok=True)
-
-    @property
-    def _password_file(self) -> Path:
-        return self.root / "passwords.json"
-
-    def _refuse_unmarked(self) -> None:
-        if self.root.exists() and any(self.root.iterdir()) and not (self.root / MARK).exists():
-            raise NotADemoFolder(self.root, MARK)

@@ -10,18 +10,23 @@ import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
+from shlex import quote
 from threading import Thread, Timer
 from typing import Any, Final
 
 from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.from_settings import wanted_topics
 from pipeline.cluster.topics import create_topics
+from pipeline.command_line import CONFIG
+from pipeline.demo.bounds import client_bounds
 from pipeline.demo.broker import EmbeddedBroker
 from pipeline.demo.broker_config import BrokerOptions
 from pipeline.demo.clients import create_demo_topics, start_demo_clients
 from pipeline.demo.folder import DemoFolder
 from pipeline.demo.plan import DEMO_INTERNAL_LISTENERS, DEMO_QUOTAS, DemoPlan
 from pipeline.demo.process import spawn, terminate
+from pipeline.demo.written_files import write_candidate, write_settings
 from pipeline.job.job import Job, Listeners, step
 from pipeline.settings.model import Settings
 from pipeline.stream.reading_rules import ReadingRules
@@ -42,16 +47,18 @@ class Demo:
     """Runs the demo until it is stopped or its time is up.
 
     Attributes:
-        folder: Where everything is kept.
+        folder: Where everything is kept; this process has claimed it.
         settings: Of the job; addresses and folders are replaced by the demo's.
         listeners: Called with what the job does.
         client_report: Called with the counters of each client once per second.
+        bounds: What each client may use now; None before there are tables. See `client_bounds`.
     """
 
     folder: DemoFolder
     settings: Settings
     listeners: Listeners
     client_report: ClientReports
+    bounds: Callable[[], dict[tuple[str, str], float | None]] | None = field(default=None, init=False)
     _job: Job | None = field(default=None, init=False)
     _stopped: bool = field(default=False, init=False)
 
@@ -66,11 +73,7 @@ class Demo:
 
         Args:
             duration_seconds: Counted from the moment the clients start; None runs until `stop`.
-
-        Raises:
-            NotADemoFolder: The folder has content that no demo made.
         """
-        self.folder.claim()
         with ExitStack() as stack:
             rules = ReadingRules.from_settings(self.settings)
             starter = stack.enter_context(SparkStarter(self.settings.spark, str(self.folder.checkpoint), rules))
@@ -81,6 +84,7 @@ class Demo:
             settings = self._settings_for(broker)
             with step("topics and tables"):
                 self._prepare(settings)
+            self.bounds = partial(client_bounds, settings.tables)
             if self._stopped:
                 return
             self._job = Job(settings, self.listeners)
@@ -100,6 +104,8 @@ class Demo:
         return Settings.model_validate({**given, "run_dir": self.folder.root})
 
     def _prepare(self, settings: Settings) -> None:
+        write_settings(self.folder, settings)
+        write_candidate(self.folder)
         with ClusterAccess.from_settings(settings.kafka).admin() as admin:
             create_topics(admin, wanted_topics(settings))
             create_demo_topics(admin)
@@ -121,6 +127,7 @@ class Demo:
         clients = start_demo_clients(plan_path, stdout=subprocess.PIPE, start_new_session=True)
         stack.callback(terminate, clients, _STOP_SECONDS)
         log.info("eight clients are sending and reading")
+        log.info("to look into it from any shell: export %s=%s", CONFIG, quote(str(self.folder.settings_file)))
         if duration_seconds is not None:
             timer = Timer(duration_seconds, self.stop)
             timer.daemon = True

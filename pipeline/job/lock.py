@@ -22,6 +22,12 @@ def lock_file(run_dir: Path, job: str) -> Path:
     return run_dir / f"{job}.lock"
 
 
+def tables_lock_file(tables_root: str) -> Path | None:
+    """The lock file beside the tables; None where they are in no local folder that exists."""
+    is_folder = is_local(tables_root) and Path(tables_root).is_dir()
+    return Path(tables_root) / _TABLES_LOCK if is_folder else None
+
+
 class JobIsRunning(PipelineError):
     """Another process holds the job's lock."""
 
@@ -53,8 +59,8 @@ class JobLock:
         self._job = job
         self._run_dir = run_dir
         self._paths = [lock_file(run_dir, job)]
-        if tables_root is not None and is_local(tables_root) and Path(tables_root).is_dir():
-            self._paths.append(Path(tables_root) / _TABLES_LOCK)
+        if tables_root is not None and (beside := tables_lock_file(tables_root)) is not None:
+            self._paths.append(beside)
         self._held = ExitStack()
 
     def __enter__(self) -> Self:

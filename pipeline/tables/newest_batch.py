@@ -5,10 +5,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from pipeline.tables.port import TableWriter
+from pipeline.tables.port import TableReader
 
 
-def newest_rows(table: TableWriter, columns: Sequence[str] | None = None) -> pa.Table:
+def newest_rows(table: TableReader, columns: Sequence[str] | None = None) -> pa.Table:
     """The rows with the largest `evaluated_at_ms`, in no order; several batches may have been evaluated at it.
 
     The job evaluates each batch at the same instant as the batch before it or later, so these rows are the newest.
@@ -24,7 +24,7 @@ def newest_rows(table: TableWriter, columns: Sequence[str] | None = None) -> pa.
     return table.read(columns, [] if newest_ms is None else [("evaluated_at_ms", "=", newest_ms)])
 
 
-def newest_batch(batches: TableWriter) -> dict[str, Any] | None:
+def newest_batch(batches: TableReader) -> dict[str, Any] | None:
     """The newest row of `batches` by column; None if the table has no rows.
 
     Of several batches that were evaluated at the same instant, the one that was processed last.

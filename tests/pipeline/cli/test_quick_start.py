@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -55,3 +56,14 @@ def test_an_edit_loads_neither_jvm_nor_kafka(tmp_path: Path) -> None:
         new_tables(tmp_path),
     )
     assert loaded(*edit) & JVM_AND_KAFKA == set()
+
+
+def test_the_status_loads_neither_jvm_nor_kafka_nor_pandas(tmp_path: Path) -> None:
+    heavy = {*JVM_AND_KAFKA, "pandas", "pyarrow.dataset"}
+    assert loaded("status", "--tables", new_tables(tmp_path)) & heavy == set()
+
+
+def test_the_version_is_that_of_the_distribution_and_loads_no_engine() -> None:
+    answer = kquota("--version")
+    assert (answer.exit_code, answer.stdout) == (0, f"kquota {version('kafka-quota-pipeline')}\n")
+    assert loaded("--version") & ENGINES == set()

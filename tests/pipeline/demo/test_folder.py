@@ -1,14 +1,30 @@
 """`kquota demo` works only in a folder of its own, and deletes only there and only while nothing runs."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from pipeline.command_line import carry_nothing, command_text
 from pipeline.demo.broker import EmbeddedBroker
 from pipeline.demo.errors import BrokerAlreadyRunning, NotADemoFolder
 from pipeline.demo.folder import MARK, DemoFolder
+from pipeline.demo.starting_over import start_over
 from pipeline.job.lock import JobIsRunning, JobLock
 from tests.pipeline.cli.running import kquota
+
+ROOT = Path(__file__).parents[3]
+# The second demo, and then on standard output what it has loaded of what makes it slow.
+SECOND_DEMO = """
+import sys
+from pipeline.cli.main import exit_code
+sys.argv = ["kquota", *sys.argv[1:]]
+code = exit_code()
+print(*sorted({name.partition(".")[0] for name in sys.modules} & {"pyspark", "kafka", "deltalake", "pyarrow", "numpy"}))
+sys.exit(code)
+"""
 
 
 @pytest.fixture
@@ -26,8 +42,8 @@ def production(tmp_path: Path) -> Path:
 def demo(tmp_path: Path) -> DemoFolder:
     """A folder in which a demo has run."""
     folder = DemoFolder(tmp_path / "demo")
-    folder.claim()
-    folder.passwords()
+    with folder.claimed():
+        folder.passwords()
     for path in (folder.broker / "data", folder.tables / "usage", folder.checkpoint):
         path.mkdir(parents=True)
     return folder
@@ -49,30 +65,34 @@ def test_the_folder_of_a_real_job_is_refused_and_stays_as_it_is(fresh: tuple[str
 def test_the_folder_of_a_running_job_is_refused_and_stays_as_it_is(production: Path) -> None:
     with JobLock(production, "kquota"):
         before = content(production)
-        with pytest.raises(NotADemoFolder):
-            DemoFolder(production).start_over("kquota")
+        with pytest.raises(NotADemoFolder), DemoFolder(production).claimed():
+            pass
         assert content(production) == before
 
 
 def test_starting_over_deletes_the_data_of_the_demo_and_nothing_else(demo: DemoFolder) -> None:
     notes = demo.root / "notes.txt"
     notes.touch()
-    demo.start_over("kquota")
-    assert {path.name for path in demo.root.iterdir()} == {MARK, "notes.txt", "kquota.lock", "kquota.pid"}
-    demo.claim()
+    for path in (demo.settings_file, demo.candidate):
+        path.touch()
+    start_over(demo, "kquota")
+    locks = {"kquota.lock", "kquota.pid", "demo.lock", "demo.pid"}
+    assert {path.name for path in demo.root.iterdir()} == {MARK, "notes.txt", *locks}
+    with demo.claimed():
+        pass
 
 
 def test_starting_over_deletes_a_link_and_not_what_it_leads_to(demo: DemoFolder, production: Path) -> None:
     demo.checkpoint.rmdir()
     demo.checkpoint.symlink_to(production / "checkpoint")
-    demo.start_over("kquota")
+    start_over(demo, "kquota")
     assert not demo.checkpoint.is_symlink()
     assert (production / "checkpoint").is_dir()
 
 
 def test_starting_over_is_refused_while_a_job_runs_in_the_folder(demo: DemoFolder) -> None:
     with JobLock(demo.root, "kquota"), pytest.raises(JobIsRunning):
-        demo.start_over("kquota")
+        start_over(demo, "kquota")
     assert demo.tables.is_dir()
 
 
@@ -80,25 +100,46 @@ def test_starting_over_is_refused_while_a_job_of_another_folder_uses_the_tables(
     demo: DemoFolder, tmp_path: Path
 ) -> None:
     with JobLock(tmp_path / "elsewhere", "other", str(demo.tables)), pytest.raises(JobIsRunning):
-        demo.start_over("kquota")
+        start_over(demo, "kquota")
     assert demo.tables.is_dir()
 
 
 def test_starting_over_is_refused_while_another_demo_starts_its_broker(demo: DemoFolder) -> None:
     with EmbeddedBroker(demo.broker).reserved(), pytest.raises(BrokerAlreadyRunning):
-        demo.start_over("kquota")
+        start_over(demo, "kquota")
     assert demo.tables.is_dir()
-
-
-def test_there_is_nothing_to_delete_in_a_folder_that_does_not_exist(tmp_path: Path) -> None:
-    DemoFolder(tmp_path / "new").start_over("kquota")
-    assert not (tmp_path / "new").exists()
 
 
 def test_a_new_folder_and_an_empty_one_become_the_demos_own(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     for name in ("empty", "new"):
         folder = DemoFolder(tmp_path / name)
-        folder.claim()
-        (folder.root / "tables").mkdir()
-        folder.claim()
+        for _ in range(2):
+            with folder.claimed():
+                (folder.root / "tables").mkdir(exist_ok=True)
+
+
+def test_a_second_demo_is_refused_before_anything_heavy_is_loaded(demo: DemoFolder) -> None:
+    with demo.claimed():
+        before = content(demo.root)
+        command = [sys.executable, "-c", SECOND_DEMO, "demo", "--folder", str(demo.root), "--fresh"]
+        second = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+        assert content(demo.root) == before
+    assert second.returncode == 4
+    assert f"got {demo.root}, which process {os.getpid()} uses. To mend it: stop that one" in second.stderr
+    assert f"KQUOTA_CONFIG={demo.settings_file} " in second.stderr
+    assert second.stdout.split() == []
+
+
+def test_commands_that_the_demo_prints_find_its_settings_and_its_tables(
+    demo: DemoFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(demo.root.parent)
+    monkeypatch.delenv("KQUOTA_TABLES__ROOT", raising=False)
+    carry_nothing()
+    with demo.claimed():
+        assert command_text("mode").startswith("KQUOTA_CONFIG=demo/kquota.toml ")
+    monkeypatch.setenv("KQUOTA_TABLES__ROOT", "/elsewhere")
+    with demo.claimed():
+        assert command_text("mode").startswith(f"KQUOTA_CONFIG=demo/kquota.toml KQUOTA_TABLES__ROOT={demo.tables} ")
+    carry_nothing()

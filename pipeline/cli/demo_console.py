@@ -1,0 +1,126 @@
+"""What the demo prints: throttles and a summary on stdout, its state and commands to try on stderr."""
+
+import sys
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from threading import Lock
+from typing import Any, Final
+
+from pipeline.demo.next_steps import at_the_end, while_it_runs
+from pipeline.job.job import Listeners
+from pipeline.stream.micro_batch import BatchReport
+from pipeline.throttle.log_line import SHOWN_DIGITS, clock_time, line_with_command
+from pipeline.throttle.outbox import Written
+
+_STATUS_EVERY_SECONDS: Final = 5.0
+
+Bounds = Mapping[tuple[str, str], float | None]
+
+
+class DemoConsole:
+    """Prints the demo: every throttle, commands to try, its state every five seconds, and a summary at the end.
+
+    Args:
+        candidate: The file with quotas to try.
+        watched: Whether somebody watches it at a terminal. If not, the state is not printed.
+    """
+
+    def __init__(self, candidate: Path, watched: bool) -> None:
+        self._candidate = candidate
+        self._watched = watched
+        self._lock = Lock()
+        self._clients: dict[tuple[str, str], dict[str, Any]] = {}
+        self._records: Counter[tuple[str, str, str]] = Counter()
+        self._decision_id: str | None = None
+        self._batches = self._events = self._dead = 0
+        self._last_report: BatchReport | None = None
+        self._began: float | None = None
+        self._status_due = 0.0
+
+    def listeners(self) -> Listeners:
+        """The functions that the job calls."""
+        return Listeners(self._throttle, self._batch)
+
+    def client_report(self, report: dict[str, Any]) -> None:
+        """Keep the newest counters of one client; prints the state every five seconds."""
+        with self._lock:
+            self._began = self._began or time.monotonic()
+            self._clients[report["user"], report["client_id"]] = report
+            now = time.monotonic()
+            if not self._watched or now < self._status_due:
+                return
+            self._status_due = now + _STATUS_EVERY_SECONDS
+            sys.stderr.write(self._status())
+
+    def summary(self, bounds: Bounds) -> None:
+        """Print the totals of each client on stdout, if there are any, and commands to try next on stderr.
+
+        Args:
+            bounds: The quota of each client by (user, client_id), in bytes per second; None = it has none.
+        """
+        with self._lock:
+            if self._clients:
+                sys.stdout.write("".join(f"{line}\n" for line in ("", *self._summary(bounds))))
+                sys.stdout.flush()
+            _propose("to try next:", at_the_end(self._decision_id, self._batches, self._candidate))
+
+    def _throttle(self, record: Written, quota_version: int) -> None:
+        key = record.publication.key
+        kind = "release" if record.publication.action == "release" else record.publication.cause
+        with self._lock:
+            self._records[key.user, key.client_id, kind] += 1
+            is_first = self._decision_id is None
+            self._decision_id = record.publication.decision_id[:SHOWN_DIGITS]
+            stamp = clock_time(time.time_ns() // 1_000_000)
+            sys.stdout.write(f"{stamp}  {line_with_command(record, quota_version)}\n")
+            sys.stdout.flush()
+            if is_first:
+                _propose("to try meanwhile, in another terminal in this folder:", while_it_runs())
+
+    def _batch(self, report: BatchReport) -> None:
+        with self._lock:
+            self._batches += 1
+            self._events += report.facts.good_count
+            self._dead += report.facts.dead_count
+            self._last_report = report
+
+    def _status(self) -> str:
+        last = self._last_report
+        state = "" if last is None else f" · batch {last.facts.evaluation.batch_id}, decisions {last.age_ms} ms old"
+        elapsed = time.monotonic() - (self._began or time.monotonic())
+        throttled = sum(report["blocked"] for report in self._clients.values())
+        clients = f"{throttled} of {len(self._clients)} clients throttled"
+        return f"          {elapsed:4.0f} s · {self._events} usage events{state} · {clients}\n"
+
+    def _summary(self, bounds: Bounds) -> list[str]:
+        elapsed = max(time.monotonic() - (self._began or time.monotonic()), 1e-9)
+        lines = [
+            f"{elapsed:.0f} s of load, {self._batches} micro-batches, {self._events} usage events, "
+            f"{self._dead} dead letters",
+            f"{'client':<22} {'role':<8} {'kB/s':>8} {'quota':>8} {'throttled':>9} {'renewed':>8} {'released':>8}",
+        ]
+        for (user, client_id), report in sorted(self._clients.items(), key=lambda item: -self._throttles(*item[0])):
+            lines.append(
+                f"{user + '/' + client_id:<22} {report['role']:<8} {report['sent_bytes'] / elapsed / 1000:>8.1f} "
+                f"{_kilobytes(bounds.get((user, client_id))):>8} {self._throttles(user, client_id):>9} "
+                f"{self._renewals(user, client_id):>8} {self._records[user, client_id, 'release']:>8}"
+            )
+        return lines
+
+    def _throttles(self, user: str, client_id: str) -> int:
+        return self._records[user, client_id, "violation"]
+
+    def _renewals(self, user: str, client_id: str) -> int:
+        return self._records[user, client_id, "renewed"] + self._records[user, client_id, "quota_changed"]
+
+
+def _kilobytes(bound: float | None) -> str:
+    return "none" if bound is None else f"{bound / 1000:.1f}"
+
+
+def _propose(when: str, commands: Sequence[str]) -> None:
+    lines = (when, *(f"  {command}" for command in commands))
+    sys.stderr.write("".join(f"          {line}\n" for line in lines))
+    sys.stderr.flush()

@@ -1,0 +1,80 @@
+"""`kquota status`: whether the job runs, how far it is, what is in force, and where everything is."""
+
+import socket
+import sys
+import time
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Final
+
+from pipeline.cli.gate import DEFAULT_LISTEN
+from pipeline.cli.options import BootstrapServers, ConfigFile, Output, TablesRoot, flags
+from pipeline.errors import printable
+
+if TYPE_CHECKING:
+    from pipeline.job.status import JobStatus
+
+_CONNECT_SECONDS: Final = 0.2
+
+
+def status(
+    config: ConfigFile = None,
+    bootstrap_server: BootstrapServers = None,
+    tables: TablesRoot = None,
+    output: Output = "table",
+) -> None:
+    """Print whether the job runs, its last batch, the quotas in force, how many clients are held, and addresses.
+
+    Reads the tables and the job's lock; asks no cluster. It ends with 0 also if the job is down. The gate is looked for
+    where `kquota gate` listens by default.
+    """
+    from pipeline.cli.output import is_table, print_rows, refuse_unknown_format
+    from pipeline.job.status import status_of
+    from pipeline.settings.loading import load_settings
+
+    refuse_unknown_format(output)
+    found = status_of(load_settings(config, flags(bootstrap_server, tables=tables)), time.time_ns() // 1_000_000)
+    gate = f"http://{DEFAULT_LISTEN}" if _answers(DEFAULT_LISTEN) else None
+    if not is_table(output):
+        document = {**asdict(found), "gate": gate}
+        print_rows([document], output, document=document)
+        return
+    for subject, text in _lines(found, gate):
+        sys.stdout.write(f"{subject:<7} {printable(text)}\n")
+
+
+def _lines(found: "JobStatus", gate: str | None) -> list[tuple[str, str]]:
+    is_behind = found.last_batch_quotas is not None and found.last_batch_quotas != found.quotas
+    return [
+        ("job", f"{found.job}: " + (f"up, process {found.process}" if found.process else "down on this machine")),
+        ("batch", _batch_text(found)),
+        (
+            "quotas",
+            f"v{found.quotas} in force"
+            + (f", the last batch was decided with v{found.last_batch_quotas}" if is_behind else "")
+            + (f"; v{found.newest_quotas} is newer and not valid" if found.newest_quotas != found.quotas else ""),
+        ),
+        ("mode", found.mode),
+        ("held", f"{found.held_clients} client{'' if found.held_clients == 1 else 's'}"),
+        ("kafka", found.bootstrap_servers or "not given"),
+        ("gate", gate or f"none at {DEFAULT_LISTEN}"),
+        ("tables", found.tables),
+    ]
+
+
+def _batch_text(found: "JobStatus") -> str:
+    if found.last_batch_age_ms is None or found.lag_ms is None:
+        return "none yet"
+    return (
+        f"{found.last_batch_id}, {found.last_batch_age_ms / 1000:.1f} s ago; "
+        f"its newest event was then {found.lag_ms / 1000:.1f} s old"
+    )
+
+
+def _answers(address: str) -> bool:
+    """Whether somebody listens there."""
+    host, _, port = address.rpartition(":")
+    try:
+        with socket.create_connection((host, int(port)), _CONNECT_SECONDS):
+            return True
+    except OSError:
+        return False

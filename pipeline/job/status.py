@@ -1,0 +1,84 @@
+"""What `kquota status` tells: whether the job runs, how far it is, and what is in force. No JVM and no Kafka client."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from pipeline.job.lock import lock_file, tables_lock_file
+from pipeline.job.process_lock import holder_of
+from pipeline.settings.model import Settings
+from pipeline.tables.address import full_address
+from pipeline.tables.from_settings import open_quota_table
+from pipeline.tables.layout import table_uri
+from pipeline.tables.newest_batch import newest_batch
+from pipeline.tables.quotas.source import newest_valid
+from pipeline.tables.reader import DeltaRsReader
+from pipeline.tables.throttle_list import running_throttles
+
+
+@dataclass(frozen=True, slots=True)
+class JobStatus:
+    """The state of a job and its tables at an instant.
+
+    Attributes:
+        job: Its name.
+        state: up: a process of this machine holds its lock; down: none does.
+        process: That process's id as text; None if it is down.
+        last_batch_id: The newest recorded micro-batch; None if there is none.
+        last_batch_age_ms: How long ago it was read.
+        lag_ms: How old its newest event was then. None without a batch.
+        last_batch_quotas: The quota version it was decided with; None without a batch.
+        quotas: The quota version in force: the newest valid one.
+        newest_quotas: The newest version; another one than `quotas` if it is not valid.
+        mode: Of all quotas: enforce or shadow.
+        held_clients: How many clients are throttled now.
+        bootstrap_servers: Of the cluster; None if the settings do not name it.
+        tables: The full address of the tables.
+    """
+
+    job: str
+    state: Literal["up", "down"]
+    process: str | None
+    last_batch_id: int | None
+    last_batch_age_ms: int | None
+    lag_ms: int | None
+    last_batch_quotas: int | None
+    quotas: int
+    newest_quotas: int
+    mode: str
+    held_clients: int
+    bootstrap_servers: str | None
+    tables: str
+
+
+def status_of(settings: Settings, now_ms: int) -> JobStatus:
+    """The state at `now_ms`, by wall clock.
+
+    A job that runs on another machine is down here; its last batch tells that it works.
+
+    Raises:
+        TableMissing, TableUnreadable: A table is not there, or can not be read.
+        InvalidQuotas: No version of the quotas is valid.
+    """
+    root = settings.tables.root
+    table = open_quota_table(settings.tables)
+    newest = table.read()
+    in_force = newest_valid(table, newest.version).version
+    batch = newest_batch(DeltaRsReader(table_uri(root, "batches")))
+    process = holder_of(lock_file(settings.run_dir, settings.job))
+    if process is None and (beside := tables_lock_file(root)) is not None:
+        process = holder_of(beside)
+    return JobStatus(
+        job=settings.job,
+        state="down" if process is None else "up",
+        process=process,
+        last_batch_id=None if batch is None else batch["batch_id"],
+        last_batch_age_ms=None if batch is None else now_ms - batch["processed_at_ms"],
+        lag_ms=None if batch is None else batch["processed_at_ms"] - batch["evaluated_at_ms"],
+        last_batch_quotas=None if batch is None else batch["quota_version"],
+        quotas=in_force,
+        newest_quotas=newest.version,
+        mode=newest.mode,
+        held_clients=len(running_throttles(root, now_ms)),
+        bootstrap_servers=settings.kafka.bootstrap_servers,
+        tables=full_address(root),
+    )

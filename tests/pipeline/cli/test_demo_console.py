@@ -1,0 +1,52 @@
+"""What the demo prints for a reader at a terminal, for a file, and when it was stopped before it had begun."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.cli.demo_console import DemoConsole
+from pipeline.throttle.log_line import line_with_command
+from pipeline.throttle.outbox import Written
+from tests.pipeline.throttle.factories import violation
+
+CANDIDATE = Path("candidate.yaml")
+BOUNDS = {("alice", "etl"): 100_000.0}
+
+
+def report(user: str = "alice", client_id: str = "etl") -> dict[str, Any]:
+    return {"user": user, "client_id": client_id, "role": "produce", "sent_bytes": 0, "requests": 0, "blocked": False}
+
+
+@pytest.mark.parametrize("watched", [True, False])
+def test_the_state_is_printed_only_for_somebody_who_watches(watched: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    DemoConsole(CANDIDATE, watched).client_report(report())
+    assert ("clients throttled" in capsys.readouterr().err) is watched
+
+
+def test_a_demo_whose_clients_have_not_begun_prints_no_table(capsys: pytest.CaptureFixture[str]) -> None:
+    DemoConsole(CANDIDATE, watched=True).summary(BOUNDS)
+    assert capsys.readouterr().out == ""
+
+
+def test_the_table_has_the_quota_of_each_client(capsys: pytest.CaptureFixture[str]) -> None:
+    console = DemoConsole(CANDIDATE, watched=False)
+    console.client_report(report())
+    console.client_report(report("bob", "free"))
+    console.summary({**BOUNDS, ("bob", "free"): None})
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert {row[0]: row[3] for row in rows if "/" in "".join(row[:1])} == {"alice/etl": "100.0", "bob/free": "none"}
+
+
+def test_commands_to_try_come_once_with_the_first_throttle_and_at_the_end_with_the_last(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    console = DemoConsole(CANDIDATE, watched=False)
+    records = [Written(violation(decision_id=f"{number}123456789"), number, 1_000) for number in range(2)]
+    for record in records:
+        console.listeners().announce(record, 3)
+    printed = capsys.readouterr()
+    assert printed.err.count("to try meanwhile") == 1
+    assert [line.partition("  ")[2] for line in printed.out.splitlines()] == [line_with_command(r, 3) for r in records]
+    console.summary({})
+    assert "throttles explain 11234567\n" in capsys.readouterr().err

@@ -1,0 +1,73 @@
+"""What `kquota status` tells of a job that runs, of one that is down, and of one that has not begun."""
+
+import json
+import socket
+from pathlib import Path
+
+import pytest
+
+from pipeline.job.lock import JobLock
+from pipeline.job.status import status_of
+from pipeline.settings.model import Settings, TablesSettings
+from pipeline.tables.errors import TableMissing
+from tests.pipeline.cli.running import kquota, new_tables
+from tests.pipeline.demo.played import new_job, throttle_one
+from tests.pipeline.tables.quotas.test_source import GOOD, write_past_us
+
+
+def test_a_job_with_a_batch_tells_its_age_its_lag_and_whom_it_holds(tmp_path: Path) -> None:
+    job = new_job(tmp_path)
+    throttle_one(job)
+    batch_ms = job.clock.wall_ms - 1_000
+    found = status_of(job.settings, job.clock.wall_ms)
+    assert (found.last_batch_id, found.last_batch_age_ms, found.lag_ms) == (2, job.clock.wall_ms - batch_ms, 0)
+    assert (found.held_clients, found.mode, found.quotas) == (1, "enforce", job.quotas.pin().version)
+    assert (found.state, found.process) == ("down", None)
+
+
+@pytest.mark.parametrize("run_dir", ["run", "elsewhere"])
+def test_a_job_is_up_while_a_process_holds_its_lock_or_that_of_its_tables(run_dir: str, tmp_path: Path) -> None:
+    root = new_tables(tmp_path / "tables")
+    settings = Settings(tables=TablesSettings(root=root), run_dir=tmp_path / "run")
+    with JobLock(tmp_path / run_dir, "kquota", root):
+        assert status_of(settings, 0).state == "up"
+    assert status_of(settings, 0).state == "down"
+
+
+def test_an_invalid_version_of_the_quotas_is_not_in_force(tmp_path: Path) -> None:
+    job = new_job(tmp_path)
+    throttle_one(job)
+    decided_with = job.quotas.pin().version
+    invalid = write_past_us(job.quota_table, {**GOOD, "producer_byte_rate": 0.0})
+    found = status_of(job.settings, 0)
+    # In between, the CHECK constraints were dropped, which changes no quota.
+    assert (found.last_batch_quotas, found.quotas, found.newest_quotas) == (decided_with, invalid - 1, invalid)
+    told = kquota("status", "--tables", job.settings.tables.root)
+    assert (told.exit_code, told.stderr) == (0, "")
+    last = f"the last batch was decided with v{decided_with}"
+    assert f"quotas  v{invalid - 1} in force, {last}; v{invalid} is newer and not valid\n" in told.stdout
+
+
+def test_the_command_prints_lines_for_people_and_one_document_for_programs(tmp_path: Path) -> None:
+    root = new_tables(tmp_path / "tables")
+    people = kquota("status", "--tables", root, "--bootstrap-server", "broker:9092")
+    assert (people.exit_code, people.stderr) == (0, "")
+    lines = dict(line.split(maxsplit=1) for line in people.stdout.splitlines())
+    assert list(lines) == ["job", "batch", "quotas", "mode", "held", "kafka", "gate", "tables"]
+    assert (lines["job"], lines["batch"]) == ("kquota: down on this machine", "none yet")
+    assert (lines["kafka"], lines["tables"]) == ("broker:9092", root)
+    document = json.loads(kquota("status", "--tables", root, "-o", "json").stdout)
+    assert (document["state"], document["quotas"], document["last_batch_id"]) == ("down", 1, None)
+
+
+def test_a_gate_is_found_where_it_listens_by_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = new_tables(tmp_path / "tables")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        monkeypatch.setattr("pipeline.cli.status.DEFAULT_LISTEN", f"127.0.0.1:{server.getsockname()[1]}")
+        assert json.loads(kquota("status", "--tables", root, "-o", "json").stdout)["gate"].startswith("http://127")
+    assert json.loads(kquota("status", "--tables", root, "-o", "json").stdout)["gate"] is None
+
+
+def test_without_tables_it_names_the_one_it_misses(tmp_path: Path) -> None:
+    with pytest.raises(TableMissing):
+        status_of(Settings(tables=TablesSettings(root=str(tmp_path))), 0)
