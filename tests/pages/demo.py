@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from signal import SIGINT
-from typing import Any
+from typing import Any, Final
 
 from pipeline.demo.process import terminate
 from pipeline.tables.throttle_list import recent_events, running_throttles
@@ -49,13 +49,8 @@ class RunningDemo:
         return {"broker:9092": address, "broker:9093": address}
 
     def happens(self, event: str) -> None:
-        """Wait for an event that a page names."""
-        events: dict[str, Callable[[], bool]] = {
-            "alice/etl is throttled": lambda: "alice" in self._throttled(),
-            "alice/etl is released": lambda: self._newest("alice")["action"] == "release",
-            "nobody is throttled": lambda: not self._throttled(),
-        }
-        self._wait(events[event], event)
+        """Wait for one of `EVENTS`."""
+        self._wait(lambda: EVENTS[event](self), event)
 
     def stop(self) -> int:
         """Press Ctrl-C. Returns the exit code."""
@@ -73,14 +68,24 @@ class RunningDemo:
         wait_until(lambda: is_so() or self.process.poll() is not None, what)
         assert self.process.poll() is None, f"the demo has ended before {what}:\n{self.output}"
 
-    def _throttled(self) -> set[str]:
+    def throttled(self) -> set[str]:
+        """The users who are throttled now."""
         return {row["user"] for row in running_throttles(self.tables, time.time_ns() // 1_000_000)}
 
-    def _newest(self, user: str) -> dict[str, Any]:
-        return next(row for row in self._records() if row["user"] == user)
+    def last_action(self, user: str) -> str:
+        """Of the newest record about a user."""
+        return next(str(row["action"]) for row in self._records() if row["user"] == user)
 
     def _records(self) -> list[dict[str, Any]]:
         return recent_events(self.tables, _RECORDS_LOOKED_AT)
+
+
+EVENTS: Final[Mapping[str, Callable[[RunningDemo], bool]]] = {
+    "alice/etl is throttled": lambda demo: "alice" in demo.throttled(),
+    "alice/etl is released": lambda demo: demo.last_action("alice") == "release",
+    "nobody is throttled": lambda demo: not demo.throttled(),
+}
+"""What a page can wait for with a comment `<!-- happens: … -->`, and how it is seen."""
 
 
 @contextmanager

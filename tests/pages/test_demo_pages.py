@@ -17,7 +17,8 @@ from tests.pages.shape import shape
 from tests.pages.shell import Answer
 from tests.pages.transcript import Player
 
-pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.long]
+# A page has dozens of commands, each of which is a process of its own.
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(1_200)]
 
 # A command in the demo's own output: after a sign, or alone in its line; with variables in front, by any path.
 HINT = re.compile(r"(?:^ *|· |: )((?:KQUOTA_\w+=\S+ )*(?:\S+/)?kquota [a-z].*)$", re.MULTILINE)

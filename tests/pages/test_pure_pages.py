@@ -8,9 +8,17 @@ from pathlib import Path
 import pytest
 
 from tests.pages.blocks import PAGES, ROOT, blocks_of
+from tests.pages.demo import EVENTS
 from tests.pages.reader import Reader
+from tests.pages.transcript import events_of
 
 PURE = [page for page in PAGES if any(block.how.startswith("pure") for block in blocks_of(page.read_text("utf-8")))]
+
+
+def test_every_event_that_a_page_waits_for_is_one_of_the_demo() -> None:
+    named = {event for page in PAGES for _, event in events_of(page.read_text("utf-8"))}
+    assert named
+    assert named <= set(EVENTS)
 
 
 def test_there_are_pages_to_play() -> None:

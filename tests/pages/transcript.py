@@ -37,6 +37,12 @@ def exchanges(block: Block) -> Iterator[Exchange]:
         yield Exchange(found[1], tuple(block.text[found.end() : end].splitlines()))
 
 
+def events_of(page: str) -> Iterator[tuple[int, str]]:
+    """The events that a page waits for, each with the number of its line; the first line is 0."""
+    for found in _EVENT.finditer(page):
+        yield page.count("\n", 0, found.start()), found[1]
+
+
 @dataclass(frozen=True, slots=True)
 class Played:
     """A page, or a part of one, after it was played.
@@ -73,7 +79,7 @@ class Player:
         lines = page.splitlines()
         blocks = [block for block in blocks_of(page) if block.is_shell and block.how.split()[0] == kind]
         steps: list[tuple[int, Block | str]] = [(block.first_line, block) for block in blocks]
-        steps += [(page.count("\n", 0, found.start()), found[1]) for found in _EVENT.finditer(page) if blocks]
+        steps += events_of(page) if blocks else ()
         renewed, differences = [], []
         for line, step in sorted(steps, key=lambda step: step[0]):
             if isinstance(step, str):
