@@ -17,6 +17,7 @@ from schemas.columns import (
     Rate,
     Tokens,
 )
+from schemas.decision_id import decision_id
 from schemas.throttle_record import SCHEMA_VERSION, Action, Cause, ThrottleRecord
 
 
@@ -66,3 +67,18 @@ def stored_record(row: Mapping[str, Any]) -> ThrottleRecord:
     """
     values = {name: row[name] for name in ThrottleRecord.model_fields if name != "sensor"}
     return ThrottleRecord.model_construct(sensor=(row["sensor_user"], row["sensor_client_id"]), **values)
+
+
+def is_extension(row: Mapping[str, Any]) -> bool:
+    """Whether a stored record makes a running throttle longer: a violation under the id of an earlier decision.
+
+    Args:
+        row: the columns of `ThrottleEventRow`.
+    """
+    own_id = decision_id(
+        **{
+            name: row[name]
+            for name in ("cluster", "query_id", "batch_id", "broker_id", "user", "client_id", "quota_type")
+        }
+    )
+    return bool(row["cause"] == "violation" and row["decision_id"] != own_id)

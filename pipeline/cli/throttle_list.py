@@ -123,11 +123,13 @@ def _print(rows: list[dict[str, Any]], output: str, limit: int | None) -> None:
 
 def _shown(row: "Row") -> "Row":
     from pipeline.throttle.log_line import SHOWN_DIGITS, clock_time, seconds
+    from schemas.throttle_event_row import is_extension
 
     bound, quota_type = row["bound"], row["quota_type"]
+    extends = is_extension(row)
     shown = {
         "at": clock_time(row["evaluated_at_ms"]),
-        "action": row["action"],
+        "action": "extend" if extends else row["action"],
         "user": row["user"],
         "client_id": row["client_id"],
         "type": quota_type.partition("_")[0],
@@ -136,7 +138,7 @@ def _shown(row: "Row") -> "Row":
         "W": seconds(row["window_ms"]),
         "for": seconds(row["throttle_time_ms"]),
         "until": clock_time(row["throttled_until_ms"]),
-        "cause": row["cause"],
+        "cause": "extended" if extends else row["cause"],
         "decision": row["decision_id"][:SHOWN_DIGITS],
     }
     return shown | {name: value for name, value in row.items() if name not in shown}

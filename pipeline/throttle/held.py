@@ -54,6 +54,7 @@ class Publication:
         decision_id: The decision that began this throttle; kept by its renewals and its release.
         due_ms: Steady time at which the wheel should have handed it out; None for a batch's record.
         lateness_ms: How much later it did; None for a batch's record.
+        extends: Whether a violation makes a running throttle longer, under the id of the decision that began it.
     """
 
     key: ClientKey
@@ -64,6 +65,7 @@ class Publication:
     decision_id: str
     due_ms: int | None = None
     lateness_ms: int | None = None
+    extends: bool = False
 
 
 @dataclass(frozen=True, slots=True)

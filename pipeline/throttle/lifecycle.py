@@ -17,7 +17,7 @@ nobody was there to look. Only a client that owes no more than `republish_ms` is
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pipeline.throttle.held import HandedOut, HeldThrottle, Publication, Reason
 from quota.slicing import Slicing, ends_clearly_later
@@ -47,7 +47,8 @@ def violations_to_publish(
         if running is None:
             news.append(violation)
         elif ends_clearly_later(now_ms + slice_ms - running.end_ms, slice_ms):
-            news.append(_publication(running, "throttle", violation.cause, slice_ms, violation.reason))
+            longer = _publication(running, "throttle", violation.cause, slice_ms, violation.reason)
+            news.append(replace(longer, extends=True))
     return news
 
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from pipeline.command_line import command_text
 from pipeline.errors import printable
-from pipeline.throttle.held import Reason
+from pipeline.throttle.held import Publication, Reason
 from pipeline.throttle.outbox import Written
 from quota.throttle_time import throttle_time_ms
 
@@ -20,7 +20,8 @@ _UNITS: Final = (("GB/s", 1e9), ("MB/s", 1e6), ("kB/s", 1e3), ("B/s", 1.0))
 def line_of(record: Written, quota_version: int) -> str:
     """What happened, to whom, why and until when.
 
-    Instants are UTC; O and T share one unit; seconds have one decimal.
+    Instants are UTC; O, T and a debt share one unit; seconds have one decimal. A bucket's debt is told where O ≤ T, and
+    what is still owed where a client is released: they are why it is held, or the little that it is let go with.
     """
     publication, reason = record.publication, record.publication.reason
     who = f"{publication.key.user}/{publication.key.client_id}"
@@ -28,7 +29,8 @@ def line_of(record: Written, quota_version: int) -> str:
         who += f"@{publication.key.broker_id}"
     figures = f"{printable(who)} {reason.quota_type} {_rates(reason)}"
     if publication.action == "release":
-        return f"release  {figures} ({publication.cause})"
+        rest = f", owes {reason.owed_ms} ms" if reason.owed_ms else ""
+        return f"release  {figures} ({publication.cause}{rest})"
     is_new = publication.cause == "violation"
     asked_ms = _raw_throttle_time_ms(reason) if is_new else reason.owed_ms
     asked = f"{'X' if is_new else 'owes'} {seconds(asked_ms)}"
@@ -36,7 +38,7 @@ def line_of(record: Written, quota_version: int) -> str:
         asked += f", capped {seconds(publication.throttle_time_ms)}"
     level = "" if reason.level is None else f"level {reason.level}, "
     return (
-        f"{'throttle' if is_new else 'renew   '} {figures} ({level}quotas v{quota_version}) "
+        f"{_verb(publication):<8} {figures} ({level}quotas v{quota_version}) "
         f"W {seconds(reason.window_ms)} {asked}, until {clock_time(record.throttled_until_ms)}"
     )
 
@@ -45,6 +47,12 @@ def line_with_command(record: Written, quota_version: int) -> str:
     """The line, and the command that tells more of it; only where the record is in the tables."""
     explain = command_text("throttles", "explain", record.publication.decision_id[:SHOWN_DIGITS])
     return f"{line_of(record, quota_version)} · {explain}"
+
+
+def _verb(publication: Publication) -> str:
+    if publication.cause != "violation":
+        return "renew"
+    return "extend" if publication.extends else "throttle"
 
 
 def seconds(duration_ms: int) -> str:
@@ -67,11 +75,17 @@ def _raw_throttle_time_ms(reason: Reason) -> int:
 
 def _rates(reason: Reason) -> str:
     observed, bound = reason.observed, reason.bound
-    sign = ">" if bound is not None and observed > bound else "≤"
     if reason.quota_type == "request_percentage":
         unit, factor = "%", 1.0
     else:
         scale = observed if bound is None else bound
         unit, factor = next(((name, size) for name, size in _UNITS if scale >= size), _UNITS[-1])
-    held = "none" if bound is None else f"{bound / factor:.1f}"
-    return f"O {observed / factor:.1f} {sign} T {held} {unit}"
+    rate = f"O {observed / factor:.1f}"
+    if bound is None:
+        return f"{rate} {unit}, no bound"
+    if observed > bound:
+        return f"{rate} > T {bound / factor:.1f} {unit}"
+    debt = -min(reason.tokens or 0.0, 0.0)
+    amount = "%·s" if unit == "%" else unit.removesuffix("/s")
+    owes = f", debt {debt / factor:.1f} {amount}" if debt and reason.owed_ms else ""
+    return f"{rate} ≤ T {bound / factor:.1f} {unit}{owes}"

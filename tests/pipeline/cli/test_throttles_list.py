@@ -18,6 +18,7 @@ import pytest
 from pipeline.cli.signals import wait_until_stopped
 from pipeline.cli.watch import PERIOD_SECONDS, watch
 from quota.entity import QUOTA_TYPES
+from schemas.decision_id import decision_id
 from schemas.throttle_event_row import ThrottleEventRow
 from tests.pipeline.cli.running import Answer, kquota
 from tests.pipeline.tables.event_table import EventTable
@@ -56,6 +57,19 @@ def test_running_throttles_have_units_a_clock_time_and_the_beginning_of_the_deci
     assert line.split()[-1] == "01234567"
     assert len(line) <= 80
     assert answer.stderr == "no room for: W, cause; see them with -o wide\n"
+
+
+def test_a_record_that_makes_a_throttle_longer_is_called_an_extension(tmp_path: Path) -> None:
+    events, now_ms = EventTable(tmp_path), time.time_ns() // 1_000_000
+    begun: dict[str, Any] = {"cluster": "c", "query_id": "q", "user": "alice", "quota_type": PRODUCER}
+    own_id = decision_id(**begun, batch_id=1, broker_id="", client_id="etl")
+    for batch_id in (1, 2):
+        one: dict[str, Any] = {**begun, "batch_id": batch_id, "decision_id": own_id, "cause": "violation"}
+        events.write(("etl", "throttle", now_ms, 10 * MINUTE_MS), **one)
+    rows = json.loads(kquota("throttles", "list", "--all", "-o", "json", "--tables", events.root).stdout)
+    assert [row["action"] for row in rows] == ["throttle", "throttle"], "for programs the record is as it was published"
+    shown = kquota("throttles", "list", "--all", "-o", "wide", "--tables", events.root).stdout.splitlines()[1:]
+    assert [("extend" in line.split(), "extended" in line.split()) for line in shown] == [(True, True), (False, False)]
 
 
 def test_wide_has_all_columns_with_whole_ids(events: EventTable) -> None:

@@ -5,10 +5,11 @@ from typing import Any
 import pytest
 
 from pipeline.command_line import command_text
+from pipeline.throttle.lifecycle import violations_to_publish
 from pipeline.throttle.log_line import line_of, line_with_command
 from pipeline.throttle.outbox import Written
 from schemas.client_key import ClientKey
-from tests.pipeline.throttle.factories import reason, violation
+from tests.pipeline.throttle.factories import ALICE, held, reason, violation
 
 NOON_MS = 1_700_049_600_000
 
@@ -53,9 +54,24 @@ def test_a_name_can_not_write_a_line_of_its_own() -> None:
 
 
 def test_a_release_says_why() -> None:
-    assert line("expired", "release", observed=900_000.0) == (
+    assert line("expired", "release", observed=900_000.0, owed_ms=0) == (
         "release  alice/etl producer_byte_rate O 0.9 ≤ T 1.0 MB/s (expired)"
     )
+
+
+def test_a_release_above_the_bound_says_how_little_is_owed() -> None:
+    assert line("expired", "release", owed_ms=94, observed=1_090_000.0) == (
+        "release  alice/etl producer_byte_rate O 1.1 > T 1.0 MB/s (expired, owes 94 ms)"
+    )
+
+
+def test_a_violation_that_makes_a_running_throttle_longer_is_called_an_extension() -> None:
+    begun, again = held(end_ms=1_000), violation(throttle_time_ms=9_000, decision_id="second")
+    (extension,) = violations_to_publish([again], {ALICE: begun}, now_ms=500)
+    assert line_of(Written(extension, 1, NOON_MS), 3).startswith("extend   alice/etl producer_byte_rate ")
+    assert extension.decision_id == begun.decision_id
+    (first,) = violations_to_publish([again], {}, now_ms=500)
+    assert line_of(Written(first, 0, NOON_MS), 3).startswith("throttle alice/etl ")
 
 
 def test_a_line_of_a_job_ends_with_the_command_that_tells_more() -> None:
@@ -71,7 +87,12 @@ def test_a_line_of_a_job_ends_with_the_command_that_tells_more() -> None:
         ({"observed": 1_500.0, "bound": 1_000.0}, "O 1.5 > T 1.0 kB/s"),
         ({"observed": 2e9, "bound": 1e9}, "O 2.0 > T 1.0 GB/s"),
         ({"observed": 51.0, "bound": 50.0, "quota_type": "request_percentage"}, "O 51.0 > T 50.0 %"),
-        ({"observed": 0.0, "bound": None, "level": None}, "O 0.0 ≤ T none B/s"),
+        ({"observed": 0.0, "bound": None, "level": None}, "O 0.0 B/s, no bound (quotas"),
+        ({"observed": 900_000.0, "tokens": -3.8e6}, "O 0.9 ≤ T 1.0 MB/s, debt 3.8 MB (level"),
+        (
+            {"observed": 9.0, "bound": 50.0, "quota_type": "request_percentage", "tokens": -190.0},
+            "O 9.0 ≤ T 50.0 %, debt 190.0 %·s (level",
+        ),
     ],
 )
 def test_rate_and_bound_share_the_unit_of_the_bound(figures: dict[str, Any], expected: str) -> None:
