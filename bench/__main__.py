@@ -11,6 +11,7 @@ BENCHES: Final = {
     "closed_loop": "does an offender end at its quota: k = 1.2 … 50, one hour on a clock set by hand",
     "gate": "from a release that can be read until 200 threads and 2000 tasks go on",
     "catch_up": "events per second after an outage, compared with bare Spark on the same topic",
+    "cli": "how long --help, throttles list, throttles explain, quotas describe and status take",
     "edit": "from a quota edit to the release on the topic, without traffic",
     "old_table": "a table after 200 000 commits and upkeep, compared with a new one",
     "probe": "from a client's event to its throttle record, under 20 k ev/s",

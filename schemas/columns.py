@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 from pydantic import BaseModel, ConfigDict, Field
 
 from schemas.errors import UnsupportedFieldType
+from schemas.quota_type import QuotaType
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,6 @@ Instant = Annotated[datetime, Unit("UTC instant, microsecond precision")]
 Day = Annotated[date, Unit("UTC day")]
 Raw = Annotated[bytes, Unit("raw bytes")]
 
-QuotaType = Literal["producer_byte_rate", "consumer_byte_rate", "request_percentage"]
 """What is limited, in the order that is used everywhere."""
 
 QuotaTypeName = Annotated[QuotaType, Unit("quota type")]

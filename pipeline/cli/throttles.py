@@ -83,7 +83,7 @@ def averages(
     from pipeline.cli.instants import parse_instant
     from pipeline.cli.output import is_table, print_rows, refuse_unknown_format
     from pipeline.settings.loading import load_settings
-    from pipeline.tables.throttle_history import last_minute
+    from pipeline.tables.last_minute import last_minute
 
     refuse_unknown_format(output)
     root = load_settings(config, flags(tables=tables)).tables.root

@@ -6,6 +6,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipeline.tables.arrow_values import arrow_scalar
 from pipeline.tables.port import Condition, TableReader
 
 _CLIENT: Final = ("cluster", "broker_id", "user", "client_id")
@@ -48,5 +49,8 @@ def _running(events: TableReader, since_ms: int, of_clients: Sequence[Condition]
     # whatever their end.
     later: Condition = ("publish_seq", ">=", pc.min(candidates).as_py())
     last = events.newest_of_each(_CLIENT, "publish_seq", ["action", "throttled_until_ms"], [later, *of_clients])
-    runs = pc.and_(pc.equal(last["action"], "throttle"), pc.greater_equal(last["throttled_until_ms"], since_ms))
+    runs = pc.and_(
+        pc.equal(last["action"], arrow_scalar("throttle")),
+        pc.greater_equal(last["throttled_until_ms"], arrow_scalar(since_ms)),
+    )
     return last["publish_seq"].filter(runs)

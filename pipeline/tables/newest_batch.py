@@ -5,6 +5,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from pipeline.tables.arrow_values import python_rows
 from pipeline.tables.port import TableReader
 
 
@@ -29,5 +30,5 @@ def newest_batch(batches: TableReader) -> dict[str, Any] | None:
 
     Of several batches that were evaluated at the same instant, the one that was processed last.
     """
-    rows = newest_rows(batches).sort_by([("processed_at_ms", "descending"), ("batch_id", "descending")])
-    return next(iter(rows.slice(0, 1).to_pylist()), None)
+    rows = python_rows(newest_rows(batches))
+    return max(rows, key=lambda row: (row["processed_at_ms"], row["batch_id"]), default=None)

@@ -1,22 +1,25 @@
 """What the tables say about throttles: who is throttled now, and the story of one decision."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
-
-import pyarrow as pa
-import pyarrow.compute as pc
+from typing import Any, Final
 
 from pipeline.command_line import command_text
 from pipeline.errors import PipelineError
+from pipeline.tables.arrow_values import python_rows
 from pipeline.tables.errors import TableMissing
 from pipeline.tables.layout import table_uri
 from pipeline.tables.port import Condition
 from pipeline.tables.quotas.origin import QuotaOrigin, origin_of
 from pipeline.tables.quotas.table import QuotaTable
 from pipeline.tables.reader import read_table
-from quota.averages import SENSOR, SPAN_MS, exempt_request_percentage, throttle_times
 from quota.entity import QUOTA_TYPES, Level, entity_at
+
+_MEASURES: Final = dict(
+    zip(QUOTA_TYPES, (["produced_bytes"], ["fetched_bytes"], ["io_time_ns", "network_time_ns"]), strict=True)
+)
+"""Quota type -> the columns of `usage` whose sum it limits."""
 
 
 class NothingMatches(PipelineError):
@@ -61,28 +64,6 @@ class Story:
     samples: list[tuple[int, int]]
 
 
-@dataclass(frozen=True, slots=True)
-class LastMinute:
-    """What the metrics of a broker show besides the rates.
-
-    Attributes:
-        throttle_times: See `quota.averages.throttle_times`.
-        exempt_percentage: Request time that is charged to nobody, in percent of one thread.
-    """
-
-    throttle_times: pa.Table
-    exempt_percentage: float
-
-
-def last_minute(root: str, now_ms: int) -> LastMinute:
-    """Mean throttle times and exempt request time over the minute that ends at `now_ms`."""
-    recent: list[Condition] = [("evaluated_at_ms", ">", now_ms - SPAN_MS)]
-    columns = [*SENSOR, "throttle_time_ms", "evaluated_at_ms"]
-    decisions = read_table(table_uri(root, "decisions"), columns, recent)
-    usage = read_table(table_uri(root, "usage"), ["last_event_ms", "exempt_time_ns"], recent)
-    return LastMinute(throttle_times(decisions, now_ms), exempt_request_percentage(usage, now_ms))
-
-
 def decision_with_id(root: str, beginning: str) -> dict[str, Any]:
     """The row of `decisions` whose `decision_id` begins with a text.
 
@@ -90,11 +71,11 @@ def decision_with_id(root: str, beginning: str) -> dict[str, Any]:
         NothingMatches: There is none.
         SeveralMatch: There are several.
     """
-    rows = _decisions(root, beginning, [("decision_id", ">=", beginning), ("decision_id", "<=", beginning + "g")])
-    ids = sorted({row["decision_id"] for row in rows})
+    where: list[Condition] = [("decision_id", ">=", beginning), ("decision_id", "<=", beginning + "g")]
+    ids = sorted({found["decision_id"] for found in _decision_ids(root, beginning, where)})
     if len(ids) > 1:
         raise SeveralMatch(beginning, ids)
-    return rows[0]
+    return _decision(root, ids[0])
 
 
 def newest_decision(root: str, user: str | None, client_id: str | None) -> dict[str, Any]:
@@ -104,25 +85,29 @@ def newest_decision(root: str, user: str | None, client_id: str | None) -> dict[
         NothingMatches: There is none.
     """
     names = {name: value for name, value in (("user", user), ("client_id", client_id)) if value is not None}
-    return _decisions(root, "/".join(names.values()), [(name, "=", value) for name, value in names.items()])[0]
+    found = _decision_ids(root, "/".join(names.values()), [(name, "=", value) for name, value in names.items()])
+    return _decision(root, max(found, key=lambda row: (row["evaluated_at_ms"], row["batch_id"]))["decision_id"])
 
 
 def story_of(root: str, decision: Mapping[str, Any]) -> Story:
     """The story of a row of `decisions`."""
     events = read_table(table_uri(root, "throttle_events"), None, [("decision_id", "=", decision["decision_id"])])
-    return Story(dict(decision), events.sort_by("publish_seq").to_pylist(), _samples(root, decision))
+    in_order = sorted(python_rows(events), key=lambda row: row["publish_seq"])
+    return Story(dict(decision), in_order, _samples(root, decision))
 
 
-def _decisions(root: str, wanted: str, where: Sequence[Condition]) -> list[dict[str, Any]]:
-    """The rows of `decisions` that meet the conditions, the newest first; at least one."""
+def _decision_ids(root: str, wanted: str, where: Sequence[Condition]) -> list[dict[str, Any]]:
+    """Id, batch and instant of the decisions that meet the conditions; at least one. Reads these columns only."""
     uri = table_uri(root, "decisions")
-    rows = read_table(uri, None, where)
-    if not rows.num_rows:
+    found: list[dict[str, Any]] = read_table(uri, ["decision_id", "evaluated_at_ms", "batch_id"], where).to_pylist()
+    if not found:
         raise NothingMatches(wanted, uri)
-    found: list[dict[str, Any]] = rows.sort_by(
-        [("evaluated_at_ms", "descending"), ("batch_id", "descending")]
-    ).to_pylist()
     return found
+
+
+def _decision(root: str, decision_id: str) -> dict[str, Any]:
+    rows = read_table(table_uri(root, "decisions"), None, [("decision_id", "=", decision_id)])
+    return python_rows(rows.slice(0, 1))[0]
 
 
 def origin_of_bound(table: QuotaTable, decision: dict[str, Any]) -> QuotaOrigin | None:
@@ -148,21 +133,9 @@ def _samples(root: str, decision: Mapping[str, Any]) -> list[tuple[int, int]]:
         conditions.append(("client_id", "=", decision["sensor_client_id"]))
     if decision["broker_id"]:
         conditions.append(("broker_id", "=", decision["broker_id"]))
-    rows = read_table(table_uri(root, "usage"), None, conditions)
-    if not rows.num_rows:
-        return []
-    sums = (
-        pa.table({"start": rows["sample_start_ms"], "amount": _amount(rows, decision["quota_type"])})
-        .group_by("start")
-        .aggregate([("amount", "sum")])
-        .sort_by("start")
-    )
-    return [(row["start"], row["amount_sum"] or 0) for row in sums.to_pylist()]
-
-
-def _amount(rows: pa.Table, quota_type: str) -> pa.ChunkedArray:
-    columns = dict(zip(QUOTA_TYPES, ("produced_bytes", "fetched_bytes", "io_time_ns"), strict=True))
-    amount = pc.fill_null(rows[columns[quota_type]], 0)
-    if quota_type == "request_percentage":
-        amount = pc.add(amount, pc.fill_null(rows["network_time_ns"], 0))
-    return amount
+    measures = _MEASURES[decision["quota_type"]]
+    rows = read_table(table_uri(root, "usage"), ["sample_start_ms", *measures], conditions)
+    sums: Counter[int] = Counter()
+    for row in rows.to_pylist():
+        sums[row["sample_start_ms"]] += sum(row[measure] or 0 for measure in measures)
+    return sorted(sums.items())

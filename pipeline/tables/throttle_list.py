@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, Final
 
+from pipeline.tables.arrow_values import python_rows
 from pipeline.tables.last_throttles import last_throttles
 from pipeline.tables.layout import table_uri
 from pipeline.tables.port import Condition
@@ -48,7 +49,7 @@ ALL: Final = Wanted()
 def running_throttles(root: str, now_ms: int, wanted: Wanted = ALL) -> list[dict[str, Any]]:
     """The last record of every wanted client that is throttled at `now_ms` (wall clock). The latest end comes first."""
     running = last_throttles(DeltaRsReader(table_uri(root, "throttle_events")), now_ms + 1, wanted.of_client())
-    rows = (row for row in running.to_pylist() if wanted.quota_type in {None, row["quota_type"]})
+    rows = (row for row in python_rows(running) if wanted.quota_type in {None, row["quota_type"]})
     return sorted(
         (row for row in rows if wanted.since_ms is None or row["evaluated_at_ms"] >= wanted.since_ms),
         key=lambda row: (-row["throttled_until_ms"], row["publish_seq"]),
@@ -68,4 +69,4 @@ def recent_events(root: str, limit: int, wanted: Wanted = ALL) -> list[dict[str,
         if rows.num_rows >= limit or numbers > newest_seq:
             break
         numbers *= _MORE
-    return sorted(rows.to_pylist(), key=lambda row: -row["publish_seq"])[:limit]
+    return sorted(python_rows(rows), key=lambda row: -row["publish_seq"])[:limit]

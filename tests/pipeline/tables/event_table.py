@@ -28,11 +28,11 @@ class ReadingWriter(DeltaRsWriter):
 class EventTable:
     """A table `throttle_events` and its outbox."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, epoch: int = 1) -> None:
         self.root = str(root)
         create_missing(self.root, [TABLES["throttle_events"]])
         self.table = ReadingWriter(table_uri(self.root, "throttle_events"), "job")
-        self.table.raise_epoch(1)
+        self.table.raise_epoch(epoch)
         self.outbox = DeltaOutbox(self.table, "job")
         self.seq = 0
 
