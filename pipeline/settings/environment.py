@@ -18,7 +18,6 @@ OTHER_VARIABLES: Final[Mapping[str, str]] = {
     "KQUOTA_CACHE": "folder of the fetched jars and the class archive; `~/.cache/kquota` by default",
     "KQUOTA_JARS_DIR": "a folder with the locked jars, for machines that can not fetch them",
     "KQUOTA_FAILPOINT": "tests only: where the process kills itself",
-    "KQUOTA_RENEW_DOCS": "tests only: write what the commands of a page print into the page",
 }
 """Variables that are no settings, each with what it says."""
 

@@ -163,13 +163,17 @@ class SparkSettings(Branch):
 class Settings(Branch):
     """The whole tree of one job."""
 
-    job: str = Field("kquota", pattern=r"^[a-z0-9][a-z0-9-]{0,40}$", description="names lock, group and txn")
+    job: str = Field(
+        "kquota",
+        pattern=r"^[a-z0-9][a-z0-9-]{0,40}$",
+        description="its name, also of lock, group and transactions",
+    )
     cluster: str | None = Field(None, description="written to every row; null: the broker's cluster id")
     scope: Literal["cluster", "broker"] | None = Field(
         None, description="null: the quota table's own kquota.scope property"
     )
     run_dir: Path = Field(Path(".kquota"), description="folder of the lock file of this job")
-    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field("INFO", description="of the job's log")
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field("INFO", description="how much the job logs")
     kafka: KafkaSettings = KafkaSettings()
     tables: TablesSettings = TablesSettings()
     stream: StreamSettings = StreamSettings()

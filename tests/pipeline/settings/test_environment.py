@@ -12,8 +12,8 @@ from tests.pipeline.cli.running import kquota
 
 ROOT = Path(__file__).parents[3]
 PLACES = ("pipeline", "tests", "bench", "examples", "deploy", "docs", "README.md", "Makefile")
-# Names that these tests make up, and the beginning of them all.
-MADE_UP = {"KQUOTA_NOT_THERE", "KQUOTA_", "KQUOTA"}
+# Names that tests and pages make up, and the beginning of them all.
+MADE_UP = {"KQUOTA_STREAM__TRIGER_MS", "KQUOTA_NOT_THERE", "KQUOTA_", "KQUOTA"}
 
 
 def test_a_mistyped_variable_is_refused_and_the_nearest_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
