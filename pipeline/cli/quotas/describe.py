@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from pipeline.cli.options import ConfigFile, TablesRoot, quota_table
+from pipeline.cli.options import ConfigFile, TablesRoot, flags
 from pipeline.cli.quotas.entity import EntityFilter
 from pipeline.cli.quotas.entity_flags import for_entities
 from pipeline.cli.table_layout import Layout
@@ -14,7 +14,7 @@ from pipeline.errors import printable
 from quota.entity import DEFAULT, label, may_apply
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from pipeline.tables.quotas.table import QuotaTableState
 
@@ -34,16 +34,38 @@ def describe(
     """Print the quotas, all of them or those of the entity given; exits with 3 if there are none.
 
     The filter is kafka-configs': --user alice is alice's own quota, not those of her clients; --entity-type users
-    --entity-name alice --entity-type clients are all of these.
+    --entity-name alice --entity-type clients are all of these. -o wide shows the current rate beside each bound, the
+    nearest to its bound first: the rates at the newest micro-batch, from the stored usage.
     """
     from pipeline.cli.output import refuse_unknown_format
+    from pipeline.settings.loading import load_settings
+    from pipeline.tables.from_settings import open_quota_table
 
     refuse_unknown_format(output, also=("kafka",))
-    print_quotas(quota_table(config, tables).read(), entity, output)
+    settings = load_settings(config, flags(tables=tables))
+    table = open_quota_table(settings.tables)
+
+    def with_rates(rows: "Sequence[Mapping[str, Any]]") -> None:
+        from pipeline.cli.quotas.rates import print_with_rates
+
+        print_with_rates(settings, table, rows)
+
+    print_quotas(table.read(), entity, output, wide=with_rates)
 
 
-def print_quotas(state: "QuotaTableState", wanted: EntityFilter, output: str) -> None:
+def print_quotas(
+    state: "QuotaTableState",
+    wanted: EntityFilter,
+    output: str,
+    wide: "Callable[[Sequence[Mapping[str, Any]]], None] | None" = None,
+) -> None:
     """Print the quotas of one version that are meant, and on stderr the version.
+
+    Args:
+        state: The version.
+        wanted: Which ones.
+        output: The format.
+        wide: Prints them for `-o wide`; None = as a table with all columns.
 
     Raises:
         typer.Exit: With 3, if there are none.
@@ -52,7 +74,9 @@ def print_quotas(state: "QuotaTableState", wanted: EntityFilter, output: str) ->
     from pipeline.cli.quotas.kafka_lines import described_line
 
     rows = [row for row in state.rows if wanted.matches(row)]
-    if output == "kafka":
+    if output == "wide" and wide is not None and rows:
+        wide(rows)
+    elif output == "kafka":
         sys.stdout.write("".join(f"{printable(described_line(row))}\n" for row in rows))
     else:
         print_rows(rows, output, _LAYOUT, shown=_readable)

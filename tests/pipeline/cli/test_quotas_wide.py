@@ -1,0 +1,73 @@
+"""`kquota quotas describe -o wide`: the rate at the newest batch beside each bound; without it usage is not read."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from pipeline.tables.quotas.edit import QuotaChange
+from tests.pipeline.cli.running import Answer, kquota
+from tests.pipeline.replay.kept import KeptJob
+from tests.quota.factories import usage_row
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> KeptJob:
+    """Of 10 kB/s: alice uses 5 kB/s, bob (in shadow) 20 kB/s, and eve, who has the default's, 0.1 kB/s."""
+    quotas = (
+        QuotaChange("alice", "", {"producer_byte_rate": 10_000.0}),
+        QuotaChange("bob", "", {"producer_byte_rate": 10_000.0, "mode": "shadow"}),
+        QuotaChange("<default>", "", {"producer_byte_rate": 10_000.0}),
+        QuotaChange("idle", "", {"producer_byte_rate": 10_000.0}),
+        QuotaChange("free", "", {"mode": "exempt"}),
+    )
+    job = KeptJob(str(tmp_path), *quotas)
+    for _ in range(20):
+        job.clock.advance(1_000)
+        used = {"alice": 5_000, "bob": 20_000, "eve": 100}
+        job.batch([usage_row(job.clock.wall_ms, user=user, produced_bytes=count) for user, count in used.items()])
+    job.flush()
+    return job
+
+
+def describe(job: KeptJob, *words: str) -> Answer:
+    return kquota("quotas", "describe", *words, "--tables", job.root)
+
+
+def test_the_quota_nearest_to_its_bound_comes_first_with_its_rate(job: KeptJob) -> None:
+    header, *lines = describe(job, "-o", "wide").stdout.splitlines()
+    assert header.split("  ")[0] == "user"
+    assert [line.split()[0] for line in lines] == ["<default>", "bob", "alice", "free", "idle"]
+    shown = [" ".join(line.split()) for line in lines]
+    # 11 windows of one second, the newest of which has just begun: W = 10 s.
+    # Until bob's own quota is enforced, the default holds for him as it does for eve.
+    assert shown[0].startswith("<default> producer_byte_rate 10000 (10.0 kB/s) 22.0 kB/s 220.0 % bob 2 enforce")
+    assert shown[1].startswith("bob producer_byte_rate 10000 (10.0 kB/s) 22.0 kB/s 220.0 % bob 1 shadow")
+    assert shown[2].startswith("alice producer_byte_rate 10000 (10.0 kB/s) 5.5 kB/s 55.0 % alice 1 enforce")
+    assert shown[4].startswith("idle producer_byte_rate 10000 (10.0 kB/s) 0.0 B/s 0.0 % 0 enforce")
+
+
+def test_the_instant_of_the_rates_and_their_age_are_said(job: KeptJob) -> None:
+    told = describe(job, "-o", "wide").stderr.splitlines()
+    assert told[0].startswith("rates at 2023-11-14T22:13:40 UTC, batch 19, ")
+    assert told[0].endswith(" ago")
+
+
+def test_only_the_quotas_that_are_meant_are_shown(job: KeptJob) -> None:
+    lines = describe(job, "--user", "alice", "-o", "wide").stdout.splitlines()
+    assert [line.split()[0] for line in lines] == ["user", "alice"]
+
+
+def test_other_formats_need_no_usage(job: KeptJob) -> None:
+    for name in ("usage", "batches"):
+        shutil.rmtree(f"{job.root}/{name}")
+    for output in ("kafka", "table", "csv", "json"):
+        assert describe(job, "-o", output).exit_code == 0
+    assert describe(job, "-o", "wide").exit_code == 2
+
+
+def test_before_the_first_batch_there_are_no_rates(tmp_path: Path) -> None:
+    job = KeptJob(str(tmp_path), QuotaChange("alice", "", {"producer_byte_rate": 1.0}))
+    answer = describe(job, "-o", "wide")
+    assert answer.exit_code == 0
+    assert answer.stderr.startswith("no rates: no micro-batch is stored\n")

@@ -1,0 +1,70 @@
+"""The current rate under each quota: of the sensor that is nearest to its bound, by the engine's own rate."""
+
+from typing import Any
+
+from quota.current_rates import CurrentRate, QuotaKey, current_rates
+from quota.engine import QuotaEngine
+from quota.snapshot import QuotaSnapshot
+from tests.quota.factories import quota_row, table, usage_row
+
+AT_MS = 1_700_000_010_000
+RATE = "producer_byte_rate"
+
+
+def rates(quotas: list[dict[str, Any]], *usage: dict[str, Any], **engine: Any) -> dict[QuotaKey, CurrentRate]:
+    snapshot = QuotaSnapshot.from_rows(quotas, 1)
+    return current_rates(snapshot, table(usage), AT_MS, lambda: QuotaEngine(**engine))
+
+
+def use(user: str, client_id: str, produced_bytes: int, **columns: Any) -> dict[str, Any]:
+    return usage_row(AT_MS - 5, user=user, client_id=client_id, produced_bytes=produced_bytes, **columns)
+
+
+def test_a_rate_is_that_of_the_engine_and_is_compared_with_the_bound() -> None:
+    found = rates([quota_row("alice", producer_byte_rate=1000.0)], use("alice", "etl", 4_000), use("alice", "web", 998))
+    engine = QuotaEngine()
+    engine.load_quotas(QuotaSnapshot.from_rows([quota_row("alice", producer_byte_rate=1000.0)], 1))
+    engine.record(table([use("alice", "etl", 4_998)]), AT_MS)
+    expected = engine.evaluate(table([use("alice", "etl", 0)]), AT_MS).to_pylist()[0]["observed"]
+    assert found == {QuotaKey("alice", "", RATE): CurrentRate(expected, expected / 1000.0, "", "alice", "", 1)}
+
+
+def test_of_the_clients_of_a_default_the_nearest_to_the_bound_is_shown_and_all_are_counted() -> None:
+    quotas = [quota_row("<default>", producer_byte_rate=1000.0)]
+    found = rates(quotas, use("a", "x", 10), use("b", "x", 30), use("c", "x", 20))[QuotaKey("<default>", "", RATE)]
+    assert (found.sensor_user, found.sensors) == ("b", 3)
+
+
+def test_each_quota_has_only_the_clients_it_holds_for_and_none_without_usage() -> None:
+    quotas = [
+        quota_row("alice", producer_byte_rate=1000.0),
+        quota_row("alice", "etl", producer_byte_rate=1000.0),
+        quota_row("bob", producer_byte_rate=1000.0),
+        quota_row("carol", mode="exempt"),
+    ]
+    usage = use("alice", "etl", 10), use("alice", "web", 20), use("carol", "x", 30)
+    found = rates(quotas, *usage)
+    assert {(key.user, key.client_id): rate.observed > 0 for key, rate in found.items()} == {
+        ("alice", ""): True,
+        ("alice", "etl"): True,
+    }
+    assert found[QuotaKey("alice", "", RATE)].observed == 2 * found[QuotaKey("alice", "etl", RATE)].observed
+
+
+def test_a_shadow_quota_is_seen_as_if_it_were_enforced_and_changes_no_other() -> None:
+    quotas = [quota_row("alice", producer_byte_rate=1000.0)]
+    alone = rates(quotas, use("alice", "etl", 100))
+    shadow = quota_row("alice", "etl", producer_byte_rate=10.0, mode="shadow")
+    both = rates([*quotas, shadow], use("alice", "etl", 100))
+    assert both[QuotaKey("alice", "", RATE)] == alone[QuotaKey("alice", "", RATE)]
+    assert both[QuotaKey("alice", "etl", RATE)].used == 100 * alone[QuotaKey("alice", "", RATE)].used
+
+
+def test_in_broker_scope_the_busiest_broker_is_shown() -> None:
+    usage = use("alice", "etl", 10, broker_id="1"), use("alice", "etl", 30, broker_id="2")
+    found = rates([quota_row("alice", producer_byte_rate=1000.0)], *usage, scope="broker")
+    assert (found[QuotaKey("alice", "", RATE)].broker_id, found[QuotaKey("alice", "", RATE)].sensors) == ("2", 2)
+
+
+def test_without_usage_there_is_no_rate() -> None:
+    assert rates([quota_row("alice", producer_byte_rate=1000.0)]) == {}
