@@ -6,7 +6,6 @@ print), and then one of
     pure                played without broker and Spark
     pure exact          so, and every character of the answer is compared
     demo                played beside a running demo
-    demo live           so, where the answer depends on who is throttled at that instant
     run                 lines of what the demo itself prints, in `console`; its command starts the demo
     unplayed: REASON    not played, because
 """

@@ -1,6 +1,7 @@
 """The one demo beside which the pages are played: `kquota demo` in a folder of its own, as a reader starts it."""
 
 import json
+import os
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -92,10 +93,11 @@ EVENTS: Final[Mapping[str, Callable[[RunningDemo], bool]]] = {
 def running_demo(folder: Path) -> Iterator[RunningDemo]:
     """A demo that has throttled and released clients. It is ended with the block."""
     (folder / "examples").symlink_to(ROOT / "examples")
-    environment = reader_environment(folder)
+    # By its path, as `make run` starts it: so the demo's hints name this path too.
+    environment = {**reader_environment(folder), "PATH": os.environ["PATH"]}
     with (folder / "output").open("wb") as output:
         process = subprocess.Popen(
-            [str(folder / "bin" / "kquota"), "demo"],
+            [str(folder / ".venv" / "bin" / "kquota"), "demo"],
             cwd=folder,
             env=environment,
             stdout=output,

@@ -18,21 +18,11 @@ _CHANGING: Final = (
     (r"[█▏▎▍▌▋▊▉│─━]+", "|"),
     (r"\s+", " "),
 )
-# What also differs while clients are throttled and released beside: who it was, which of their quotas, and why.
-_LIVE: Final = (
-    (r"\b(alice|search)\b", "USER"),
-    (r"\b(etl|indexer)\b", "CLIENT"),
-    (r"\b(producer|consumer)_byte_rate\b", "QUOTA"),
-    (r"\b(throttle|renew|release)\b", "ACTION"),
-    (r"\b(violation|renewed|expired|quota_changed)\b", "CAUSE"),
-    (r"[>≤]", "~"),
-    (r"\b[kMG]?B/s", "B/s"),
-)
 
 
-def shape(line: str, patterns: Sequence[tuple[str, str]] = _CHANGING) -> str:
+def shape(line: str) -> str:
     """A line without what differs from run to run."""
-    for pattern, sign in patterns:
+    for pattern, sign in _CHANGING:
         line = re.sub(pattern, sign, line)
     return line.strip()
 
@@ -45,16 +35,6 @@ def exactly(shown: Sequence[str], printed: Sequence[str]) -> str:
 def in_shape(shown: Sequence[str], printed: Sequence[str]) -> str:
     """The same lines, except for numbers, ids, times and spaces."""
     return "" if [*map(shape, shown)] == [*map(shape, printed)] else _told(shown, printed)
-
-
-def live(shown: Sequence[str], printed: Sequence[str]) -> str:
-    """The same kinds of lines: the same first one, and none that the page does not show.
-
-    How many clients are throttled at an instant, and how often one was renewed, is left open.
-    """
-    patterns = (*_LIVE, *_CHANGING)
-    kinds, got = [shape(line, patterns) for line in shown], [shape(line, patterns) for line in printed]
-    return "" if kinds[:1] == got[:1] and set(got) <= set(kinds) else _told(shown, printed)
 
 
 def as_shown(shown: Sequence[str], printed: Sequence[str]) -> list[str]:
@@ -96,7 +76,6 @@ WAYS: Final[Mapping[str, Way]] = {
     "pure": Way(as_shown, in_shape),
     "pure exact": Way(as_shown, exactly),
     "demo": Way(as_shown, in_shape),
-    "demo live": Way(as_shown, live),
     "run": Way(excerpt, in_shape),
 }
 """By what stands after the language of a block that is played."""

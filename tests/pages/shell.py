@@ -30,9 +30,9 @@ def reader_environment(folder: Path) -> dict[str, str]:
     """The environment of a reader of the pages: `kquota` on PATH, and no setting of its own.
 
     Args:
-        folder: gets a folder `bin` with a `kquota` that runs this checkout.
+        folder: gets `.venv/bin/kquota`, which runs this checkout.
     """
-    kquota = folder / "bin" / "kquota"
+    kquota = folder / ".venv" / "bin" / "kquota"
     kquota.parent.mkdir(parents=True, exist_ok=True)
     # What pip makes of the console script, but of this checkout: a kquota that is found on PATH prints its hints so.
     kquota.write_text(f"#!{sys.executable}\nfrom pipeline.cli.main import main\n\nmain()\n")

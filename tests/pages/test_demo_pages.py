@@ -41,7 +41,7 @@ def reader(demo: RunningDemo) -> Iterator[Reader]:
     """Someone beside the demo; what they edit is put back."""
     quotas = QuotaTable(demo.tables)
     before = quotas.read().version
-    with Reader(demo.folder, demo.addresses, demo.happens, {"KQUOTA_TABLES__ROOT": ".kquota/demo/tables"}) as typing:
+    with Reader(demo.folder, demo.addresses, demo.happens, {"KQUOTA_CONFIG": ".kquota/demo/kquota.toml"}) as typing:
         yield typing
         typing.run(f"kquota quotas rollback {before} --reason 'for the next page'; kquota mode enforce")
 

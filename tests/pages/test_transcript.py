@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.pages.shape import exactly, excerpt, in_shape, live
+from tests.pages.shape import exactly, excerpt, in_shape
 from tests.pages.shell import Answer, Shell
 from tests.pages.transcript import Player
 
@@ -104,13 +104,6 @@ def test_numbers_ids_and_widths_may_differ(shown: str, printed: str) -> None:
 def test_words_and_the_number_of_lines_may_not() -> None:
     assert in_shape(["quotas v1"], ["quota v1"])
     assert in_shape(["a 1"], ["a 1", "a 2"])
-
-
-def test_a_live_answer_has_the_first_line_and_no_other_kind_of_line() -> None:
-    shown = ["user  decision", "alice 1f1f1f1f violation", "alice 2f2f2f2f renewed"]
-    assert live(shown, ["user decision", "search 3f3f3f3f renewed"]) == ""
-    assert live(shown, ["user decision", "Traceback"])
-    assert live(shown, ["alice 1f1f1f1f violation"])
 
 
 def test_an_excerpt_takes_for_each_line_the_first_of_its_shape() -> None:
