@@ -10,11 +10,10 @@ from pipeline.errors import printable
 from pipeline.throttle.held import Publication, Reason
 from pipeline.throttle.outbox import Written
 from quota.throttle_time import throttle_time_ms
+from quota.units import rate_unit
 
 SHOWN_DIGITS: Final = 8
 """How many digits of a decision_id are shown; `kquota throttles explain` takes as many."""
-
-_UNITS: Final = (("GB/s", 1e9), ("MB/s", 1e6), ("kB/s", 1e3), ("B/s", 1.0))
 
 
 def line_of(record: Written, quota_version: int) -> str:
@@ -75,11 +74,7 @@ def _raw_throttle_time_ms(reason: Reason) -> int:
 
 def _rates(reason: Reason) -> str:
     observed, bound = reason.observed, reason.bound
-    if reason.quota_type == "request_percentage":
-        unit, factor = "%", 1.0
-    else:
-        scale = observed if bound is None else bound
-        unit, factor = next(((name, size) for name, size in _UNITS if scale >= size), _UNITS[-1])
+    unit, factor = rate_unit(reason.quota_type, observed if bound is None else bound)
     rate = f"O {observed / factor:.1f}"
     if bound is None:
         return f"{rate} {unit}, no bound"

@@ -101,7 +101,7 @@ def print_edit(settings: "Settings", edit: "QuotaEdit", output: str, *, with_cli
     print_rows([change_line(change) for change in changes], output, CHANGES)
     if with_clients and clients:
         sys.stdout.write("\n")
-        print_rows(clients, output, _MOVED)
+        print_rows(clients, output, _MOVED, shown=_moved_line)
     elif with_clients:
         sys.stderr.write("no live client changes its level or bound\n")
 
@@ -117,6 +117,13 @@ def change_line(change: Any) -> dict[str, Any]:
         "old": shown(change.column, change.old),
         "new": shown(change.column, change.new),
     }
+
+
+def _moved_line(client: Mapping[str, Any]) -> dict[str, Any]:
+    from pipeline.tables.quotas.diff import shown
+
+    bounds = ("old_bound", "new_bound")
+    return {**client, **{name: shown(client["quota_type"], client[name]) for name in bounds}}
 
 
 def _moved_clients(settings: "Settings", edit: "QuotaEdit") -> list[dict[str, Any]]:

@@ -90,13 +90,17 @@ def _quota_row(one: "EffectiveQuota") -> dict[str, Any]:
 
 
 def _readable(row: "Row") -> "Row":
-    """Convert lists and mappings to readable text, and None to a dash."""
+    """Convert bounds, lists and mappings to readable text, and None to a dash."""
+    from quota.units import bound_text
+
     shown = {}
     for name, value in row.items():
         if isinstance(value, dict):
-            shown[name] = ", ".join(f"{key}={bound:g}" for key, bound in value.items()) or "none"
+            shown[name] = ", ".join(f"{key} {bound_text(key, bound)}" for key, bound in value.items()) or "none"
         elif isinstance(value, list):
             shown[name] = ", ".join(value)
+        elif name == "bound" and value is not None:
+            shown[name] = bound_text(row["quota_type"], value)
         else:
             shown[name] = "-" if value is None else value
     return shown

@@ -61,6 +61,8 @@ def test_a_dry_run_names_the_live_clients_it_affects_and_writes_nothing(root: st
     shown = alter(root, "--delete-config", "producer_byte_rate", "--dry-run")
     assert "remove  user-principal 'alice'  producer_byte_rate  1000 (1.0 kB/s)" in shown.stdout
     assert "alice  etl        producer_byte_rate  3" in shown.stdout
+    of_clients = alter(root, "--add-config", "producer_byte_rate=2MB", "--dry-run", "-o", "wide").stdout.splitlines()
+    assert len([line for line in of_clients if "1000 (1.0 kB/s)" in line and "2000000 (2.0 MB/s)" in line]) == 3
     assert "nothing was written" in shown.stderr
 
 

@@ -12,7 +12,7 @@ from tests.quota.factories import usage_row
 
 @pytest.fixture
 def job(tmp_path: Path) -> KeptJob:
-    job = KeptJob(str(tmp_path), QuotaChange("alice", "", {"producer_byte_rate": 1_000.0}))
+    job = KeptJob(str(tmp_path), QuotaChange("alice", "", {"producer_byte_rate": 1_048_576.0}))
     at_ms = job.clock.wall_ms
     job.batch([usage_row(at_ms, user="alice", client_id=client_id, produced_bytes=1) for client_id in ("etl", "web")])
     job.flush()
@@ -28,8 +28,9 @@ def effective(job: KeptJob, *words: str) -> tuple[int, str, str]:
 def test_the_levels_and_the_live_clients_that_share_are_printed(job: KeptJob) -> None:
     code, text, told = effective(job, "-o", "wide")
     assert (code, told) == (0, "quotas v2, recent clients: 2\n")
-    (matched,) = [line.split() for line in text.splitlines() if line.endswith("producer_byte_rate")]
-    assert matched == ["3", "alice", "enforce", "producer_byte_rate=1000", "producer_byte_rate"]
+    (matched,) = [" ".join(line.split()) for line in text.splitlines() if line.endswith("producer_byte_rate")]
+    assert matched == "3 alice enforce producer_byte_rate 1048576 (1.0 MB/s) producer_byte_rate"
+    assert "1048576 (1.0 MB/s)  alice" in text, "the bound that holds, exactly and readable"
     assert [line.split()[-1] for line in text.splitlines() if line.startswith("producer_byte_rate")] == ["alice/web"]
 
 
