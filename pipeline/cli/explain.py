@@ -1,14 +1,21 @@
 """Prints one decision: its numbers in words, its samples as a small chart."""
 
+import math
 import sys
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from pipeline.cli.explain_records import exact_seconds, record_lines, why_nothing
 from pipeline.errors import printable
 from pipeline.tables.quotas.origin import QuotaOrigin
 from pipeline.tables.throttle_history import Story
+from pipeline.tables.unpublished import Unpublished
 from pipeline.throttle.log_line import clock_time, seconds
 
+if TYPE_CHECKING:
+    from pipeline.settings.model import Settings
+
 _BAR_WIDTH: Final = 40
+_MOST_DECIMALS: Final = 16
 _LEVELS: Final = (
     "",
     "its own user and client-id",
@@ -22,10 +29,24 @@ _LEVELS: Final = (
 )
 
 
-def print_story(story: Story, sample_window_ms: int, origin: QuotaOrigin | None) -> None:
-    """Print on stdout the decision, how its numbers are computed, its samples and the records published for it."""
+def print_story(
+    story: Story, settings: "Settings", origin: QuotaOrigin | None, unpublished: Unpublished | None
+) -> None:
+    """Print on stdout the decision, how its numbers are computed, its samples and the records published for it.
+
+    Args:
+        story: The decision and what followed.
+        settings: Of the job.
+        origin: The edit that set the bound, if it is known.
+        unpublished: Why there are no records; None if there are.
+    """
+    published = (
+        record_lines(story.events, settings.purgatory.republish_ms)
+        if unpublished is None
+        else [why_nothing(unpublished, settings.stream.max_decision_age_ms)]
+    )
     decision = [*_decision(story.decision), f"  T set     {origin_line(story.decision, origin)}"]
-    lines = [*decision, "", *_samples(story, sample_window_ms), "", *_events(story.events)]
+    lines = [*decision, "", *_samples(story, settings.engine.sample_window_ms), "", *published]
     sys.stdout.write("".join(f"{printable(line)}\n" for line in lines))
 
 
@@ -51,7 +72,6 @@ def _bound(bound: float | None) -> str:
 def _decision(row: dict[str, Any]) -> list[str]:
     unit = "% of one thread" if row["quota_type"] == "request_percentage" else "bytes/s"
     observed, bound, window_ms = row["observed"], row["bound"], row["window_ms"]
-    cap = "none" if row["max_throttle_time_ms"] is None else seconds(row["max_throttle_time_ms"])
     shared = " and ".join(
         part
         for part in (
@@ -60,18 +80,31 @@ def _decision(row: dict[str, Any]) -> list[str]:
         )
         if part
     )
-    return [
+    lines = [
         f"decision {row['decision_id']}: {row['user']}/{row['client_id']} is over {row['quota_type']}",
         f"  at        {clock_time(row['evaluated_at_ms'])} UTC, batch {row['batch_id']}, mode {row['mode']}"
         f"{', applied' if row['applied'] else ', not applied: the throttle of another quota type is longer'}",
         f"  quota     level {row['level']} ({_LEVELS[row['level']]}), quota table version {row['quota_version']}",
         f"  sensor    {shared}: everything that shares it is counted together",
-        f"  observed  O = {observed:.1f} {unit}, over W = {seconds(window_ms)}",
+        f"  observed  O = {observed:.1f} {unit}, over W = {exact_seconds(window_ms)}",
         f"  bound     T = {bound:.1f} {unit}",
-        f"  throttle  X = (O − T) / T · W = ({observed:.1f} − {bound:.1f}) / {bound:.1f} · {window_ms} ms "
-        f"= {row['raw_throttle_time_ms']} ms",
-        f"  capped    {row['throttle_time_ms']} ms (cap {cap}); the rest stays owed and is renewed",
+        f"  throttle  X = (O − T) / T · W = {computed_time(observed, bound, window_ms, row['raw_throttle_time_ms'])}",
     ]
+    rest_ms = row["raw_throttle_time_ms"] - row["throttle_time_ms"]
+    if rest_ms:
+        lines.append(f"  capped    to {row['throttle_time_ms']} ms; the other {rest_ms} ms stay owed")
+    return lines
+
+
+def computed_time(observed: float, bound: float, window_ms: int, throttle_ms: int) -> str:
+    """The formula in figures, with as many decimals as it takes to come to the same whole milliseconds."""
+    for decimals in range(1, _MOST_DECIMALS + 1):
+        o, t = f"{observed:.{decimals}f}", f"{bound:.{decimals}f}"
+        exact_ms = (float(o) - float(t)) / float(t) * window_ms if float(t) else 0.0
+        if math.floor(exact_ms + 0.5) == throttle_ms:
+            break
+    rounded = "" if exact_ms == throttle_ms else f" = {exact_ms:.2f} ms, rounded"
+    return f"({o} − {t}) / {t} · {window_ms} ms{rounded} = {throttle_ms} ms"
 
 
 def _samples(story: Story, sample_window_ms: int) -> list[str]:
@@ -89,22 +122,4 @@ def _samples(story: Story, sample_window_ms: int) -> list[str]:
         filled = round(amount / most * _BAR_WIDTH)
         bar = "".join("│" if place == mark else "█" if place < filled else " " for place in range(_BAR_WIDTH))
         lines.append(f"  {clock_time(start_ms)}  {bar} {amount / of:.1f}")
-    return lines
-
-
-def _events(events: list[dict[str, Any]]) -> list[str]:
-    if not events:
-        return ["published: nothing (recorded only: shadow, too old, or published before)"]
-    lines = ["published:"]
-    for event in events:
-        until = (
-            f"for {seconds(event['throttle_time_ms'])} until {clock_time(event['throttled_until_ms'])}"
-            if event["action"] == "throttle"
-            else ""
-        )
-        late = "" if event["lateness_ms"] is None else f", handed out {event['lateness_ms']} ms after it was due"
-        lines.append(
-            f"  #{event['publish_seq']} {clock_time(event['evaluated_at_ms'])} {event['action']:<8} "
-            f"{event['cause']:<13} {until} owed {seconds(event['owed_ms'])}{late}".rstrip()
-        )
     return lines

@@ -52,18 +52,27 @@ def explain(
 ) -> None:
     """Say why a client was throttled: O, T, W, X, the samples behind them, the edit that set T, and what followed."""
     from pipeline.cli.explain import origin_line, print_story
+    from pipeline.cli.explain_records import why_nothing
     from pipeline.cli.output import is_table, print_rows
     from pipeline.settings.loading import load_settings
     from pipeline.tables.from_settings import open_quota_table
     from pipeline.tables.throttle_history import origin_of_bound, story_of
+    from pipeline.tables.unpublished import why_unpublished
 
     settings = load_settings(config, flags(tables=tables))
     story = story_of(settings.tables.root, _decision(settings.tables.root, client, user, client_id))
-    origin = origin_of_bound(open_quota_table(settings.tables), story.decision)
+    quotas = open_quota_table(settings.tables)
+    origin = origin_of_bound(quotas, story.decision)
+    max_age_ms = settings.stream.max_decision_age_ms
+    unpublished = None if story.events else why_unpublished(settings.tables.root, quotas, story.decision, max_age_ms)
     if is_table(output):
-        print_story(story, settings.engine.sample_window_ms, origin)
+        print_story(story, settings, origin, unpublished)
     else:
-        document = {"decision": story.decision, "bound_set": origin_line(story.decision, origin)}
+        document = {
+            "decision": story.decision,
+            "bound_set": origin_line(story.decision, origin),
+            "unpublished": None if unpublished is None else why_nothing(unpublished, max_age_ms),
+        }
         print_rows([{**document, "events": story.events, "samples": story.samples}], output)
     if verify:
         _verify_one(settings, story.decision)

@@ -1,0 +1,176 @@
+"""`kquota throttles explain`: the one cause of a decision without a record, and times that add up."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import write_deltalake
+
+from pipeline.cli.explain import computed_time
+from pipeline.cli.explain_records import record_lines, why_nothing
+from pipeline.stream.batch_facts import BatchFacts
+from pipeline.tables.layout import TABLES, create_missing, table_uri
+from pipeline.tables.quotas.edit import QuotaChange
+from pipeline.tables.quotas.table import QuotaTable
+from pipeline.tables.unpublished import why_unpublished
+from quota.evaluation import Evaluation
+from tests.pipeline.cli.running import kquota
+from tests.pipeline.replay.kept import AUDIT, KeptJob
+from tests.pipeline.tables.event_table import EventTable
+from tests.quota.factories import usage_row
+
+AT_MS = 1_700_000_040_000
+MAX_AGE_MS = 30_000
+DECISION: dict[str, Any] = {
+    "query_id": "q",
+    "batch_id": 7,
+    "evaluated_at_ms": AT_MS,
+    "broker_id": "",
+    "user": "u",
+    "client_id": "app",
+    "mode": "enforce",
+    "applied": True,
+    "quota_version": 99,
+}
+
+
+class Tables:
+    """Tables of a job that collected the batch of the decision a second after its events."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = str(root)
+        create_missing(self.root, [TABLES["batches"], TABLES["quotas"]])
+        self.events = EventTable(root)
+        self.collected(1_000)
+
+    def collected(self, age_ms: int) -> None:
+        facts = BatchFacts(Evaluation("q", 7, AT_MS, 1), AT_MS + age_ms, "", "", "{}", 1, 0, 0, 0, 0)
+        write_deltalake(table_uri(self.root, "batches"), facts.to_row("c"), mode="overwrite")
+
+    def why(self, **changes: Any) -> str:
+        found = why_unpublished(self.root, QuotaTable(self.root), DECISION | changes, MAX_AGE_MS)
+        return why_nothing(found, MAX_AGE_MS).removeprefix("published: nothing")
+
+
+@pytest.fixture
+def tables(tmp_path: Path) -> Tables:
+    return Tables(tmp_path)
+
+
+def test_a_decision_in_shadow_mode_says_so(tables: Tables) -> None:
+    assert tables.why(mode="shadow", applied=False) == ": its quota is in shadow mode"
+
+
+def test_a_decision_beside_a_longer_one_says_so(tables: Tables) -> None:
+    assert tables.why(applied=False).startswith(": the throttle of another quota type is longer")
+
+
+def test_a_decision_that_came_too_late_says_how_old_it_was(tables: Tables) -> None:
+    tables.collected(MAX_AGE_MS)
+    assert "restart" in tables.why(), "as old as allowed is not too old"
+    tables.collected(MAX_AGE_MS + 1)
+    assert tables.why() == ": it was 30.001 s old when it was collected, more than stream.max_decision_age_ms = 30000"
+
+
+def test_a_client_that_was_told_already_says_with_which_record(tables: Tables) -> None:
+    tables.events.write(("app", "throttle", AT_MS - 500, 9_000), decision_id="first", batch_id=6, cause="violation")
+    assert tables.why() == ": the client was told already: record #0 of decision first holds it until 22:14:08.500"
+
+
+def test_a_client_that_was_let_go_before_was_not_told(tables: Tables) -> None:
+    tables.events.write(("app", "throttle", AT_MS - 500, 9_000), decision_id="first", batch_id=6, cause="violation")
+    tables.events.write(("app", "release", AT_MS - 100, 0), decision_id="first", batch_id=6, cause="quota_changed")
+    assert "told already" not in tables.why()
+
+
+def test_a_decision_that_made_a_throttle_longer_names_its_record(tables: Tables) -> None:
+    tables.events.write(("app", "throttle", AT_MS - 500, 9_000), decision_id="first", batch_id=6, cause="violation")
+    tables.events.write(("app", "throttle", AT_MS + 1_100, 20_000), decision_id="first", batch_id=7, cause="violation")
+    assert tables.why() == " under this id: it made a running throttle longer, with record #1 of decision first"
+
+
+def test_a_decision_under_quotas_of_before_an_edit_names_the_edit(tables: Tables) -> None:
+    version = QuotaTable(tables.root).alter([QuotaChange("u", "", {"producer_byte_rate": 1.0})], AUDIT)
+    tables.collected(0)
+    assert "restart" in tables.why(quota_version=version)
+    facts = BatchFacts(Evaluation("q", 7, 4_000_000_000_000, 1), 4_000_000_000_000, "", "", "{}", 1, 0, 0, 0, 0)
+    write_deltalake(table_uri(tables.root, "batches"), facts.to_row("c"), mode="overwrite")
+    told = tables.why(quota_version=version - 1, evaluated_at_ms=4_000_000_000_000)
+    assert told == f": quotas v{version} came into force before it could be published"
+
+
+EVENT: dict[str, Any] = {
+    "cluster": "c",
+    "query_id": "q",
+    "batch_id": 7,
+    "broker_id": "",
+    "user": "u",
+    "client_id": "app",
+    "quota_type": "producer_byte_rate",
+    "cause": "renewed",
+    "action": "throttle",
+    "decision_id": "first",
+    "observed": 109_000.0,
+    "bound": 100_000.0,
+    "window_ms": 1_000,
+    "tokens": None,
+    "owed_ms": 90,
+    "lateness_ms": None,
+}
+
+
+def event(seq: int, written_ms: int, throttle_time_ms: int, **changes: Any) -> dict[str, Any]:
+    times = {"throttle_time_ms": throttle_time_ms, "throttled_until_ms": AT_MS + written_ms + throttle_time_ms}
+    return {**EVENT, "publish_seq": seq, **times, **changes}
+
+
+def test_the_times_of_records_add_up_to_the_time_held() -> None:
+    first, second = event(0, 0, 1_108), event(1, 862, 900, owed_ms=12_706, tokens=-1_270_600.0)
+    head, *lines = record_lines([first, second, event(2, 5_000, 0, action="release")], 250)
+    assert "(held for 1.762 s in all;" in head, "a client whose end has passed is not held, however late the release"
+    assert lines[0].startswith("  #0 22:14:00.000 renew    for 1.108 s until 22:14:01.108: ")
+    assert lines[1].endswith(
+        " 22:14:00.862 renew    for 0.900 s until 22:14:01.762: owes 12.706 s by its debt of 1.3 MB"
+    )
+
+
+def test_a_release_above_the_bound_says_why_it_is_right() -> None:
+    (_, line) = record_lines([event(0, 0, 0, action="release", cause="expired")], 250)
+    expected = "O 109.0 kB/s > T 100.0 kB/s, owes 90 ms, not more than purgatory.republish_ms = 250"
+    assert line.endswith(f" release  expired: {expected}")
+
+
+def test_a_release_without_a_bound_compares_with_none() -> None:
+    (_, line) = record_lines([event(0, 0, 0, action="release", cause="quota_changed", bound=None, owed_ms=0)], 250)
+    assert line.endswith(" release  quota_changed: O 109.0 kB/s, no bound is enforced any more")
+
+
+def test_a_further_violation_is_called_an_extension() -> None:
+    (_, line) = record_lines([event(0, 0, 1_000, cause="violation")], 250)
+    assert " extend   for 1.000 s until " in line
+
+
+@pytest.mark.parametrize(
+    ("figures", "shown"),
+    [
+        ((120.0, 100.0, 10_500, 2_100), "(120.0 − 100.0) / 100.0 · 10500 ms = 2100 ms"),
+        ((100.04, 100.0, 11_000, 4), "(100.04 − 100.00) / 100.00 · 11000 ms = 4.40 ms, rounded = 4 ms"),
+    ],
+)
+def test_the_figures_shown_give_the_throttle_time(figures: tuple[float, float, int, int], shown: str) -> None:
+    assert computed_time(*figures) == shown
+
+
+def test_capping_is_told_only_where_something_is_capped(tmp_path: Path) -> None:
+    job = KeptJob(str(tmp_path), QuotaChange("alice", "", {"producer_byte_rate": 1_000.0}))
+    for produced_bytes in (12_000, 90_000):
+        job.clock.advance(1_000)
+        job.decided += job.batch([usage_row(job.clock.wall_ms, user="alice", produced_bytes=produced_bytes)])
+    job.flush()
+    rests = []
+    for row in job.decided:
+        told = kquota("throttles", "explain", row["decision_id"], "--tables", job.root).stdout
+        rests.append(row["raw_throttle_time_ms"] - row["throttle_time_ms"])
+        assert ("  capped    " in told) is (rests[-1] > 0)
+        assert f"to {row['throttle_time_ms']} ms; the other {rests[-1]} ms stay owed" in told or not rests[-1]
+    assert [rest > 0 for rest in rests] == [False, True]
