@@ -3,7 +3,6 @@
 import json
 import os
 from dataclasses import asdict
-from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
@@ -15,6 +14,7 @@ from pipeline.jvm.jars import spark_jars
 from pipeline.jvm.java import find_java
 from pipeline.settings.model import Settings
 from pipeline.stream.session import build_spark_session
+from pipeline.tables.address import full_address
 from pipeline.tables.errors import QuotaEditRefused, QuotasLeftInvalid
 from pipeline.tables.from_settings import open_quota_table
 from pipeline.tables.quotas.table import EditAudit, QuotaTable, QuotaTableState
@@ -38,7 +38,7 @@ def run_sql(settings: Settings, statement: str, audit: EditAudit) -> list[dict[s
         QuotaTableBusy: Another edit holds the lock.
     """
     table = open_quota_table(settings.tables)
-    location = table.uri if "://" in table.uri else Path(table.uri).resolve().as_uri()
+    location = full_address(table.uri)
     os.environ["JAVA_HOME"] = str(find_java().home)
     with TemporaryDirectory(prefix="kquota-sql-") as warehouse:
         spark = settings.spark.with_default_conf({"spark.sql.warehouse.dir": warehouse})
@@ -47,7 +47,7 @@ def run_sql(settings: Settings, statement: str, audit: EditAudit) -> list[dict[s
         session.sparkContext.setLogLevel("OFF")
         try:
             session.conf.set("spark.databricks.delta.commitInfo.userMetadata", json.dumps(asdict(audit)))
-            session.sql(f"CREATE TABLE quotas USING DELTA LOCATION '{location}'")
+            session.sql(f"CREATE TABLE quotas USING DELTA LOCATION {_literal(location)}")
             with table.lock():
                 before = table.read()
                 rows = [row.asDict() for row in session.sql(statement).collect()]
@@ -57,6 +57,12 @@ def run_sql(settings: Settings, statement: str, audit: EditAudit) -> list[dict[s
             raise QuotaEditRefused([Mistake(_reason(exc))], _A_STATEMENT) from exc
         finally:
             session.stop()
+
+
+def _literal(text: str) -> str:
+    """A text as Spark SQL writes it. An address is written as it is: Spark encodes what a URI needs encoded."""
+    escaped = text.replace("\\", r"\\").replace("'", r"\'")
+    return f"'{escaped}'"
 
 
 def _reason(failure: PySparkException | Py4JJavaError) -> str:
