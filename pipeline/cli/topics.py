@@ -65,7 +65,7 @@ def create(
     specs = topics.topic_specs(
         cores or os.cpu_count() or 1, longest_throttle_ms, kafka.usage_topic, kafka.throttle_topic, kafka.marker_topic
     )
-    with _connected(kafka) as (address, admin, options):
+    with _connected(kafka, command_config) as (address, admin, options):
         try:
             done = topics.create_topics(admin, specs, replication_factor)
         except topics.TopicNotCreated as exc:
@@ -125,7 +125,7 @@ def check(
     specs = topics.topic_specs(
         cores or os.cpu_count() or 1, longest_throttle_ms, kafka.usage_topic, kafka.throttle_topic, kafka.marker_topic
     )
-    with _connected(kafka) as (address, admin, options):
+    with _connected(kafka, command_config) as (address, admin, options):
         _refuse_unpermitted(admin, specs, options, address)
         findings = topics.check_topics(admin, specs, address)
     print_rows([asdict(finding) for finding in findings], output, _FINDINGS)
@@ -155,11 +155,16 @@ def _settings_with(
 
 
 @contextmanager
-def _connected(kafka: "KafkaSettings") -> "Iterator[tuple[str, KafkaAdminClient, dict[str, Any]]]":
+def _connected(
+    kafka: "KafkaSettings", command_config: Path | None
+) -> "Iterator[tuple[str, KafkaAdminClient, dict[str, Any]]]":
     from pipeline.cluster.access import ClusterAccess
+    from pipeline.cluster.client_properties import kafka_options
     from pipeline.cluster.connecting import as_cluster_error
 
     access = ClusterAccess.from_settings(kafka)
+    if command_config is not None:
+        kafka_options(access.properties, str(command_config))  # what is wrong there is told with the file's name
     with access.admin() as admin, as_cluster_error(access.bootstrap_servers):
         yield access.bootstrap_servers, admin, access.client_options()
 

@@ -28,3 +28,11 @@ def test_a_remedy_does_not_name_the_tables_of_another_command(tmp_path: Path, mo
     other = new_tables(tmp_path / "other")
     assert other in kquota("quotas", "delete", "--user", "nobody", "--tables", other).stderr
     assert "KQUOTA" not in kquota("quotas", "delete", "--user", "nobody").stderr
+
+
+def test_what_is_wrong_in_client_properties_is_told_with_the_name_of_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "client.properties"
+    file.write_text("bootstrap.servers=127.0.0.1:1\nsecurity.protocol=NOPE\n")
+    answer = kquota("topics", "check", "--command-config", str(file))
+    assert answer.exit_code == 2
+    assert answer.stderr.startswith(f"kquota: {file}: 'security.protocol' must be one of ")

@@ -15,6 +15,7 @@ from pipeline.cluster.topics import (
     TopicSpec,
     TopicsUnfit,
     check_topics,
+    create_command,
     create_topics,
     refuse_unfit,
     topic_specs,
@@ -87,7 +88,7 @@ def test_topics_that_are_missing_are_errors_until_they_are_created_once(admin: A
     assert [(finding.topic, finding.severity, finding.what) for finding in findings] == [
         (name, "error", "topic") for name in NAMES
     ]
-    assert findings[0].remedy == f"kquota topics create --bootstrap-server {address}"
+    assert findings[0].remedy == create_command(address, specs())
 
     assert create_topics(admin, specs()) == dict.fromkeys(NAMES, "created")
     assert create_topics(admin, specs()) == dict.fromkeys(NAMES, "exists")
@@ -165,3 +166,10 @@ def test_the_command_line_creates_and_checks(admin: Any, broker: EmbeddedBroker)
     unfit = invoke(app, ["create", *common])
     assert unfit.exit_code == 5
     assert "error: topic 't.usage': 'message.timestamp.type' must be LogAppendTime; got CreateTime" in unfit.stderr
+
+
+def test_the_command_that_creates_topics_names_those_that_have_other_names() -> None:
+    usual = create_command("broker:9092", topic_specs(1, 1_000))
+    assert usual.endswith("kquota topics create --bootstrap-server broker:9092")
+    named = create_command("broker:9092", topic_specs(1, 1_000, throttle_topic="nightly throttles"))
+    assert named == f"{usual} --throttle-topic 'nightly throttles'"
