@@ -61,8 +61,8 @@ class RunningDemo:
 
     def await_start(self) -> None:
         """Wait until clients were throttled and released."""
-        started = Path(self.tables) / "throttle_events" / "_delta_log"
-        self._wait(started.exists, "the tables")
+        log = Path(self.tables) / "throttle_events" / "_delta_log"
+        self._wait(lambda: any(log.glob("*.json")), "the tables")
         self._wait(lambda: {"throttle", "release"} <= {row["action"] for row in self._records()}, "a release")
 
     def _wait(self, is_so: Callable[[], bool], what: str) -> None:

@@ -35,7 +35,9 @@ def reader_environment(folder: Path) -> dict[str, str]:
     kquota = folder / ".venv" / "bin" / "kquota"
     kquota.parent.mkdir(parents=True, exist_ok=True)
     # What pip makes of the console script, but of this checkout: a kquota that is found on PATH prints its hints so.
-    kquota.write_text(f"#!{sys.executable}\nfrom pipeline.cli.main import main\n\nmain()\n")
+    kquota.write_text(
+        f'#!{sys.executable}\nfrom pipeline.cli.main import main\n\nif __name__ == "__main__":\n    main()\n'
+    )
     kquota.chmod(0o755)
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("KQUOTA_", "LC_"))}
     # So wide that no table depends on how long the names of this machine and folder are; unbuffered, so that standard

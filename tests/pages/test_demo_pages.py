@@ -68,6 +68,6 @@ def test_the_demo_prints_what_the_readme_shows(demo: RunningDemo) -> None:
 
 def test_the_last_commands_of_the_demo_run_after_its_end(demo: RunningDemo) -> None:
     demo.stop()
-    last = [*dict.fromkeys(HINT.findall(demo.output))][-3:]
+    last = HINT.findall(demo.output)[-3:]
     with Reader(demo.folder) as typing:
         assert [typing.run(command).exit_code for command in last] == [0, 0, 0], demo.output
