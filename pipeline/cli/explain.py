@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pipeline.cli.explain_records import exact_seconds, record_lines, why_nothing
 from pipeline.errors import printable
+from pipeline.tables.quotas.diff import shown
 from pipeline.tables.quotas.origin import QuotaOrigin
 from pipeline.tables.throttle_history import Story
 from pipeline.tables.unpublished import Unpublished
 from pipeline.throttle.log_line import clock_time, seconds
+from quota.units import rate_text, rate_unit
 
 if TYPE_CHECKING:
     from pipeline.settings.model import Settings
@@ -54,7 +56,8 @@ def origin_line(decision: dict[str, Any], origin: QuotaOrigin | None) -> str:
     """The edit that set T, in one line: version, old and new bound, when, by whom, why."""
     if origin is None:
         return f"quota table version {decision['quota_version']} can no longer be read"
-    change = f"{_bound(origin.before)} → {_bound(origin.after)}" if origin.is_exact else f"{_bound(origin.after)}"
+    before, after = (shown(decision["quota_type"], bound) or "none" for bound in (origin.before, origin.after))
+    change = f"{before} → {after}" if origin.is_exact else after
     line = f"{'by' if origin.is_exact else 'in or before'} quota table version {origin.version}: {change}"
     if origin.commit is None:
         return line
@@ -65,8 +68,10 @@ def origin_line(decision: dict[str, Any], origin: QuotaOrigin | None) -> str:
     return f"{line}, by {audit.actor} at {audit.host}" + (f": {audit.reason}" if audit.reason else ", no reason given")
 
 
-def _bound(bound: float | None) -> str:
-    return "none" if bound is None else f"{bound:.1f}"
+def _in_words(decision: dict[str, Any], rate: float) -> str:
+    """The size of a large byte rate, beside its number: ` (1.0 MB/s)`."""
+    is_large = rate_unit(decision["quota_type"], rate)[1] > 1.0
+    return f" ({rate_text(decision['quota_type'], rate)})" if is_large else ""
 
 
 def _decision(row: dict[str, Any]) -> list[str]:
@@ -86,8 +91,8 @@ def _decision(row: dict[str, Any]) -> list[str]:
         f"{', applied' if row['applied'] else ', not applied: the throttle of another quota type is longer'}",
         f"  quota     level {row['level']} ({_LEVELS[row['level']]}), quota table version {row['quota_version']}",
         f"  sensor    {shared}: everything that shares it is counted together",
-        f"  observed  O = {observed:.1f} {unit}, over W = {exact_seconds(window_ms)}",
-        f"  bound     T = {bound:.1f} {unit}",
+        f"  observed  O = {observed:.1f} {unit}{_in_words(row, observed)}, over W = {exact_seconds(window_ms)}",
+        f"  bound     T = {bound:.1f} {unit}{_in_words(row, bound)}",
         f"  throttle  X = (O − T) / T · W = {computed_time(observed, bound, window_ms, row['raw_throttle_time_ms'])}",
     ]
     rest_ms = row["raw_throttle_time_ms"] - row["throttle_time_ms"]

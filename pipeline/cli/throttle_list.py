@@ -29,7 +29,7 @@ class UnknownQuotaType(PipelineError):
     def __init__(self, given: str) -> None:
         super().__init__(
             f"'--type' must be one of {', '.join(QUOTA_TYPES)}, or the beginning of one; got {given}",
-            "give one of them",
+            f"for example --type {QUOTA_TYPES[0]}",
         )
 
 

@@ -46,8 +46,9 @@ def test_a_decision_is_verified_from_its_usage(job: KeptJob) -> None:
 def test_explain_names_the_edit_that_set_the_bound(job: KeptJob) -> None:
     _, text, _ = kquota(job, "explain", job.decided[-1]["decision_id"])
     (line,) = [line for line in text.splitlines() if line.startswith("  T set")]
-    assert "by quota table version 3: 1000.0 → 2000.0" in line
+    assert "by quota table version 3: 1000 (1.0 kB/s) → 2000 (2.0 kB/s)" in line
     assert line.endswith("by carol at ops1: more for the nightly run")
+    assert "  bound     T = 2000.0 bytes/s (2.0 kB/s)" in text.splitlines()
 
 
 def test_a_falsified_decision_fails_with_the_columns_that_differ(job: KeptJob) -> None:
