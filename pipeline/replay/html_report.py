@@ -1,6 +1,6 @@
 """The report as one HTML page with tables and charts. The page loads nothing from elsewhere."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from html import escape
 from typing import Any, Final
@@ -14,6 +14,7 @@ _LEFT: Final = 60
 _BAR_HEIGHT: Final = 16
 _BARS: Final = 20
 _ROWS: Final = 500
+_GAP_MS: Final = 60_000
 _LIVE: Final = "#7a7a7a"
 _CANDIDATE: Final = "#c2410c"
 _STYLE: Final = """
@@ -63,9 +64,12 @@ def html_report(
 def _time_chart(live: ReplayResult, candidate: ReplayResult, span_ms: tuple[int, int]) -> str:
     seconds = [result.throttle_ms_by_bin / 1000 for result in (live, candidate)]
     most = max(float(max(values.max() for values in seconds)), 1e-9)
+    known = live.has_batch | candidate.has_batch | (seconds[0] > 0) | (seconds[1] > 0)
+    stretches = list(_stretches(known.tolist(), (span_ms[1] - span_ms[0]) / len(known)))
     paths = "".join(
-        f'<polyline fill="none" stroke="{colour}" stroke-width="1.5" points="{_points(values.tolist(), most)}"/>'
+        f'<polyline fill="none" stroke="{colour}" stroke-width="1.5" points="{_points(values.tolist(), most, *ends)}"/>'
         for values, colour in zip(seconds, (_LIVE, _CANDIDATE), strict=True)
+        for ends in stretches
     )
     ends = [f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%d %H:%M}" for at_ms in span_ms]
     labels = (
@@ -78,9 +82,32 @@ def _time_chart(live: ReplayResult, candidate: ReplayResult, span_ms: tuple[int,
     return f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT + 40}" role="img">{paths}{labels}</svg>'
 
 
-def _points(values: Sequence[float], most: float) -> str:
+def _stretches(known: Sequence[bool], part_ms: float) -> Iterator[tuple[int, int]]:
+    """The stretches of the range that have data: first part, and end (exclusive). Between them is a gap.
+
+    Args:
+        known: Whether each part of the range has data.
+        part_ms: Length of a part. Parts without data that last less than a minute together are no gap.
+    """
+    begin, end = None, 0
+    for place in (place for place, has_data in enumerate(known) if has_data):
+        if begin is None:
+            begin = place
+        elif (place - end) * part_ms >= _GAP_MS:
+            yield begin, end
+            begin = place
+        end = place + 1
+    if begin is not None:
+        yield begin, end
+
+
+def _points(values: Sequence[float], most: float, begin: int, end: int) -> str:
+    """The parts begin (inclusive) to end (exclusive) as points; a single one as a short line."""
     step = (_WIDTH - _LEFT) / max(len(values) - 1, 1)
-    return " ".join(f"{_LEFT + i * step:.1f},{_HEIGHT - value / most * _HEIGHT:.1f}" for i, value in enumerate(values))
+    points = [(_LEFT + i * step, _HEIGHT - values[i] / most * _HEIGHT) for i in range(begin, end)]
+    if len(points) == 1:
+        points.append((points[0][0] + step / 2, points[0][1]))
+    return " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
 
 
 def _bars(comparisons: Sequence[ClientComparison]) -> str:

@@ -33,12 +33,14 @@ class ReplayResult:
     Attributes:
         outcomes: One outcome for every client that sent usage.
         throttle_ms_by_bin: Time held, summed over all clients, in each of `BINS` equal parts of the range.
+        has_batch: Whether a batch was decided in each of these parts.
         evaluations: How many batches of the range were decided.
         rows: How many rows of usage were read, those of the warm-up included.
     """
 
     outcomes: dict[ClientKey, Outcome] = field(default_factory=dict)
     throttle_ms_by_bin: NDArray[np.int64] = field(default_factory=lambda: np.zeros(BINS, np.int64))
+    has_batch: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(BINS, np.bool_))
     evaluations: int = 0
     rows: int = 0
 
@@ -46,5 +48,6 @@ class ReplayResult:
         """Add the result for other users. Both saw the same batches."""
         self.outcomes |= other.outcomes
         self.throttle_ms_by_bin = self.throttle_ms_by_bin + other.throttle_ms_by_bin
+        self.has_batch = self.has_batch | other.has_batch
         self.evaluations = other.evaluations
         self.rows += other.rows

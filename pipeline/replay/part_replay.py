@@ -38,7 +38,7 @@ class _Replay:
 
     def __init__(self, request: ReplayRequest, part: Part) -> None:
         self.reader = request.reader(part.share)
-        self._since_ms = request.since_ms
+        self._since_ms, self._until_ms = request.since_ms, request.until_ms
         self._quotas = request.quotas[part.replay]
         self._engine = engine_of(ReplayEngine, request.settings, request.scope)
         self._holds = Holds(request.slicing, self._engine.owed_at, request.since_ms, request.until_ms, BINS)
@@ -55,7 +55,13 @@ class _Replay:
         if len(throttles.rows):
             self._holds.decide(usage.clients[throttles.rows], throttles, batch.at_ms)
         self._result.rows += len(usage.clients)
-        self._result.evaluations += batch.at_ms >= self._since_ms
+        self._count(batch.at_ms)
+
+    def _count(self, at_ms: int) -> None:
+        if at_ms >= self._since_ms:
+            self._result.evaluations += 1
+            place = (at_ms - self._since_ms) * BINS // max(self._until_ms - self._since_ms, 1)
+            self._result.has_batch[min(place, BINS - 1)] = True
 
     def result(self) -> ReplayResult:
         """What the replay found; no batch may follow."""

@@ -138,6 +138,19 @@ def test_a_candidate_may_have_units(job: KeptJob) -> None:
     assert json.loads(with_units)[0]["totals"] == json.loads(text)[0]["totals"]
 
 
+def test_a_stretch_without_usage_is_a_gap_in_the_chart_and_not_zero(job: KeptJob, tmp_path: Path) -> None:
+    page, began_ms = tmp_path / "report.html", job.clock.wall_ms - 59_000
+    what_if(job, "--html", str(page))
+    assert page.read_text(encoding="utf-8").count("<polyline") == 2, "one line per replay"
+    job.clock.advance(600_000)
+    for _ in range(60):
+        job.clock.advance(1_000)
+        job.batch([usage_row(job.clock.wall_ms, produced_bytes=3_000)])
+    job.flush()
+    what_if(job, "--since", str(began_ms), "--html", str(page))
+    assert page.read_text(encoding="utf-8").count("<polyline") == 4
+
+
 def test_names_can_not_write_into_the_page(tmp_path: Path) -> None:
     job = KeptJob(str(tmp_path), QuotaChange("<default>", "", {"producer_byte_rate": 5_000.0}))
     job.batch([usage_row(job.clock.wall_ms + 59_000, user="<script>", produced_bytes=90_000)])
