@@ -20,7 +20,7 @@ Pairs = Annotated[
         "--add-config",
         metavar="K=V,…",
         help="k=v,k2=v2 of producer_byte_rate, consumer_byte_rate (1048576, 1MB/s, 1MiB/s), request_percentage (50%), "
-        "mode, owner, note; [a,b] keeps commas together.",
+        "mode, owner, note; \\[a,b] keeps commas together.",
         show_default=False,
     ),
 ]

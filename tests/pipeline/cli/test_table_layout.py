@@ -45,7 +45,7 @@ def test_a_text_is_broken_between_words_before_anything_else_gives_way() -> None
 
 def test_a_word_is_broken_only_if_it_has_more_than_32_cells() -> None:
     bounds = ("producer_byte_rate=500000000.0", "x" * 33)  # 30 cells: a number in it stays whole
-    lines = fitted(("user", "bounds"), [("alice", " ".join(bounds))], Layout(texts=("bounds",)), 20).lines
+    lines = fitted(("user", "bounds"), [("alice", " ".join(bounds))], Layout(texts=("bounds",)), 36).lines
     assert lines[0] == "user"
     lines = fitted(("user", "bounds"), [("alice", " ".join(bounds))], Layout(texts=("bounds",)), 37).lines
     assert [line[7:] for line in lines[1:]] == [bounds[0], "x" * 30, "xxx"]

@@ -64,6 +64,14 @@ def test_only_the_rows_of_running_throttles_are_read_with_all_columns(events: Ev
     assert events.table.whole_rows == 2
 
 
+def test_of_clients_that_are_not_asked_for_no_whole_row_is_read(events: EventTable) -> None:
+    events.write(("a", "throttle", T0_MS, 500), ("b", "throttle", T0_MS, 500), ("c", "throttle", T0_MS, 500))
+    events.write(("a", "throttle", T0_MS + 100, 900))
+    found = last_throttles(events.table, T0_MS, [("client_id", "in", ("a", "b"))])
+    assert sorted(found["client_id"].to_pylist()) == ["a", "b"]
+    assert events.table.whole_rows == 2, "the row of c is between them"
+
+
 def test_the_newest_records_are_read_without_the_older_ones(events: EventTable) -> None:
     for number in range(5):
         events.write((f"{number}", "throttle", T0_MS + number, 500))
