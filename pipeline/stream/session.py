@@ -15,6 +15,7 @@ from pipeline.jvm.class_archive import class_archive
 from pipeline.jvm.jars import pyspark_jars_folder
 from pipeline.settings.model import SparkSettings
 from pipeline.stream.errors import SparkConnectRefused
+from pipeline.stream.jvm_start import start_jvm
 from pipeline.stream.scratch import scratch_folder
 
 _LOCAL_CHECKPOINT_MANAGER = (
@@ -67,9 +68,12 @@ def build_spark_session(
     builder = SparkSession.builder.appName(app_name)
     if master is not None:
         builder = builder.master(master)
-    scratch = scratch_folder() if starts_a_jvm() else None
-    for key, value in _session_conf(spark, jars, checkpoint_is_local, scratch).items():
+    is_first = starts_a_jvm()
+    settings = _session_conf(spark, jars, checkpoint_is_local, scratch_folder() if is_first else None)
+    for key, value in settings.items():
         builder = builder.config(key, value)
+    if is_first:
+        start_jvm({"spark.app.name": app_name, **({"spark.master": master} if master else {}), **settings})
     session = builder.getOrCreate()
     if not hasattr(session, "_jsparkSession"):
         raise SparkConnectRefused(found_in="the running session")

@@ -4,6 +4,8 @@ The reader here is independent of the pipeline. It counts bytes on the usage top
 """
 
 import json
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -25,6 +27,15 @@ from tests.waiting import PATIENCE_SECONDS, wait_until
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
+BESIDE = (
+    "status",
+    "doctor",
+    "throttles list --all",
+    "quotas describe",
+    "topics check",
+    "what-if --quotas {candidate} --from usage --since 1h",
+)
+AFTERWARDS = tuple(command for command in BESIDE if command not in {"doctor", "topics check"})
 BURST_SECONDS = 11
 CLIENT_LAG_SECONDS = 0.5
 NOISY = {("alice", "etl"): ("produced_bytes", 100_000, 5.0), ("search", "indexer"): ("fetched_bytes", 100_000, 2.0)}
@@ -41,6 +52,7 @@ class Outcome:
         records: Values of the throttle topic, each with when it was appended as `"appended_at_ms"`.
         usage: Events of the usage topic.
         folder: All its data.
+        beside: Command -> exit code and output of what was run beside it, with the settings it says to use.
     """
 
     output: str
@@ -49,6 +61,7 @@ class Outcome:
     records: list[dict[str, Any]]
     usage: list[dict[str, Any]]
     folder: Path
+    beside: dict[str, tuple[int, str]]
 
     def table(self, name: str) -> pa.Table:
         return read_table(str(self.folder / "tables" / name))
@@ -62,6 +75,7 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
         demo = start_demo(folder, "--fresh", stdout=out, stderr=err)
         try:
             wait_until(lambda: demo.poll() is not None or has_happened(folder), "throttles, a renewal and releases")
+            beside = {command: pasted(err_path.read_text(), command) for command in BESIDE}
             demo.send_signal(signal.SIGINT)
             exit_code = demo.wait(PATIENCE_SECONDS)
         finally:
@@ -74,7 +88,16 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
         messages = [json.loads(record.value) for record in read_topic(broker.bootstrap_servers, "quota.usage.v1")]
     usage = [event for message in messages for event in (message if isinstance(message, list) else [message])]
     records.sort(key=lambda record: int(record["publish_seq"]))
-    return Outcome(out_path.read_text(), err_path.read_text(), exit_code, records, usage, folder)
+    return Outcome(out_path.read_text(), err_path.read_text(), exit_code, records, usage, folder, beside)
+
+
+def pasted(talk: str, command: str) -> tuple[int, str]:
+    """Exit code and output of a command, in a shell that has run the line with which the demo says how to use it."""
+    (export,) = re.findall(r"export KQUOTA_CONFIG=.*$", talk, re.MULTILINE)
+    command = command.format(candidate='"$(dirname "$KQUOTA_CONFIG")/candidate.yaml"')
+    text = f"{export}\n{shlex.quote(sys.executable)} -m pipeline.cli.main {command}"
+    done = subprocess.run(["/bin/sh", "-c", text], capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout + done.stderr
 
 
 def start_demo(folder: Path, *options: str, **popen: Any) -> "subprocess.Popen[bytes]":
@@ -166,6 +189,30 @@ def test_what_it_prints_has_no_stack_trace_and_ends_with_a_summary(outcome: Outc
     assert "Traceback" not in outcome.talk
     assert "Exception" not in outcome.talk
     assert "micro-batches" in outcome.output.splitlines()[-10]
+
+
+def test_no_jvm_writes_to_its_standard_error(outcome: Outcome) -> None:
+    lines = [line for line in outcome.talk.splitlines() if "WARN" in line or "SLF4J" in line]
+    assert lines == []
+
+
+def test_the_line_that_says_how_to_use_it_serves_every_command_beside_it(outcome: Outcome) -> None:
+    assert {command: told for command, told in outcome.beside.items() if told[0]} == {}
+    assert "up, process" in outcome.beside["status"][1]
+
+
+@pytest.mark.parametrize("command", AFTERWARDS)
+def test_the_line_that_says_how_to_use_it_serves_commands_after_its_end(command: str, outcome: Outcome) -> None:
+    exit_code, told = pasted(outcome.talk, command)
+    assert exit_code == 0, told
+
+
+def test_every_command_that_it_prints_runs_as_it_is_printed(outcome: Outcome) -> None:
+    printed = re.findall(r"(?:· | {12})((?:KQUOTA\S+ )?\S*kquota .*)$", outcome.output + outcome.talk, re.MULTILINE)
+    assert len(set(printed)) >= 6
+    for command in sorted(set(printed)):
+        done = subprocess.run(["/bin/sh", "-c", command], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
 
 
 def test_ctrl_c_ends_it_and_leaves_no_process_behind(outcome: Outcome) -> None:
