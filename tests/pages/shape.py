@@ -13,6 +13,8 @@ Comparison = Callable[[Sequence[str], Sequence[str]], str]
 
 # What differs from run to run: ids, amounts, times, bars, and the widths of table columns because of them.
 _CHANGING: Final = (
+    (r", (capped|debt) [0-9.]+ \w+", ""),  # only where a throttle time is cut, or where a rate is below its bound
+    (r"[>≤] T", "~ T"),
     (r"\b[0-9a-f]{8,}\b", "ID"),
     (r"[0-9]+([.,:][0-9]+)*", "N"),
     (r"[█▏▎▍▌▋▊▉│─━]+", "|"),
