@@ -24,6 +24,15 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.long, pytest.ma
 HINT = re.compile(r"(?:^ *|· |: )((?:KQUOTA_\w+=\S+ )*(?:\S+/)?kquota [a-z].*)$", re.MULTILINE)
 
 
+READING = (
+    "status",
+    "throttles list --all",
+    "quotas describe",
+    "what-if --quotas .kquota/demo/candidate.yaml --from usage --since 1h",
+)
+"""Commands that the demo's settings file serves, also after its end."""
+
+
 def pages_with(kind: str) -> list[Path]:
     return [
         page for page in PAGES if any(block.how.split()[:1] == [kind] for block in blocks_of(page.read_text("utf-8")))
@@ -58,6 +67,12 @@ def test_every_command_that_the_demo_prints_runs_as_it_is_printed(demo: RunningD
     assert {hint: answer for hint, answer in answers.items() if answer.exit_code} == {}
 
 
+@pytest.mark.parametrize("command", [*READING, "doctor", "topics check"])
+def test_the_settings_file_serves_a_command_beside_the_demo(command: str, reader: Reader) -> None:
+    answer = reader.run(f"kquota {command}")
+    assert answer.exit_code == 0, answer
+
+
 def test_the_demo_prints_what_the_readme_shows(demo: RunningDemo) -> None:
     """The last test here: it presses Ctrl-C."""
     assert demo.stop() == 0
@@ -71,3 +86,11 @@ def test_the_last_commands_of_the_demo_run_after_its_end(demo: RunningDemo) -> N
     last = HINT.findall(demo.output)[-3:]
     with Reader(demo.folder) as typing:
         assert [typing.run(command).exit_code for command in last] == [0, 0, 0], demo.output
+
+
+@pytest.mark.parametrize("command", READING)
+def test_the_settings_file_serves_a_command_after_the_end_of_the_demo(command: str, demo: RunningDemo) -> None:
+    demo.stop()
+    with Reader(demo.folder, settings={"KQUOTA_CONFIG": ".kquota/demo/kquota.toml"}) as typing:
+        answer = typing.run(f"kquota {command}")
+    assert answer.exit_code == 0, answer

@@ -115,7 +115,7 @@ def replayed(settings: Settings, batches: list[SimulatedBatch], quotas: QuotaSna
     return {client: outcome.throttle_ms for client, outcome in result.outcomes.items()}
 
 
-@pytest.mark.parametrize("trigger_ms", [500, 1_000])
+@pytest.mark.parametrize("trigger_ms", [500, pytest.param(1_000, marks=pytest.mark.long)])
 @rules(max_examples=5, phases=(Phase.generate,), suppress_health_check=[HealthCheck.too_slow])
 @given(seed=st.integers(0, 10**9))
 def test_batches_evaluated_at_their_triggers_hold_clients_as_in_the_simulation_to_the_millisecond(

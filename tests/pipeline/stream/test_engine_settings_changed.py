@@ -54,7 +54,7 @@ def decisions_of(job: HandJob, since_batch: int = 0) -> dict[Any, Any]:
     }
 
 
-@by((8, 500), (4, 750), long=((4, 1_000), (3, 500), (4, 250), (2, 2_000), (4, 333)))
+@by((4, 750), long=((8, 500), (4, 1_000), (3, 500), (4, 250), (2, 2_000), (4, 333)))
 def test_the_job_starts_and_goes_on_deciding_also_when_it_is_started_once_more(
     tmp_path: Path, num_samples: int, sample_window_ms: int
 ) -> None:
@@ -140,7 +140,7 @@ def test_settings_that_were_in_force_without_any_usage_count_as_well(tmp_path: P
     assert decisions_of(restarted) == decisions_of(steady)
 
 
-@pytest.mark.parametrize(("num_samples", "sample_window_ms"), [(4, 500), (4, 1_000), (4, 750)])
+@by((4, 750), long=((4, 500), (4, 1_000)))
 def test_a_job_whose_batches_had_no_usage_starts_again(tmp_path: Path, num_samples: int, sample_window_ms: int) -> None:
     job = new_job(tmp_path, 4, 500)
     job.send(None)
