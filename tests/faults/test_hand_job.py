@@ -166,6 +166,28 @@ def test_two_starts_after_one_batch_know_the_same_buckets_though_a_quota_was_low
     assert verdict.as_json()["differences"] == []
 
 
+def test_a_throttle_shortened_by_an_edit_ends_while_a_batch_with_older_quotas_is_under_way(tmp_path: Path) -> None:
+    job = HandJob(tmp_path, RATES)
+    job.start()
+    job.send(event(job, 100_000))
+    job.step()
+
+    def meanwhile() -> None:
+        job.edit({name: rate * 2 for name, rate in RATES.items()})
+        job.quotas.poll()
+        job.purgatory.quotas_changed(job.quotas.pin())
+        while len(job.purgatory):
+            job.clock.advance(100)
+            job.purgatory.tick()
+
+    job.meanwhile = meanwhile
+    job.send(event(job, 1, user="other"))
+    job.step()
+    assert [record.cause for record in job.broker.records][:2] == ["violation", "quota_changed"]
+    assert job.broker.records[-1].cause == "expired"
+    assert job.verdict().as_json()["differences"] == []
+
+
 def clean_logs(job: HandJob) -> None:
     """As upkeep does when nothing has come for long: the facts in the commits of usage and batches are gone."""
     for name in ("usage", "batches"):
