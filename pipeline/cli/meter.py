@@ -80,6 +80,7 @@ def request_log(
     if log_file is None or None not in {file, file_option}:
         message = "'FILE' must be given once, as an argument or with -f"
         raise typer.BadParameter(message)
+    zone = _zone(time_zone)
     settings = load_settings(config, flags(bootstrap_server, command_config, topics={"usage_topic": topic}))
     set_up_logging(settings.log_level)
     access = ClusterAccess.from_settings(settings.kafka)
@@ -94,7 +95,7 @@ def request_log(
         principals=frozenset(internal_principal or OwnTraffic().principals),
         usage_topic=usage_topic,
     )
-    parser = RequestLogParser(broker_id, own, _zone(time_zone))
+    parser = RequestLogParser(broker_id, own, zone)
     stopping = _stop_on_signals()
     producer: Any = open_client(
         KafkaProducer,

@@ -155,7 +155,7 @@ def _decision(root: str, client: ClientNames, first: str | None, client_id: str 
     """The row of `decisions` that is meant: by the beginning of its id, or the newest one of a client."""
     from pipeline.tables.throttle_history import decision_with_id, newest_decision
 
-    if first is not None and client_id is None and client == (None, None):
+    if first and client_id is None and client == (None, None):
         return decision_with_id(root, first)
     user, client_id = client.or_arguments(first, client_id)
     if user is None and client_id is None:

@@ -1,6 +1,7 @@
 """`kquota throttles explain`: the one cause of a decision without a record, and times that add up."""
 
 import subprocess
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -207,15 +208,28 @@ def test_a_decision_that_is_not_applied_says_why(
     assert text.splitlines()[1].partition("batch 0, ")[2] == told
 
 
-def test_an_id_that_begins_several_is_answered_with_a_command_for_the_first(tmp_path: Path) -> None:
+def test_a_beginning_of_several_ids_is_answered_with_a_command_for_the_first(tmp_path: Path) -> None:
     job = KeptJob(str(tmp_path), QuotaChange("<default>", "", {"producer_byte_rate": 1_000.0}))
-    users = [f"u{number}" for number in range(7)]
-    rows = job.batch([usage_row(AT_MS, user=user, produced_bytes=90_000) for user in users])
+    rows = job.batch([usage_row(AT_MS, user=f"u{number}", produced_bytes=90_000) for number in range(16 * 6 + 1)])
     job.flush()
-    ids = sorted(row["decision_id"] for row in rows)
-    answer = kquota("throttles", "explain", "", "--tables", job.root)
+    digit, count = Counter(row["decision_id"][0] for row in rows).most_common(1)[0]
+    ids = sorted(row["decision_id"] for row in rows if row["decision_id"][0] == digit)
+    answer = kquota("throttles", "explain", digit, "--tables", job.root)
     assert answer.exit_code == 2
-    assert f"which fits {', '.join(ids[:5])}, 2 more. To mend it: name one of them in full: " in answer.stderr
-    command = answer.stderr.strip().rpartition("in full: ")[2]
-    shown = subprocess.run(["/bin/sh", "-c", command], capture_output=True, text=True, check=False)
+    named = f"{', '.join(ids[:5])}, {count - 5} more. To mend it: name one of them in full: "
+    assert f"got {digit}, which fits {named}" in answer.stderr
+    shown = subprocess.run(
+        ["/bin/sh", "-c", answer.stderr.strip().rpartition("in full: ")[2]], capture_output=True, text=True, check=False
+    )
     assert shown.stdout.startswith(f"decision {ids[0]}: "), shown.stderr
+
+
+@pytest.mark.parametrize("command", ["throttles explain", "quotas effective"])
+@pytest.mark.parametrize("names", [("",), ("", "etl")])
+def test_an_empty_user_is_refused(command: str, names: tuple[str, ...], tmp_path: Path) -> None:
+    job = KeptJob(str(tmp_path), QuotaChange("<default>", "", {"producer_byte_rate": 1_000.0}))
+    job.batch([usage_row(AT_MS, produced_bytes=90_000)])
+    job.flush()
+    answer = kquota(*command.split(), *names, "--tables", job.root)
+    assert (answer.exit_code, answer.stdout) == (2, "")
+    assert answer.stderr.startswith("kquota: 'USER' must not be empty; got ''. To mend it: see whether the variable in")

@@ -82,3 +82,9 @@ def test_the_address_comes_from_the_settings(tmp_path: Path) -> None:
     answer = kquota("meter", "request-log", "request.log", "--broker-id", "1", *given)
     assert answer.exit_code == 6
     assert answer.stderr.startswith("kquota: no Kafka broker answers at 127.0.0.1:1: connection refused")
+
+
+def test_a_time_zone_that_does_not_exist_is_refused_before_it_connects(tmp_path: Path) -> None:
+    answer = metered(tmp_path, "--bootstrap-server", "127.0.0.1:1", "--time-zone", "Nowhere")
+    assert answer.exit_code == 2
+    assert "'time-zone' must be a name of the tz database" in " ".join(answer.stderr.split())
