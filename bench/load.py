@@ -12,6 +12,8 @@ from typing import Any, Final
 
 from kafka import KafkaProducer
 
+from schemas.topic_names import USAGE_TOPIC
+
 STEPS_PER_SECOND: Final = 100
 
 
@@ -31,7 +33,7 @@ def run(bootstrap_servers: str, events_per_second: int, clients: int) -> None:
         now_ms = time.time_ns() // 1_000_000
         head = f'{{"event_time_ms":{now_ms},'
         for number in range(sent, due):
-            producer.send("quota.usage.v1", (head + names[number % clients]).encode())
+            producer.send(USAGE_TOPIC, (head + names[number % clients]).encode())
         sent = max(sent, due)
         elapsed = int(time.monotonic() - began)
         if elapsed > told:

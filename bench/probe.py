@@ -37,6 +37,7 @@ from pipeline.settings.model import Settings, TablesSettings
 from pipeline.tables.audit import local_audit
 from pipeline.tables.from_settings import create_tables, open_quota_table
 from pipeline.tables.reader import read_table
+from schemas.topic_names import THROTTLE_TOPIC, USAGE_TOPIC
 
 _LINES_TOLD = 60
 _PATIENCE_SECONDS = 240
@@ -51,7 +52,7 @@ from pipeline.stream.source import read_usage_topic
 servers, checkpoint, trigger_ms, seconds = sys.argv[1], sys.argv[2], sys.argv[3], float(sys.argv[4])
 settings = Settings()
 with SparkStarter(settings.spark, checkpoint, ReadingRules.from_settings(settings)) as starter:
-    source = read_usage_topic(starter.session(), servers, "quota.usage.v1", client_options={},
+    source = read_usage_topic(starter.session(), servers, settings.kafka.usage_topic, client_options={},
                               starting_offsets="latest", max_offsets_per_trigger=2_000_000)
     query = (source.writeStream.option("checkpointLocation", checkpoint)
              .trigger(processingTime=f"{trigger_ms} milliseconds").foreachBatch(lambda frame, number: None).start())
@@ -116,7 +117,7 @@ def _probe(bootstrap_servers: str, probes: int) -> tuple[list[float], str]:
     """One latency in ms per probe, without the first ten, which warm up; and who was never throttled, or ""."""
     options = {"bootstrap_servers": bootstrap_servers}
     consumer: Any = KafkaConsumer(
-        "quota.throttle.v1",
+        THROTTLE_TOPIC,
         isolation_level="read_committed",
         auto_offset_reset="latest",
         fetch_max_wait_ms=500,
@@ -133,7 +134,7 @@ def _probe(bootstrap_servers: str, probes: int) -> tuple[list[float], str]:
         user = f"probe-{number}"
         event = {"event_time_ms": time.time_ns() // 1_000_000, "user": user, "client_id": "p", "produced_bytes": 10**9}
         began = time.perf_counter()
-        producer.send("quota.usage.v1", json.dumps(event).encode())
+        producer.send(USAGE_TOPIC, json.dumps(event).encode())
         producer.flush()
         while user not in {json.loads(r.value)["user"] for rs in consumer.poll(timeout_ms=5_000).values() for r in rs}:
             if time.perf_counter() - began > 30:

@@ -8,6 +8,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, Final
 
+from pipeline.clock import wall_ms
 from pipeline.demo.next_steps import at_the_end, while_it_runs
 from pipeline.job.job import Listeners
 from pipeline.stream.micro_batch import BatchReport
@@ -73,7 +74,7 @@ class DemoConsole:
             self._records[key.user, key.client_id, kind] += 1
             is_first = self._decision_id is None
             self._decision_id = record.publication.decision_id[:SHOWN_DIGITS]
-            stamp = clock_time(time.time_ns() // 1_000_000)
+            stamp = clock_time(wall_ms())
             sys.stdout.write(f"{stamp}  {line_with_command(record, quota_version)}\n")
             sys.stdout.flush()
             if is_first:

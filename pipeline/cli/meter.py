@@ -15,7 +15,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import typer
 
-from pipeline.cli.options import BootstrapServers, CommandConfig
+from pipeline.cli.options import BootstrapServers, CommandConfig, ConfigFile, flags
 from schemas.topic_names import USAGE_TOPIC
 
 app = typer.Typer(help="Turn what a broker observes into usage events.", no_args_is_help=True)
@@ -36,9 +36,10 @@ def request_log(
     file_option: Annotated[Path | None, typer.Option("-f", "--file", hidden=True)] = None,
     *,
     broker_id: Annotated[str, typer.Option(help="node.id of the broker; written to every event.")],
+    config: ConfigFile = None,
     bootstrap_server: BootstrapServers = None,
     command_config: CommandConfig = None,
-    topic: Annotated[str, typer.Option(help="The usage topic.")] = USAGE_TOPIC,
+    topic: Annotated[str | None, typer.Option(help="The usage topic.", show_default=USAGE_TOPIC)] = None,
     from_beginning: Annotated[
         bool, typer.Option("--from-beginning", help="Without state: read the whole file, not only new lines.")
     ] = False,
@@ -58,6 +59,7 @@ def request_log(
 ) -> None:
     """Follow the request log of a Kafka 4 broker and send a usage event for each client request.
 
+    Cluster, security, usage topic and log level can also stand in the settings, as for the job; flags win.
     Requests of --internal-principal (default User:ANONYMOUS) on --internal-listener (default CONTROLLER) are the
     cluster's own. They are left out, and so are follower fetches and what any meter sends to the usage topic. Runs
     until SIGTERM or Ctrl-C, then sends the rest and ends with 0. It ends with 6 if the rest could not be stored; the
@@ -65,22 +67,26 @@ def request_log(
     """
     from kafka import KafkaAdminClient, KafkaProducer
 
-    from pipeline.cluster.client_properties import command_line_options
+    from pipeline.cluster.access import ClusterAccess
     from pipeline.cluster.connecting import open_client
     from pipeline.log import set_up_logging
     from pipeline.meter.meter_state import read_state
     from pipeline.meter.request_log import OwnTraffic, RequestLogParser
     from pipeline.meter.usage_producer import KafkaUsageSink
     from pipeline.meter.usage_topic import UsageTopic
+    from pipeline.settings.loading import load_settings
 
     log_file = file or file_option
     if log_file is None or None not in {file, file_option}:
         message = "'FILE' must be given once, as an argument or with -f"
         raise typer.BadParameter(message)
-    set_up_logging("INFO")
+    zone = _zone(time_zone)
+    settings = load_settings(config, flags(bootstrap_server, command_config, topics={"usage_topic": topic}))
+    set_up_logging(settings.log_level)
+    access = ClusterAccess.from_settings(settings.kafka)
+    topic, address, options = settings.kafka.usage_topic, access.bootstrap_servers, access.client_options()
     state_path = state_file or Path(".kquota") / f"meter-{broker_id}.json"
     resume = read_state(state_path)
-    address, options = command_line_options(bootstrap_server, command_config)
     client_id = options.pop("client_id", f"kquota-meter-{broker_id}")
     with closing(open_client(KafkaAdminClient, address, client_id=client_id, **options)) as admin:
         usage_topic = UsageTopic.described_by(admin, topic)
@@ -89,7 +95,7 @@ def request_log(
         principals=frozenset(internal_principal or OwnTraffic().principals),
         usage_topic=usage_topic,
     )
-    parser = RequestLogParser(broker_id, own, _zone(time_zone))
+    parser = RequestLogParser(broker_id, own, zone)
     stopping = _stop_on_signals()
     producer: Any = open_client(
         KafkaProducer,

@@ -107,7 +107,7 @@ class ClientPropertiesInvalid(PipelineError):
     def __init__(self, source: str, mistakes: Sequence[str]) -> None:
         self.source = source
         self.mistakes = tuple(mistakes)
-        super().__init__(f"{source}: {'; '.join(mistakes)}", f"correct {source}")
+        super().__init__(f"{source}: {'; '.join(mistakes)}", f"correct these entries in {source}")
 
 
 class TopicMissing(PipelineError):

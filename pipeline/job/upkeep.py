@@ -17,7 +17,8 @@ from pipeline.tables.maintenance import clean, compact, trim
 
 log = logging.getLogger(__name__)
 
-# Not the time of the sample: a late row is kept as long as the batch it came with.
+# Not the time of the sample: a late row is kept as long as the batch it came with. Batches before the first usage are
+# evaluated at 0, so the next round deletes their rows of `batches`; they hold no usage and decide nothing.
 _TIME: Final = "evaluated_at_ms"
 _TIME_OF: Final = {"dead_letters": "appended_at_ms", "usage_by_second": "second_start_ms"}
 _SHORT_LIVED: Final = ("usage", "sensor_state")

@@ -105,8 +105,11 @@ def test_the_command_reports_a_client_saves_its_place_and_ends_clean(
 ) -> None:
     state = tmp_path / "state" / "meter.json"
     command = [sys.executable, "-m", "pipeline.cli.main", "meter", "request-log", str(broker.request_log_path)]
-    command += ["--broker-id", "1", "--state-file", str(state), "--topic", usage_topic.name]
-    command += ["--bootstrap-server", broker.bootstrap_servers]
+    settings = tmp_path / "kquota.toml"
+    settings.write_text(
+        f'[kafka]\nbootstrap_servers = "{broker.bootstrap_servers}"\nusage_topic = "{usage_topic.name}"\n'
+    )
+    command += ["--broker-id", "1", "--state-file", str(state), "--config", str(settings)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as meter:
         try:
             assert meter.stderr is not None
