@@ -31,7 +31,7 @@ import statistics
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -48,6 +48,8 @@ from pipeline.tables.throttle_outbox import DeltaOutbox
 from pipeline.throttle.assembly import Ports, assemble
 from quota.evaluation import Evaluation
 from quota.snapshot import QuotaSnapshot
+from schemas.throttle_record import ThrottleRecord
+from schemas.throttle_records import ThrottleRecords
 
 START_MS: Final = 1_795_000_000_000
 BOUND: Final = 1_000.0
@@ -108,15 +110,14 @@ class EncodedTopic(NoTopic):
 
     def __init__(self) -> None:
         self.records = 0
-        self.size_bytes = 0
+        self.value_bytes = 0
 
-    def publish(self, records: Any, marker: int) -> None:
+    def publish(self, records: Sequence[ThrottleRecord], marker: int) -> None:
         """Encode the records."""
         del marker
-        for record in records:
-            key, value, headers = record.key(), record.to_value(), record.headers(JOB)
-            self.size_bytes += len(key) + len(value) + sum(len(name) + len(text) for name, text in headers)
-        self.records += len(records)
+        messages = ThrottleRecords.of(records).messages(JOB)
+        self.records += len(messages)
+        self.value_bytes += sum(len(message.value) for message in messages)
 
 
 class TimedOutbox(DeltaOutbox):
@@ -254,7 +255,7 @@ def main() -> None:
     for step, phases in took.items():
         print(f"{step:<18}" + "".join(f"{phases[phase]:>10.0f}" for phase in PHASES))
     print(f"memory: {before_mb:.0f} MB before, {held_mb:.0f} MB while all are held, {peak_mb:.0f} MB at most")
-    print(f"{held.topic.records} records of {held.topic.size_bytes / max(held.topic.records, 1):.0f} bytes")
+    print(f"{held.topic.records} records with values of {held.topic.value_bytes // max(held.topic.records, 1)} bytes")
     if arguments.profile:
         pstats.Stats(profile).sort_stats("tottime").print_stats(SHOWN_FUNCTIONS)
 

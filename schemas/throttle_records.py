@@ -1,0 +1,137 @@
+"""Records of the throttle topic by columns: from stored rows to the bytes of many messages at once."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, overload
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from schemas.arrow import arrow_schema
+from schemas.json_columns import json_texts
+from schemas.throttle_event_row import ThrottleEventRow, stored_record
+from schemas.throttle_record import (
+    SENSOR_FIELD,
+    ThrottleRecord,
+    source_header,
+    time_header,
+    type_header,
+    unchanging_headers,
+)
+
+if TYPE_CHECKING:
+    from schemas.json_columns import Texts
+
+_SENSOR: Final = ("sensor_user", "sensor_client_id")
+_COLUMNS: Final = tuple(
+    column for name in ThrottleRecord.model_fields for column in (_SENSOR if name == SENSOR_FIELD else (name,))
+)
+_KEY: Final = ("cluster", "broker_id", "user", "client_id")
+
+Header = tuple[str, bytes]
+
+
+class Message(NamedTuple):
+    """A record as a producer sends it."""
+
+    key: bytes
+    value: bytes
+    headers: list[Header]
+
+
+class ThrottleRecords(Sequence[ThrottleRecord]):
+    """Records of the throttle topic, kept as columns. An element is made into an object when it is asked for.
+
+    Args:
+        rows: the columns of a record, as `throttle_events` has them (`sensor` as `sensor_user` and
+            `sensor_client_id`); others are left out. They were validated when they were written.
+    """
+
+    def __init__(self, rows: pa.Table) -> None:
+        self._rows = rows.select(_COLUMNS)
+
+    @classmethod
+    def of(cls, records: Iterable[ThrottleRecord]) -> Self:
+        """These records by columns. Those that are kept so already are returned as they are."""
+        if isinstance(records, cls):
+            return records
+        schema = arrow_schema(ThrottleEventRow)
+        rows = [{**dict(one), **dict(zip(_SENSOR, one.sensor, strict=True))} for one in records]
+        return cls(pa.Table.from_pylist(rows, schema=pa.schema([schema.field(name) for name in _COLUMNS])))
+
+    def __len__(self) -> int:
+        return int(self._rows.num_rows)
+
+    @overload
+    def __getitem__(self, place: int) -> ThrottleRecord: ...
+    @overload
+    def __getitem__(self, place: slice) -> "ThrottleRecords": ...
+    def __getitem__(self, place: int | slice) -> "ThrottleRecord | ThrottleRecords":
+        if isinstance(place, slice):
+            start, stop, step = place.indices(len(self))
+            if step == 1:
+                return ThrottleRecords(self._rows.slice(start, max(stop - start, 0)))
+            return ThrottleRecords(self._rows.take(pa.array(range(start, stop, step), pa.int64())))
+        (row,) = self._rows.slice(range(len(self))[place], 1).to_pylist()
+        return stored_record(row)
+
+    def __iter__(self) -> Iterator[ThrottleRecord]:
+        return map(stored_record, self._rows.to_pylist())
+
+    def messages(self, job: str) -> list[Message]:
+        """What a producer sends: of each record the same bytes as its own `key`, `to_value` and `headers`.
+
+        Args:
+            job: as for `ThrottleRecord.headers`.
+        """
+        if not len(self):
+            return []
+        columns = {name: self._rows[name].combine_chunks() for name in _COLUMNS}
+        texts = {name: json_texts(ThrottleRecord.__name__, name, column) for name, column in columns.items()}
+        keys = _joined("[", ",", [texts[name] for name in _KEY], "]")
+        return list(map(Message, keys, _values(texts), _headers(columns, job)))
+
+
+def _values(texts: "dict[str, Texts]") -> list[bytes]:
+    """The JSON object of each record."""
+    pieces: list[Any] = []
+    for name in ThrottleRecord.model_fields:
+        begin = f'{"," if pieces else "{"}"{name}":'
+        if name == SENSOR_FIELD:
+            user, client_id = (texts[part] for part in _SENSOR)
+            pieces += [f"{begin}[", user, ",", client_id, "]"]
+        else:
+            pieces += [begin, texts[name]]
+    return _bytes_of(pc.binary_join_element_wise(*pieces, "}", ""))
+
+
+def _headers(columns: "dict[str, Texts]", job: str) -> list[list[Header]]:
+    """The headers of each record, in the order in which `ThrottleRecord.headers` has them."""
+    version, kquota_job, content_type = unchanging_headers(job)
+    ids = pc.binary_join_element_wise(columns["decision_id"], columns["publish_seq"].cast(pa.string()), "/")
+    types = _each_value(
+        pc.binary_join_element_wise(columns["action"], columns["schema_version"].cast(pa.string()), "."),
+        lambda text: type_header(*text.rsplit(".", 1)),
+    )
+    sources = _each_value(columns["cluster"], source_header)
+    times = _each_value(pc.subtract(columns["throttled_until_ms"], columns["throttle_time_ms"]), time_header)
+    return [
+        [version, ("ce_id", one_id), one_type, source, kquota_job, time, content_type]
+        for one_id, one_type, source, time in zip(_bytes_of(ids), types, sources, times, strict=True)
+    ]
+
+
+def _each_value(column: "Texts", header: Callable[[Any], Header]) -> list[Header]:
+    """The header of each value; made once for equal ones."""
+    encoded = column.dictionary_encode()
+    made = [header(value) for value in encoded.dictionary.to_pylist()]
+    return [made[code] for code in encoded.indices.to_pylist()]
+
+
+def _joined(begin: str, separator: str, texts: "list[Texts]", end: str) -> list[bytes]:
+    inner = pc.binary_join_element_wise(*texts, separator)
+    return _bytes_of(pc.binary_join_element_wise(begin, inner, end, ""))
+
+
+def _bytes_of(texts: "Texts") -> list[bytes]:
+    written: list[bytes] = texts.cast(pa.binary()).to_pylist()
+    return written
