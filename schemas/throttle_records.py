@@ -25,6 +25,7 @@ _SENSOR: Final = ("sensor_user", "sensor_client_id")
 _COLUMNS: Final = tuple(
     column for name in ThrottleRecord.model_fields for column in (_SENSOR if name == SENSOR_FIELD else (name,))
 )
+_MANY: Final = 24  # from here on columns are quicker
 _KEY: Final = ("cluster", "broker_id", "user", "client_id")
 
 Header = tuple[str, bytes]
@@ -83,8 +84,8 @@ class ThrottleRecords(Sequence[ThrottleRecord]):
         Args:
             job: as for `ThrottleRecord.headers`.
         """
-        if not len(self):
-            return []
+        if len(self) < _MANY:
+            return [Message(one.key(), one.to_value(), one.headers(job)) for one in self]
         columns = {name: self._rows[name].combine_chunks() for name in _COLUMNS}
         texts = {name: json_texts(ThrottleRecord.__name__, name, column) for name, column in columns.items()}
         keys = _joined("[", ",", [texts[name] for name in _KEY], "]")

@@ -87,7 +87,8 @@ def table_of(schema: pa.Schema, num_rows: int, columns: "dict[str, Values | str 
 
 def columns_of(table: pa.Table, schema: pa.Schema) -> "dict[str, Values | str | int]":
     """The columns that a table and a schema share, as `table_of` takes them."""
-    return {name: table[name] for name in table.column_names if name in schema.names}
+    names = set(schema.names)
+    return {name: table[name] for name in table.column_names if name in names}
 
 
 def int64s(table: pa.Table, name: str) -> Ints:
@@ -98,13 +99,13 @@ def int64s(table: pa.Table, name: str) -> Ints:
 
 def bounds_of(table: pa.Table) -> Floats:
     """The column `bound`, `NO_BOUND` for null."""
-    bounds: Floats = pc.fill_null(table["bound"], NO_BOUND).to_numpy()
-    return bounds
+    bounds = table["bound"].to_numpy()  # null is NaN
+    return np.where(np.isnan(bounds), NO_BOUND, bounds)
 
 
 def levels_of(table: pa.Table) -> Ints:
     """The column `level`, `NO_LEVEL` for null."""
-    levels: Ints = pc.fill_null(table["level"], NO_LEVEL).to_numpy()
+    levels: Ints = np.nan_to_num(table["level"].to_numpy(), nan=NO_LEVEL).astype(np.int64)  # null is NaN
     return levels
 
 

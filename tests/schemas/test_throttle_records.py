@@ -74,11 +74,14 @@ def a_record(**changes: Any) -> ThrottleRecord:
     return ThrottleRecord(**{**fields, **changes})
 
 
-@given(st.lists(records(), max_size=5), NAMES)
-@example([a_record(user='a","b', client_id="a\\"), a_record(user='b"')], "nightly")
-def test_records_by_columns_are_the_bytes_of_the_records_one_by_one(some: list[ThrottleRecord], job: str) -> None:
-    messages = ThrottleRecords.of(some).messages(job)
-    assert [tuple(one) for one in messages] == [(one.key(), one.to_value(), one.headers(job)) for one in some]
+@given(st.lists(records(), max_size=5), st.sampled_from([1, 30]), NAMES)
+@example([a_record(user='a","b', client_id="a\\"), a_record(user='b"')], 30, "nightly")
+def test_records_by_columns_are_the_bytes_of_the_records_one_by_one(
+    some: list[ThrottleRecord], times: int, job: str
+) -> None:
+    messages = ThrottleRecords.of(some * times).messages(job)
+    expected = [(one.key(), one.to_value(), one.headers(job)) for one in some]
+    assert [tuple(one) for one in messages] == expected * times
 
 
 @given(st.lists(records(), max_size=5))
