@@ -1,6 +1,6 @@
 """Records of the throttle topic by columns: from stored rows to the bytes of many messages at once."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, overload
 
 import pyarrow as pa
@@ -87,14 +87,23 @@ class ThrottleRecords(Sequence[ThrottleRecord]):
         if len(self) < _MANY:
             return [Message(one.key(), one.to_value(), one.headers(job)) for one in self]
         columns = {name: self._rows[name].combine_chunks() for name in _COLUMNS}
-        texts = {name: json_texts(ThrottleRecord.__name__, name, column) for name, column in columns.items()}
-        keys = _joined("[", ",", [texts[name] for name in _KEY], "]")
-        return list(map(Message, keys, _values(texts), _headers(columns, job)))
+        texts = {name: _texts_of(name, column) for name, column in columns.items()}
+        keys = _joined(_key_pieces(texts), len(self))
+        return list(map(Message, keys, _joined(_value_pieces(texts), len(self)), _headers(columns, job)))
 
 
-def _values(texts: "dict[str, Texts]") -> list[bytes]:
-    """The JSON object of each record."""
-    pieces: list[Any] = []
+def _texts_of(name: str, column: "Texts") -> "Texts | str":
+    """The JSON text of each value; one text if all values are equal. Floats that are equal may differ in their sign."""
+    is_float = pa.types.is_floating(column.type)
+    if is_float or column.null_count or not pc.all(pc.equal(column, column[0])).as_py():
+        return json_texts(ThrottleRecord.__name__, name, column)
+    text: str = json_texts(ThrottleRecord.__name__, name, column.slice(0, 1))[0].as_py()
+    return text
+
+
+def _value_pieces(texts: "Mapping[str, Texts | str]") -> "list[Texts | str]":
+    """What the JSON object of a record is put together from."""
+    pieces: list[Texts | str] = []
     for name in ThrottleRecord.model_fields:
         begin = f'{"," if pieces else "{"}"{name}":'
         if name == SENSOR_FIELD:
@@ -102,7 +111,26 @@ def _values(texts: "dict[str, Texts]") -> list[bytes]:
             pieces += [f"{begin}[", user, ",", client_id, "]"]
         else:
             pieces += [begin, texts[name]]
-    return _bytes_of(pc.binary_join_element_wise(*pieces, "}", ""))
+    return [*pieces, "}"]
+
+
+def _key_pieces(texts: "Mapping[str, Texts | str]") -> "list[Texts | str]":
+    """What the JSON array of a key is put together from."""
+    cluster, broker_id, user, client_id = (texts[name] for name in _KEY)
+    return ["[", cluster, ",", broker_id, ",", user, ",", client_id, "]"]
+
+
+def _joined(pieces: "Iterable[Texts | str]", num_records: int) -> list[bytes]:
+    """The pieces of each record, one after the other."""
+    merged: list[Any] = [""]
+    for piece in pieces:
+        if isinstance(piece, str) and isinstance(merged[-1], str):
+            merged[-1] += piece
+        else:
+            merged.append(piece)
+    if len(merged) == 1:
+        return [merged[0].encode()] * num_records
+    return _bytes_of(pc.binary_join_element_wise(*merged, ""))
 
 
 def _headers(columns: "dict[str, Texts]", job: str) -> list[list[Header]]:
@@ -126,11 +154,6 @@ def _each_value(column: "Texts", header: Callable[[Any], Header]) -> list[Header
     encoded = column.dictionary_encode()
     made = [header(value) for value in encoded.dictionary.to_pylist()]
     return [made[code] for code in encoded.indices.to_pylist()]
-
-
-def _joined(begin: str, separator: str, texts: "list[Texts]", end: str) -> list[bytes]:
-    inner = pc.binary_join_element_wise(*texts, separator)
-    return _bytes_of(pc.binary_join_element_wise(begin, inner, end, ""))
 
 
 def _bytes_of(texts: "Texts") -> list[bytes]:

@@ -73,7 +73,7 @@ class HeldClients:
         return self._index.find(self._keys(clients))
 
     def write(self, throttles: pa.Table) -> Ints:
-        """Set the rows of these clients, of whom there is one each; returns their numbers, int64[n]."""
+        """Set the rows of these clients, the last one where there are several; returns their numbers, int64[n]."""
         numbers, first_rows = self._index.add(self._keys(throttles))
         new = slice(len(self) - len(first_rows), len(self))
         self._grow(len(self))

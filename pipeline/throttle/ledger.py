@@ -65,18 +65,21 @@ class ThrottleLedger:
         """Begin to hold clients, or go on with new ends; their earlier entries in the wheel are cancelled.
 
         Args:
-            throttles: Of `HELD`, one row per client.
+            throttles: Of `HELD`. Of several rows of one client the last one counts: after a restart there is one for
+                each name that the cluster ever had.
         """
         if not throttles.num_rows:
             return
-        numbers = self._clients.write(throttles)
+        rows = self._clients.write(throttles)
         if len(self._clients) > len(self._begun):
             room = 2 * len(self._clients) - len(self._begun)
             self._begun = np.pad(self._begun, (0, room), constant_values=_NOT_HELD)
-        begin = numbers[self._begun[numbers] == _NOT_HELD]
-        self._begun[begin] = np.arange(self._next_begun, self._next_begun + len(begin))
+        numbers = _each_once(rows)
+        self._num_held += int(np.count_nonzero(self._begun[numbers] == _NOT_HELD))
+        begin = rows[self._begun[rows] == _NOT_HELD]
+        # Backwards: of several rows of one client the first one says when it began.
+        self._begun[begin[::-1]] = np.arange(self._next_begun, self._next_begun + len(begin))[::-1]
         self._next_begun += len(begin)
-        self._num_held += len(begin)
         self._due.schedule(numbers, self._clients.column("due_ms", numbers))
 
     def wait_for_end(self, clients: Ints) -> None:
@@ -94,7 +97,7 @@ class ThrottleLedger:
         if not clients.num_rows or not self._num_held:
             return
         numbers = self._clients.find(clients)
-        numbers = numbers[(numbers >= 0) & (self._begun[numbers] != _NOT_HELD)]
+        numbers = _each_once(numbers[(numbers >= 0) & (self._begun[numbers] != _NOT_HELD)])
         self._due.cancel(numbers)
         self._begun[numbers] = _NOT_HELD
         self._num_held -= len(numbers)
@@ -124,3 +127,12 @@ class ThrottleLedger:
         self._clients.keep(kept)
         self._due.renumber(kept)
         self._begun = self._begun[kept]
+
+
+def _each_once(numbers: Ints) -> Ints:
+    """The numbers without repetitions, in the order in which each comes last."""
+    places = np.arange(len(numbers))
+    last_place = np.empty(numbers.max(initial=0) + 1, np.int64)
+    last_place[numbers] = places
+    is_last = last_place[numbers] == places
+    return numbers if is_last.all() else numbers[is_last]

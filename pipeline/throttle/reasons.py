@@ -1,9 +1,10 @@
 """From the engine's answers to the reasons why clients must wait, by columns.
 
-The engine answers with three rows per client, one for each quota type. Here they are matrices: a row for each client.
+The engine answers with three rows per client, one for each quota type; of these one is taken.
 """
 
 from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -25,7 +26,7 @@ from quota.entity import QUOTA_TYPES
 from quota.owed import type_that_owes_most
 from schemas.client_key import ClientKey
 
-_SENSORS = pa.schema([REASONS.field(name) for name in ("sensor_user", "sensor_client_id", "level")])
+_SENSORS: Final = pa.schema([REASONS.field(name) for name in ("sensor_user", "sensor_client_id", "level")])
 
 
 def entities_of(keys: Sequence[ClientKey]) -> pa.Table:

@@ -1,3 +1,5 @@
+from typing import Any
+
 import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,11 +15,11 @@ NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
 def test_ids_by_columns_are_the_ids_one_by_one(
     decisions: list[tuple[str, str, str, str]], cluster: str, batch_id: int, first: int
 ) -> None:
-    batch = {"cluster": cluster, "query_id": "q"}
+    batch: dict[str, Any] = {"cluster": cluster, "query_id": "q", "batch_id": batch_id}
     rows = [dict(zip(PARTS, one, strict=True)) for one in decisions]
     table = pa.Table.from_pylist(rows, pa.schema([(name, pa.string()) for name in PARTS])).slice(first)
-    columns = zip(*decisions[first:], strict=True) if decisions[first:] else ((), (), (), ())
-    parts = dict(zip(("broker_ids", "users", "client_ids", "quota_types"), map(list, columns), strict=True))
-    ids = decision_id_column(table, batch_id=batch_id, **batch)
+    columns = [[one[place] for one in decisions[first:]] for place in range(len(PARTS))]
+    parts: dict[str, Any] = dict(zip(("broker_ids", "users", "client_ids", "quota_types"), columns, strict=True))
+    ids = decision_id_column(table, **batch)
     assert ids.type == pa.string()
-    assert ids.to_pylist() == decision_ids(batch_id=batch_id, **batch, **parts)
+    assert ids.to_pylist() == decision_ids(**batch, **parts)
