@@ -13,6 +13,7 @@ BENCHES: Final = {
     "catch_up": "events per second after an outage, compared with bare Spark on the same topic",
     "cli": "how long --help, throttles list, throttles explain, quotas describe and status take",
     "edit": "from a quota edit to the release on the topic, without traffic",
+    "held": "100 k clients throttled, renewed and released at once, and what of it is the table's",
     "old_table": "a table after 200 000 commits and upkeep, compared with a new one",
     "probe": "from a client's event to its throttle record, under 20 k ev/s",
     "recovery": "from kill -9 until the first record is readable, 100 k entities",

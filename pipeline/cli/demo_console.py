@@ -42,7 +42,7 @@ class DemoConsole:
 
     def listeners(self) -> Listeners:
         """The functions that the job calls."""
-        return Listeners(self._throttle, self._batch)
+        return Listeners(self._throttles_written, self._batch)
 
     def client_report(self, report: dict[str, Any]) -> None:
         """Keep the newest counters of one client; prints the state every five seconds."""
@@ -66,6 +66,10 @@ class DemoConsole:
                 sys.stdout.write("".join(f"{line}\n" for line in ("", *self._summary(bounds))))
                 sys.stdout.flush()
             _propose("to try next:", at_the_end(self._decision_id, self._batches, self._candidate))
+
+    def _throttles_written(self, records: Sequence[Written], quota_version: int) -> None:
+        for record in records:
+            self._throttle(record, quota_version)
 
     def _throttle(self, record: Written, quota_version: int) -> None:
         key = record.publication.key

@@ -17,6 +17,7 @@ from pipeline.throttle.errors import PublisherFenced, PublishUndecided, RecordTo
 from pipeline.throttle.topic import TopicEnd
 from schemas.errors import UnreadableRecord
 from schemas.throttle_record import JOB_HEADER, ThrottleRecord
+from schemas.throttle_records import ThrottleRecords
 
 _FENCING: Final = (kafka_errors.ProducerFencedError, kafka_errors.InvalidProducerEpochError)
 _TOO_LARGE: Final = (kafka_errors.MessageSizeTooLargeError, kafka_errors.RecordListTooLargeError)
@@ -85,11 +86,11 @@ class KafkaThrottleTopic:
         if producer is None:
             detail = "no open producer"
             raise PublishUndecided(detail)
+        messages = ThrottleRecords.of(records).messages(self._job)
         try:
             producer.begin_transaction()
             sent = [
-                producer.send(self._topic, key=each.key(), value=each.to_value(), headers=each.headers(self._job))
-                for each in records
+                producer.send(self._topic, key=each.key, value=each.value, headers=each.headers) for each in messages
             ]
             # First: kafka-python commits also what is left of a transaction of which a batch has expired, as Kafka's
             # own producer did before KAFKA-5385.
