@@ -61,9 +61,10 @@ class Written:
 WRITTEN: Final = pa.schema([*PUBLICATIONS, ("publish_seq", pa.int64()), ("throttled_until_ms", pa.int64())])
 """The fields of `Written`, its publication taken apart."""
 
-NOTHING_WRITTEN: Final = WRITTEN.empty_table()
+# Not `empty_table`, which imports pandas.
+NOTHING_WRITTEN: Final = pa.Table.from_batches([], WRITTEN)
 
-NO_ROWS: Final = arrow_schema(ThrottleEventRow).empty_table()
+NO_ROWS: Final = pa.Table.from_batches([], arrow_schema(ThrottleEventRow))
 
 
 class WrittenRecords(Sequence[Written]):

@@ -63,7 +63,8 @@ PUBLICATIONS: Final = pa.schema(
 )
 """The fields of `Publication`, key and reason taken apart."""
 
-NO_PUBLICATIONS: Final = PUBLICATIONS.empty_table()
+# Not `empty_table`, which imports pandas.
+NO_PUBLICATIONS: Final = pa.Table.from_batches([], PUBLICATIONS)
 
 
 def table_of(schema: pa.Schema, num_rows: int, columns: "dict[str, Values | str | int]") -> pa.Table:
