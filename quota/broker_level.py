@@ -17,7 +17,7 @@ they want, and the others share the rest evenly:
     L_i = (T − (d_1 + … + d_i)) / (n − i)
 
 The answer is the first L_i that does not exceed d_(i + 1). It is also the largest of them. For, as long as d_(i + 1) is
-below L_i, taking that broker out leaves the others more: L_(i + 1) > L_i. From there on it leaves them less, or as much.
+below L_i, taking that broker out leaves the others more: L_(i + 1) > L_i. From there on it leaves them no more.
 
 L_0 = T / n is one of them. So T / n ≤ L ≤ T, whatever the demands are: a level that nobody changes any more lets no
 broker alone exceed T, and cannot take from the entity what an even division of T would have left it.

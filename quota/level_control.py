@@ -16,9 +16,9 @@ every period, for every entity:
 4. Otherwise the level is that of `broker_levels`.
 5. **When it is written**: if it differs by 5 % or more, in the same direction for 2 s, and 10 s after the last alter.
    A level that must go down is not held up for the 2 s while the brokers would let through more than 1.2 · T.
-6. **Quiet**: less than T / 2 for a minute and nobody throttles. L goes back to T, and the entity costs nothing more. But
-   one that was over T in the last ten minutes goes to T / n, if no broker is asked for more than 0.8 of that: when it
-   begins again, n brokers do not let through n · T.
+6. **Quiet**: less than T / 2 for a minute and nobody throttles. L goes back to T, and the entity costs nothing more.
+   But one that was over T in the last ten minutes goes to T / n, if no broker is asked for more than 0.8 of that: when
+   it begins again, n brokers do not let through n · T.
 7. A level outside T / n … T is corrected at once: the bound or the number of brokers has changed.
 
 The thresholds were chosen by simulation: docs/broker-levels.md.
@@ -143,8 +143,8 @@ class Proposals:
     Attributes:
         level: the level it should have, float64[m]; the old one if it is kept.
         cause: a `Cause`, int64[m].
-        urgency: how far off the brokers are, as a fraction of T, float64[m]; infinity for a level out of range, 0 for
-            nothing to do.
+        urgency: how far the level must move, and for one that must go down also how much more than T the brokers would
+            let through, as fractions of T, float64[m]; infinity for a level out of range, 0 for nothing to do.
         demand: d_b as it was counted, per second, float64[m, n]; infinity where it counted as unbounded.
     """
 
@@ -199,7 +199,7 @@ def propose(
     moved_cause = np.where(side > 0, Cause.ROOM_LEFT, Cause.TOGETHER_ABOVE)
     cause = np.where(outside, Cause.OUT_OF_RANGE, np.where(due, np.where(quiet, quiet_cause, moved_cause), Cause.KEPT))
     new = np.where(due, target, np.where(outside, np.clip(level, even, bound), level))
-    off = np.where(side < 0, np.maximum(seen.passing - bound, level - target), target - level)
+    off = np.abs(target - level) + np.where(side < 0, np.maximum(seen.passing - bound, 0.0), 0.0)
     urgency = np.where(outside, np.inf, np.where(due, off / np.where(bound > 0, bound, 1.0), 0.0))
     remembered = LevelState(
         level, state.altered_at_ms, over_at_ms, seen.saturated_until_ms, side, side_since_ms, used_at_ms

@@ -1,11 +1,11 @@
 """Entries of their own for sensors of a default that are over the bound on all brokers together.
 
-The value of a default holds for many sensors, on every broker, so it cannot be lowered for one of them. That one can get
-an entry of its own: its tags, as an entity. But an entry can change which quota holds for other clients. An entry of a
-user hides the rows of the default user with a client-id: a client of that user that had one of these as its quota would
-fall under the new entry. So the project's own resolution is asked, with and without the entries, about every client that
-an entry could concern. If the answer differs for any of them, in sensor or bound, there is no entry, and the sensor is
-reported.
+The value of a default holds for many sensors, on every broker, so it cannot be lowered for one of them. That one can
+get an entry of its own: its tags, as an entity. But an entry can change which quota holds for other clients. An entry
+of a user hides the rows of the default user with a client-id: a client of that user that had one of these as its quota
+would fall under the new entry. So the project's own resolution is asked, with and without the entries, about every
+client that an entry could concern. If the answer differs for any of them, in sensor or bound, there is no entry, and
+the sensor is reported.
 
 Which clients these are: a row is found by names, so clients whose names are in no row all get the same answer. It is
 enough to ask about the names of all rows, and about one name that is in none.

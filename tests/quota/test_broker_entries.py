@@ -2,8 +2,8 @@ from typing import Any, Literal
 
 import pytest
 
-from quota.broker_entries import UNREACHED, EntryKey, broker_entries, values, writable_level
 from quota.bound_rules import bound_mistake
+from quota.broker_entries import UNREACHED, EntryKey, broker_entries, values, writable_level
 from quota.entity import QUOTA_TYPES
 from quota.snapshot import QuotaSnapshot
 from tests.quota.factories import quota_row

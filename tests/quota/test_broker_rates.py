@@ -2,8 +2,8 @@ import numpy as np
 
 from quota.broker_rates import BrokerRates
 from quota.engine import QuotaEngine
-from tests.quota.factories import decide, owed, quota_row, usage_row
 from quota.snapshot import QuotaSnapshot
+from tests.quota.factories import decide, owed, quota_row, usage_row
 
 AT_MS = 1_700_000_040_000
 

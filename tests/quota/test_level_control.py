@@ -106,10 +106,10 @@ def test_a_broker_counts_as_throttling_from_97_percent_of_the_level_on(observed:
 
 def test_events_from_before_the_last_alter_do_not_say_who_throttles() -> None:
     before = state(50.0, altered_at_ms=[NOW_MS])
-    proposals, _ = propose(view([80.0, 10.0], age_ms=1), np.array([T]), before, NOW_MS)
-    assert proposals.demand[0].tolist() == [80.0, 10.0]
-    proposals, _ = propose(view([80.0, 10.0], age_ms=0), np.array([T]), before, NOW_MS)
-    assert proposals.demand[0].tolist() == [math.inf, 10.0]
+    proposals, _ = propose(view([80.0, 30.0], age_ms=1), np.array([T]), before, NOW_MS)
+    assert proposals.demand[0].tolist() == [80.0, 30.0]
+    proposals, _ = propose(view([80.0, 30.0], age_ms=0), np.array([T]), before, NOW_MS)
+    assert proposals.demand[0].tolist() == [math.inf, 30.0]
 
 
 @pytest.mark.parametrize(
@@ -127,9 +127,7 @@ def test_events_from_before_the_last_alter_do_not_say_who_throttles() -> None:
 def test_an_entity_that_has_been_quiet_costs_nothing_more(
     quiet_ms: int, over_ms: int, recent: list[float], expected: tuple[float, Cause]
 ) -> None:
-    before = state(
-        60.0, used_at_ms=[NOW_MS - quiet_ms], over_at_ms=[NOW_MS - over_ms], side_since_ms=[NOW_MS - 5_000]
-    )
+    before = state(60.0, used_at_ms=[NOW_MS - quiet_ms], over_at_ms=[NOW_MS - over_ms], side_since_ms=[NOW_MS - 5_000])
     side = {Cause.QUIET: 1, Cause.QUIET_OFFENDER: -1, Cause.KEPT: 0}[expected[1]]
     proposals, _ = propose(view(recent), np.array([T]), replace(before, side=np.array([side])), NOW_MS)
     assert told(proposals) == expected
@@ -187,7 +185,7 @@ def test_the_worst_overshoot_is_the_most_urgent() -> None:
     never = np.full(3, NEVER_MS)
     before = LevelState.start(np.full(3, T), never, never, 2, NOW_MS)
     proposals, _ = propose(stacked, np.full(3, T), before, NOW_MS)
-    assert proposals.urgency.round(6).tolist() == [0.3, 0.8, 0.0]
+    assert proposals.urgency.round(6).tolist() == [0.8, 1.3, 0.0]
 
 
 def test_the_example_of_the_page_goes_as_it_says() -> None:
@@ -238,13 +236,16 @@ def test_the_same_periods_give_the_same_levels_alone_and_in_company(
     steps: list[tuple[int, list[float], float]],
 ) -> None:
     at_ms = NOW_MS
-    alone, twice = state(500.0, brokers=3), LevelState.start(
-        np.full(2, 500.0), np.full(2, NEVER_MS), np.full(2, NEVER_MS), 3, NOW_MS
+    alone, twice = (
+        state(500.0, brokers=3),
+        LevelState.start(np.full(2, 500.0), np.full(2, NEVER_MS), np.full(2, NEVER_MS), 3, NOW_MS),
     )
     for pause_ms, recent, bound in steps:
         at_ms += pause_ms
         one = view(recent, at_ms=at_ms)
-        two = BrokerView(at_ms, *(np.repeat(part, 2, axis=0) for part in (one.observed, one.window_ms, one.recent, one.last_ms)))
+        two = BrokerView(
+            at_ms, *(np.repeat(part, 2, axis=0) for part in (one.observed, one.window_ms, one.recent, one.last_ms))
+        )
         single, alone = propose(one, np.array([bound]), alone, at_ms)
         double, twice = propose(two, np.full(2, bound), twice, at_ms)
         assert double.level.tolist() == single.level.tolist() * 2
