@@ -9,6 +9,7 @@ BENCHES: Final = {
     "timers": "insert, cancel and expire: our timing wheels, heapq, Kafka's timer and a DelayQueue on the JVM",
     "purgatory": "the published purgatory benchmark: the 0.8 design, Kafka's own, ours object by object and in batches",
     "closed_loop": "does an offender end at its quota: k = 1.2 … 50, one hour on a clock set by hand",
+    "broker_levels": "one quota on 1 to 30 brokers: how near their sum is to T; writes docs/broker-levels.md",
     "gate": "from a release that can be read until 200 threads and 2000 tasks go on",
     "catch_up": "events per second after an outage, compared with bare Spark on the same topic",
     "cli": "how long --help, throttles list, throttles explain, quotas describe and status take",
@@ -28,7 +29,7 @@ def main(names: list[str]) -> int:
     """Run the named benchmarks; without a name all of them. Returns 2 for an unknown name, 1 if one of them fails."""
     unknown = [name for name in names if name not in BENCHES]
     if unknown:
-        listed = "".join(f"\n  {name:<12} {what}" for name, what in BENCHES.items())
+        listed = "".join(f"\n  {name:<13} {what}" for name, what in BENCHES.items())
         sys.stderr.write(f"'bench' must be one or more of these names; got {', '.join(unknown)}:{listed}\n")
         return 2
     failed = 0
