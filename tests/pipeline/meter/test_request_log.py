@@ -7,7 +7,8 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from pipeline.meter.request_log import MalformedLine, OwnTraffic, RequestLogParser
+from pipeline.meter.own_traffic import OwnTraffic
+from pipeline.meter.request_log import MalformedLine, RequestLogParser
 from pipeline.meter.usage_topic import UsageTopic
 from pipeline.meter.wire_size import produce_request_size
 from schemas.usage_event import UsageEvent
@@ -45,8 +46,8 @@ FETCH: dict[str, Any] = PRODUCE | {
 }  # fmt: skip
 
 
-def line_of(logged: dict[str, Any], time: str = "2026-11-21 07:33:33,391") -> str:
-    return f"[{time}] DEBUG Completed request:{json.dumps(logged)} (kafka.request.logger)"
+def line_of(logged: dict[str, Any], time: str = "2026-11-21 07:33:33,391") -> bytes:
+    return f"[{time}] DEBUG Completed request:{json.dumps(logged)} (kafka.request.logger)".encode()
 
 
 def api(name: str, **changes: Any) -> dict[str, Any]:
@@ -124,7 +125,7 @@ def test_a_produce_without_acknowledgement_is_exempt_from_request_time_alone() -
     assert event.produced_bytes == 112
 
 
-@pytest.mark.parametrize("name", ["WRITE_TXN_MARKERS", "ALTER_PARTITION", "VOTE"])
+@pytest.mark.parametrize("name", ["CONTROLLED_SHUTDOWN", "ALTER_PARTITION", "VOTE"])
 def test_cluster_apis_are_exempt(name: str) -> None:
     assert parsed(api(name)).throttle_exempt
 
@@ -246,9 +247,9 @@ def test_bytes_that_cannot_be_known_are_null_and_counted(logged: dict[str, Any])
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        ("[2026-11-21 07:33:33,391] DEBUG Completed request:{", "Expecting"),
-        ("[2026-11-21 07:33:33,391] DEBUG Completed request:[]", "indices"),
-        ("[2026-11-21 07:33:33,391] DEBUG Completed request:{}", "field 'requestHeader' is missing"),
+        (b"[2026-11-21 07:33:33,391] DEBUG Completed request:{", "Expecting"),
+        (b"[2026-11-21 07:33:33,391] DEBUG Completed request:[]", "indices"),
+        (b"[2026-11-21 07:33:33,391] DEBUG Completed request:{}", "field 'requestHeader' is missing"),
         (line_of(PRODUCE, time="07:33"), "must begin with"),
         (line_of(PRODUCE, time="2026-13-41 07:33:33,391"), "month must be in"),
         (line_of(PRODUCE | {"principal": "User:"}), "user"),
@@ -257,7 +258,7 @@ def test_bytes_that_cannot_be_known_are_null_and_counted(logged: dict[str, Any])
         (line_of(PRODUCE | {"request": {"acks": -1}}), "field 'transactionalId' is missing"),
     ],
 )
-def test_a_malformed_line_is_counted_and_says_why(line: str, reason: str) -> None:
+def test_a_malformed_line_is_counted_and_says_why(line: bytes, reason: str) -> None:
     reader = parser()
 
     with pytest.raises(MalformedLine, match=reason):
@@ -269,5 +270,5 @@ def test_a_malformed_line_is_counted_and_says_why(line: str, reason: str) -> Non
 def test_lines_of_other_loggers_are_skipped() -> None:
     reader = parser()
 
-    assert reader.parse("[2026-11-21 07:33:33,391] INFO something else (kafka.server)") is None
+    assert reader.parse(b"[2026-11-21 07:33:33,391] INFO something else (kafka.server)") is None
     assert reader.counts.other == 1
