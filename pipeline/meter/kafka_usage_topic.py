@@ -19,7 +19,7 @@ _METADATA_MS: Final = 5_000
 
 
 class UsageWriter(Protocol):
-    """Port to the usage topic: messages and mark in one transaction. `MarkedTransactions` says what each call raises."""
+    """Port to the usage topic: messages and mark in one transaction. `MarkedTransactions` says what calls raise."""
 
     @property
     def partition_count(self) -> int:

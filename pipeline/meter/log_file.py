@@ -1,7 +1,7 @@
-"""One file of a log, compressed or not. Places in it count bytes of its text, so they stay the same when it is compressed.
+"""One file of a log, compressed or not.
 
-A file is known again by its head: a digest of its first bytes. Lines of a log begin with their time, so two files of a
-log do not begin alike.
+Places in it count bytes of its text, so they stay the same when it is compressed. A file is known again by its head: a
+digest of its first bytes. Lines of a log begin with their time, so two files of a log do not begin alike.
 """
 
 import gzip

@@ -67,7 +67,7 @@ def _is_of_meters(request: Any) -> bool:
     if not request:
         return False
     several = request.get("transactions")
-    ids = (
+    ids: list[str | None] = (
         [each["transactionalId"] for each in several]
         if several
         else [request.get("v3AndBelowTransactionalId") or request.get("transactionalId")]

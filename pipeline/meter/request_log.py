@@ -12,7 +12,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from datetime import datetime, tzinfo
 from functools import lru_cache
 from typing import Any, Final, TypeVar
@@ -89,9 +89,7 @@ class RequestLogParser:
             offset. So in the hour that is repeated when summer time ends, events may be dated an hour early.
     """
 
-    def __init__(
-        self, broker_id: str, own_traffic: OwnTraffic | None = None, time_zone: tzinfo | None = None
-    ) -> None:
+    def __init__(self, broker_id: str, own_traffic: OwnTraffic | None = None, time_zone: tzinfo | None = None) -> None:
         self.counts = LineCounts()
         self._broker_id = broker_id
         self._own_traffic = own_traffic or OwnTraffic()
@@ -191,9 +189,17 @@ class RequestLogParser:
         return known
 
     def _event(self, usage: RequestUsage) -> UsageEvent:
-        client, *measured = usage
-        measures = dict(zip(RequestUsage._fields[1:], measured, strict=True))
-        return UsageEvent(user=client.user, client_id=client.client_id, broker_id=self._broker_id, **measures)
+        return UsageEvent(
+            event_time_ms=usage.event_time_ms,
+            user=usage.client.user,
+            client_id=usage.client.client_id,
+            broker_id=self._broker_id,
+            produced_bytes=usage.produced_bytes,
+            fetched_bytes=usage.fetched_bytes,
+            io_time_ns=usage.io_time_ns,
+            request_count=usage.request_count,
+            throttle_exempt=usage.throttle_exempt,
+        )
 
     def _produced_bytes(self, header: dict[str, Any], request: Any) -> int | None:
         # The body is "" if DEBUG was switched on in the middle of the request.
@@ -214,7 +220,6 @@ class RequestLogParser:
             pass
         self.counts.unsized += 1
         return None
-
 
 
 def _logged(line: bytes, start: int) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """The meter on a request log: read lines, make events, store them together with the place that they reach to.
 
-Each event is on the topic exactly once for a `read_committed` reader, whenever the meter is killed: events and place are
-stored in one transaction, and a meter that starts goes on at the place. A line that is no request, or that can not be
-read, is passed over.
+Each event is on the topic exactly once for a `read_committed` reader, whenever the meter is killed: events and place
+are stored in one transaction, and a meter that starts goes on at the place. A line that is no request, or that can not
+be read, is passed over.
 
 A memory pool bounds what was read and is not stored yet: while the broker is away, nothing more is read.
 """

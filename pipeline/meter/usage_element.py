@@ -1,7 +1,7 @@
 """What one request used, and its usage event as JSON.
 
-A meter makes tens of thousands of events a second. So names are checked and encoded once for each client, and the JSON is
-put together from them; it says the same as `UsageEvent` would.
+A meter makes tens of thousands of events a second. So names are checked and encoded once for each client, and the JSON
+is put together from them; it says the same as `UsageEvent` would.
 """
 
 import zlib

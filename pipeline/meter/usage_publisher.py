@@ -1,8 +1,8 @@
 """Publishes batches of usage, each exactly once, together with the place in the log that it reaches to.
 
 A batch whose transaction failed, or of which nobody knows, is published again after the mark was read: if the mark is
-the batch's own, it was stored; if it is the one before, it was not. Another mark is a second meter's, and this one ends.
-A pause that the transaction did not survive leaves the mark as it was, so it is not taken for a second meter.
+the batch's own, it was stored; if it is the one before, it was not. Another mark is a second meter's, and this one
+ends. A pause that the transaction did not survive leaves the mark as it was, so it is not taken for a second meter.
 """
 
 import logging
@@ -181,5 +181,8 @@ class UsagePublisher:
         if isinstance(error, TransactionFenced):
             cause = "a transaction was open for longer than its time-out, or a second meter of this broker has started"
         logger.warning(
-            "%s usage events are not known to be stored on %s: %s; trying again", f"{events:,}", self._destination, cause
+            "%s usage events are not known to be stored on %s: %s; trying again",
+            f"{events:,}",
+            self._destination,
+            cause,
         )

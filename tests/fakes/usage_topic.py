@@ -2,13 +2,15 @@
 
 import json
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from pipeline.cluster.errors import ClusterUnreachable, TransactionFenced, TransactionUndecided
 from pipeline.cluster.marked_transactions import Mark
 from pipeline.meter.log_place import LogPlace
 from pipeline.meter.meter_mark import place_of
 from pipeline.meter.usage_batch import Message
+
+_GROUP: Final = "kquota-meter.1"
 
 Failure = Literal["lost", "late", "too old"]
 
@@ -45,7 +47,7 @@ class MemoryUsageTopic:
         self.opened = 0
 
     def place_of(self, mark: Mark) -> LogPlace:
-        return place_of(mark, "kquota-meter.1", "marker", "memory")
+        return place_of(mark, _GROUP, "marker", "memory")
 
     def open(self) -> Mark | None:
         self._refuse_while_away()
@@ -63,7 +65,7 @@ class MemoryUsageTopic:
         if failure == "too old":
             self._broker.epoch += 1
         if self._epoch != self._broker.epoch:
-            raise TransactionFenced("kquota-meter.1")
+            raise TransactionFenced(identity=_GROUP)
         if self._broker.is_away or failure == "lost":
             self._epoch = -1
             detail = "the transaction was lost"
@@ -81,4 +83,4 @@ class MemoryUsageTopic:
 
     def _refuse_while_away(self) -> None:
         if self._broker.is_away:
-            raise ClusterUnreachable("memory", "switched off", "switch it on")
+            raise ClusterUnreachable(bootstrap_servers="memory", cause="switched off", remedy="switch it on")

@@ -79,7 +79,9 @@ def test_logs_of_other_brokers_beside_it_are_not_read(tmp_path: Path, follow: Fo
     assert read_all(follower) == ["2", "3"]
 
 
-def test_a_file_that_was_rolled_and_compressed_while_the_meter_was_down_is_gone_on_in(log: Path, follow: Follow) -> None:
+def test_a_file_that_was_rolled_and_compressed_while_the_meter_was_down_is_gone_on_in(
+    log: Path, follow: Follow
+) -> None:
     append(log, "1\n2\n")
     first = follow(log, "beginning")
     assert read_all(first) == ["1", "2"]
