@@ -111,6 +111,14 @@ class LogFile:
         begin = self._head[:size_bytes]
         return Head(len(begin), hashlib.sha256(begin).hexdigest(), begin[:_TIME_BYTES])
 
+    def any_head(self) -> Head:
+        """As `head`; of a file that is too damaged for that, the head of its bytes as they are, without `first`."""
+        try:
+            return self.head()
+        except (OSError, *UNREADABLE):
+            begin = os.pread(self._raw.fileno(), HEAD_BYTES, 0)
+            return Head(len(begin), hashlib.sha256(begin).hexdigest())
+
     def close(self) -> None:
         """Close it."""
         self._text.close()
@@ -131,7 +139,7 @@ class LogFile:
 
 
 def head_of(path: Path, size_bytes: int = HEAD_BYTES) -> Head | None:
-    """The head of the file at a path; None if it can not be read."""
+    """The head of the file at a path; None if it is gone, or may not be read. `any_head` if it is damaged."""
     try:
         file = LogFile(path)
     except OSError:
@@ -139,6 +147,6 @@ def head_of(path: Path, size_bytes: int = HEAD_BYTES) -> Head | None:
     try:
         return file.head(size_bytes)
     except (OSError, *UNREADABLE):
-        return None
+        return file.any_head()
     finally:
         file.close()

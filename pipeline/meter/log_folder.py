@@ -26,14 +26,17 @@ def unread(log: Path, passed: PassedFiles) -> list[Path]:
     being compressed only the source is meant.
     """
     found: list[tuple[bytes, int, Path]] = []
+    first = b""
     for modified_ns, path in rolled_files(log):
         if modified_ns <= passed.until_ns:
             continue
         head = head_of(path)
         if head is not None and (not head.size_bytes or passed.has(head)):
             continue
+        # One that can not be read stands where its time of change puts it.
+        first = head.first if head and head.first else first
         if path.suffix != GZIP or not _is_copy(path, head):
-            found.append((head.first if head else b"", modified_ns, path))
+            found.append((first, modified_ns, path))
     return [path for _, _, path in sorted(found)]
 
 
@@ -51,7 +54,8 @@ def files_of(log: Path, place: LogPlace) -> Iterator[Path]:
 def _is_copy(compressed: Path, head: Head | None) -> bool:
     """Whether the file that is being compressed is still there, too."""
     source = compressed.with_suffix("")
-    return source.exists() and (head is None or head_of(source, head.size_bytes) == head)
+    is_begun = head is not None and bool(head.first)
+    return source.exists() and (not is_begun or head_of(source, head.size_bytes if head else 0) == head)
 
 
 def _is_file_of(path: Path, place: LogPlace) -> bool:

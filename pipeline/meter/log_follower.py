@@ -196,14 +196,11 @@ class LogFollower:
         if place.head_bytes and self._go_to(place):
             return
         self._passed.add(head, modified_ns)
-        self._open(self.path, 0)
+        self._open_next()
 
     def _leave(self, file: LogFile) -> None:
         self.counts.rolled += 1
-        try:
-            self._passed.add(file.head(), file.modified_ns)
-        except (OSError, *UNREADABLE):
-            self._passed.until_ns = max(self._passed.until_ns, file.modified_ns)
+        self._passed.add(file.any_head(), file.modified_ns)
         self.close()
         self._open_next()
 

@@ -66,7 +66,8 @@ class PassedFiles:
         self._passed.append((head.sha256[:_SHORT_DIGITS], modified_ns))
         if len(self._passed) > PASSED_FILES:
             self._passed.popleft()
-            self.until_ns = max(self.until_ns, self._passed[PASSED_FILES // 2][1])
+            younger = list(self._passed)[PASSED_FILES // 2 :]
+            self.until_ns = max(self.until_ns, min(modified_ns for _, modified_ns in younger))
 
     def has(self, head: Head) -> bool:
         """Whether a file of this head is among those that are known by it."""

@@ -51,7 +51,7 @@ class OwnTraffic:
             return _is_follower(request)
         if api in _TRANSACTION_APIS:
             return _is_of_meters(request)
-        return api == "WRITE_TXN_MARKERS"
+        return bool(api == "WRITE_TXN_MARKERS")
 
 
 def _is_follower(request: Any) -> bool:

@@ -131,7 +131,7 @@ class RequestMeter:
 
     def _read(self) -> list[bytes]:
         # A batch that was tried must stay as it is, until it is known whether it was stored.
-        if self._is_tried or self._pool.is_out_of_memory:
+        if self._is_tried:
             return []
         lines = self._follower.read()
         size_bytes = sum(map(len, lines)) + len(lines)
@@ -144,7 +144,7 @@ class RequestMeter:
 
     def _is_due(self) -> bool:
         if self._is_tried or self._pool.is_out_of_memory:
-            return True
+            return True  # and nothing more is read before it is stored
         if self._begun_ms is None:
             return self._now_ms() - self._stored_ms >= KEEP_EVERY_MS
         waited_ms = self._now_ms() - self._begun_ms

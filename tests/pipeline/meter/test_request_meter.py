@@ -239,6 +239,20 @@ def test_a_log_far_ahead_of_a_topic_that_is_away_is_not_read_into_memory(log: Pa
     assert topic.client_ids() == [f"c{number}" for number in range(lines)]
 
 
+def test_what_fills_the_pool_is_stored_at_once(log: Path, topic: UsageBroker) -> None:
+    append(log, *range(3_000))
+    run = Run(log, topic, pool_bytes=2 * READ_BYTES)
+    assert log.stat().st_size > 2 * READ_BYTES
+
+    while not topic.transactions:
+        assert run.meter.held_bytes < 2 * READ_BYTES
+        assert run.meter.step(), "no time has passed"
+
+    assert (run.meter.held_bytes, run.meter.unstored_events) == (0, 0)
+    assert len(topic.client_ids()) > 1_000
+    run.die()
+
+
 def test_a_malformed_line_is_skipped_with_a_warning(
     log: Path, topic: UsageBroker, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -168,10 +168,23 @@ def test_a_compressed_file_with_the_name_of_an_old_one_is_another_file(log: Path
     first = follow(log, "beginning")
     read_all(first)
     place = saved(first)
-    write(log.with_name("kafka-request.log.1.gz"), "1\n2\n")
-    write(log, "3\n")
+    write(log.with_name("kafka-request.log.2.gz"), "1\n2\n")
+    write(log.with_name("kafka-request.log.1.gz"), "3\n")
+    write(log, "4\n")
 
-    assert read_all(follow(log, "end", place)) == ["2", "3"]
+    assert read_all(follow(log, "end", place)) == ["2", "3", "4"]
+
+
+@pytest.mark.parametrize("name", ["kafka-request.log.1", "kafka-request.log.1.gz"])
+def test_a_file_that_begins_alike_and_is_shorter_is_not_the_one(log: Path, follow: Follow, name: str) -> None:
+    append(log, f"{'1' * 2_000}\n2\n")
+    first = follow(log, "beginning")
+    read_all(first)
+    place = saved(first)
+    log.unlink()
+    write(log.with_name(name), f"{'1' * 2_000}\n")
+
+    assert follow(log, "end", place).counts.lost == 1
 
 
 def test_what_lies_there_at_the_first_start_is_not_read_also_if_it_is_compressed_later(
@@ -269,6 +282,27 @@ def test_a_damaged_file_is_told_once_and_the_next_one_read(
 
     assert follower.counts.damaged == 1
     assert len(messages_of(caplog, "pipeline.meter.log_follower")) == 1
+
+
+@pytest.mark.parametrize("damaged", range(1, 21))
+def test_a_damaged_file_hides_no_other_one_of_a_long_pause(log: Path, follow: Follow, damaged: int) -> None:
+    append(log, "00\n")
+    follower = follow(log, "beginning")
+    assert read_all(follower) == ["00"]
+    place = saved(follower)
+    for number in range(21):
+        roll(log, f"kafka-request.log.{number}", modified_ns=10 * (number + 1) * SECOND_NS)
+        compress(log.with_name(f"kafka-request.log.{number}"), modified_ns=(10 * (number + 1) + 3) * SECOND_NS)
+        append(log, f"{number + 1:02}\n")
+    file = log.with_name(f"kafka-request.log.{damaged}.gz")
+    modified_ns = file.stat().st_mtime_ns
+    file.write_bytes(b"no gzip at all")
+    os.utime(file, ns=(modified_ns, modified_ns))
+
+    later = follow(log, "end", place)
+
+    assert read_all(later) == [f"{number:02}" for number in range(1, 22) if number != damaged]
+    assert later.counts.damaged == 1
 
 
 def test_a_state_of_an_earlier_release_does_not_say_what_was_passed_and_no_old_file_is_read(
