@@ -15,9 +15,11 @@ BENCHES: Final = {
     "cli": "how long --help, throttles list, throttles explain, quotas describe and status take",
     "edit": "from a quota edit to the release on the topic, without traffic",
     "held": "100 k clients throttled, renewed and released at once, and what of it is the table's",
+    "meter": "log lines a second of the meter of request logs, on one core",
     "old_table": "a table after 200 000 commits and upkeep, compared with a new one",
     "probe": "from a client's event to its throttle record, under 20 k ev/s",
     "recovery": "from kill -9 until the first record is readable, 100 k entities",
+    "request_logger": "what a broker pays for its request log at 5 000 requests a second: CPU, MB/s, produce p99",
     "stop": "from SIGTERM to the end of the process: starting, idle, under load, in a backlog",
     "what_if": "a day of 1 000 clients and a week of 100 clients, by the second, replayed with other quotas",
 }

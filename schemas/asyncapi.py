@@ -98,7 +98,8 @@ def main() -> int:
 def _usage_channel() -> dict[str, Any]:
     return {
         "address": USAGE_TOPIC,
-        "description": "What clients used of brokers. Must use `message.timestamp.type=LogAppendTime`.",
+        "description": "What clients used of brokers. Must use `message.timestamp.type=LogAppendTime`; read it with "
+        "`isolation.level=read_committed`.",
         "messages": {
             "usage": {
                 "contentType": "application/json",

@@ -57,6 +57,7 @@ def print_acls(
                 "operation": acl.operation,
                 "resource": acl.resource,
                 "name": acl.name,
+                "pattern": acl.pattern,
                 "command": grant_commands([acl], who, bootstrap_servers)[0],
             }
             for acl in acls
