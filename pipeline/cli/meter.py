@@ -101,6 +101,7 @@ def request_log(
     access = ClusterAccess.from_settings(settings.kafka)
     topic, address = settings.kafka.usage_topic, access.bootstrap_servers
     state_path = state_file or Path(".kquota") / f"meter-{broker_id}.json"
+    access.client_options()  # what is wrong there is told before anything else
     read_state(state_path)
     access = replace(access, properties={"client.id": f"kquota-meter-{broker_id}", **access.properties})
     with closing(access.open(KafkaAdminClient)) as admin:
