@@ -33,7 +33,9 @@ OFFSET_MS: Final = 7
 class Controller(Protocol):
     """Sets the level of every entity of a run."""
 
-    level: Floats
+    @property
+    def level(self) -> Floats:
+        """L of each entity, per second."""
 
     def brokers_changed(self, columns: Ints, now_ms: int) -> None:
         """For each broker its column until now; −1 for a new one."""

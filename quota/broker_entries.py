@@ -25,12 +25,12 @@ alice producer_byte_rate 3e+06 level
 bob producer_byte_rate 1e+18 unbounded
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from quota.entity import DEFAULT, QUOTA_TYPES
+from quota.entity import DEFAULT, QUOTA_TYPES, Level
 from quota.snapshot import Quota, QuotaSnapshot
 
 UNREACHED: Final = 1e18
@@ -84,24 +84,32 @@ def broker_entries(snapshot: QuotaSnapshot, mirror: bool = False) -> tuple[Broke
         snapshot: the quotas. In shadow mode, read with `mode="shadow"`, it has no entries.
         mirror: True for broker scope: every named row at T too.
     """
-    return tuple(entry for quota in snapshot.quotas for entry in _entries_of(quota, snapshot, mirror))
+    enforced = [quota for quota in snapshot.quotas if quota.mode == "enforce"]
+    least_specific = [
+        max((quota.level for quota in enforced if quota.bounds[position] is not None), default=None)
+        for position in range(len(QUOTA_TYPES))
+    ]
+    return tuple(
+        entry
+        for quota in snapshot.quotas
+        for entry in (_bounds_of(quota, mirror) if quota.mode != "exempt" else _exemptions(quota, least_specific))
+    )
 
 
-def _entries_of(quota: Quota, snapshot: QuotaSnapshot, mirror: bool) -> Iterable[BrokerEntry]:
-    if quota.mode == "exempt":
-        for position, name in enumerate(QUOTA_TYPES):
-            if any(_holds_instead(other, quota, position) for other in snapshot.quotas):
-                yield BrokerEntry(quota.user, quota.client_id, name, UNREACHED, EntryKind.UNBOUNDED)
-    elif quota.mode == "enforce":
-        is_default = DEFAULT in {quota.user, quota.client_id}
-        kind = EntryKind.BOUND if mirror or is_default else EntryKind.LEVEL
-        for name, bound in zip(QUOTA_TYPES, quota.bounds, strict=True):
-            if bound is not None:
-                yield BrokerEntry(quota.user, quota.client_id, name, bound, kind)
+def _bounds_of(quota: Quota, mirror: bool) -> Iterable[BrokerEntry]:
+    if quota.mode != "enforce":
+        return
+    is_default = DEFAULT in {quota.user, quota.client_id}
+    kind = EntryKind.BOUND if mirror or is_default else EntryKind.LEVEL
+    for name, bound in zip(QUOTA_TYPES, quota.bounds, strict=True):
+        if bound is not None:
+            yield BrokerEntry(quota.user, quota.client_id, name, bound, kind)
 
 
-def _holds_instead(other: Quota, exempt: Quota, position: int) -> bool:
-    return other.mode == "enforce" and other.level > exempt.level and other.bounds[position] is not None
+def _exemptions(quota: Quota, least_specific: Sequence[Level | None]) -> Iterable[BrokerEntry]:
+    for name, level in zip(QUOTA_TYPES, least_specific, strict=True):
+        if level is not None and level > quota.level:
+            yield BrokerEntry(quota.user, quota.client_id, name, UNREACHED, EntryKind.UNBOUNDED)
 
 
 def values(

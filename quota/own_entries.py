@@ -77,7 +77,8 @@ def own_entries(snapshot: QuotaSnapshot, sensors: Sequence[EntryKey]) -> OwnEntr
     probes = {sensor: _probes(enforced, sensor) for sensor in sensors}
     clients = sorted({client for of_sensor in probes.values() for client in of_sensor})
     before = _resolve(enforced, clients)
-    bounds, refused = {}, {}
+    bounds: dict[EntryKey, float] = {}
+    refused: dict[EntryKey, Refused] = {}
     for sensor in sensors:
         level, bound = _holding(before, sensor, probes[sensor])
         if bound is None or level not in _DEFAULTS:
