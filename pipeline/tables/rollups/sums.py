@@ -51,7 +51,7 @@ def summed_by(usage: pa.Table, start_name: str, span_ms: int) -> pa.Table:
 
 def _may_overflow(usage: pa.Table) -> bool:
     largest = max((pc.max(usage[name]).as_py() or 0 for name in SUMS), default=0)
-    return largest * usage.num_rows > LARGEST
+    return bool(largest * usage.num_rows > LARGEST)
 
 
 def _double(field: pa.Field) -> pa.Field:
