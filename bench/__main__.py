@@ -93,10 +93,16 @@ def _is_reported(name: str, commit: str) -> bool:
 
 
 def _commit() -> str:
-    asked = subprocess.run(
-        ["git", "describe", "--always", "--dirty"], check=False, capture_output=True, text=True, cwd=REPORTS.parents[1]
-    )
-    return asked.stdout.strip() or "unknown"
+    """The commit of this checkout, and whether code differs from it. Pages do not count: reports are pages."""
+    head = _git("rev-parse", "--short", "HEAD")
+    return f"{head or 'unknown'}{' (changed)' if _git('status', '--porcelain', '--', '.', ':!docs') else ''}"
+
+
+def _git(*arguments: str) -> str:
+    command = ["git", *arguments]
+    return subprocess.run(
+        command, check=False, capture_output=True, text=True, cwd=REPORTS.parents[1]
+    ).stdout.strip()
 
 
 if __name__ == "__main__":
