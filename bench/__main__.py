@@ -100,9 +100,7 @@ def _commit() -> str:
 
 def _git(*arguments: str) -> str:
     command = ["git", *arguments]
-    return subprocess.run(
-        command, check=False, capture_output=True, text=True, cwd=REPORTS.parents[1]
-    ).stdout.strip()
+    return subprocess.run(command, check=False, capture_output=True, text=True, cwd=REPORTS.parents[1]).stdout.strip()
 
 
 if __name__ == "__main__":

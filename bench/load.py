@@ -50,7 +50,7 @@ class PreparedBatch:
     def at(self, now_ms: int) -> bytes:
         """The batch with all events at this time, as bytes for a produce request."""
         self._bytes[self._times] = np.frombuffer(str(now_ms).encode(), dtype=np.uint8)
-        checksum = struct.pack(">I", crc32c(memoryview(self._bytes[_CHECKED_FROM:])))
+        checksum = struct.pack(">I", crc32c(self._bytes[_CHECKED_FROM:].tobytes()))
         self._bytes[_CRC_OFFSET : _CRC_OFFSET + 4] = np.frombuffer(checksum, dtype=np.uint8)
         return self._bytes.tobytes()
 

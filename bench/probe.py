@@ -18,7 +18,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from collections import deque
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -136,7 +135,9 @@ def _prepare(folder: Path, bootstrap_servers: str, probes: int) -> None:
         create_topics(admin, wanted_topics(settings))
     create_tables(settings.tables)
     rows: list[dict[str, Any]] = [{"user": "<default>", "client_id": "<default>", "producer_byte_rate": 1e9}]
-    rows += [{"user": f"probe-{number}", "client_id": "", "producer_byte_rate": PROBE_BOUND} for number in range(probes)]
+    rows += [
+        {"user": f"probe-{number}", "client_id": "", "producer_byte_rate": PROBE_BOUND} for number in range(probes)
+    ]
     open_quota_table(settings.tables).edit(lambda _: rows, local_audit("bench"))
 
 

@@ -70,7 +70,12 @@ class Prober:
     def _one(self) -> float | None:
         user = f"probe-{self._sent}"
         self._sent += 1
-        event = {"event_time_ms": time.time_ns() // 1_000_000, "user": user, "client_id": "p", "produced_bytes": PROBE_BYTES}
+        event = {
+            "event_time_ms": time.time_ns() // 1_000_000,
+            "user": user,
+            "client_id": "p",
+            "produced_bytes": PROBE_BYTES,
+        }
         began = time.perf_counter()
         self._producer.send("quota.usage.v1", json.dumps(event).encode())
         self._producer.flush()

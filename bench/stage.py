@@ -28,6 +28,7 @@ def job(
     folder: Path, bootstrap_servers: str, trigger_ms: int, heard: Callable[[str], None]
 ) -> Iterator["subprocess.Popen[bytes]"]:
     """`kquota run` with tables, checkpoint and lock under a folder. The block begins when the job is running.
+
     The block has its process.
 
     Args:

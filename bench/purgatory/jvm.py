@@ -5,8 +5,9 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
+from pipeline.jvm.errors import JavaNotFound
 from pipeline.jvm.jars import broker_classpath, fetch
-from pipeline.jvm.java import find_jdk
+from pipeline.jvm.java import LOWEST_VERSION, find_jdk
 
 
 def has_compiler() -> bool:
@@ -23,12 +24,13 @@ def run_java(source: str, arguments: Sequence[str], options: Sequence[str] = ())
         options: of the JVM.
 
     Raises:
-        JarMissing, JarAltered: see these.
+        JavaNotFound, JarMissing, JarAltered: see these.
         CalledProcessError: the program failed; the reason is on its stderr.
     """
     fetch()
     jdk = find_jdk()
-    assert jdk is not None
+    if jdk is None:
+        raise JavaNotFound(LOWEST_VERSION, ["none with a compiler in JAVA_HOME or PATH"])
     class_path = os.pathsep.join(map(str, broker_classpath()))
     program = str(Path(__file__).with_name(source))
     command = [str(jdk.executable), *options, "-cp", class_path, program, *arguments]
