@@ -16,13 +16,17 @@ BENCHES: Final = {
     "timers": "insert, cancel and expire: our timing wheels, heapq, Kafka's timer and a DelayQueue on the JVM",
     "purgatory": "the published purgatory benchmark: the 0.8 design, Kafka's own, ours object by object and in batches",
     "closed_loop": "does an offender end at its quota: k = 1.2 … 50, one hour on a clock set by hand",
+    "broker_levels": "one quota on 1 to 30 brokers: how near their sum is to T; writes docs/broker-levels.md",
     "gate": "from a release that can be read until 200 threads and 2000 tasks go on",
     "catch_up": "events per second after an outage, compared with bare Spark on the same topic",
     "cli": "how long --help, throttles list, throttles explain, quotas describe and status take",
     "edit": "from a quota edit to the release on the topic, without traffic",
+    "held": "100 k clients throttled, renewed and released at once, and what of it is the table's",
+    "meter": "log lines a second of the meter of request logs, on one core",
     "old_table": "a table after 200 000 commits and upkeep, compared with a new one",
     "probe": "from a client's event to its throttle record, under 20 k ev/s, minute by minute",
     "recovery": "from kill -9 until the first record is readable, 100 k entities",
+    "request_logger": "what a broker pays for its request log at 5 000 requests a second: CPU, MB/s, produce p99",
     "stop": "from SIGTERM to the end of the process: starting, idle, under load, in a backlog",
     "what_if": "a day of 1 000 clients and a week of 100 clients, by the second, replayed with other quotas",
 }
@@ -40,7 +44,7 @@ def main(arguments: Sequence[str]) -> int:
     asked = parser.parse_args(arguments)
     unknown = [name for name in asked.names if name not in BENCHES]
     if unknown:
-        listed = "".join(f"\n  {name:<12} {what}" for name, what in BENCHES.items())
+        listed = "".join(f"\n  {name:<13} {what}" for name, what in BENCHES.items())
         sys.stderr.write(f"'bench' must be one or more of these names; got {', '.join(unknown)}:{listed}\n")
         return 2
     commit, failed = _commit(), 0

@@ -9,6 +9,7 @@ published. All offenders of a run share one engine and one purgatory.
 
 import argparse
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
@@ -158,8 +159,9 @@ class Loop:
         column = "produced_bytes" if self.offenders[key].cap == "1 s" else "fetched_bytes"
         return {**key._asdict(), "sample_start_ms": start_ms, "last_event_ms": last_ms, column: sent}
 
-    def _deliver(self, record: Written, _quota_version: int) -> None:
-        self.offenders[record.publication.key].hears(record, self.clock.steady_ms)
+    def _deliver(self, records: Sequence[Written], _quota_version: int) -> None:
+        for record in records:
+            self.offenders[record.publication.key].hears(record, self.clock.steady_ms)
 
     def _now(self) -> Moment:
         return self.clock.now()

@@ -32,6 +32,7 @@ from pipeline.tables.audit import local_audit
 from pipeline.tables.from_settings import create_tables, open_quota_table
 from pipeline.tables.quotas.edit import QuotaChange
 from pipeline.tables.quotas.table import QuotaTable
+from schemas.topic_names import THROTTLE_TOPIC, USAGE_TOPIC
 
 _LOW, _HIGH = 1_000.0, 1e12
 
@@ -63,7 +64,7 @@ def _edit(bootstrap_servers: str, quotas: QuotaTable, number: int) -> float:
     """Throttle a client that no other round uses, raise its bound, wait for its release. Returns the latency in ms."""
     user = f"edit-{number}"
     consumer: Any = KafkaConsumer(
-        "quota.throttle.v1",
+        THROTTLE_TOPIC,
         bootstrap_servers=bootstrap_servers,
         isolation_level="read_committed",
         auto_offset_reset="latest",
@@ -73,7 +74,7 @@ def _edit(bootstrap_servers: str, quotas: QuotaTable, number: int) -> float:
     producer: Any = KafkaProducer(bootstrap_servers=bootstrap_servers, linger_ms=0)
     event = {"event_time_ms": time.time_ns() // 1_000_000, "user": user, "client_id": "e", "produced_bytes": 10**6}
     time.sleep(1)
-    producer.send("quota.usage.v1", json.dumps(event).encode())
+    producer.send(USAGE_TOPIC, json.dumps(event).encode())
     producer.close()
     _wait_for(consumer, user, "throttle")
     time.sleep(0.5 + (number * 0.137) % 1)  # edits happen at any time between two triggers

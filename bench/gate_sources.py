@@ -13,6 +13,7 @@ from bench.gate_topic import CLIENT_ID, user_of
 from pipeline.tables.audit import local_audit
 from pipeline.tables.quotas.edit import QuotaChange
 from pipeline.tables.quotas.table import QuotaTable
+from schemas.topic_names import USAGE_TOPIC
 
 ONE_BY_ONE: Final = "one by one"
 _BOUND, _BOUNDLESS = 1_000.0, 1e12
@@ -103,7 +104,7 @@ class Job:
                 "client_id": CLIENT_ID,
                 "produced_bytes": int((15 + 4 * share) * _BOUND),
             }
-            self._producer.send("quota.usage.v1", json.dumps(event).encode())
+            self._producer.send(USAGE_TOPIC, json.dumps(event).encode())
         self._producer.flush()
         return users
 

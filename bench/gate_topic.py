@@ -19,9 +19,8 @@ from kafka import KafkaConsumer
 from pipeline.cluster.access import ClusterAccess
 from pipeline.throttle.kafka_topic import KafkaThrottleTopic
 from schemas.throttle_record import ThrottleRecord
+from schemas.topic_names import MARKER_TOPIC, THROTTLE_TOPIC
 
-TOPIC: Final = "quota.throttle.v1"
-MARKER_TOPIC: Final = "quota.marker.v1"
 CLIENT_ID: Final = "service"
 _LEASE_MS: Final = 120_000
 
@@ -33,7 +32,7 @@ def user_of(number: int) -> str:
 
 def publish(servers: str) -> None:
     """Publish what stdin asks for, until stdin ends."""
-    topic = KafkaThrottleTopic("bench", TOPIC, MARKER_TOPIC, ClusterAccess(servers), 15_000)
+    topic = KafkaThrottleTopic("bench", THROTTLE_TOPIC, MARKER_TOPIC, ClusterAccess(servers), 15_000)
     topic.open()
     next_seq = 0
     for line in sys.stdin:
@@ -51,7 +50,7 @@ def publish(servers: str) -> None:
 def read(servers: str) -> None:
     """Print the arrival of every record, until the process is killed."""
     consumer: Any = KafkaConsumer(
-        TOPIC, bootstrap_servers=servers, isolation_level="read_committed", auto_offset_reset="earliest"
+        THROTTLE_TOPIC, bootstrap_servers=servers, isolation_level="read_committed", auto_offset_reset="earliest"
     )
     while True:
         for records in consumer.poll(timeout_ms=1_000).values():

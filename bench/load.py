@@ -22,8 +22,9 @@ from kafka.protocol.producer import ProduceRequest
 from kafka.record import MemoryRecordsBuilder
 from kafka.record.default_records import DefaultRecordBatchBuilder
 
+from schemas.topic_names import USAGE_TOPIC
+
 BATCHES_PER_SECOND: Final = 50
-TOPIC: Final = "quota.usage.v1"
 _PRODUCE_VERSION: Final = 9
 _TIME: Final = b'"event_time_ms":'
 _DIGITS: Final = 13  # of an event time, from 2001 to 2286
@@ -126,7 +127,7 @@ class BrokerConnection:
 def run(bootstrap_servers: str, events_per_second: int, clients: int, events_per_message: int = 1) -> None:
     """Send without end."""
     producer: Any = KafkaProducer(bootstrap_servers=bootstrap_servers)
-    partitions = len(producer.partitions_for(TOPIC))
+    partitions = len(producer.partitions_for(USAGE_TOPIC))
     producer.close()
     batches = prepared_batches(events_per_second, clients, events_per_message)
     connection = BrokerConnection(bootstrap_servers)
@@ -134,7 +135,7 @@ def run(bootstrap_servers: str, events_per_second: int, clients: int, events_per
     while True:
         for number in range(sent, int((time.monotonic() - began) * BATCHES_PER_SECOND)):
             records = batches[number % len(batches)].at(time.time_ns() // 1_000_000)
-            connection.produce(TOPIC, number % partitions, records)
+            connection.produce(USAGE_TOPIC, number % partitions, records)
             sent = number + 1
         time.sleep(0.5 / BATCHES_PER_SECOND)
 

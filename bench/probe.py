@@ -55,7 +55,7 @@ settings = Settings()
 with SparkStarter(settings.spark, checkpoint, ReadingRules.from_settings(settings)) as starter:
     spark = starter.session()
     spark.conf.set("spark.sql.streaming.numRecentProgressUpdates", "240")
-    source = read_usage_topic(spark, servers, "quota.usage.v1", client_options={},
+    source = read_usage_topic(spark, servers, settings.kafka.usage_topic, client_options={},
                               starting_offsets="latest", max_offsets_per_trigger=2_000_000)
     query = (source.writeStream.option("checkpointLocation", checkpoint)
              .trigger(processingTime=f"{trigger_ms} milliseconds").foreachBatch(lambda frame, number: None).start())

@@ -8,6 +8,8 @@ from typing import Any, Final, Self
 
 from kafka import KafkaConsumer, KafkaProducer
 
+from schemas.topic_names import THROTTLE_TOPIC, USAGE_TOPIC
+
 PROBE_BOUND: Final = 1_000.0
 """Bytes per second."""
 PROBE_BYTES: Final = 15_000
@@ -31,7 +33,7 @@ class Prober:
 
     def __init__(self, bootstrap_servers: str) -> None:
         self._consumer: Any = KafkaConsumer(
-            "quota.throttle.v1",
+            THROTTLE_TOPIC,
             bootstrap_servers=bootstrap_servers,
             isolation_level="read_committed",
             auto_offset_reset="latest",
@@ -77,7 +79,7 @@ class Prober:
             "produced_bytes": PROBE_BYTES,
         }
         began = time.perf_counter()
-        self._producer.send("quota.usage.v1", json.dumps(event).encode())
+        self._producer.send(USAGE_TOPIC, json.dumps(event).encode())
         self._producer.flush()
         while user not in self._users():
             if time.perf_counter() - began > _GIVE_UP_SECONDS:

@@ -53,6 +53,15 @@ def quota_rows(clients: int, bound: float) -> list[dict[str, Any]]:
     return [{"user": "<default>", "client_id": "", "producer_byte_rate": BOUND, "consumer_byte_rate": 1e7}, *own]
 
 
+def write_quotas(root: str, clients: int) -> QuotaTable:
+    """Create the tables, and set the live quotas."""
+    create_missing(root)
+    table = QuotaTable(root)
+    changes = [QuotaChange(row.pop("user"), row.pop("client_id"), row) for row in quota_rows(clients, BOUND)]
+    table.alter(changes, local_audit("bench"))
+    return table
+
+
 def write_usage(root: str, start_ms: int, seconds: int, clients: int) -> int:
     """Write the table, file by file; returns how many rows it has."""
     draw = np.random.default_rng(1)
@@ -87,10 +96,7 @@ def write_usage(root: str, start_ms: int, seconds: int, clients: int) -> int:
 
 def measure(root: str, seconds: int, clients: int) -> None:
     """Write, replay, print."""
-    create_missing(root)
-    table = QuotaTable(root)
-    changes = [QuotaChange(row.pop("user"), row.pop("client_id"), row) for row in quota_rows(clients, BOUND)]
-    table.alter(changes, local_audit("bench"))
+    table = write_quotas(root, clients)
     start_ms = (time.time_ns() // 1_000_000_000 + 60) * 1_000
     began = time.perf_counter()
     rows = write_usage(root, start_ms, seconds, clients)

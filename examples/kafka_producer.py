@@ -11,11 +11,12 @@ from typing import Any
 from kafka import KafkaProducer
 
 from pipeline.gate.gate import Gate
+from schemas.topic_names import THROTTLE_TOPIC
 
 RECORD_BYTES = 1_000
 
 
-def main(servers: str, user: str, client_id: str, topic: str, count: str, throttles: str = "quota.throttle.v1") -> None:
+def main(servers: str, user: str, client_id: str, topic: str, count: str, throttles: str = THROTTLE_TOPIC) -> None:
     """Send `count` records, each one when the gate lets it pass."""
     producer: Any = KafkaProducer(bootstrap_servers=servers, client_id=client_id)
     waited_ms = 0

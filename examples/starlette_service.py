@@ -17,6 +17,7 @@ from starlette.routing import Route
 from pipeline.gate.errors import GateDepleted, GateTimeout, RequestSizeRefused
 from pipeline.gate.gate import Gate
 from pipeline.gate.limits import GateLimits
+from schemas.topic_names import THROTTLE_TOPIC
 
 LONGEST_WAIT_MS = 10_000
 
@@ -24,7 +25,7 @@ LONGEST_WAIT_MS = 10_000
 @asynccontextmanager
 async def lifespan(app: Starlette) -> AsyncIterator[None]:
     """One gate per process. It starts open if the broker is away."""
-    topic = os.environ.get("THROTTLE_TOPIC", "quota.throttle.v1")
+    topic = os.environ.get("THROTTLE_TOPIC", THROTTLE_TOPIC)
     with Gate.connect(os.environ["KAFKA"], GateLimits(pool_bytes=64_000_000), topic=topic) as app.state.gate:
         yield
 

@@ -25,6 +25,11 @@ class Clock(Protocol):
         ...
 
 
+def wall_ms() -> int:
+    """The machine's wall clock, in epoch milliseconds: for commands that look at tables once."""
+    return time.time_ns() // 1_000_000
+
+
 class SystemClock:
     """The machine's clocks. The steady one starts at the wall clock's time when the object is made."""
 
@@ -34,6 +39,6 @@ class SystemClock:
     def now(self) -> Moment:
         """Both clocks, read one after the other (well under a millisecond apart)."""
         return Moment(
-            wall_ms=time.time_ns() // 1_000_000,
+            wall_ms=wall_ms(),
             steady_ms=(time.monotonic_ns() + self._anchor_ns) // 1_000_000,
         )

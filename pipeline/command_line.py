@@ -41,6 +41,11 @@ def carry(variable: str, value: str) -> None:
     _carried[variable] = value
 
 
+def carried(variable: str) -> str | None:
+    """What `carry` was told about a variable; None if nothing."""
+    return _carried.get(variable)
+
+
 def carry_nothing() -> None:
     """Forget what `carry` was told: another command begins in this process."""
     _carried.clear()

@@ -18,9 +18,6 @@ REQUEST: Final = 2
 TIE_ORDER: Final = (2, 0, 1)
 """Positions in `QUOTA_TYPES`, in the order that decides between equal throttle times: request first."""
 
-TIE_RANK: Final[Mapping[str, int]] = {QUOTA_TYPES[position]: rank for rank, position in enumerate(TIE_ORDER)}
-"""Quota type -> its place in `TIE_ORDER`. Of equal throttle times the one with the lowest rank applies."""
-
 
 class Level(IntEnum):
     """The eight levels at which a quota can be set, most specific first."""

@@ -59,15 +59,25 @@ class Owed:
             preferred: the type to name where several ask for the same wait (also: for none), int64[n]. If it is not
                 among them, the first in `TIE_ORDER` is named.
         """
-        size = len(preferred)
-        columns = np.arange(size)
-        first = np.array(TIE_ORDER)[self.owed_ms[list(TIE_ORDER)].argmax(axis=0)] if size else preferred
-        most_ms = self.owed_ms[first, columns]
-        quota_type = np.where(self.owed_ms[preferred, columns] == most_ms, preferred, first)
+        quota_type = type_that_owes_most(self.owed_ms, preferred)
+        columns = np.arange(len(preferred))
         return Claims(
             quota_type,
             self.bound[quota_type, columns],
             self.level[quota_type, columns],
             self.window_ms[quota_type, columns],
-            most_ms,
+            self.owed_ms[quota_type, columns],
         )
+
+
+def type_that_owes_most(owed_ms: Ints, preferred: Ints) -> Ints:
+    """The quota type that asks for the longest wait, for each client, as a position in `QUOTA_TYPES`.
+
+    Args:
+        owed_ms: what n clients owe of each type, int64[3, n].
+        preferred: as for `Owed.largest`.
+    """
+    size = len(preferred)
+    columns = np.arange(size)
+    first = np.array(TIE_ORDER)[owed_ms[list(TIE_ORDER)].argmax(axis=0)] if size else preferred
+    return np.where(owed_ms[preferred, columns] == owed_ms[first, columns], preferred, first)

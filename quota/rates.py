@@ -115,6 +115,11 @@ class SampleWindows:
         """The memory of all columns, in bytes."""
         return self._sums.nbytes + self._last.nbytes + self._total.nbytes
 
+    @property
+    def oldest(self) -> int:
+        """Index of the oldest window of the ring."""
+        return self._newest - self._n
+
     def grow(self, capacity: int) -> None:
         """Make room for this many sensors. The new ones are untouched."""
         room = capacity - len(self._total)

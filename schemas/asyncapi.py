@@ -21,6 +21,7 @@ from schemas.sensor_state_row import SensorStateRow
 from schemas.throttle_event_row import ThrottleEventRow
 from schemas.throttle_record import ThrottleRecord
 from schemas.topic_names import MARKER_TOPIC, THROTTLE_TOPIC, USAGE_TOPIC
+from schemas.usage_by_minute_row import UsageByMinuteRow
 from schemas.usage_by_second_row import UsageBySecondRow
 from schemas.usage_event import UsageEvent
 from schemas.usage_row import UsageRow
@@ -31,6 +32,7 @@ MODELS: Final[dict[str, type[BaseModel]]] = {
     "quotas": QuotaRow,
     "usage": UsageRow,
     "usage_by_second": UsageBySecondRow,
+    "usage_by_minute": UsageByMinuteRow,
     "batches": BatchRow,
     "decisions": DecisionRow,
     "throttle_events": ThrottleEventRow,
@@ -98,7 +100,8 @@ def main() -> int:
 def _usage_channel() -> dict[str, Any]:
     return {
         "address": USAGE_TOPIC,
-        "description": "What clients used of brokers. Must use `message.timestamp.type=LogAppendTime`.",
+        "description": "What clients used of brokers. Must use `message.timestamp.type=LogAppendTime`; read it with "
+        "`isolation.level=read_committed`.",
         "messages": {
             "usage": {
                 "contentType": "application/json",

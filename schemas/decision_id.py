@@ -4,7 +4,8 @@ import hashlib
 from collections.abc import Sequence
 from typing import Final
 
-_DIGEST_BYTES: Final = 8
+DIGEST_BYTES: Final = 8
+"""How many bytes of the hash an id has."""
 
 
 def decision_id(
@@ -54,15 +55,18 @@ def decision_ids(
     Raises:
         ValueError: the four sequences have different lengths.
     """
-    shared = hashlib.blake2b(
-        _encoded(cluster) + _encoded(query_id) + _encoded(str(batch_id)), digest_size=_DIGEST_BYTES
-    )
+    shared = hasher_of_batch(cluster, query_id, batch_id)
     ids = []
     for parts in zip(broker_ids, users, client_ids, quota_types, strict=True):
         hasher = shared.copy()
         hasher.update(b"".join(map(_encoded, parts)))
         ids.append(hasher.hexdigest())
     return ids
+
+
+def hasher_of_batch(cluster: str, query_id: str, batch_id: int) -> "hashlib.blake2b":
+    """The hash over the parts that all decisions of a batch share; to be copied for each."""
+    return hashlib.blake2b(_encoded(cluster) + _encoded(query_id) + _encoded(str(batch_id)), digest_size=DIGEST_BYTES)
 
 
 def _encoded(part: str) -> bytes:

@@ -14,7 +14,6 @@ from schemas.columns import (
     Number,
     QuotaTypeName,
     Rate,
-    Text,
     Tokens,
     Unit,
 )
@@ -26,6 +25,9 @@ Cause = Annotated[Literal["violation", "renewed", "expired", "quota_changed", "r
 SCHEMA_VERSION: Final = 1
 
 JOB_HEADER: Final = "ce_kquotajob"
+
+SENSOR_FIELD: Final = "sensor"
+"""The one field of a record that is two columns of `throttle_events`."""
 
 
 class ThrottleRecord(BaseModel):
@@ -111,16 +113,36 @@ class ThrottleRecord(BaseModel):
         Args:
             job: The job that publishes it, the extension attribute `kquotajob`: a topic belongs to one job.
         """
-        attributes: dict[str, Text] = {
-            "ce_specversion": "1.0",
-            "ce_id": f"{self.decision_id}/{self.publish_seq}",
-            "ce_type": f"kquota.{self.action}.v{self.schema_version}",
-            "ce_source": f"/kquota/{quote(self.cluster, safe='')}",
-            JOB_HEADER: job,
-            "ce_time": _rfc3339(self.throttled_until_ms - self.throttle_time_ms),
-            "content-type": "application/json",
-        }
-        return [(name, value.encode()) for name, value in attributes.items()]
+        version, kquota_job, content_type = unchanging_headers(job)
+        return [
+            version,
+            ("ce_id", f"{self.decision_id}/{self.publish_seq}".encode()),
+            type_header(self.action, self.schema_version),
+            source_header(self.cluster),
+            kquota_job,
+            time_header(self.throttled_until_ms - self.throttle_time_ms),
+            content_type,
+        ]
+
+
+def unchanging_headers(job: str) -> tuple[tuple[str, bytes], tuple[str, bytes], tuple[str, bytes]]:
+    """The headers that all records of a job share: version of CloudEvents, job, type of the content."""
+    return ("ce_specversion", b"1.0"), (JOB_HEADER, job.encode()), ("content-type", b"application/json")
+
+
+def type_header(action: str, schema_version: int | str) -> tuple[str, bytes]:
+    """The CloudEvents type of a record."""
+    return "ce_type", f"kquota.{action}.v{schema_version}".encode()
+
+
+def source_header(cluster: str) -> tuple[str, bytes]:
+    """The CloudEvents source of a record."""
+    return "ce_source", f"/kquota/{quote(cluster, safe='')}".encode()
+
+
+def time_header(stored_ms: int) -> tuple[str, bytes]:
+    """The CloudEvents time of a record: when it was stored, by wall clock."""
+    return "ce_time", _rfc3339(stored_ms).encode()
 
 
 def _rfc3339(epoch_ms: int) -> str:

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
-from pipeline.cli.output import is_table, print_rows, refuse_unknown_format
+from pipeline.cli.output import is_table, print_rows
 from pipeline.cluster.acls import ROLES, Names, acls_of, grant_commands
 from pipeline.errors import PipelineError
 
@@ -37,9 +37,7 @@ def print_acls(
 
     Raises:
         UnknownRole: There is no role of this name.
-        UnknownFormat: Another output format.
     """
-    refuse_unknown_format(output)
     unknown = [role for role in roles or () if role not in ROLES]
     if unknown:
         raise UnknownRole(unknown[0])
@@ -59,6 +57,7 @@ def print_acls(
                 "operation": acl.operation,
                 "resource": acl.resource,
                 "name": acl.name,
+                "pattern": acl.pattern,
                 "command": grant_commands([acl], who, bootstrap_servers)[0],
             }
             for acl in acls

@@ -1,6 +1,8 @@
-"""What the job prints while it runs: every throttle and every micro-batch, as log lines on stderr."""
+"""What the job prints while it runs: throttles and every micro-batch, as log lines on stderr."""
 
 import logging
+from collections.abc import Sequence
+from typing import Final
 
 from pipeline.stream.micro_batch import BatchReport
 from pipeline.throttle.log_line import line_with_command
@@ -8,10 +10,18 @@ from pipeline.throttle.outbox import Written
 
 log = logging.getLogger("pipeline.job")
 
+MOST_LINES: Final = 200
+"""So many records that were written together get a line each. The lines of 10^5 would take longer than the records."""
 
-def log_throttle(record: Written, quota_version: int) -> None:
-    """Write one log line for a published record."""
-    log.info(line_with_command(record, quota_version))
+
+def log_throttles(records: Sequence[Written], quota_version: int) -> None:
+    """Write one log line for each published record; of more than `MOST_LINES` the first ones, and how many follow."""
+    if not log.isEnabledFor(logging.INFO):
+        return
+    for record in records[:MOST_LINES]:
+        log.info(line_with_command(record, quota_version))
+    if len(records) > MOST_LINES:
+        log.info("and %d more throttle records at the same time: see throttle_events", len(records) - MOST_LINES)
 
 
 def log_batch(report: BatchReport) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, Final
 
+from pipeline.clock import wall_ms
 from pipeline.demo.next_steps import at_the_end, while_it_runs
 from pipeline.job.job import Listeners
 from pipeline.stream.micro_batch import BatchReport
@@ -41,7 +42,7 @@ class DemoConsole:
 
     def listeners(self) -> Listeners:
         """The functions that the job calls."""
-        return Listeners(self._throttle, self._batch)
+        return Listeners(self._throttles_written, self._batch)
 
     def client_report(self, report: dict[str, Any]) -> None:
         """Keep the newest counters of one client; prints the state every five seconds."""
@@ -66,6 +67,10 @@ class DemoConsole:
                 sys.stdout.flush()
             _propose("to try next:", at_the_end(self._decision_id, self._batches, self._candidate))
 
+    def _throttles_written(self, records: Sequence[Written], quota_version: int) -> None:
+        for record in records:
+            self._throttle(record, quota_version)
+
     def _throttle(self, record: Written, quota_version: int) -> None:
         key = record.publication.key
         kind = "release" if record.publication.action == "release" else record.publication.cause
@@ -73,7 +78,7 @@ class DemoConsole:
             self._records[key.user, key.client_id, kind] += 1
             is_first = self._decision_id is None
             self._decision_id = record.publication.decision_id[:SHOWN_DIGITS]
-            stamp = clock_time(time.time_ns() // 1_000_000)
+            stamp = clock_time(wall_ms())
             sys.stdout.write(f"{stamp}  {line_with_command(record, quota_version)}\n")
             sys.stdout.flush()
             if is_first:

@@ -4,7 +4,7 @@ import math
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
-from pipeline.cli.explain_records import exact_seconds, record_lines, why_nothing
+from pipeline.cli.explain_records import applied_text, exact_seconds, record_lines, why_nothing
 from pipeline.errors import printable
 from pipeline.tables.quotas.diff import shown
 from pipeline.tables.quotas.origin import QuotaOrigin
@@ -87,8 +87,7 @@ def _decision(row: dict[str, Any]) -> list[str]:
     )
     lines = [
         f"decision {row['decision_id']}: {row['user']}/{row['client_id']} is over {row['quota_type']}",
-        f"  at        {clock_time(row['evaluated_at_ms'])} UTC, batch {row['batch_id']}, mode {row['mode']}"
-        f"{', applied' if row['applied'] else ', not applied: the throttle of another quota type is longer'}",
+        f"  at        {clock_time(row['evaluated_at_ms'])} UTC, batch {row['batch_id']}, {applied_text(row)}",
         f"  quota     level {row['level']} ({_LEVELS[row['level']]}), quota table version {row['quota_version']}",
         f"  sensor    {shared}: everything that shares it is counted together",
         f"  observed  O = {observed:.1f} {unit}{_in_words(row, observed)}, over W = {exact_seconds(window_ms)}",

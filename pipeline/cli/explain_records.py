@@ -6,11 +6,14 @@ instant for so long ends at the other.
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 from pipeline.tables.unpublished import Unpublished
 from quota.units import rate_text
 from schemas.throttle_event_row import is_extension
+
+_NO_TIME: Final = "its throttle time is 0 ms, rounded"
+_NOT_APPLIED: Final = "the throttle of another quota type is longer, or as long, and stands for both"
 
 
 def exact_seconds(duration_ms: int) -> str:
@@ -43,7 +46,8 @@ def why_nothing(found: Unpublished, max_age_ms: int) -> str:
         return f"published: nothing: it was {age}, more than stream.max_decision_age_ms = {max_age_ms}"
     reasons = {
         "shadow": "its quota is in shadow mode",
-        "not_applied": "the throttle of another quota type is longer, and stands for both",
+        "no_time": _NO_TIME,
+        "not_applied": _NOT_APPLIED,
         "extension": f"under this id: it made a running throttle longer, with {record_name}",
         "too_old": "it was too old when the job could publish it, after a restart",
         "told_already": f"the client was told already: {record_name} holds it until "
@@ -52,6 +56,15 @@ def why_nothing(found: Unpublished, max_age_ms: int) -> str:
     }
     separator = " " if found.cause == "extension" else ": "
     return f"published: nothing{separator}{reasons[found.cause]}"
+
+
+def applied_text(decision: Mapping[str, Any]) -> str:
+    """Whether a decision throttles its client, and why not: its mode first."""
+    if decision["applied"]:
+        return f"mode {decision['mode']}, applied"
+    if decision["mode"] == "shadow":
+        return "mode shadow, which throttles nobody"
+    return f"mode {decision['mode']}, not applied: {_NOT_APPLIED if decision['throttle_time_ms'] else _NO_TIME}"
 
 
 def _record_line(event: Mapping[str, Any], republish_ms: int) -> str:

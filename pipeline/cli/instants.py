@@ -7,6 +7,7 @@ from typing import Final
 from pipeline.errors import PipelineError
 
 _UNITS_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
+_END_OF_YEAR_9999_MS: Final = 253_402_300_799_999  # the last instant that Python can show
 
 
 class UnknownInstant(PipelineError):
@@ -29,13 +30,15 @@ class UnknownInstant(PipelineError):
 def parse_instant(option: str, given: str, now_ms: int) -> int:
     """Epoch milliseconds of an instant; a time without an offset is UTC.
 
+    An age that reaches further back than 1970 is 0.
+
     Raises:
         UnknownInstant: It is none of the three.
     """
     age = re.fullmatch(r"-?(\d+)([smhdw])", given)
     if age:
-        return now_ms - int(age[1]) * _UNITS_MS[age[2]]
-    if re.fullmatch(r"\d{12,15}", given):
+        return max(now_ms - int(age[1]) * _UNITS_MS[age[2]], 0)
+    if re.fullmatch(r"\d{12,15}", given) and int(given) <= _END_OF_YEAR_9999_MS:
         return int(given)
     try:
         instant = datetime.fromisoformat(given)

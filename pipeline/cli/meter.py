@@ -5,18 +5,23 @@ The Kafka client takes 0.3 s to import. It is imported where it is used, so that
 
 import signal
 import threading
-from collections.abc import Callable
 from contextlib import closing
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import typer
 
-from pipeline.cli.options import BootstrapServers, CommandConfig
-from schemas.topic_names import USAGE_TOPIC
+from pipeline.cli.options import BootstrapServers, CommandConfig, ConfigFile, flags
+from schemas.topic_names import MARKER_TOPIC, USAGE_TOPIC
+
+if TYPE_CHECKING:
+    from pipeline.meter.request_log import RequestLogParser
+    from pipeline.meter.usage_publisher import UsagePublisher
+
+_TRANSACTION_TIMEOUT_MS: Final = 10_000
 
 app = typer.Typer(help="Turn what a broker observes into usage events.", no_args_is_help=True)
 
@@ -36,15 +41,21 @@ def request_log(
     file_option: Annotated[Path | None, typer.Option("-f", "--file", hidden=True)] = None,
     *,
     broker_id: Annotated[str, typer.Option(help="node.id of the broker; written to every event.")],
+    config: ConfigFile = None,
     bootstrap_server: BootstrapServers = None,
     command_config: CommandConfig = None,
-    topic: Annotated[str, typer.Option(help="The usage topic.")] = USAGE_TOPIC,
+    topic: Annotated[str | None, typer.Option(help="The usage topic.", show_default=USAGE_TOPIC)] = None,
+    marker_topic: Annotated[
+        str | None, typer.Option(help="The marker topic; keeps the place in the log.", show_default=MARKER_TOPIC)
+    ] = None,
     from_beginning: Annotated[
-        bool, typer.Option("--from-beginning", help="Without state: read the whole file, not only new lines.")
+        bool, typer.Option("--from-beginning", help="At the first start: read the whole file, not only new lines.")
     ] = False,
     state_file: Annotated[
         Path | None,
-        typer.Option(help="Remembers the place in the log [default: .kquota/meter-<broker-id>.json]."),
+        typer.Option(
+            help="State file of an earlier release, taken over once [default: .kquota/meter-<broker-id>.json]."
+        ),
     ] = None,
     internal_listener: Annotated[
         list[str] | None, typer.Option(help="Listener that brokers use among themselves; repeatable.")
@@ -58,94 +69,87 @@ def request_log(
 ) -> None:
     """Follow the request log of a Kafka 4 broker and send a usage event for each client request.
 
+    Cluster, security, topics and log level can also stand in the settings, as for the job; flags win.
     Requests of --internal-principal (default User:ANONYMOUS) on --internal-listener (default CONTROLLER) are the
-    cluster's own. They are left out, and so are follower fetches and what any meter sends to the usage topic. Runs
-    until SIGTERM or Ctrl-C, then sends the rest and ends with 0. It ends with 6 if the rest could not be stored; the
-    next start sends it.
-    """
-    from kafka import KafkaAdminClient, KafkaProducer
+    cluster's own. They are left out, and so are follower fetches and what any meter sends to the usage topic.
 
-    from pipeline.cluster.client_properties import command_line_options
-    from pipeline.cluster.connecting import open_client
+    Events and the place in the log are stored in one transaction, so each event is stored once, also after kill -9. The
+    place is the offset of group kquota-meter.<broker-id>. A second meter of the same broker ends the first, with 4.
+    Runs until SIGTERM or Ctrl-C, then stores the rest and ends with 0. It ends with 6 if the rest could not be stored;
+    the next start does it.
+    """
+    from kafka import KafkaAdminClient
+
+    from pipeline.cluster.access import ClusterAccess
     from pipeline.log import set_up_logging
+    from pipeline.meter.kafka_usage_topic import KafkaUsageTopic
     from pipeline.meter.meter_state import read_state
-    from pipeline.meter.request_log import OwnTraffic, RequestLogParser
-    from pipeline.meter.usage_producer import KafkaUsageSink
+    from pipeline.meter.own_traffic import OwnTraffic
+    from pipeline.meter.request_log import RequestLogParser
+    from pipeline.meter.usage_publisher import UsagePublisher
     from pipeline.meter.usage_topic import UsageTopic
+    from pipeline.settings.loading import load_settings
 
     log_file = file or file_option
     if log_file is None or None not in {file, file_option}:
         message = "'FILE' must be given once, as an argument or with -f"
         raise typer.BadParameter(message)
-    set_up_logging("INFO")
+    zone = _zone(time_zone)
+    names = {"usage_topic": topic, "marker_topic": marker_topic}
+    settings = load_settings(config, flags(bootstrap_server, command_config, topics=names))
+    set_up_logging(settings.log_level)
+    access = ClusterAccess.from_settings(settings.kafka)
+    topic, address = settings.kafka.usage_topic, access.bootstrap_servers
     state_path = state_file or Path(".kquota") / f"meter-{broker_id}.json"
-    resume = read_state(state_path)
-    address, options = command_line_options(bootstrap_server, command_config)
-    client_id = options.pop("client_id", f"kquota-meter-{broker_id}")
-    with closing(open_client(KafkaAdminClient, address, client_id=client_id, **options)) as admin:
+    access.client_options()  # what is wrong there is told before anything else
+    read_state(state_path)
+    access = replace(access, properties={"client.id": f"kquota-meter-{broker_id}", **access.properties})
+    with closing(access.open(KafkaAdminClient)) as admin:
         usage_topic = UsageTopic.described_by(admin, topic)
     own = OwnTraffic(
         listeners=frozenset(internal_listener or OwnTraffic().listeners),
         principals=frozenset(internal_principal or OwnTraffic().principals),
         usage_topic=usage_topic,
     )
-    parser = RequestLogParser(broker_id, own, _zone(time_zone))
+    parser = RequestLogParser(broker_id, own, zone)
     stopping = _stop_on_signals()
-    producer: Any = open_client(
-        KafkaProducer,
-        address,
-        client_id=client_id,
-        acks="all",
-        linger_ms=5,
-        batch_size=262_144,
-        max_block_ms=5_000,
-        request_timeout_ms=5_000,
-        delivery_timeout_ms=10_000,
-        **options,
-    )
-    try:
-        open_sink = partial(KafkaUsageSink, producer, topic, address, options)
-        _run(log_file, from_beginning, state_path, resume, parser, open_sink, topic, address, stopping)
-    finally:
-        producer.close(timeout=2)
+    kafka_topic = KafkaUsageTopic(broker_id, topic, settings.kafka.marker_topic, access, _TRANSACTION_TIMEOUT_MS)
+    with closing(UsagePublisher(broker_id, kafka_topic, f"{topic} at {address}")) as publisher:
+        _run(log_file, from_beginning, state_path, parser, publisher, f"{topic} at {address}", stopping)
 
 
 def _run(
     file: Path,
     from_beginning: bool,
     state_path: Path,
-    resume: Any,
-    parser: Any,
-    open_sink: Callable[[], Any],
-    topic: str,
-    address: str,
+    parser: "RequestLogParser",
+    publisher: "UsagePublisher",
+    destination: str,
     stopping: threading.Event,
 ) -> None:
     from pipeline.clock import SystemClock
     from pipeline.meter.errors import RequestLogMissing, UsageNotStored
     from pipeline.meter.log_follower import LogFollower
-    from pipeline.meter.meter_state import make_folder
+    from pipeline.meter.meter_state import read_state, retire_state
     from pipeline.meter.request_meter import RequestMeter
-    from pipeline.meter.usage_producer import Batching, UsageProducer
 
     if not file.parent.is_dir():
         raise RequestLogMissing(file, "has no folder")
-    make_folder(state_path)
-    usage = UsageProducer(open_sink(), Batching(), f"{topic} at {address}")
     try:
-        follower = LogFollower(file, "beginning" if from_beginning else "end", resume)
-        meter = RequestMeter(follower, parser, usage, state_path, SystemClock(), stopping.wait)
-        place = "where it was left" if resume else "the beginning" if from_beginning else "the end"
-        typer.echo(f"following {file} from {place}, to {topic} at {address}", err=True)
-        stored = meter.run(stopping.is_set)
+        place = publisher.take_over()
+        whence = "where it was left" if place else "the beginning" if from_beginning else "the end"
+        if place is None:
+            place = read_state(state_path)
+            whence = f"the place in {state_path}" if place else whence
+        follower = LogFollower(file, "beginning" if from_beginning else "end", place)
+        meter = RequestMeter(follower, parser, publisher, SystemClock(), stopping.wait)
+        typer.echo(f"following {file} from {whence}, to {destination}", err=True)
+        stored = meter.run(stopping.is_set, lambda: retire_state(state_path))
     except OSError as exc:
         raise RequestLogMissing(file, f"cannot be followed: {exc}") from exc
-    typer.echo(
-        f"{parser.counts}; {usage.counts}; {follower.counts}",
-        err=True,
-    )
+    typer.echo(f"{parser.counts}; {publisher.counts}; {follower.counts}", err=True)
     if not stored:
-        raise UsageNotStored(topic, address, usage.unsent_bytes)
+        raise UsageNotStored(destination, meter.unstored_events)
 
 
 def _zone(name: str | None) -> ZoneInfo | None:

@@ -24,13 +24,12 @@ def mode(
     In shadow mode every throttle is released at once and nobody is throttled; decisions are recorded as they would be.
     A quota whose own mode is shadow or exempt keeps it in both modes.
     """
-    from pipeline.cli.output import is_table, print_rows, refuse_unknown_format
+    from pipeline.cli.output import is_table, print_rows
     from pipeline.settings.loading import load_settings
     from pipeline.tables.address import full_address
     from pipeline.tables.audit import local_audit
     from pipeline.tables.from_settings import open_quota_table
 
-    refuse_unknown_format(output)
     if wanted not in {None, *_MODES}:
         msg = f"'mode' must be one of {', '.join(_MODES)}; got {wanted}"
         raise QuotaUsage(msg, f"see the mode: {command_text('mode')}; set it: {command_text('mode', 'shadow')}")

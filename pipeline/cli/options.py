@@ -1,6 +1,6 @@
 """Options that several commands share, and how they become settings."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -44,16 +44,49 @@ TablesRoot = Annotated[
     str | None,
     typer.Option("--tables", help="Root of the Delta tables.", callback=_carried(TABLES_ROOT), show_default=False),
 ]
-Output = Annotated[str, typer.Option("-o", "--output", help="table, wide, csv, json or yaml.")]
+
+
+def _known_format(*also: str) -> Callable[[str], str]:
+    """A callback of an option: refuses an unknown format before the command does anything."""
+
+    def check(output: str) -> str:
+        from pipeline.cli.output import refuse_unknown_format
+
+        refuse_unknown_format(output, also)
+        return output
+
+    return check
+
+
+Output = Annotated[
+    str, typer.Option("-o", "--output", help="table, wide, csv, json or yaml.", callback=_known_format())
+]
+QuotasOutput = Annotated[
+    str,
+    typer.Option("-o", "--output", help="kafka, table, wide, csv, json or yaml.", callback=_known_format("kafka")),
+]
 
 
 def flags(
     bootstrap_servers: str | None = None,
     command_config: Path | None = None,
     tables: str | None = None,
+    topics: Mapping[str, str | None] | None = None,
     **others: Any,
 ) -> dict[str, Any]:
-    """Command-line options as a nested mapping for `load_settings`; None counts as not given."""
+    """Command-line options as a nested mapping for `load_settings`; None counts as not given.
+
+    Args:
+        bootstrap_servers: `--bootstrap-server`. It goes before `bootstrap.servers` of the file.
+        command_config: `--command-config`.
+        tables: `--tables`.
+        topics: Names of topics, by their settings under `kafka`.
+        others: Further settings, by branch.
+
+    Raises:
+        UnreadableFile: The file can not be read.
+        ClientPropertiesInvalid: A line of it is no setting.
+    """
     client = None
     if command_config is not None:
         from pipeline.cluster.properties_file import read_properties
@@ -61,7 +94,7 @@ def flags(
         client = read_properties(command_config)
         bootstrap_servers = bootstrap_servers or client.get("bootstrap.servers")
     return {
-        "kafka": {"bootstrap_servers": bootstrap_servers, "client": client},
+        "kafka": {"bootstrap_servers": bootstrap_servers, "client": client, **(topics or {})},
         "tables": {"root": tables},
         **others,
     }

@@ -30,19 +30,18 @@ class UnknownFormat(PipelineError):
         super().__init__(f"'--output' must be one of {', '.join(known)}; got {given}", f"for example -o {known[0]}")
 
 
-def refuse_unknown_format(output: str, also: Sequence[str] = (), known: Sequence[str] = FORMATS) -> None:
+def refuse_unknown_format(output: str, also: Sequence[str] = ()) -> None:
     """Refuse an unknown format before any work is done.
 
     Args:
         output: What was given.
         also: Formats this command has beside the known ones.
-        known: The formats of most commands.
 
     Raises:
         UnknownFormat: It is none of them.
     """
-    if output not in {*known, *also}:
-        raise UnknownFormat(output, (*also, *known))
+    if output not in {*FORMATS, *also}:
+        raise UnknownFormat(output, (*also, *FORMATS))
 
 
 def is_table(output: str) -> bool:

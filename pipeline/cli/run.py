@@ -28,7 +28,7 @@ def run(
     Missing tables are created; topics are checked and never changed (see `kquota topics create`).
     """
     return_memory_at_once()
-    from pipeline.cli.console import log_batch, log_throttle
+    from pipeline.cli.console import log_batch, log_throttles
     from pipeline.cli.signals import call_on_signals
     from pipeline.job.job import Job, Listeners
     from pipeline.log import set_up_logging
@@ -45,7 +45,7 @@ def run(
     )
     settings = load_settings(config, given)
     set_up_logging(settings.log_level)
-    running = Job(settings, Listeners(log_throttle, log_batch), waits=not no_wait)
+    running = Job(settings, Listeners(log_throttles, log_batch), waits=not no_wait)
     with call_on_signals(running.stop):
         create_tables(settings.tables)
         running.run()

@@ -49,7 +49,7 @@ def simulate(
     Needs no broker, no Spark and no tables. Events are put into micro-batches by their own times. The simulated clients
     ignore throttles: usage is what the files contain.
     """
-    from pipeline.cli.output import is_table, refuse_unknown_format
+    from pipeline.cli.output import is_table
     from pipeline.settings.loading import load_settings
     from pipeline.simulation.batches import batches_of_events
     from pipeline.simulation.run import Simulation
@@ -58,7 +58,6 @@ def simulate(
     if scope not in {"cluster", "broker"}:
         message = f"'--scope' must be cluster or broker; got {scope}"
         raise typer.BadParameter(message)
-    refuse_unknown_format(output)
     settings = load_settings(config)
     events, quotas = _read([*(files or ()), *(more_files or ())])
     trigger = trigger_ms or settings.stream.trigger_ms

@@ -2,12 +2,12 @@
 
 import socket
 import sys
-import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Final
 
 from pipeline.cli.gate import DEFAULT_LISTEN
 from pipeline.cli.options import BootstrapServers, ConfigFile, Output, TablesRoot, flags
+from pipeline.clock import wall_ms
 from pipeline.errors import printable
 
 if TYPE_CHECKING:
@@ -27,12 +27,11 @@ def status(
     Reads the tables and the job's lock; asks no cluster. It ends with 0 also if the job is down. The gate is looked for
     where `kquota gate` listens by default.
     """
-    from pipeline.cli.output import is_table, print_rows, refuse_unknown_format
+    from pipeline.cli.output import is_table, print_rows
     from pipeline.job.status import status_of
     from pipeline.settings.loading import load_settings
 
-    refuse_unknown_format(output)
-    found = status_of(load_settings(config, flags(bootstrap_server, tables=tables)), time.time_ns() // 1_000_000)
+    found = status_of(load_settings(config, flags(bootstrap_server, tables=tables)), wall_ms())
     gate = f"http://{DEFAULT_LISTEN}" if _answers(DEFAULT_LISTEN) else None
     if not is_table(output):
         document = {**asdict(found), "gate": gate}

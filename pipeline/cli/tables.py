@@ -18,14 +18,13 @@ def create(config: ConfigFile = None, tables: TablesRoot = None, output: Output 
 
     `kquota run` and `kquota demo` do the same when they start. No other command creates a table.
     """
-    from pipeline.cli.output import print_rows, refuse_unknown_format
+    from pipeline.cli.output import print_rows
     from pipeline.cli.table_layout import Layout
     from pipeline.settings.loading import load_settings
     from pipeline.tables.address import full_address
     from pipeline.tables.from_settings import create_tables
     from pipeline.tables.layout import TABLES, table_uri
 
-    refuse_unknown_format(output)
     place = load_settings(config, flags(tables=tables)).tables
     created = create_tables(place)
     rows = [

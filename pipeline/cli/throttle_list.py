@@ -1,7 +1,6 @@
 """`kquota throttles list`: who is throttled now, or was since an instant."""
 
 import sys
-import time
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -9,6 +8,7 @@ import typer
 from pipeline.cli.options import ConfigFile, Output, TablesRoot, flags
 from pipeline.cli.quotas.entity_flags import ClientNames, for_client
 from pipeline.cli.table_layout import Layout
+from pipeline.clock import wall_ms
 from pipeline.errors import PipelineError
 from quota.entity import QUOTA_TYPES
 from quota.units import rate_text
@@ -63,19 +63,17 @@ def list_(
     With --watch it does not exit before Ctrl-C or SIGTERM, and then with 0.
     """
     from pipeline.cli.instants import parse_instant
-    from pipeline.cli.output import refuse_unknown_format
     from pipeline.settings.loading import load_settings
     from pipeline.tables.throttle_list import Wanted, recent_events, running_throttles
 
-    refuse_unknown_format(output)
-    since_ms = None if since is None else parse_instant("--since", since, _now_ms())
+    since_ms = None if since is None else parse_instant("--since", since, wall_ms())
     wanted = Wanted(client.user, client.client_id, _quota_type(quota_type), since_ms)
     root = load_settings(config, flags(tables=tables)).tables.root
     is_recent = everything or since is not None
 
     def read() -> list[dict[str, Any]]:
         # One more than is shown, to know whether there are more.
-        return recent_events(root, limit + 1, wanted) if is_recent else running_throttles(root, _now_ms(), wanted)
+        return recent_events(root, limit + 1, wanted) if is_recent else running_throttles(root, wall_ms(), wanted)
 
     def show(rows: list[dict[str, Any]]) -> None:
         _print(rows, output, limit if is_recent else None)
@@ -101,7 +99,7 @@ def _watch(read: Any, show: Any, output: str) -> None:
         nonlocal prints
         if prints:
             sys.stdout.write("\n" if is_table(output) else "---\n" if output == "yaml" else "")
-        sys.stderr.write(f"{clock_time(_now_ms())} UTC, throttles: {len(rows)}\n")
+        sys.stderr.write(f"{clock_time(wall_ms())} UTC, throttles: {len(rows)}\n")
         show(rows)
         sys.stdout.flush()
         prints += 1
@@ -151,7 +149,3 @@ def _quota_type(given: str | None) -> str | None:
     if len(found) != 1:
         raise UnknownQuotaType(given)
     return found[0]
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

@@ -1,7 +1,6 @@
 """`kquota throttles`: who is throttled now, and why."""
 
 import sys
-import time
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -11,6 +10,7 @@ from pipeline.cli.options import ConfigFile, Output, TablesRoot, flags
 from pipeline.cli.quotas.entity_flags import ClientNames, for_client
 from pipeline.cli.quotas.errors import QuotaUsage
 from pipeline.cli.table_layout import Layout
+from pipeline.clock import wall_ms
 from pipeline.errors import printable
 
 if TYPE_CHECKING:
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="See who is throttled, and why.", no_args_is_help=True)
 
-_AVERAGES: Final = Layout()
 _MISMATCHES: Final = Layout(dropped_first=("query_id", "mode"), texts=("difference",))
 
 
@@ -90,16 +89,15 @@ def averages(
     These are the throttle-time and exempt-request-time of a broker's own metrics, for the whole cluster.
     """
     from pipeline.cli.instants import parse_instant
-    from pipeline.cli.output import is_table, print_rows, refuse_unknown_format
+    from pipeline.cli.output import is_table, print_rows
     from pipeline.settings.loading import load_settings
     from pipeline.tables.last_minute import last_minute
 
-    refuse_unknown_format(output)
     root = load_settings(config, flags(tables=tables)).tables.root
-    found = last_minute(root, parse_instant("--at", at, time.time_ns() // 1_000_000))
+    found = last_minute(root, parse_instant("--at", at, wall_ms()))
     rows = found.throttle_times.to_pylist()
     document = {"throttle_times": rows, "exempt_request_percentage": found.exempt_percentage}
-    print_rows(rows, output, _AVERAGES, shown=_shown_average, document=document)
+    print_rows(rows, output, shown=_shown_average, document=document)
     if is_table(output):
         sys.stderr.write(f"exempt requests took {found.exempt_percentage:.2f} % of one thread\n")
 
@@ -127,7 +125,7 @@ def verify(
     from pipeline.tables.quotas.source import QuotaSource
 
     settings = load_settings(config, flags(tables=tables))
-    now_ms = time.time_ns() // 1_000_000
+    now_ms = wall_ms()
     ends = parse_instant("--since", since, now_ms) if since else 0, parse_instant("--until", until, now_ms)
     quotas = QuotaSource(open_quota_table(settings.tables))
     with progress_bar("replaying usage") as progress:
@@ -157,7 +155,7 @@ def _decision(root: str, client: ClientNames, first: str | None, client_id: str 
     """The row of `decisions` that is meant: by the beginning of its id, or the newest one of a client."""
     from pipeline.tables.throttle_history import decision_with_id, newest_decision
 
-    if first is not None and client_id is None and client == (None, None):
+    if first and client_id is None and client == (None, None):
         return decision_with_id(root, first)
     user, client_id = client.or_arguments(first, client_id)
     if user is None and client_id is None:

@@ -3,7 +3,6 @@
 The Kafka client takes 0.3 s to import, so it is imported where it is used, and `--help` never waits for it.
 """
 
-import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -34,7 +33,9 @@ _FINDINGS: Final = Layout(
 Cores = Annotated[
     int | None, typer.Option(min=1, help="Cores of the job; default: of this machine.", show_default=False)
 ]
-LongestThrottleMs = Annotated[int, typer.Option(min=1, help="Largest cap of a throttle.")]
+LongestThrottleMs = Annotated[
+    int | None, typer.Option(min=1, help="Largest cap of a throttle; default: by the settings.", show_default=False)
+]
 UsageTopic = Annotated[str | None, typer.Option(help="Name of the usage topic.", show_default=USAGE_TOPIC)]
 ThrottleTopic = Annotated[str | None, typer.Option(help="Name of the throttle topic.", show_default=THROTTLE_TOPIC)]
 MarkerTopic = Annotated[str | None, typer.Option(help="Name of the marker topic.", show_default=MARKER_TOPIC)]
@@ -46,7 +47,7 @@ def create(
     bootstrap_server: BootstrapServers = None,
     command_config: CommandConfig = None,
     cores: Cores = None,
-    longest_throttle_ms: LongestThrottleMs = 12_000,
+    longest_throttle_ms: LongestThrottleMs = None,
     replication_factor: Annotated[int, typer.Option(min=-1, help="-1: the cluster's default.")] = -1,
     usage_topic: UsageTopic = None,
     throttle_topic: ThrottleTopic = None,
@@ -59,13 +60,12 @@ def create(
     """
     from pipeline.cluster import topics
     from pipeline.cluster.acls import Acl
+    from pipeline.cluster.from_settings import wanted_topics
     from pipeline.cluster.permissions import permission_missing
 
-    kafka = _settings_with(config, bootstrap_server, command_config, usage_topic, throttle_topic, marker_topic).kafka
-    specs = topics.topic_specs(
-        cores or os.cpu_count() or 1, longest_throttle_ms, kafka.usage_topic, kafka.throttle_topic, kafka.marker_topic
-    )
-    with _connected(kafka, command_config) as (address, admin, options):
+    settings = _settings_with(config, bootstrap_server, command_config, usage_topic, throttle_topic, marker_topic)
+    specs = wanted_topics(settings, cores, longest_throttle_ms)
+    with _connected(settings.kafka) as (address, admin, options):
         try:
             done = topics.create_topics(admin, specs, replication_factor)
         except topics.TopicNotCreated as exc:
@@ -90,7 +90,7 @@ def check(
     bootstrap_server: BootstrapServers = None,
     command_config: CommandConfig = None,
     cores: Cores = None,
-    longest_throttle_ms: LongestThrottleMs = 12_000,
+    longest_throttle_ms: LongestThrottleMs = None,
     usage_topic: UsageTopic = None,
     throttle_topic: ThrottleTopic = None,
     marker_topic: MarkerTopic = None,
@@ -112,6 +112,7 @@ def check(
     does not let this user see the topics.
     """
     from pipeline.cluster import topics
+    from pipeline.cluster.from_settings import wanted_topics
 
     settings = _settings_with(config, bootstrap_server, command_config, usage_topic, throttle_topic, marker_topic)
     kafka = settings.kafka
@@ -122,10 +123,8 @@ def check(
         names = Names(kafka.usage_topic, kafka.throttle_topic, kafka.marker_topic, job or settings.job)
         print_acls(role, principal, names, kafka.bootstrap_servers or "BROKER:9092", output)
         return
-    specs = topics.topic_specs(
-        cores or os.cpu_count() or 1, longest_throttle_ms, kafka.usage_topic, kafka.throttle_topic, kafka.marker_topic
-    )
-    with _connected(kafka, command_config) as (address, admin, options):
+    specs = wanted_topics(settings, cores, longest_throttle_ms)
+    with _connected(kafka) as (address, admin, options):
         _refuse_unpermitted(admin, specs, options, address)
         findings = topics.check_topics(admin, specs, address)
     print_rows([asdict(finding) for finding in findings], output, _FINDINGS)
@@ -149,22 +148,16 @@ def _settings_with(
 ) -> "Settings":
     from pipeline.settings.loading import load_settings
 
-    given = flags(bootstrap_server, command_config)
-    given["kafka"] |= {"usage_topic": usage_topic, "throttle_topic": throttle_topic, "marker_topic": marker_topic}
-    return load_settings(config, given)
+    names = {"usage_topic": usage_topic, "throttle_topic": throttle_topic, "marker_topic": marker_topic}
+    return load_settings(config, flags(bootstrap_server, command_config, topics=names))
 
 
 @contextmanager
-def _connected(
-    kafka: "KafkaSettings", command_config: Path | None
-) -> "Iterator[tuple[str, KafkaAdminClient, dict[str, Any]]]":
+def _connected(kafka: "KafkaSettings") -> "Iterator[tuple[str, KafkaAdminClient, dict[str, Any]]]":
     from pipeline.cluster.access import ClusterAccess
-    from pipeline.cluster.client_properties import kafka_options
     from pipeline.cluster.connecting import as_cluster_error
 
     access = ClusterAccess.from_settings(kafka)
-    if command_config is not None:
-        kafka_options(access.properties, str(command_config))  # what is wrong there is told with the file's name
     with access.admin() as admin, as_cluster_error(access.bootstrap_servers):
         yield access.bootstrap_servers, admin, access.client_options()
 

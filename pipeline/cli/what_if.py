@@ -9,6 +9,7 @@ import typer
 
 from pipeline.cli.options import ConfigFile, Output, TablesRoot, flags
 from pipeline.cli.table_layout import Layout
+from pipeline.clock import wall_ms
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -127,7 +128,7 @@ def _refuse_unknown(name: str, given: str, known: "Collection[str]") -> None:
 def _range(since: str, until: str) -> tuple[int, int]:
     from pipeline.cli.instants import parse_instant
 
-    now_ms = time.time_ns() // 1_000_000
+    now_ms = wall_ms()
     return parse_instant("--since", since, now_ms), parse_instant("--until", until, now_ms)
 
 

@@ -12,7 +12,7 @@ from pipeline.cluster.client_properties import java_properties, kafka_options
 from pipeline.cluster.connecting import open_client
 from pipeline.cluster.errors import PermissionMissing
 from pipeline.cluster.permissions import permission_missing
-from pipeline.command_line import command_text
+from pipeline.command_line import COMMAND_CONFIG, carried, command_text
 from pipeline.errors import PipelineError
 from pipeline.settings.model import KafkaSettings
 
@@ -73,7 +73,7 @@ class ClusterAccess:
         Raises:
             ClientPropertiesInvalid: The properties can not be kept.
         """
-        options = kafka_options(self.properties)
+        options = kafka_options(self.properties, _source())
         options.pop("bootstrap_servers", None)
         return options
 
@@ -83,7 +83,7 @@ class ClusterAccess:
         Raises:
             ClientPropertiesInvalid: The properties can not be kept.
         """
-        return java_properties(self.properties)
+        return java_properties(self.properties, _source())
 
     def refusal(self, error: BaseException, wanted: Sequence[Acl]) -> PermissionMissing | None:
         """The error that names what a refused call was not allowed; None if it failed for something else.
@@ -105,3 +105,8 @@ class ClusterAccess:
         client = self.open(KafkaAdminClient)
         with closing(client):
             yield client
+
+
+def _source() -> str:
+    """Where the client properties can be corrected: the file that the command was given, else the settings."""
+    return carried(COMMAND_CONFIG) or "the settings under kafka.client"

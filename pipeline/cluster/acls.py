@@ -9,6 +9,9 @@ from typing import Final, Literal
 Role = Literal["job", "meter", "gate", "operator"]
 Resource = Literal["topic", "group", "transactional-id"]
 
+METER_IDENTITIES: Final = "kquota-meter."
+"""Group and transactional id of a meter are this and the broker's id. No job has a full stop in its name."""
+
 ROLES: Final[Mapping[Role, str]] = {
     "job": "kquota run",
     "meter": "kquota meter, and every program that reports usage",
@@ -19,20 +22,22 @@ ROLES: Final[Mapping[Role, str]] = {
 
 @dataclass(frozen=True, slots=True, order=True)
 class Acl:
-    """One operation on one resource, by its exact name.
+    """One operation on one resource, by its exact name, or on all whose names begin alike.
 
     Attributes:
         resource: In the words of kafka-acls.
         name: Of the resource.
         operation: In the words of kafka-acls. Read and Write include Describe.
+        pattern: prefixed: the names begin with `name`.
     """
 
     resource: Resource
     name: str
     operation: Literal["Read", "Write", "Create", "Describe", "DescribeConfigs"]
+    pattern: Literal["literal", "prefixed"] = "literal"
 
     def __str__(self) -> str:
-        return f"{self.operation} on {self.resource} '{self.name}'"
+        return f"{self.operation} on {self.resource} '{self.name}{'*' if self.pattern == 'prefixed' else ''}'"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,15 +57,31 @@ class Names:
     job: str
 
 
+def marker_acls(
+    identity: str, marker_topic: str, pattern: Literal["literal", "prefixed"] = "literal"
+) -> tuple[Acl, ...]:
+    """The rights to move a mark inside transactions: a committed offset, which needs Read on group and topic (KIP-98).
+
+    Args:
+        identity: Name of group and transactional id, or how their names begin.
+        marker_topic: The topic of the offset.
+        pattern: Which of the two `identity` is.
+    """
+    return (
+        Acl("topic", marker_topic, "Read"),
+        Acl("group", identity, "Read", pattern),
+        Acl("transactional-id", identity, "Write", pattern),
+    )
+
+
 def acls_of(role: Role, names: Names) -> tuple[Acl, ...]:
     """The rights that a role needs, no others.
 
-    The job reads its topics' settings before it starts, and the throttle topic when its publish marker has expired;
-    the marker is a group's offset committed inside a transaction, which needs Read on group and topic (KIP-98).
+    The job reads its topics' settings before it starts, and the throttle topic when its publish marker has expired.
     """
     usage, throttle, marker = names.usage_topic, names.throttle_topic, names.marker_topic
     if role == "meter":
-        return (Acl("topic", usage, "Write"),)
+        return (Acl("topic", usage, "Write"), *marker_acls(METER_IDENTITIES, marker, "prefixed"))
     if role == "gate":
         return (Acl("topic", throttle, "Read"),)
     if role == "operator":
@@ -69,17 +90,14 @@ def acls_of(role: Role, names: Names) -> tuple[Acl, ...]:
             for topic in (usage, throttle, marker)
             for operation in ("Create", "Describe", "DescribeConfigs")
         )
-    identity = f"kquota-{names.job}"
     return (
         Acl("topic", usage, "Read"),
         Acl("topic", usage, "DescribeConfigs"),
         Acl("topic", throttle, "Read"),
         Acl("topic", throttle, "Write"),
         Acl("topic", throttle, "DescribeConfigs"),
-        Acl("topic", marker, "Read"),
         Acl("topic", marker, "DescribeConfigs"),
-        Acl("group", identity, "Read"),
-        Acl("transactional-id", identity, "Write"),
+        *marker_acls(f"kquota-{names.job}", marker),
     )
 
 
@@ -94,5 +112,8 @@ def grant_commands(acls: Iterable[Acl], principal: str, bootstrap_servers: str) 
     return [
         f"kafka-acls --bootstrap-server {bootstrap_servers} --add --allow-principal {quote(principal)} "
         f"{' '.join(f'--operation {acl.operation}' for acl in same)} --{resource} {quote(name)}"
-        for (resource, name), same in groupby(sorted(acls), key=lambda acl: (acl.resource, acl.name))
+        f"{' --resource-pattern-type prefixed' if pattern == 'prefixed' else ''}"
+        for (resource, name, pattern), same in groupby(
+            sorted(acls), key=lambda acl: (acl.resource, acl.name, acl.pattern)
+        )
     ]

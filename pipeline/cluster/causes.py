@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 from kafka import errors as kafka_errors
 
 from pipeline.cluster.errors import ClusterUnreachable, SignInRefused, TokenRefused
+from pipeline.cluster.handshake import TIMED_OUT
 from pipeline.errors import PipelineError
 
 
@@ -96,6 +97,11 @@ _KNOWN_CAUSES: Final = (
         "certificate verify failed",
         "its certificate is not from an authority that is trusted here",
         "put the certificate of that authority, in PEM, into ssl.truststore.location of the client properties",
+    ),
+    _KnownCause(
+        TIMED_OUT,
+        "it does not answer the TLS handshake",
+        "check that this is the address of a broker's TLS listener, and see that broker's log",
     ),
     _KnownCause("wrong version number", "it does not speak TLS on this port", _PROTOCOL),
     _KnownCause("disconnected", "it closes the connection to a {protocol} client", _PROTOCOL),

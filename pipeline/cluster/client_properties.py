@@ -6,14 +6,13 @@ connection are left alone, as Kafka's own tools do: the same file serves consume
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 from pipeline.cluster.errors import ClientPropertiesInvalid
 from pipeline.cluster.jaas import Jaas, module_of, parse_jaas
 from pipeline.cluster.oauth import TokenProvider, TokenSource
-from pipeline.cluster.properties_file import read_properties, resolved
+from pipeline.cluster.properties_file import resolved
 from pipeline.cluster.tls import KEYS as TLS_KEYS
 from pipeline.cluster.tls import Tls, TlsMistakes, read_tls
 
@@ -156,25 +155,6 @@ def read_sign_in(properties: Mapping[str, str], source: str) -> SignIn:
         jaas=jaas if is_sasl else None,
         endpoint=properties[_ENDPOINT] if is_sasl and mechanism == "OAUTHBEARER" else "",
     )
-
-
-def command_line_options(bootstrap_server: str | None, command_config: Path | None) -> tuple[str, dict[str, Any]]:
-    """Address and kafka-python options from `--bootstrap-server` and `--command-config`.
-
-    The flag goes before `bootstrap.servers` of the file; the options are without the address.
-
-    Raises:
-        ClientPropertiesInvalid: the file is wrong, or no address is given in either.
-    """
-    options: dict[str, Any] = {}
-    if command_config is not None:
-        options = kafka_options(read_properties(command_config), str(command_config))
-    address = bootstrap_server or options.get("bootstrap_servers")
-    options.pop("bootstrap_servers", None)
-    if not address:
-        source = "the command line"
-        raise ClientPropertiesInvalid(source, ["'--bootstrap-server' must be given; got nothing"])
-    return str(address), options
 
 
 def _sasl(properties: Mapping[str, str], mistakes: list[str]) -> tuple[str, Jaas | None]:

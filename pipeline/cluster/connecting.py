@@ -5,6 +5,9 @@ attempt failed is only in its log, as the exception object of the attempt. Those
 
 A constructor that raises leaves its network part behind, with its thread and its sockets, and that goes on trying.
 Nobody else has a reference to it, so it is closed here.
+
+kafka-python limits how long a connection and a request may take, but not a TLS handshake. `pipeline.cluster.handshake`
+does that.
 """
 
 import logging
@@ -18,6 +21,7 @@ from kafka.net.compat import KafkaNetClient
 
 from pipeline.cluster.causes import LostWhileSigningIn, connection_error
 from pipeline.cluster.errors import ClusterUnreachable
+from pipeline.cluster.handshake import BoundedHandshakes
 
 Client = TypeVar("Client")
 
@@ -32,7 +36,9 @@ def open_client(
     Args:
         make: The class.
         bootstrap_servers: host:port[,host:port…].
-        timeout_ms: How long to try. A wrong password takes all of it: the client tries again regardless.
+        timeout_ms: How long to try. A wrong password takes all of it: the client tries again regardless. A TLS
+            handshake may take as long, also later, when the client connects to other brokers. So a port that never
+            answers a handshake takes all of it too, and of several addresses the last one up to twice as long.
         options: Further keyword arguments; those of `client_properties.kafka_options` and the class's own.
 
     Raises:
@@ -52,7 +58,8 @@ def _make_or_close(make: Callable[..., Client], options: dict[str, Any]) -> Clie
     networks: list[Any] = []
 
     def network(**settings: Any) -> Any:
-        networks.append(KafkaNetClient(**settings))
+        loop = BoundedHandshakes(options["bootstrap_timeout_ms"], **settings)
+        networks.append(KafkaNetClient(net=loop, **settings))
         return networks[-1]
 
     try:

@@ -6,7 +6,10 @@ PipelineError
 ├── TokenRefused             the OAuth token endpoint or file gives no token
 ├── PermissionMissing        the broker knows the client and refuses what it asks for
 ├── ClientPropertiesInvalid  a client.properties file cannot be used
-└── TopicMissing             a topic of the pipeline does not exist
+├── TopicMissing             a topic of the pipeline does not exist
+├── TransactionUndecided     a transaction failed, or nobody knows: the mark will tell
+├── TransactionFenced        another writer has taken over, or a transaction was open for too long
+└── MessageTooLarge          a message is larger than its topic takes
 """
 
 from collections.abc import Sequence
@@ -107,7 +110,7 @@ class ClientPropertiesInvalid(PipelineError):
     def __init__(self, source: str, mistakes: Sequence[str]) -> None:
         self.source = source
         self.mistakes = tuple(mistakes)
-        super().__init__(f"{source}: {'; '.join(mistakes)}", f"correct {source}")
+        super().__init__(f"{source}: {'; '.join(mistakes)}", f"correct these entries in {source}")
 
 
 class TopicMissing(PipelineError):
@@ -119,11 +122,57 @@ class TopicMissing(PipelineError):
         purpose: Which of the three it is.
     """
 
-    def __init__(self, topic: str, bootstrap_servers: str, purpose: Literal["usage", "throttle"]) -> None:
+    def __init__(self, topic: str, bootstrap_servers: str, purpose: Literal["usage", "throttle", "marker"]) -> None:
         self.topic = topic
         self.bootstrap_servers = bootstrap_servers
         address = "--bootstrap-server", bootstrap_servers
         super().__init__(
             f"topic '{topic}' does not exist at {bootstrap_servers}",
             command_text("topics", "create", *address, f"--{purpose}-topic", topic, about="cluster"),
+        )
+
+
+class TransactionUndecided(PipelineError):
+    """The outcome of a transaction is not known, or it failed.
+
+    Attributes:
+        detail: What the client library said.
+    """
+
+    def __init__(self, detail: str) -> None:
+        self.detail = detail
+        super().__init__(
+            f"a transaction must commit; got {detail}", "nothing needs doing: it is tried again when the broker answers"
+        )
+
+
+class TransactionFenced(PipelineError):
+    """Another writer of the same transactional id has taken over, or the broker has aborted a transaction for its age.
+
+    Attributes:
+        identity: The transactional id.
+    """
+
+    exit_code = 4
+
+    def __init__(self, identity: str) -> None:
+        self.identity = identity
+        super().__init__(
+            f"transactional id '{identity}' must have one writer; got another one, or a transaction that was open for "
+            "longer than its time-out",
+            "stop one of the two writers",
+        )
+
+
+class MessageTooLarge(PipelineError):
+    """A message of a transaction is larger than the topic, or the producer, takes.
+
+    Attributes:
+        detail: What the client library said.
+    """
+
+    def __init__(self, detail: str) -> None:
+        self.detail = detail
+        super().__init__(
+            f"a message must be no larger than its topic takes; got {detail}", "raise max.message.bytes of the topic"
         )

@@ -8,12 +8,20 @@ from pipeline.settings.model import Settings
 from pipeline.settings.throttle_caps import longest_throttle_ms
 
 
-def wanted_topics(settings: Settings) -> tuple[TopicSpec, TopicSpec, TopicSpec]:
-    """The three topics of this job, as they must be."""
+def wanted_topics(
+    settings: Settings, cores: int | None = None, longest_slice_ms: int | None = None
+) -> tuple[TopicSpec, TopicSpec, TopicSpec]:
+    """The three topics of this job, as they must be.
+
+    Args:
+        settings: Of the job.
+        cores: Of the machines it runs on; None = those of this machine that this process may use.
+        longest_slice_ms: The largest cap of a throttle; None = by the settings.
+    """
     kafka = settings.kafka
     return topic_specs(
-        cores=len(os.sched_getaffinity(0)),
-        longest_throttle_ms=longest_throttle_ms(settings.engine),
+        cores=cores or len(os.sched_getaffinity(0)),
+        longest_throttle_ms=longest_slice_ms or longest_throttle_ms(settings.engine),
         usage_topic=kafka.usage_topic,
         throttle_topic=kafka.throttle_topic,
         marker_topic=kafka.marker_topic,

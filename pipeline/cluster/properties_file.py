@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from pipeline.cluster.errors import ClientPropertiesInvalid
+from pipeline.text_file import UnreadableFile, read_text_file
 
 _CONTINUED: Final = re.compile(r"(?<!\\)((?:\\\\)*)\\\r?\n[ \t\f]*")
 _SETTING: Final = re.compile(r"((?:[^\\\s=:]|\\.)+)(?:[ \t\f]*[=:][ \t\f]*|[ \t\f]+)(.*)", re.DOTALL)
@@ -24,13 +25,10 @@ def read_properties(path: Path) -> dict[str, str]:
     References (see `resolved`) are not replaced.
 
     Raises:
-        ClientPropertiesInvalid: the file can not be read, or a line is no setting.
+        UnreadableFile: it can not be read.
+        ClientPropertiesInvalid: a line is no setting.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as exc:
-        raise ClientPropertiesInvalid(str(path), [f"cannot be read: {exc}"]) from exc
-    return parse_properties(text, str(path))
+    return parse_properties(read_text_file("--command-config", path), str(path))
 
 
 def parse_properties(text: str, source: str) -> dict[str, str]:
@@ -80,7 +78,7 @@ def resolved(properties: Mapping[str, str], source: str, environ: Mapping[str, s
     def secret(key: str, match: re.Match[str]) -> str:
         try:
             found = _looked_up(match[1], match[2], environ)
-        except (LookupError, OSError, UnicodeDecodeError, ClientPropertiesInvalid):
+        except (LookupError, OSError, UnicodeDecodeError, UnreadableFile, ClientPropertiesInvalid):
             mistakes.append(f"'{key}' must refer to a secret that exists; got {match[0]}")
             return ""
         return re.sub(r'(["\\])', r"\\\1", found) if key == "sasl.jaas.config" else found

@@ -9,6 +9,7 @@ from typing import Any, Final, Protocol
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.errors import KafkaError
 
+from pipeline.clock import wall_ms
 from pipeline.cluster.connecting import open_client
 from pipeline.demo.pace import Pace
 from pipeline.demo.plan import DemoClient
@@ -115,7 +116,7 @@ class DemoClientThread:
     def _hold_off(self) -> bool:
         """Wait until the client may send or read again. False if it shall stop."""
         while not self._stopping.is_set():
-            blocked_ms = self._view.remaining_ms(self.client.user, self.client.client_id, time.time_ns() // 1_000_000)
+            blocked_ms = self._view.remaining_ms(self.client.user, self.client.client_id, wall_ms())
             self.blocked = blocked_ms > 0
             wait_ms = self._pace.wait_ms(time.monotonic() * 1000, blocked_ms)
             if wait_ms <= 0:

@@ -9,6 +9,7 @@ PipelineError
 """
 
 from pathlib import Path
+from shlex import quote
 
 from pipeline.command_line import command_text
 from pipeline.errors import PipelineError
@@ -66,7 +67,7 @@ class BrokerStartFailed(PipelineError):
         self.log_path = log_path
         self.log_tail = log_tail
         cause = f"; last words: {log_tail}" if log_tail else ""
-        super().__init__(f"the embedded broker {reason}{cause}", f"read {log_path}")
+        super().__init__(f"the embedded broker {reason}{cause}", f"tail -n 50 {quote(str(log_path))}")
 
 
 class NotADemoFolder(PipelineError):

@@ -139,7 +139,9 @@ class Demo:
 
 def _start_meter(broker: EmbeddedBroker, folder: DemoFolder) -> "subprocess.Popen[bytes]":
     command = [sys.executable, "-m", "pipeline.cli.main", "meter", "request-log", str(broker.request_log_path)]
-    command += ["--broker-id", _BROKER_ID, "--bootstrap-server", broker.bootstrap_servers]
+    command += ["--broker-id", _BROKER_ID, "--config", str(folder.settings_file)]
+    # A flag, because a variable that is set in this shell would win over the file.
+    command += ["--bootstrap-server", broker.bootstrap_servers]
     command += ["--state-file", str(folder.meter_state)]
     for listener in DEMO_INTERNAL_LISTENERS:
         command += ["--internal-listener", listener]

@@ -7,6 +7,7 @@ from typing import Any, Final
 from pipeline.demo.folder import DemoFolder
 from pipeline.demo.plan import DEMO_QUOTAS
 from pipeline.settings.model import Settings
+from quota.entity import QUOTA_TYPES
 
 _HEAD: Final = "# Written by the demo at each start. With it every command of kquota works on this demo.\n"
 _CANDIDATE_HEAD: Final = """\
@@ -42,7 +43,7 @@ def write_candidate(folder: DemoFolder) -> None:
     changed = {("alice", "etl"): ("producer_byte_rate", 2.0), ("search", ""): ("consumer_byte_rate", 0.5)}
     lines = []
     for row in DEMO_QUOTAS:
-        bounds = {name: row[name] for name in ("producer_byte_rate", "consumer_byte_rate", "request_percentage")}
+        bounds = {name: row[name] for name in QUOTA_TYPES}
         name, factor = changed.get((row["user"], row["client_id"]), ("", 1.0))
         shown = {
             "user": row["user"],

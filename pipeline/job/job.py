@@ -45,7 +45,7 @@ class Listeners:
     """Who wants to hear what the job does. Called on its threads; must be quick and must not raise.
 
     Attributes:
-        announce: For every throttle record written, with the quota version it was decided under.
+        announce: For all throttle records written, those of one batch or look together; see `Announce`.
         report: For every micro-batch.
     """
 

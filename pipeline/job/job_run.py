@@ -28,10 +28,9 @@ from pipeline.stream.source import read_usage_topic
 from pipeline.stream.starting_offsets import refuse_gaps, spans_of, starting_offsets
 from pipeline.tables.from_settings import open_quota_table, open_writer
 from pipeline.tables.job_tables import DriverEpoch, JobTables
-from pipeline.tables.layout import table_uri
 from pipeline.tables.ownership import claim
 from pipeline.tables.quotas.source import QuotaSource
-from pipeline.tables.usage_by_second import UsageBySecond
+from pipeline.tables.rollups.roll_ups import RollUps
 from pipeline.throttle.assembly import Ports, assemble
 from pipeline.throttle.kafka_topic import KafkaThrottleTopic
 from pipeline.throttle.outbox import Announce
@@ -102,13 +101,10 @@ class JobRun:
         self._reaper = Background("reaper", self._reap, self._failed)
         self._looker = Background("looker", self._look, self._failed)
         self._quota_poller = Background("quota-poller", self._poll_quotas, self._failed)
-        usage_uri, seconds_uri = (table_uri(settings.tables.root, name) for name in ("usage", "usage_by_second"))
-        self._seconds = UsageBySecond(
-            usage_uri, seconds_uri, self._tables.usage_by_second, settings.job, settings.tables.seconds_retention_ms
-        )
+        self._roll_ups = RollUps.of(settings.tables, self._tables, settings.job)
         # Its first minute the machine is left to the start of the job.
         self._roll_up = Background(
-            "roll-up", self._write_seconds, self._failed, settings.stream.rollup_interval_ms / 1000
+            "roll-up", self._write_roll_ups, self._failed, settings.stream.rollup_interval_ms / 1000
         )
         upkeep = Upkeep(settings.tables, clock, self._enforcement.decider.expire_idle, self._usage_read_until_ms)
         self._upkeep = Background("upkeep", upkeep.round, self._failed)
@@ -219,12 +215,12 @@ class JobRun:
         self._purgatory.quotas_changed(self._quotas.pin())
         return self._settings.stream.trigger_ms / 1000
 
-    def _write_seconds(self) -> float:
-        self._seconds.step()
+    def _write_roll_ups(self) -> float:
+        self._roll_ups.step()
         return self._settings.stream.rollup_interval_ms / 1000
 
     def _usage_read_until_ms(self) -> int | None:
-        return self._seconds.written_until_ms if self._settings.stream.rollup_interval_ms else None
+        return self._roll_ups.written_until_ms if self._settings.stream.rollup_interval_ms else None
 
     def _failed(self, failure: BaseException) -> None:
         self._failure = failure

@@ -17,9 +17,14 @@ from pipeline.tables.maintenance import clean, compact, trim
 
 log = logging.getLogger(__name__)
 
-# Not the time of the sample: a late row is kept as long as the batch it came with.
+# Not the time of the sample: a late row is kept as long as the batch it came with. Batches before the first usage are
+# evaluated at 0, so the next round deletes their rows of `batches`; they hold no usage and decide nothing.
 _TIME: Final = "evaluated_at_ms"
-_TIME_OF: Final = {"dead_letters": "appended_at_ms", "usage_by_second": "second_start_ms"}
+_TIME_OF: Final = {
+    "dead_letters": "appended_at_ms",
+    "usage_by_second": "second_start_ms",
+    "usage_by_minute": "minute_start_ms",
+}
 _SHORT_LIVED: Final = ("usage", "sensor_state")
 # Listing all files costs more than the rest of a round. Between two cleanings the log may grow by half.
 _ROUNDS_PER_CLEANING: Final = 5

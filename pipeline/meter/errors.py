@@ -1,20 +1,17 @@
 """What can go wrong with a meter.
 
 PipelineError
-├── RequestLogMissing     there is no request log to follow
-├── MeterStateDamaged     the state file can not be used
-├── MeterStateNotWritten  the state file can not be written, for example because the disk is full
-└── UsageNotStored        the meter ended with events that could not be stored
+├── RequestLogMissing  there is no request log to follow
+├── MeterStateDamaged  the state file of an earlier release can not be used
+├── MeterMarkDamaged   the committed place in the log can not be used
+├── MeterFenced        a second meter of the same broker has taken over
+└── UsageNotStored     the meter ended with events that could not be stored
 """
 
-import errno
 import shlex
 from pathlib import Path
-from typing import Final
 
 from pipeline.errors import PipelineError
-
-_DISK_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 class RequestLogMissing(PipelineError):
@@ -52,22 +49,43 @@ class MeterStateDamaged(PipelineError):
         )
 
 
-class MeterStateNotWritten(PipelineError):
-    """The state file can not be written.
+class MeterMarkDamaged(PipelineError):
+    """The committed offset is not one that a meter has written, so the place in the log is not known.
 
     Attributes:
-        path: The state file.
-        is_disk_full: No space, or no quota, is left on its disk.
+        group: Whose offset it is.
+        reason: What is wrong with its metadata.
     """
 
-    def __init__(self, path: Path, error: OSError) -> None:
-        self.path = path
-        self.is_disk_full = error.errno in _DISK_FULL
-        folder = shlex.quote(str(path.parent))
-        reason = "a full disk" if self.is_disk_full else error.strerror or type(error).__name__
+    exit_code = 5
+
+    def __init__(self, group: str, marker_topic: str, bootstrap_servers: str, reason: str) -> None:
+        self.group = group
+        self.reason = reason
         super().__init__(
-            f"'--state-file' must be writable; got {path}: {reason}",
-            f"free some space: df -h {folder}" if self.is_disk_full else f"see who may write there: ls -ld {folder}",
+            f"the offset of group '{group}' on {marker_topic} must have the metadata that a meter has written; got "
+            f"one that nobody can go on from: {reason}",
+            f"kafka-consumer-groups --bootstrap-server {bootstrap_servers} --delete-offsets --group {group} --topic "
+            f"{marker_topic}, then start with --from-beginning, which reports the whole log again, or without, which "
+            "leaves out what was logged until now",
+        )
+
+
+class MeterFenced(PipelineError):
+    """A second meter of the same broker has taken over. What this one has not stored, the other one does.
+
+    Attributes:
+        broker_id: The broker.
+    """
+
+    exit_code = 4
+
+    def __init__(self, broker_id: str) -> None:
+        self.broker_id = broker_id
+        super().__init__(
+            f"'--broker-id' must have one running meter; got a second one for {broker_id!r}, which has fenced this one "
+            "and goes on where it stopped",
+            "stop one of the two, or give each the id of its own broker",
         )
 
 
@@ -75,18 +93,16 @@ class UsageNotStored(PipelineError):
     """The meter ended with events that could not be stored.
 
     Attributes:
-        topic: Where they were to go.
-        bootstrap_servers: The cluster.
-        unsent_bytes: How much is left.
+        destination: Topic and address.
+        events: How many are left.
     """
 
     exit_code = 6
 
-    def __init__(self, topic: str, bootstrap_servers: str, unsent_bytes: int) -> None:
-        self.topic = topic
-        self.bootstrap_servers = bootstrap_servers
-        self.unsent_bytes = unsent_bytes
+    def __init__(self, destination: str, events: int) -> None:
+        self.destination = destination
+        self.events = events
         super().__init__(
-            f"{unsent_bytes:,} bytes of usage events could not be stored on {topic} at {bootstrap_servers}",
-            "start the meter again with the same state file: it goes on at the first of them",
+            f"{events:,} usage events could not be stored on {destination}",
+            "start the meter again: it goes on at the first of them",
         )

@@ -1,76 +1,29 @@
-"""Follows a growing log file over rolling, truncation and restarts of the reader.
+"""Follows a growing log file over rolling, compression, truncation and restarts of the reader.
 
 It does not know what the lines mean. One thread.
 
-Guaranteed: each line is handed out at least once, if its file is in the folder and not compressed when the reader
-gets to it. A reader that resumes at a saved point gets the lines after that point and none before it. Not
-guaranteed: lines of a file that was truncated, deleted or compressed before they were read are lost. A file that is
-truncated and written beyond the old position between two reads is not noticed.
+Guaranteed: each line is handed out once, if its file is in the folder when the reader gets to it, as it was written or
+compressed with gzip. A reader that resumes at a saved place gets the lines after it and none before it. Not guaranteed:
+lines of a file that was deleted before they were read are lost, and so are those of a file that was truncated, unless a
+copy was rolled before. A file that is truncated and written beyond the old place between two reads is not noticed.
 """
 
-import hashlib
+import logging
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Final, Literal, NamedTuple
+from typing import Final, Literal
 
-from pipeline.meter.rolled_files import log_files
+from pipeline.meter.log_file import UNREADABLE, Head, LogFile
+from pipeline.meter.log_folder import all_passed, files_of, unread
+from pipeline.meter.log_place import LogPlace, PassedFiles
+
+logger = logging.getLogger(__name__)
 
 Start = Literal["beginning", "end"]
 
 READ_BYTES: Final = 256 * 1024
 MAX_LINE_BYTES: Final = 1024 * 1024
-_HEAD_BYTES: Final = 256
-
-
-class LogPosition(NamedTuple):
-    """A place between two lines. Ordered: later in the log is greater.
-
-    Attributes:
-        file_number: Counts the files (and truncations) that this reader has gone through.
-        offset_bytes: Of the place in that file.
-    """
-
-    file_number: int
-    offset_bytes: int
-
-
-class LogLine(NamedTuple):
-    """One line without its line end, and the place where it starts."""
-
-    start: LogPosition
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class ResumePoint:
-    """A place in a file that another process can find again, even if the file was renamed.
-
-    Attributes:
-        inode: Of the file.
-        offset_bytes: Of the first line that was not dealt with yet.
-        head_bytes: How many bytes from the start of the file `head_sha256` covers. The file system uses the inode
-            number of a deleted file again, but the new file begins with other bytes.
-        head_sha256: Hex digest of these bytes.
-    """
-
-    inode: int
-    offset_bytes: int
-    head_bytes: int
-    head_sha256: str
-
-    def matches(self, path: Path) -> bool:
-        """Whether `path` is the file of this point and is still long enough to contain it."""
-        try:
-            status = path.stat()
-            return (
-                status.st_ino == self.inode
-                and status.st_size >= self.offset_bytes
-                and _digest(path, self.head_bytes) == self.head_sha256
-            )
-        except OSError:
-            return False
 
 
 @dataclass(slots=True)
@@ -79,20 +32,22 @@ class FollowerCounts:
 
     Attributes:
         rolled: Files that were read to their end and left for the next one.
-        truncated: Files that became shorter than the position in them.
+        truncated: Files that became shorter than the place in them.
         too_long: Lines above `max_line_bytes`; they were skipped.
-        lost: Resume points whose file was gone. Its lines after the point were not read.
+        lost: Places whose file was gone. Its lines after the place were not read.
+        damaged: Compressed files that could not be read to their end.
     """
 
     rolled: int = 0
     truncated: int = 0
     too_long: int = 0
     lost: int = 0
+    damaged: int = 0
 
     def __str__(self) -> str:
         return (
             f"log {self.rolled:,} times rolled, {self.truncated:,} truncated, {self.lost:,} lost, "
-            f"{self.too_long:,} lines too long"
+            f"{self.damaged:,} damaged, {self.too_long:,} lines too long"
         )
 
 
@@ -102,7 +57,7 @@ class LogFollower:
     Args:
         path: The file that is written now. Rolled files lie beside it; `rolled_files` says which names they have.
             It need not exist yet.
-        start: Where to begin without a resume point. A file that appears later is read from its beginning.
+        start: Where to begin without a place. A file that appears later is read from its beginning.
         resume: Where an earlier reader stopped.
         read_bytes: The most bytes that one `read` takes.
         max_line_bytes: Longer lines are skipped.
@@ -112,7 +67,7 @@ class LogFollower:
         self,
         path: Path,
         start: Start = "end",
-        resume: ResumePoint | None = None,
+        resume: LogPlace | None = None,
         read_bytes: int = READ_BYTES,
         max_line_bytes: int = MAX_LINE_BYTES,
     ) -> None:
@@ -120,54 +75,43 @@ class LogFollower:
         self._read_bytes = read_bytes
         self._max_line_bytes = max_line_bytes
         self.counts = FollowerCounts()
-        self._file: BinaryIO | None = None
-        self._file_path = path
-        self._number = 0
+        self._file: LogFile | None = None
         self._offset = 0
         self._partial = b""
         self._skipping = False
-        self._files: dict[int, tuple[int, Path]] = {}
+        self._passed = all_passed(path)
         if resume is not None:
             self._resume(resume)
         elif path.exists():
             self._open(path, _end_of_last_line(path) if start == "end" else 0)
 
     @property
-    def position(self) -> LogPosition:
-        """Where the next line starts."""
-        return LogPosition(self._number, self._offset)
+    def place(self) -> LogPlace:
+        """Where the next line starts: for a later reader, after all lines that were handed out."""
+        head = self._file.head() if self._file else Head(0, "")
+        return LogPlace(
+            inode=self._file.inode if self._file else 0,
+            offset_bytes=self._offset,
+            head_bytes=head.size_bytes,
+            head_sha256=head.sha256,
+            passed_until_ns=self._passed.until_ns,
+            passed=self._passed.passed,
+        )
 
-    def read(self) -> list[LogLine]:
-        """The next lines, at most `read_bytes` bytes of them; empty if there are none now. Does not wait."""
-        if self._file is None and not self._open_next(after_ns=-1):
+    def read(self) -> list[bytes]:
+        """The next lines without their ends, about `read_bytes` of them; empty if there are none now. Does not wait."""
+        if self._file is None and not self._open_next():
             return []
         file = self._file
         assert file is not None  # noqa: S101 - opened above
-        chunk = file.read(self._read_bytes)
+        chunk = self._chunk(file)
         if not chunk and self._moved_on(file):
             # It may have been written between the read above and the check of the folder, but not after that.
-            chunk = file.read(self._read_bytes)
+            chunk = b"" if file.is_compressed else self._chunk(file)
             if not chunk:
                 self._leave(file)
                 return self.read() if self._file is not None else []
-        return list(self._lines(chunk))
-
-    def resume_point(self, position: LogPosition) -> ResumePoint | None:
-        """What to save so that a later reader goes on at `position`; None if no file was opened yet.
-
-        Positions must not go back from one call to the next, because files before `position` are forgotten.
-        """
-        for number in [number for number in self._files if number < position.file_number]:
-            del self._files[number]
-        if position.file_number not in self._files:
-            return None
-        inode, path = self._files[position.file_number]
-        head_bytes = min(_HEAD_BYTES, position.offset_bytes)
-        found = next((other for _, other in log_files(self.path) if _inode(other) == inode), path)
-        try:
-            return ResumePoint(inode, position.offset_bytes, head_bytes, _digest(found, head_bytes))
-        except OSError:
-            return None
+        return self._lines(chunk)
 
     def close(self) -> None:
         """Close the file."""
@@ -175,83 +119,104 @@ class LogFollower:
             self._file.close()
             self._file = None
 
-    def _resume(self, resume: ResumePoint) -> None:
-        for path in [self.path, *(path for _, path in log_files(self.path))]:
-            if resume.matches(path):
-                self._open(path, resume.offset_bytes)
-                return
-        self.counts.lost += 1
-        if self.path.exists():
-            self._open(self.path, 0)
+    def _resume(self, place: LogPlace) -> None:
+        is_known = place.passed_until_ns is not None
+        if is_known:
+            self._passed = PassedFiles(place.passed_until_ns or 0, place.passed)
+        if place.inode and self._go_to(place):
+            if not is_known and self._file is not None and self._file.path != self.path:
+                self._passed = PassedFiles(self._file.modified_ns)
+            return
+        if place.head_bytes:
+            self.counts.lost += 1
+            logger.warning(
+                "the file of %s in which the last meter stopped is gone, with the lines after byte %s; going on with "
+                "the oldest file that is left",
+                self.path,
+                f"{place.offset_bytes:,}",
+            )
+        self._open_next()
 
-    def _open(self, path: Path, offset_bytes: int) -> None:
-        self._file = path.open("rb")
-        self._file.seek(offset_bytes)
-        self._file_path = path
-        self._number += 1
-        self._offset = offset_bytes
-        self._partial, self._skipping = b"", False
-        self._files[self._number] = (os.fstat(self._file.fileno()).st_ino, path)
-
-    def _open_next(self, after_ns: int) -> bool:
-        # Several files may have been rolled during a long pause. The oldest of those that are newer comes next.
-        if after_ns >= 0:
-            for modified_ns, path in log_files(self.path):
-                if path != self.path and modified_ns > after_ns:
-                    self._open(path, 0)
+    def _go_to(self, place: LogPlace) -> bool:
+        """Open the file of a place there; False if it is gone. A renamed file is preferred to a copy of it."""
+        for path in files_of(self.path, place):
+            try:
+                if self._open(path, place.offset_bytes):
                     return True
-        if self.path.exists():
-            self._open(self.path, 0)
-        return self._file is not None
-
-    def _moved_on(self, file: BinaryIO) -> bool:
-        # True: this file gets no more lines. A file that became shorter is read again from its beginning.
-        try:
-            now = self.path.stat()
-        except FileNotFoundError:
-            return False
-        mine = os.fstat(file.fileno())
-        if (now.st_ino, now.st_dev) != (mine.st_ino, mine.st_dev):
-            return True
-        if mine.st_size < file.tell():
-            self.counts.truncated += 1
-            self.close()
-            self._open(self.path, 0)
+            except UNREADABLE as exc:
+                logger.warning("%s can not be read: %s", path, exc)
+            except FileNotFoundError:
+                continue
         return False
 
-    def _leave(self, file: BinaryIO) -> None:
-        modified_ns = os.fstat(file.fileno()).st_mtime_ns
-        self.counts.rolled += 1
+    def _open(self, path: Path, offset_bytes: int) -> bool:
         self.close()
-        self._open_next(modified_ns)
+        file = LogFile(path)
+        if offset_bytes and not file.seek(offset_bytes):
+            file.close()
+            return False
+        self._file, self._offset = file, offset_bytes
+        self._partial, self._skipping = b"", False
+        return True
 
-    def _lines(self, chunk: bytes) -> Iterator[LogLine]:
-        *whole, rest = (self._partial + chunk).split(b"\n")
-        for raw in whole:
-            start = self.position
-            self._offset += len(raw) + 1
-            if self._skipping:
-                self._skipping = False
-            else:
-                yield LogLine(start, raw.decode("utf-8", "replace").rstrip("\r"))
+    def _open_next(self) -> bool:
+        """Open the oldest file that was not read yet. Several may have been rolled during a long pause."""
+        path = next(iter(unread(self.path, self._passed)), self.path)
+        try:
+            return self._open(path, 0)
+        except FileNotFoundError:  # it was renamed or compressed a moment ago: the next read looks again
+            return False
+
+    def _chunk(self, file: LogFile) -> bytes:
+        try:
+            return file.read(self._read_bytes)
+        except (OSError, *UNREADABLE) as exc:
+            if not file.is_compressed:
+                raise
+            self.counts.damaged += 1
+            logger.warning("%s can not be read beyond byte %s: %s", file.path, f"{self._offset:,}", exc)
+            return b""
+
+    def _moved_on(self, file: LogFile) -> bool:
+        # True: this file gets no more lines. A file that became shorter is read again from its beginning.
+        if file.is_compressed:
+            return True
+        try:
+            if not file.is_at(self.path):
+                return True
+        except FileNotFoundError:
+            return file.path != self.path
+        if file.is_cut():
+            self._after_cut(file)
+        return False
+
+    def _after_cut(self, file: LogFile) -> None:
+        self.counts.truncated += 1
+        place, head, modified_ns = self.place, file.head(), file.modified_ns
+        if place.head_bytes and self._go_to(place):
+            return
+        self._passed.add(head, modified_ns)
+        self._open_next()
+
+    def _leave(self, file: LogFile) -> None:
+        self.counts.rolled += 1
+        self._passed.add(file.any_head(), file.modified_ns)
+        self.close()
+        self._open_next()
+
+    def _lines(self, chunk: bytes) -> list[bytes]:
+        *lines, rest = (self._partial + chunk).split(b"\n")
+        self._offset += len(self._partial) + len(chunk) - len(rest)
+        if self._skipping and lines:
+            self._skipping = False
+            del lines[0]
         self._partial = rest
         if len(rest) > self._max_line_bytes:
             self.counts.too_long += not self._skipping
             self._skipping = True
             self._offset += len(rest)
             self._partial = b""
-
-
-def _inode(path: Path) -> int | None:
-    try:
-        return path.stat().st_ino
-    except OSError:
-        return None
-
-
-def _digest(path: Path, head_bytes: int) -> str:
-    with path.open("rb") as file:
-        return hashlib.sha256(file.read(head_bytes)).hexdigest()
+        return lines
 
 
 def _end_of_last_line(path: Path) -> int:

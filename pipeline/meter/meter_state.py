@@ -1,30 +1,22 @@
-"""The state file of a meter: the place in the log up to which all events are stored."""
+"""The state file of a meter of an earlier release: its place in the log, taken over once.
+
+Now the place is on the cluster, in the same transactions as the events. The file is renamed when its place is there, so
+that nobody goes on from it a second time.
+"""
 
 import json
-import os
-from dataclasses import asdict
+import logging
 from pathlib import Path
-from typing import Final, Literal
 
-from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError
+from pydantic import ValidationError
 
-from pipeline.meter.errors import MeterStateDamaged, MeterStateNotWritten
-from pipeline.meter.log_follower import ResumePoint
+from pipeline.meter.errors import MeterStateDamaged
+from pipeline.meter.log_place import LogPlace
 
-_VERSION: Final = 1
-
-
-class _StoredState(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
-
-    version: Literal[1]
-    inode: NonNegativeInt
-    offset_bytes: NonNegativeInt
-    head_bytes: NonNegativeInt
-    head_sha256: str
+logger = logging.getLogger(__name__)
 
 
-def read_state(path: Path) -> ResumePoint | None:
+def read_state(path: Path) -> LogPlace | None:
     """The place at which an earlier meter stopped; None if there is no state file.
 
     Raises:
@@ -32,52 +24,35 @@ def read_state(path: Path) -> ResumePoint | None:
             of the log instead would leave out usage without a word.
     """
     try:
-        stored = _StoredState.model_validate_json(path.read_bytes())
+        stored = json.loads(path.read_bytes())
     except FileNotFoundError:
         return None
     except OSError as exc:
         raise MeterStateDamaged(path, exc.strerror or type(exc).__name__) from exc
+    except ValueError as exc:
+        reason = f"Invalid JSON: {exc}"
+        raise MeterStateDamaged(path, reason) from exc
+    if not isinstance(stored, dict):
+        reason = "it is no JSON object"
+        raise MeterStateDamaged(path, reason)
+    if stored.pop("version", None) != 1:
+        reason = "version: must be 1"
+        raise MeterStateDamaged(path, reason)
+    try:
+        return LogPlace.model_validate(stored)
     except ValidationError as exc:
         first = exc.errors()[0]
         raise MeterStateDamaged(path, ": ".join([*map(str, first["loc"]), first["msg"]])) from exc
-    return ResumePoint(**stored.model_dump(exclude={"version"}))
 
 
-def make_folder(path: Path) -> None:
-    """Make the folder of a state file, if there is none.
-
-    Raises:
-        MeterStateNotWritten: That is not possible.
-    """
+def retire_state(path: Path) -> None:
+    """Rename a state file whose place is on the cluster now, and say so. Nothing happens if there is none."""
+    if not path.exists():
+        return
+    old = path.with_name(f"{path.name}.moved")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.rename(old)
     except OSError as exc:
-        raise MeterStateNotWritten(path, exc) from exc
-
-
-def write_state(path: Path, point: ResumePoint) -> None:
-    """Write the state file, completely or not at all, and so that it survives a power loss.
-
-    Raises:
-        MeterStateNotWritten: The disk is full, or the file cannot be written for another reason. The state of before
-            is unchanged.
-    """
-    written = path.with_name(f"{path.name}.new")
-    try:
-        with written.open("w", encoding="utf-8") as file:
-            json.dump({"version": _VERSION, **asdict(point)}, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(written, path)
-        _sync_folder(path.parent)
-    except OSError as exc:
-        raise MeterStateNotWritten(path, exc) from exc
-
-
-def _sync_folder(folder: Path) -> None:
-    # The new name is in the folder, and the folder is on the disk only after this.
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        logger.warning("%s is no longer used; it can not be renamed: %s", path, exc)
+        return
+    logger.info("the place in the log is on the cluster now; the state file is no longer used and lies at %s", old)

@@ -11,23 +11,30 @@ The log does not contain the time of the network threads, so `network_time_ns` i
 import json
 import math
 import re
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, fields
 from datetime import datetime, tzinfo
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
-from pipeline.meter.usage_topic import UsageTopic
+from pydantic_core import from_json
+
+from pipeline.meter.own_traffic import OwnTraffic
+from pipeline.meter.usage_element import Client, RequestUsage, element_of, new_client
 from pipeline.meter.wire_size import UnsupportedVersion, fetch_response_size, produce_request_size
 from schemas.usage_event import UsageEvent
 
-_MARK: Final = "Completed request:"
-_LINE_TIME: Final = re.compile(r"\[?(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)[,.](\d{3})")
+_Made = TypeVar("_Made")
+
+_MARK: Final = b"Completed request:"
+_LINE_TIME: Final = re.compile(rb"\[?(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)[,.](\d{3})")
 _READ_JSON: Final = json.JSONDecoder().raw_decode
+_MOST_CLIENTS: Final = 20_000
 
 # Kafka charges these requests to no client (KIP-124's exempt requests).
 EXEMPT_APIS: Final = frozenset({
-    "LEADER_AND_ISR", "STOP_REPLICA", "UPDATE_METADATA", "CONTROLLED_SHUTDOWN", "WRITE_TXN_MARKERS",
-    "ALTER_PARTITION", "VOTE", "BEGIN_QUORUM_EPOCH", "END_QUORUM_EPOCH", "FETCH_SNAPSHOT",
+    "LEADER_AND_ISR", "STOP_REPLICA", "UPDATE_METADATA", "CONTROLLED_SHUTDOWN", "ALTER_PARTITION",
+    "VOTE", "BEGIN_QUORUM_EPOCH", "END_QUORUM_EPOCH", "FETCH_SNAPSHOT",
 })  # fmt: skip
 # A broker charges these to the client that sent them. The controller, to which it forwards them, charges no client.
 EXEMPT_APIS_WHEN_FORWARDED: Final = frozenset({
@@ -45,44 +52,6 @@ class MalformedLine(ValueError):
     def __init__(self, reason: str) -> None:
         self.reason = reason
         super().__init__(reason)
-
-
-@dataclass(frozen=True, slots=True)
-class OwnTraffic:
-    """Requests that are not reported: those of the cluster itself, and what meters send.
-
-    A request is the cluster's if its listener **and** its principal are named here. Both are needed: on a cluster
-    without authentication every client is `User:ANONYMOUS`, and an authenticated client may reach an internal
-    listener.
-
-    A produce request that writes only to the usage topic is left out, whoever sends it. If meters reported such
-    requests, each report would be the next usage to report: each meter's for itself, and the meters' for each other,
-    without end. The topic tells them, not their names: a meter sees the requests of all other meters, and does not
-    know as whom they sign in. Only meters have the right to write to this topic. All other requests of a meter
-    are reported like those of any client.
-
-    Attributes:
-        listeners: Listener names that brokers and controllers use among themselves.
-        principals: Who they are there, `Type:name`.
-        usage_topic: The topic that the meters write to.
-    """
-
-    listeners: frozenset[str] = frozenset({"CONTROLLER"})
-    principals: frozenset[str] = frozenset({"User:ANONYMOUS"})
-    usage_topic: UsageTopic = field(default_factory=UsageTopic)
-
-    def covers(self, logged: dict[str, Any]) -> bool:
-        """Whether a request is left out.
-
-        Raises:
-            KeyError, TypeError, AttributeError: The logged request lacks a part.
-        """
-        if logged["listener"] in self.listeners and logged["principal"] in self.principals:
-            return True
-        api, request = logged["requestHeader"]["requestApiKeyName"], logged["request"]
-        if api == "PRODUCE":
-            return self.usage_topic.is_all_of(request)
-        return api == "FETCH" and _is_follower(request)
 
 
 @dataclass(slots=True)
@@ -110,9 +79,8 @@ class LineCounts:
         return ", ".join(f"{getattr(self, column.name):,} {column.name}" for column in fields(self))
 
 
-@dataclass(slots=True)
 class RequestLogParser:
-    """Reads request lines of one broker.
+    """Reads request lines of one broker. One thread.
 
     Args:
         broker_id: Written to every event.
@@ -121,12 +89,14 @@ class RequestLogParser:
             offset. So in the hour that is repeated when summer time ends, events may be dated an hour early.
     """
 
-    broker_id: str
-    own_traffic: OwnTraffic = field(default_factory=OwnTraffic)
-    time_zone: tzinfo | None = None
-    counts: LineCounts = field(default_factory=LineCounts)
+    def __init__(self, broker_id: str, own_traffic: OwnTraffic | None = None, time_zone: tzinfo | None = None) -> None:
+        self.counts = LineCounts()
+        self._broker_id = broker_id
+        self._own_traffic = own_traffic or OwnTraffic()
+        self._time_zone = time_zone
+        self._clients: dict[tuple[str, str | None], Client] = {}
 
-    def parse(self, line: str) -> UsageEvent | None:
+    def parse(self, line: bytes) -> UsageEvent | None:
         """The usage of one line; None if it is not a request line, or not a client's request.
 
         Event time is the line's time less `responseQueueTimeMs` and `sendTimeMs`, rounded down to the
@@ -138,14 +108,37 @@ class RequestLogParser:
         Raises:
             MalformedLine: The line cannot be read. It is already counted.
         """
+        return self._read(line, self._event)
+
+    def elements(
+        self, lines: Iterable[bytes], report: Callable[[MalformedLine, bytes], None]
+    ) -> Iterator[tuple[int, bytes]]:
+        """The events of many lines as JSON, each with the number of its client, as `Element`.
+
+        They are those of `parse`, without the members that have their default value.
+
+        Args:
+            lines: As they are in the log, without line ends.
+            report: Called with each line that can not be read.
+        """
+        for line in lines:
+            try:
+                element = self._read(line, element_of)
+            except MalformedLine as exc:
+                report(exc, line)
+            else:
+                if element is not None:
+                    yield element
+
+    def _read(self, line: bytes, make: Callable[[RequestUsage], _Made]) -> _Made | None:
         self.counts.lines += 1
         start = line.find(_MARK)
         if start < 0:
             self.counts.other += 1
             return None
         try:
-            logged, _ = _READ_JSON(line, start + len(_MARK))
-            event = self._usage(logged, self._line_time_ms(line))
+            usage = self._usage(_logged(line, start + len(_MARK)), line)
+            made = None if usage is None else make(usage)
         except KeyError as exc:
             self.counts.malformed += 1
             reason = f"field {exc} is missing"
@@ -153,38 +146,59 @@ class RequestLogParser:
         except (ValueError, TypeError, AttributeError) as exc:
             self.counts.malformed += 1
             raise MalformedLine(" ".join(str(exc).split())) from exc
-        if event is None:
+        if made is None:
             self.counts.own += 1
         else:
             self.counts.events += 1
-        return event
+        return made
 
-    def _usage(self, logged: dict[str, Any], line_time_ms: int) -> UsageEvent | None:
+    def _usage(self, logged: dict[str, Any], line: bytes) -> RequestUsage | None:
         header = logged["requestHeader"]
-        api = header["requestApiKeyName"]
-        if self.own_traffic.covers(logged):
+        if self._own_traffic.covers(logged):
             return None
+        api = header["requestApiKeyName"]
         produced_bytes = fetched_bytes = None
+        throttle_exempt = False
+        forwarded = logged["isForwarded"]
         if api == "PRODUCE":
-            produced_bytes = self._produced_bytes(header, logged["request"])
+            request = logged["request"]
+            produced_bytes = self._produced_bytes(header, request)
+            throttle_exempt = bool(request) and request["acks"] == 0
         elif api in {"FETCH", "SHARE_FETCH"}:
             fetched_bytes = self._fetched_bytes(header, logged["response"])
-        forwarded = bool(logged["isForwarded"])
-        return UsageEvent(
-            event_time_ms=math.floor(line_time_ms - logged["responseQueueTimeMs"] - logged["sendTimeMs"]),
-            user=logged["principal"].partition(":")[2],
-            client_id=header["clientId"] or "",
-            broker_id=self.broker_id,
-            produced_bytes=produced_bytes,
-            fetched_bytes=fetched_bytes,
+        else:
+            throttle_exempt = api in EXEMPT_APIS or bool(forwarded and api in EXEMPT_APIS_WHEN_FORWARDED)
+        line_time_ms = _line_time_ms(line, self._time_zone)
+        return RequestUsage(
+            self._client(logged["principal"], header["clientId"]),
+            math.floor(line_time_ms - logged["responseQueueTimeMs"] - logged["sendTimeMs"]),
+            produced_bytes,
+            fetched_bytes,
             # The log has whole microseconds.
-            io_time_ns=round(logged["localTimeMs"] * 1000) * 1000,
-            request_count=0 if forwarded else 1,
-            throttle_exempt=(
-                api in EXEMPT_APIS
-                or (forwarded and api in EXEMPT_APIS_WHEN_FORWARDED)
-                or (api == "PRODUCE" and bool(logged["request"]) and logged["request"]["acks"] == 0)
-            ),
+            round(logged["localTimeMs"] * 1000) * 1000,
+            0 if forwarded else 1,
+            throttle_exempt,
+        )
+
+    def _client(self, principal: str, client_id: str | None) -> Client:
+        known = self._clients.get((principal, client_id))
+        if known is None:
+            if len(self._clients) >= _MOST_CLIENTS:
+                self._clients.clear()
+            known = self._clients[principal, client_id] = new_client(principal, client_id, self._broker_id)
+        return known
+
+    def _event(self, usage: RequestUsage) -> UsageEvent:
+        return UsageEvent(
+            event_time_ms=usage.event_time_ms,
+            user=usage.client.user,
+            client_id=usage.client.client_id,
+            broker_id=self._broker_id,
+            produced_bytes=usage.produced_bytes,
+            fetched_bytes=usage.fetched_bytes,
+            io_time_ns=usage.io_time_ns,
+            request_count=usage.request_count,
+            throttle_exempt=usage.throttle_exempt,
         )
 
     def _produced_bytes(self, header: dict[str, Any], request: Any) -> int | None:
@@ -207,23 +221,28 @@ class RequestLogParser:
         self.counts.unsized += 1
         return None
 
-    def _line_time_ms(self, line: str) -> int:
-        match = _LINE_TIME.match(line)
-        if match is None:
-            msg = f"must begin with [yyyy-MM-dd HH:mm:ss,SSS]; got {line[:25]!r}"
-            raise ValueError(msg)
-        return _epoch_ms(f"{match[1]}T{match[2]}", self.time_zone) + int(match[3])
+
+def _logged(line: bytes, start: int) -> dict[str, Any]:
+    """The JSON of a line, as what it should be."""
+    logged: dict[str, Any]
+    try:
+        logged = from_json(line[start : line.rfind(b"}") + 1], cache_strings="keys")
+    except ValueError:
+        # What stands after it may have a bracket, too, and bytes that are no UTF-8 are read as question marks.
+        logged, _ = _READ_JSON(line[start:].decode("utf-8", "replace"))
+    return logged
 
 
-def _is_follower(request: Any) -> bool:
-    # Up to v14 the id is in the body, later in a tagged struct that consumers leave out. -1 means a consumer.
-    if not request:
-        return False
-    replica_id: int = request.get("replicaId", (request.get("replicaState") or {}).get("replicaId", -1))
-    return replica_id >= 0
+def _line_time_ms(line: bytes, zone: tzinfo | None) -> int:
+    match = _LINE_TIME.match(line)
+    if match is None:
+        msg = f"must begin with [yyyy-MM-dd HH:mm:ss,SSS]; got {line[:25]!r}"
+        raise ValueError(msg)
+    day, second, fraction = match.groups()
+    return _epoch_ms(day, second, zone) + int(fraction)
 
 
 @lru_cache(maxsize=64)
-def _epoch_ms(local_second: str, zone: tzinfo | None) -> int:
-    local = datetime.fromisoformat(local_second)
+def _epoch_ms(day: bytes, second: bytes, zone: tzinfo | None) -> int:
+    local = datetime.fromisoformat((day + b"T" + second).decode())
     return int((local.astimezone() if zone is None else local.replace(tzinfo=zone)).timestamp()) * 1000

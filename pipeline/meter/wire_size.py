@@ -48,7 +48,7 @@ class UnsupportedVersion(ValueError):
 
 def unsigned_varint_size(value: int) -> int:
     """Bytes of `value` as an unsigned varint: 7 bits per byte, at least one byte. 127 needs 1, 128 needs 2."""
-    return max(1, (value.bit_length() + 6) // 7)
+    return ((value | 1).bit_length() + 6) // 7
 
 
 def produce_request_size(version: int, client_id: str | None, request: Body) -> int:

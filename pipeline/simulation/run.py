@@ -1,6 +1,6 @@
 """A simulated job: the job's own engine, lifecycle and purgatory, without Kafka, Spark and tables."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -127,7 +127,8 @@ class Simulation:
         for key in {ClientKey(**row) for row in rows}:
             self.clients.setdefault(key, ClientStory()).shadowed += 1
 
-    def _announce(self, record: Written, _quota_version: int) -> None:
+    def _announce(self, records: Sequence[Written], _quota_version: int) -> None:
         now_ms = self._clock.now_ms
-        self.clients.setdefault(record.publication.key, ClientStory()).hear(record, now_ms)
-        self._tell(now_ms, record)
+        for record in records:
+            self.clients.setdefault(record.publication.key, ClientStory()).hear(record, now_ms)
+            self._tell(now_ms, record)

@@ -116,7 +116,7 @@ class MicroBatch:
         self._report(
             BatchReport(
                 facts=facts,
-                violations=len(decided.violations),
+                violations=decided.violations.num_rows,
                 published=published,
                 held=len(self._purgatory),
                 collect_ms=collected.steady_ms - began.steady_ms,
@@ -211,7 +211,7 @@ class MicroBatch:
         evaluation = facts.evaluation
         age_ms = self._clock.now().wall_ms - evaluation.evaluated_at_ms
         if age_ms > self._rules.max_decision_age_ms:
-            if decided.violations:
+            if decided.violations.num_rows:
                 # What has waited for this start is old as expected; later it is a sign that the job is too slow.
                 waited = evaluation.evaluated_at_ms < self._began_ms
                 log.log(
@@ -219,7 +219,7 @@ class MicroBatch:
                     "batch_id=%d %s: its %d violations are recorded, but no throttle is published",
                     evaluation.batch_id,
                     "has usage from before this start" if waited else f"is {age_ms / 1000:.1f} s old",
-                    len(decided.violations),
+                    decided.violations.num_rows,
                 )
             return 0
         versions = {evaluation.query_id: evaluation.batch_id}

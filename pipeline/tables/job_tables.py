@@ -17,6 +17,7 @@ WRITTEN_BY_THE_JOB: Final = (
     "throttle_events",
     "sensor_state",
     "usage_by_second",
+    "usage_by_minute",
 )
 
 
@@ -56,6 +57,7 @@ class JobTables:
     throttle_events: DeltaOutbox
     sensor_state: SensorStateTable
     usage_by_second: TableWriter
+    usage_by_minute: TableWriter
     job: str
     writers: Mapping[str, TableWriter]
 
@@ -80,6 +82,7 @@ class JobTables:
             throttle_events=DeltaOutbox(writers["throttle_events"], job),
             sensor_state=SensorStateTable(writers["sensor_state"], cluster, sensor_state_interval_ms),
             usage_by_second=writers["usage_by_second"],
+            usage_by_minute=writers["usage_by_minute"],
             job=job,
             writers=writers,
         )

@@ -22,6 +22,7 @@ from schemas.decision_row import DecisionRow
 from schemas.quota_row import QuotaRow
 from schemas.sensor_state_row import SensorStateRow
 from schemas.throttle_event_row import ThrottleEventRow
+from schemas.usage_by_minute_row import UsageByMinuteRow
 from schemas.usage_by_second_row import UsageBySecondRow
 from schemas.usage_row import UsageRow
 
@@ -110,6 +111,7 @@ TABLES: Final[Mapping[str, TableDefinition]] = {
         TableDefinition("sensor_state", SensorStateRow, ("batch_id", "evaluated_at_ms")),
         TableDefinition("dead_letters", DeadLetterRow, ("batch_id", "appended_at_ms")),
         TableDefinition("usage_by_second", UsageBySecondRow, ("second_start_ms",), properties=_ROLL_UP),
+        TableDefinition("usage_by_minute", UsageByMinuteRow, ("minute_start_ms",), properties=_ROLL_UP),
     )
 }
 

@@ -21,6 +21,8 @@ _MEASURES: Final = dict(
 )
 """Quota type -> the columns of `usage` whose sum it limits."""
 
+_SHOWN: Final = 5
+
 
 class NothingMatches(PipelineError):
     """There is no decision with that id, or of that client."""
@@ -37,14 +39,20 @@ class NothingMatches(PipelineError):
 
 
 class SeveralMatch(PipelineError):
-    """Several decision ids begin with the given text."""
+    """Several decision ids begin with the given text.
+
+    Attributes:
+        matches: All of them, in order.
+    """
 
     exit_code = 2
 
-    def __init__(self, wanted: str, matches: list[str]) -> None:
+    def __init__(self, wanted: str, matches: Sequence[str]) -> None:
         self.matches = tuple(matches)
+        shown = [*matches[:_SHOWN], *([f"{len(matches) - _SHOWN} more"] if len(matches) > _SHOWN else [])]
         super().__init__(
-            f"'decision' must fit one decision_id; got {wanted}, which fits {', '.join(matches)}", "give more digits"
+            f"'decision' must fit one decision_id; got {wanted}, which fits {', '.join(shown)}",
+            f"name one of them in full: {command_text('throttles', 'explain', matches[0])}",
         )
 
 

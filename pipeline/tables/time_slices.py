@@ -8,6 +8,7 @@ import pyarrow.compute as pc
 
 from pipeline.tables.column_range import file_statistics
 from pipeline.tables.opening import Options, open_table
+from pipeline.tables.port import Condition
 from pipeline.tables.scan import dataset_of
 from pipeline.tables.table_query import smallest
 
@@ -71,7 +72,7 @@ class TimeSlices:
             condition &= pc.field(column) == text
         return self._dataset.to_table(columns=list(columns), filter=condition)
 
-    def first_time(self, start_ms: int, end_ms: int) -> int | None:
+    def first_time(self, start_ms: int, end_ms: int, where: Sequence[Condition] = ()) -> int | None:
         """The earliest time of a row in a range; None if the range has no row.
 
         A file is not opened if its statistics say that it has no row of the range.
@@ -79,8 +80,10 @@ class TimeSlices:
         Args:
             start_ms: Inclusive.
             end_ms: Exclusive.
+            where: Further conditions; all must hold.
         """
-        return smallest(self._table, self._column, [(self._column, ">=", start_ms), (self._column, "<", end_ms)])
+        in_range: list[Condition] = [(self._column, ">=", start_ms), (self._column, "<", end_ms)]
+        return smallest(self._table, self._column, [*in_range, *where])
 
     def estimated_rows(self, start_ms: int, end_ms: int) -> int:
         """About how many rows a range has, estimated from the statistics of the files. No file is opened."""

@@ -9,7 +9,7 @@ from pipeline.tables.port import Condition
 from pipeline.tables.quotas.table import QuotaTable
 from pipeline.tables.reader import read_table
 
-Cause = Literal["shadow", "not_applied", "extension", "too_old", "told_already", "edited"]
+Cause = Literal["shadow", "no_time", "not_applied", "extension", "too_old", "told_already", "edited"]
 
 _DAY_MS: Final = 86_400_000
 _COLUMNS: Final = ("publish_seq", "action", "cause", "throttle_time_ms", "throttled_until_ms", "decision_id")
@@ -21,10 +21,10 @@ class Unpublished:
     """Why a decision has no record of its own.
 
     Attributes:
-        cause: shadow: its quota is in shadow mode. not_applied: another quota type throttles longer. extension: it made
-            a running throttle longer, under the id of the decision that began that one. too_old: when it could be
-            published. told_already: its client was held, and the end would not have moved clearly. edited: an edit
-            changed its quota before it could be published.
+        cause: shadow: its quota is in shadow mode. no_time: X is 0 ms, rounded. not_applied: another quota type
+            throttles as long or longer. extension: it made a running throttle longer, under the id of the decision that
+            began that one. too_old: when it could be published. told_already: its client was held, and the end would
+            not have moved clearly. edited: an edit changed its quota before it could be published.
         record: extension: the record that was published; told_already: the one that held the client. Else None.
         age_ms: too_old: its age when its batch was collected; None if it grew too old afterwards, during a restart.
         quota_version: edited: the version that came into force. Else None.
@@ -48,7 +48,7 @@ def why_unpublished(root: str, quotas: QuotaTable, decision: Mapping[str, Any], 
     if decision["mode"] == "shadow":
         return Unpublished("shadow")
     if not decision["applied"]:
-        return Unpublished("not_applied")
+        return Unpublished("not_applied" if decision["throttle_time_ms"] else "no_time")
     records = _records(root, decision)
     own = [row for row in records if row["cause"] == "violation" and _is_of_batch(row, decision)]
     if own:

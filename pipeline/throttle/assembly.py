@@ -31,13 +31,13 @@ class Ports:
         outbox: Where records are stored before they are published.
         topic: Where they are published.
         clock: Time of everything that is written.
-        announce: Hears every record that was written; see `Announce`.
+        announce: Hears the records that were written; see `Announce`.
     """
 
     outbox: Outbox
     topic: ThrottleTopic
     clock: Clock
-    announce: Announce = lambda _written, _quota_version: None
+    announce: Announce = lambda _records, _quota_version: None
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,23 +5,34 @@ only (`evaluated_at_ms`, never this clock), so a replay decides the same. A look
 `evaluated_at_ms` plus the steady time that has passed since; it never flows into a batch.
 """
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from threading import Lock
-from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.clock import Moment
-from pipeline.throttle.held import HeldThrottle, Publication, Reason
-from pipeline.throttle.reasons import entities_of, largest_claims, reason_of, sensor_of
+from pipeline.throttle.publications import (
+    CLIENTS,
+    NO_BOUND,
+    NO_LEVEL,
+    NO_PUBLICATIONS,
+    PUBLICATIONS,
+    Flags,
+    Floats,
+    Ints,
+    bounds_of,
+    columns_of,
+    levels_of,
+    table_of,
+    types_of,
+)
+from pipeline.throttle.reasons import reasons_of, rows_of_types
 from quota.engine import QuotaEngine
-from quota.entity import QUOTA_TYPES
 from quota.evaluation import Evaluation
 from quota.snapshot import QuotaSnapshot
-from schemas.client_key import ClientKey
-from schemas.decision_id import decision_ids
+from schemas.decision_id_column import decision_id_column
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,19 +41,31 @@ class Decided:
 
     Attributes:
         decisions: Columns of `QuotaEngine.record` plus `decision_id`, one row per violated sensor and client.
-        violations: The throttles it asks for, one per client.
+        violations: The throttles it asks for, one per client; of `PUBLICATIONS`.
     """
 
     decisions: pa.Table
-    violations: list[Publication]
+    violations: pa.Table
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """The enforced bound of one client and quota type, None for none, and the level it comes from."""
+    """What is in force now for each of n throttles: by its client and the quota type it is held for.
 
-    bound: float | None
-    level: int | None
+    Attributes:
+        bound: The enforced bound, float64[n]; `NO_BOUND` for none.
+        level: The level it comes from, int64[n]; `NO_LEVEL` for none.
+    """
+
+    bound: Floats
+    level: Ints
+
+    def is_changed(self, throttles: pa.Table) -> Flags:
+        """Which of the throttles were published with another bound, or come from another level."""
+        levels = levels_of(throttles)
+        is_other_level: Flags = (levels != NO_LEVEL) & (levels != self.level)
+        is_other_bound: Flags = bounds_of(throttles) != self.bound
+        return is_other_level | is_other_bound
 
 
 class Decider:
@@ -105,30 +128,32 @@ class Decider:
             self._last = replace(evaluation, quota_version=self._last.quota_version)
             self._steady_at_last_ms = now.steady_ms
 
-    def look(self, throttles: Sequence[HeldThrottle], now: Moment) -> tuple[Evaluation, dict[ClientKey, Reason]]:
-        """What each of these clients owes now, with the facts to recompute it from. Changes nothing."""
-        entities = entities_of([throttle.key for throttle in throttles])
-        preferred = {throttle.key: throttle.reason.quota_type for throttle in throttles}
+    def look(self, throttles: pa.Table, now: Moment) -> tuple[Evaluation, pa.Table]:
+        """What each of these clients owes now, with the facts to recompute it from. Changes nothing.
+
+        Args:
+            throttles: Of `HELD`.
+            now: The moment of the look.
+
+        Returns:
+            The facts, and of `REASONS` a row for each throttle.
+        """
         with self._lock:
             passed_ms = max(now.steady_ms - self._steady_at_last_ms, 0)
             seen = replace(self._last, evaluated_at_ms=self._last.evaluated_at_ms + passed_ms)
-            owed = self._engine.evaluate(entities, evaluated_at_ms=seen.evaluated_at_ms)
-            claims = largest_claims(owed, preferred)
-            sensors = self._sensors(throttles, claims)
-        return seen, {key: reason_of(claim, sensors[key]) for key, claim in claims.items()}
+            return seen, reasons_of(self._engine, throttles, seen.evaluated_at_ms)
 
-    def standing(self, throttles: Sequence[HeldThrottle | Publication]) -> dict[ClientKey, Standing]:
-        """Which bound, from which level, holds now for each of these clients' own quota type."""
-        entities = entities_of([throttle.key for throttle in throttles])
-        own_type = {throttle.key: throttle.reason.quota_type for throttle in throttles}
+    def standing(self, throttles: pa.Table) -> Standing:
+        """Which bound, from which level, holds now for each of these clients' own quota type.
+
+        Args:
+            throttles: Of `HELD` or `PUBLICATIONS`.
+        """
         with self._lock:
-            rows = self._engine.resolve(entities).to_pylist()
-        keyed = ((ClientKey(row["broker_id"], row["user"], row["client_id"]), row) for row in rows)
-        return {
-            key: Standing(row["bound"] if row["mode"] == "enforce" else None, row["level"])
-            for key, row in keyed
-            if row["quota_type"] == own_type[key]
-        }
+            levels = self._engine.resolve(throttles.select(CLIENTS.names))
+        own = rows_of_types(levels, types_of(throttles))
+        is_enforced = pc.fill_null(pc.equal(own["mode"], "enforce"), False).to_numpy()
+        return Standing(np.where(is_enforced, bounds_of(own), NO_BOUND), levels_of(own))
 
     def adopt(self, snapshot: QuotaSnapshot) -> bool:
         """Put a newer quota version in force for looks; batches pin their own.
@@ -159,54 +184,17 @@ class Decider:
         with self._lock:
             return self._engine.expire_idle(self._last.evaluated_at_ms)
 
-    def _violations(self, decisions: pa.Table, evaluated_at_ms: int) -> list[Publication]:
+    def _violations(self, decisions: pa.Table, evaluated_at_ms: int) -> pa.Table:
+        """The throttles that applied decisions ask for: their own O, T and W; bucket and debt as evaluated."""
         applied = decisions.filter(decisions["applied"])
         if not applied.num_rows:
-            return []
+            return NO_PUBLICATIONS
         owed = self._engine.evaluate(applied, evaluated_at_ms=evaluated_at_ms)
-        wanted = [name for name in applied["quota_type"].to_pylist() for _ in QUOTA_TYPES]
-        own = owed.filter(pc.equal(owed["quota_type"], pa.array(wanted, pa.string())))
-        return [_violation(row, debt) for row, debt in zip(applied.to_pylist(), own.to_pylist(), strict=True)]
-
-    def _sensors(
-        self, throttles: Sequence[HeldThrottle], claims: Mapping[ClientKey, Mapping[str, Any]]
-    ) -> dict[ClientKey, Mapping[str, Any]]:
-        """Sensor and level behind each claim: as published, unless another type claims or the bound has changed."""
-        known = {throttle.key: throttle.reason for throttle in throttles}
-        sensors: dict[ClientKey, Mapping[str, Any]] = {key: sensor_of(reason) for key, reason in known.items()}
-        unsure = [
-            key
-            for key, claim in claims.items()
-            if (claim["quota_type"], claim["bound"]) != (known[key].quota_type, known[key].bound)
-            or known[key].level is None
-        ]
-        if unsure:
-            for row in self._engine.resolve(entities_of(unsure)).to_pylist():
-                key = ClientKey(row["broker_id"], row["user"], row["client_id"])
-                if row["quota_type"] == claims[key]["quota_type"]:
-                    sensors[key] = row
-        return sensors
+        debts = rows_of_types(owed, types_of(applied)).select(["tokens", "owed_ms"])
+        asked = columns_of(applied, PUBLICATIONS) | columns_of(debts, PUBLICATIONS)
+        told = {"action": "throttle", "cause": "violation", "extends": False}
+        return table_of(PUBLICATIONS, applied.num_rows, asked | told)
 
     def _with_ids(self, rows: pa.Table, evaluation: Evaluation) -> pa.Table:
-        ids = decision_ids(
-            cluster=self.cluster,
-            query_id=evaluation.query_id,
-            batch_id=evaluation.batch_id,
-            broker_ids=rows["broker_id"].to_pylist(),
-            users=rows["user"].to_pylist(),
-            client_ids=rows["client_id"].to_pylist(),
-            quota_types=rows["quota_type"].to_pylist(),
-        )
-        return rows.append_column("decision_id", pa.array(ids, pa.string()))
-
-
-def _violation(row: Mapping[str, Any], debt: Mapping[str, Any]) -> Publication:
-    """The publication an applied decision asks for: its own O, T and W; bucket and debt as evaluated."""
-    return Publication(
-        key=ClientKey(row["broker_id"], row["user"], row["client_id"]),
-        action="throttle",
-        cause="violation",
-        throttle_time_ms=row["throttle_time_ms"],
-        reason=reason_of({**row, "tokens": debt["tokens"], "owed_ms": debt["owed_ms"]}, row),
-        decision_id=row["decision_id"],
-    )
+        ids = decision_id_column(rows, cluster=self.cluster, query_id=evaluation.query_id, batch_id=evaluation.batch_id)
+        return rows.append_column("decision_id", ids)

@@ -1,7 +1,9 @@
-"""A throttle that is running, as the driver remembers it."""
+"""A record that is about to be written, and why: one at a time, as logs tell them.
 
-from dataclasses import dataclass, fields
-from typing import Final, NamedTuple
+Decisions and looks go by columns (`pipeline.throttle.publications`).
+"""
+
+from dataclasses import dataclass
 
 from schemas.client_key import ClientKey
 from schemas.throttle_record import Action, Cause
@@ -34,13 +36,6 @@ class Reason:
     level: int | None
 
 
-SENSOR: Final = ("sensor_user", "sensor_client_id")
-"""The columns that name a sensor."""
-
-FIGURES: Final = tuple(column.name for column in fields(Reason) if column.name != "level")
-"""What of a reason is stored and published, under these names in the engine's answers, rows and records alike."""
-
-
 @dataclass(frozen=True, slots=True)
 class Publication:
     """A record that is about to be written to the outbox; it gets its `publish_seq` there.
@@ -66,35 +61,3 @@ class Publication:
     due_ms: int | None = None
     lateness_ms: int | None = None
     extends: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class HeldThrottle:
-    """One running throttle.
-
-    Attributes:
-        key: Who is held.
-        reason: Of the last record that was published for it.
-        decision_id: The decision that began it.
-        throttled_until_ms: Wall clock end, as published last.
-        end_ms: The same end on the steady clock; the wheel's.
-        due_ms: Steady time at which the wheel hands it out next: for its look, or for its end.
-    """
-
-    key: ClientKey
-    reason: Reason
-    decision_id: str
-    throttled_until_ms: int
-    end_ms: int
-    due_ms: int
-
-    def is_at_end(self) -> bool:
-        """Whether the next expiration is the end, the look having been taken."""
-        return self.due_ms >= self.end_ms
-
-
-class HandedOut(NamedTuple):
-    """A throttle whose look or end has come, with the steady time at which the wheel handed it out."""
-
-    throttle: HeldThrottle
-    at_ms: int

@@ -4,18 +4,19 @@ A row is written first and published from what was written, so whatever reaches 
 with the same wall-clock end, however often the publishing has to be tried.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Final, Protocol, overload
 
+import numpy as np
 import pyarrow as pa
 
 from pipeline.clock import Moment
-from pipeline.throttle.held import FIGURES, HeldThrottle, Publication
-from pipeline.throttle.reasons import reason_of
+from pipeline.throttle.held import Publication
+from pipeline.throttle.held_clients import HELD
+from pipeline.throttle.publications import PUBLICATIONS, columns_of, int64s, publication_of, table_of
 from quota.evaluation import Evaluation
 from schemas.arrow import arrow_schema, conform
-from schemas.client_key import ClientKey
 from schemas.throttle_event_row import ThrottleEventRow
 from schemas.throttle_record import SCHEMA_VERSION
 
@@ -57,38 +58,56 @@ class Written:
     throttled_until_ms: int
 
 
-Announce = Callable[[Written, int], None]
-"""Hears a record that was written, and the quota version it was decided under. Must be quick and must not raise."""
+WRITTEN: Final = pa.schema([*PUBLICATIONS, ("publish_seq", pa.int64()), ("throttled_until_ms", pa.int64())])
+"""The fields of `Written`, its publication taken apart."""
+
+# Not `empty_table`, which imports pandas.
+NOTHING_WRITTEN: Final = pa.Table.from_batches([], WRITTEN)
+
+NO_ROWS: Final = pa.Table.from_batches([], arrow_schema(ThrottleEventRow))
 
 
-def write_down(publications: Sequence[Publication], first_seq: int, now: Moment) -> list[Written]:
-    """Give publications their places in the order and their wall-clock ends."""
-    return [
-        Written(publication, first_seq + place, now.wall_ms + publication.throttle_time_ms)
-        for place, publication in enumerate(publications)
-    ]
+class WrittenRecords(Sequence[Written]):
+    """Records that were written together, by columns. An element is made into an object when it is asked for."""
+
+    def __init__(self, written: pa.Table) -> None:
+        self._written = written
+
+    @overload
+    def __getitem__(self, place: int) -> Written: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[Written]: ...
+    def __getitem__(self, place: int | slice) -> Written | Sequence[Written]:
+        if isinstance(place, slice):
+            return WrittenRecords(self._written.take(pa.array(range(len(self))[place], pa.int64())))
+        (row,) = self._written.slice(range(len(self))[place], 1).to_pylist()
+        return _written_of(row)
+
+    def __len__(self) -> int:
+        return int(self._written.num_rows)
+
+    def __iter__(self) -> Iterator[Written]:
+        return map(_written_of, self._written.to_pylist())
 
 
-def rows_of(written: Sequence[Written], evaluation: Evaluation, cluster: str) -> pa.Table:
+Announce = Callable[[Sequence[Written], int], None]
+"""Hears the records that were written together, in their order, and the quota version they were decided under. Must be
+quick and must not raise.
+"""
+
+
+def write_down(publications: pa.Table, first_seq: int, now: Moment) -> pa.Table:
+    """Give publications their places in the order and their wall-clock ends: of `PUBLICATIONS` to `WRITTEN`."""
+    places = np.arange(first_seq, first_seq + publications.num_rows)
+    until_ms = now.wall_ms + int64s(publications, "throttle_time_ms")
+    columns = [*publications.columns, pa.array(places), pa.array(until_ms)]
+    return pa.Table.from_arrays(columns, schema=WRITTEN)
+
+
+def rows_of(written: pa.Table, evaluation: Evaluation, cluster: str) -> pa.Table:
     """The rows of `throttle_events` for these records: schema of `ThrottleEventRow`, one per record, in order."""
-    rows = [
-        {
-            "publish_seq": record.publish_seq,
-            "action": record.publication.action,
-            "cause": record.publication.cause,
-            **record.publication.key._asdict(),
-            "throttle_time_ms": record.publication.throttle_time_ms,
-            "throttled_until_ms": record.throttled_until_ms,
-            "decision_id": record.publication.decision_id,
-            "due_ms": record.publication.due_ms,
-            "lateness_ms": record.publication.lateness_ms,
-            **{name: getattr(record.publication.reason, name) for name in FIGURES},
-        }
-        for record in written
-    ]
-    columns = [column for column in arrow_schema(ThrottleEventRow) if not rows or column.name in rows[0]]
     return conform(
-        pa.Table.from_pylist(rows, schema=pa.schema(columns)),
+        written,
         ThrottleEventRow,
         cluster=cluster,
         query_id=evaluation.query_id,
@@ -99,19 +118,17 @@ def rows_of(written: Sequence[Written], evaluation: Evaluation, cluster: str) ->
     )
 
 
-def held_from(row: Mapping[str, Any], now: Moment, lead_ms: int) -> HeldThrottle:
-    """The running throttle a stored row stands for, after a restart.
+def held_from(rows: pa.Table, now: Moment, lead_ms: int) -> pa.Table:
+    """The running throttles that stored rows stand for, after a restart; of `HELD`.
 
-    Its end on the steady clock is as far away as its wall-clock end is from the wall clock now; an end that has
-    passed, or is nearer than the lead, makes it due at once.
+    Their ends on the steady clock are as far away as their wall-clock ends are from the wall clock now; one whose end
+    has passed, or is nearer than the lead, is due at once.
     """
-    until_ms: int = row["throttled_until_ms"]
-    end_ms = now.steady_ms + max(until_ms - now.wall_ms, 0)
-    return HeldThrottle(
-        key=ClientKey(row["broker_id"], row["user"], row["client_id"]),
-        reason=reason_of(row, {**row, "level": None}),
-        decision_id=row["decision_id"],
-        throttled_until_ms=until_ms,
-        end_ms=end_ms,
-        due_ms=min(max(end_ms - lead_ms, now.steady_ms), end_ms),
-    )
+    end_ms = now.steady_ms + np.maximum(int64s(rows, "throttled_until_ms") - now.wall_ms, 0)
+    due_ms = np.minimum(np.maximum(end_ms - lead_ms, now.steady_ms), end_ms)
+    times = {"end_ms": pa.array(end_ms), "due_ms": pa.array(due_ms)}
+    return table_of(HELD, rows.num_rows, {**columns_of(rows, HELD), **times})
+
+
+def _written_of(row: dict[str, Any]) -> Written:
+    return Written(publication_of(row), row["publish_seq"], row["throttled_until_ms"])

@@ -12,7 +12,9 @@ Callers hold one lock around every call (`pipeline.throttle.purgatory`).
 """
 
 import logging
-from collections.abc import Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from pipeline.clock import Moment
 from pipeline.cluster.errors import ClusterUnreachable, PermissionMissing
@@ -24,12 +26,10 @@ from pipeline.throttle.errors import (
     RecordTooLarge,
     TopicOfAnotherJob,
 )
-from pipeline.throttle.held import Publication
-from pipeline.throttle.outbox import Outbox, Written, publish_app_id, rows_of, write_down
+from pipeline.throttle.outbox import NO_ROWS, NOTHING_WRITTEN, Outbox, publish_app_id, rows_of, write_down
 from pipeline.throttle.topic import ThrottleTopic
 from quota.evaluation import Evaluation
-from schemas.throttle_event_row import stored_record
-from schemas.throttle_record import ThrottleRecord
+from schemas.throttle_records import ThrottleRecords
 
 log = logging.getLogger(__name__)
 
@@ -87,43 +87,44 @@ class Publisher:
 
     def write(
         self,
-        publications: Sequence[Publication],
+        publications: pa.Table,
         evaluation: Evaluation,
         now: Moment,
         batch_versions: dict[str, int] | None = None,
-    ) -> list[Written]:
+    ) -> pa.Table:
         """Append records to the outbox; nothing is published yet.
 
         Args:
-            publications: The records, in the order they shall have.
+            publications: The records, in the order they shall have; of `PUBLICATIONS`.
             evaluation: Facts of the batch or look.
             now: The moment the rows are written; their wall-clock ends count from it.
             batch_versions: For a batch, its own version, recorded in the same commit: a batch that is run again
                 after this commit finds it recorded and writes nothing.
 
         Returns:
-            What was written; empty if there was nothing to write or the batch had already written its rows.
+            What was written, of `WRITTEN`; no rows if there was nothing to write or the batch had already written its
+            rows.
 
         Raises:
             OutboxUndecided: an append before this one raised.
         """
-        if not publications:
-            return []
+        if not publications.num_rows:
+            return NOTHING_WRITTEN
         if self._append_undecided:
             raise OutboxUndecided(self._next_seq)
         written = write_down(publications, self._next_seq, now)
-        last_seq = written[-1].publish_seq
+        last_seq = self._next_seq + written.num_rows - 1
         versions = {**(batch_versions or {}), self._publish_app_id: last_seq}
         rows = rows_of(written, evaluation, self._cluster)
         self._append_undecided = True
         if not self._outbox.append(rows, versions, {"publish_seq": f"{self._next_seq}..{last_seq}"}):
             self._append_undecided = False
-            return []
+            return NOTHING_WRITTEN
         failpoint("outbox.appended" if batch_versions else "look.appended")
         self._next_seq = last_seq + 1
         self._append_undecided = False
         if not self._behind:
-            self._transact(rows.to_pylist())
+            self._transact(rows)
         return written
 
     def catch_up(self, now: Moment) -> bool:
@@ -155,8 +156,9 @@ class Publisher:
         if self._was_fenced and marker is not None and marker > self._next_seq:
             raise PublisherFenced(self._job)
         missing = self._missing_from(marker, now)
-        if missing:
-            log.info("publishing %d stored records from publish_seq %d on", len(missing), missing[0]["publish_seq"])
+        if missing.num_rows:
+            first_seq = missing["publish_seq"][0].as_py()
+            log.info("publishing %d stored records from publish_seq %d on", missing.num_rows, first_seq)
         self._behind = self._was_fenced = False
         self._transact(missing)
         if self._behind:
@@ -164,7 +166,7 @@ class Publisher:
             raise PublishUndecided(detail)
         self._failures = 0
 
-    def _missing_from(self, marker: int | None, now: Moment) -> list[dict[str, object]]:
+    def _missing_from(self, marker: int | None, now: Moment) -> pa.Table:
         """Stored rows that are not on the topic."""
         since_ms = 0
         if marker is None:
@@ -177,8 +179,10 @@ class Publisher:
             since_ms = 0 if marker else now.wall_ms - _RETENTION_MS
         if marker > self._next_seq:
             self._go_on_after_the_topic(marker)
-        rows = self._outbox.rows_from(marker).to_pylist() if marker < self._next_seq else []
-        return [row for row in rows if row["throttled_until_ms"] >= since_ms]
+        if marker >= self._next_seq:
+            return NO_ROWS
+        rows = self._outbox.rows_from(marker)
+        return rows.filter(pc.greater_equal(rows["throttled_until_ms"], since_ms))
 
     def _go_on_after_the_topic(self, marker: int) -> None:
         """Consumers ignore numbers they have seen, so numbers that the topic holds are not given again."""
@@ -195,9 +199,9 @@ class Publisher:
             )
         self._next_seq = marker
 
-    def _transact(self, rows: list[dict[str, object]]) -> None:
+    def _transact(self, rows: pa.Table) -> None:
         """Publish stored rows; on an undecided outcome the publisher is behind, and `catch_up` settles it."""
-        records = [stored_record(row) for row in rows]
+        records = ThrottleRecords(rows)
         try:
             for start in range(0, len(records), _MOST_RECORDS_A_TRANSACTION):
                 self._publish(records[start : start + _MOST_RECORDS_A_TRANSACTION])
@@ -212,7 +216,7 @@ class Publisher:
             self._behind = True
             log.warning("%s; the records are stored and will be published again", exc)
 
-    def _publish(self, records: list[ThrottleRecord]) -> None:
+    def _publish(self, records: ThrottleRecords) -> None:
         """One transaction; more if one of the records is larger than the topic takes: that one is passed over.
 
         The marker moves past a record that is passed over, so it is settled once: stored, logged and not tried again.

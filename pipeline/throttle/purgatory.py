@@ -6,14 +6,17 @@ of its own) even while a batch or a look is being published; its record follows 
 """
 
 import logging
-from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from threading import Lock
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from pipeline.clock import Clock, Moment
 from pipeline.failpoints import failpoint
-from pipeline.throttle.decider import Decider, Standing
-from pipeline.throttle.held import HandedOut, HeldThrottle, Publication, Reason
+from pipeline.throttle.decider import Decider
+from pipeline.throttle.held_clients import HELD
 from pipeline.throttle.ledger import ThrottleLedger
 from pipeline.throttle.lifecycle import (
     Verdict,
@@ -21,7 +24,8 @@ from pipeline.throttle.lifecycle import (
     look_after_edit,
     violations_to_publish,
 )
-from pipeline.throttle.outbox import Announce, Outbox, Written, held_from
+from pipeline.throttle.outbox import Announce, Outbox, WrittenRecords, held_from
+from pipeline.throttle.publications import columns_of, int64s, table_of
 from pipeline.throttle.publisher import Publisher
 from pipeline.throttle.renew_lead import RenewLead
 from quota.evaluation import Evaluation
@@ -41,7 +45,7 @@ class ThrottlePurgatory:
         slicing: Caps and the threshold of repeating; its lead is replaced by `lead`'s.
         lead: How long before its end a throttle is looked at.
         clock: Time of everything that is written here.
-        announce: Called for every record that was written, under the lock.
+        announce: Called with the records that were written together, under the lock.
     """
 
     def __init__(
@@ -70,10 +74,10 @@ class ThrottlePurgatory:
         """How many clients are held (NumDelayedOperations; PurgatorySize is the same: nothing is held twice)."""
         return len(self._ledger)
 
-    def __iter__(self) -> Iterator[HeldThrottle]:
-        """The running throttles, in no order."""
+    def held(self) -> pa.Table:
+        """The running throttles, in the order in which they began; of `HELD`."""
         with self._lock:
-            return iter(self._ledger)
+            return self._ledger.held().select(HELD.names)
 
     def take_over(self) -> None:
         """Fence an earlier publisher, take up the stored throttles and publish what is stored but not yet on the topic.
@@ -85,23 +89,26 @@ class ThrottlePurgatory:
             now = self._clock.now()
             self._ledger = ThrottleLedger(start_ms=now.steady_ms)
             self._publisher.take_over(highest_seq, now)
-            for row in running.to_pylist():
-                self._ledger.hold(held_from(row, now, self._slicing.lead_ms))
+            self._ledger.hold(held_from(running, now, self._slicing.lead_ms))
         if running.num_rows:
             log.info("took up %d running throttles", running.num_rows)
 
-    def violated(
-        self, violations: Sequence[Publication], evaluation: Evaluation, batch_versions: dict[str, int]
-    ) -> int:
+    def violated(self, violations: pa.Table, evaluation: Evaluation, batch_versions: dict[str, int]) -> int:
         """Publish and hold what a batch's violations ask for; returns the number of records.
 
         A batch that is run again finds its version recorded and writes nothing; the throttles it wrote the first
         time were taken up by `take_over`.
+
+        Args:
+            violations: As `Decided` has them.
+            evaluation: Facts of the batch.
+            batch_versions: Its version, by the id of its query.
         """
         with self._lock:
             now = self._clock.now()
             self._publisher.catch_up(now)
-            news = violations_to_publish(self._still_valid(violations, evaluation), self._ledger.held, now.steady_ms)
+            valid = self._still_valid(violations, evaluation)
+            news = violations_to_publish(valid, self._ledger.running(valid), now.steady_ms)
             return self._publish(news, evaluation, now, batch_versions)
 
     def hand_out(self) -> int:
@@ -116,7 +123,7 @@ class ThrottlePurgatory:
             now = self._clock.now()
             self._publisher.catch_up(now)
             handed_out = self._ledger.take_handed_out()
-            return self._look(handed_out, now) if handed_out else 0
+            return self._look(handed_out, now) if handed_out.num_rows else 0
 
     def quotas_changed(self, snapshot: QuotaSnapshot) -> int:
         """Adopt a newer quota version and look at once at every throttle it touches; returns the records.
@@ -143,72 +150,59 @@ class ThrottlePurgatory:
     def _look_after_edit(self) -> int:
         now = self._clock.now()
         self._publisher.catch_up(now)
-        held = list(self._ledger)
-        if not held:
+        held = self._ledger.held()
+        if not held.num_rows:
             return 0
-        standing = self._decider.standing(held)
-        touched = [throttle for throttle in held if _is_touched(throttle.reason, standing[throttle.key])]
-        if not touched:
+        touched = held.filter(pa.array(self._decider.standing(held).is_changed(held)))
+        if not touched.num_rows:
             return 0
         evaluation, reasons = self._decider.look(touched, now)
-        verdict = look_after_edit(touched, reasons, now.steady_ms, self._slicing)
-        return self._act(verdict, evaluation, now)
+        return self._act(touched, look_after_edit(touched, reasons, now.steady_ms, self._slicing), evaluation, now)
 
-    def _still_valid(self, violations: Sequence[Publication], evaluation: Evaluation) -> Sequence[Publication]:
+    def _still_valid(self, violations: pa.Table, evaluation: Evaluation) -> pa.Table:
         """Without those whose bound, mode or level an edit has changed since the batch pinned its quotas.
 
         They stay recorded as decisions. The edit has looked at whom it touches, or will; a throttle under the quotas of
         before would hold a client that has just been let go.
         """
-        if not violations or evaluation.quota_version >= self._decider.last.quota_version:
+        if not violations.num_rows or evaluation.quota_version >= self._decider.last.quota_version:
             return violations
-        standing = self._decider.standing(violations)
-        return [violation for violation in violations if not _is_touched(violation.reason, standing[violation.key])]
+        return violations.filter(pa.array(~self._decider.standing(violations).is_changed(violations)))
 
-    def _look(self, handed_out: list[HandedOut], now: Moment) -> int:
-        evaluation, reasons = self._decider.look([throttle for throttle, _ in handed_out], now)
-        return self._act(look(handed_out, reasons, now.steady_ms, self._slicing), evaluation, now)
+    def _look(self, handed_out: pa.Table, now: Moment) -> int:
+        evaluation, reasons = self._decider.look(handed_out, now)
+        return self._act(handed_out, look(handed_out, reasons, now.steady_ms, self._slicing), evaluation, now)
 
-    def _act(self, verdict: Verdict, evaluation: Evaluation, now: Moment) -> int:
-        self._ledger.wait_for_end(verdict.waiting)
-        if verdict.publications:
+    def _act(self, looked_at: pa.Table, verdict: Verdict, evaluation: Evaluation, now: Moment) -> int:
+        self._ledger.wait_for_end(int64s(looked_at, "client")[verdict.waiting])
+        if verdict.publications.num_rows:
             failpoint("look.decided")
         return self._publish(verdict.publications, evaluation, now, None)
 
     def _publish(
         self,
-        publications: Sequence[Publication],
+        publications: pa.Table,
         evaluation: Evaluation,
         now: Moment,
         batch_versions: dict[str, int] | None,
     ) -> int:
         written = self._publisher.write(publications, evaluation, now, batch_versions)
-        for record in written:
-            if record.publication.action == "release":
-                self._ledger.drop([record.publication.key])
-            else:
-                self._ledger.hold(self._held(record, now))
-            self._announce(record, evaluation.quota_version)
-        if written:
-            self._lead.observe(self._clock.now().steady_ms - now.steady_ms)
-        return len(written)
+        if not written.num_rows:
+            return 0
+        is_release = pc.equal(written["action"], "release")
+        self._ledger.drop(written.filter(is_release))
+        self._ledger.hold(self._held(written.filter(pc.invert(is_release)), now))
+        self._announce(WrittenRecords(written), evaluation.quota_version)
+        self._lead.observe(self._clock.now().steady_ms - now.steady_ms)
+        return int(written.num_rows)
 
     @property
     def _slicing(self) -> Slicing:
         return replace(self._base_slicing, lead_ms=self._lead.lead_ms)
 
-    def _held(self, record: Written, now: Moment) -> HeldThrottle:
-        publication = record.publication
-        end_ms = now.steady_ms + publication.throttle_time_ms
-        return HeldThrottle(
-            key=publication.key,
-            reason=publication.reason,
-            decision_id=publication.decision_id,
-            throttled_until_ms=record.throttled_until_ms,
-            end_ms=end_ms,
-            due_ms=max(end_ms - self._slicing.lead_ms, now.steady_ms),
-        )
-
-
-def _is_touched(reason: Reason, standing: Standing) -> bool:
-    return reason.bound != standing.bound or (reason.level is not None and reason.level != standing.level)
+    def _held(self, written: pa.Table, now: Moment) -> pa.Table:
+        """The throttles that these records begin or go on with, of `HELD`; the records are of `WRITTEN`."""
+        end_ms = now.steady_ms + int64s(written, "throttle_time_ms")
+        due_ms = np.maximum(end_ms - self._slicing.lead_ms, now.steady_ms)
+        times = {"end_ms": pa.array(end_ms), "due_ms": pa.array(due_ms)}
+        return table_of(HELD, written.num_rows, columns_of(written, HELD) | times)

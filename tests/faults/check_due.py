@@ -56,8 +56,10 @@ def may_be_left_to_end(case: Case, reign: Reign, held: Held, until_ms: int) -> b
 
     A look that finds more renews the throttle, so one that is still as it was at its end was not looked at.
     """
-    newest = None if reign.following is None else reign.following.quota_version
-    for version in () if held.may_end else case.books.versions(reign.batch.quota_version, newest):
+    # A batch may have pinned its quotas before an edit that looks were taken under already. Looks never go back.
+    oldest = max(reign.batch.quota_version, held.row["quota_version"])
+    newest = None if reign.following is None else max(reign.following.quota_version, case.newest_version, oldest)
+    for version in () if held.may_end else case.books.versions(oldest, newest):
         # An edit is a look of its own, at any time, after which the throttle is left to its end.
         lead_ms = None if case.is_touched(held, version) else case.rules.most_lead_ms
         first_ms = held.begin_ms if lead_ms is None else max(held.end_ms - lead_ms, held.begin_ms)

@@ -226,5 +226,12 @@ class HandJob:
         )
 
 
+def owed_by(job: HandJob) -> dict[str, dict[str, Any]]:
+    """What each held user owes now, as a look sees it."""
+    held = job.purgatory.held()
+    _, reasons = job.decider.look(held, job.clock.now())
+    return dict(zip(held["user"].to_pylist(), reasons.to_pylist(), strict=True))
+
+
 def _offsets(end: int) -> str:
     return json.dumps({TOPIC: {"0": end}})

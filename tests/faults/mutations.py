@@ -4,7 +4,7 @@ Each replaces one function or method of the job, at a place where a real mistake
 `HandJob`, everything else of it is as it is.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -19,9 +19,8 @@ from pipeline.stream.batch_rules import BatchRules
 from pipeline.stream.micro_batch import MicroBatch
 from pipeline.tables.sensor_state import SensorStateTable
 from pipeline.tables.throttle_outbox import DeltaOutbox
-from pipeline.throttle import publisher, purgatory
+from pipeline.throttle import lifecycle, publisher, purgatory
 from pipeline.throttle.decider import Decider
-from pipeline.throttle.held import HeldThrottle
 from pipeline.throttle.purgatory import ThrottlePurgatory
 from pipeline.throttle.renew_lead import RenewLead
 from quota import decisions
@@ -73,18 +72,24 @@ def _emptied(newest: Change, *arguments: Any) -> Any:
     return None if snapshot is None else (snapshot[0], snapshot[1].slice(0, 0))
 
 
+def _with(table: pa.Table, name: str, values: Any) -> pa.Table:
+    at = table.schema.get_field_index(name)
+    return table.set_column(at, table.schema.field(at), pa.array(values, table.schema.field(at).type))
+
+
 def _released_at_end(look: Change, handed_out: Any, reasons: Any, *others: Any) -> Any:
-    ends = {one.throttle.key for one in handed_out if one.throttle.is_at_end()}
-    nothing = {key: replace(reason, owed_ms=0) if key in ends else reason for key, reason in reasons.items()}
-    verdict = look(handed_out, nothing, *others)
-    publications = [replace(one, reason=reasons[one.key]) for one in verdict.publications]
-    return replace(verdict, publications=publications)
+    at_end = lifecycle.is_at_end(handed_out)
+    owed_ms = reasons["owed_ms"].to_numpy()
+    verdict = look(handed_out, _with(reasons, "owed_ms", np.where(at_end, 0, owed_ms)), *others)
+    told = np.delete(owed_ms, verdict.waiting)
+    return replace(verdict, publications=_with(verdict.publications, "owed_ms", told))
 
 
 def _with_cause(cause: Any) -> Change:
     def change(look_after_edit: Change, *arguments: Any) -> Any:
         verdict = look_after_edit(*arguments)
-        return replace(verdict, publications=[replace(one, cause=cause) for one in verdict.publications])
+        told = verdict.publications
+        return replace(verdict, publications=_with(told, "cause", [cause] * told.num_rows))
 
     return change
 
@@ -92,8 +97,9 @@ def _with_cause(cause: Any) -> Change:
 def _numbered_twice(write_down: Change, *arguments: Any) -> Any:
     """The second of at least three records gets the number of the first: the newest number is still given once."""
     written = write_down(*arguments)
-    if len(written) > 2:
-        written[1] = replace(written[1], publish_seq=written[0].publish_seq)
+    if written.num_rows > 2:
+        numbers = written["publish_seq"].to_pylist()
+        return _with(written, "publish_seq", [numbers[0], numbers[0], *numbers[2:]])
     return written
 
 
@@ -121,8 +127,8 @@ def _uncounted(limit: Change, batch: Any, *others: Any) -> Any:
     return replace(limited, clamped_count=batch.clamped_count), ahead
 
 
-def _every_violation(publish: Change, violations: Any, held: Mapping[Any, Any], now_ms: int) -> Any:
-    return publish(violations, {key: replace(one, end_ms=0) for key, one in held.items()}, now_ms)
+def _every_violation(publish: Change, violations: Any, running: Any, now_ms: int) -> Any:
+    return publish(violations, replace(running, end_ms=running.end_ms * 0), now_ms)
 
 
 def _later(look: Change, this: Any, throttles: Any, now: Moment) -> Any:
@@ -146,11 +152,13 @@ MUTATIONS: Final = {
     ),
     "no snapshot is taken": Mutation(SensorStateTable, "write_if_due", lambda *_: False, "snapshots: lost"),
     "whoever comes to its end is released": Mutation(purgatory, "look", _released_at_end, "releases: different"),
-    "a throttle counts as ended at its look": Mutation(HeldThrottle, "is_at_end", lambda *_: True, "releases"),
+    "a throttle counts as ended at its look": Mutation(
+        lifecycle, "is_at_end", lambda _, throttles: np.ones(throttles.num_rows, np.bool_), "releases"
+    ),
     "looks ahead of the end are skipped": Mutation(
         ThrottlePurgatory,
         "_held",
-        lambda held, *arguments: replace(one := held(*arguments), due_ms=one.end_ms),
+        lambda held, *arguments: _with(one := held(*arguments), "due_ms", one["end_ms"].to_numpy()),
         "looks: different",
     ),
     "looks come too early": Mutation(RenewLead, "lead_ms", lambda *_: 2_000, "looks: different"),
@@ -184,7 +192,7 @@ MUTATIONS: Final = {
         decisions, "_applied", lambda applied, *arguments: np.roll(applied(*arguments), 1), "decisions: different"
     ),
     "an applied decision is not published": Mutation(
-        purgatory, "violations_to_publish", lambda publish, *arguments: publish(*arguments)[1:], "applied: lost"
+        purgatory, "violations_to_publish", lambda publish, *arguments: publish(*arguments).slice(1), "applied: lost"
     ),
     "every violation is published": Mutation(
         purgatory, "violations_to_publish", _every_violation, "extensions: different"
@@ -198,7 +206,7 @@ MUTATIONS: Final = {
         purgatory, "look_after_edit", _with_cause("expired"), "releases: different"
     ),
     "a renewal is shorter than what is owed": Mutation(
-        Slicing, "renewal_ms", lambda renewal_ms, *arguments: renewal_ms(*arguments) // 2 + 1, "renewals: different"
+        Slicing, "renewals_ms", lambda renewals_ms, *arguments: renewals_ms(*arguments) // 2 + 1, "renewals: different"
     ),
 }
 """By what goes wrong."""

@@ -11,7 +11,7 @@ from pipeline.errors import PipelineError
 from pipeline.failpoints import FAILPOINTS, FailpointReached
 from pipeline.tables.layout import create_missing
 from tests.faults.generator import RATES
-from tests.faults.hand_job import HandJob
+from tests.faults.hand_job import HandJob, owed_by
 from tests.faults.hand_load import Load, Trouble
 
 
@@ -74,14 +74,12 @@ def test_a_debt_that_no_snapshot_has_outlives_a_restart(tmp_path: Path) -> None:
     job.clock.advance(3_000)
     job.send(event(job, 1))
     job.step()
-    (held,) = job.purgatory
-    _, before = job.decider.look([held], job.clock.now())
+    (before,) = owed_by(job).values()
     shutil.rmtree(Path(job.settings.tables.root, "sensor_state"))
     create_missing(job.settings.tables.root)
     job.start()
-    (held,) = job.purgatory
-    _, after = job.decider.look([held], job.clock.now())
-    assert after[held.key].owed_ms == before[held.key].owed_ms > 0
+    (after,) = owed_by(job).values()
+    assert after["owed_ms"] == before["owed_ms"] > 0
 
 
 def test_a_debt_outlives_the_log_entries_of_its_batch(tmp_path: Path) -> None:
@@ -90,10 +88,10 @@ def test_a_debt_outlives_the_log_entries_of_its_batch(tmp_path: Path) -> None:
     for user in ("u", "other"):
         job.send(event(job, 100_000, user))
         job.step()
-    before = {held.key: job.decider.look([held], job.clock.now())[1][held.key].owed_ms for held in job.purgatory}
+    before = {user: owed["owed_ms"] for user, owed in owed_by(job).items()}
     clean_logs(job)
     job.start()
-    after = {held.key: job.decider.look([held], job.clock.now())[1][held.key].owed_ms for held in job.purgatory}
+    after = {user: owed["owed_ms"] for user, owed in owed_by(job).items()}
     assert after == before
     assert len(before) == 2
 
@@ -114,9 +112,8 @@ def test_late_usage_meets_the_same_bucket_with_and_without_a_restart(restarts: b
     job.clock.advance(1_000)
     job.send(event(job, 90_000, ago_ms=5_000), event(job, 50_000))
     job.step()
-    (held,) = job.purgatory
-    _, reasons = job.decider.look([held], job.clock.now())
-    assert (reasons[held.key].tokens, reasons[held.key].owed_ms) == (-100_000.0, 10_000)
+    (owed,) = owed_by(job).values()
+    assert (owed["tokens"], owed["owed_ms"]) == (-100_000.0, 10_000)
     assert job.verdict().count("different") == 0
 
 
@@ -164,6 +161,28 @@ def test_two_starts_after_one_batch_know_the_same_buckets_though_a_quota_was_low
     verdict = job.verdict()
     assert verdict.compared["buckets"] >= 2, "before the restarts and after the late usage"
     assert verdict.as_json()["differences"] == []
+
+
+def test_a_throttle_shortened_by_an_edit_ends_while_a_batch_with_older_quotas_is_under_way(tmp_path: Path) -> None:
+    job = HandJob(tmp_path, RATES)
+    job.start()
+    job.send(event(job, 100_000))
+    job.step()
+
+    def meanwhile() -> None:
+        job.edit({name: rate * 2 for name, rate in RATES.items()})
+        job.quotas.poll()
+        job.purgatory.quotas_changed(job.quotas.pin())
+        while len(job.purgatory):
+            job.clock.advance(100)
+            job.purgatory.tick()
+
+    job.meanwhile = meanwhile
+    job.send(event(job, 1, user="other"))
+    job.step()
+    assert [record.cause for record in job.broker.records][:2] == ["violation", "quota_changed"]
+    assert job.broker.records[-1].cause == "expired"
+    assert job.verdict().as_json()["differences"] == []
 
 
 def clean_logs(job: HandJob) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from tests.pages.blocks import PAGES, ROOT, blocks_of
 from tests.pages.demo import EVENTS
+from tests.pages.given import give
 from tests.pages.reader import Reader
 from tests.pages.transcript import events_of
 
@@ -22,11 +23,11 @@ def test_every_event_that_a_page_waits_for_is_one_of_the_demo() -> None:
 
 
 def test_there_are_pages_to_play() -> None:
-    assert {page.name for page in PURE} >= {"learn.md", "quotas.md"}
+    assert {page.name for page in PURE} >= {"learn.md", "quotas.md", "what-if.md"}
 
 
 @pytest.mark.parametrize("page", PURE, ids=lambda page: page.name)
 def test_the_commands_of_a_page_print_what_it_shows(page: Path, tmp_path: Path) -> None:
     (tmp_path / "examples").symlink_to(ROOT / "examples")
-    with Reader(tmp_path) as reader:
+    with Reader(tmp_path, give(page, tmp_path)) as reader:
         assert reader.play(page, "pure") == []

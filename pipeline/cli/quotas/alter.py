@@ -6,8 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from pipeline.cli.options import ConfigFile, TablesRoot
-from pipeline.cli.quotas.describe import QuotasOutput
+from pipeline.cli.options import ConfigFile, QuotasOutput, TablesRoot
 from pipeline.cli.quotas.edit import DryRun, IfVersion, Reason, make_edit
 from pipeline.cli.quotas.entity import EntityFilter
 from pipeline.cli.quotas.entity_flags import for_entity

@@ -1,11 +1,11 @@
 """`kquota quotas describe`: the quotas, by default in kafka-configs' lines."""
 
 import sys
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
-from pipeline.cli.options import ConfigFile, TablesRoot, flags
+from pipeline.cli.options import ConfigFile, QuotasOutput, TablesRoot, flags
 from pipeline.cli.quotas.entity import EntityFilter
 from pipeline.cli.quotas.entity_flags import for_entities
 from pipeline.cli.table_layout import Layout
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 _LAYOUT: Final = Layout(dropped_first=("note", "owner"), texts=("note",))
 _SHOWN: Final = 10
 
-QuotasOutput = Annotated[str, typer.Option("-o", "--output", help="kafka, table, wide, csv, json or yaml.")]
-
 
 @for_entities
 def describe(
@@ -37,11 +35,9 @@ def describe(
     --entity-name alice --entity-type clients are all of these. -o wide shows the current rate beside each bound, the
     nearest to its bound first: the rates at the newest micro-batch, from the stored usage.
     """
-    from pipeline.cli.output import refuse_unknown_format
     from pipeline.settings.loading import load_settings
     from pipeline.tables.from_settings import open_quota_table
 
-    refuse_unknown_format(output, also=("kafka",))
     settings = load_settings(config, flags(tables=tables))
     table = open_quota_table(settings.tables)
 

@@ -55,13 +55,11 @@ def make_edit(
     Raises:
         TableMissing: There is no quota table; an edit never creates it.
     """
-    from pipeline.cli.output import refuse_unknown_format
     from pipeline.settings.loading import load_settings
     from pipeline.tables.audit import local_audit
     from pipeline.tables.from_settings import open_quota_table
     from pipeline.tables.quotas.diff import differences, entity_texts
 
-    refuse_unknown_format(output, also=("kafka",) if answer is not None else ())
     settings = load_settings(config, flags(tables=tables))
     table = open_quota_table(settings.tables)
     if dry_run:

@@ -59,8 +59,11 @@ class ClientNames(NamedTuple):
         """The names, of which some were given as arguments in place of flags.
 
         Raises:
-            QuotaUsage: A name was given as both.
+            QuotaUsage: A name was given as both, or the user is empty, as of a variable that is not set.
         """
+        if user == "":
+            message = "'USER' must not be empty; got ''"
+            raise QuotaUsage(message, 'see whether the variable in "$NAME" is set')
         given = (("USER", "--user", user, self.user), ("CLIENT_ID", "--client-id", client_id, self.client_id))
         for argument, flag, first, second in given:
             if first is not None and second is not None:

@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from pipeline.cli.options import ConfigFile, Output, TablesRoot, quota_table
-from pipeline.cli.quotas.describe import QuotasOutput, print_quotas
+from pipeline.cli.options import ConfigFile, Output, QuotasOutput, TablesRoot, quota_table
+from pipeline.cli.quotas.describe import print_quotas
 from pipeline.cli.quotas.edit import CHANGES, DryRun, IfVersion, Reason, change_line, make_edit
 from pipeline.cli.quotas.entity import EntityFilter
 from pipeline.cli.quotas.entity_flags import for_entities
 from pipeline.cli.table_layout import Layout
+from pipeline.clock import wall_ms
 
 if TYPE_CHECKING:
     from pipeline.tables.quotas.history import QuotaVersion
@@ -30,10 +31,9 @@ def history(
 
     The table shows the first changes of a version; -o json and `quotas diff` show all.
     """
-    from pipeline.cli.output import is_table, print_rows, refuse_unknown_format
+    from pipeline.cli.output import is_table, print_rows
     from pipeline.tables.quotas.history import versions
 
-    refuse_unknown_format(output)
     found = list(versions(quota_table(config, tables), limit))
     print_rows([_short(version) if is_table(output) else _full(version) for version in found], output, _VERSIONS)
 
@@ -46,10 +46,9 @@ def diff(
     output: Output = "table",
 ) -> None:
     """Print every value that differs between two versions of the quotas."""
-    from pipeline.cli.output import is_table, print_rows, refuse_unknown_format
+    from pipeline.cli.output import is_table, print_rows
     from pipeline.tables.quotas.diff import differences
 
-    refuse_unknown_format(output)
     table = quota_table(config, tables)
     after = table.read(new)
     before = table.read(old if old is not None else max(after.version - 1, 0))
@@ -69,12 +68,9 @@ def at(
 ) -> None:
     """Print the quotas as they were at a time, as `describe` does."""
     from pipeline.cli.instants import parse_instant
-    from pipeline.cli.output import refuse_unknown_format
     from pipeline.tables.quotas.history import version_at
 
-    refuse_unknown_format(output, also=("kafka",))
-    now_ms = round(datetime.now(UTC).timestamp() * 1000)
-    instant = datetime.fromtimestamp(parse_instant("TIME", time, now_ms) / 1000, UTC)
+    instant = datetime.fromtimestamp(parse_instant("TIME", time, wall_ms()) / 1000, UTC)
     table = quota_table(config, tables)
     print_quotas(table.read(version_at(table, instant)), entity, output)
 

@@ -2,13 +2,13 @@
 
 import math
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pipeline.cli.instants import as_iso
 from pipeline.cli.output import print_rows
 from pipeline.cli.table_layout import Layout
+from pipeline.clock import wall_ms
 from pipeline.settings.model import Settings
 from pipeline.stream.batch_facts import BatchFacts
 from pipeline.tables.layout import table_uri
@@ -107,6 +107,6 @@ def _told(facts: BatchFacts | None) -> str:
     if facts is None:
         return "no rates: no micro-batch is stored"
     evaluated = facts.evaluation
-    age_ms = time.time_ns() // 1_000_000 - facts.processed_at_ms
+    age_ms = wall_ms() - facts.processed_at_ms
     at = f"{as_iso(evaluated.evaluated_at_ms)} UTC"
     return f"rates at {at}, batch {evaluated.batch_id}, {age_text(age_ms)} ago"

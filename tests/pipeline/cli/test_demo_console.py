@@ -43,8 +43,7 @@ def test_commands_to_try_come_once_with_the_first_throttle_and_at_the_end_with_t
 ) -> None:
     console = DemoConsole(CANDIDATE, watched=False)
     records = [Written(violation(decision_id=f"{number}123456789"), number, 1_000) for number in range(2)]
-    for record in records:
-        console.listeners().announce(record, 3)
+    console.listeners().announce(records, 3)
     printed = capsys.readouterr()
     assert printed.err.count("to try meanwhile") == 1
     assert [line.partition("  ")[2] for line in printed.out.splitlines()] == [line_with_command(r, 3) for r in records]

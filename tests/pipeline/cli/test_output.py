@@ -4,6 +4,7 @@ import csv
 import io
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import yaml
 
 from pipeline.cli.output import FORMATS, UnknownFormat, print_rows
 from pipeline.cli.table_layout import Layout
+from tests.pipeline.cli.running import kquota
 
 ROWS: list[dict[str, Any]] = [
     {"user": "alice", "note": 'a,b "c"\nd', "bound": 1e6, "tags": ["x", "y"], "is_on": True, "until_ms": None},
@@ -89,3 +91,27 @@ def test_no_rows_print_nothing_or_an_empty_list(output: str, capsys: pytest.Capt
 def test_another_format_is_refused() -> None:
     with pytest.raises(UnknownFormat, match="'--output' must be one of table, wide, csv, json, yaml; got xml"):
         print_rows(ROWS, "xml")
+
+
+@pytest.mark.parametrize(
+    ("command", "known"),
+    [
+        ("topics create --bootstrap-server 127.0.0.1:1", "table"),
+        ("topics check --acls", "table"),
+        ("tables create", "table"),
+        ("quotas alter --user alice --add-config producer_byte_rate=1", "kafka, table"),
+        ("quotas apply -f missing.yaml", "table"),
+        ("quotas sql nothing", "table"),
+        ("throttles verify", "table"),
+        ("what-if -f missing.yaml", "table"),
+        ("mode shadow", "table"),
+    ],
+)
+def test_a_command_refuses_another_format_before_it_does_anything(
+    command: str, known: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    answer = kquota(*command.split(), "-o", "xml")
+    assert (answer.exit_code, answer.stdout) == (2, "")
+    assert answer.stderr.startswith(f"kquota: '--output' must be one of {known}, wide, csv, json, yaml; got xml")
+    assert list(tmp_path.iterdir()) == []

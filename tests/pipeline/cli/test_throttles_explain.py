@@ -1,5 +1,7 @@
 """`kquota throttles explain`: the one cause of a decision without a record, and times that add up."""
 
+import subprocess
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,7 @@ DECISION: dict[str, Any] = {
     "client_id": "app",
     "mode": "enforce",
     "applied": True,
+    "throttle_time_ms": 1_000,
     "quota_version": 99,
 }
 
@@ -62,7 +65,11 @@ def test_a_decision_in_shadow_mode_says_so(tables: Tables) -> None:
 
 
 def test_a_decision_beside_a_longer_one_says_so(tables: Tables) -> None:
-    assert tables.why(applied=False).startswith(": the throttle of another quota type is longer")
+    assert tables.why(applied=False).startswith(": the throttle of another quota type is longer, or as long")
+
+
+def test_a_decision_whose_throttle_time_rounds_to_nothing_says_so(tables: Tables) -> None:
+    assert tables.why(applied=False, throttle_time_ms=0) == ": its throttle time is 0 ms, rounded"
 
 
 def test_a_decision_that_came_too_late_says_how_old_it_was(tables: Tables) -> None:
@@ -174,3 +181,55 @@ def test_capping_is_told_only_where_something_is_capped(tmp_path: Path) -> None:
         assert ("  capped    " in told) is (rests[-1] > 0)
         assert f"to {row['throttle_time_ms']} ms; the other {rests[-1]} ms stay owed" in told or not rests[-1]
     assert [rest > 0 for rest in rests] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("quota", "produced_bytes", "told"),
+    [
+        ({}, 10_010_000, "mode enforce, applied"),
+        # O is above T, and X is a tenth of a millisecond.
+        ({}, 10_000_100, "mode enforce, not applied: its throttle time is 0 ms, rounded"),
+        ({"mode": "shadow"}, 10_010_000, "mode shadow, which throttles nobody"),
+        (
+            {"consumer_byte_rate": 1_000.0},
+            10_010_000,
+            "mode enforce, not applied: the throttle of another quota type is longer, or as long, and stands for both",
+        ),
+    ],
+)
+def test_a_decision_that_is_not_applied_says_why(
+    tmp_path: Path, quota: dict[str, Any], produced_bytes: int, told: str
+) -> None:
+    job = KeptJob(str(tmp_path), QuotaChange("alice", "", {"producer_byte_rate": 1_000_000.0, **quota}))
+    usage = usage_row(AT_MS, user="alice", produced_bytes=produced_bytes, fetched_bytes=90_000)
+    row = next(row for row in job.batch([usage]) if row["quota_type"] == "producer_byte_rate")
+    job.flush()
+    text = kquota("throttles", "explain", row["decision_id"], "--tables", job.root).stdout
+    assert text.splitlines()[1].partition("batch 0, ")[2] == told
+
+
+def test_a_beginning_of_several_ids_is_answered_with_a_command_for_the_first(tmp_path: Path) -> None:
+    job = KeptJob(str(tmp_path), QuotaChange("<default>", "", {"producer_byte_rate": 1_000.0}))
+    rows = job.batch([usage_row(AT_MS, user=f"u{number}", produced_bytes=90_000) for number in range(16 * 6 + 1)])
+    job.flush()
+    digit, count = Counter(row["decision_id"][0] for row in rows).most_common(1)[0]
+    ids = sorted(row["decision_id"] for row in rows if row["decision_id"][0] == digit)
+    answer = kquota("throttles", "explain", digit, "--tables", job.root)
+    assert answer.exit_code == 2
+    named = f"{', '.join(ids[:5])}, {count - 5} more. To mend it: name one of them in full: "
+    assert f"got {digit}, which fits {named}" in answer.stderr
+    shown = subprocess.run(
+        ["/bin/sh", "-c", answer.stderr.strip().rpartition("in full: ")[2]], capture_output=True, text=True, check=False
+    )
+    assert shown.stdout.startswith(f"decision {ids[0]}: "), shown.stderr
+
+
+@pytest.mark.parametrize("command", ["throttles explain", "quotas effective"])
+@pytest.mark.parametrize("names", [("",), ("", "etl")])
+def test_an_empty_user_is_refused(command: str, names: tuple[str, ...], tmp_path: Path) -> None:
+    job = KeptJob(str(tmp_path), QuotaChange("<default>", "", {"producer_byte_rate": 1_000.0}))
+    job.batch([usage_row(AT_MS, produced_bytes=90_000)])
+    job.flush()
+    answer = kquota(*command.split(), *names, "--tables", job.root)
+    assert (answer.exit_code, answer.stdout) == (2, "")
+    assert answer.stderr.startswith("kquota: 'USER' must not be empty; got ''. To mend it: see whether the variable in")

@@ -9,7 +9,7 @@ from tests.waiting import PATIENCE_SECONDS
 
 # kafka-python tries for the whole time it is given, so the first time is short.
 _FIRST_TIMEOUT_MS = 300
-_NOTHING_WAS_HEARD = ("no answer within", "Connection timed out")
+_NOTHING_WAS_HEARD = ("no answer within", "Connection timed out", "does not answer the TLS handshake")
 
 
 def refusal_of(connect: Callable[[int], object], first_timeout_ms: int = _FIRST_TIMEOUT_MS) -> PipelineError:

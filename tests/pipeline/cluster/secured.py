@@ -156,5 +156,6 @@ def secured_broker(folder: Path) -> Iterator[Secured]:
 
 def _acl(acl: Acl, user: str) -> Any:
     operation = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", acl.operation).upper()
-    resource = ResourcePattern(ResourceType[acl.resource.upper().replace("-", "_")], acl.name)
+    kind, pattern = ResourceType[acl.resource.upper().replace("-", "_")], ACLResourcePatternType[acl.pattern.upper()]
+    resource = ResourcePattern(kind, acl.name, pattern)
     return ACL(f"User:{user}", "*", ACLOperation[operation], ACLPermissionType.ALLOW, resource)

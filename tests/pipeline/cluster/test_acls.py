@@ -19,12 +19,26 @@ def test_a_command_grants_all_operations_on_one_resource() -> None:
     ]
 
 
+def test_a_command_grants_on_all_names_that_begin_alike() -> None:
+    acl = Acl("group", "g.", "Read", "prefixed")
+    assert str(acl) == "Read on group 'g.*'"
+    assert grant_commands([acl], "User:m", "b:9092") == [
+        "kafka-acls --bootstrap-server b:9092 --add --allow-principal User:m --operation Read --group g. "
+        "--resource-pattern-type prefixed"
+    ]
+
+
 def test_every_role_names_its_own_resources_and_none_twice() -> None:
     for role in ROLES:
         acls = acls_of(role, NAMES)
         assert len(set(acls)) == len(acls) > 0
-        assert {acl.name for acl in acls} <= {"u", "t", "m", "kquota-j1"}
-    assert acls_of("meter", NAMES) == (Acl("topic", "u", "Write"),)
+        assert {acl.name for acl in acls} <= {"u", "t", "m", "kquota-j1", "kquota-meter."}
+    assert acls_of("meter", NAMES) == (
+        Acl("topic", "u", "Write"),
+        Acl("topic", "m", "Read"),
+        Acl("group", "kquota-meter.", "Read", "prefixed"),
+        Acl("transactional-id", "kquota-meter.", "Write", "prefixed"),
+    )
     assert acls_of("gate", NAMES) == (Acl("topic", "t", "Read"),)
 
 
@@ -39,7 +53,8 @@ def test_the_command_line_prints_what_each_role_needs_without_a_cluster() -> Non
     assert "--allow-principal User:kquota-job --operation Write --transactional-id kquota-kquota" in every.stdout
 
     one = invoke(app, ["check", "--role", "meter", "--principal", "User:m", "--usage-topic", "u"])
-    assert one.stdout.splitlines()[1:] == grant_commands([Acl("topic", "u", "Write")], "User:m", "BROKER:9092")
+    names = Names("u", "quota.throttle.v1", "quota.marker.v1", "kquota")
+    assert one.stdout.splitlines()[1:] == grant_commands(acls_of("meter", names), "User:m", "BROKER:9092")
 
     rows = json.loads(invoke(app, ["check", "--acls", "--role", "gate", "-o", "json"]).stdout)
     assert [(row["operation"], row["resource"], row["name"]) for row in rows] == [

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.cluster.client_properties import command_line_options, java_properties, kafka_options
+from pipeline.cluster.client_properties import java_properties, kafka_options
 from pipeline.cluster.errors import ClientPropertiesInvalid
 from pipeline.cluster.oauth import TokenProvider
 from pipeline.cluster.properties_file import read_properties
@@ -177,15 +177,3 @@ def test_all_mistakes_come_at_once_and_without_the_password() -> None:
 
     assert len(caught.value.mistakes) == 4
     assert "hidden" not in str(caught.value)
-
-
-def test_the_flag_goes_before_the_file(tmp_path: Path) -> None:
-    path = written(tmp_path, "bootstrap.servers=file:1\n")
-
-    assert command_line_options("flag:2", path)[0] == "flag:2"
-    assert command_line_options(None, path) == ("file:1", {})
-
-
-def test_an_address_must_come_from_somewhere() -> None:
-    with pytest.raises(ClientPropertiesInvalid, match="'--bootstrap-server' must be given"):
-        command_line_options(None, None)

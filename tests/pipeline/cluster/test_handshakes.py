@@ -1,17 +1,20 @@
-"""TLS handshakes that fail: what is wrong with the broker's certificate is reported in one line."""
+"""TLS handshakes that fail: what is wrong with the broker or its certificate is reported in one line."""
 
+import socket
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
-from kafka import KafkaAdminClient
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 
 from pipeline.cluster.client_properties import kafka_options
 from pipeline.cluster.connecting import open_client
 from pipeline.cluster.errors import ClusterUnreachable
 from tests.pipeline.cluster.certificates import Authority, Identity
 from tests.pipeline.cluster.refusals import refusal_of
-from tests.pipeline.cluster.tls_port import tls_port
+from tests.pipeline.cluster.tls_port import slow_tls_port, tls_port
 
 FOR_US = "IP:127.0.0.1"
 
@@ -52,3 +55,23 @@ def test_a_certificate_that_has_expired(authority: Authority) -> None:
     time.sleep(1.1)
     told = refusal(late, authority.certificate)
     assert told == "its certificate has expired. To mend it: renew the broker's certificate"
+
+
+@pytest.mark.parametrize("make", [KafkaAdminClient, KafkaProducer, KafkaConsumer])
+def test_a_port_that_accepts_connections_and_never_answers_is_given_up(make: Callable[..., Any]) -> None:
+    options = kafka_options({"security.protocol": "SSL"})
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(ClusterUnreachable) as refused:
+            open_client(make, address, 200, **options)
+    assert str(refused.value) == (
+        f"no Kafka broker answers at {address}: it does not answer the TLS handshake. To mend it: check that this is "
+        "the address of a broker's TLS listener, and see that broker's log"
+    )
+
+
+def test_a_handshake_that_goes_on_byte_by_byte_is_given_up_too() -> None:
+    """Each byte wakes the client, and the end of the handshake stays where it is."""
+    options = kafka_options({"security.protocol": "SSL"})
+    with slow_tls_port() as address, pytest.raises(ClusterUnreachable, match="does not answer the TLS handshake"):
+        open_client(KafkaAdminClient, address, 300, **options)

@@ -2,19 +2,19 @@
 
 import logging
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
-from kafka import KafkaProducer
 from typer.testing import CliRunner
 
 from pipeline.cli.topics import app
 from pipeline.cluster.acls import Acl, Names, Role, acls_of, grant_commands
 from pipeline.cluster.errors import PermissionMissing
+from pipeline.cluster.marked_transactions import Mark
 from pipeline.cluster.permissions import missing_acls, refuse_unpermitted
 from pipeline.cluster.topics import check_topics, create_topics, topic_specs
 from pipeline.gate.follower import KafkaFollower
-from pipeline.meter.usage_producer import KafkaUsageSink
+from pipeline.meter.kafka_usage_topic import KafkaUsageTopic
+from pipeline.meter.usage_batch import Message
 from pipeline.throttle.kafka_topic import KafkaThrottleTopic
 from tests.pipeline.cluster.secured import Secured
 from tests.pipeline.throttle import factories
@@ -100,24 +100,34 @@ def test_a_right_that_is_taken_while_the_job_runs_is_named_too(topics: Secured, 
     assert grant_commands([taken], "User:job", topics.address(MECHANISM))[0] in str(refused.value)
 
 
-def test_a_meter_needs_to_write_usage_and_its_error_says_so(topics: Secured) -> None:
-    access = topics.access(MECHANISM)
-    producer: Any = access.open(KafkaProducer, max_block_ms=3_000)
+def meters_topic(topics: Secured) -> KafkaUsageTopic:
+    return KafkaUsageTopic("1", NAMES.usage_topic, NAMES.marker_topic, topics.access(MECHANISM), 5_000)
+
+
+def store_and_read_back(topics: Secured) -> Mark | None:
+    """Does what a meter does."""
+    topic = meters_topic(topics)
     try:
-        with pytest.raises(PermissionMissing, match=r"'User:meter' must be allowed Write on topic 'acl.usage'"):
-            KafkaUsageSink(producer, NAMES.usage_topic, access.bootstrap_servers, access.client_options())
+        topic.open()
+        topic.commit([Message(0, b"[]")], Mark(1, "place"))
+        return topic.open()
     finally:
-        producer.close()
-    topics.allow("meter", acls_of("meter", NAMES))
-    producer = access.open(KafkaProducer, max_block_ms=3_000)
-    try:
-        answers: list[Exception | None] = []
-        sink = KafkaUsageSink(producer, NAMES.usage_topic, access.bootstrap_servers, access.client_options())
-        sink.send(0, b"[]", answers.append)
-        producer.flush(timeout=PATIENCE_SECONDS)
-        assert answers == [None]
-    finally:
-        producer.close()
+        topic.close()
+
+
+@pytest.mark.parametrize("role", ["meter"], indirect=True)
+def test_the_rights_of_a_meter_are_enough(topics: Secured, role: Role) -> None:
+    assert store_and_read_back(topics) == Mark(1, "place")
+
+
+@pytest.mark.parametrize("taken", acls_of("meter", NAMES), ids=str)
+@pytest.mark.parametrize("role", ["meter"], indirect=True)
+def test_each_right_of_a_meter_is_missed_by_name(topics: Secured, role: Role, taken: Acl) -> None:
+    topics.forbid(role, [taken])
+    with pytest.raises(PermissionMissing) as refused:
+        store_and_read_back(topics)
+    its_own = "kquota-meter.1" if taken.pattern == "prefixed" else taken.name
+    assert f"'User:meter' must be allowed {taken.operation} on {taken.resource} '{its_own}'" in str(refused.value)
 
 
 def test_a_follower_without_its_right_says_so_and_follows_when_it_gets_it(

@@ -6,6 +6,7 @@ import pytest
 
 from pipeline.cluster.errors import ClientPropertiesInvalid
 from pipeline.cluster.properties_file import parse_properties, read_properties, resolved
+from pipeline.text_file import UnreadableFile
 
 
 @pytest.mark.parametrize(
@@ -37,9 +38,10 @@ def test_lines_that_are_no_settings_are_reported_at_once(tmp_path: Path) -> None
         read_properties(file)
 
 
-def test_a_file_that_does_not_exist_is_reported(tmp_path: Path) -> None:
-    with pytest.raises(ClientPropertiesInvalid, match="cannot be read"):
-        read_properties(tmp_path / "missing")
+def test_a_file_that_does_not_exist_is_reported_with_those_like_it(tmp_path: Path) -> None:
+    (tmp_path / "client.properties").touch()
+    with pytest.raises(UnreadableFile, match=r"'--command-config' .* no such file.*; it has client\.properties"):
+        read_properties(tmp_path / "client.propertis")
 
 
 def test_secrets_come_from_the_environment_and_from_files(tmp_path: Path) -> None:

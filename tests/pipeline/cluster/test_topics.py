@@ -1,6 +1,7 @@
 """The three topics on a real broker: created once, and every setting that can be wrong."""
 
 import json
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,6 +11,7 @@ from kafka.admin import ConfigResource, ConfigResourceType
 from typer.testing import CliRunner
 
 from pipeline.cli.topics import app
+from pipeline.cluster.from_settings import wanted_topics
 from pipeline.cluster.topics import (
     Finding,
     TopicSpec,
@@ -21,6 +23,7 @@ from pipeline.cluster.topics import (
     topic_specs,
 )
 from pipeline.demo.broker import EmbeddedBroker
+from pipeline.settings.model import EngineSettings, Settings
 from tests.waiting import wait_until
 
 NAMES = ("t.usage", "t.throttle", "t.marker")
@@ -45,6 +48,14 @@ def test_throttles_are_kept_twice_as_long_as_the_longest_and_an_hour_at_least(
     longest_throttle_ms: int, retention_ms: int
 ) -> None:
     assert specs(longest_throttle_ms=longest_throttle_ms)[1].advised["retention.ms"] == str(retention_ms)
+
+
+def test_the_settings_say_how_long_the_longest_throttle_is_unless_it_is_given() -> None:
+    settings = Settings(engine=EngineSettings(consumer_byte_rate_cap=7_200_000))
+    by_settings, given = wanted_topics(settings, cores=3), wanted_topics(settings, 3, 1_800_001)
+    assert [specs[1].advised["retention.ms"] for specs in (by_settings, given)] == ["14400000", "3600002"]
+    assert by_settings[0].partitions == 6
+    assert wanted_topics(settings)[0].partitions == 2 * len(os.sched_getaffinity(0))
 
 
 def test_warnings_alone_refuse_nothing() -> None:

@@ -1,16 +1,16 @@
-"""The state file: it survives a power loss, is refused when it is damaged, and names a full disk."""
+"""The state file of an earlier release: taken over once, and refused when it is damaged."""
 
-import os
+import logging
 from pathlib import Path
 
 import pytest
 
-from pipeline.meter.errors import MeterStateDamaged, MeterStateNotWritten
-from pipeline.meter.log_follower import ResumePoint
-from pipeline.meter.meter_state import make_folder, read_state, write_state
+from pipeline.meter.errors import MeterStateDamaged
+from pipeline.meter.log_place import LogPlace
+from pipeline.meter.meter_state import read_state, retire_state
+from tests.log_messages import messages_of
 from tests.pipeline.cli.running import kquota
 
-POINT = ResumePoint(inode=7, offset_bytes=1_000, head_bytes=256, head_sha256="ab")
 WHOLE = '{"version": 1, "inode": 7, "offset_bytes": 1000, "head_bytes": 256, "head_sha256": "ab"}'
 
 
@@ -19,15 +19,9 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "meter 1.json"
 
 
-def test_what_was_written_is_read(path: Path) -> None:
-    write_state(path, POINT)
-    assert read_state(path) == POINT
-    assert list(path.parent.iterdir()) == [path]
-
-
 def test_a_state_of_an_earlier_release_is_read(path: Path) -> None:
     path.write_text(WHOLE)
-    assert read_state(path) == POINT
+    assert read_state(path) == LogPlace(inode=7, offset_bytes=1_000, head_bytes=256, head_sha256="ab")
 
 
 def test_a_meter_without_a_state_file_has_no_place_yet(path: Path) -> None:
@@ -37,14 +31,15 @@ def test_a_meter_without_a_state_file_has_no_place_yet(path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("", "Invalid JSON: EOF"),
-        ("\0" * 80, "Invalid JSON: expected value"),
-        (WHOLE[:40], "Invalid JSON: EOF"),
-        ("{}", "version: Field required"),
-        ("[]", "Input should be an object"),
-        (WHOLE.replace("1,", "99,", 1), "version: Input should be 1"),
+        ("", "Invalid JSON: Expecting value"),
+        ("\0" * 80, "Invalid JSON: Expecting value"),
+        (WHOLE[:40], "Invalid JSON: Unterminated string"),
+        ("{}", "version: must be 1"),
+        ("[]", "it is no JSON object"),
+        (WHOLE.replace("1,", "99,", 1), "version: must be 1"),
         (WHOLE.replace("7", '"7"'), "inode: Input should be a valid integer"),
         (WHOLE.replace("1000", "-1"), "offset_bytes: Input should be greater than or equal to 0"),
+        (WHOLE.replace("256", "1025"), "head_bytes: Input should be less than or equal to 1024"),
         (WHOLE.replace("}", ', "more": 1}'), "more: Extra inputs are not permitted"),
         ('{"version": 1, "inode": 1}', "offset_bytes: Field required"),
     ],
@@ -74,49 +69,15 @@ def test_the_command_refuses_a_damaged_state_before_it_connects(path: Path) -> N
     assert answer.stderr.startswith(f"kquota: '--state-file' must name a state that a meter has written; got {path}: ")
 
 
-def test_the_file_is_on_the_disk_before_it_takes_the_place_of_the_old_one(
-    path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_state_whose_place_is_on_the_cluster_is_put_aside_and_that_is_told(
+    path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    calls: list[str] = []
-    fsync, replace = os.fsync, os.replace
+    path.write_text(WHOLE)
 
-    def recorded_fsync(descriptor: int) -> None:
-        calls.append(f"fsync {Path(os.readlink(f'/proc/self/fd/{descriptor}')).name}")
-        fsync(descriptor)
+    with caplog.at_level(logging.INFO):
+        retire_state(path)
+        retire_state(path)
 
-    def recorded_replace(source: Path, target: Path) -> None:
-        calls.append(f"replace {source.name} {target.name}")
-        replace(source, target)
-
-    monkeypatch.setattr(os, "fsync", recorded_fsync)
-    monkeypatch.setattr(os, "replace", recorded_replace)
-    write_state(path, POINT)
-    assert calls == [
-        "fsync meter 1.json.new", "replace meter 1.json.new meter 1.json", f"fsync {path.parent.name}",
-    ]  # fmt: skip
-
-
-def fill_the_disk(path: Path) -> Path:
-    """Make every write of the state fail as on a full disk; returns what to remove to end that."""
-    new = path.with_name(f"{path.name}.new")
-    new.symlink_to("/dev/full")
-    return new
-
-
-def test_a_full_disk_is_named_and_leaves_the_old_state(path: Path) -> None:
-    write_state(path, POINT)
-    fill_the_disk(path)
-    with pytest.raises(
-        MeterStateNotWritten, match=r"must be writable; got .*: a full disk\. To mend it: free some space"
-    ):
-        write_state(path, ResumePoint(7, 2_000, 256, "ab"))
-    assert read_state(path) == POINT
-
-
-def test_another_failure_is_named_too(path: Path) -> None:
-    path.with_name(f"{path.name}.new").mkdir()
-    with pytest.raises(MeterStateNotWritten, match=r"Is a directory\. To mend it: see who may write there: ls -ld"):
-        write_state(path, POINT)
-    path.write_text("")
-    with pytest.raises(MeterStateNotWritten, match=r"File exists|Not a directory"):
-        make_folder(path / "state.json")
+    assert [each.name for each in path.parent.iterdir()] == ["meter 1.json.moved"]
+    (told,) = messages_of(caplog, "pipeline.meter.meter_state")
+    assert told.startswith("the place in the log is on the cluster now; the state file is no longer used and lies at ")

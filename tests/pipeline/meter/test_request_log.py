@@ -7,7 +7,8 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from pipeline.meter.request_log import MalformedLine, OwnTraffic, RequestLogParser
+from pipeline.meter.own_traffic import OwnTraffic
+from pipeline.meter.request_log import MalformedLine, RequestLogParser
 from pipeline.meter.usage_topic import UsageTopic
 from pipeline.meter.wire_size import produce_request_size
 from schemas.usage_event import UsageEvent
@@ -45,8 +46,8 @@ FETCH: dict[str, Any] = PRODUCE | {
 }  # fmt: skip
 
 
-def line_of(logged: dict[str, Any], time: str = "2026-11-21 07:33:33,391") -> str:
-    return f"[{time}] DEBUG Completed request:{json.dumps(logged)} (kafka.request.logger)"
+def line_of(logged: dict[str, Any], time: str = "2026-11-21 07:33:33,391") -> bytes:
+    return f"[{time}] DEBUG Completed request:{json.dumps(logged)} (kafka.request.logger)".encode()
 
 
 def api(name: str, **changes: Any) -> dict[str, Any]:
@@ -124,7 +125,7 @@ def test_a_produce_without_acknowledgement_is_exempt_from_request_time_alone() -
     assert event.produced_bytes == 112
 
 
-@pytest.mark.parametrize("name", ["WRITE_TXN_MARKERS", "ALTER_PARTITION", "VOTE"])
+@pytest.mark.parametrize("name", ["CONTROLLED_SHUTDOWN", "ALTER_PARTITION", "VOTE"])
 def test_cluster_apis_are_exempt(name: str) -> None:
     assert parsed(api(name)).throttle_exempt
 
@@ -246,9 +247,9 @@ def test_bytes_that_cannot_be_known_are_null_and_counted(logged: dict[str, Any])
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        ("[2026-11-21 07:33:33,391] DEBUG Completed request:{", "Expecting"),
-        ("[2026-11-21 07:33:33,391] DEBUG Completed request:[]", "indices"),
-        ("[2026-11-21 07:33:33,391] DEBUG Completed request:{}", "field 'requestHeader' is missing"),
+        (b"[2026-11-21 07:33:33,391] DEBUG Completed request:{", "Expecting"),
+        (b"[2026-11-21 07:33:33,391] DEBUG Completed request:[]", "indices"),
+        (b"[2026-11-21 07:33:33,391] DEBUG Completed request:{}", "field 'requestHeader' is missing"),
         (line_of(PRODUCE, time="07:33"), "must begin with"),
         (line_of(PRODUCE, time="2026-13-41 07:33:33,391"), "month must be in"),
         (line_of(PRODUCE | {"principal": "User:"}), "user"),
@@ -257,7 +258,7 @@ def test_bytes_that_cannot_be_known_are_null_and_counted(logged: dict[str, Any])
         (line_of(PRODUCE | {"request": {"acks": -1}}), "field 'transactionalId' is missing"),
     ],
 )
-def test_a_malformed_line_is_counted_and_says_why(line: str, reason: str) -> None:
+def test_a_malformed_line_is_counted_and_says_why(line: bytes, reason: str) -> None:
     reader = parser()
 
     with pytest.raises(MalformedLine, match=reason):
@@ -266,8 +267,118 @@ def test_a_malformed_line_is_counted_and_says_why(line: str, reason: str) -> Non
     assert (reader.counts.lines, reader.counts.malformed, reader.counts.events) == (1, 1, 0)
 
 
+def transaction(name: str, **request: Any) -> dict[str, Any]:
+    return api(name, request=request)
+
+
+@pytest.mark.parametrize(
+    ("logged", "is_own"),
+    [
+        (transaction("INIT_PRODUCER_ID", transactionalId="kquota-meter.1"), True),
+        (transaction("ADD_PARTITIONS_TO_TXN", v3AndBelowTransactionalId="kquota-meter.2"), True),
+        (transaction("ADD_PARTITIONS_TO_TXN", transactions=[{"transactionalId": "kquota-meter.2"}]), True),
+        (transaction("ADD_OFFSETS_TO_TXN", transactionalId="kquota-meter.2", groupId="g"), True),
+        (transaction("TXN_OFFSET_COMMIT", transactionalId="kquota-meter.2", groupId="g"), True),
+        (transaction("END_TXN", transactionalId="kquota-meter.2"), True),
+        (transaction("WRITE_TXN_MARKERS", markers=[]), True),
+        (transaction("END_TXN", transactionalId="kquota-job"), False),
+        (transaction("END_TXN", transactionalId="orders"), False),
+        (transaction("INIT_PRODUCER_ID", transactionalId=None), False),
+        (transaction("ADD_PARTITIONS_TO_TXN", v3AndBelowTransactionalId="", transactions=[]), False),
+        (
+            transaction(
+                "ADD_PARTITIONS_TO_TXN",
+                transactions=[{"transactionalId": "kquota-meter.2"}, {"transactionalId": "orders"}],
+            ),
+            False,
+        ),
+        (api("END_TXN", request=""), False),
+    ],
+)
+def test_the_transactions_of_meters_are_not_reported(logged: dict[str, Any], is_own: bool) -> None:
+    assert (parser().parse(line_of(logged)) is None) is is_own
+
+
+EVERY_KIND: list[dict[str, Any]] = [
+    PRODUCE,
+    FETCH,
+    api("METADATA"),
+    api("CREATE_TOPICS", isForwarded=True),
+    api("VOTE"),
+    PRODUCE | {"request": PRODUCE["request"] | {"acks": 0}},
+    PRODUCE | {"request": ""},
+    PRODUCE | {"principal": 'User:CN="a\\\\b",O=\u00e9\u2028\U0001f600'},
+    PRODUCE | {"requestHeader": PRODUCE["requestHeader"] | {"clientId": None}},
+    api("METADATA") | {"requestHeader": api("METADATA")["requestHeader"] | {"clientId": 42}},
+    PRODUCE | {"localTimeMs": 0, "sendTimeMs": 12.9},
+]
+
+
+@pytest.mark.parametrize("logged", EVERY_KIND)
+def test_the_json_of_an_event_says_what_the_event_says(logged: dict[str, Any]) -> None:
+    line = line_of(logged)
+    event = parser().parse(line)
+    ((_, value),) = parser().elements([line], lambda *_: pytest.fail("it can be read"))
+
+    assert UsageEvent.model_validate_json(value) == event
+    assert json.loads(value)["broker_id"] == "1"
+
+
+MALFORMED: list[dict[str, Any]] = [
+    PRODUCE | {"principal": "User:"},
+    PRODUCE | {"principal": "User:" + "x" * 32_768},
+    PRODUCE | {"localTimeMs": -1.0},
+    PRODUCE | {"localTimeMs": 2**40},
+    PRODUCE | {"sendTimeMs": 1e15},
+    PRODUCE | {"request": PRODUCE["request"] | {"topicData": [{"name": "x", "partitionData": [
+        {"index": 0, "recordsSizeInBytes": 2**40},
+    ]}]}},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("logged", MALFORMED)
+def test_what_no_event_can_say_is_reported_and_the_other_lines_go_on(logged: dict[str, Any]) -> None:
+    reader = parser()
+    told: list[tuple[str, bytes]] = []
+    lines = [line_of(PRODUCE), line_of(logged), line_of(FETCH)]
+
+    found = list(reader.elements(lines, lambda error, line: told.append((error.reason, line))))
+
+    assert len(found) == 2
+    assert [line for _, line in told] == [lines[1]]
+    assert (reader.counts.lines, reader.counts.events, reader.counts.malformed) == (3, 2, 1)
+    with pytest.raises(MalformedLine):
+        parser().parse(lines[1])
+
+
+@pytest.mark.parametrize(
+    ("text", "client_id"),
+    [
+        (b'"clientId": "app-1"', "app-1"),
+        (b'"clientId": "a\xff"', "a\N{REPLACEMENT CHARACTER}"),
+        (b'"clientId": "a}b{"', "a}b{"),
+    ],
+)
+@pytest.mark.parametrize("layout", [b" (kafka.request.logger)", b"", b" {thread=x}", b" }\r"])
+def test_what_stands_behind_the_json_and_bytes_that_are_no_utf_8_do_not_matter(
+    text: bytes, client_id: str, layout: bytes
+) -> None:
+    line = line_of(PRODUCE).removesuffix(b" (kafka.request.logger)") + layout
+    event = parser().parse(line.replace(b'"clientId": "app-1"', text))
+
+    assert event is not None
+    assert event.client_id == client_id
+
+
+def test_a_client_is_one_number_whatever_it_asks_for() -> None:
+    lines = [line_of(PRODUCE), line_of(FETCH), line_of(PRODUCE | {"principal": "User:bob"})]
+    alice, again, bob = (number for number, _ in parser().elements(lines, lambda *_: None))
+
+    assert alice == again != bob
+
+
 def test_lines_of_other_loggers_are_skipped() -> None:
     reader = parser()
 
-    assert reader.parse("[2026-11-21 07:33:33,391] INFO something else (kafka.server)") is None
+    assert reader.parse(b"[2026-11-21 07:33:33,391] INFO something else (kafka.server)") is None
     assert reader.counts.other == 1

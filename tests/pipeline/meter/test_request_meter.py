@@ -1,8 +1,8 @@
-"""The meter from the log of a real broker to the usage topic, and over restarts."""
+"""The meter from a log to the usage topic, and over restarts; from the log of a real broker, too."""
 
-import json
 import time
-from collections.abc import Callable, Iterator
+import tracemalloc
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event
@@ -12,58 +12,43 @@ import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 
 from pipeline.clock import SystemClock
+from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.topics import TopicSpec, create_topics
 from pipeline.demo.broker import EmbeddedBroker
-from pipeline.meter.errors import MeterStateNotWritten
-from pipeline.meter.log_follower import LogFollower
-from pipeline.meter.meter_state import read_state
-from pipeline.meter.request_log import OwnTraffic, RequestLogParser
-from pipeline.meter.request_meter import RequestMeter
-from pipeline.meter.usage_producer import Batching, KafkaUsageSink, UsageProducer
+from pipeline.meter.errors import MeterFenced
+from pipeline.meter.kafka_usage_topic import KafkaUsageTopic
+from pipeline.meter.log_follower import READ_BYTES, LogFollower
+from pipeline.meter.own_traffic import OwnTraffic
+from pipeline.meter.request_log import RequestLogParser
+from pipeline.meter.request_meter import KEEP_EVERY_MS, MARK_EVERY_MS, POOL_BYTES, RequestMeter
+from pipeline.meter.usage_publisher import UsagePublisher
 from pipeline.meter.wire_size import produce_request_size
+from schemas.topic_names import MARKER_TOPIC
 from tests.fakes.clock import ManualClock
+from tests.fakes.usage_topic import Failure, MemoryUsageTopic, UsageBroker
 from tests.pipeline.meter.metered_broker import alice, all_events
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
 LINE = (
     '[2026-11-21 07:33:33,391] DEBUG Completed request:{{"isForwarded":false,"requestHeader":{{"requestApiVersion":1,'
     '"clientId":"c{0}","requestApiKeyName":"METADATA"}},"request":{{}},"response":{{}},"localTimeMs":1.0,'
-    '"responseQueueTimeMs":0.0,"sendTimeMs":0.0,"principal":"User:alice","listener":"SASL"}}'
+    '"responseQueueTimeMs":0.0,"sendTimeMs":0.0,"principal":"User:alice","listener":"{1}"}}'
     " (kafka.request.logger)\n"
 )
-
-
-class Topic:
-    """A topic in memory. It stores at once, or fails at once while it is away."""
-
-    partition_count = 1
-
-    def __init__(self) -> None:
-        self.client_ids: list[str] = []
-        self.is_away = False
-
-    def send(self, partition: int, value: bytes, done: Callable[[Exception | None], None]) -> None:
-        if self.is_away:
-            done(ConnectionError("broker away"))
-        else:
-            self.client_ids += [event["client_id"] for event in json.loads(value)]
-            done(None)
 
 
 class Run:
     """One life of a meter, on a clock moved by hand."""
 
-    def __init__(self, log: Path, topic: Topic, **batching: int) -> None:
+    def __init__(self, log: Path, broker: UsageBroker, pool_bytes: int = POOL_BYTES) -> None:
         self.clock = ManualClock(0)
-        self.follower = LogFollower(log, "beginning", read_state(log.with_name("state.json")))
-        self.meter = RequestMeter(
-            self.follower,
-            RequestLogParser("1"),
-            UsageProducer(topic, Batching(**batching), "topic"),
-            log.with_name("state.json"),
-            self.clock,
-            self._wait,
+        self.topic = MemoryUsageTopic(broker)
+        publisher = UsagePublisher("1", self.topic, "topic")
+        self.follower = LogFollower(log, "beginning", publisher.take_over())
+        self.parser = RequestLogParser(
+            "1", OwnTraffic(listeners=frozenset({"OWN"}), principals=frozenset({"User:alice"}))
         )
+        self.meter = RequestMeter(self.follower, self.parser, publisher, self.clock, self._wait, pool_bytes)
 
     def _wait(self, seconds: float) -> None:
         self.clock.advance(max(1, round(seconds * 1000)))
@@ -80,9 +65,9 @@ class Run:
         self.follower.close()
 
 
-def append(log: Path, *numbers: int) -> None:
+def append(log: Path, *numbers: int, listener: str = "SASL") -> None:
     with log.open("a", encoding="utf-8") as file:
-        file.writelines(LINE.format(number) for number in numbers)
+        file.writelines(LINE.format(number, listener) for number in numbers)
 
 
 @pytest.fixture
@@ -90,8 +75,12 @@ def log(tmp_path: Path) -> Path:
     return tmp_path / "kafka-request.log"
 
 
-def test_a_restart_after_a_clean_stop_repeats_nothing_and_misses_nothing(log: Path) -> None:
-    topic = Topic()
+@pytest.fixture
+def topic() -> UsageBroker:
+    return UsageBroker()
+
+
+def test_a_restart_after_a_clean_stop_repeats_nothing_and_misses_nothing(log: Path, topic: UsageBroker) -> None:
     append(log, 1, 2)
     first = Run(log, topic)
     first.steps()
@@ -102,69 +91,171 @@ def test_a_restart_after_a_clean_stop_repeats_nothing_and_misses_nothing(log: Pa
     second.steps()
     second.stop()
 
-    assert topic.client_ids == ["c1", "c2", "c3"]
+    assert topic.client_ids() == ["c1", "c2", "c3"]
 
 
-def test_events_not_stored_before_a_kill_are_sent_by_the_next_meter(log: Path) -> None:
-    topic = Topic()
+@pytest.mark.parametrize("steps", range(8))
+def test_a_restart_after_a_kill_repeats_nothing_and_misses_nothing(log: Path, topic: UsageBroker, steps: int) -> None:
     append(log, 1)
     first = Run(log, topic)
-    first.steps(12)
-    topic.is_away = True
-    append(log, 2)
-    first.steps(12)
+    first.steps(3)
+    append(log, 2, 3)
+    first.steps(steps)
     first.die()
+    append(log, 4)
 
-    topic.is_away = False
     second = Run(log, topic)
     second.steps()
     second.stop()
 
-    assert topic.client_ids == ["c1", "c2"]
+    assert topic.client_ids() == ["c1", "c2", "c3", "c4"]
 
 
-def test_a_stop_sends_the_events_that_are_still_collected(log: Path) -> None:
-    topic = Topic()
+@pytest.mark.parametrize("failure", ["lost", "late", "too old"])
+def test_a_transaction_that_fails_is_settled_and_what_was_logged_meanwhile_follows(
+    log: Path, topic: UsageBroker, failure: Failure
+) -> None:
     append(log, 1)
-    run = Run(log, topic, linger_ms=60_000)
-    run.steps(1)
-    assert topic.client_ids == []
+    run = Run(log, topic)
+    run.topic.fail_next = failure
+    run.steps(2)
+    append(log, 2)
+    run.steps(10)
+
+    assert topic.client_ids() == ["c1", "c2"]
+    run.die()
+
+
+def test_a_start_stores_its_place_before_anything_is_logged(log: Path, topic: UsageBroker) -> None:
+    begun: list[int] = []
+    first = Run(log, topic)
+    first.meter.run(lambda: True, lambda: begun.append(topic.transactions))
+    append(log, 1)
+
+    second = Run(log, topic)
+    second.steps()
+
+    assert (begun, topic.client_ids()) == ([1], ["c1"])
+    second.die()
+
+
+def test_a_stop_sends_the_events_that_are_still_collected(log: Path, topic: UsageBroker) -> None:
+    append(log, 1)
+    run = Run(log, topic)
+    run.meter.step()
+    assert topic.client_ids() == []
 
     assert run.stop()
 
-    assert topic.client_ids == ["c1"]
+    assert topic.client_ids() == ["c1"]
 
 
-def test_a_stop_gives_up_on_a_topic_that_stays_away_and_says_so(log: Path) -> None:
-    topic = Topic()
-    topic.is_away = True
+def test_a_stop_gives_up_on_a_topic_that_stays_away_and_says_so(log: Path, topic: UsageBroker) -> None:
     append(log, 1)
     run = Run(log, topic)
     run.steps(1)
+    topic.is_away = True
 
     assert not run.stop()
+    assert run.meter.unstored_events == 1
 
 
-def test_nothing_is_read_while_too_much_is_unsent(log: Path) -> None:
-    topic = Topic()
-    topic.is_away = True
+def test_a_meter_that_is_fenced_ends(log: Path, topic: UsageBroker) -> None:
     append(log, 1)
-    run = Run(log, topic, max_unsent_bytes=50)
-    run.steps(2)
+    first = Run(log, topic)
+    first.steps(3)
+    second = Run(log, topic)
     append(log, 2)
-    before = run.follower.position
 
-    run.steps(3)
-    assert run.follower.position == before
+    with pytest.raises(MeterFenced):
+        first.steps(20)
+    second.steps(3)
+
+    assert topic.client_ids() == ["c1", "c2"]
+    second.die()
+    first.die()
+
+
+def test_events_wait_for_others_and_no_longer_than_the_linger_time(log: Path, topic: UsageBroker) -> None:
+    run = Run(log, topic)
+    append(log, 1)
+    run.meter.step()
+    run.clock.advance(99)
+    append(log, 2)
+    run.meter.step()
+    assert topic.transactions == 0
+
+    run.clock.advance(1)
+    run.meter.step()
+
+    assert (topic.transactions, topic.client_ids()) == (1, ["c1", "c2"])
+    run.die()
+
+
+def test_lines_that_make_no_event_move_the_place_now_and_then(log: Path, topic: UsageBroker) -> None:
+    run = Run(log, topic)
+    for _ in range(30):
+        append(log, 1, listener="OWN")
+        run.steps(MARK_EVERY_MS // 1_000)
+
+    assert topic.transactions == 3 - 1  # the clock begins with the first line
+    run.die()
+
+
+def test_the_place_is_stored_again_before_the_cluster_forgets_it(log: Path, topic: UsageBroker) -> None:
+    append(log, 1)
+    run = Run(log, topic)
+    run.steps()
+    before = topic.transactions
+    run.clock.advance(KEEP_EVERY_MS)
+    run.steps()
+
+    assert topic.transactions == before + 1
+    assert topic.client_ids() == ["c1"]
+    run.die()
+
+
+def test_a_log_far_ahead_of_a_topic_that_is_away_is_not_read_into_memory(log: Path, topic: UsageBroker) -> None:
+    pool_bytes, lines = 1024 * 1024, 60_000
+    append(log, *range(lines))
+    assert log.stat().st_size > 15 * pool_bytes
+    run = Run(log, topic, pool_bytes)
+    topic.is_away = True
+    tracemalloc.start()
+    try:
+        run.steps(200)
+        held, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert run.follower.place.offset_bytes <= pool_bytes + READ_BYTES
+    assert run.meter.held_bytes <= pool_bytes + READ_BYTES
+    assert held < 4 * pool_bytes
+    assert peak < 6 * pool_bytes
 
     topic.is_away = False
-    run.steps(20)
-    run.stop()
-    assert topic.client_ids == ["c1", "c2"]
+    run.steps(200)
+    assert run.stop()
+    assert topic.client_ids() == [f"c{number}" for number in range(lines)]
 
 
-def test_a_malformed_line_is_skipped_with_a_warning(log: Path, caplog: pytest.LogCaptureFixture) -> None:
-    topic = Topic()
+def test_what_fills_the_pool_is_stored_at_once(log: Path, topic: UsageBroker) -> None:
+    append(log, *range(3_000))
+    run = Run(log, topic, pool_bytes=2 * READ_BYTES)
+    assert log.stat().st_size > 2 * READ_BYTES
+
+    while not topic.transactions:
+        assert run.meter.held_bytes < 2 * READ_BYTES
+        assert run.meter.step(), "no time has passed"
+
+    assert (run.meter.held_bytes, run.meter.unstored_events) == (0, 0)
+    assert len(topic.client_ids()) > 1_000
+    run.die()
+
+
+def test_a_malformed_line_is_skipped_with_a_warning(
+    log: Path, topic: UsageBroker, caplog: pytest.LogCaptureFixture
+) -> None:
     append(log, 1)
     with log.open("a", encoding="utf-8") as file:
         file.write("[2026-11-21 07:33:33,391] DEBUG Completed request:{broken\n")
@@ -174,72 +265,29 @@ def test_a_malformed_line_is_skipped_with_a_warning(log: Path, caplog: pytest.Lo
     run.steps()
     run.stop()
 
-    assert topic.client_ids == ["c1", "c2"]
+    assert topic.client_ids() == ["c1", "c2"]
     assert "1 malformed line of" in caplog.text
-
-
-def fill_the_disk(log: Path) -> Path:
-    """Make every write of the state fail as on a full disk; returns what to remove to end that."""
-    new = log.with_name("state.json.new")
-    new.symlink_to("/dev/full")
-    return new
-
-
-def test_a_meter_whose_disk_fills_up_goes_on_says_so_and_saves_again_later(
-    log: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    topic = Topic()
-    append(log, 1)
-    run = Run(log, topic)
-    full = fill_the_disk(log)
-    run.steps(40)
-    append(log, 2)
-    run.steps(60)
-    assert topic.client_ids == ["c1", "c2"]
-    told = [line for line in caplog.messages if "must be writable" in line]
-    assert [": a full disk. To mend it: free some space: df -h" in line for line in told] == [True]
-
-    full.unlink()
-    run.steps(15)
-    run.die()
-    second = Run(log, topic)
-    second.steps()
-    assert second.stop()
-    assert topic.client_ids == ["c1", "c2"]
-
-
-def test_a_meter_does_not_start_while_it_can_not_save_its_place(log: Path) -> None:
-    topic = Topic()
-    append(log, 1)
-    run = Run(log, topic)
-    fill_the_disk(log)
-
-    with pytest.raises(MeterStateNotWritten, match="a full disk"):
-        run.stop()
-
-    assert topic.client_ids == []
 
 
 @pytest.fixture
 def usage_topic(broker: EmbeddedBroker) -> Iterator[str]:
     admin: Any = KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)
-    create_topics(admin, [TopicSpec(name, "demo", 2, "any", {}, {}) for name in ("metered.usage", "metered")])
+    create_topics(
+        admin, [TopicSpec(name, "demo", 1, "any", {}, {}) for name in ("metered.usage", "metered", MARKER_TOPIC)]
+    )
     yield "metered.usage"
     admin.close()
 
 
 @pytest.mark.broker
-def test_all_that_alice_produces_and_fetches_is_on_the_usage_topic(
-    broker: EmbeddedBroker, usage_topic: str, tmp_path: Path
-) -> None:
-    producer: Any = KafkaProducer(bootstrap_servers=broker.bootstrap_servers)
-    follower = LogFollower(broker.request_log_path)
-    usage = UsageProducer(KafkaUsageSink(producer, usage_topic, broker.bootstrap_servers), Batching(), usage_topic)
+def test_all_that_alice_produces_and_fetches_is_on_the_usage_topic(broker: EmbeddedBroker, usage_topic: str) -> None:
+    access = ClusterAccess(broker.bootstrap_servers)
+    publisher = UsagePublisher("all", KafkaUsageTopic("all", usage_topic, MARKER_TOPIC, access, 15_000), usage_topic)
+    assert publisher.take_over() is None
     meter = RequestMeter(
-        follower,
+        LogFollower(broker.request_log_path),
         RequestLogParser("1", OwnTraffic(listeners=frozenset({"CONTROLLER", "PLAINTEXT"}))),
-        usage,
-        tmp_path / "state.json",
+        publisher,
         SystemClock(),
         time.sleep,
     )
@@ -289,7 +337,6 @@ def test_all_that_alice_produces_and_fetches_is_on_the_usage_topic(
     assert sum(sizes) < fetched < sum(sizes) * 1.1
     assert {event["user"] for event in events} == {"alice"}
     assert all(began_ms <= event["event_time_ms"] <= time.time_ns() // 1_000_000 for event in events)
-    producer.close()
 
 
 def metered_events(broker: EmbeddedBroker, topic: str) -> list[dict[str, Any]]:

@@ -32,7 +32,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> HandJob:
     for step in range(240):
         if step in {90, 160}:
             job.edit({"producer_byte_rate": RATE * (0.5 if step == 90 else 2)})
-        held = {throttle.key for throttle in job.purgatory}
+        held = {ClientKey(**row) for row in job.purgatory.held().select(ClientKey._fields).to_pylist()}
         used = {
             ALICE: 0 if ALICE in held else 5.0,
             BOB: 1.3,

@@ -13,7 +13,7 @@ from pipeline.settings.model import EngineSettings
 from pipeline.tables.reader import read_table
 from schemas.decision_row import DecisionRow
 from tests.faults.generator import RATES
-from tests.faults.hand_job import HandJob
+from tests.faults.hand_job import HandJob, owed_by
 
 KEY = ("batch_id", "user", "quota_type")
 FIGURES = ("observed", "bound", "window_ms", "raw_throttle_time_ms")
@@ -156,12 +156,11 @@ def test_narrower_windows_keep_all_usage(tmp_path: Path) -> None:
     run(job, 20)
     with_engine(job, 16, 250)
     job.start()
-    (held, *_) = [throttle for throttle in job.purgatory if throttle.key.user == "alice"]
-    _, owed = job.decider.look([held], job.clock.now())
+    owed = owed_by(job)["alice"]
     # 20 events in 2.6 s, measured over 15 whole windows of 250 ms and the current one.
     now_ms = job.decider.last.evaluated_at_ms
-    assert owed[held.key].window_ms == 15 * 250 + now_ms % 250
-    assert owed[held.key].observed == 80_000 / (owed[held.key].window_ms / 1000)
+    assert owed["window_ms"] == 15 * 250 + now_ms % 250
+    assert owed["observed"] == 80_000 / (owed["window_ms"] / 1000)
 
 
 def test_windows_that_do_not_divide_each_other_begin_empty_and_the_log_says_so(

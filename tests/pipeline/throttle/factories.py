@@ -2,7 +2,12 @@
 
 from typing import Any
 
-from pipeline.throttle.held import HeldThrottle, Publication, Reason
+import pyarrow as pa
+
+from pipeline.throttle.held import Publication, Reason
+from pipeline.throttle.held_clients import HELD
+from pipeline.throttle.ledger import HANDED_OUT
+from pipeline.throttle.publications import CLIENTS, PUBLICATIONS, REASONS
 from schemas.client_key import ClientKey
 from schemas.throttle_record import ThrottleRecord
 
@@ -37,14 +42,30 @@ def violation(key: ClientKey = ALICE, throttle_time_ms: int = 1_000, **overrides
     )
 
 
-def held(key: ClientKey = ALICE, end_ms: int = 10_000, **overrides: Any) -> HeldThrottle:
-    fields: dict[str, Any] = {
-        "reason": reason(),
-        "decision_id": "first",
-        "throttled_until_ms": end_ms,
-        "due_ms": end_ms - 300,
-    }
-    return HeldThrottle(key=key, end_ms=end_ms, **{**fields, **overrides})
+def reasons(*some: Reason) -> pa.Table:
+    """Reasons by columns, of `REASONS`."""
+    return pa.Table.from_pylist([{name: getattr(one, name) for name in REASONS.names} for one in some], REASONS)
+
+
+def publications(*some: Publication) -> pa.Table:
+    """Publications by columns, of `PUBLICATIONS`."""
+    others = [name for name in PUBLICATIONS.names if name not in (*CLIENTS.names, *REASONS.names)]
+    rows = [
+        {
+            **one.key._asdict(),
+            **{name: getattr(one.reason, name) for name in REASONS.names},
+            **{name: getattr(one, name) for name in others},
+        }
+        for one in some
+    ]
+    return pa.Table.from_pylist(rows, PUBLICATIONS)
+
+
+def handed_out(key: ClientKey = ALICE, end_ms: int = 10_000, handed_out_ms: int = 0, **overrides: Any) -> pa.Table:
+    """One running throttle whose look or end has come, of `HANDED_OUT`; its figures are those of `reason()`."""
+    figures = {name: value for name, value in publications(violation(key)).to_pylist()[0].items() if name in HELD.names}
+    fields = {"due_ms": end_ms - 300, "client": 0, "handed_out_ms": handed_out_ms, "end_ms": end_ms}
+    return pa.Table.from_pylist([figures | fields | overrides], HANDED_OUT)
 
 
 def record(publish_seq: int = 1, until_ms: int = 5_000, **changes: Any) -> ThrottleRecord:

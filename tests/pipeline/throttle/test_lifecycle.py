@@ -3,13 +3,16 @@
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
-from pipeline.throttle.held import HandedOut
-from pipeline.throttle.lifecycle import look, look_after_edit, violations_to_publish
+from pipeline.throttle.held import Publication
+from pipeline.throttle.lifecycle import Running, Verdict, look, look_after_edit, violations_to_publish
+from pipeline.throttle.publications import publication_of
 from quota.slicing import Slicing
 from quota.throttle_time import ThrottleCaps
-from tests.pipeline.throttle.factories import ALICE, held, reason, violation
+from tests.pipeline.throttle.factories import handed_out, publications, reason, reasons, violation
 
 SLICING = Slicing(
     lead_ms=300,
@@ -19,14 +22,25 @@ SLICING = Slicing(
 )
 
 
+def told(violated: Publication, running_until_ms: int | None, now_ms: int = 5_000) -> list[Publication]:
+    """What a client hears of a violation; its running throttle was begun by the decision "began it"."""
+    is_held = running_until_ms is not None
+    running = Running(np.array([is_held]), np.array([running_until_ms or 0]), pa.array(["began it"]))
+    rows = violations_to_publish(publications(violated), running, now_ms).to_pylist()
+    return [publication_of(row) for row in rows]
+
+
+def told_by(verdict: Verdict) -> list[Publication]:
+    return [publication_of(row) for row in verdict.publications.to_pylist()]
+
+
 @pytest.mark.parametrize(
     ("throttle_time_ms", "is_news"),
     [(0, False), (4_999, False), (6_000, False), (6_001, True), (60_000, True)],
     ids=["nothing", "ends sooner", "later by exactly a second", "later by 1 ms more", "much later"],
 )
 def test_a_held_client_hears_of_a_violation_only_if_it_ends_clearly_later(throttle_time_ms: int, is_news: bool) -> None:
-    news = violations_to_publish([violation(throttle_time_ms=throttle_time_ms)], {ALICE: held()}, 5_000)
-    assert bool(news) is is_news
+    assert bool(told(violation(throttle_time_ms=throttle_time_ms), 10_000)) is is_news
 
 
 @pytest.mark.parametrize(
@@ -35,19 +49,24 @@ def test_a_held_client_hears_of_a_violation_only_if_it_ends_clearly_later(thrott
     ids=["below", "exactly a tenth of the slice", "1 ms more"],
 )
 def test_a_long_extension_must_end_later_by_a_tenth_of_its_length(later_by_ms: int, is_news: bool) -> None:
-    running = held(end_ms=35_000 - later_by_ms)
-    news = violations_to_publish([violation(throttle_time_ms=30_000)], {ALICE: running}, 5_000)
-    assert bool(news) is is_news
+    assert bool(told(violation(throttle_time_ms=30_000), 35_000 - later_by_ms)) is is_news
 
 
 def test_an_extension_keeps_the_decision_that_began_the_throttle() -> None:
-    running = held(decision_id="began it")
-    [news] = violations_to_publish([violation(throttle_time_ms=9_000, decision_id="new")], {ALICE: running}, 5_000)
+    [news] = told(violation(throttle_time_ms=9_000, decision_id="new"), 10_000)
     assert (news.decision_id, news.cause, news.throttle_time_ms) == ("began it", "violation", 9_000)
+    assert news.extends
 
 
 def test_a_client_that_is_not_held_hears_of_every_violation() -> None:
-    assert violations_to_publish([violation(throttle_time_ms=1)], {}, 5_000) == [violation(throttle_time_ms=1)]
+    assert told(violation(throttle_time_ms=1), None) == [violation(throttle_time_ms=1)]
+
+
+def test_of_several_clients_each_hears_what_is_new_to_it() -> None:
+    asked = [violation(throttle_time_ms=9_000, decision_id=name) for name in ("not held", "longer", "the same")]
+    running = Running(np.array([False, True, True]), np.array([0, 10_000, 14_000]), pa.array(["", "began it", "first"]))
+    rows = violations_to_publish(publications(*asked), running, 5_000).to_pylist()
+    assert [(row["decision_id"], row["extends"]) for row in rows] == [("not held", False), ("began it", True)]
 
 
 @pytest.mark.parametrize(
@@ -56,10 +75,9 @@ def test_a_client_that_is_not_held_hears_of_every_violation() -> None:
     ids=["nothing owed", "below", "exactly what is left", "1 ms more", "under the cap", "the cap", "capped"],
 )
 def test_a_look_renews_what_owes_longer_than_is_left(owed_ms: int, renewed_ms: int | None) -> None:
-    throttle = held(end_ms=10_000)
-    verdict = look([HandedOut(throttle, 9_700)], {ALICE: reason(owed_ms=owed_ms)}, 9_700, SLICING)
-    assert [p.throttle_time_ms for p in verdict.publications] == ([] if renewed_ms is None else [renewed_ms])
-    assert verdict.waiting == ([throttle] if renewed_ms is None else [])
+    verdict = look(handed_out(handed_out_ms=9_700), reasons(reason(owed_ms=owed_ms)), 9_700, SLICING)
+    assert [p.throttle_time_ms for p in told_by(verdict)] == ([] if renewed_ms is None else [renewed_ms])
+    assert verdict.waiting.tolist() == ([0] if renewed_ms is None else [])
 
 
 @pytest.mark.parametrize(
@@ -74,17 +92,19 @@ def test_a_look_renews_what_owes_longer_than_is_left(owed_ms: int, renewed_ms: i
 )
 def test_a_renewal_is_as_long_as_its_cap_allows(quota_type: str, lead_ms: int, expected_ms: int) -> None:
     slicing = replace(SLICING, lead_ms=lead_ms)
-    assert slicing.renewal_ms(90_000, 10_000, quota_type) == expected_ms
+    owes = reasons(reason(owed_ms=90_000, quota_type=quota_type))
+    [renewal] = told_by(look(handed_out(handed_out_ms=9_700), owes, 9_700, slicing))
+    assert renewal.throttle_time_ms == expected_ms
 
 
 def test_a_look_reports_how_late_the_wheel_handed_it_out() -> None:
-    verdict = look([HandedOut(held(due_ms=9_700), 9_712)], {ALICE: reason(owed_ms=5_000)}, 9_760, SLICING)
-    assert (verdict.publications[0].due_ms, verdict.publications[0].lateness_ms) == (9_700, 12)
+    [renewal] = told_by(look(handed_out(handed_out_ms=9_712), reasons(reason(owed_ms=5_000)), 9_760, SLICING))
+    assert (renewal.due_ms, renewal.lateness_ms) == (9_700, 12)
 
 
 def test_a_throttle_that_ends_is_released_with_its_decision() -> None:
-    ended = held(end_ms=10_000, due_ms=10_000, decision_id="began it")
-    [release] = look([HandedOut(ended, 10_003)], {ALICE: reason(owed_ms=0)}, 10_003, SLICING).publications
+    ended = handed_out(handed_out_ms=10_003, due_ms=10_000, decision_id="began it")
+    [release] = told_by(look(ended, reasons(reason(owed_ms=0)), 10_003, SLICING))
     assert (release.action, release.cause, release.decision_id, release.lateness_ms) == (
         "release",
         "expired",
@@ -99,9 +119,9 @@ def test_a_throttle_that_ends_is_released_with_its_decision() -> None:
     ids=["nothing owed", "exactly republish_ms", "1 ms more", "capped"],
 )
 def test_an_end_is_looked_at_too(owed_ms: int, expected: tuple[str, int]) -> None:
-    ended = held(end_ms=10_000, due_ms=10_000)
-    [told] = look([HandedOut(ended, 10_000)], {ALICE: reason(owed_ms=owed_ms)}, 10_000, SLICING).publications
-    assert (told.action, told.throttle_time_ms) == expected
+    ended = handed_out(handed_out_ms=10_000, due_ms=10_000)
+    [record] = told_by(look(ended, reasons(reason(owed_ms=owed_ms)), 10_000, SLICING))
+    assert (record.action, record.throttle_time_ms) == expected
 
 
 @pytest.mark.parametrize(
@@ -126,7 +146,7 @@ def test_an_end_is_looked_at_too(owed_ms: int, expected: tuple[str, int]) -> Non
     ],
 )
 def test_an_edit_releases_shortens_or_prolongs(after: dict[str, Any], expected: tuple[str, int] | None) -> None:
-    throttle = held(end_ms=10_000)
-    verdict = look_after_edit([throttle], {ALICE: reason(**after)}, 5_000, SLICING)
-    assert [(p.action, p.throttle_time_ms) for p in verdict.publications] == ([] if expected is None else [expected])
-    assert all(p.cause == "quota_changed" for p in verdict.publications)
+    verdict = look_after_edit(handed_out(), reasons(reason(**after)), 5_000, SLICING)
+    assert [(p.action, p.throttle_time_ms) for p in told_by(verdict)] == ([] if expected is None else [expected])
+    assert all(p.cause == "quota_changed" for p in told_by(verdict))
+    assert verdict.waiting.tolist() == ([0] if expected is None else [])

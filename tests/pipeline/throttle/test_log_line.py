@@ -1,15 +1,15 @@
 """A throttle in one line: who, why, until when, and how to ask for more."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from pipeline.command_line import command_text
-from pipeline.throttle.lifecycle import violations_to_publish
 from pipeline.throttle.log_line import line_of, line_with_command
 from pipeline.throttle.outbox import Written
 from schemas.client_key import ClientKey
-from tests.pipeline.throttle.factories import ALICE, held, reason, violation
+from tests.pipeline.throttle.factories import reason, violation
 
 NOON_MS = 1_700_049_600_000
 
@@ -66,12 +66,11 @@ def test_a_release_above_the_bound_says_how_little_is_owed() -> None:
 
 
 def test_a_violation_that_makes_a_running_throttle_longer_is_called_an_extension() -> None:
-    begun, again = held(end_ms=1_000), violation(throttle_time_ms=9_000, decision_id="second")
-    (extension,) = violations_to_publish([again], {ALICE: begun}, now_ms=500)
-    assert line_of(Written(extension, 1, NOON_MS), 3).startswith("extend   alice/etl producer_byte_rate ")
-    assert extension.decision_id == begun.decision_id
-    (first,) = violations_to_publish([again], {}, now_ms=500)
-    assert line_of(Written(first, 0, NOON_MS), 3).startswith("throttle alice/etl ")
+    again = violation(throttle_time_ms=9_000)
+    assert line_of(Written(replace(again, extends=True), 1, NOON_MS), 3).startswith(
+        "extend   alice/etl producer_byte_rate "
+    )
+    assert line_of(Written(again, 0, NOON_MS), 3).startswith("throttle alice/etl ")
 
 
 def test_a_line_of_a_job_ends_with_the_command_that_tells_more() -> None:

@@ -14,7 +14,7 @@ from quota.evaluation import Evaluation
 from schemas.client_key import ClientKey
 from tests.fakes.outbox import MemoryOutbox
 from tests.fakes.topic import MemoryTopic, TopicBroker
-from tests.pipeline.throttle.factories import BOB, violation
+from tests.pipeline.throttle.factories import BOB, publications, violation
 
 FACTS = Evaluation("query", 7, 1_700_000_000_000, 3)
 NOW = Moment(1_700_000_000_000, 1_700_000_000_000)
@@ -33,7 +33,7 @@ def sequences(broker: TopicBroker) -> list[int]:
 def test_records_carry_what_was_stored() -> None:
     outbox, broker = MemoryOutbox(), TopicBroker()
     publisher = started(outbox, MemoryTopic(broker))
-    publisher.write([violation(throttle_time_ms=1_500), violation(BOB)], FACTS, NOW)
+    publisher.write(publications(violation(throttle_time_ms=1_500), violation(BOB)), FACTS, NOW)
     assert sequences(broker) == [0, 1]
     assert broker.marker == 2
     record = broker.records[0]
@@ -44,15 +44,15 @@ def test_records_carry_what_was_stored() -> None:
 def test_nothing_to_write_moves_nothing() -> None:
     outbox, broker = MemoryOutbox(), TopicBroker()
     publisher = started(outbox, MemoryTopic(broker))
-    assert publisher.write([], FACTS, NOW, {"query": 7}) == []
+    assert publisher.write(publications(), FACTS, NOW, {"query": 7}).num_rows == 0
     assert (outbox.versions, broker.marker, publisher.next_seq) == ({}, None, 0)
 
 
 def test_a_batch_that_is_run_again_writes_and_publishes_nothing() -> None:
     outbox, broker = MemoryOutbox(), TopicBroker()
-    started(outbox, MemoryTopic(broker)).write([violation()], FACTS, NOW, {"query": 7})
+    started(outbox, MemoryTopic(broker)).write(publications(violation()), FACTS, NOW, {"query": 7})
     again = started(outbox, MemoryTopic(broker))
-    assert again.write([violation()], FACTS, NOW, {"query": 7}) == []
+    assert again.write(publications(violation()), FACTS, NOW, {"query": 7}).num_rows == 0
     assert sequences(broker) == [0]
 
 
@@ -61,12 +61,12 @@ def test_an_undecided_transaction_is_settled_by_the_marker(failure: str) -> None
     outbox, broker = MemoryOutbox(), TopicBroker()
     topic = MemoryTopic(broker)
     publisher = started(outbox, topic)
-    publisher.write([violation()], FACTS, NOW)
+    publisher.write(publications(violation()), FACTS, NOW)
     topic.fail_next = failure
-    publisher.write([violation(BOB)], FACTS, NOW)
+    publisher.write(publications(violation(BOB)), FACTS, NOW)
     assert publisher.is_behind
     assert publisher.catch_up(NOW)
-    publisher.write([violation()], FACTS, NOW)
+    publisher.write(publications(violation()), FACTS, NOW)
     assert sequences(broker) == [0, 1, 2]
 
 
@@ -76,13 +76,13 @@ def test_after_an_append_that_raised_nothing_is_written_until_a_start_has_read_w
 ) -> None:
     outbox, broker = MemoryOutbox(), TopicBroker()
     publisher = started(outbox, MemoryTopic(broker))
-    publisher.write([violation()], FACTS, NOW)
+    publisher.write(publications(violation()), FACTS, NOW)
     outbox.fail_next = failure
     with pytest.raises(OSError, match="does not answer"):
-        publisher.write([violation(BOB)], FACTS, NOW)
+        publisher.write(publications(violation(BOB)), FACTS, NOW)
     with pytest.raises(OutboxUndecided, match="publish_seq 1 "):
-        publisher.write([violation()], FACTS, NOW)
-    started(outbox, MemoryTopic(broker)).write([violation()], FACTS, NOW)
+        publisher.write(publications(violation()), FACTS, NOW)
+    started(outbox, MemoryTopic(broker)).write(publications(violation()), FACTS, NOW)
     assert sequences(broker) == sequence
 
 
@@ -91,7 +91,7 @@ def test_rows_wait_in_the_outbox_while_the_broker_is_away() -> None:
     publisher = started(outbox, MemoryTopic(broker))
     broker.is_reachable = False
     for _ in range(3):
-        publisher.write([violation()], FACTS, NOW)
+        publisher.write(publications(violation()), FACTS, NOW)
     assert not publisher.catch_up(NOW)
     broker.is_reachable = True
     assert not publisher.catch_up(NOW), "the back-off has not passed yet"
@@ -101,9 +101,9 @@ def test_rows_wait_in_the_outbox_while_the_broker_is_away() -> None:
 
 def test_an_expired_marker_is_replaced_by_the_highest_record_on_the_topic() -> None:
     outbox, broker = MemoryOutbox(), TopicBroker()
-    started(outbox, MemoryTopic(broker)).write([violation()], FACTS, NOW)
+    started(outbox, MemoryTopic(broker)).write(publications(violation()), FACTS, NOW)
     broker.marker = None
-    started(outbox, MemoryTopic(broker)).write([violation(BOB)], FACTS, NOW)
+    started(outbox, MemoryTopic(broker)).write(publications(violation(BOB)), FACTS, NOW)
     assert sequences(broker) == [0, 1]
 
 
@@ -113,44 +113,44 @@ def test_a_fenced_publisher_stops_when_another_driver_has_the_tables() -> None:
     started(MemoryOutbox(), MemoryTopic(broker))
     outbox.is_taken_over = True
     with pytest.raises(PublisherFenced, match="one running driver"):
-        first.write([violation()], FACTS, NOW)
+        first.write(publications(violation()), FACTS, NOW)
 
 
 def test_a_pause_longer_than_the_transaction_time_out_is_not_taken_for_a_second_driver() -> None:
     outbox, broker = MemoryOutbox(), TopicBroker()
     publisher = started(outbox, MemoryTopic(broker))
-    publisher.write([violation()], FACTS, NOW)
+    publisher.write(publications(violation()), FACTS, NOW)
     broker.epoch += 1  # the coordinator has aborted the transaction and raised the producer's epoch
-    publisher.write([violation(BOB)], FACTS, NOW)
+    publisher.write(publications(violation(BOB)), FACTS, NOW)
     assert publisher.is_behind
     assert publisher.catch_up(NOW)
-    publisher.write([violation()], FACTS, NOW)
+    publisher.write(publications(violation()), FACTS, NOW)
     assert sequences(broker) == [0, 1, 2]
 
 
 def test_a_second_driver_with_other_tables_ends_the_first_once_it_has_published() -> None:
     broker = TopicBroker()
     first = started(MemoryOutbox(), MemoryTopic(broker))
-    first.write([violation()], FACTS, NOW)
+    first.write(publications(violation()), FACTS, NOW)
     second = started(MemoryOutbox(), MemoryTopic(broker))
-    second.write([violation(), violation(BOB)], FACTS, NOW)
-    first.write([violation(BOB)], FACTS, NOW)
+    second.write(publications(violation(), violation(BOB)), FACTS, NOW)
+    first.write(publications(violation(BOB)), FACTS, NOW)
     with pytest.raises(PublisherFenced, match="one running driver"):
         first.catch_up(NOW)
 
 
 def test_a_job_begins_after_the_highest_number_on_a_topic_that_does_not_say_whose_it_is() -> None:
     broker = TopicBroker()
-    started(MemoryOutbox(), MemoryTopic(broker)).write([violation()] * 50, FACTS, NOW)
+    started(MemoryOutbox(), MemoryTopic(broker)).write(publications(*[violation()] * 50), FACTS, NOW)
     broker.marker, broker.job = None, ""
     outbox = MemoryOutbox()
-    started(outbox, MemoryTopic(broker, "second"), "second").write([violation()], FACTS, NOW)
+    started(outbox, MemoryTopic(broker, "second"), "second").write(publications(violation()), FACTS, NOW)
     assert [row["publish_seq"] for row in outbox.rows] == [50]
 
 
 def test_another_jobs_topic_is_refused() -> None:
     broker = TopicBroker()
-    started(MemoryOutbox(), MemoryTopic(broker)).write([violation()], FACTS, NOW)
+    started(MemoryOutbox(), MemoryTopic(broker)).write(publications(violation()), FACTS, NOW)
     broker.marker = None  # the marker is the group's of the job, and the second has none
     with pytest.raises(TopicOfAnotherJob, match="job 'second' got a topic with records of job 'kquota'") as refused:
         started(MemoryOutbox(), MemoryTopic(broker, "second"), "second")
@@ -164,11 +164,11 @@ def test_a_record_the_topic_can_never_take_is_settled_once_and_the_others_go_on(
     outbox, broker = MemoryOutbox(), TopicBroker()
     publisher = started(outbox, MemoryTopic(broker))
     news = [violation(ClientKey("", "x" * 600_000 if number == place else "alice", "c")) for number in range(9)]
-    publisher.write(news, FACTS, NOW)
+    publisher.write(publications(*news), FACTS, NOW)
     assert sequences(broker) == [number for number in range(9) if number != place]
     assert (broker.marker, len(outbox.rows)) == (9, 9)
-    publisher.write([violation()], FACTS, NOW)
-    started(outbox, MemoryTopic(broker)).write([violation(BOB)], FACTS, NOW)
+    publisher.write(publications(violation()), FACTS, NOW)
+    started(outbox, MemoryTopic(broker)).write(publications(violation(BOB)), FACTS, NOW)
     assert sequences(broker)[-2:] == [9, 10], "neither this process nor the next one tries it again"
     [line] = [line for line in caplog.messages if "not on the topic" in line]
     assert f"publish_seq {place}" in line
@@ -196,17 +196,17 @@ def test_the_topic_has_every_stored_row_once_and_in_order(steps: list[str]) -> N
         else:
             publisher.catch_up(NOW)
             topic.fail_next = step if step in {"lost", "late"} else None
-            publisher.write([violation(), violation(BOB)], FACTS, NOW, {"query": batch_id})
+            publisher.write(publications(violation(), violation(BOB)), FACTS, NOW, {"query": batch_id})
     publisher = started(outbox, MemoryTopic(broker))
     assert sequences(broker) == [row["publish_seq"] for row in outbox.rows] == list(range(len(outbox.rows)))
 
 
 def test_a_topic_that_is_ahead_of_the_outbox_is_gone_on_from_for_consumers_ignore_old_numbers() -> None:
     broker = TopicBroker()
-    started(MemoryOutbox(), MemoryTopic(broker)).write([violation(), violation(BOB)], FACTS, NOW)
+    started(MemoryOutbox(), MemoryTopic(broker)).write(publications(violation(), violation(BOB)), FACTS, NOW)
     lost = MemoryOutbox()
     again = started(lost, MemoryTopic(broker))
-    again.write([violation()], FACTS, NOW)
+    again.write(publications(violation()), FACTS, NOW)
     assert sequences(broker) == [0, 1, 2]
     assert [row["publish_seq"] for row in lost.rows] == [2]
 
@@ -216,10 +216,10 @@ def test_after_a_long_rest_without_marker_and_records_nothing_old_is_published_a
     rest_ms: int, published: list[int]
 ) -> None:
     outbox, broker = MemoryOutbox(), TopicBroker()
-    started(outbox, MemoryTopic(broker)).write([violation(throttle_time_ms=1_000)], FACTS, NOW)
+    started(outbox, MemoryTopic(broker)).write(publications(violation(throttle_time_ms=1_000)), FACTS, NOW)
     broker.marker, broker.records = None, []
     publisher = Publisher("kquota", "test", outbox, MemoryTopic(broker))
     publisher.take_over(0, Moment(NOW.wall_ms + rest_ms, NOW.steady_ms))
     assert sequences(broker) == published
-    publisher.write([violation(BOB)], FACTS, NOW)
+    publisher.write(publications(violation(BOB)), FACTS, NOW)
     assert sequences(broker) == [*published, 1]

@@ -227,7 +227,7 @@ class ThrottlesEndOnce(RuleBasedStateMachine):
                 assert running.setdefault(user, decision_id) == decision_id
             else:
                 assert running[user] == decision_id
-        held = {throttle.key.user: throttle.decision_id for throttle in self.loop.purgatory}
+        held = {row["user"]: row["decision_id"] for row in self.loop.purgatory.held().to_pylist()}
         assert held == running
 
     @invariant()

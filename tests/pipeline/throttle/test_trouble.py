@@ -93,7 +93,7 @@ def test_the_marker_does_not_move_past_a_record_that_has_expired(own_broker: Emb
     topic.publish([record(0)], marker=1)
 
     # The broker answers everything but the record itself, as one does that is gone for the wrong seconds.
-    producer: Any = topic._producer
+    producer: Any = topic._transactions._producer
     producer._accumulator.muted.add(TopicPartition(THROTTLE, 0))
     with pytest.raises(PublishUndecided):
         topic.publish([record(1), record(2)], marker=3)
@@ -112,7 +112,7 @@ def test_a_producer_whose_transaction_failed_leaves_no_thread_and_no_record_behi
     admin.close()
     topic = throttle_topic(own_broker.bootstrap_servers, timeout_ms=2_000)
     assert topic.open() is None
-    producer: Any = topic._producer
+    producer: Any = topic._transactions._producer
     sender, unsent = producer._sender, producer._accumulator
 
     # The record is not sent, and does not expire before its producer is dropped.

@@ -1,4 +1,4 @@
-"""A `usage` table and its roll-up by second, on real tables."""
+"""A `usage` table and its roll-ups by second and by minute, on real tables."""
 
 from pathlib import Path
 from typing import Any
@@ -9,8 +9,10 @@ from deltalake import DeltaTable, write_deltalake
 from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.errors import TableUnwritable
 from pipeline.tables.layout import TABLES, create_missing, table_uri
-from pipeline.tables.usage_by_second import UsageBySecond
+from pipeline.tables.rollups.usage_by_minute import UsageByMinute
+from pipeline.tables.rollups.usage_by_second import UsageBySecond
 from schemas.arrow import arrow_schema, conform
+from schemas.usage_by_minute_row import UsageByMinuteRow
 from schemas.usage_by_second_row import UsageBySecondRow
 from schemas.usage_row import UsageRow
 from tests.quota.factories import usage_row
@@ -72,6 +74,27 @@ class Rolled:
         table = DeltaTable(table_uri(self.root, "usage_by_second")).to_pyarrow_table()
         assert table.schema.names == arrow_schema(UsageBySecondRow).names
         order = [(name, "ascending") for name in ("second_start_ms", "broker_id", "user", "client_id")]
+        rows: list[dict[str, Any]] = table.sort_by(order).to_pylist()
+        return rows
+
+
+class RolledMinutes(Rolled):
+    """The same with the roll-up by minute."""
+
+    def restart(self) -> None:
+        """Start again as a new process, with nothing but the tables."""
+        create_missing(self.root, [TABLES["usage_by_minute"]])
+        self.writer = LostAnswers(table_uri(self.root, "usage_by_minute"), "test")
+        self._epoch += 1
+        self.writer.raise_epoch(self._epoch)
+        self.minutes = UsageByMinute(table_uri(self.root, "usage"), self.writer, "test")
+
+    def step(self) -> list[dict[str, Any]]:
+        """Run one step. Returns all rows written so far, in order."""
+        self.minutes.step()
+        table = DeltaTable(table_uri(self.root, "usage_by_minute")).to_pyarrow_table()
+        assert table.schema.names == arrow_schema(UsageByMinuteRow).names
+        order = [(name, "ascending") for name in ("minute_start_ms", "user", "last_event_ms", "produced_bytes")]
         rows: list[dict[str, Any]] = table.sort_by(order).to_pylist()
         return rows
 

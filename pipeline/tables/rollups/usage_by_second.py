@@ -18,12 +18,12 @@ from typing import Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from deltalake.exceptions import DeltaError
 
 from pipeline.errors import PipelineError, first_line
 from pipeline.tables.column_range import newest_value, oldest_value
 from pipeline.tables.port import TableWriter
+from pipeline.tables.rollups.sums import COLUMNS, NAMES, summed_by
 from pipeline.tables.time_slices import TimeSlices
 from schemas.arrow import conform
 from schemas.usage_by_second_row import UsageBySecondRow
@@ -34,16 +34,6 @@ LATENESS_MS: Final = 60_000
 SLICE_MS: Final = 60_000
 
 _SECOND_MS: Final = 1_000
-_NAMES: Final = ("cluster", "broker_id", "user", "client_id")
-_SUMS: Final = (
-    "produced_bytes",
-    "fetched_bytes",
-    "io_time_ns",
-    "network_time_ns",
-    "exempt_time_ns",
-    "request_count",
-)
-_COLUMNS: Final = ("sample_start_ms", *_NAMES, *_SUMS, "last_event_ms")
 
 
 def by_second(usage: pa.Table) -> pa.Table:
@@ -52,20 +42,9 @@ def by_second(usage: pa.Table) -> pa.Table:
     A sum is null if all of its values are null.
 
     Args:
-        usage: Columns sample_start_ms, the four names, the measures and last_event_ms. All rows of each second.
+        usage: `sums.COLUMNS`. All rows of each second.
     """
-    start_ms = usage["sample_start_ms"].to_numpy()
-    seconds = usage.append_column("second_start_ms", pa.array(start_ms // _SECOND_MS * _SECOND_MS))
-    nulls_alone = pc.ScalarAggregateOptions(skip_nulls=True, min_count=1)
-    sums = [(name, "sum", nulls_alone) for name in _SUMS]
-    # In one thread, to leave the other cores to the micro-batch.
-    grouped = seconds.group_by(["second_start_ms", *_NAMES], use_threads=False).aggregate(
-        [*sums, ("last_event_ms", "max")]
-    )
-    return conform(
-        grouped.rename_columns(["second_start_ms", *_NAMES, *_SUMS, "last_event_ms"]),
-        UsageBySecondRow,
-    )
+    return conform(summed_by(usage, "second_start_ms", _SECOND_MS), UsageBySecondRow)
 
 
 class UsageBySecond:
@@ -109,12 +88,12 @@ class UsageBySecond:
         self._written_until_ms = self._begin_ms(newest_ms)
         self._log_late_rows(newest_ms)
         until_ms = (newest_ms - LATENESS_MS) // _SECOND_MS * _SECOND_MS
-        usage = TimeSlices(self._usage_uri, "sample_start_ms", dictionaries=_NAMES)
+        usage = TimeSlices(self._usage_uri, "sample_start_ms", dictionaries=NAMES)
         # From one row to the next one, so time without usage costs nothing, however long it is.
         while (first_ms := usage.first_time(self._written_until_ms, until_ms)) is not None:
             start_ms = first_ms // _SECOND_MS * _SECOND_MS
             end_ms = min(start_ms + SLICE_MS, until_ms)
-            rows = usage.read(_COLUMNS, start_ms, end_ms).unify_dictionaries()
+            rows = usage.read(COLUMNS, start_ms, end_ms).unify_dictionaries()
             self._seconds.append(by_second(rows), {self._app_id: end_ms}, {})
             self._written_until_ms = end_ms
         self._written_until_ms = max(self._written_until_ms, until_ms)

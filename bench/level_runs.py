@@ -1,0 +1,258 @@
+"""Entities, brokers and a controller on one clock that is set by hand.
+
+Each client sends its share of k · T to each broker, in one request per 20 ms, whenever that broker does not mute it.
+The controller comes once a second and knows the usage up to a second before. Its levels are in force at once. All
+entities of a run are on the same brokers.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bench.level_scenarios import SECONDS, Scenario
+from bench.simulated_brokers import SimulatedBrokers
+from quota.broker_level import broker_levels
+from quota.broker_rates import BrokerRates, BrokerView
+from quota.level_control import NEVER_MS, LevelState, first_level, propose
+from quota.level_control import LevelRules as Rules
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+BOUND: Final = 1_000_000.0
+STEP_MS: Final = 20
+LAG_SECONDS: Final = 1
+START_MS: Final = 1_700_000_000_000
+OFFSET_MS: Final = 7
+"""The first request: the brokers' sample windows begin here, those of the controller at multiples of a second."""
+
+
+class Controller(Protocol):
+    """Sets the level of every entity of a run."""
+
+    @property
+    def level(self) -> Floats:
+        """L of each entity, per second."""
+
+    def brokers_changed(self, columns: Ints, now_ms: int) -> None:
+        """For each broker its column until now; −1 for a new one."""
+
+    def period(self, view: BrokerView, wanted: Floats, now_ms: int) -> None:
+        """One period. `wanted` is what a controller cannot know: the demand on each broker, per second."""
+
+
+class ByRule:
+    """The rule of `quota.level_control`.
+
+    Args:
+        size: how many entities.
+        brokers: how many brokers.
+        over_before: whether all have been over T before, and so begin at T / n.
+    """
+
+    def __init__(self, size: int, brokers: int, over_before: bool = True) -> None:
+        self._bound, self._rules = np.full(size, BOUND), Rules()
+        over_at_ms = np.full(size, START_MS if over_before else NEVER_MS)
+        level = first_level(self._bound, over_at_ms, brokers, START_MS, self._rules)
+        self._state = LevelState.start(level, np.full(size, NEVER_MS), over_at_ms, brokers, START_MS)
+
+    @property
+    def level(self) -> Floats:
+        """L of each entity."""
+        return self._state.level
+
+    def brokers_changed(self, columns: Ints, now_ms: int) -> None:
+        """Forget what was known of brokers that left, and correct levels below the new T / n at once."""
+        self._state = self._state.on_brokers(columns)
+        level = np.maximum(self._state.level, self._bound / len(columns))
+        rows = np.flatnonzero(level != self._state.level)
+        self._state = self._state.altered(rows, level[rows], now_ms)
+
+    def period(self, view: BrokerView, wanted: Floats, now_ms: int) -> None:
+        """Write all that is proposed."""
+        proposals, self._state = propose(view, self._bound, self._state, now_ms, self._rules)
+        rows = np.flatnonzero(proposals.cause)
+        self._state = self._state.altered(rows, proposals.level[rows], now_ms)
+
+
+class BySimpleRule:
+    """What was tried first: O counts as the demand, and a broker whose O was above 0.97 · L in the last 30 s throttles.
+
+    Begins at T, and writes what differs by 5 %, or lowers the level while the sum is above T, in any period.
+    """
+
+    def __init__(self, size: int, brokers: int) -> None:
+        self.level = np.full(size, BOUND)
+        self._above_at_ms = np.full((size, brokers), NEVER_MS)
+
+    def brokers_changed(self, columns: Ints, now_ms: int) -> None:
+        """A new broker was never above."""
+        known = np.append(self._above_at_ms, np.full((len(self.level), 1), NEVER_MS), axis=1)
+        self._above_at_ms = known[:, columns]
+        self.level = np.maximum(self.level, BOUND / len(columns))
+
+    def period(self, view: BrokerView, wanted: Floats, now_ms: int) -> None:
+        """Water-filling without more ado."""
+        self._above_at_ms[view.observed > 0.97 * self.level[:, None]] = now_ms
+        saturated = (now_ms - self._above_at_ms < 30_000) & (self.level < BOUND)[:, None]
+        target = broker_levels(view.observed, saturated, np.full(len(self.level), BOUND))
+        moved = np.abs(target - self.level) >= 0.05 * self.level
+        above = (target < 0.99 * self.level) & (view.observed.sum(axis=1) > BOUND)
+        self.level = np.where(moved | above, target, self.level)
+
+
+class ByKnowledge:
+    """Knows what is wanted where, at once: what the brokers themselves make of the right level."""
+
+    def __init__(self, size: int, brokers: int) -> None:
+        self.level = np.full(size, BOUND / brokers)
+
+    def brokers_changed(self, columns: Ints, now_ms: int) -> None:
+        """Nothing to remember."""
+
+    def period(self, view: BrokerView, wanted: Floats, now_ms: int) -> None:
+        """The level of the true demands."""
+        self.level = broker_levels(wanted, np.zeros(wanted.shape, np.bool_), np.full(len(wanted), BOUND))
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What one entity did.
+
+    Attributes:
+        scenario: its load.
+        sent: what all brokers took in each second, divided by T, float64[SECONDS].
+        alters: (second, L / T) of each alter.
+        lowest: the smallest L · n / T.
+        highest: the largest L / T.
+    """
+
+    scenario: Scenario
+    sent: Floats
+    alters: tuple[tuple[int, float], ...]
+    lowest: float
+    highest: float
+
+    def mean(self, start: int, stop: int) -> float:
+        """The mean from one second to another, divided by T."""
+        return float(self.sent[start:stop].mean())
+
+    def windows(self, length: int, start: int, stop: int) -> tuple[float, float]:
+        """The smallest and the largest mean of all windows of so many seconds that lie in a span."""
+        sums = np.concatenate(([0.0], np.cumsum(self.sent[start:stop])))
+        means = (sums[length:] - sums[:-length]) / length
+        return float(means.min()), float(means.max())
+
+
+def run_all(
+    scenarios: Sequence[Scenario], new_controller: Callable[[int, int], Controller], unsteady: float = 0.0
+) -> list[Run]:
+    """Simulate every scenario; those on the same brokers together.
+
+    Args:
+        scenarios: the loads.
+        new_controller: makes a controller for so many entities on so many brokers.
+        unsteady: the standard deviation of the demand from second to second, as a fraction of its mean.
+
+    Returns:
+        One run per scenario, in their order.
+    """
+    groups: dict[object, list[int]] = {}
+    for place, scenario in enumerate(scenarios):
+        static = len(scenario.presence) == 1 or all(all(present) for _, present in scenario.presence)
+        key = len(scenario.shares(0)) if static else scenario.presence
+        groups.setdefault(key, []).append(place)
+    found: dict[int, Run] = {}
+    for places in groups.values():
+        runs = _Cluster([scenarios[place] for place in places], new_controller, unsteady).run()
+        found.update(zip(places, runs, strict=True))
+    return [found[place] for place in range(len(scenarios))]
+
+
+class _Cluster:
+    """The brokers and entities of one run."""
+
+    def __init__(
+        self, scenarios: Sequence[Scenario], new_controller: Callable[[int, int], Controller], unsteady: float
+    ) -> None:
+        self._scenarios = scenarios
+        self._unsteady = unsteady
+        self._random = np.random.default_rng(1)
+        self._shape = (len(scenarios), len(scenarios[0].shares(0)))
+        size = self._shape[0] * self._shape[1]
+        self._cells = np.arange(size).reshape(self._shape)
+        self._brokers = SimulatedBrokers(size)
+        self._rates = BrokerRates(0, START_MS - 1000)
+        self._present = ~np.isnan(scenarios[0].shares(0))
+        self._controller = new_controller(self._shape[0], int(self._present.sum()))
+        self._overload = np.array([scenario.overload for scenario in scenarios])[:, None]
+
+    def run(self) -> list[Run]:
+        """All seconds."""
+        size, brokers = self._shape
+        sent, last_ms = np.zeros((SECONDS, size, brokers)), np.zeros((SECONDS, size, brokers), np.int64)
+        levels = np.zeros((SECONDS + 1, size))
+        counts = np.zeros(SECONDS, np.int64)
+        levels[0] = self._controller.level
+        alters: list[list[tuple[int, float]]] = [[] for _ in range(size)]
+        for second in range(SECONDS):
+            shares = np.array([scenario.shares(second) for scenario in self._scenarios])
+            self._on_brokers(~np.isnan(shares[0]), START_MS + second * 1000)
+            corrected = self._controller.level
+            _note(alters, second, levels[second], corrected)
+            wanted = np.nan_to_num(shares) * self._overload * BOUND
+            if self._unsteady:
+                wanted *= self._random.gamma(self._unsteady**-2, self._unsteady**2, wanted.shape)
+            self._second(second, wanted, sent[second], last_ms[second])
+            known = second - LAG_SECONDS
+            if known >= 0:
+                self._period(known, sent[known], last_ms[known], wanted, START_MS + (second + 1) * 1000)
+            levels[second + 1], counts[second] = self._controller.level, self._present.sum()
+            _note(alters, second + 1, corrected, levels[second + 1])
+        return [
+            Run(
+                self._scenarios[row],
+                sent[:, row].sum(axis=1) / BOUND,
+                tuple(alters[row]),
+                float((levels[1:, row] * counts).min() / BOUND),
+                float(levels[:, row].max() / BOUND),
+            )
+            for row in range(size)
+        ]
+
+    def _on_brokers(self, present: NDArray[np.bool_], now_ms: int) -> None:
+        if np.array_equal(present, self._present):
+            return
+        column = np.cumsum(self._present) - 1
+        columns = np.where(self._present, column, -1)[present]
+        joined = np.flatnonzero(present & ~self._present)
+        for broker in joined:
+            self._brokers.restart(np.arange(self._shape[0]) * self._shape[1] + broker)
+            self._cells[:, broker] = self._cells.max() + 1 + np.arange(self._shape[0])
+        self._present = present
+        self._controller.brokers_changed(columns, now_ms)
+
+    def _second(self, second: int, wanted: Floats, sent: Floats, last_ms: Ints) -> None:
+        amount = (wanted * (STEP_MS / 1000.0)).ravel()
+        bound = np.repeat(self._controller.level, self._shape[1])
+        for step in range(0, 1000, STEP_MS):
+            now_ms = START_MS + second * 1000 + step + OFFSET_MS
+            took = self._brokers.send(amount, bound, now_ms).reshape(self._shape)
+            sent += took
+            last_ms[took > 0] = now_ms
+
+    def _period(self, known: int, sent: Floats, last_ms: Ints, wanted: Floats, now_ms: int) -> None:
+        used = sent > 0
+        window = START_MS // 1000 + known
+        sums = np.rint(sent[used]).astype(np.int64)
+        self._rates.record(self._cells[used], window, sums, last_ms[used])
+        view = self._rates.view(self._cells[:, self._present], (window + 1) * 1000 - 1)
+        self._controller.period(view, wanted[:, self._present], now_ms)
+
+
+def _note(alters: list[list[tuple[int, float]]], second: int, before: Floats, after: Floats) -> None:
+    for row in np.flatnonzero(before != after):
+        alters[row].append((second, float(after[row] / BOUND)))

@@ -1,0 +1,200 @@
+"""Transactions of one writer, each with the writer's mark inside: what is sent and how far it is can not disagree.
+
+The mark is the committed offset, with its metadata, of a consumer group on the marker topic. It moves in the same Kafka
+transaction as the messages. Group and transactional id have the same name, so there is one writer of a name: a new one
+fences those before it.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any, Final, NamedTuple
+
+from kafka import KafkaProducer, TopicPartition
+from kafka import errors as kafka_errors
+from kafka.structs import OffsetAndMetadata
+
+from pipeline.cluster.access import ClusterAccess
+from pipeline.cluster.acls import Acl, marker_acls
+from pipeline.cluster.errors import ClusterUnreachable, MessageTooLarge, TransactionFenced, TransactionUndecided
+from pipeline.failpoints import failpoint
+
+_FENCING: Final = (kafka_errors.ProducerFencedError, kafka_errors.InvalidProducerEpochError)
+_TOO_LARGE: Final = (kafka_errors.MessageSizeTooLargeError, kafka_errors.RecordListTooLargeError)
+_RETRY_SECONDS: Final = 0.1
+_CLOSE_SECONDS: Final = 2
+
+RETRIED: Final = "nothing needs doing: it is tried again"
+
+
+class Mark(NamedTuple):
+    """How far a writer is.
+
+    Attributes:
+        number: 0 or more.
+        text: At most `offset.metadata.max.bytes` of the broker (4 096 by default).
+    """
+
+    number: int
+    text: str = ""
+
+
+class MarkedTransactions:
+    """Sends messages in transactions whose last act is to move the mark. Not safe for several threads.
+
+    Args:
+        identity: Name of group and transactional id.
+        marker_topic: One partition, nothing in it; only its committed offset is used.
+        topic: Where the messages go.
+        access: How to reach the cluster.
+        transaction_timeout_ms: The broker aborts a transaction that is open for longer.
+        client_id: Of the producer; None: as the client properties say.
+    """
+
+    def __init__(
+        self,
+        identity: str,
+        marker_topic: str,
+        topic: str,
+        access: ClusterAccess,
+        transaction_timeout_ms: int,
+        client_id: str | None = None,
+    ) -> None:
+        self._identity = identity
+        self._marker_partition = TopicPartition(marker_topic, 0)
+        self._access = access
+        self._timeout_ms = transaction_timeout_ms
+        self._options = {} if client_id is None else {"client_id": client_id}
+        self._producer: Any = None
+        self._marker_rights = marker_acls(identity, marker_topic)
+        self._rights = (Acl("topic", topic, "Write"), *self._marker_rights)
+
+    def open(self) -> Mark | None:
+        """Take over: a new producer with our transactional id fences every earlier one and aborts what it left open.
+
+        A coordinator that is being elected, or whose topic is being made, is waited for.
+
+        Returns:
+            The mark, or None if none is committed, or it has expired.
+
+        Raises:
+            ClusterUnreachable: No answer within the time-out; may be tried again.
+            PermissionMissing: The cluster does not allow it; may be tried again when it is granted.
+        """
+        self.close()
+        deadline = time.monotonic() + self._timeout_ms / 1000
+        while True:
+            try:
+                return self._opened()
+            except kafka_errors.KafkaError as exc:
+                self.close()
+                refused = self._access.refusal(exc, self._marker_rights)
+                if refused is not None:
+                    raise refused from exc
+                if not isinstance(exc, kafka_errors.RetriableError) or time.monotonic() > deadline:
+                    raise ClusterUnreachable(self._access.bootstrap_servers, detail_of(exc), RETRIED) from exc
+                time.sleep(_RETRY_SECONDS)
+
+    def commit(self, send: Callable[[Any], Sequence[Any]], mark: Mark) -> None:
+        """Send messages and move the mark, all or nothing. After any error: `open` again and compare marks.
+
+        Args:
+            send: Gets the `kafka.KafkaProducer`, sends, and returns the futures of what it sent; perhaps none.
+            mark: The new mark.
+
+        Raises:
+            MessageTooLarge: One of the messages is larger than the topic takes; nothing is sent.
+            TransactionUndecided: The outcome is not known, or the transaction failed.
+            TransactionFenced: Another writer has taken over, or this transaction was open for too long.
+            PermissionMissing: The cluster does not allow it.
+        """
+        producer = self._producer
+        if producer is None:
+            detail = "no open producer"
+            raise TransactionUndecided(detail)
+        try:
+            producer.begin_transaction()
+            sent = send(producer)
+            # First: kafka-python commits also what is left of a transaction of which a batch has expired, as Kafka's
+            # own producer did before KAFKA-5385.
+            producer.flush(self._timeout_ms / 1000)
+            for future in sent:
+                future.get(timeout=0)
+            self._move(producer, mark)
+            failpoint("transaction.committed")
+        except _FENCING as exc:
+            self.close()
+            raise TransactionFenced(self._identity) from exc
+        except _TOO_LARGE as exc:
+            self.close()
+            raise MessageTooLarge(detail_of(exc)) from exc
+        except kafka_errors.KafkaError as exc:
+            self.close()
+            raise self._access.refusal(exc, self._rights) or TransactionUndecided(detail_of(exc)) from exc
+
+    def committed(self) -> Mark | None:
+        """The mark, read without taking over. A transaction that is still being ended is not in it yet.
+
+        Raises:
+            ClusterUnreachable: No answer; may be tried again.
+            PermissionMissing: The cluster does not allow it.
+        """
+        try:
+            return self._committed()
+        except kafka_errors.KafkaError as exc:
+            refused = self._access.refusal(exc, self._marker_rights)
+            raise refused or ClusterUnreachable(self._access.bootstrap_servers, detail_of(exc), RETRIED) from exc
+
+    def close(self) -> None:
+        """End the producer and its thread; aborts an open transaction. Harmless when called twice.
+
+        What it has not sent yet is not sent any more. `KafkaProducer.close` first waits for unsent records, and if they
+        stay unsent it raises and closes nothing. So they are given up first, for which kafka-python has no public way.
+        """
+        producer, self._producer = self._producer, None
+        if producer is None:
+            return
+        producer._sender.force_close()
+        producer._sender.join(_CLOSE_SECONDS)
+        with suppress(kafka_errors.KafkaError):
+            producer.close(timeout=_CLOSE_SECONDS)
+
+    def _opened(self) -> Mark | None:
+        self._producer = self._access.open(
+            KafkaProducer,
+            transactional_id=self._identity,
+            transaction_timeout_ms=self._timeout_ms,
+            max_block_ms=self._timeout_ms,
+            request_timeout_ms=min(self._timeout_ms, 10_000),
+            delivery_timeout_ms=self._timeout_ms,
+            linger_ms=0,
+            batch_size=262_144,
+            **self._options,
+        )
+        self._producer.init_transactions()
+        return self._committed()
+
+    def _move(self, producer: Any, mark: Mark) -> None:
+        """`send_offsets_to_transaction` and `commit_transaction`, which wait without end for a broker that is gone."""
+        transactions = producer._transaction_manager
+        offsets = {self._marker_partition: OffsetAndMetadata(mark.number, mark.text, -1)}
+        self._wait(producer, transactions.send_offsets_to_transaction(offsets, self._identity))
+        failpoint("transaction.sent")
+        self._wait(producer, transactions.begin_commit())
+
+    def _wait(self, producer: Any, result: Any) -> None:
+        producer._sender.wakeup()
+        if not result.wait(self._timeout_ms):
+            message = f"the broker has not answered within {self._timeout_ms / 1000:g} s"
+            raise kafka_errors.KafkaTimeoutError(message)
+
+    def _committed(self) -> Mark | None:
+        with self._access.admin() as admin:
+            offsets = admin.list_group_offsets({self._identity: [self._marker_partition]})[self._identity]
+        found = offsets.get(self._marker_partition)
+        return None if found is None or found.offset < 0 else Mark(int(found.offset), found.metadata or "")
+
+
+def detail_of(exc: Exception) -> str:
+    """Class and text of an error of kafka-python."""
+    return f"{type(exc).__name__}: {exc}".rstrip(": ")

@@ -1,0 +1,37 @@
+"""All roll-ups of a job, written one after the other."""
+
+from dataclasses import dataclass
+from typing import Self
+
+from pipeline.settings.model import TablesSettings
+from pipeline.tables.job_tables import JobTables
+from pipeline.tables.layout import table_uri
+from pipeline.tables.rollups.usage_by_minute import UsageByMinute
+from pipeline.tables.rollups.usage_by_second import UsageBySecond
+
+
+@dataclass(frozen=True, slots=True)
+class RollUps:
+    """The roll-ups of one job; for one thread."""
+
+    by_second: UsageBySecond
+    by_minute: UsageByMinute
+
+    @classmethod
+    def of(cls, settings: TablesSettings, tables: JobTables, job: str) -> Self:
+        """The roll-ups that a job writes into its tables; nothing is read or written yet."""
+        usage_uri, seconds_uri = (table_uri(settings.root, name) for name in ("usage", "usage_by_second"))
+        return cls(
+            UsageBySecond(usage_uri, seconds_uri, tables.usage_by_second, job, settings.seconds_retention_ms),
+            UsageByMinute(usage_uri, tables.usage_by_minute, job),
+        )
+
+    @property
+    def written_until_ms(self) -> int:
+        """All usage evaluated before this instant is in every roll-up. 0 before the first step."""
+        return min(self.by_second.written_until_ms, self.by_minute.written_until_ms)
+
+    def step(self) -> None:
+        """Write what is complete. Raises nothing; what fails is tried again at the next step."""
+        self.by_second.step()
+        self.by_minute.step()

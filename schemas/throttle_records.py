@@ -1,0 +1,161 @@
+"""Records of the throttle topic by columns: from stored rows to the bytes of many messages at once."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, overload
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from schemas.arrow import arrow_schema
+from schemas.json_columns import json_texts
+from schemas.throttle_event_row import ThrottleEventRow, stored_record
+from schemas.throttle_record import (
+    SENSOR_FIELD,
+    ThrottleRecord,
+    source_header,
+    time_header,
+    type_header,
+    unchanging_headers,
+)
+
+if TYPE_CHECKING:
+    from schemas.json_columns import Texts
+
+_SENSOR: Final = ("sensor_user", "sensor_client_id")
+_COLUMNS: Final = tuple(
+    column for name in ThrottleRecord.model_fields for column in (_SENSOR if name == SENSOR_FIELD else (name,))
+)
+_MANY: Final = 24  # from here on columns are quicker
+_KEY: Final = ("cluster", "broker_id", "user", "client_id")
+
+Header = tuple[str, bytes]
+
+
+class Message(NamedTuple):
+    """A record as a producer sends it."""
+
+    key: bytes
+    value: bytes
+    headers: list[Header]
+
+
+class ThrottleRecords(Sequence[ThrottleRecord]):
+    """Records of the throttle topic, kept as columns. An element is made into an object when it is asked for.
+
+    Args:
+        rows: the columns of a record, as `throttle_events` has them (`sensor` as `sensor_user` and
+            `sensor_client_id`); others are left out. They were validated when they were written.
+    """
+
+    def __init__(self, rows: pa.Table) -> None:
+        self._rows = rows.select(_COLUMNS)
+
+    @classmethod
+    def of(cls, records: Iterable[ThrottleRecord]) -> Self:
+        """These records by columns. Those that are kept so already are returned as they are."""
+        if isinstance(records, cls):
+            return records
+        schema = arrow_schema(ThrottleEventRow)
+        rows = [{**dict(one), **dict(zip(_SENSOR, one.sensor, strict=True))} for one in records]
+        return cls(pa.Table.from_pylist(rows, schema=pa.schema([schema.field(name) for name in _COLUMNS])))
+
+    def __len__(self) -> int:
+        return int(self._rows.num_rows)
+
+    @overload
+    def __getitem__(self, place: int) -> ThrottleRecord: ...
+    @overload
+    def __getitem__(self, place: slice) -> "ThrottleRecords": ...
+    def __getitem__(self, place: int | slice) -> "ThrottleRecord | ThrottleRecords":
+        if isinstance(place, slice):
+            start, stop, step = place.indices(len(self))
+            if step == 1:
+                return ThrottleRecords(self._rows.slice(start, max(stop - start, 0)))
+            return ThrottleRecords(self._rows.take(pa.array(range(start, stop, step), pa.int64())))
+        (row,) = self._rows.slice(range(len(self))[place], 1).to_pylist()
+        return stored_record(row)
+
+    def __iter__(self) -> Iterator[ThrottleRecord]:
+        return map(stored_record, self._rows.to_pylist())
+
+    def messages(self, job: str) -> list[Message]:
+        """What a producer sends: of each record the same bytes as its own `key`, `to_value` and `headers`.
+
+        Args:
+            job: as for `ThrottleRecord.headers`.
+        """
+        if len(self) < _MANY:
+            return [Message(one.key(), one.to_value(), one.headers(job)) for one in self]
+        columns = {name: self._rows[name].combine_chunks() for name in _COLUMNS}
+        texts = {name: _texts_of(name, column) for name, column in columns.items()}
+        keys = _joined(_key_pieces(texts), len(self))
+        return list(map(Message, keys, _joined(_value_pieces(texts), len(self)), _headers(columns, job)))
+
+
+def _texts_of(name: str, column: "Texts") -> "Texts | str":
+    """The JSON text of each value; one text if all values are equal. Floats that are equal may differ in their sign."""
+    is_float = pa.types.is_floating(column.type)
+    if is_float or column.null_count or not pc.all(pc.equal(column, column[0])).as_py():
+        return json_texts(ThrottleRecord.__name__, name, column)
+    text: str = json_texts(ThrottleRecord.__name__, name, column.slice(0, 1))[0].as_py()
+    return text
+
+
+def _value_pieces(texts: "Mapping[str, Texts | str]") -> "list[Texts | str]":
+    """What the JSON object of a record is put together from."""
+    pieces: list[Texts | str] = []
+    for name in ThrottleRecord.model_fields:
+        begin = f'{"," if pieces else "{"}"{name}":'
+        if name == SENSOR_FIELD:
+            user, client_id = (texts[part] for part in _SENSOR)
+            pieces += [f"{begin}[", user, ",", client_id, "]"]
+        else:
+            pieces += [begin, texts[name]]
+    return [*pieces, "}"]
+
+
+def _key_pieces(texts: "Mapping[str, Texts | str]") -> "list[Texts | str]":
+    """What the JSON array of a key is put together from."""
+    cluster, broker_id, user, client_id = (texts[name] for name in _KEY)
+    return ["[", cluster, ",", broker_id, ",", user, ",", client_id, "]"]
+
+
+def _joined(pieces: "Iterable[Texts | str]", num_records: int) -> list[bytes]:
+    """The pieces of each record, one after the other."""
+    merged: list[Any] = [""]
+    for piece in pieces:
+        if isinstance(piece, str) and isinstance(merged[-1], str):
+            merged[-1] += piece
+        else:
+            merged.append(piece)
+    if len(merged) == 1:
+        return [merged[0].encode()] * num_records
+    return _bytes_of(pc.binary_join_element_wise(*merged, ""))
+
+
+def _headers(columns: "dict[str, Texts]", job: str) -> list[list[Header]]:
+    """The headers of each record, in the order in which `ThrottleRecord.headers` has them."""
+    version, kquota_job, content_type = unchanging_headers(job)
+    ids = pc.binary_join_element_wise(columns["decision_id"], columns["publish_seq"].cast(pa.string()), "/")
+    types = _each_value(
+        pc.binary_join_element_wise(columns["action"], columns["schema_version"].cast(pa.string()), "."),
+        lambda text: type_header(*text.rsplit(".", 1)),
+    )
+    sources = _each_value(columns["cluster"], source_header)
+    times = _each_value(pc.subtract(columns["throttled_until_ms"], columns["throttle_time_ms"]), time_header)
+    return [
+        [version, ("ce_id", one_id), one_type, source, kquota_job, time, content_type]
+        for one_id, one_type, source, time in zip(_bytes_of(ids), types, sources, times, strict=True)
+    ]
+
+
+def _each_value(column: "Texts", header: Callable[[Any], Header]) -> list[Header]:
+    """The header of each value; made once for equal ones."""
+    encoded = column.dictionary_encode()
+    made = [header(value) for value in encoded.dictionary.to_pylist()]
+    return [made[code] for code in encoded.indices.to_pylist()]
+
+
+def _bytes_of(texts: "Texts") -> list[bytes]:
+    written: list[bytes] = texts.cast(pa.binary()).to_pylist()
+    return written

@@ -1,0 +1,99 @@
+"""Held throttles by columns, compared with objects in a dictionary; clients that have gone are forgotten at once."""
+
+from dataclasses import replace
+from itertools import product
+
+import pyarrow as pa
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from pipeline.throttle.held_clients import HELD
+from pipeline.throttle.ledger import ThrottleLedger
+from schemas.client_key import ClientKey
+from tests.pipeline.throttle.factories import reason
+from tests.pipeline.throttle.held_one_by_one import Held, Ledger
+
+KEYS = [ClientKey(*names) for names in product(("", "1"), ("u1", "u2", "u3", "u3\0"), ("", "c"))]
+CLIENTS = st.lists(st.sampled_from(KEYS), max_size=len(KEYS))
+
+
+def rows_of(throttles: list[Held]) -> list[dict[str, object]]:
+    figures = ("quota_type", "sensor_user", "sensor_client_id", "bound", "level")
+    return [
+        {
+            **one.key._asdict(),
+            **{name: getattr(one.reason, name) for name in figures},
+            "decision_id": one.decision_id,
+            "end_ms": one.end_ms,
+            "due_ms": one.due_ms,
+        }
+        for one in throttles
+    ]
+
+
+class SameThrottles(RuleBasedStateMachine):
+    """Throttles begin, change, come due and end in any order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.columns = ThrottleLedger(start_ms=0, forgotten_slack=0)
+        self.objects = Ledger()
+        self.now_ms = 0
+        self.begun = 0
+
+    @rule(keys=CLIENTS, for_ms=st.sampled_from([0, 1, 40, 5_000]), bound=st.sampled_from([None, 5.0]), data=st.data())
+    def hold(self, keys: list[ClientKey], for_ms: int, bound: float | None, data: st.DataObject) -> None:
+        throttles = []
+        for key in keys:
+            self.begun += 1
+            sensor = {"sensor_user": data.draw(st.sampled_from(["", key.user])), "sensor_client_id": key.client_id}
+            why = reason(bound=bound, level=data.draw(st.sampled_from([None, 3])), **sensor)
+            end_ms = self.now_ms + for_ms + self.begun % 3
+            throttles.append(Held(key, why, f"decision {self.begun}", end_ms, max(end_ms - 30, self.now_ms)))
+        self.columns.hold(pa.Table.from_pylist(rows_of(throttles), HELD))
+        for one in throttles:
+            self.objects.hold(one)
+
+    @rule(keys=CLIENTS)
+    def drop(self, keys: list[ClientKey]) -> None:
+        rows = [key._asdict() for key in keys]
+        self.columns.drop(pa.Table.from_pylist(rows, pa.schema([(name, pa.string()) for name in ClientKey._fields])))
+        for key in keys:
+            self.objects.drop(key)
+
+    @rule(by_ms=st.sampled_from([0, 1, 35, 6_000]))
+    def hand_out(self, by_ms: int) -> None:
+        self.now_ms += by_ms
+        assert self.columns.hand_out(self.now_ms) == self.objects.hand_out(self.now_ms)
+
+    @rule(waits=st.booleans())
+    def take(self, waits: bool) -> None:
+        taken = self.columns.take_handed_out()
+        expected = self.objects.take_handed_out()
+        assert taken.select(HELD.names).to_pylist() == rows_of([throttle for throttle, _ in expected])
+        assert taken["handed_out_ms"].to_pylist() == [at_ms for _, at_ms in expected]
+        if waits:
+            self.columns.wait_for_end(taken["client"].to_numpy())
+            for throttle, _ in expected:
+                self.objects.hold(replace(throttle, due_ms=throttle.end_ms))
+
+    @invariant()
+    def the_same_are_held_in_the_same_order(self) -> None:
+        held = list(self.objects.held.values())
+        assert len(self.columns) == len(held)
+        assert self.columns.held().select(HELD.names).to_pylist() == rows_of(held)
+
+    @invariant()
+    def each_client_is_found(self) -> None:
+        clients = pa.Table.from_pylist([key._asdict() for key in KEYS])
+        running = self.columns.running(clients)
+        assert running.is_held.tolist() == [key in self.objects.held for key in KEYS]
+        found = zip(KEYS, running.is_held, running.end_ms, running.decision_id.to_pylist(), strict=True)
+        for key, is_held, end_ms, decision_id in found:
+            if is_held:
+                assert (end_ms, decision_id) == (self.objects.held[key].end_ms, self.objects.held[key].decision_id)
+
+
+SameThrottlesTest = SameThrottles.TestCase
+SameThrottlesTest.settings = settings(max_examples=40, stateful_step_count=25)

@@ -1,0 +1,104 @@
+from typing import Any, Literal
+
+import pytest
+
+from quota.bound_rules import bound_mistake
+from quota.broker_entries import UNREACHED, EntryKey, broker_entries, values, writable_level
+from quota.entity import QUOTA_TYPES
+from quota.snapshot import QuotaSnapshot
+from tests.quota.factories import quota_row
+
+PRODUCER, CONSUMER, REQUEST = QUOTA_TYPES
+
+
+def entries(
+    *rows: dict[str, Any], mirror: bool = False, mode: Literal["enforce", "shadow"] = "enforce"
+) -> list[tuple[str, str, str, float, str]]:
+    found = broker_entries(QuotaSnapshot.from_rows(rows, 1, mode), mirror)
+    return [(*entry.key, entry.bound, str(entry.kind)) for entry in found]
+
+
+@pytest.mark.parametrize(
+    ("user", "client_id", "kind"),
+    [
+        ("alice", "etl", "level"),
+        ("alice", "<default>", "bound"),
+        ("alice", "", "level"),
+        ("<default>", "etl", "bound"),
+        ("<default>", "<default>", "bound"),
+        ("<default>", "", "bound"),
+        ("", "etl", "level"),
+        ("", "<default>", "bound"),
+    ],
+)
+def test_only_a_row_with_one_sensor_has_a_level(user: str, client_id: str, kind: str) -> None:
+    row = quota_row(user, client_id, producer_byte_rate=5.0)
+    assert entries(row) == [(user, client_id, PRODUCER, 5.0, kind)]
+    assert entries(row, mirror=True) == [(user, client_id, PRODUCER, 5.0, "bound")]
+
+
+def test_every_type_with_a_bound_has_an_entry() -> None:
+    row = quota_row("alice", consumer_byte_rate=7.0, request_percentage=12.5)
+    assert entries(row) == [("alice", "", CONSUMER, 7.0, "level"), ("alice", "", REQUEST, 12.5, "level")]
+
+
+def test_a_shadow_row_and_a_table_in_shadow_mode_have_none() -> None:
+    assert entries(quota_row("alice", producer_byte_rate=5.0, mode="shadow")) == []
+    assert entries(quota_row("alice", producer_byte_rate=5.0), mode="shadow") == []
+
+
+@pytest.mark.parametrize(
+    ("other", "needed"),
+    [
+        (quota_row("<default>", "", producer_byte_rate=5.0), True),
+        (quota_row("", "etl", producer_byte_rate=5.0), True),
+        (quota_row("<default>", "", producer_byte_rate=5.0, mode="shadow"), False),
+        (quota_row("<default>", "", consumer_byte_rate=5.0), False),
+        (quota_row("alice", "etl", producer_byte_rate=5.0), False),
+        (quota_row("bob", "", producer_byte_rate=5.0), False),
+    ],
+)
+def test_an_exempt_row_has_an_entry_where_a_less_specific_row_would_hold(other: dict[str, Any], needed: bool) -> None:
+    found = entries(quota_row("alice", mode="exempt"), other)
+    assert (("alice", "", PRODUCER, UNREACHED, "unbounded") in found) is needed
+
+
+def test_what_nobody_reaches_is_a_bound_that_kafka_takes() -> None:
+    assert [bound_mistake(name, UNREACHED) for name in QUOTA_TYPES] == [None] * 3
+
+
+ALICE, BOB, CAROL = (EntryKey(user, "", PRODUCER) for user in ("alice", "bob", "carol"))
+
+
+def test_the_brokers_hold_levels_bounds_and_what_stood_there_before() -> None:
+    rows = [quota_row("alice", producer_byte_rate=9.0), quota_row("<default>", producer_byte_rate=5.0)]
+    wanted = broker_entries(QuotaSnapshot.from_rows(rows, 1))
+    default = EntryKey("<default>", "", PRODUCER)
+    assert values(wanted, {ALICE: 4.5}, {ALICE: 8.0, BOB: 7.0, CAROL: None}) == {
+        ALICE: 4.5,
+        default: 5.0,
+        BOB: 7.0,
+        CAROL: None,
+    }
+
+
+def test_a_clean_stop_puts_the_bounds_back_and_shadow_mode_what_was_there_before() -> None:
+    rows = [quota_row("alice", producer_byte_rate=9.0)]
+    assert values(broker_entries(QuotaSnapshot.from_rows(rows, 1)), {}, {ALICE: 8.0}) == {ALICE: 9.0}
+    shadow = QuotaSnapshot.from_rows(rows, 1, mode="shadow")
+    assert values(broker_entries(shadow), {ALICE: 4.5}, {ALICE: 8.0}) == {ALICE: 8.0}
+    assert values(broker_entries(shadow), {ALICE: 4.5}, {ALICE: None}) == {ALICE: None}
+
+
+@pytest.mark.parametrize(
+    ("level", "bound", "quota_type", "written"),
+    [
+        (33.2, 100.0, PRODUCER, 34.0),
+        (34.0, 100.0, CONSUMER, 34.0),
+        (99.5, 99.7, PRODUCER, 99.7),
+        (0.25, 1.0, PRODUCER, 1.0),
+        (33.2, 100.0, REQUEST, 33.2),
+    ],
+)
+def test_a_level_is_written_as_kafka_takes_it(level: float, bound: float, quota_type: str, written: float) -> None:
+    assert writable_level(level, bound, quota_type) == written

@@ -1,0 +1,25 @@
+from typing import Any
+
+import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schemas.decision_id import decision_ids
+from schemas.decision_id_column import decision_id_column
+
+PARTS = ("broker_id", "user", "client_id", "quota_type")
+NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
+
+
+@given(st.lists(st.tuples(NAMES, NAMES, NAMES, NAMES), max_size=6), NAMES, st.integers(0, 2**40), st.integers(0, 3))
+def test_ids_by_columns_are_the_ids_one_by_one(
+    decisions: list[tuple[str, str, str, str]], cluster: str, batch_id: int, first: int
+) -> None:
+    batch: dict[str, Any] = {"cluster": cluster, "query_id": "q", "batch_id": batch_id}
+    rows = [dict(zip(PARTS, one, strict=True)) for one in decisions]
+    table = pa.Table.from_pylist(rows, pa.schema([(name, pa.string()) for name in PARTS])).slice(first)
+    columns = [[one[place] for one in decisions[first:]] for place in range(len(PARTS))]
+    parts: dict[str, Any] = dict(zip(("broker_ids", "users", "client_ids", "quota_types"), columns, strict=True))
+    ids = decision_id_column(table, **batch)
+    assert ids.type == pa.string()
+    assert ids.to_pylist() == decision_ids(**batch, **parts)
