@@ -1,7 +1,14 @@
-"""Runs benchmarks one after the other: `python -m bench [NAME …]`. Each prints the machine and a table."""
+"""Runs benchmarks one after the other: `python -m bench [--report] [--resume] [NAME …]`.
 
+Each prints the machine and a table. With `--report` what it printed is also written to docs/bench/NAME.md, so no figure
+is typed. With `--resume` those that have a report of this commit already are passed over.
+"""
+
+import argparse
 import subprocess
 import sys
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Final
 
 BENCHES: Final = {
@@ -17,29 +24,87 @@ BENCHES: Final = {
     "held": "100 k clients throttled, renewed and released at once, and what of it is the table's",
     "meter": "log lines a second of the meter of request logs, on one core",
     "old_table": "a table after 200 000 commits and upkeep, compared with a new one",
-    "probe": "from a client's event to its throttle record, under 20 k ev/s",
+    "probe": "from a client's event to its throttle record, under 20 k ev/s, minute by minute",
     "recovery": "from kill -9 until the first record is readable, 100 k entities",
     "request_logger": "what a broker pays for its request log at 5 000 requests a second: CPU, MB/s, produce p99",
     "stop": "from SIGTERM to the end of the process: starting, idle, under load, in a backlog",
     "what_if": "a day of 1 000 clients and a week of 100 clients, by the second, replayed with other quotas",
 }
 
+REPORTS: Final = Path(__file__).parents[1] / "docs" / "bench"
 _MODULES: Final = {"timers": "bench.purgatory.timers"}
 
 
-def main(names: list[str]) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Run the named benchmarks; without a name all of them. Returns 2 for an unknown name, 1 if one of them fails."""
-    unknown = [name for name in names if name not in BENCHES]
+    parser = argparse.ArgumentParser(prog="python -m bench", description="Runs benchmarks, one after the other.")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"one or more of {', '.join(BENCHES)}; default: all")
+    parser.add_argument("--report", action="store_true", help="write what each prints to docs/bench/NAME.md too")
+    parser.add_argument("--resume", action="store_true", help="pass over those with a report of this commit")
+    asked = parser.parse_args(arguments)
+    unknown = [name for name in asked.names if name not in BENCHES]
     if unknown:
         listed = "".join(f"\n  {name:<13} {what}" for name, what in BENCHES.items())
         sys.stderr.write(f"'bench' must be one or more of these names; got {', '.join(unknown)}:{listed}\n")
         return 2
-    failed = 0
-    for name in names or BENCHES:
+    commit, failed = _commit(), 0
+    for name in asked.names or BENCHES:
         print(f"\n== {name}: {BENCHES[name]}", flush=True)
-        command = [sys.executable, "-m", _MODULES.get(name, f"bench.{name}")]
-        failed |= subprocess.run(command, check=False).returncode != 0
+        if asked.resume and _is_reported(name, commit):
+            print(f"measured at this commit already: {_report(name)}", flush=True)
+            continue
+        code, printed = _run(name)
+        failed |= code != 0
+        if asked.report and code == 0:
+            REPORTS.mkdir(parents=True, exist_ok=True)
+            _report(name).write_text(report_text(name, commit, printed), encoding="utf-8")
+            print(f"written to {_report(name)}", flush=True)
     return int(failed)
+
+
+def report_text(name: str, commit: str, printed: str) -> str:
+    """The page of one benchmark.
+
+    Args:
+        name: one of `BENCHES`.
+        commit: what was measured.
+        printed: the benchmark's whole output.
+    """
+    return (
+        f"# {name}\n\n{BENCHES[name][0].upper()}{BENCHES[name][1:]}.\n\n"
+        f"Written by `python -m bench --report {name}` at commit {commit}.\n\n```text\n{printed.strip()}\n```\n"
+    )
+
+
+def _run(name: str) -> tuple[int, str]:
+    """Run one benchmark and pass on what it prints. Returns its exit code and its output."""
+    command = [sys.executable, "-u", "-m", _MODULES.get(name, f"bench.{name}")]
+    lines = []
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as running:
+        for line in running.stdout or ():
+            sys.stdout.write(line)
+            sys.stdout.flush()
+            lines.append(line)
+    return running.returncode, "".join(lines)
+
+
+def _report(name: str) -> Path:
+    return REPORTS / f"{name}.md"
+
+
+def _is_reported(name: str, commit: str) -> bool:
+    return _report(name).exists() and f" at commit {commit}." in _report(name).read_text(encoding="utf-8")
+
+
+def _commit() -> str:
+    """The commit of this checkout, and whether code differs from it. Pages do not count: reports are pages."""
+    head = _git("rev-parse", "--short", "HEAD")
+    return f"{head or 'unknown'}{' (changed)' if _git('status', '--porcelain', '--', '.', ':!docs') else ''}"
+
+
+def _git(*arguments: str) -> str:
+    command = ["git", *arguments]
+    return subprocess.run(command, check=False, capture_output=True, text=True, cwd=REPORTS.parents[1]).stdout.strip()
 
 
 if __name__ == "__main__":

@@ -1,33 +1,33 @@
-"""The latency of a decision: from a client's first event above its quota until a reader has the record.
+"""The latency of a decision, minute by minute from the job's start.
 
 A probe is a client that was never seen before. Its first event puts it above its quota. The time is measured from the
 produce call until a `read_committed` consumer has the throttle record. Probes come at random times while a generator
-sends steady load. Broker, generator, job and prober share the machine; job and generator are processes of their own.
+sends steady load. Broker, generator, job and prober share the machine; each is a process of its own, and its CPU is in
+the table.
 
-    python -m bench.probe [--probes 120] [--events-per-second 20000] [--clients 10000] [--trigger-ms 250]
+    python -m bench.probe [--minutes 8] [--messages objects arrays] [--events-per-second 20000] [--clients 10000]
 
-It is compared with an empty Spark query on the same topic under the same load: a trigger that reads offsets and does
-nothing.
+It is compared with an empty Spark query on the same topic under the same load, in the same run: a trigger that reads
+offsets and does nothing. The ratios at the end are to the p50 of its last minute.
 """
 
 import argparse
-import json
-import random
+import os
 import re
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from collections import deque
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from kafka import KafkaConsumer, KafkaProducer
-
+from bench.cpu import CpuMeter, java_below
 from bench.machine import machine_line
+from bench.prober import PROBE_BOUND, Prober
 from bench.stage import child, job
 from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.from_settings import wanted_topics
@@ -37,11 +37,12 @@ from pipeline.settings.model import Settings, TablesSettings
 from pipeline.tables.audit import local_audit
 from pipeline.tables.from_settings import create_tables, open_quota_table
 from pipeline.tables.reader import read_table
-from schemas.topic_names import THROTTLE_TOPIC, USAGE_TOPIC
 
-_LINES_TOLD = 60
-_PATIENCE_SECONDS = 240
-_CAUGHT_UP_MS = 2_000
+EVENTS_PER_MESSAGE: Final = {"objects": 1, "arrays": 100}
+STEPS: Final = ("collect_ms", "append_ms", "decide_ms", "publish_ms", "age_ms")
+_MINUTE_SECONDS: Final = 60.0
+_PROBES_PER_MINUTE: Final = 60  # more quotas than probes do no harm
+_LINES_TOLD: Final = 60
 _FACT = re.compile(r"(\w+_ms)=(\d+)")
 _EMPTY_QUERY = """
 import sys, time
@@ -52,55 +53,80 @@ from pipeline.stream.source import read_usage_topic
 servers, checkpoint, trigger_ms, seconds = sys.argv[1], sys.argv[2], sys.argv[3], float(sys.argv[4])
 settings = Settings()
 with SparkStarter(settings.spark, checkpoint, ReadingRules.from_settings(settings)) as starter:
-    source = read_usage_topic(starter.session(), servers, settings.kafka.usage_topic, client_options={},
+    spark = starter.session()
+    spark.conf.set("spark.sql.streaming.numRecentProgressUpdates", "240")
+    source = read_usage_topic(spark, servers, settings.kafka.usage_topic, client_options={},
                               starting_offsets="latest", max_offsets_per_trigger=2_000_000)
     query = (source.writeStream.option("checkpointLocation", checkpoint)
              .trigger(processingTime=f"{trigger_ms} milliseconds").foreachBatch(lambda frame, number: None).start())
     time.sleep(seconds)
-    for progress in query.recentProgress[-60:]:
+    for progress in query.recentProgress:
         print(progress.durationMs["triggerExecution"], flush=True)
     query.stop()
 """
 
 
+@dataclass
+class Minute:
+    """What was measured in one minute of the job's life.
+
+    Attributes:
+        steps_ms: Step of a micro-batch (`STEPS`) -> its time in each micro-batch.
+        latencies_ms: Of each probe, from its produce call to its record.
+        cores: Process -> mean number of cores that it used.
+    """
+
+    steps_ms: dict[str, list[int]] = field(default_factory=lambda: {step: [] for step in STEPS})
+    latencies_ms: list[float] = field(default_factory=list)
+    cores: dict[str, float] = field(default_factory=dict)
+
+
 def main() -> None:
-    """Run the whole measurement and print its table."""
+    """Run the whole measurement and print its tables."""
     arguments = _arguments()
     print(machine_line())
+    for messages in arguments.messages:
+        _measure(messages, arguments)
+
+
+def _measure(messages: str, arguments: argparse.Namespace) -> None:
+    print(
+        f"\n{messages}: {arguments.events_per_second} ev/s, {EVENTS_PER_MESSAGE[messages]} per message, "
+        f"{arguments.clients} clients, trigger {arguments.trigger_ms} ms",
+        flush=True,
+    )
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         broker = stack.enter_context(EmbeddedBroker(folder / "broker"))
-        _prepare(folder, broker.bootstrap_servers, arguments.probes)
+        _prepare(folder, broker.bootstrap_servers, arguments.minutes * _PROBES_PER_MINUTE)
         load = [sys.executable, "-m", "bench.load", broker.bootstrap_servers]
-        load += [str(arguments.events_per_second), str(arguments.clients)]
-        stack.enter_context(child(load))
-        empty_ms = _empty_query(broker.bootstrap_servers, folder, arguments.trigger_ms)
-        batches: list[dict[str, int]] = []
+        load += [str(arguments.events_per_second), str(arguments.clients), str(EVENTS_PER_MESSAGE[messages])]
+        generator = stack.enter_context(child(load))
+        empty_ms = _empty_query(broker.bootstrap_servers, folder, arguments)
+        minutes = [Minute()]
         last_lines: deque[str] = deque(maxlen=_LINES_TOLD)
 
         def heard(line: str) -> None:
             last_lines.append(line)
             facts = {name: int(value) for name, value in _FACT.findall(line)}
-            if "collect_ms" in facts:
-                batches.append(facts)
+            for step in STEPS if "collect_ms" in facts else ():
+                minutes[-1].steps_ms[step].append(facts[step])
 
-        with job(folder, broker.bootstrap_servers, arguments.trigger_ms, heard):
-            _await_caught_up(batches)
-            time.sleep(15)
-            latencies_ms, missing = _probe(broker.bootstrap_servers, arguments.probes)
-        if missing:
-            sys.exit(f"the job must publish a record for {missing}; got none within 30 s\n{''.join(last_lines)}")
+        with job(folder, broker.bootstrap_servers, arguments.trigger_ms, heard) as running:
+            processes = {"generator": generator.pid, "broker": broker.pid, "driver": running.pid}
+            processes |= {"JVM": java_below(running.pid), "prober": os.getpid()}
+            meter = CpuMeter({name: pid for name, pid in processes.items() if pid is not None})
+            with Prober(broker.bootstrap_servers) as prober:
+                for number in range(arguments.minutes):
+                    minutes[-1].latencies_ms += prober.probe(_MINUTE_SECONDS)
+                    minutes[-1].cores = meter.cores()
+                    _print_minute(number, minutes[-1])
+                    minutes.append(Minute())
+                missing = prober.missing
         lateness_ms = read_table(str(folder / "tables" / "throttle_events"), ["lateness_ms"])["lateness_ms"]
-    print(
-        f"{arguments.events_per_second} ev/s, {arguments.clients} clients, trigger {arguments.trigger_ms} ms, "
-        f"{len(latencies_ms)} probes, {len(batches)} micro-batches"
-    )
-    _row("produce call -> record at a read_committed reader", latencies_ms)
-    print("of which, per micro-batch:")
-    for step in ("collect_ms", "append_ms", "decide_ms", "publish_ms"):
-        _row(f"  {step}", [batch[step] for batch in batches[20:] if step in batch])
-    _row("due -> handed out by the wheel, while batches run", lateness_ms.drop_null().to_pylist())
-    _row("peer: empty Spark query, trigger execution", empty_ms)
+    if missing:
+        sys.exit(f"the job must publish a record for each probe; got none for {missing}\n{''.join(last_lines)}")
+    _print_summary(minutes[: arguments.minutes], empty_ms, lateness_ms.drop_null().to_pylist())
 
 
 def _prepare(folder: Path, bootstrap_servers: str, probes: int) -> None:
@@ -109,66 +135,65 @@ def _prepare(folder: Path, bootstrap_servers: str, probes: int) -> None:
         create_topics(admin, wanted_topics(settings))
     create_tables(settings.tables)
     rows: list[dict[str, Any]] = [{"user": "<default>", "client_id": "<default>", "producer_byte_rate": 1e9}]
-    rows += [{"user": f"probe-{number}", "client_id": "", "producer_byte_rate": 1_000.0} for number in range(probes)]
+    rows += [
+        {"user": f"probe-{number}", "client_id": "", "producer_byte_rate": PROBE_BOUND} for number in range(probes)
+    ]
     open_quota_table(settings.tables).edit(lambda _: rows, local_audit("bench"))
 
 
-def _probe(bootstrap_servers: str, probes: int) -> tuple[list[float], str]:
-    """One latency in ms per probe, without the first ten, which warm up; and who was never throttled, or ""."""
-    options = {"bootstrap_servers": bootstrap_servers}
-    consumer: Any = KafkaConsumer(
-        THROTTLE_TOPIC,
-        isolation_level="read_committed",
-        auto_offset_reset="latest",
-        fetch_max_wait_ms=500,
-        **options,
-    )
-    consumer.poll(timeout_ms=2_000)
-    producer: Any = KafkaProducer(linger_ms=0, **options)
-    draw = random.Random(7)
-    latencies_ms: list[float] = []
-    for number in range(probes):
-        deadline = time.monotonic() + 0.8 + draw.random()
-        while time.monotonic() < deadline:
-            consumer.poll(timeout_ms=20)
-        user = f"probe-{number}"
-        event = {"event_time_ms": time.time_ns() // 1_000_000, "user": user, "client_id": "p", "produced_bytes": 10**9}
-        began = time.perf_counter()
-        producer.send(USAGE_TOPIC, json.dumps(event).encode())
-        producer.flush()
-        while user not in {json.loads(r.value)["user"] for rs in consumer.poll(timeout_ms=5_000).values() for r in rs}:
-            if time.perf_counter() - began > 30:
-                return latencies_ms[10:], user
-        latencies_ms.append((time.perf_counter() - began) * 1000)
-    return latencies_ms[10:], ""
+def _empty_query(bootstrap_servers: str, folder: Path, arguments: argparse.Namespace) -> list[float]:
+    """Trigger times of the empty query in the last minute of its run."""
+    seconds = arguments.empty_minutes * _MINUTE_SECONDS
+    command = [sys.executable, "-c", _EMPTY_QUERY, bootstrap_servers, str(folder / "empty")]
+    command += [str(arguments.trigger_ms), str(seconds)]
+    done = subprocess.run(command, capture_output=True, check=True, timeout=seconds + 180)
+    per_minute = int(_MINUTE_SECONDS * 1_000 / arguments.trigger_ms)
+    return [float(line) for line in done.stdout.split()][-per_minute:]
 
 
-def _await_caught_up(batches: list[dict[str, int]]) -> None:
-    """Wait until the job has decided what was sent before it started: a backlog of a minute, on a cold JVM."""
-    deadline = time.monotonic() + _PATIENCE_SECONDS
-    while not batches or batches[-1].get("age_ms", _CAUGHT_UP_MS) >= _CAUGHT_UP_MS:
-        if time.monotonic() > deadline:
-            sys.exit(f"the job must catch up with the load; it has not within {_PATIENCE_SECONDS} s")
-        time.sleep(0.5)
+def _print_minute(number: int, minute: Minute) -> None:
+    """One line; a heading before the first."""
+    if number == 0:
+        names = [step.removesuffix("_ms") for step in STEPS]
+        heading = "".join(f"{name:>9}" for name in (*names, "p50", "p99", "probes"))
+        print(f"minute{heading}   cores", flush=True)
+    steps = "".join(f"{_median(minute.steps_ms[step]):>9.0f}" for step in STEPS)
+    p50, p99 = _percentiles(minute.latencies_ms)
+    cores = "  ".join(f"{name} {used:.2f}" for name, used in minute.cores.items())
+    print(f"{number:>6}{steps}{p50:>9.0f}{p99:>9.0f}{len(minute.latencies_ms):>9}   {cores}", flush=True)
 
 
-def _empty_query(bootstrap_servers: str, folder: Path, trigger_ms: int) -> list[float]:
-    command = [sys.executable, "-c", _EMPTY_QUERY, bootstrap_servers, str(folder / "empty"), str(trigger_ms), "30"]
-    done = subprocess.run(command, capture_output=True, check=True, timeout=180)
-    return [float(line) for line in done.stdout.split()]
+def _print_summary(minutes: Sequence[Minute], empty_ms: list[float], lateness_ms: list[float]) -> None:
+    empty_p50 = _median(empty_ms)
+    print("(medians of a minute in ms; p50 and p99 are from the produce call to the record at a reader)")
+    print(f"empty Spark query, trigger execution in its last minute: p50 {empty_p50:.0f} ms")
+    steady = [latency for minute in minutes[2:] for latency in minute.latencies_ms]
+    p50, p99 = _percentiles(steady)
+    print(f"from minute 2 on: p50 {p50:.0f} ms = {p50 / empty_p50:.1f} x, p99 {p99:.0f} ms = {p99 / empty_p50:.1f} x")
+    if len(minutes) > 2:
+        first, last = (_percentiles(minutes[number].latencies_ms)[0] for number in (1, -1))
+        print(f"minute 1 to minute {len(minutes) - 1}: {first / last:.2f} x")
+    late_p50, late_p99 = _percentiles(lateness_ms)
+    print(f"due -> handed out by the wheel, while batches run: p50 {late_p50:.0f}, p99 {late_p99:.0f} ms", flush=True)
 
 
-def _row(name: str, values: Sequence[float]) -> None:
+def _median(values: Sequence[float]) -> float:
+    return statistics.median(values) if values else float("nan")
+
+
+def _percentiles(values: Sequence[float]) -> tuple[float, float]:
+    """p50 and p99; both NaN for fewer than two values."""
     if len(values) < 2:
-        print(f"{name:<52} not measured")
-        return
+        return float("nan"), float("nan")
     cuts = statistics.quantiles(values, n=100, method="inclusive")
-    print(f"{name:<52} p50 {cuts[49]:>6.0f}   p95 {cuts[94]:>6.0f}   p99 {cuts[98]:>6.0f} ms")
+    return cuts[49], cuts[98]
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--probes", type=int, default=130)
+    parser.add_argument("--minutes", type=int, default=8, help="of the job's life, from its start")
+    parser.add_argument("--empty-minutes", type=float, default=3, help="that the empty query runs; its last one counts")
+    parser.add_argument("--messages", nargs="+", choices=list(EVENTS_PER_MESSAGE), default=list(EVENTS_PER_MESSAGE))
     parser.add_argument("--events-per-second", type=int, default=20_000)
     parser.add_argument("--clients", type=int, default=10_000)
     parser.add_argument("--trigger-ms", type=int, default=250)

@@ -24,8 +24,12 @@ def child(command: Sequence[str], stderr: int = subprocess.DEVNULL) -> Iterator[
 
 
 @contextmanager
-def job(folder: Path, bootstrap_servers: str, trigger_ms: int, heard: Callable[[str], None]) -> Iterator[None]:
+def job(
+    folder: Path, bootstrap_servers: str, trigger_ms: int, heard: Callable[[str], None]
+) -> Iterator["subprocess.Popen[bytes]"]:
     """`kquota run` with tables, checkpoint and lock under a folder. The block begins when the job is running.
+
+    The block has its process.
 
     Args:
         folder: where the job keeps everything.
@@ -51,4 +55,4 @@ def job(folder: Path, bootstrap_servers: str, trigger_ms: int, heard: Callable[[
                 heard(line.decode())
 
         Thread(target=read, daemon=True).start()
-        yield
+        yield running

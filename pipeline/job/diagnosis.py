@@ -18,7 +18,7 @@ from pipeline.job.lock import lock_file
 from pipeline.job.process_lock import holder_of
 from pipeline.jvm.jar_lock import read_lock
 from pipeline.jvm.jars import JarStore
-from pipeline.jvm.java import find_java
+from pipeline.jvm.java import CHOSEN, find_java
 from pipeline.settings.model import Settings
 from pipeline.stream.checkpoint import Checkpoint
 from pipeline.stream.checkpoint_files import open_without_spark
@@ -71,7 +71,8 @@ def _guarded(subject: str, check: Callable[[], Iterator[Diagnosis]]) -> Iterator
 def _java() -> Iterator[Diagnosis]:
     java = find_java()
     kind = "JDK" if java.has_compiler else "JRE"
-    yield Diagnosis("ok", "java", f"{kind} {java.version} at {java.home}")
+    another = "" if java.origin == CHOSEN else f" ({CHOSEN} chooses another)"
+    yield Diagnosis("ok", "java", f"{kind} {java.version} at {java.home}, from {java.origin}{another}")
 
 
 def _jars() -> Iterator[Diagnosis]:

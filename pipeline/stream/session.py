@@ -11,7 +11,7 @@ from pyspark import SparkContext
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
-from pipeline.jvm.class_archive import class_archive
+from pipeline.jvm.class_archive import class_archive, options_to_use
 from pipeline.jvm.jars import pyspark_jars_folder
 from pipeline.settings.model import SparkSettings
 from pipeline.stream.errors import SparkConnectRefused
@@ -153,8 +153,7 @@ def _class_archive_options() -> list[str]:
     if jars is None or not os.environ.get("JAVA_HOME"):
         return []
     archive = class_archive(Path(os.environ["JAVA_HOME"]), jars)
-    # The JVM ignores an archive that does not fit; its message about that is switched off.
-    return [f"-XX:SharedArchiveFile={archive}", "-Xlog:cds=off", "-Xlog:cds+dynamic=off"] if archive.exists() else []
+    return options_to_use(archive) if archive.exists() else []
 
 
 def refuse_spark_connect(spark: SparkSettings) -> None:

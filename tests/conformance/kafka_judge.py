@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from pipeline.jvm.jars import broker_classpath
-from pipeline.jvm.java import Java, find_java
+from pipeline.jvm.java import Java, find_jdk
 from tests.conformance.random_sessions import Session, draw_session, is_aligned
 from tests.conformance.replay import Mismatch, replay
 
@@ -119,7 +119,10 @@ def main(arguments: list[str] | None = None) -> int:
         "--seed", type=int, default=0, help="of the first session; each further session has the next seed"
     )
     asked = parser.parse_args(arguments)
-    with KafkaJudge(find_java()) as kafka:
+    jdk = find_jdk()
+    if jdk is None:
+        parser.error("needs a JDK of version 17 or newer in JAVA_HOME or on PATH; got none")
+    with KafkaJudge(jdk) as kafka:
         verdict = judge(kafka, asked.seed, asked.sessions)
     for mismatch in verdict.mismatches:
         print(mismatch)  # noqa: T201

@@ -6,9 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from pipeline.jvm.errors import JavaNotFound
 from pipeline.jvm.jars import fetch
-from pipeline.jvm.java import LOWEST_VERSION, find_java
+from pipeline.jvm.java import LOWEST_VERSION, find_jdk
 from tests.conformance.kafka_judge import KafkaJudge, judge
 from tests.conformance.random_sessions import DEFAULT, draw_session, is_aligned
 from tests.conformance.replay import RECORDED_SESSIONS, read_sessions
@@ -18,14 +17,11 @@ SESSIONS = 2000
 
 @pytest.fixture(scope="module")
 def kafka() -> Iterator[KafkaJudge]:
-    try:
-        java = find_java()
-    except JavaNotFound as error:
-        pytest.skip(f"no judge: {error}")
-    if not java.has_compiler:
-        pytest.skip(f"no judge: needs a JDK of version {LOWEST_VERSION} or newer; {java.home} has no javac")
+    jdk = find_jdk()
+    if jdk is None:
+        pytest.skip(f"no judge: needs a JDK of version {LOWEST_VERSION} or newer in JAVA_HOME or on PATH")
     fetch()
-    with KafkaJudge(java) as running:
+    with KafkaJudge(jdk) as running:
         yield running
 
 

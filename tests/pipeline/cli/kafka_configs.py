@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from pipeline.demo.broker import EmbeddedBroker
 from pipeline.jvm.jars import broker_classpath
-from pipeline.jvm.java import find_java
+from pipeline.jvm.java import find_jdk
 
 HERE: Final = Path(__file__).parent
 LINES: Final = HERE / "golden" / "kafka_configs.txt"
@@ -31,8 +31,10 @@ def kafkas_answers(broker: EmbeddedBroker) -> list[dict[str, Any]]:
     address = ["--bootstrap-server", broker.bootstrap_servers]
     lines = command_lines()
     classpath = ":".join(map(str, broker_classpath()))
+    jdk = find_jdk()
+    assert jdk is not None
     ran = subprocess.run(
-        [find_java().executable, "-XX:TieredStopAtLevel=1", "-cp", classpath, HERE / "ConfigCommands.java"],
+        [jdk.executable, "-XX:TieredStopAtLevel=1", "-cp", classpath, HERE / "ConfigCommands.java"],
         input="".join("\t".join([*address, *line]) + "\n" for line in lines),
         capture_output=True,
         text=True,

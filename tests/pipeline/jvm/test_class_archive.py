@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.jvm.class_archive import class_archive, store_archive
+from pipeline.jvm.class_archive import class_archive, options_to_make, store_archive
 from pipeline.jvm.java import find_java
 from pipeline.settings.model import SparkSettings
 from pipeline.stream import class_archive_making
@@ -56,10 +56,18 @@ def test_a_new_archive_takes_its_place_and_those_of_jars_that_are_gone_are_remov
 
 
 @pytest.mark.parametrize("is_there", [True, False])
+@pytest.mark.parametrize(
+    ("version", "option"), [("17", "SharedArchiveFile"), ("24", "SharedArchiveFile"), ("25", "AOTCache")]
+)
 def test_the_session_starts_from_an_archive_that_is_there(
-    place: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_there: bool
+    place: Callable[[str], Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    version: str,
+    option: str,
+    is_there: bool,
 ) -> None:
-    archive = place("17")
+    archive = place(version)
     monkeypatch.setattr("pipeline.stream.session.pyspark_jars_folder", lambda: tmp_path / "jars")
     if is_there:
         archive.parent.mkdir(parents=True)
@@ -67,7 +75,15 @@ def test_the_session_starts_from_an_archive_that_is_there(
     options = _session_conf(SparkSettings(), [], checkpoint_is_local=True, scratch=None)[
         "spark.driver.extraJavaOptions"
     ]
-    assert (f"-XX:SharedArchiveFile={archive}" in options.split()) == is_there
+    assert (f"-XX:{option}={archive}" in options.split()) == is_there
+
+
+@pytest.mark.parametrize(("version", "option"), [("24", "ArchiveClassesAtExit"), ("25", "AOTCacheOutput")])
+def test_a_training_run_writes_the_kind_that_its_java_reads(
+    place: Callable[[str], Path], version: str, option: str
+) -> None:
+    draft = place(version).with_name("draft") / place(version).name
+    assert options_to_make(draft) == [f"-XX:{option}={draft}"]
 
 
 def test_an_archive_that_is_there_is_kept(

