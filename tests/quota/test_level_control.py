@@ -243,9 +243,9 @@ def test_the_same_periods_give_the_same_levels_alone_and_in_company(
     for pause_ms, recent, bound in steps:
         at_ms += pause_ms
         one = view(recent, at_ms=at_ms)
-        observed, recent = (np.repeat(rates, 2, axis=0) for rates in (one.observed, one.recent))
+        observed, rates_lately = (np.repeat(rates, 2, axis=0) for rates in (one.observed, one.recent))
         window_ms, last_ms = (np.repeat(times, 2, axis=0) for times in (one.window_ms, one.last_ms))
-        two = BrokerView(at_ms, observed, window_ms, recent, last_ms)
+        two = BrokerView(at_ms, observed, window_ms, rates_lately, last_ms)
         single, alone = propose(one, np.array([bound]), alone, at_ms)
         double, twice = propose(two, np.full(2, bound), twice, at_ms)
         assert double.level.tolist() == single.level.tolist() * 2
