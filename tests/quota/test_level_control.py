@@ -128,7 +128,7 @@ def test_an_entity_that_has_been_quiet_costs_nothing_more(
     quiet_ms: int, over_ms: int, recent: list[float], expected: tuple[float, Cause]
 ) -> None:
     before = state(60.0, used_at_ms=[NOW_MS - quiet_ms], over_at_ms=[NOW_MS - over_ms], side_since_ms=[NOW_MS - 5_000])
-    side = {Cause.QUIET: 1, Cause.QUIET_OFFENDER: -1, Cause.KEPT: 0}[expected[1]]
+    side = {Cause.QUIET: 1, Cause.QUIET_OFFENDER: -1, Cause.KEPT: -1}[expected[1]]
     proposals, _ = propose(view(recent), np.array([T]), replace(before, side=np.array([side])), NOW_MS)
     assert told(proposals) == expected
 
