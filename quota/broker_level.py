@@ -93,5 +93,4 @@ def broker_levels(demand: Floats, saturated: Flags, bound: Floats) -> Floats:
     sums = np.cumsum(wanted, axis=1)
     below = np.concatenate((np.zeros((len(bound), 1)), sums[:, :-1]), axis=1)
     shares = (bound[:, None] - below) / np.arange(brokers, 0, -1)
-    level = np.where(sums[:, -1] <= bound, bound, shares.max(axis=1))
-    return np.clip(level, bound / brokers, bound)
+    return np.where(sums[:, -1] <= bound, bound, shares.max(axis=1))

@@ -86,8 +86,9 @@ def own_entries(snapshot: QuotaSnapshot, sensors: Sequence[EntryKey]) -> OwnEntr
         else:
             bounds[sensor] = bound
     # An entry of a pair concerns that client only. It must not be what makes an entry of its user harmless: it may go.
-    of_pairs = {sensor for sensor in bounds if sensor.user and sensor.client_id}
-    for group in (of_pairs, bounds.keys() - of_pairs):
+    pairs = [sensor for sensor in bounds if sensor.user and sensor.client_id]
+    others = [sensor for sensor in bounds if not (sensor.user and sensor.client_id)]
+    for group in (pairs, others):
         after = _resolve(_with_rows(enforced, {sensor: bounds[sensor] for sensor in group}), clients)
         for sensor in group:
             harmed = (one for one in probes[sensor] if _answer(before, one, sensor) != _answer(after, one, sensor))

@@ -13,6 +13,7 @@ def chosen(budget: AlterBudget, urgency: list[float], now_ms: int = NOW_MS) -> l
 
 def test_the_most_urgent_come_first_and_what_is_not_urgent_never() -> None:
     assert chosen(AlterBudget(3), [0.1, 0.0, np.inf, 0.5, 0.1]) == [[2, 3, 0]]
+    assert chosen(AlterBudget(9), [0.1, 0.0, np.inf, 0.5, 0.1]) == [[2, 3, 0, 4]]
 
 
 def test_what_was_left_out_comes_when_time_has_passed() -> None:

@@ -91,7 +91,7 @@ def test_an_entity_is_altered_at_most_every_ten_seconds(since_ms: int, cause: Ca
 def test_a_broker_that_throttles_is_unbounded_until_some_time_after_its_mute() -> None:
     # O = 60 at L = 50 over 10.999 s: muted for 2.2 s after the event. It then hides that it wants nothing any more.
     _, seen = propose(view([60.0, 10.0]), np.array([T]), state(50.0), NOW_MS)
-    mute_ms = 2_199
+    mute_ms = 2_200
     until_ms = NOW_MS - 10 + mute_ms + RULES.saturated_hold_ms
     for at_ms, unbounded in ((until_ms - 1, True), (until_ms, False)):
         proposals, _ = propose(view([0.0, 10.0], at_ms=at_ms, age_ms=2_000), np.array([T]), seen, at_ms)
@@ -128,7 +128,7 @@ def test_an_entity_that_has_been_quiet_costs_nothing_more(
     quiet_ms: int, over_ms: int, recent: list[float], expected: tuple[float, Cause]
 ) -> None:
     before = state(60.0, used_at_ms=[NOW_MS - quiet_ms], over_at_ms=[NOW_MS - over_ms], side_since_ms=[NOW_MS - 5_000])
-    side = {Cause.QUIET: 1, Cause.QUIET_OFFENDER: -1, Cause.KEPT: 0}[expected[1]]
+    side = {Cause.QUIET: 1, Cause.QUIET_OFFENDER: -1, Cause.KEPT: -1}[expected[1]]
     proposals, _ = propose(view(recent), np.array([T]), replace(before, side=np.array([side])), NOW_MS)
     assert told(proposals) == expected
 
@@ -243,9 +243,9 @@ def test_the_same_periods_give_the_same_levels_alone_and_in_company(
     for pause_ms, recent, bound in steps:
         at_ms += pause_ms
         one = view(recent, at_ms=at_ms)
-        two = BrokerView(
-            at_ms, *(np.repeat(part, 2, axis=0) for part in (one.observed, one.window_ms, one.recent, one.last_ms))
-        )
+        observed, rates_lately = (np.repeat(rates, 2, axis=0) for rates in (one.observed, one.recent))
+        window_ms, last_ms = (np.repeat(times, 2, axis=0) for times in (one.window_ms, one.last_ms))
+        two = BrokerView(at_ms, observed, window_ms, rates_lately, last_ms)
         single, alone = propose(one, np.array([bound]), alone, at_ms)
         double, twice = propose(two, np.full(2, bound), twice, at_ms)
         assert double.level.tolist() == single.level.tolist() * 2

@@ -73,7 +73,24 @@ def test_a_row_that_bounds_another_type_of_the_same_user_keeps_it() -> None:
     assert asked(*rows, sensors=(("bob", ""),))[0] == [("bob", "", 5.0, "level")]
 
 
-@pytest.mark.parametrize("row", [quota_row("bob", "", producer_byte_rate=5.0), quota_row("bob", "", mode="exempt")])
+def test_a_sensor_may_have_an_entry_of_one_type_and_not_of_the_other() -> None:
+    rows = [
+        quota_row(D, "", producer_byte_rate=5.0, consumer_byte_rate=6.0),
+        quota_row(D, "etl", producer_byte_rate=3.0),
+    ]
+    found = own_entries(QuotaSnapshot.from_rows(rows, 1), [EntryKey("bob", "", name) for name in QUOTA_TYPES[:2]])
+    assert [entry.quota_type for entry in found.granted] == ["consumer_byte_rate"]
+    assert [refused.key.quota_type for refused in found.refused] == ["producer_byte_rate"]
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        quota_row("bob", "", producer_byte_rate=5.0),
+        quota_row("bob", "", mode="exempt"),
+        quota_row(D, "", producer_byte_rate=5.0, mode="shadow"),
+    ],
+)
 def test_a_sensor_that_no_default_bounds_gets_none(row: dict[str, Any]) -> None:
     assert asked(row, sensors=(("bob", ""),)) == ([], ["no default bounds it"])
 
