@@ -78,18 +78,20 @@ class ThrottleRecords(Sequence[ThrottleRecord]):
     def __iter__(self) -> Iterator[ThrottleRecord]:
         return map(stored_record, self._rows.to_pylist())
 
-    def messages(self, job: str) -> list[Message]:
+    def messages(self, job: str) -> Iterator[Message]:
         """What a producer sends: of each record the same bytes as its own `key`, `to_value` and `headers`.
+
+        The bytes are made at once, the objects around them one at a time: a producer keeps none of them.
 
         Args:
             job: as for `ThrottleRecord.headers`.
         """
         if len(self) < _MANY:
-            return [Message(one.key(), one.to_value(), one.headers(job)) for one in self]
+            return iter([Message(one.key(), one.to_value(), one.headers(job)) for one in self])
         columns = {name: self._rows[name].combine_chunks() for name in _COLUMNS}
         texts = {name: _texts_of(name, column) for name, column in columns.items()}
         keys = _joined(_key_pieces(texts), len(self))
-        return list(map(Message, keys, _joined(_value_pieces(texts), len(self)), _headers(columns, job)))
+        return map(Message, keys, _joined(_value_pieces(texts), len(self)), _headers(columns, job))
 
 
 def _texts_of(name: str, column: "Texts") -> "Texts | str":
@@ -133,7 +135,7 @@ def _joined(pieces: "Iterable[Texts | str]", num_records: int) -> list[bytes]:
     return _bytes_of(pc.binary_join_element_wise(*merged, ""))
 
 
-def _headers(columns: "dict[str, Texts]", job: str) -> list[list[Header]]:
+def _headers(columns: "dict[str, Texts]", job: str) -> Iterator[list[Header]]:
     """The headers of each record, in the order in which `ThrottleRecord.headers` has them."""
     version, kquota_job, content_type = unchanging_headers(job)
     ids = pc.binary_join_element_wise(columns["decision_id"], columns["publish_seq"].cast(pa.string()), "/")
@@ -143,10 +145,10 @@ def _headers(columns: "dict[str, Texts]", job: str) -> list[list[Header]]:
     )
     sources = _each_value(columns["cluster"], source_header)
     times = _each_value(pc.subtract(columns["throttled_until_ms"], columns["throttle_time_ms"]), time_header)
-    return [
+    return (
         [version, ("ce_id", one_id), one_type, source, kquota_job, time, content_type]
         for one_id, one_type, source, time in zip(_bytes_of(ids), types, sources, times, strict=True)
-    ]
+    )
 
 
 def _each_value(column: "Texts", header: Callable[[Any], Header]) -> list[Header]:

@@ -63,8 +63,6 @@ PUBLICATIONS: Final = pa.schema(
 )
 """The fields of `Publication`, key and reason taken apart."""
 
-NO_PUBLICATIONS: Final = PUBLICATIONS.empty_table()
-
 
 def table_of(schema: pa.Schema, num_rows: int, columns: "dict[str, Values | str | int]") -> pa.Table:
     """A table of a schema.

@@ -26,9 +26,11 @@ from pipeline.throttle.errors import (
     RecordTooLarge,
     TopicOfAnotherJob,
 )
-from pipeline.throttle.outbox import NO_ROWS, NOTHING_WRITTEN, Outbox, publish_app_id, rows_of, write_down
+from pipeline.throttle.outbox import WRITTEN, Outbox, publish_app_id, rows_of, write_down
 from pipeline.throttle.topic import ThrottleTopic
 from quota.evaluation import Evaluation
+from schemas.arrow import arrow_schema
+from schemas.throttle_event_row import ThrottleEventRow
 from schemas.throttle_records import ThrottleRecords
 
 log = logging.getLogger(__name__)
@@ -109,7 +111,7 @@ class Publisher:
             OutboxUndecided: an append before this one raised.
         """
         if not publications.num_rows:
-            return NOTHING_WRITTEN
+            return WRITTEN.empty_table()
         if self._append_undecided:
             raise OutboxUndecided(self._next_seq)
         written = write_down(publications, self._next_seq, now)
@@ -119,7 +121,7 @@ class Publisher:
         self._append_undecided = True
         if not self._outbox.append(rows, versions, {"publish_seq": f"{self._next_seq}..{last_seq}"}):
             self._append_undecided = False
-            return NOTHING_WRITTEN
+            return WRITTEN.empty_table()
         failpoint("outbox.appended" if batch_versions else "look.appended")
         self._next_seq = last_seq + 1
         self._append_undecided = False
@@ -180,7 +182,7 @@ class Publisher:
         if marker > self._next_seq:
             self._go_on_after_the_topic(marker)
         if marker >= self._next_seq:
-            return NO_ROWS
+            return arrow_schema(ThrottleEventRow).empty_table()
         rows = self._outbox.rows_from(marker)
         return rows.filter(pc.greater_equal(rows["throttled_until_ms"], since_ms))
 
