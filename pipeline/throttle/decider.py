@@ -17,6 +17,7 @@ from pipeline.throttle.publications import (
     CLIENTS,
     NO_BOUND,
     NO_LEVEL,
+    NO_PUBLICATIONS,
     PUBLICATIONS,
     Flags,
     Floats,
@@ -187,7 +188,7 @@ class Decider:
         """The throttles that applied decisions ask for: their own O, T and W; bucket and debt as evaluated."""
         applied = decisions.filter(decisions["applied"])
         if not applied.num_rows:
-            return PUBLICATIONS.empty_table()
+            return NO_PUBLICATIONS
         owed = self._engine.evaluate(applied, evaluated_at_ms=evaluated_at_ms)
         debts = rows_of_types(owed, types_of(applied)).select(["tokens", "owed_ms"])
         asked = columns_of(applied, PUBLICATIONS) | columns_of(debts, PUBLICATIONS)

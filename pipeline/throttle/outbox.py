@@ -16,7 +16,7 @@ from pipeline.throttle.held import Publication
 from pipeline.throttle.held_clients import HELD
 from pipeline.throttle.publications import PUBLICATIONS, columns_of, int64s, publication_of, table_of
 from quota.evaluation import Evaluation
-from schemas.arrow import conform
+from schemas.arrow import arrow_schema, conform
 from schemas.throttle_event_row import ThrottleEventRow
 from schemas.throttle_record import SCHEMA_VERSION
 
@@ -60,6 +60,11 @@ class Written:
 
 WRITTEN: Final = pa.schema([*PUBLICATIONS, ("publish_seq", pa.int64()), ("throttled_until_ms", pa.int64())])
 """The fields of `Written`, its publication taken apart."""
+
+# Not `empty_table`, which imports pandas.
+NOTHING_WRITTEN: Final = pa.Table.from_batches([], WRITTEN)
+
+NO_ROWS: Final = pa.Table.from_batches([], arrow_schema(ThrottleEventRow))
 
 
 class WrittenRecords(Sequence[Written]):

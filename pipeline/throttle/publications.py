@@ -63,6 +63,9 @@ PUBLICATIONS: Final = pa.schema(
 )
 """The fields of `Publication`, key and reason taken apart."""
 
+# Not `empty_table`, which imports pandas.
+NO_PUBLICATIONS: Final = pa.Table.from_batches([], PUBLICATIONS)
+
 
 def table_of(schema: pa.Schema, num_rows: int, columns: "dict[str, Values | str | int]") -> pa.Table:
     """A table of a schema.

@@ -26,11 +26,9 @@ from pipeline.throttle.errors import (
     RecordTooLarge,
     TopicOfAnotherJob,
 )
-from pipeline.throttle.outbox import WRITTEN, Outbox, publish_app_id, rows_of, write_down
+from pipeline.throttle.outbox import NO_ROWS, NOTHING_WRITTEN, Outbox, publish_app_id, rows_of, write_down
 from pipeline.throttle.topic import ThrottleTopic
 from quota.evaluation import Evaluation
-from schemas.arrow import arrow_schema
-from schemas.throttle_event_row import ThrottleEventRow
 from schemas.throttle_records import ThrottleRecords
 
 log = logging.getLogger(__name__)
@@ -111,7 +109,7 @@ class Publisher:
             OutboxUndecided: an append before this one raised.
         """
         if not publications.num_rows:
-            return WRITTEN.empty_table()
+            return NOTHING_WRITTEN
         if self._append_undecided:
             raise OutboxUndecided(self._next_seq)
         written = write_down(publications, self._next_seq, now)
@@ -121,7 +119,7 @@ class Publisher:
         self._append_undecided = True
         if not self._outbox.append(rows, versions, {"publish_seq": f"{self._next_seq}..{last_seq}"}):
             self._append_undecided = False
-            return WRITTEN.empty_table()
+            return NOTHING_WRITTEN
         failpoint("outbox.appended" if batch_versions else "look.appended")
         self._next_seq = last_seq + 1
         self._append_undecided = False
@@ -182,7 +180,7 @@ class Publisher:
         if marker > self._next_seq:
             self._go_on_after_the_topic(marker)
         if marker >= self._next_seq:
-            return arrow_schema(ThrottleEventRow).empty_table()
+            return NO_ROWS
         rows = self._outbox.rows_from(marker)
         return rows.filter(pc.greater_equal(rows["throttled_until_ms"], since_ms))
 
