@@ -78,20 +78,18 @@ class ThrottleRecords(Sequence[ThrottleRecord]):
     def __iter__(self) -> Iterator[ThrottleRecord]:
         return map(stored_record, self._rows.to_pylist())
 
-    def messages(self, job: str) -> Iterator[Message]:
+    def messages(self, job: str) -> list[Message]:
         """What a producer sends: of each record the same bytes as its own `key`, `to_value` and `headers`.
-
-        The bytes are made at once, the objects around them one at a time: a producer keeps none of them.
 
         Args:
             job: as for `ThrottleRecord.headers`.
         """
         if len(self) < _MANY:
-            return iter([Message(one.key(), one.to_value(), one.headers(job)) for one in self])
+            return [Message(one.key(), one.to_value(), one.headers(job)) for one in self]
         columns = {name: self._rows[name].combine_chunks() for name in _COLUMNS}
         texts = {name: _texts_of(name, column) for name, column in columns.items()}
         keys = _joined(_key_pieces(texts), len(self))
-        return map(Message, keys, _joined(_value_pieces(texts), len(self)), _headers(columns, job))
+        return list(map(Message, keys, _joined(_value_pieces(texts), len(self)), _headers(columns, job)))
 
 
 def _texts_of(name: str, column: "Texts") -> "Texts | str":
