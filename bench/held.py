@@ -121,9 +121,8 @@ class EncodedTopic(NoTopic):
     def publish(self, records: Sequence[ThrottleRecord], marker: int) -> None:
         """Encode the records."""
         del marker
-        messages = ThrottleRecords.of(records).messages(JOB)
-        self.records += len(messages)
-        self.value_bytes += sum(len(message.value) for message in messages)
+        self.value_bytes += sum(len(message.value) for message in ThrottleRecords.of(records).messages(JOB))
+        self.records += len(records)
 
 
 class TimedOutbox(DeltaOutbox):

@@ -16,7 +16,6 @@ if TYPE_CHECKING:  # pyarrow's classes are generic to its stubs only
 
 _STRINGS: Final[TypeAdapter[str | None]] = TypeAdapter(str | None)
 _FLOATS: Final[TypeAdapter[list[float | None]]] = TypeAdapter(list[float | None])
-_NULL: Final = pa.scalar("null")
 _IS_ESCAPED: Final = np.isin(np.arange(256), [*range(0x20), ord('"'), ord("\\")])
 
 
@@ -42,7 +41,7 @@ def json_texts(record: str, name: str, column: "Texts") -> "Texts":
         return _floats(column)
     else:
         raise UnsupportedFieldType(record, name, column.type)
-    return pc.fill_null(texts, _NULL) if texts.null_count else texts
+    return pc.fill_null(texts, "null") if texts.null_count else texts
 
 
 def _quoted(names: "Texts") -> "Texts":

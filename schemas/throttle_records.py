@@ -133,7 +133,7 @@ def _joined(pieces: "Iterable[Texts | str]", num_records: int) -> list[bytes]:
     return _bytes_of(pc.binary_join_element_wise(*merged, ""))
 
 
-def _headers(columns: "dict[str, Texts]", job: str) -> list[list[Header]]:
+def _headers(columns: "dict[str, Texts]", job: str) -> Iterator[list[Header]]:
     """The headers of each record, in the order in which `ThrottleRecord.headers` has them."""
     version, kquota_job, content_type = unchanging_headers(job)
     ids = pc.binary_join_element_wise(columns["decision_id"], columns["publish_seq"].cast(pa.string()), "/")
@@ -143,10 +143,10 @@ def _headers(columns: "dict[str, Texts]", job: str) -> list[list[Header]]:
     )
     sources = _each_value(columns["cluster"], source_header)
     times = _each_value(pc.subtract(columns["throttled_until_ms"], columns["throttle_time_ms"]), time_header)
-    return [
+    return (
         [version, ("ce_id", one_id), one_type, source, kquota_job, time, content_type]
         for one_id, one_type, source, time in zip(_bytes_of(ids), types, sources, times, strict=True)
-    ]
+    )
 
 
 def _each_value(column: "Texts", header: Callable[[Any], Header]) -> list[Header]:

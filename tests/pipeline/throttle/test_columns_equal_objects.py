@@ -142,6 +142,17 @@ class Both:
         ]
 
 
+def default_quota(bound: float, mode: str = "enforce") -> dict[str, Any]:
+    return {"user": "<default>", "client_id": "<default>", "producer_byte_rate": bound, "mode": mode}
+
+
+def for_everybody(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """With a quota that everybody has who has no other."""
+    default = default_quota(1_000.0)
+    others = (row for row in rows if (row["user"], row["client_id"]) != (default["user"], default["client_id"]))
+    return [*others, default]
+
+
 def quotas() -> st.SearchStrategy[list[dict[str, Any]]]:
     bound = st.sampled_from([None, 100.0, 1_000.0, 1_234.5, 50_000.0])
     row = st.fixed_dictionaries(
@@ -171,7 +182,7 @@ def _rates(row: dict[str, Any]) -> dict[str, float | None]:
 
 
 def used() -> st.SearchStrategy[list[dict[str, Any]]]:
-    size = st.sampled_from([None, 0, 1, 9_999, 10_001, 12_345, 40_000, 600_000])
+    size = st.sampled_from([None, 0, 1, 9_999, 10_001, 12_345, 40_000, 600_000, 600_000])
     row = st.fixed_dictionaries(
         {
             "broker_id": st.sampled_from(BROKERS),
@@ -183,7 +194,7 @@ def used() -> st.SearchStrategy[list[dict[str, Any]]]:
             "network_time_ns": st.sampled_from([None, 7]),
         }
     )
-    return st.lists(row, max_size=8)
+    return st.lists(row, min_size=1, max_size=8)
 
 
 def sessions() -> st.SearchStrategy[Session]:
@@ -195,23 +206,20 @@ def sessions() -> st.SearchStrategy[Session]:
         st.tuples(st.just("wait"), st.tuples(some_ms)),
         st.tuples(st.just("hand_out"), st.tuples(some_ms)),
         st.tuples(st.just("edit"), st.tuples(quotas())),
+        st.tuples(st.just("edit"), st.tuples(quotas().map(for_everybody))),
         st.tuples(st.just("restart"), st.tuples(st.sampled_from([0, 1, BATCHES_KEPT]))),
         st.tuples(st.just("set_clock"), st.tuples(st.sampled_from([-100_000, 500, 100_000]))),
     )
-    return st.lists(steps, max_size=20)
+    return st.lists(steps, min_size=1, max_size=20)
 
 
-@given(st.sampled_from(["cluster", "broker"]), quotas(), sessions())
+@given(st.sampled_from(["cluster", "broker"]), quotas().map(for_everybody), sessions())
 @settings(max_examples=40)
 def test_columns_do_what_is_done_client_by_client(scope: Scope, rows: list[dict[str, Any]], session: Session) -> None:
     Both(scope, rows).play(session)
 
 
-def default_quota(bound: float, mode: str = "enforce") -> dict[str, Any]:
-    return {"user": "<default>", "client_id": "<default>", "producer_byte_rate": bound, "mode": mode}
-
-
-def all_used(size: int, clients: int = 300) -> list[dict[str, Any]]:
+def all_used(size: int, clients: int = 60) -> list[dict[str, Any]]:
     return [
         {"broker_id": "", "user": f"user-{number % 7}", "client_id": f"c{number}", "produced_bytes": size + number}
         for number in range(clients)
@@ -225,9 +233,11 @@ def test_many_clients_are_throttled_extended_renewed_edited_and_released_alike(b
         ("batch", (all_used(10_500),)),
         ("hand_out", (CAP_MS - LEAD_MS,)),
         ("wait", (7,)),
-        ("batch", (all_used(3_000, clients=150),)),
+        ("batch", (all_used(3_000, clients=30),)),
         ("wait", (CAP_MS,)),
         ("restart", (2,)),
+        ("wait", (CAP_MS,)),
+        ("edit", ([default_quota(1_000.0), {**default_quota(bound_after), "user": "user-3", "client_id": ""}],)),
         ("edit", ([default_quota(bound_after)],)),
         ("batch", (all_used(1, clients=10), 2)),
         *[("wait", (200,))] * 60,
@@ -237,3 +247,50 @@ def test_many_clients_are_throttled_extended_renewed_edited_and_released_alike(b
     causes = {row["cause"] for row in both.objects.outbox.rows}
     assert causes == {"violation", "renewed", "expired", "quota_changed"}
     assert both.objects.running() == []
+
+
+ALICE = {"broker_id": "", "user": "alice", "client_id": "etl"}
+
+
+def bounds(producer: float | None, consumer: float | None, **entity: str) -> dict[str, Any]:
+    entity = {"user": "<default>", "client_id": "<default>", **entity}
+    return {**entity, "producer_byte_rate": producer, "consumer_byte_rate": consumer, "mode": "enforce"}
+
+
+@pytest.mark.parametrize(
+    ("rows", "session", "last"),
+    [
+        (
+            [bounds(1_000.0, None)],
+            [("batch", ([{**ALICE, "produced_bytes": 600_000}],)), ("restart", (1,)), ("wait", (CAP_MS,))],
+            ("renewed", "producer_byte_rate", 5),
+        ),
+        (
+            [bounds(1_000.0, None)],
+            [
+                ("batch", ([{**ALICE, "produced_bytes": 600_000}],)),
+                ("edit", ([bounds(1_000.0, None), bounds(900.0, None, user="alice", client_id="etl")],)),
+            ],
+            ("quota_changed", "producer_byte_rate", 1),
+        ),
+        (
+            [bounds(1_000.0, 1_000.0)],
+            [("batch", ([{**ALICE, "fetched_bytes": 10_400}],)), ("wait", (LEAD_MS,)), ("wait", (20_000,))],
+            ("expired", "consumer_byte_rate", 5),
+        ),
+        (
+            [bounds(1_000.0, 1_000.0)],
+            [
+                ("batch", ([{**ALICE, "produced_bytes": 600_000, "fetched_bytes": 10_400}],)),
+                ("edit", ([bounds(1e9, 999.0)],)),
+            ],
+            ("quota_changed", "consumer_byte_rate", 5),
+        ),
+    ],
+    ids=["level after a restart", "level and sensor after an edit", "own type where none owes", "other type fell"],
+)
+def test_a_reason_is_found_alike(rows: list[dict[str, Any]], session: Session, last: tuple[str, str, int]) -> None:
+    both = Both("cluster", rows)
+    both.play(session)
+    told = both.objects.announced[-1][0].publication
+    assert (told.cause, told.reason.quota_type, told.reason.level) == last
