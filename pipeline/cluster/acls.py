@@ -6,14 +6,15 @@ from itertools import groupby
 from shlex import quote
 from typing import Final, Literal
 
-Role = Literal["job", "meter", "gate", "operator"]
-Resource = Literal["topic", "group", "transactional-id"]
+Role = Literal["job", "meter", "gate", "operator", "import"]
+Resource = Literal["topic", "group", "transactional-id", "cluster"]
 
 ROLES: Final[Mapping[Role, str]] = {
     "job": "kquota run",
     "meter": "kquota meter, and every program that reports usage",
     "gate": "kquota gate, and every program that follows throttles",
     "operator": "kquota topics create and check",
+    "import": "kquota quotas import --from-cluster",
 }
 
 
@@ -23,16 +24,25 @@ class Acl:
 
     Attributes:
         resource: In the words of kafka-acls.
-        name: Of the resource.
+        name: Of the resource; of the cluster always `kafka-cluster`.
         operation: In the words of kafka-acls. Read and Write include Describe.
     """
 
     resource: Resource
     name: str
-    operation: Literal["Read", "Write", "Create", "Describe", "DescribeConfigs"]
+    operation: Literal["Read", "Write", "Create", "Describe", "DescribeConfigs", "AlterConfigs"]
 
     def __str__(self) -> str:
+        if self.resource == "cluster":
+            return f"{self.operation} on the cluster"
         return f"{self.operation} on {self.resource} '{self.name}'"
+
+
+DESCRIBE_QUOTAS: Final = Acl("cluster", "kafka-cluster", "DescribeConfigs")
+"""To see the quotas that brokers enforce."""
+
+ALTER_QUOTAS: Final = Acl("cluster", "kafka-cluster", "AlterConfigs")
+"""To change them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +73,8 @@ def acls_of(role: Role, names: Names) -> tuple[Acl, ...]:
         return (Acl("topic", usage, "Write"),)
     if role == "gate":
         return (Acl("topic", throttle, "Read"),)
+    if role == "import":
+        return (DESCRIBE_QUOTAS,)
     if role == "operator":
         return tuple(
             Acl("topic", topic, operation)
@@ -93,6 +105,11 @@ def grant_commands(acls: Iterable[Acl], principal: str, bootstrap_servers: str) 
     """
     return [
         f"kafka-acls --bootstrap-server {bootstrap_servers} --add --allow-principal {quote(principal)} "
-        f"{' '.join(f'--operation {acl.operation}' for acl in same)} --{resource} {quote(name)}"
+        f"{' '.join(f'--operation {acl.operation}' for acl in same)} {_option_of(resource, name)}"
         for (resource, name), same in groupby(sorted(acls), key=lambda acl: (acl.resource, acl.name))
     ]
+
+
+def _option_of(resource: Resource, name: str) -> str:
+    """The option of kafka-acls that names a resource; that of the cluster takes no name."""
+    return "--cluster" if resource == "cluster" else f"--{resource} {quote(name)}"
