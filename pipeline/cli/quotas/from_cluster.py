@@ -98,7 +98,7 @@ def tell_others(rows: Iterable[Mapping[str, Any]], declared: "Iterable[DeclaredQ
     named = {(quota.user, quota.client_id) for quota in declared}
     others = sum((row["user"], row["client_id"]) not in named for row in rows)
     if others:
-        _tell(f"quotas of the table that stay, because the cluster has none for their entities: {others}")
+        _tell(f"quotas of other entities, which stay in the table: {others}")
 
 
 def _tell(text: str) -> None:

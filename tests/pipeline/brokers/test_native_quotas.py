@@ -19,6 +19,7 @@ from tests.pipeline.brokers.quota_broker import (
     values_in,
 )
 from tests.pipeline.cli.kafka_configs import OURS, described_by_kafka, kafkas_answers
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.broker
 
@@ -66,6 +67,9 @@ def test_what_kafka_configs_sets_is_described_here_also_what_kquota_does_not_hav
     assert str(found[user(None)].values) == f"{{'{REQUEST}': nan}}"
     assert found[ip("10.0.0.1")].values == {"connection_creation_rate": 7.0}
     assert lines_of([found[ip("10.0.0.1")], found[ip(None)]]) == described_by_kafka(quota_broker, ["ips"])
+    native.alter({pair("a b", "50%"): {PRODUCE: None, FETCH: 2.0}})
+    kept = {FETCH: 2.0, "controller_mutation_rate": 3.0}
+    wait_until(lambda: values_in(native)[pair("a b", "50%")] == kept, "the broker to hear of its quotas")
 
 
 def test_a_value_that_is_changed_or_removed_leaves_the_others_of_its_entity(native: NativeQuotas) -> None:

@@ -80,10 +80,14 @@ def test_after_the_last_pause_the_failure_is_raised(own_broker: EmbeddedBroker) 
         assert native.alter(CHANGE) == [], "it can be used again"
 
 
-def test_who_stops_is_not_kept_waiting(own_broker: EmbeddedBroker) -> None:
+def test_who_stops_is_not_kept_waiting_for_another_try(
+    own_broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, "pipeline")
     stopping = Event()
-    with NativeQuotas(access_to(own_broker), pauses_seconds=[1e6], stopping=stopping) as native:
+    with NativeQuotas(access_to(own_broker), pauses_seconds=[1e6, 1e6], stopping=stopping) as native:
         own_broker.kill()
         stopping.set()
         with pytest.raises(ClusterUnreachable):
             native.describe()
+    assert caplog.text.count("next try in") == 1

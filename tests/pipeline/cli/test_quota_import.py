@@ -101,7 +101,7 @@ def test_the_factor_and_all_that_is_not_imported_are_told(cluster: EmbeddedBroke
             f"every bound × 1 (--scale {scale})",
             *LEFT_OUT,
         ]
-        assert "quotas of the table that stay, because the cluster has none for their entities: 1" in told
+        assert "quotas of other entities, which stay in the table: 1" in told
 
 
 @pytest.mark.broker
@@ -181,3 +181,12 @@ def test_a_cluster_that_does_not_answer_ends_with_6(tmp_path: Path) -> None:
     answer = kquota("quotas", "import", *address, "--tables", root)
     assert (answer.exit_code, answer.stdout) == (6, "")
     assert "no Kafka broker answers at 127.0.0.1:1" in answer.stderr
+
+
+def test_what_is_wrong_in_client_properties_is_told_with_the_name_of_the_file(tmp_path: Path) -> None:
+    root, file = new_tables(tmp_path / "tables"), tmp_path / "client.properties"
+    file.write_text("bootstrap.servers=127.0.0.1:1\nsecurity.protocol=NOPE\n")
+    arguments = ("--from-cluster", "--command-config", str(file), "--no-confirm")
+    answer = kquota("quotas", "import", *arguments, "--tables", root)
+    assert (answer.exit_code, answer.stdout) == (2, "")
+    assert answer.stderr.startswith(f"kquota: {file}: 'security.protocol' must be one of ")
