@@ -17,6 +17,7 @@ BENCHES: Final = {
     "purgatory": "the published purgatory benchmark: the 0.8 design, Kafka's own, ours object by object and in batches",
     "closed_loop": "does an offender end at its quota: k = 1.2 … 50, one hour on a clock set by hand",
     "broker_levels": "one quota on 1 to 30 brokers: how near their sum is to T; writes docs/broker-levels.md",
+    "broker_quotas": "change and describe the native quotas of 10 000 entities on a real broker",
     "gate": "from a release that can be read until 200 threads and 2000 tasks go on",
     "catch_up": "events per second after an outage, compared with bare Spark on the same topic",
     "cli": "how long --help, throttles list, throttles explain, quotas describe and status take",

@@ -17,6 +17,7 @@ NAMES = {
     "kquota operator",
     "kquota topics",
     "kquota topics create and check",
+    "kquota quotas import --from-cluster",
     "kquota what-if",
     '<!doctype html><html lang="en"><meta charset="utf-8"><title>kquota what-if</title><style>',
     "'kquota gate' must have starlette and uvicorn; got no ",

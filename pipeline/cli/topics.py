@@ -101,7 +101,7 @@ def check(
         str | None, typer.Option(help="With --acls: who gets the rights, as User:kquota.", show_default=False)
     ] = None,
     role: Annotated[
-        list[str] | None, typer.Option(help="With --acls: only job, meter, gate or operator; may be repeated.")
+        list[str] | None, typer.Option(help="With --acls: only job, meter, gate, operator or import; may be repeated.")
     ] = None,
     job: Annotated[str | None, typer.Option(help="With --acls: name of the job.", show_default=False)] = None,
     output: Output = "table",

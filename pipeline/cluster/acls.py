@@ -6,8 +6,8 @@ from itertools import groupby
 from shlex import quote
 from typing import Final, Literal
 
-Role = Literal["job", "meter", "gate", "operator"]
-Resource = Literal["topic", "group", "transactional-id"]
+Role = Literal["job", "meter", "gate", "operator", "import"]
+Resource = Literal["topic", "group", "transactional-id", "cluster"]
 
 METER_IDENTITIES: Final = "kquota-meter."
 """Group and transactional id of a meter are this and the broker's id. No job has a full stop in its name."""
@@ -17,6 +17,7 @@ ROLES: Final[Mapping[Role, str]] = {
     "meter": "kquota meter, and every program that reports usage",
     "gate": "kquota gate, and every program that follows throttles",
     "operator": "kquota topics create and check",
+    "import": "kquota quotas import --from-cluster",
 }
 
 
@@ -26,18 +27,27 @@ class Acl:
 
     Attributes:
         resource: In the words of kafka-acls.
-        name: Of the resource.
+        name: Of the resource; of the cluster always `kafka-cluster`.
         operation: In the words of kafka-acls. Read and Write include Describe.
         pattern: prefixed: the names begin with `name`.
     """
 
     resource: Resource
     name: str
-    operation: Literal["Read", "Write", "Create", "Describe", "DescribeConfigs"]
+    operation: Literal["Read", "Write", "Create", "Describe", "DescribeConfigs", "AlterConfigs"]
     pattern: Literal["literal", "prefixed"] = "literal"
 
     def __str__(self) -> str:
+        if self.resource == "cluster":
+            return f"{self.operation} on the cluster"
         return f"{self.operation} on {self.resource} '{self.name}{'*' if self.pattern == 'prefixed' else ''}'"
+
+
+DESCRIBE_QUOTAS: Final = Acl("cluster", "kafka-cluster", "DescribeConfigs")
+"""To see the quotas that brokers enforce."""
+
+ALTER_QUOTAS: Final = Acl("cluster", "kafka-cluster", "AlterConfigs")
+"""To change them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +94,8 @@ def acls_of(role: Role, names: Names) -> tuple[Acl, ...]:
         return (Acl("topic", usage, "Write"), *marker_acls(METER_IDENTITIES, marker, "prefixed"))
     if role == "gate":
         return (Acl("topic", throttle, "Read"),)
+    if role == "import":
+        return (DESCRIBE_QUOTAS,)
     if role == "operator":
         return tuple(
             Acl("topic", topic, operation)
@@ -111,9 +123,14 @@ def grant_commands(acls: Iterable[Acl], principal: str, bootstrap_servers: str) 
     """
     return [
         f"kafka-acls --bootstrap-server {bootstrap_servers} --add --allow-principal {quote(principal)} "
-        f"{' '.join(f'--operation {acl.operation}' for acl in same)} --{resource} {quote(name)}"
+        f"{' '.join(f'--operation {acl.operation}' for acl in same)} {_option_of(resource, name)}"
         f"{' --resource-pattern-type prefixed' if pattern == 'prefixed' else ''}"
         for (resource, name, pattern), same in groupby(
             sorted(acls), key=lambda acl: (acl.resource, acl.name, acl.pattern)
         )
     ]
+
+
+def _option_of(resource: Resource, name: str) -> str:
+    """The option of kafka-acls that names a resource; that of the cluster takes no name."""
+    return "--cluster" if resource == "cluster" else f"--{resource} {quote(name)}"

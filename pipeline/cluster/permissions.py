@@ -16,6 +16,7 @@ _REFUSED: Final[Mapping[type[Exception], Resource]] = {
     _ERRORS.TopicAuthorizationFailedError: "topic",
     _ERRORS.GroupAuthorizationFailedError: "group",
     _ERRORS.TransactionalIdAuthorizationFailedError: "transactional-id",
+    _ERRORS.ClusterAuthorizationFailedError: "cluster",
 }
 
 
@@ -23,6 +24,7 @@ def missing_acls(admin: Any, wanted: Iterable[Acl]) -> list[Acl]:
     """Those of `wanted` that the cluster does not allow this client, in their order.
 
     A topic that does not exist is skipped. For a transactional id the cluster only says whether it may be described.
+    Rights on the cluster itself are not asked for; a refused call tells them.
 
     Args:
         admin: A connected `kafka.KafkaAdminClient`.
@@ -83,6 +85,8 @@ def permission_missing(
     if resource is None:
         return None
     acls = [acl for acl in wanted if acl.resource == resource]
+    if not acls:
+        return None
     named = [acl for acl in acls if acl.name in str(error)]
     return PermissionMissing(named or acls, principal_of(options), bootstrap_servers)
 

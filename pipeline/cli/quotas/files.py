@@ -1,4 +1,4 @@
-"""`kquota quotas export`, `import` and `apply`: quotas as JSON or YAML, for rpk and for git."""
+"""`kquota quotas export`, `import` and `apply`: quotas as JSON or YAML, for rpk and for git, and those of a cluster."""
 
 import os
 import sys
@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pipeline.cli.options import ConfigFile, Output, TablesRoot, quota_table
+from pipeline.cli.options import BootstrapServers, CommandConfig, ConfigFile, Output, TablesRoot, quota_table
 from pipeline.cli.quotas.edit import DryRun, IfVersion, Reason, make_edit
 from pipeline.cli.quotas.errors import QuotaUsage, WouldDeleteAll
+from pipeline.cli.quotas.from_cluster import FromCluster, Scale, read_cluster, refuse_mixed, tell_others
 from pipeline.errors import PipelineError
 
 if TYPE_CHECKING:
     from pipeline.tables.quotas.file import DeclaredQuota
+    from pipeline.tables.quotas.table import QuotaEdit
 
 AllowEmpty = Annotated[
     bool, typer.Option("--allow-empty", help="Allow a file without quotas to delete all quotas of the table.")
@@ -80,7 +82,14 @@ def apply(
 
 
 def import_(
-    source: Annotated[str, typer.Option("-f", "--file", "--from", help="A file, or the JSON or YAML itself.")],
+    source: Annotated[
+        str | None,
+        typer.Option("-f", "--file", "--from", help="A file, or the JSON or YAML itself.", show_default=False),
+    ] = None,
+    from_cluster: FromCluster = False,
+    scale: Scale = None,
+    bootstrap_server: BootstrapServers = None,
+    command_config: CommandConfig = None,
     no_confirm: Annotated[bool, typer.Option("--no-confirm", help="Do not ask.")] = False,
     allow_empty: AllowEmpty = False,
     reason: Reason = "",
@@ -92,19 +101,19 @@ def import_(
 ) -> None:
     """Replace all quotas by those of a file, as `rpk cluster quotas import` does: others are deleted.
 
-    Shows the changes and asks before it writes; without a terminal --no-confirm must be given. Nothing is
-    written if the table was edited before the answer.
+    With --from-cluster take over the quotas that Kafka's brokers enforce, instead; others stay. What the table can not
+    hold, as quotas of ips, is listed. Both show the changes and ask before they write; without a terminal --no-confirm
+    must be given. Nothing is written if the table was edited before the answer.
     """
-    is_text = any(sign in source for sign in "{:\n")
-    declared = _parsed(source, "--from") if is_text and not os.path.isfile(source) else _read("--from", source)
-    ask = not (no_confirm or dry_run)
-    if ask and not sys.stdin.isatty():
+    refuse_mixed(source, from_cluster, scale, bootstrap_server)
+    if not (no_confirm or dry_run or sys.stdin.isatty()):
         msg = "'--no-confirm' must be given where standard input is no terminal"
         raise QuotaUsage(msg, "give --no-confirm, or see first what would change: --dry-run")
+    declared = _given(source) if source is not None else read_cluster(config, bootstrap_server, command_config, scale)
 
-    def edit(*, only_show: bool, at_version: int | None) -> Any:
+    def edit(*, only_show: bool, at_version: int | None, allow_empty: bool) -> "QuotaEdit":
         return make_edit(
-            _applier(declared, prune=True, allow_empty=allow_empty or ask),
+            _applier(declared, prune=not from_cluster, allow_empty=allow_empty),
             answer=None,
             reason=reason,
             if_version=at_version,
@@ -114,13 +123,13 @@ def import_(
             output=output,
         )
 
-    if ask:
-        plan = edit(only_show=True, at_version=if_version)
-        if plan.rows == plan.before.rows:
-            return
+    asks = not (no_confirm or dry_run)
+    done = edit(only_show=dry_run or asks, at_version=if_version, allow_empty=allow_empty or asks)
+    if from_cluster:
+        tell_others(done.before.rows, declared)
+    if asks and done.rows != done.before.rows:
         typer.confirm("Import these quotas?", abort=True, err=True)
-        if_version = plan.version
-    edit(only_show=dry_run, at_version=if_version)
+        edit(only_show=False, at_version=done.version, allow_empty=True)
 
 
 def _applier(declared: "Sequence[DeclaredQuota]", *, prune: bool, allow_empty: bool) -> Any:
@@ -134,6 +143,12 @@ def _applier(declared: "Sequence[DeclaredQuota]", *, prune: bool, allow_empty: b
         return left
 
     return change
+
+
+def _given(source: str) -> "list[DeclaredQuota]":
+    """The quotas of `--from`: a file, or the text itself."""
+    is_text = any(sign in source for sign in "{:\n")
+    return _parsed(source, "--from") if is_text and not os.path.isfile(source) else _read("--from", source)
 
 
 def _read(option: str, file: str) -> "list[DeclaredQuota]":

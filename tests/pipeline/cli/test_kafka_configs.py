@@ -10,7 +10,7 @@ import pytest
 from pipeline.demo.broker import EmbeddedBroker
 from pipeline.jvm.jars import fetch
 from pipeline.jvm.java import find_jdk
-from tests.pipeline.cli.kafka_configs import golden, kafkas_answers
+from tests.pipeline.cli.kafka_configs import command_lines, configs, golden, kafkas_answers
 from tests.pipeline.cli.running import Answer, kquota, new_tables
 
 # Parts of Kafka's messages about things that kquota does not have, or about Java.
@@ -91,12 +91,6 @@ def spoken(error: str) -> str:
     return error
 
 
-def configs(line: str) -> str:
-    """A line of `--describe`; Kafka prints the configs of an entity in the order of a hash table."""
-    entity, _, values = line.partition(" are ")
-    return f"{entity} are {', '.join(sorted(values.split(', ')))}"
-
-
 def test_what_is_printed_is_what_kafka_prints(answers: list[tuple[dict[str, Any], Answer]]) -> None:
     for kafkas, ours in answers:
         if kafkas["line"] in {*DIFFERENT, *TAKEN, "--describe"}:
@@ -146,7 +140,7 @@ def test_the_recorded_answers_are_kafkas_own(tmp_path: Path) -> None:
         pytest.skip("runs a Java source file: needs a JDK; none in JAVA_HOME or on PATH")
     fetch()
     with EmbeddedBroker(tmp_path / "broker") as broker:
-        now = kafkas_answers(broker)
+        now = kafkas_answers(broker, command_lines())
     for recorded, answered in zip(golden(), now, strict=True):
         for answer in (recorded, answered):
             answer["stdout"] = sorted(map(configs, answer["stdout"]))

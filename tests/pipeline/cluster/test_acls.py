@@ -5,7 +5,7 @@ import json
 from typer.testing import CliRunner
 
 from pipeline.cli.topics import app
-from pipeline.cluster.acls import ROLES, Acl, Names, acls_of, grant_commands
+from pipeline.cluster.acls import ALTER_QUOTAS, DESCRIBE_QUOTAS, ROLES, Acl, Names, acls_of, grant_commands
 
 NAMES = Names("u", "t", "m", "j1")
 
@@ -28,11 +28,19 @@ def test_a_command_grants_on_all_names_that_begin_alike() -> None:
     ]
 
 
+def test_a_right_on_the_cluster_is_granted_and_told_without_a_name() -> None:
+    assert grant_commands([ALTER_QUOTAS, DESCRIBE_QUOTAS], "User:a", "b:9092") == [
+        "kafka-acls --bootstrap-server b:9092 --add --allow-principal User:a --operation AlterConfigs "
+        "--operation DescribeConfigs --cluster"
+    ]
+    assert str(ALTER_QUOTAS) == "AlterConfigs on the cluster"
+
+
 def test_every_role_names_its_own_resources_and_none_twice() -> None:
     for role in ROLES:
         acls = acls_of(role, NAMES)
         assert len(set(acls)) == len(acls) > 0
-        assert {acl.name for acl in acls} <= {"u", "t", "m", "kquota-j1", "kquota-meter."}
+        assert {acl.name for acl in acls} <= {"u", "t", "m", "kquota-j1", "kquota-meter.", "kafka-cluster"}
     assert acls_of("meter", NAMES) == (
         Acl("topic", "u", "Write"),
         Acl("topic", "m", "Read"),
@@ -62,4 +70,4 @@ def test_the_command_line_prints_what_each_role_needs_without_a_cluster() -> Non
     ]
 
     unknown = invoke(app, ["check", "--role", "root"])
-    assert "'--role' must be one of job, meter, gate, operator; got 'root'" in str(unknown.exception)
+    assert "'--role' must be one of job, meter, gate, operator, import; got 'root'" in str(unknown.exception)

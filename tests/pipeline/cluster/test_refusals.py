@@ -3,7 +3,7 @@
 import pytest
 from kafka import errors
 
-from pipeline.cluster.acls import Acl
+from pipeline.cluster.acls import ALTER_QUOTAS, Acl
 from pipeline.cluster.causes import connection_error
 from pipeline.cluster.client_properties import kafka_options
 from pipeline.cluster.errors import ClusterUnreachable, SignInRefused, TokenRefused
@@ -16,6 +16,7 @@ RIGHTS = (
     Acl("topic", "quota.marker.v1", "Read"),
     Acl("group", "kquota-j", "Read"),
     Acl("transactional-id", "kquota-j", "Write"),
+    ALTER_QUOTAS,
 )
 
 
@@ -25,7 +26,8 @@ RIGHTS = (
         (errors.TopicAuthorizationFailedError({"quota.marker.v1"}), RIGHTS[1:2]),
         (errors.TopicAuthorizationFailedError("partition 0"), RIGHTS[:2]),
         (errors.GroupAuthorizationFailedError("FindCoordinatorResponse"), RIGHTS[2:3]),
-        (errors.TransactionalIdAuthorizationFailedError(), RIGHTS[3:]),
+        (errors.TransactionalIdAuthorizationFailedError(), RIGHTS[3:4]),
+        (errors.ClusterAuthorizationFailedError("Cluster authorization failed."), RIGHTS[4:]),
     ],
 )
 def test_a_refusal_names_the_right_that_is_missing(error: Exception, named: tuple[Acl, ...]) -> None:
@@ -38,6 +40,10 @@ def test_a_refusal_names_the_right_that_is_missing(error: Exception, named: tupl
 @pytest.mark.parametrize("error", [None, errors.KafkaTimeoutError(), errors.ProducerFencedError(), OSError("x")])
 def test_a_failure_for_another_reason_is_no_refusal(error: Exception | None) -> None:
     assert permission_missing(error, RIGHTS, ALICE, "b:1") is None
+
+
+def test_a_refusal_of_a_kind_that_is_not_wanted_names_nothing() -> None:
+    assert permission_missing(errors.ClusterAuthorizationFailedError(), RIGHTS[:4], ALICE, "b:1") is None
 
 
 def test_the_principal_is_known_from_the_password_or_the_token() -> None:

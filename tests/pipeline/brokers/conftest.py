@@ -1,0 +1,32 @@
+"""One broker for these tests alone, and its quotas, which every test finds empty."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pipeline.brokers.native_quotas import NativeQuotas
+    from pipeline.demo.broker import EmbeddedBroker
+
+
+@pytest.fixture(scope="session")
+def quota_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator["EmbeddedBroker"]:
+    """See tests/pipeline/brokers/quota_broker.py."""
+    from pipeline.demo.broker import EmbeddedBroker  # noqa: PLC0415 - imports the Kafka client
+    from pipeline.jvm.jars import fetch  # noqa: PLC0415
+
+    fetch()
+    with EmbeddedBroker(tmp_path_factory.mktemp("quota-broker")) as running:
+        yield running
+
+
+@pytest.fixture
+def native(quota_broker: "EmbeddedBroker") -> Iterator["NativeQuotas"]:
+    """The quotas of that broker: none, before and after the test."""
+    from pipeline.brokers.native_quotas import NativeQuotas  # noqa: PLC0415
+    from tests.pipeline.brokers.quota_broker import access_to, clear  # noqa: PLC0415
+
+    with NativeQuotas(access_to(quota_broker)) as connected:
+        yield connected
+        clear(connected)

@@ -1,0 +1,86 @@
+"""The broker of these tests: its quotas are of no other test, which would be throttled by them."""
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+import pytest
+
+from pipeline.brokers.entity import NativeEntity, NativeQuota
+from pipeline.brokers.native_quotas import NativeQuotas
+from pipeline.cli.quotas.kafka_lines import java_double
+from pipeline.cluster.access import ClusterAccess
+from pipeline.demo.broker import EmbeddedBroker
+from pipeline.jvm.java import find_jdk
+from tests.waiting import wait_until
+
+ODD_NAMES: Final = (
+    "a b",
+    "50% off",
+    "%20",
+    'says "hi"',
+    "it's",
+    "a,b=c",
+    "<default>",
+    "/users",
+    "ünïcödé 夜間",
+    "🚦",
+    "tab\there",
+    "line\nend",
+    "n" * 32_767,
+)
+
+
+def access_to(broker: EmbeddedBroker) -> ClusterAccess:
+    """As its administrator."""
+    return ClusterAccess(broker.bootstrap_servers)
+
+
+def user(name: str | None) -> NativeEntity:
+    return NativeEntity.of([("user", name)])
+
+
+def client(name: str | None) -> NativeEntity:
+    return NativeEntity.of([("client-id", name)])
+
+
+def pair(user_name: str | None, client_id: str | None) -> NativeEntity:
+    return NativeEntity.of([("user", user_name), ("client-id", client_id)])
+
+
+def ip(name: str | None) -> NativeEntity:
+    return NativeEntity.of([("ip", name)])
+
+
+def values_in(native: NativeQuotas) -> dict[NativeEntity, dict[str, float]]:
+    """What it describes."""
+    quotas = native.describe()
+    by_entity = {quota.entity: dict(quota.values) for quota in quotas}
+    assert len(by_entity) == len(quotas), "no entity twice"
+    return by_entity
+
+
+def await_values(native: NativeQuotas, expected: Mapping[NativeEntity, Mapping[str, float]]) -> None:
+    """Wait until the broker has heard of what its controller has stored."""
+    wait_until(lambda: values_in(native) == expected, "the broker to hear of its quotas")
+
+
+def clear(native: NativeQuotas) -> None:
+    """Remove every quota."""
+    there = values_in(native)
+    assert native.alter({entity: dict.fromkeys(values) for entity, values in there.items()}) == []
+    await_values(native, {})
+
+
+def lines_of(quotas: Iterable[NativeQuota]) -> list[str]:
+    """The lines that kafka-configs prints of these quotas, sorted."""
+    return sorted(
+        f"Quota configs for {quota.entity} are "
+        + ", ".join(sorted(f"{key}={java_double(value)}" for key, value in quota.values.items()))
+        for quota in quotas
+    )
+
+
+def needs_a_compiler() -> None:
+    """Skip a test that asks ConfigCommand."""
+    if find_jdk() is None:
+        pytest.skip("runs a Java source file: needs a JDK; none in JAVA_HOME or on PATH")

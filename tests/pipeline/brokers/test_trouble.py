@@ -1,0 +1,93 @@
+"""Brokers that do not answer, that are too old, or that refuse: one line each, and what can be tried again is."""
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any
+
+import pytest
+
+from pipeline.brokers.errors import NativeQuotasUnsupported
+from pipeline.brokers.native_quotas import NativeQuotas
+from pipeline.cluster.access import ClusterAccess
+from pipeline.cluster.errors import ClusterUnreachable
+from pipeline.demo.broker import EmbeddedBroker
+from pipeline.jvm.jars import fetch
+from tests.pipeline.brokers.quota_broker import access_to, user, values_in
+from tests.waiting import PATIENCE_SECONDS, wait_until
+
+pytestmark = pytest.mark.broker
+
+CHANGE = {user("alice"): {"producer_byte_rate": 5.0}}
+
+
+class OldCluster(ClusterAccess):
+    """Brokers of Kafka 2.5, as the client sees them: it is told that version, and knows its requests."""
+
+    def open(self, make: Any, **options: Any) -> Any:
+        return super().open(make, api_version=(2, 5), **options)
+
+
+@pytest.fixture
+def own_broker(tmp_path: Path) -> Iterator[EmbeddedBroker]:
+    """A broker that a test may stop."""
+    fetch()
+    with EmbeddedBroker(tmp_path / "broker") as own:
+        yield own
+
+
+def test_a_cluster_that_does_not_answer_at_the_start_is_told_at_once() -> None:
+    with pytest.raises(ClusterUnreachable, match=r"127\.0\.0\.1:1: connection refused"):
+        NativeQuotas(ClusterAccess("127.0.0.1:1"))
+
+
+def test_brokers_older_than_the_requests_are_told_in_one_line(quota_broker: EmbeddedBroker) -> None:
+    with NativeQuotas(OldCluster(quota_broker.bootstrap_servers)) as native:
+        with pytest.raises(NativeQuotasUnsupported, match=r"do not know the request DescribeClientQuotas \(API 48\)"):
+            native.describe()
+        with pytest.raises(
+            NativeQuotasUnsupported, match=r"do not know the request AlterClientQuotas \(API 49\)"
+        ) as old:
+            native.alter(CHANGE)
+    assert (old.value.exit_code, old.value.remedy) == (6, "update them: Kafka has it since 2.6")
+
+
+def test_a_call_is_made_again_until_the_broker_is_back(
+    own_broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, "pipeline")
+    with NativeQuotas(access_to(own_broker), pauses_seconds=[0.1] * 1000) as native:
+        own_broker.kill()
+        refused: list[Any] = []
+        altering = Thread(target=lambda: refused.append(native.alter(CHANGE)))
+        altering.start()
+        wait_until(lambda: "next try in 0.1 s" in caplog.text, "a try that failed")
+        own_broker.start()
+        altering.join(PATIENCE_SECONDS)
+        assert refused == [[]]
+        wait_until(lambda: values_in(native) == CHANGE, "the broker to hear of its quotas")
+    assert all("\n" not in record.getMessage() for record in caplog.records)
+
+
+def test_after_the_last_pause_the_failure_is_raised(own_broker: EmbeddedBroker) -> None:
+    with NativeQuotas(access_to(own_broker), pauses_seconds=[0.01]) as native:
+        own_broker.kill()
+        with pytest.raises(ClusterUnreachable) as away:
+            native.alter(CHANGE)
+        assert (away.value.exit_code, "\n" in str(away.value)) == (6, False)
+        own_broker.start()
+        assert native.alter(CHANGE) == [], "it can be used again"
+
+
+def test_who_stops_is_not_kept_waiting_for_another_try(
+    own_broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, "pipeline")
+    stopping = Event()
+    with NativeQuotas(access_to(own_broker), pauses_seconds=[1e6, 1e6], stopping=stopping) as native:
+        own_broker.kill()
+        stopping.set()
+        with pytest.raises(ClusterUnreachable):
+            native.describe()
+    assert caplog.text.count("next try in") == 1
