@@ -10,6 +10,11 @@ RAW_COLUMNS: Final = ("value", "topic", "partition", "offset", "timestamp")
 
 _SOURCE_NAME = "usage"
 
+# A consumer that has reached the end of the log asks for more at once, and the broker keeps that fetch for 500 ms by
+# default. The second reading of a batch goes back on the same consumer and waits for it: half a second per partition.
+# A micro-batch only asks for what is there already, so nothing is gained by waiting.
+_FETCH_WAIT_MS = 10
+
 
 def read_usage_topic(
     spark: SparkSession,
@@ -40,7 +45,7 @@ def read_usage_topic(
     Raises:
         pyspark.errors.AnalysisException: the connector is not on the class path.
     """
-    reader = spark.readStream.format("kafka").name(_SOURCE_NAME)
+    reader = spark.readStream.format("kafka").name(_SOURCE_NAME).option("kafka.fetch.max.wait.ms", _FETCH_WAIT_MS)
     for key, value in client_options.items():
         reader = reader.option(f"kafka.{key}", value)
     return (
