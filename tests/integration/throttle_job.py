@@ -15,7 +15,7 @@ from pipeline.throttle.publisher import Publisher
 from quota.evaluation import Evaluation
 from schemas.client_key import ClientKey
 from tests.fakes.outbox import MemoryOutbox
-from tests.pipeline.throttle.factories import violation
+from tests.pipeline.throttle.factories import publications, violation
 
 
 class ThrottleJob:
@@ -53,10 +53,10 @@ class ThrottleJob:
 
     def _publish(self, action: Any, users: Iterable[object], throttle_time_ms: int) -> None:
         cause: Any = "violation" if action == "throttle" else "expired"
-        publications = [
+        news = [
             replace(violation(ClientKey("", str(user), "c"), throttle_time_ms), action=action, cause=cause)
             for user in users
         ]
         now = SystemClock().now()
-        assert self._publisher.write(publications, Evaluation("q", 1, now.wall_ms, 1), now)
+        assert self._publisher.write(publications(*news), Evaluation("q", 1, now.wall_ms, 1), now).num_rows
         assert not self._publisher.is_behind
