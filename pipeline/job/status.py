@@ -24,7 +24,7 @@ class JobStatus:
         state: up: a process of this machine holds its lock; down: none does.
         process: That process's id as text; None if it is down.
         last_batch_id: The newest recorded micro-batch; None if there is none.
-        last_batch_age_ms: How long ago it was read.
+        last_batch_age_ms: How long ago it was read; 0 for one that was stored after the command began.
         lag_ms: How old its newest event was then. None without a batch.
         last_batch_quotas: The quota version it was decided with; None without a batch.
         quotas: The quota version in force: the newest valid one.
@@ -72,7 +72,7 @@ def status_of(settings: Settings, now_ms: int) -> JobStatus:
         state="down" if process is None else "up",
         process=process,
         last_batch_id=None if batch is None else batch["batch_id"],
-        last_batch_age_ms=None if batch is None else now_ms - batch["processed_at_ms"],
+        last_batch_age_ms=None if batch is None else max(now_ms - batch["processed_at_ms"], 0),
         lag_ms=None if batch is None else batch["processed_at_ms"] - batch["evaluated_at_ms"],
         last_batch_quotas=None if batch is None else batch["quota_version"],
         quotas=in_force,

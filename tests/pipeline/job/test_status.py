@@ -23,6 +23,7 @@ def test_a_job_with_a_batch_tells_its_age_its_lag_and_whom_it_holds(tmp_path: Pa
     assert (found.last_batch_id, found.last_batch_age_ms, found.lag_ms) == (2, job.clock.wall_ms - batch_ms, 0)
     assert (found.held_clients, found.mode, found.quotas) == (1, "enforce", job.quotas.pin().version)
     assert (found.state, found.process) == ("down", None)
+    assert status_of(job.settings, batch_ms - 1).last_batch_age_ms == 0, "stored while the command was starting"
 
 
 @pytest.mark.parametrize("run_dir", ["run", "elsewhere"])
