@@ -1,22 +1,24 @@
 """A throttle in one line, for logs, the demo and `throttles list`."""
 
 from datetime import UTC, datetime
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from pipeline.command_line import command_text
 from pipeline.errors import printable
 from pipeline.throttle.held import Publication, Reason
-from pipeline.throttle.outbox import Written
 from quota.throttle_time import throttle_time_ms
 from quota.units import rate_unit
+
+if TYPE_CHECKING:  # it loads pyarrow.compute, which reading commands need not
+    from pipeline.throttle.outbox import Written
 
 SHOWN_DIGITS: Final = 8
 """How many digits of a decision_id are shown; `kquota throttles explain` takes as many."""
 
 
-def line_of(record: Written, quota_version: int) -> str:
+def line_of(record: "Written", quota_version: int) -> str:
     """What happened, to whom, why and until when.
 
     Instants are UTC; O, T and a debt share one unit; seconds have one decimal. A bucket's debt is told where O ≤ T, and
@@ -42,7 +44,7 @@ def line_of(record: Written, quota_version: int) -> str:
     )
 
 
-def line_with_command(record: Written, quota_version: int) -> str:
+def line_with_command(record: "Written", quota_version: int) -> str:
     """The line, and the command that tells more of it; only where the record is in the tables."""
     explain = command_text("throttles", "explain", record.publication.decision_id[:SHOWN_DIGITS])
     return f"{line_of(record, quota_version)} · {explain}"
