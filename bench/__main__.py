@@ -18,6 +18,8 @@ BENCHES: Final = {
     "closed_loop": "does an offender end at its quota: k = 1.2 … 50, one hour on a clock set by hand",
     "broker_levels": "one quota on 1 to 30 brokers: how near their sum is to T; writes docs/broker-levels.md",
     "broker_quotas": "change and describe the native quotas of 10 000 entities on a real broker",
+    "sync_on_broker": "keep the native quotas of 10 000 entities on a real broker: first sync, periods without changes",
+    "broker_sync": "a period of `quotas sync` over 10 000 entities on 3 and 30 brokers, at rest and with all changing",
     "gate": "from a release that can be read until 200 threads and 2000 tasks go on",
     "catch_up": "events per second after an outage, compared with bare Spark on the same topic",
     "cli": "how long --help, throttles list, throttles explain, quotas describe and status take",
@@ -28,6 +30,7 @@ BENCHES: Final = {
     "probe": "from a client's event to its throttle record, under 20 k ev/s, minute by minute",
     "recovery": "from kill -9 until the first record is readable, 100 k entities",
     "request_logger": "what a broker pays for its request log at 5 000 requests a second: CPU, MB/s, produce p99",
+    "split_client": "a stock client on two brokers, 90/10 and then 10/90: their sum, with mirrored T and with levels",
     "stop": "from SIGTERM to the end of the process: starting, idle, under load, in a backlog",
     "what_if": "a day of 1 000 clients and a week of 100 clients, by the second, replayed with other quotas",
 }

@@ -26,7 +26,8 @@ from bench.level_scenarios import MOVE_SECOND, MOVES, SECONDS, SHOWN_OVERLOADS, 
 from bench.machine import machine_line
 from quota.alter_budget import AlterBudget
 from quota.broker_rates import BrokerRates
-from quota.level_control import NEVER_MS, LevelState, propose
+from quota.level_control import propose
+from quota.level_state import NEVER_MS, LevelState
 
 PAGE: Final = Path(__file__).parents[1] / "docs" / "broker-levels.md"
 BEGIN: Final = "<!-- tables: written by `python -m bench broker_levels` -->"

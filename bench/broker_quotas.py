@@ -10,7 +10,6 @@ look at all of them that changes nothing for 0.5 s of CPU.
 """
 
 import argparse
-import os
 import statistics
 import sys
 import tempfile
@@ -19,6 +18,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from bench.cpu import cpu_seconds
 from bench.machine import machine_line
 from pipeline.brokers.entity import NativeEntity
 from pipeline.brokers.native_quotas import NativeQuotas
@@ -27,7 +27,6 @@ from pipeline.demo.broker import EmbeddedBroker
 from pipeline.jvm.jars import fetch
 
 _FEW: Final = 100
-_TICKS_PER_SECOND: Final = os.sysconf("SC_CLK_TCK")
 
 Values = Mapping[NativeEntity, Mapping[str, float | None]]
 
@@ -99,16 +98,10 @@ def _bounds(number: int) -> dict[str, float | None]:
 
 
 def _cost(broker: EmbeddedBroker, call: Callable[[], object]) -> Cost:
-    broker_began, cpu_began, began = _broker_cpu_seconds(broker), time.process_time(), time.perf_counter()
+    broker_began, cpu_began, began = cpu_seconds(broker.pid or 0), time.process_time(), time.perf_counter()
     call()
     wall, cpu = time.perf_counter() - began, time.process_time() - cpu_began
-    return Cost(wall, cpu, _broker_cpu_seconds(broker) - broker_began)
-
-
-def _broker_cpu_seconds(broker: EmbeddedBroker) -> float:
-    """User and system time of the broker's process so far, in steps of the kernel's clock (mostly 10 ms)."""
-    fields = Path(f"/proc/{broker.pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / _TICKS_PER_SECOND
+    return Cost(wall, cpu, cpu_seconds(broker.pid or 0) - broker_began)
 
 
 if __name__ == "__main__":

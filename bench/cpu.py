@@ -19,13 +19,13 @@ class CpuMeter:
 
     def __init__(self, processes: Mapping[str, int]) -> None:
         self._processes = dict(processes)
-        self._last = {name: _cpu_seconds(pid) for name, pid in processes.items()}
+        self._last = {name: cpu_seconds(pid) for name, pid in processes.items()}
         self._last_at = time.monotonic()
 
     def cores(self) -> dict[str, float]:
         """Name -> mean number of cores since the last call (or since the start)."""
         now = time.monotonic()
-        used = {name: _cpu_seconds(pid) for name, pid in self._processes.items()}
+        used = {name: cpu_seconds(pid) for name, pid in self._processes.items()}
         passed = max(now - self._last_at, 1e-9)
         cores = {name: max(used[name] - self._last[name], 0.0) / passed for name in used}
         self._last, self._last_at = used, now
@@ -48,7 +48,8 @@ def _children(pid: int) -> Iterator[tuple[int, str]]:
             yield int(folder.name), stat[0]
 
 
-def _cpu_seconds(pid: int) -> float:
+def cpu_seconds(pid: int) -> float:
+    """User and system time of a process so far, in steps of the kernel's clock (mostly 10 ms); 0 if it has ended."""
     stat = _stat(pid)
     return 0.0 if stat is None else (int(stat[1][_USER]) + int(stat[1][_SYSTEM])) / _TICKS_PER_SECOND
 

@@ -1,10 +1,13 @@
 """What it costs to throttle many clients at once, and to renew and release them all at once.
 
-    python -m bench.held [--clients 100000] [--waves 3] [--profile]
+    python -m bench.held [--clients 100000] [--waves 3] [--no-broker] [--profile]
 
-The job's own engine, purgatory and publisher on a clock set by hand. Rows are appended to a real `throttle_events` by
-delta-rs; records are made into the bytes of the topic and dropped: there is no broker and no Spark. Every client has a
-user and a client-id of its own and is above its producer quota, with a debt of a quarter of an hour.
+The job's own engine, purgatory and publisher on a clock set by hand; no Spark. Rows are appended to a real
+`throttle_events` by delta-rs, records are sent to a real broker in transactions. Every client has a user and a
+client-id of its own and is above its producer quota, with a debt of a quarter of an hour. All is measured twice:
+
+    batches       the records of a step are sent as prepared record batches, as the job does
+    each          they are given to the Kafka library one by one, as the job did before
 
     throttle      a batch in which all clients begin to be over their quota
     again         a batch in which all of them are, while they are held: nothing new is told
@@ -13,116 +16,60 @@ user and a client-id of its own and is above its producer quota, with a debt of 
 
     decide   engine, decision ids, what each client is asked to wait (for a look: what it owes now)
     hold     what is told and to whom, the rows of the outbox, the timing wheel
-    encode   the stored rows as keys, values and headers of the topic
-    ours     the three together
-    append   the rows into the Delta table
-    wall     all of it by the clock on the wall, append included
+    store    the rows into the Delta table
+    send     the stored rows as messages, and their transactions until they are committed
+    all      the four together
+    cpu      CPU time of this process, all its threads
+    broker   CPU time of the broker
     late     how late a thread that asks the wheel every 10 ms, as the job's reaper does, has its answer at the worst
 
-Milliseconds of CPU of the process, all its threads together, so that other work on the machine counts little; `wall`
-and `late` are the exceptions. Memory is that of the process.
+Milliseconds; those of the first five by the clock on the wall. Memory is that of this process.
 """
 
 import argparse
 import cProfile
-import gc
 import pstats
-import resource
 import statistics
+import sys
 import tempfile
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Event, Thread
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
 from bench.machine import machine_line
+from bench.memory import forget_peak, memory_mb, peak_mb
+from bench.spent import FIGURES, Spent
+from pipeline.cluster.access import ClusterAccess
+from pipeline.cluster.topics import create_topics, topic_specs
+from pipeline.demo.broker import EmbeddedBroker
+from pipeline.demo.broker_config import BrokerOptions
 from pipeline.settings.model import Settings
 from pipeline.simulation.ports import NoTopic, SimulatedClock
 from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.layout import TABLES, create_missing, table_uri
 from pipeline.tables.throttle_outbox import DeltaOutbox
 from pipeline.throttle.assembly import Ports, assemble
+from pipeline.throttle.kafka_topic import MANY, KafkaThrottleTopic
+from pipeline.throttle.topic import ThrottleTopic
 from quota.evaluation import Evaluation
 from quota.snapshot import QuotaSnapshot
-from schemas.throttle_record import ThrottleRecord
-from schemas.throttle_records import ThrottleRecords
 
 START_MS: Final = 1_795_000_000_000
 BOUND: Final = 1_000.0
 DEBT_SECONDS: Final = 900
 JOB: Final = "held"
 QUERY: Final = "query"
-OURS: Final = ("decide", "hold", "encode")
-PHASES: Final = (*OURS, "ours", "append", "wall", "late")
+WAYS: Final = {"batches": MANY, "each": sys.maxsize}
+WARM_CLIENTS, WARM_WAVES = 5_000, 10  # before what is measured, for the broker's compiler
+TIMEOUT_MS: Final = 120_000  # of a transaction, so that the slower way has its figure
 REAP_SECONDS: Final = 0.01
 SHOWN_FUNCTIONS: Final = 25
-
-
-class Spent:
-    """Seconds by phase. Of phases inside each other the outer one does not count what the inner one took."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = defaultdict(float)
-        self.late_seconds = 0.0
-        self._inner: list[float] = []
-        self._began = time.perf_counter()
-
-    @contextmanager
-    def on(self, phase: str) -> Iterator[None]:
-        """Count what is done inside."""
-        began = time.process_time()
-        self._inner.append(0.0)
-        try:
-            yield
-        finally:
-            took = time.process_time() - began
-            self.seconds[phase] += took - self._inner.pop()
-            if self._inner:
-                self._inner[-1] += took
-
-    def counted(self, phase: str, call: Callable[..., Any]) -> Callable[..., Any]:
-        """The call, counted."""
-
-        def run(*arguments: Any, **named: Any) -> Any:
-            with self.on(phase):
-                return call(*arguments, **named)
-
-        return run
-
-    def take(self) -> dict[str, float]:
-        """Milliseconds of each phase since the last call."""
-        taken = {phase: 1000 * self.seconds[phase] for phase in (*OURS, "append")}
-        taken["ours"] = sum(taken[phase] for phase in OURS)
-        taken["wall"] = 1000 * (time.perf_counter() - self._began)
-        taken["late"] = 1000 * self.late_seconds
-        self.begin()
-        return taken
-
-    def begin(self) -> None:
-        """Count from now on."""
-        self.seconds.clear()
-        self.late_seconds = 0.0
-        self._began = time.perf_counter()
-
-
-class EncodedTopic(NoTopic):
-    """Makes records into the bytes that a producer is given, and drops them."""
-
-    def __init__(self) -> None:
-        self.records = 0
-        self.value_bytes = 0
-
-    def publish(self, records: Sequence[ThrottleRecord], marker: int) -> None:
-        """Encode the records."""
-        del marker
-        self.value_bytes += sum(len(message.value) for message in ThrottleRecords.of(records).messages(JOB))
-        self.records += len(records)
 
 
 class TimedOutbox(DeltaOutbox):
@@ -137,21 +84,20 @@ class TimedOutbox(DeltaOutbox):
 
     def append(self, rows: pa.Table, versions: Mapping[str, int], metadata: Mapping[str, str]) -> bool:
         """See `Outbox`."""
-        with self._spent.on("append"):
+        with self._spent.on("store"):
             return super().append(rows, versions, metadata)
 
 
 class Held:
-    """A job without Spark and broker, and its clients."""
+    """A job without Spark, and its clients."""
 
-    def __init__(self, clients: int, root: Path) -> None:
-        self.spent = Spent()
+    def __init__(self, clients: int, root: Path, topic: ThrottleTopic, spent: Spent) -> None:
+        self.spent = spent
         self.clock = SimulatedClock(START_MS)
-        self.topic = EncodedTopic()
         self._clients = clients
         self._usage = _usage(clients)
         self._batch_id = -1
-        ports = Ports(TimedOutbox(root, self.spent), self.topic, self.clock)
+        ports = Ports(TimedOutbox(root, self.spent), topic, self.clock)
         enforcement = assemble(Settings(job=JOB), "cluster", JOB, ports)
         self.decider, self.purgatory = enforcement.decider, enforcement.purgatory
         quota = {"user": "<default>", "client_id": "<default>", "producer_byte_rate": BOUND, "mode": "enforce"}
@@ -161,7 +107,7 @@ class Held:
         # Wrapped where they stand: the purgatory calls them inside its own steps.
         for name in ("decide", "look", "standing"):
             setattr(self.decider, name, self.spent.counted("decide", getattr(self.decider, name)))
-        self.topic.publish = self.spent.counted("encode", self.topic.publish)  # type: ignore[method-assign]
+        topic.publish = self.spent.counted("send", topic.publish)  # type: ignore[method-assign]
 
     def batch(self) -> None:
         """A micro-batch in which all clients use what `_usage` says."""
@@ -228,14 +174,6 @@ def _usage(clients: int) -> pa.Table:
     )
 
 
-def memory_mb() -> float:
-    """What the process holds now, in MB."""
-    gc.collect()
-    pa.default_memory_pool().release_unused()
-    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
-    return pages * resource.getpagesize() / 1e6
-
-
 def measure(held: Held, clients: int, waves: int) -> tuple[dict[str, dict[str, float]], float]:
     """Milliseconds by step and phase, and the memory while all are held."""
     spent = held.spent
@@ -260,29 +198,68 @@ def measure(held: Held, clients: int, waves: int) -> tuple[dict[str, dict[str, f
     return took, held_mb
 
 
+@contextmanager
+def new_topic(broker: EmbeddedBroker | None, many: int) -> Iterator[ThrottleTopic]:
+    """An empty topic, on the broker if there is one."""
+    if broker is None:
+        yield NoTopic()
+        return
+    access, name = ClusterAccess(broker.bootstrap_servers), f"throttle.{time.time_ns()}"
+    with access.admin() as admin:
+        create_topics(admin, topic_specs(1, 1_000, throttle_topic=name, marker_topic=f"{name}.marker")[1:])
+    topic = KafkaThrottleTopic(JOB, name, f"{name}.marker", access, TIMEOUT_MS, many)
+    yield topic
+    topic.close()
+
+
+def run(clients: int, waves: int, broker: EmbeddedBroker | None, way: str) -> tuple[dict[str, dict[str, float]], str]:
+    """Milliseconds by step and phase, and a line on memory."""
+    with tempfile.TemporaryDirectory() as folder, new_topic(broker, WAYS[way]) as topic:
+        held = Held(clients, Path(folder), topic, Spent(broker.pid if broker else None))
+        before_mb = memory_mb()
+        forget_peak()
+        with held.reaped():
+            took, held_mb = measure(held, clients, waves)
+        memory = f"{before_mb:.0f} MB before, {held_mb:.0f} MB while all are held, {peak_mb():.0f} MB at most"
+        told, stored = clients * (waves + 2), topic.end().publish_seq + 1
+        if broker is not None and told != stored:
+            message = f"the topic must have {told} records; got {stored}"
+            raise RuntimeError(message)
+    return took, memory
+
+
 def main() -> None:
-    """Print the machine, a line for each step, and the memory."""
+    """Print the machine, and for each way a line for each step, and the memory."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--clients", type=int, default=100_000)
     parser.add_argument("--waves", type=int, default=3)
+    parser.add_argument("--no-broker", action="store_true", help="send nothing")
     parser.add_argument("--profile", action="store_true", help="also print where the time goes; all takes longer then")
     arguments = parser.parse_args()
     print(machine_line())
-    with tempfile.TemporaryDirectory() as folder:
-        held = Held(arguments.clients, Path(folder))
-        before_mb = memory_mb()
-        profile = cProfile.Profile()
-        if arguments.profile:
-            profile.enable()
-        with held.reaped():
-            took, held_mb = measure(held, arguments.clients, arguments.waves)
-        profile.disable()
-        peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000
-    print(f"{f'{arguments.clients} clients, ms':<18}" + "".join(f"{phase:>10}" for phase in PHASES))
-    for step, phases in took.items():
-        print(f"{step:<18}" + "".join(f"{phases[phase]:>10.0f}" for phase in PHASES))
-    print(f"memory: {before_mb:.0f} MB before, {held_mb:.0f} MB while all are held, {peak_mb:.0f} MB at most")
-    print(f"{held.topic.records} records with values of {held.topic.value_bytes // max(held.topic.records, 1)} bytes")
+    if arguments.no_broker:
+        show(arguments, None, "batches")
+        return
+    options = BrokerOptions(heap_mib=1024, quick_start=False)
+    with tempfile.TemporaryDirectory() as folder, EmbeddedBroker(Path(folder) / "broker", options=options) as broker:
+        for way in WAYS:
+            run(min(WARM_CLIENTS, arguments.clients), WARM_WAVES, broker, way)
+        for way in WAYS:
+            show(arguments, broker, way)
+
+
+def show(arguments: argparse.Namespace, broker: EmbeddedBroker | None, way: str) -> None:
+    """Measure one way and print it."""
+    profile = cProfile.Profile()
+    if arguments.profile:
+        profile.enable()
+    took, memory = run(arguments.clients, arguments.waves, broker, way)
+    profile.disable()
+    title = f"{arguments.clients} clients, {way if broker else 'nothing sent'}"
+    print(f"{title:<24}" + "".join(f"{name:>8}" for name in FIGURES))
+    for step, figures in took.items():
+        print(f"{step:<24}" + "".join(f"{figures[name]:>8.0f}" for name in FIGURES))
+    print(f"memory: {memory}")
     if arguments.profile:
         pstats.Stats(profile).sort_stats("tottime").print_stats(SHOWN_FUNCTIONS)
 

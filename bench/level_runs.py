@@ -16,8 +16,9 @@ from bench.level_scenarios import SECONDS, Scenario
 from bench.simulated_brokers import SimulatedBrokers
 from quota.broker_level import broker_levels
 from quota.broker_rates import BrokerRates, BrokerView
-from quota.level_control import NEVER_MS, LevelState, first_level, propose
 from quota.level_control import LevelRules as Rules
+from quota.level_control import first_level, propose
+from quota.level_state import NEVER_MS, LevelState
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -18,14 +18,13 @@ from typing import Any, Final
 import numpy as np
 from crc32c import crc32c
 from kafka import KafkaProducer
-from kafka.protocol.producer import ProduceRequest
 from kafka.record import MemoryRecordsBuilder
 from kafka.record.default_records import DefaultRecordBatchBuilder
 
+from bench.produce_request import produce_request
 from schemas.topic_names import USAGE_TOPIC
 
 BATCHES_PER_SECOND: Final = 50
-_PRODUCE_VERSION: Final = 9
 _TIME: Final = b'"event_time_ms":'
 _DIGITS: Final = 13  # of an event time, from 2001 to 2286
 _CRC_OFFSET: Final = DefaultRecordBatchBuilder.CRC_OFFSET
@@ -99,17 +98,7 @@ class BrokerConnection:
         Raises:
             OSError: the broker is gone.
         """
-        data = ProduceRequest.TopicProduceData
-        part = data.PartitionProduceData(index=partition, records=records)
-        request: Any = ProduceRequest(
-            transactional_id=None,
-            acks=1,
-            timeout_ms=30_000,
-            topic_data=[data(name=topic, partition_data=[part])],
-            version=_PRODUCE_VERSION,
-        )
-        request.with_header(client_id="load")
-        self._socket.sendall(request.encode(header=True, framed=True))
+        self._socket.sendall(produce_request(topic, partition, records))
         (length,) = struct.unpack(">i", self._read(4))
         self._read(length)
 

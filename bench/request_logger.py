@@ -12,7 +12,6 @@ time at which they are due; the time of a request counts from then. Broker and l
 """
 
 import argparse
-import os
 import selectors
 import socket
 import struct
@@ -26,17 +25,17 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 from kafka import KafkaAdminClient
-from kafka.protocol.producer import ProduceRequest
 from kafka.record.memory_records import MemoryRecordsBuilder
 
+from bench.cpu import cpu_seconds
 from bench.machine import machine_line
+from bench.produce_request import produce_request
 from pipeline.cluster.topics import TopicSpec, create_topics
 from pipeline.demo.broker import EmbeddedBroker
 from pipeline.demo.broker_config import BrokerOptions
 
 _TOPIC: Final = "load"
 _CONNECTIONS: Final = 16
-_VERSION: Final = 8  # the last one with a header of fixed form
 _STEP_SECONDS: Final = 0.001
 
 
@@ -106,10 +105,14 @@ def measure(logged: bool, requests_per_second: int, seconds: float) -> Cost:
         try:
             load(connections, requests_per_second, seconds / 3)
             pid = broker.pid or 0
-            cpu_seconds, log_bytes, began = _cpu_seconds(pid), _log_bytes(broker.request_log_path), time.monotonic()
+            cpu_began_seconds, log_bytes, began = (
+                cpu_seconds(pid),
+                _log_bytes(broker.request_log_path),
+                time.monotonic(),
+            )
             waited_ms = np.array(load(connections, requests_per_second, seconds)) * 1_000
             spent = time.monotonic() - began
-            cpu_percent = (_cpu_seconds(pid) - cpu_seconds) / spent * 100
+            cpu_percent = (cpu_seconds(pid) - cpu_began_seconds) / spent * 100
             log_megabytes = (_log_bytes(broker.request_log_path) - log_bytes) / 1e6
         finally:
             for connection in connections:
@@ -143,20 +146,7 @@ def request(partition: int) -> bytes:
     builder = MemoryRecordsBuilder(magic=2, compression_type=0, batch_size=1_024)
     builder.append(timestamp=time.time_ns() // 1_000_000, key=None, value=bytes(100), headers=[])
     builder.close()
-    data = ProduceRequest.TopicProduceData
-    sent = data(
-        name=_TOPIC,
-        partition_data=[data.PartitionProduceData(index=partition, records=bytes(builder.buffer()))],
-    )
-    body = ProduceRequest(transactional_id=None, acks=1, timeout_ms=30_000, topic_data=[sent]).encode(_VERSION)
-    client_id = b"load"
-    header = struct.pack(">hhih", 0, _VERSION, 1, len(client_id)) + client_id
-    return struct.pack(">i", len(header) + len(body)) + header + bytes(body)
-
-
-def _cpu_seconds(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return produce_request(_TOPIC, partition, bytes(builder.buffer()))
 
 
 def _log_bytes(log: Path) -> int:

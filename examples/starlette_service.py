@@ -19,7 +19,7 @@ from pipeline.gate.gate import Gate
 from pipeline.gate.limits import GateLimits
 from schemas.topic_names import THROTTLE_TOPIC
 
-LONGEST_WAIT_MS = 10_000
+LONGEST_WAIT_MS = int(os.environ.get("LONGEST_WAIT_MS", "10000"))
 
 
 @asynccontextmanager

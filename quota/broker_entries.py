@@ -11,7 +11,7 @@ An *entry* is one value at one quota entity and type, the same on every broker.
 * Kafka has no exempt rows. An exempt row needs an entry only where a less specific row would hold without it; then it
   is a bound that nobody reaches.
 
-What was on the brokers before kquota wrote there is put back when an entry goes: `values`.
+What was on the brokers before kquota wrote there is put back when an entry goes: `quota.broker_sync`.
 
 >>> rows = [
 ...     {"user": "alice", "client_id": "", "producer_byte_rate": 3e6},
@@ -25,13 +25,16 @@ alice producer_byte_rate 3e+06 level
 bob producer_byte_rate 1e+18 unbounded
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final, NamedTuple
 
+import numpy as np
+
+from quota.broker_level import Floats
 from quota.entity import DEFAULT, QUOTA_TYPES, Level
-from quota.snapshot import Quota, QuotaSnapshot
+from quota.snapshot import Bounds, Quota, QuotaSnapshot
 
 UNREACHED: Final = 1e18
 """The bound of an exempt row, bytes per second or percent: the largest power of ten that Kafka takes for a LONG."""
@@ -49,6 +52,7 @@ class EntryKind(StrEnum):
     """What the value of an entry is."""
 
     LEVEL = "level"
+    OWN = "own"
     BOUND = "bound"
     UNBOUNDED = "unbounded"
 
@@ -62,7 +66,8 @@ class BrokerEntry:
         client_id: likewise.
         quota_type: the type.
         bound: T; `UNREACHED` for an exempt row.
-        kind: `level`: the value is L, from T / n to T; otherwise it is the bound.
+        kind: `level`: the value is L, from T / n to T; `own`: likewise, for a sensor of a default; otherwise it is the
+            bound.
     """
 
     user: str
@@ -112,37 +117,30 @@ def _exemptions(quota: Quota, least_specific: Sequence[Level | None]) -> Iterabl
             yield BrokerEntry(quota.user, quota.client_id, name, UNREACHED, EntryKind.UNBOUNDED)
 
 
-def values(
-    entries: Iterable[BrokerEntry],
-    levels: Mapping[EntryKey, float],
-    owned: Mapping[EntryKey, float | None],
-) -> dict[EntryKey, float | None]:
-    """What the brokers must hold at each key that is kquota's, or becomes so.
+def writable_levels(level: Floats, bound: Floats, quota_type: str) -> Floats:
+    """Levels as Kafka takes them: byte rates are whole numbers, rounded up, but never above T.
 
     Args:
-        entries: what the quota table asks for, with the entries of `quota.own_entries`.
-        levels: L of the entries with a level. One that is not there is at T: so a clean stop can put T back.
-        owned: the keys that kquota has written, each with the value that stood there before; None for nothing.
-
-    Returns:
-        The value of each key; None to remove it. A key that kquota owns and no longer needs gets back what stood there
-        before.
-    """
-    wanted: dict[EntryKey, float | None] = dict(owned)
-    for entry in entries:
-        is_level = entry.kind is EntryKind.LEVEL
-        wanted[entry.key] = levels.get(entry.key, entry.bound) if is_level else entry.bound
-    return wanted
-
-
-def writable_level(level: float, bound: float, quota_type: str) -> float:
-    """A level as Kafka takes it: byte rates are whole numbers, rounded up, but never above T.
-
-    Args:
-        level: L, with T / n ≤ L ≤ T.
-        bound: T.
+        level: L, with T / n ≤ L ≤ T, float64[m].
+        bound: T, float64[m].
         quota_type: `request_percentage` may be a fraction, and stays as it is.
     """
-    if quota_type == "request_percentage":
-        return level
-    return min(float(-(-level // 1)), bound)
+    return level if quota_type == "request_percentage" else np.minimum(np.ceil(level), bound)
+
+
+def as_brokers_take(snapshot: QuotaSnapshot) -> QuotaSnapshot:
+    """The rows that are not in shadow mode, with bounds as brokers take them: byte rates without the fraction.
+
+    A byte rate below 1 stays as it is. The brokers will refuse it.
+    """
+    enforced = (quota for quota in snapshot.quotas if quota.mode != "shadow")
+    return replace(snapshot, quotas=tuple(replace(quota, bounds=_whole(quota.bounds)) for quota in enforced))
+
+
+def _whole(bounds: Bounds) -> Bounds:
+    produced, fetched, percentage = bounds
+    return _whole_rate(produced), _whole_rate(fetched), percentage
+
+
+def _whole_rate(bound: float | None) -> float | None:
+    return bound if bound is None or bound < 1 else float(bound // 1)

@@ -92,12 +92,19 @@ class BrokerRates:
             cells: the cell of each entity and broker, int64[m, n]; −1 for one that never had usage.
             at_ms: the instant up to which usage was recorded, in the newest sample window or later.
         """
-        of_cells = cells.ravel()
+        of_cells = np.where(cells < len(self._last_ms), cells, -1).ravel()
         observed, window_ms = self._long.observed(of_cells, at_ms)
         recent, _ = self._recent.observed(of_cells, at_ms)
-        known = np.append(self._last_ms, 0)
-        last_ms = known[np.where((of_cells < 0) | (of_cells >= len(self._last_ms)), len(self._last_ms), of_cells)]
+        last_ms = np.append(self._last_ms, 0)[of_cells]
         shape = cells.shape
         return BrokerView(
             at_ms, observed.reshape(shape), window_ms.reshape(shape), recent.reshape(shape), last_ms.reshape(shape)
         )
+
+    def keep(self, kept: NDArray[np.bool_]) -> None:
+        """Forget the cells that are not kept, bool[n]. The others close the gaps in their order."""
+        known = len(self._last_ms)
+        of_known = np.pad(kept[:known], (0, max(known - len(kept), 0)))
+        self._long.keep(of_known)
+        self._recent.keep(of_known)
+        self._last_ms = self._last_ms[of_known]

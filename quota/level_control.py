@@ -14,7 +14,8 @@ every period, for every entity:
    Only a broker that is asked for 0.97 · L or more counts as unbounded then: it gets what the others leave before it
    throttles.
 4. Otherwise the level is that of `broker_levels`.
-5. **When it is written**: if it differs by 5 % or more, in the same direction for 2 s, and 10 s after the last alter.
+5. **When it is written**: if it differs by 5 % or more, in the same direction for 2 s, and 10 s after the last alter
+   that was no edit of T.
    A level that must go down is not held up for the 2 s while the brokers would let through more than 1.2 · T.
 6. **Quiet**: less than T / 2 for a minute and nobody throttles. L goes back to T, and the entity costs nothing more.
    But one that was over T in the last ten minutes goes to T / n, if no broker is asked for more than 0.8 of that: when
@@ -24,21 +25,16 @@ every period, for every entity:
 The thresholds were chosen by simulation: docs/broker-levels.md.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import IntEnum
-from typing import Final, Self
+from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from quota.broker_level import Flags, Floats, broker_levels
 from quota.broker_rates import BrokerView
+from quota.level_state import Ints, LevelState
 from quota.throttle_time import throttle_time_ms
-
-Ints = NDArray[np.int64]
-
-NEVER_MS: Final = -(1 << 60)
-"""An instant before all others."""
 
 _ROUNDING: Final = 1e-9
 _LONGEST_MUTE_MS: Final = 1 << 50
@@ -89,54 +85,6 @@ class LevelRules:
 
 
 @dataclass(frozen=True, slots=True)
-class LevelState:
-    """What is remembered of m entities on n brokers from one period to the next.
-
-    After a restart the first three are known from what was written; `start` forgets the rest, which costs some seconds.
-
-    Attributes:
-        level: L in force, per second, float64[m].
-        altered_at_ms: when it was written, int64[m]; `NEVER_MS` for never.
-        over_at_ms: when the brokers were last asked for more than T together, int64[m].
-        saturated_until_ms: until when each broker counts as saturated, int64[m, n].
-        side: −1, 0, 1: the level should go down, stay, go up; int64[m].
-        side_since_ms: since when, int64[m].
-        used_at_ms: when it last was not quiet, int64[m].
-    """
-
-    level: Floats
-    altered_at_ms: Ints
-    over_at_ms: Ints
-    saturated_until_ms: Ints
-    side: Ints
-    side_since_ms: Ints
-    used_at_ms: Ints
-
-    @classmethod
-    def start(cls, level: Floats, altered_at_ms: Ints, over_at_ms: Ints, brokers: int, now_ms: int) -> Self:
-        """The state of entities of which no more is known."""
-        size = len(level)
-        now = np.full(size, now_ms, np.int64)
-        nobody = np.full((size, brokers), NEVER_MS, np.int64)
-        return cls(level, altered_at_ms, over_at_ms, nobody, np.zeros(size, np.int64), now, now)
-
-    def on_brokers(self, columns: Ints) -> Self:
-        """The same entities on other brokers.
-
-        Args:
-            columns: for each broker its column until now, int64[n]; −1 for one that has joined or was restarted.
-        """
-        known = np.append(self.saturated_until_ms, np.full((len(self.level), 1), NEVER_MS), axis=1)
-        return replace(self, saturated_until_ms=known[:, columns])
-
-    def altered(self, rows: Ints, level: Floats, now_ms: int) -> Self:
-        """These entities were given these levels."""
-        levels, altered_at_ms, side = self.level.copy(), self.altered_at_ms.copy(), self.side.copy()
-        levels[rows], altered_at_ms[rows], side[rows] = level, now_ms, 0
-        return replace(self, level=levels, altered_at_ms=altered_at_ms, side=side)
-
-
-@dataclass(frozen=True, slots=True)
 class Proposals:
     """What to write: one row per entity; those with `Cause.KEPT` need nothing.
 
@@ -161,7 +109,13 @@ def first_level(bound: Floats, over_at_ms: Ints, brokers: int, now_ms: int, rule
 
 
 def propose(
-    view: BrokerView, bound: Floats, state: LevelState, now_ms: int, rules: LevelRules | None = None
+    view: BrokerView,
+    bound: Floats,
+    state: LevelState,
+    now_ms: int,
+    rules: LevelRules | None = None,
+    at_once: Flags | None = None,
+    moved_at_ms: Ints | None = None,
 ) -> tuple[Proposals, LevelState]:
     """One period: who needs another level, and what to remember until the next period.
 
@@ -171,6 +125,10 @@ def propose(
         state: what was remembered.
         now_ms: when the alters would be written, ms since the epoch, not before `view.at_ms`.
         rules: the thresholds; the defaults if None.
+        at_once: entities whose level may be written at once, whatever was seen or written before, bool[m]; none if
+            None. For those whose T was edited.
+        moved_at_ms: when each level was last written for any reason but an edit, int64[m]: the 10 s begin there. If
+            None, that was the last alter.
 
     Returns:
         The proposals, and the state with the memory of this period. Call `LevelState.altered` for what was written; the
@@ -192,7 +150,9 @@ def propose(
     side_since_ms = np.where(side != state.side, view.at_ms, state.side_since_ms)
     urgent = (side < 0) & (seen.passing > rules.urgent * bound)
     confirmed = urgent | (view.at_ms - side_since_ms >= rules.confirm_ms)
-    due = (side != 0) & confirmed & (now_ms - state.altered_at_ms >= rules.alter_interval_ms)
+    last_ms = state.altered_at_ms if moved_at_ms is None else moved_at_ms
+    in_time = confirmed & (now_ms - last_ms >= rules.alter_interval_ms)
+    due = (side != 0) & (in_time if at_once is None else in_time | at_once)
     outside = (level > bound * (1 + _ROUNDING)) | (level < even * (1 - _ROUNDING))
 
     quiet_cause = np.where(offender, Cause.QUIET_OFFENDER, Cause.QUIET)

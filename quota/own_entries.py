@@ -96,7 +96,7 @@ def own_entries(snapshot: QuotaSnapshot, sensors: Sequence[EntryKey]) -> OwnEntr
             if client is not None:
                 refused[sensor] = Refused(sensor, client)
     return OwnEntries(
-        tuple(BrokerEntry(*sensor, bounds[sensor], EntryKind.LEVEL) for sensor in sensors if sensor not in refused),
+        tuple(BrokerEntry(*sensor, bounds[sensor], EntryKind.OWN) for sensor in sensors if sensor not in refused),
         tuple(refused[sensor] for sensor in sensors if sensor in refused),
     )
 

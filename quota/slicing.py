@@ -38,13 +38,8 @@ class Slicing:
     caps: ThrottleCaps
     sample_window_ms: int
 
-    def renewal_ms(self, owed_ms: int, window_ms: int, quota_type: str) -> int:
-        """Length of a renewal: min(owed, max(cap, 3 × lead))."""
-        cap_ms = self.caps.cap_ms(quota_type, window_ms, self.sample_window_ms)
-        return owed_ms if cap_ms is None else min(owed_ms, max(cap_ms, 3 * self.lead_ms))
-
     def renewals_ms(self, owed_ms: Ints, window_ms: Ints, quota_types: Ints) -> Ints:
-        """As `renewal_ms`, for n clients.
+        """Lengths of n renewals: of each min(owed, max(cap, 3 × lead)), or all that is owed where there is no cap.
 
         Args:
             owed_ms: what each client owes, int64[n].

@@ -23,6 +23,7 @@ _TYPES: Final[dict[str, pa.DataType]] = {
     "date32": pa.date32(),
     "timestamp[us, tz=UTC]": pa.timestamp("us", "UTC"),
     "list<string>": pa.list_(pa.string()),
+    "map<string, double>": pa.map_(pa.string(), pa.float64()),
 }
 
 _DECIDED_AT: Final = "evaluated_at_ms"

@@ -13,6 +13,7 @@ import yaml
 from pydantic import BaseModel
 
 from schemas.batch_row import BatchRow
+from schemas.broker_quota_row import BrokerQuotaRow
 from schemas.dead_letter_row import DeadLetterRow
 from schemas.decision_row import DecisionRow
 from schemas.json_schema import json_schema
@@ -38,6 +39,7 @@ MODELS: Final[dict[str, type[BaseModel]]] = {
     "throttle_events": ThrottleEventRow,
     "sensor_state": SensorStateRow,
     "dead_letters": DeadLetterRow,
+    "broker_quotas": BrokerQuotaRow,
 }
 """Every model by the name of its file. A topic value has the name of its record, a row that of its table."""
 

@@ -33,6 +33,7 @@ TYPES: Final[dict[object, ColumnType]] = {
     datetime: ColumnType("TIMESTAMP", "timestamp[us, tz=UTC]"),
     date: ColumnType("DATE", "date32"),
     tuple[str, str]: ColumnType("ARRAY<STRING>", "list<string>"),
+    dict[str, float | None]: ColumnType("MAP<STRING, DOUBLE>", "map<string, double>"),
 }
 
 
@@ -52,6 +53,7 @@ Bytes = Annotated[int, Unit("bytes")]
 Count = Annotated[int, Unit("count")]
 Number = Annotated[int, Unit("ordinal number")]
 Rate = Annotated[float, Unit("bytes per second, or percent of one thread for request_percentage")]
+RateByName = Annotated[dict[str, float | None], Unit("rates as of `bound`, by name")]
 ByteRate = Annotated[float, Unit("bytes per second")]
 Percentage = Annotated[float, Unit("percent of one thread")]
 Tokens = Annotated[float, Unit("bytes, or percent-seconds for request_percentage")]

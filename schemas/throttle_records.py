@@ -1,13 +1,14 @@
 """Records of the throttle topic by columns: from stored rows to the bytes of many messages at once."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, overload
+from typing import TYPE_CHECKING, Any, Final, Self, overload
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from schemas.arrow import arrow_schema
 from schemas.json_columns import json_texts
+from schemas.message_columns import Header, Message, MessageColumns
 from schemas.throttle_event_row import ThrottleEventRow, stored_record
 from schemas.throttle_record import (
     SENSOR_FIELD,
@@ -27,16 +28,6 @@ _COLUMNS: Final = tuple(
 )
 _MANY: Final = 24  # from here on columns are quicker
 _KEY: Final = ("cluster", "broker_id", "user", "client_id")
-
-Header = tuple[str, bytes]
-
-
-class Message(NamedTuple):
-    """A record as a producer sends it."""
-
-    key: bytes
-    value: bytes
-    headers: list[Header]
 
 
 class ThrottleRecords(Sequence[ThrottleRecord]):
@@ -78,6 +69,15 @@ class ThrottleRecords(Sequence[ThrottleRecord]):
     def __iter__(self) -> Iterator[ThrottleRecord]:
         return map(stored_record, self._rows.to_pylist())
 
+    def parts(self, most_bytes: int) -> "Iterator[ThrottleRecords]":
+        """The records in their order, in parts whose columns have at most so many bytes; a part has one at least."""
+        if self._rows.nbytes <= most_bytes or len(self) <= 1:
+            yield self
+            return
+        half = len(self) // 2
+        yield from self[:half].parts(most_bytes)
+        yield from self[half:].parts(most_bytes)
+
     def messages(self, job: str) -> list[Message]:
         """What a producer sends: of each record the same bytes as its own `key`, `to_value` and `headers`.
 
@@ -86,10 +86,18 @@ class ThrottleRecords(Sequence[ThrottleRecord]):
         """
         if len(self) < _MANY:
             return [Message(one.key(), one.to_value(), one.headers(job)) for one in self]
+        return self.message_columns(job).messages()
+
+    def message_columns(self, job: str) -> MessageColumns:
+        """The same as `messages`, by columns; there must be records.
+
+        Args:
+            job: as for `ThrottleRecord.headers`.
+        """
         columns = {name: self._rows[name].combine_chunks() for name in _COLUMNS}
         texts = {name: _texts_of(name, column) for name, column in columns.items()}
-        keys = _joined(_key_pieces(texts), len(self))
-        return list(map(Message, keys, _joined(_value_pieces(texts), len(self)), _headers(columns, job)))
+        keys, values = (_joined(pieces, len(self)) for pieces in (_key_pieces(texts), _value_pieces(texts)))
+        return MessageColumns(keys, values, _headers(columns, job))
 
 
 def _texts_of(name: str, column: "Texts") -> "Texts | str":
@@ -120,8 +128,8 @@ def _key_pieces(texts: "Mapping[str, Texts | str]") -> "list[Texts | str]":
     return ["[", cluster, ",", broker_id, ",", user, ",", client_id, "]"]
 
 
-def _joined(pieces: "Iterable[Texts | str]", num_records: int) -> list[bytes]:
-    """The pieces of each record, one after the other."""
+def _joined(pieces: "Iterable[Texts | str]", num_records: int) -> "Texts":
+    """The pieces of each record, one after the other, as bytes."""
     merged: list[Any] = [""]
     for piece in pieces:
         if isinstance(piece, str) and isinstance(merged[-1], str):
@@ -129,33 +137,35 @@ def _joined(pieces: "Iterable[Texts | str]", num_records: int) -> list[bytes]:
         else:
             merged.append(piece)
     if len(merged) == 1:
-        return [merged[0].encode()] * num_records
-    return _bytes_of(pc.binary_join_element_wise(*merged, ""))
+        return pa.repeat(merged[0].encode(), num_records)
+    return _binary(pc.binary_join_element_wise(*merged, ""))
 
 
-def _headers(columns: "dict[str, Texts]", job: str) -> Iterator[list[Header]]:
-    """The headers of each record, in the order in which `ThrottleRecord.headers` has them."""
+def _headers(columns: "dict[str, Texts]", job: str) -> "tuple[tuple[str, Texts | bytes], ...]":
+    """The headers, in the order in which `ThrottleRecord.headers` has them."""
     version, kquota_job, content_type = unchanging_headers(job)
     ids = pc.binary_join_element_wise(columns["decision_id"], columns["publish_seq"].cast(pa.string()), "/")
-    types = _each_value(
-        pc.binary_join_element_wise(columns["action"], columns["schema_version"].cast(pa.string()), "."),
-        lambda text: type_header(*text.rsplit(".", 1)),
-    )
-    sources = _each_value(columns["cluster"], source_header)
-    times = _each_value(pc.subtract(columns["throttled_until_ms"], columns["throttle_time_ms"]), time_header)
+    types = pc.binary_join_element_wise(columns["action"], columns["schema_version"].cast(pa.string()), ".")
+    stored_ms = pc.subtract(columns["throttled_until_ms"], columns["throttle_time_ms"])
     return (
-        [version, ("ce_id", one_id), one_type, source, kquota_job, time, content_type]
-        for one_id, one_type, source, time in zip(_bytes_of(ids), types, sources, times, strict=True)
+        version,
+        ("ce_id", _binary(ids)),
+        _each_value(types, lambda text: type_header(*text.rsplit(".", 1))),
+        _each_value(columns["cluster"], source_header),
+        kquota_job,
+        _each_value(stored_ms, time_header),
+        content_type,
     )
 
 
-def _each_value(column: "Texts", header: Callable[[Any], Header]) -> list[Header]:
+def _each_value(column: "Texts", header: Callable[[Any], Header]) -> "tuple[str, Texts | bytes]":
     """The header of each value; made once for equal ones."""
     encoded = column.dictionary_encode()
     made = [header(value) for value in encoded.dictionary.to_pylist()]
-    return [made[code] for code in encoded.indices.to_pylist()]
+    if len(made) == 1:
+        return made[0]
+    return made[0][0], pa.array([value for _, value in made], pa.binary()).take(encoded.indices)
 
 
-def _bytes_of(texts: "Texts") -> list[bytes]:
-    written: list[bytes] = texts.cast(pa.binary()).to_pylist()
-    return written
+def _binary(texts: "Texts") -> "Texts":
+    return texts.cast(pa.binary())

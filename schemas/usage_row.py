@@ -2,34 +2,19 @@
 
 from pydantic import Field
 
-from schemas.columns import (
-    Bytes,
-    Count,
-    Day,
-    DurationNs,
-    EpochMs,
-    Instant,
-    Name,
-    Number,
-    PipelineRow,
-)
+from schemas.columns import Day, EpochMs, Instant, Number, PipelineRow
+from schemas.usage_sums import UsageSums
 
 
-class UsageRow(PipelineRow):
-    """The sums of a batch per sample window and client. This table is the write-ahead log of the rates."""
-
+class _Sample(PipelineRow):
     batch_id: Number = Field(description="The micro-batch that wrote the row.")
     sample_start_ms: EpochMs = Field(description="Start of the sample window, inclusive.")
     sample_start: Instant = Field(description="`sample_start_ms` as a timestamp.")
-    broker_id: Name = Field(description='The broker; "" if not known.')
-    user: Name = Field(description="The user.")
-    client_id: Name = Field(description='The client-id; "" if the client has none.')
-    produced_bytes: Bytes | None = Field(description="Sum of produced bytes; null if there was no produce request.")
-    fetched_bytes: Bytes | None = Field(description="Sum of fetched bytes; null if there was no fetch request.")
-    io_time_ns: DurationNs | None = Field(description="Sum of request handler time; null if it was not measured.")
-    network_time_ns: DurationNs | None = Field(description="Sum of network thread time; null if it was not measured.")
-    exempt_time_ns: DurationNs | None = Field(description="Sum of the time of exempt requests. It is in no rate.")
-    request_count: Count = Field(description="Sum of requests.")
+
+
+class UsageRow(UsageSums, _Sample):
+    """The sums of a batch per sample window and client. This table is the write-ahead log of the rates."""
+
     last_event_ms: EpochMs = Field(description="The newest event time of the row.")
     evaluated_at_ms: EpochMs = Field(description="The instant at which the batch is evaluated, in event time.")
     quota_version: Number = Field(description="Version of the quota table with which the batch is decided.")

@@ -5,7 +5,8 @@ takes a limit, that limit guards against waiting for ever, and is generous.
 """
 
 import ast
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -68,15 +69,27 @@ def _number(node: ast.AST) -> float:
 
 def places(rule: Rule, *without: str) -> Iterator[str]:
     """Where a rule is broken, `file:line`."""
-    for path in sorted(TESTS.rglob("*.py")):
-        name = path.relative_to(TESTS).as_posix()
+    for name, nodes in files().items():
         if not name.startswith(without):
-            yield from (f"tests/{name}:{line}" for line in broken_at(rule, path.read_text(encoding="utf-8")))
+            yield from (f"tests/{name}:{line}" for line in lines_of(rule, nodes))
+
+
+@cache
+def files() -> dict[str, list[ast.AST]]:
+    """The syntax of every file, by its name."""
+    return {
+        path.relative_to(TESTS).as_posix(): list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+        for path in sorted(TESTS.rglob("*.py"))
+    }
 
 
 def broken_at(rule: Rule, source: str) -> list[int]:
     """Its lines that break a rule."""
-    return [node.lineno for node in ast.walk(ast.parse(source)) if rule(node) and isinstance(node, ast.expr | ast.stmt)]
+    return lines_of(rule, ast.walk(ast.parse(source)))
+
+
+def lines_of(rule: Rule, nodes: Iterable[ast.AST]) -> list[int]:
+    return [node.lineno for node in nodes if rule(node) and isinstance(node, ast.expr | ast.stmt)]
 
 
 def test_no_test_has_a_hypothesis_deadline_or_a_profile_of_its_own() -> None:

@@ -19,6 +19,10 @@ def demo(
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Delete the data of earlier demos in the folder, and start over.")
     ] = False,
+    brokers: Annotated[
+        int | None,
+        typer.Option(help="How many brokers; the same in all demos of a folder.", min=1, max=5, show_default="1"),
+    ] = None,
     folder: Annotated[
         Path, typer.Option(help="Where all data is kept; must be new, empty or made by an earlier demo.")
     ] = Path(".kquota/demo"),
@@ -26,9 +30,10 @@ def demo(
         int, typer.Option(help="Shortest time between the starts of two micro-batches.", min=50)
     ] = 250,
 ) -> None:
-    """Start a real Kafka broker, eight clients, a meter and the job; show who is throttled, why, until when.
+    """Start a real Kafka broker, ten clients, a meter and the job; show who is throttled, why, until when.
 
-    Two of the clients use 2 and 5 times their quota. Ctrl-C stops everything. The data stays for the next run.
+    Two of the clients use 2 and 5 times their quota, and listen to throttles. Two more know nothing of kquota: the
+    broker slows them. Ctrl-C stops everything. The data stays for the next run.
     """
     return_memory_at_once()
     from pipeline.demo.folder import DemoFolder
@@ -36,10 +41,10 @@ def demo(
     place = DemoFolder(folder.absolute())
     # Before anything heavy is imported: a second demo is refused at once.
     with place.claimed():
-        _run(place, duration, fresh, trigger_ms)
+        _run(place, duration, fresh, brokers, trigger_ms)
 
 
-def _run(place: "DemoFolder", duration: float | None, fresh: bool, trigger_ms: int) -> None:
+def _run(place: "DemoFolder", duration: float | None, fresh: bool, brokers: int | None, trigger_ms: int) -> None:
     from pipeline.cli.demo_console import DemoConsole
     from pipeline.cli.signals import call_on_signals
     from pipeline.demo.run import Demo
@@ -51,8 +56,9 @@ def _run(place: "DemoFolder", duration: float | None, fresh: bool, trigger_ms: i
     settings = load_settings(flags={"stream": {"trigger_ms": trigger_ms}})
     if fresh:
         start_over(place, settings.job)
+    count = place.choose_brokers(brokers)
     console = DemoConsole(place.candidate, watched=sys.stdout.isatty() and sys.stderr.isatty())
-    running = Demo(place, settings, console.listeners(), console.client_report)
+    running = Demo(place, settings, console.listeners(), console.client_report, count)
     with call_on_signals(running.stop):
         running.run(duration)
     if running.bounds is None:

@@ -10,18 +10,23 @@ from typing import Any, Final
 
 from pipeline.clock import wall_ms
 from pipeline.demo.next_steps import at_the_end, while_it_runs
+from pipeline.demo.plan import STOCK_CLIENTS
 from pipeline.job.job import Listeners
 from pipeline.stream.micro_batch import BatchReport
 from pipeline.throttle.log_line import SHOWN_DIGITS, clock_time, line_with_command
 from pipeline.throttle.outbox import Written
 
 _STATUS_EVERY_SECONDS: Final = 5.0
+_DO_NOT_LISTEN: Final = frozenset((client.user, client.client_id) for client in STOCK_CLIENTS)
 
 Bounds = Mapping[tuple[str, str], float | None]
 
 
 class DemoConsole:
-    """Prints the demo: every throttle, commands to try, its state every five seconds, and a summary at the end.
+    """Prints the demo: throttles, commands to try, its state every five seconds, and a summary at the end.
+
+    Of a client that does not listen only the first record is printed. Its broker keeps it at its quota, so kquota's own
+    rate is just above and just below it by turns.
 
     Args:
         candidate: The file with quotas to try.
@@ -33,7 +38,9 @@ class DemoConsole:
         self._watched = watched
         self._lock = Lock()
         self._clients: dict[tuple[str, str], dict[str, Any]] = {}
+        self._longest_ms: dict[tuple[str, str], float] = {}
         self._records: Counter[tuple[str, str, str]] = Counter()
+        self._hushed: set[tuple[str, str]] = set()
         self._decision_id: str | None = None
         self._batches = self._events = self._dead = 0
         self._last_report: BatchReport | None = None
@@ -48,7 +55,10 @@ class DemoConsole:
         """Keep the newest counters of one client; prints the state every five seconds."""
         with self._lock:
             self._began = self._began or time.monotonic()
-            self._clients[report["user"], report["client_id"]] = report
+            client = report["user"], report["client_id"]
+            self._clients[client] = report
+            longest_ms = report.get("broker_throttle_max_ms", 0.0)
+            self._longest_ms[client] = max(longest_ms, self._longest_ms.get(client, 0.0))
             now = time.monotonic()
             if not self._watched or now < self._status_due:
                 return
@@ -76,6 +86,8 @@ class DemoConsole:
         kind = "release" if record.publication.action == "release" else record.publication.cause
         with self._lock:
             self._records[key.user, key.client_id, kind] += 1
+            if (key.user, key.client_id) in self._hushed:
+                return
             is_first = self._decision_id is None
             self._decision_id = record.publication.decision_id[:SHOWN_DIGITS]
             stamp = clock_time(wall_ms())
@@ -83,6 +95,11 @@ class DemoConsole:
             sys.stdout.flush()
             if is_first:
                 _propose("to try meanwhile, in another terminal in this folder:", while_it_runs())
+            if (key.user, key.client_id) in _DO_NOT_LISTEN:
+                self._hushed.add((key.user, key.client_id))
+                _tell(
+                    f"{key.user}/{key.client_id} does not listen: its broker slows it. Its other records are not shown"
+                )
 
     def _batch(self, report: BatchReport) -> None:
         with self._lock:
@@ -95,7 +112,7 @@ class DemoConsole:
         last = self._last_report
         state = "" if last is None else f" · batch {last.facts.evaluation.batch_id}, decisions {last.age_ms} ms old"
         elapsed = time.monotonic() - (self._began or time.monotonic())
-        throttled = sum(report["blocked"] for report in self._clients.values())
+        throttled = sum(report.get("blocked", False) for report in self._clients.values())
         clients = f"{throttled} of {len(self._clients)} clients throttled"
         return f"          {elapsed:4.0f} s · {self._events} usage events{state} · {clients}\n"
 
@@ -104,13 +121,15 @@ class DemoConsole:
         lines = [
             f"{elapsed:.0f} s of load, {self._batches} micro-batches, {self._events} usage events, "
             f"{self._dead} dead letters",
-            f"{'client':<22} {'role':<8} {'kB/s':>8} {'quota':>8} {'throttled':>9} {'renewed':>8} {'released':>8}",
+            f"{'client':<20} {'role':<8} {'kB/s':>7} {'quota':>7} {'throttled':>9} {'renewed':>7} {'released':>8}  "
+            "slowed by",
         ]
         for (user, client_id), report in sorted(self._clients.items(), key=lambda item: -self._throttles(*item[0])):
             lines.append(
-                f"{user + '/' + client_id:<22} {report['role']:<8} {report['sent_bytes'] / elapsed / 1000:>8.1f} "
-                f"{_kilobytes(bounds.get((user, client_id))):>8} {self._throttles(user, client_id):>9} "
-                f"{self._renewals(user, client_id):>8} {self._records[user, client_id, 'release']:>8}"
+                f"{user + '/' + client_id:<20} {report['role']:<8} {report['sent_bytes'] / elapsed / 1000:>7.1f} "
+                f"{_kilobytes(bounds.get((user, client_id))):>7} {self._throttles(user, client_id):>9} "
+                f"{self._renewals(user, client_id):>7} {self._records[user, client_id, 'release']:>8}  "
+                f"{_slowed_by(report, self._longest_ms[user, client_id])}"
             )
         return lines
 
@@ -125,7 +144,20 @@ def _kilobytes(bound: float | None) -> str:
     return "none" if bound is None else f"{bound / 1000:.1f}"
 
 
+def _slowed_by(report: Mapping[str, Any], longest_ms: float) -> str:
+    """What made a client wait, as it says itself: throttles that it heard of, brokers, both, or nothing."""
+    told = []
+    if report.get("held_ms", 0):
+        told.append(f"listening: {report['held_ms'] / 1000:.0f} s")
+    if longest_ms:
+        told.append(f"the broker: {report['broker_throttle_mean_ms']:.0f} ms a request, at most {longest_ms:.0f}")
+    return ", ".join(told) or "nobody"
+
+
 def _propose(when: str, commands: Sequence[str]) -> None:
-    lines = (when, *(f"  {command}" for command in commands))
+    _tell(when, *(f"  {command}" for command in commands))
+
+
+def _tell(*lines: str) -> None:
     sys.stderr.write("".join(f"          {line}\n" for line in lines))
     sys.stderr.flush()

@@ -5,6 +5,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Final
 
 from pipeline.cli.explain_records import applied_text, exact_seconds, record_lines, why_nothing
+from pipeline.cli.quotas.on_brokers import on_brokers_line
 from pipeline.errors import printable
 from pipeline.tables.quotas.diff import shown
 from pipeline.tables.quotas.origin import QuotaOrigin
@@ -14,7 +15,10 @@ from pipeline.throttle.log_line import clock_time, seconds
 from quota.units import rate_text, rate_unit
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pipeline.settings.model import Settings
+    from pipeline.tables.enforced import Enforced
 
 _BAR_WIDTH: Final = 40
 _MOST_DECIMALS: Final = 16
@@ -32,7 +36,11 @@ _LEVELS: Final = (
 
 
 def print_story(
-    story: Story, settings: "Settings", origin: QuotaOrigin | None, unpublished: Unpublished | None
+    story: Story,
+    settings: "Settings",
+    origin: QuotaOrigin | None,
+    unpublished: Unpublished | None,
+    on_brokers: "Sequence[Enforced]" = (),
 ) -> None:
     """Print on stdout the decision, how its numbers are computed, its samples and the records published for it.
 
@@ -41,6 +49,7 @@ def print_story(
         settings: Of the job.
         origin: The edit that set the bound, if it is known.
         unpublished: Why there are no records; None if there are.
+        on_brokers: What the brokers themselves enforce now for its quota type, if kquota wrote it.
     """
     published = (
         record_lines(story.events, settings.purgatory.republish_ms)
@@ -48,6 +57,7 @@ def print_story(
         else [why_nothing(unpublished, settings.stream.max_decision_age_ms)]
     )
     decision = [*_decision(story.decision), f"  T set     {origin_line(story.decision, origin)}"]
+    decision += [f"  brokers   {on_brokers_line(one)}" for one in on_brokers]
     lines = [*decision, "", *_samples(story, settings.engine.sample_window_ms), "", *published]
     sys.stdout.write("".join(f"{printable(line)}\n" for line in lines))
 

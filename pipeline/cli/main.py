@@ -10,6 +10,7 @@ from typing import Annotated, Final
 
 import typer
 
+from pipeline.background import steps_left
 from pipeline.cli import (
     config,
     demo,
@@ -29,7 +30,6 @@ from pipeline.cli import (
 from pipeline.cli.quotas import commands as quotas
 from pipeline.command_line import carry_nothing
 from pipeline.errors import PipelineError, first_line
-from pipeline.job.background import steps_left
 from pipeline.process_end import exit_code_of, run_to_exit
 
 _INTERRUPTED: Final = 130

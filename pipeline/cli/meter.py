@@ -9,7 +9,7 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import typer
@@ -18,10 +18,9 @@ from pipeline.cli.options import BootstrapServers, CommandConfig, ConfigFile, fl
 from schemas.topic_names import MARKER_TOPIC, USAGE_TOPIC
 
 if TYPE_CHECKING:
+    from pipeline.meter.log_place import LogPlace
     from pipeline.meter.request_log import RequestLogParser
     from pipeline.meter.usage_publisher import UsagePublisher
-
-_TRANSACTION_TIMEOUT_MS: Final = 10_000
 
 app = typer.Typer(help="Turn what a broker observes into usage events.", no_args_is_help=True)
 
@@ -102,7 +101,7 @@ def request_log(
     topic, address = settings.kafka.usage_topic, access.bootstrap_servers
     state_path = state_file or Path(".kquota") / f"meter-{broker_id}.json"
     access.client_options()  # what is wrong there is told before anything else
-    read_state(state_path)
+    old_place = read_state(state_path)
     access = replace(access, properties={"client.id": f"kquota-meter-{broker_id}", **access.properties})
     with closing(access.open(KafkaAdminClient)) as admin:
         usage_topic = UsageTopic.described_by(admin, topic)
@@ -113,15 +112,17 @@ def request_log(
     )
     parser = RequestLogParser(broker_id, own, zone)
     stopping = _stop_on_signals()
-    kafka_topic = KafkaUsageTopic(broker_id, topic, settings.kafka.marker_topic, access, _TRANSACTION_TIMEOUT_MS)
+    timeout_ms = settings.kafka.transaction_timeout_ms
+    kafka_topic = KafkaUsageTopic(broker_id, topic, settings.kafka.marker_topic, access, timeout_ms)
     with closing(UsagePublisher(broker_id, kafka_topic, f"{topic} at {address}")) as publisher:
-        _run(log_file, from_beginning, state_path, parser, publisher, f"{topic} at {address}", stopping)
+        _run(log_file, from_beginning, state_path, old_place, parser, publisher, f"{topic} at {address}", stopping)
 
 
 def _run(
     file: Path,
     from_beginning: bool,
     state_path: Path,
+    old_place: "LogPlace | None",
     parser: "RequestLogParser",
     publisher: "UsagePublisher",
     destination: str,
@@ -130,18 +131,20 @@ def _run(
     from pipeline.clock import SystemClock
     from pipeline.meter.errors import RequestLogMissing, UsageNotStored
     from pipeline.meter.log_follower import LogFollower
-    from pipeline.meter.meter_state import read_state, retire_state
+    from pipeline.meter.meter_state import retire_state
     from pipeline.meter.request_meter import RequestMeter
 
     if not file.parent.is_dir():
         raise RequestLogMissing(file, "has no folder")
     try:
         place = publisher.take_over()
-        whence = "where it was left" if place else "the beginning" if from_beginning else "the end"
-        if place is None:
-            place = read_state(state_path)
-            whence = f"the place in {state_path}" if place else whence
-        follower = LogFollower(file, "beginning" if from_beginning else "end", place)
+        if place is not None:
+            whence = "where it was left"
+        elif old_place is not None:
+            whence = f"the place in {state_path}"
+        else:
+            whence = "the beginning" if from_beginning else "the end"
+        follower = LogFollower(file, "beginning" if from_beginning else "end", place or old_place)
         meter = RequestMeter(follower, parser, publisher, SystemClock(), stopping.wait)
         typer.echo(f"following {file} from {whence}, to {destination}", err=True)
         stored = meter.run(stopping.is_set, lambda: retire_state(state_path))

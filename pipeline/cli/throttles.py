@@ -53,7 +53,9 @@ def explain(
     from pipeline.cli.explain import origin_line, print_story
     from pipeline.cli.explain_records import why_nothing
     from pipeline.cli.output import is_table, print_rows
+    from pipeline.cli.quotas.on_brokers import on_brokers_row
     from pipeline.settings.loading import load_settings
+    from pipeline.tables.enforced import enforced_for
     from pipeline.tables.from_settings import open_quota_table
     from pipeline.tables.throttle_history import origin_of_bound, story_of
     from pipeline.tables.unpublished import why_unpublished
@@ -64,13 +66,16 @@ def explain(
     origin = origin_of_bound(quotas, story.decision)
     max_age_ms = settings.stream.max_decision_age_ms
     unpublished = None if story.events else why_unpublished(settings.tables.root, quotas, story.decision, max_age_ms)
+    decision = story.decision
+    on_brokers = enforced_for(settings.tables.root, decision["user"], decision["client_id"], [decision["quota_type"]])
     if is_table(output):
-        print_story(story, settings, origin, unpublished)
+        print_story(story, settings, origin, unpublished, on_brokers)
     else:
         document = {
             "decision": story.decision,
             "bound_set": origin_line(story.decision, origin),
             "unpublished": None if unpublished is None else why_nothing(unpublished, max_age_ms),
+            "on_brokers": [on_brokers_row(one) for one in on_brokers],
         }
         print_rows([{**document, "events": story.events, "samples": story.samples}], output)
     if verify:

@@ -6,7 +6,7 @@ from itertools import groupby
 from shlex import quote
 from typing import Final, Literal
 
-Role = Literal["job", "meter", "gate", "operator", "import"]
+Role = Literal["job", "meter", "gate", "operator", "import", "sync"]
 Resource = Literal["topic", "group", "transactional-id", "cluster"]
 
 METER_IDENTITIES: Final = "kquota-meter."
@@ -18,6 +18,7 @@ ROLES: Final[Mapping[Role, str]] = {
     "gate": "kquota gate, and every program that follows throttles",
     "operator": "kquota topics create and check",
     "import": "kquota quotas import --from-cluster",
+    "sync": "kquota quotas sync",
 }
 
 
@@ -96,6 +97,8 @@ def acls_of(role: Role, names: Names) -> tuple[Acl, ...]:
         return (Acl("topic", throttle, "Read"),)
     if role == "import":
         return (DESCRIBE_QUOTAS,)
+    if role == "sync":
+        return (DESCRIBE_QUOTAS, ALTER_QUOTAS)
     if role == "operator":
         return tuple(
             Acl("topic", topic, operation)

@@ -29,22 +29,24 @@ CONNECT_TIMEOUT_MS: Final = 6_000
 
 
 def open_client(
-    make: Callable[..., Client], bootstrap_servers: str, timeout_ms: int = CONNECT_TIMEOUT_MS, **options: Any
+    make: Callable[..., Client], bootstrap_servers: str, timeout_ms: int | None = None, **options: Any
 ) -> Client:
     """Make a `KafkaProducer`, `KafkaConsumer` or `KafkaAdminClient` and wait until it is connected.
 
     Args:
         make: The class.
         bootstrap_servers: host:port[,host:port…].
-        timeout_ms: How long to try. A wrong password takes all of it: the client tries again regardless. A TLS
-            handshake may take as long, also later, when the client connects to other brokers. So a port that never
-            answers a handshake takes all of it too, and of several addresses the last one up to twice as long.
+        timeout_ms: How long to try; None: `CONNECT_TIMEOUT_MS`. A wrong password takes all of it: the client tries
+            again regardless. A TLS handshake may take as long, also later, when the client connects to other brokers.
+            So a port that never answers a handshake takes all of it too, and of several addresses the last one up to
+            twice as long.
         options: Further keyword arguments; those of `client_properties.kafka_options` and the class's own.
 
     Raises:
         SignInRefused: the broker refused the credentials.
         ClusterUnreachable: anything else that kept the client from connecting.
     """
+    timeout_ms = CONNECT_TIMEOUT_MS if timeout_ms is None else timeout_ms
     options = options | {"bootstrap_servers": bootstrap_servers.split(","), "bootstrap_timeout_ms": timeout_ms}
     with _COLLECTOR.collecting() as causes:
         try:

@@ -99,7 +99,7 @@ class MarkedTransactions:
         """Send messages and move the mark, all or nothing. After any error: `open` again and compare marks.
 
         Args:
-            send: Gets the `kafka.KafkaProducer`, sends, and returns the futures of what it sent; perhaps none.
+            send: Gets the `kafka.KafkaProducer`, sends, and returns the futures of all that it sent; perhaps none.
             mark: The new mark.
 
         Raises:
@@ -114,12 +114,9 @@ class MarkedTransactions:
             raise TransactionUndecided(detail)
         try:
             producer.begin_transaction()
-            sent = send(producer)
-            # First: kafka-python commits also what is left of a transaction of which a batch has expired, as Kafka's
-            # own producer did before KAFKA-5385.
-            producer.flush(self._timeout_ms / 1000)
-            for future in sent:
-                future.get(timeout=0)
+            # Wait for it first: kafka-python commits also what is left of a transaction of which a batch has expired,
+            # as Kafka's own producer did before KAFKA-5385. Not with `flush`, which fails if a batch was split.
+            self._wait_for(send(producer))
             self._move(producer, mark)
             failpoint("transaction.committed")
         except _FENCING as exc:
@@ -173,6 +170,11 @@ class MarkedTransactions:
         )
         self._producer.init_transactions()
         return self._committed()
+
+    def _wait_for(self, sent: Sequence[Any]) -> None:
+        deadline = time.monotonic() + self._timeout_ms / 1000
+        for future in sent:
+            future.get(timeout=max(deadline - time.monotonic(), 0))
 
     def _move(self, producer: Any, mark: Mark) -> None:
         """`send_offsets_to_transaction` and `commit_transaction`, which wait without end for a broker that is gone."""

@@ -2,7 +2,7 @@
 
 import pyarrow as pa
 
-from pipeline.demo.plan import DEMO_CLIENTS
+from pipeline.demo.plan import DEMO_CLIENTS, STOCK_CLIENTS
 from pipeline.settings.model import TablesSettings
 from pipeline.tables.from_settings import open_quota_table
 from pipeline.tables.quotas.source import QuotaSource
@@ -19,11 +19,10 @@ def client_bounds(tables: TablesSettings) -> dict[tuple[str, str], float | None]
     """
     engine = QuotaEngine()
     engine.load_quotas(QuotaSource(open_quota_table(tables)).pin())
-    names = {"user": [one.user for one in DEMO_CLIENTS], "client_id": [one.client_id for one in DEMO_CLIENTS]}
+    clients = (*DEMO_CLIENTS, *STOCK_CLIENTS)
+    names = {"user": [one.user for one in clients], "client_id": [one.client_id for one in clients]}
     resolved = {
         (row["user"], row["client_id"], row["quota_type"]): row["bound"]
         for row in engine.resolve(pa.table(names)).to_pylist()
     }
-    return {
-        (one.user, one.client_id): resolved[one.user, one.client_id, _TYPE_OF_ROLE[one.role]] for one in DEMO_CLIENTS
-    }
+    return {(one.user, one.client_id): resolved[one.user, one.client_id, _TYPE_OF_ROLE[one.role]] for one in clients}

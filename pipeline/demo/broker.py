@@ -17,16 +17,18 @@ from kafka.errors import KafkaError
 
 from pipeline.demo import process
 from pipeline.demo.broker_config import (
+    CONTROLLER,
+    FIRST_NODE_ID,
     BrokerOptions,
-    java_command,
+    Seat,
     log4j2_properties,
     server_properties,
 )
+from pipeline.demo.broker_java import broker_java, training_options
 from pipeline.demo.errors import BrokerAlreadyRunning, BrokerStartFailed, PortBusy
-from pipeline.jvm.jars import broker_classpath
-from pipeline.jvm.java import find_java
 
 _STOP_GRACE_SECONDS = 5.0
+_TRAINING_STOP_GRACE_SECONDS = 60.0
 _FORMAT_TIMEOUT_SECONDS = 60.0
 _POLL_SECONDS = 0.05
 
@@ -34,10 +36,12 @@ _ADMIN_CLIENT: Callable[..., Any] = KafkaAdminClient  # kafka-python has no type
 
 
 class EmbeddedBroker:
-    """One Kafka node, broker and controller, whose data survives `stop`, `kill` and a new object on the same folder.
+    """One Kafka node, whose data survives `stop`, `kill` and a new object on the same folder.
 
     Use it as a context manager, or call `start` and `stop`. Not thread-safe; start it from a thread that outlives
     it, because the kernel ends the broker with the thread that started it (see `process.spawn`).
+
+    It is broker and controller, or, with `joins`, a further broker of another one's cluster (see `EmbeddedCluster`).
 
     Listeners: PLAINTEXT, where every client is User:ANONYMOUS, and SASL_PLAINTEXT (mechanism PLAIN) for `users`.
     Ports are chosen free at the first start, kept in `<directory>/broker.json` and used again while they are free.
@@ -47,6 +51,11 @@ class EmbeddedBroker:
         users: user name to password on the SASL listener.
         ports: listener name to the port it must have; the others are chosen.
         options: heap, logs, time-outs, further broker settings.
+        joins: the node with the controller, which must have been started; None = this is one.
+        node_id: its id in the cluster.
+
+    Attributes:
+        node_id: as given; what a meter calls the broker's id.
     """
 
     def __init__(
@@ -56,11 +65,16 @@ class EmbeddedBroker:
         *,
         ports: Mapping[str, int] | None = None,
         options: BrokerOptions | None = None,
+        joins: "EmbeddedBroker | None" = None,
+        node_id: int = FIRST_NODE_ID,
     ) -> None:
         self.options = options or BrokerOptions()
-        unknown = set(ports or {}) - set(self.options.listeners)
+        self.node_id = node_id
+        self._joins = joins
+        listeners = self.options.listeners_of(controls=joins is None)
+        unknown = set(ports or {}) - set(listeners)
         if unknown:
-            msg = f"'ports' must name {', '.join(self.options.listeners)}; got {', '.join(sorted(unknown))}"
+            msg = f"'ports' must name {', '.join(listeners)}; got {', '.join(sorted(unknown))}"
             raise ValueError(msg)
         self.directory = directory.absolute()
         self.users = dict(users or {})
@@ -98,6 +112,17 @@ class EmbeddedBroker:
         """Process id of the broker's JVM; None while it does not run."""
         return self._process.pid if self._process is not None and self._process.poll() is None else None
 
+    @property
+    def cluster_id(self) -> str:
+        """Of its cluster. Known from the first start on."""
+        lines = (self.directory / "data" / "meta.properties").read_text(encoding="utf-8").splitlines()
+        return dict(line.split("=", 1) for line in lines if not line.startswith("#"))["cluster.id"]
+
+    @property
+    def exit_code(self) -> int | None:
+        """How it has ended though nobody called `stop` or `kill`; None while it runs, and before its start."""
+        return self._process.poll() if self._process is not None else None
+
     def __enter__(self) -> Self:
         self.start()
         return self
@@ -127,9 +152,13 @@ class EmbeddedBroker:
             raise
 
     def stop(self) -> None:
-        """Ends the broker: SIGTERM, after 5 s SIGKILL. Data stays. Harmless when it does not run."""
+        """Ends the broker: SIGTERM, after 5 s (60 s if it writes a class archive) SIGKILL. Data stays.
+
+        Harmless when it does not run.
+        """
         if self._process is not None:
-            process.terminate(self._process, _STOP_GRACE_SECONDS)
+            trains = self.options.archive_draft is not None
+            process.terminate(self._process, _TRAINING_STOP_GRACE_SECONDS if trains else _STOP_GRACE_SECONDS)
         self._release()
 
     def kill(self) -> None:
@@ -167,24 +196,34 @@ class EmbeddedBroker:
         logs, data = self.directory / "logs", self.directory / "data"
         logs.mkdir(exist_ok=True)
         config, log4j2 = self.directory / "server.properties", self.directory / "log4j2.properties"
-        config.write_text(server_properties(data, self._ports, self.users, self.options.settings), encoding="utf-8")
+        seat = self._seat()
+        properties = server_properties(data, self._ports, self.users, self.options.settings, seat)
+        config.write_text(properties, encoding="utf-8")
         config.chmod(0o600)  # holds passwords
         log4j2.write_text(
             log4j2_properties(self.server_log_path, self.request_log_path, self.options.request_log),
             encoding="utf-8",
         )
-        java = java_command(find_java().executable, broker_classpath(), self.options, log4j2)
+        java = broker_java(self.options, log4j2)
         if not (data / "meta.properties").exists():
-            self._format(java, config)
+            self._format(java, config, seat)
         with self._console.open("wb") as console:
-            self._process = process.spawn([*java, "kafka.Kafka", str(config)], cwd=self.directory, output=console)
+            command = [*java, *training_options(self.options), "kafka.Kafka", str(config)]
+            self._process = process.spawn(command, cwd=self.directory, output=console)
         run = {"pid": self._process.pid, "ports": self._ports}
         (self.directory / "broker.json").write_text(json.dumps(run), encoding="utf-8")
 
-    def _format(self, java: list[str], config: Path) -> None:
-        cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=").replace("-", "A")
-        command = [*java, "kafka.tools.StorageTool", "format", "--standalone", "--ignore-formatted"]
-        command += ["--cluster-id", cluster_id, "--config", str(config)]
+    def _seat(self) -> Seat | None:
+        first = self._joins
+        return None if first is None else Seat(self.node_id, first.cluster_id, first.address(CONTROLLER))
+
+    def _format(self, java: list[str], config: Path, seat: Seat | None) -> None:
+        command = [*java, "kafka.tools.StorageTool", "format", "--ignore-formatted", "--config", str(config)]
+        if seat is None:
+            cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=").replace("-", "A")
+            command += ["--standalone", "--cluster-id", cluster_id]
+        else:
+            command += ["--cluster-id", seat.cluster_id]
         with self._console.open("wb") as console:
             self._process = process.spawn(command, cwd=self.directory, output=console)
         try:
@@ -198,7 +237,7 @@ class EmbeddedBroker:
 
     def _choose_ports(self, former: Mapping[str, int]) -> dict[str, int]:
         chosen = {}
-        listeners = self.options.listeners
+        listeners = self.options.listeners_of(controls=self._joins is None)
         for listener, spare in zip(listeners, process.free_ports(len(listeners)), strict=True):
             wanted = self._wanted_ports.get(listener)
             if wanted is not None and not process.is_free(wanted):
@@ -209,7 +248,7 @@ class EmbeddedBroker:
         return chosen
 
     def _await_ready(self) -> None:
-        """An open port is not enough: it must describe a cluster with a broker in it."""
+        """An open port is not enough: it must describe a cluster with this broker in it, which may lead partitions."""
         deadline = time.monotonic() + self.options.start_timeout_seconds
         while not self._answers():
             if self._process is None or self._process.poll() is not None:
@@ -229,7 +268,8 @@ class EmbeddedBroker:
         except KafkaError:
             return False
         try:
-            return bool(admin.describe_cluster()["brokers"])
+            known = admin.describe_cluster()["brokers"]
+            return any(one["broker_id"] == self.node_id and not one.get("is_fenced") for one in known)
         except KafkaError:
             return False
         finally:

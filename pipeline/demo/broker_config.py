@@ -1,21 +1,27 @@
 """The text of the embedded broker's three inputs: server.properties, log4j2.properties, the java command.
 
-One node, broker and controller in one process, on 127.0.0.1 only. Sizes are those of a laptop demo and of tests.
+The first node is broker and controller in one process; further ones are brokers that join it. All are on 127.0.0.1
+only. Sizes are those of a laptop demo and of tests.
 """
 
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 LISTENERS = ("PLAINTEXT", "SASL_PLAINTEXT", "CONTROLLER")
 
 # What JAAS reads as one word after `user_`; quoting is not possible there.
 _USER_NAME = re.compile(r"[A-Za-z0-9_$-]+(\.[A-Za-z0-9_$-]+)*")
 
+FIRST_NODE_ID: Final = 1
+"""Of the node that is broker and controller."""
+
+CONTROLLER: Final = LISTENERS[-1]
+"""Listener of the controller."""
+
 _SETTINGS: Mapping[str, str] = {
-    "process.roles": "broker,controller",
-    "node.id": "1",
     "controller.listener.names": "CONTROLLER",
     "inter.broker.listener.name": "PLAINTEXT",
     "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT,SSL:SSL,SASL_SSL:SASL_SSL,"
@@ -54,6 +60,7 @@ class BrokerOptions:
         settings: broker settings that replace or join ours.
         tls_listeners: SSL, SASL_SSL or both, beside the others; `settings` must hold the key store.
         java_options: further options of its JVM.
+        archive_draft: its JVM writes a class archive there when it is stopped, which takes seconds; it uses none.
     """
 
     request_log: bool = False
@@ -63,32 +70,55 @@ class BrokerOptions:
     settings: Mapping[str, str] = field(default_factory=dict)
     tls_listeners: tuple[str, ...] = ()
     java_options: tuple[str, ...] = ()
+    archive_draft: Path | None = None
 
-    @property
-    def listeners(self) -> tuple[str, ...]:
-        """Names of all listeners, the controller's last."""
-        return (*LISTENERS[:-1], *self.tls_listeners, LISTENERS[-1])
+    def listeners_of(self, *, controls: bool) -> tuple[str, ...]:
+        """Names of all listeners of a node; the controller's, of a node that controls, is the last."""
+        names = (*LISTENERS[:-1], *self.tls_listeners)
+        return (*names, CONTROLLER) if controls else names
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """The place of a further broker, whose controller is in another process.
+
+    Attributes:
+        node_id: not `FIRST_NODE_ID`, and not that of another one.
+        cluster_id: of the cluster it joins.
+        controller: `host:port` of the controller.
+    """
+
+    node_id: int
+    cluster_id: str
+    controller: str
 
 
 def server_properties(
-    data: Path, ports: Mapping[str, int], users: Mapping[str, str], settings: Mapping[str, str]
+    data: Path,
+    ports: Mapping[str, int],
+    users: Mapping[str, str],
+    settings: Mapping[str, str],
+    seat: Seat | None = None,
 ) -> str:
-    """The broker's configuration.
+    """The configuration of a node.
 
     Args:
         data: folder of the topics.
-        ports: listener name to port, the controller's last.
+        ports: listener name to port.
         users: user name to password for the SASL listeners; may be empty, then nobody can sign in there.
         settings: replace or join ours.
+        seat: of a further broker; None = the node that is broker and controller.
 
     Raises:
         ValueError: a user name that JAAS cannot hold, or a password with a control character.
     """
     lines = {
         **_SETTINGS,
-        "controller.quorum.bootstrap.servers": f"127.0.0.1:{ports['CONTROLLER']}",
+        "process.roles": "broker,controller" if seat is None else "broker",
+        "node.id": str(seat.node_id if seat else FIRST_NODE_ID),
+        "controller.quorum.bootstrap.servers": seat.controller if seat else f"127.0.0.1:{ports[CONTROLLER]}",
         "listeners": _addresses(ports, list(ports)),
-        "advertised.listeners": _addresses(ports, list(ports)[:-1]),
+        "advertised.listeners": _addresses(ports, [name for name in ports if name != CONTROLLER]),
         "log.dirs": str(data),
         **{f"listener.name.{name.lower()}.plain.sasl.jaas.config": _jaas(users) for name in ports if "SASL" in name},
         **settings,
@@ -118,7 +148,9 @@ def log4j2_properties(server_log: Path, request_log: Path, request_log_on: bool)
     )
 
 
-def java_command(java: Path, classpath: Sequence[Path], options: BrokerOptions, log4j2: Path) -> list[str]:
+def java_command(
+    java: Path, classpath: Sequence[Path], options: BrokerOptions, log4j2: Path, archive_options: Sequence[str] = ()
+) -> list[str]:
     """The command up to the main class."""
     tier = ["-XX:TieredStopAtLevel=1"] if options.quick_start else []
     return [
@@ -127,6 +159,7 @@ def java_command(java: Path, classpath: Sequence[Path], options: BrokerOptions, 
         f"-Xmx{options.heap_mib}m",
         "-XX:+UseSerialGC",
         *tier,
+        *archive_options,
         *options.java_options,
         "-Djava.awt.headless=true",
         f"-Dlog4j2.configurationFile={log4j2.as_uri()}",

@@ -13,6 +13,7 @@ from pipeline.clock import wall_ms
 from pipeline.cluster.connecting import open_client
 from pipeline.demo.pace import Pace
 from pipeline.demo.plan import DemoClient
+from pipeline.demo.stock_client import broker_throttle_ms
 from pipeline.errors import PipelineError, first_line
 
 log = logging.getLogger(__name__)
@@ -37,6 +38,7 @@ class DemoClientThread:
         sent_bytes: Payload sent, or read, so far.
         requests: Produce requests, or fetches with data, so far.
         blocked: Whether it waits now because of a throttle.
+        held_ms: How long throttles have held it until now.
     """
 
     def __init__(self, client: DemoClient, options: Mapping[str, Any], view: Blocked, stopping: Event) -> None:
@@ -44,6 +46,8 @@ class DemoClientThread:
         self.sent_bytes = 0
         self.requests = 0
         self.blocked = False
+        self.held_ms = 0.0
+        self._kafka: Any = None
         self._options = dict(options)
         self._view = view
         self._stopping = stopping
@@ -61,6 +65,8 @@ class DemoClientThread:
 
     def report(self) -> dict[str, Any]:
         """The counters, as printed once a second."""
+        kafka = self._kafka
+        mean_ms, longest_ms = (0.0, 0.0) if kafka is None else broker_throttle_ms(kafka)
         return {
             "user": self.client.user,
             "client_id": self.client.client_id,
@@ -68,6 +74,9 @@ class DemoClientThread:
             "sent_bytes": self.sent_bytes,
             "requests": self.requests,
             "blocked": self.blocked,
+            "held_ms": round(self.held_ms),
+            "broker_throttle_mean_ms": mean_ms,
+            "broker_throttle_max_ms": longest_ms,
         }
 
     def _run(self) -> None:
@@ -84,7 +93,7 @@ class DemoClientThread:
             KafkaProducer, **self._options, client_id=self.client.client_id, acks="all", delivery_timeout_ms=10_000,
             request_timeout_ms=5_000, max_block_ms=5_000,
         )  # fmt: skip
-        value = bytes(self.client.bytes_per_request)
+        self._kafka, value = producer, bytes(self.client.bytes_per_request)
         try:
             while self._hold_off():
                 # One request each: nothing is gathered, and the next waits for the answer.
@@ -101,6 +110,7 @@ class DemoClientThread:
             KafkaConsumer, **self._options, client_id=self.client.client_id, group_id=None,
             enable_auto_commit=False, max_partition_fetch_bytes=1, fetch_max_bytes=1, max_poll_records=10_000,
         )  # fmt: skip
+        self._kafka = consumer
         try:
             partition = TopicPartition(self.client.topic, 0)
             consumer.assign([partition])
@@ -121,7 +131,10 @@ class DemoClientThread:
             wait_ms = self._pace.wait_ms(time.monotonic() * 1000, blocked_ms)
             if wait_ms <= 0:
                 return True
+            before = time.monotonic()
             self._stopping.wait(min(wait_ms, LOOK_EVERY_MS) / 1000)
+            if self.blocked:
+                self.held_ms += (time.monotonic() - before) * 1000
         return False
 
     def _used(self, size_bytes: int) -> None:

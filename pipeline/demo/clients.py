@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from pipeline.cluster.topics import TopicSpec, create_topics
 from pipeline.demo.client import DemoClientThread
-from pipeline.demo.plan import DEMO_TOPICS, DemoPlan
+from pipeline.demo.plan import DEMO_TOPICS, SPLIT_TOPIC, DemoPlan
 from pipeline.gate.view import ThrottleView
 from pipeline.log import set_up_logging
 
@@ -39,9 +39,20 @@ def start_demo_clients(plan_path: Path, **popen: Any) -> "subprocess.Popen[bytes
     return subprocess.Popen(command, stdin=subprocess.PIPE, **popen)  # noqa: S603 - our own module
 
 
-def create_demo_topics(admin: Any) -> None:
-    """Create the topics that the demo clients use; existing ones stay as they are. `admin`: a `KafkaAdminClient`."""
-    create_topics(admin, [TopicSpec(name, "demo", 1, "any", {}, settings) for name, settings in DEMO_TOPICS.items()])
+def create_demo_topics(admin: Any, brokers: int) -> None:
+    """Create the topics that the clients use; existing ones stay as they are.
+
+    Args:
+        admin: A `KafkaAdminClient`.
+        brokers: How many there are; Kafka puts the partitions of a topic on one after the other.
+    """
+    create_topics(
+        admin,
+        [
+            TopicSpec(name, "demo", brokers if name == SPLIT_TOPIC else 1, "any", {}, settings)
+            for name, settings in DEMO_TOPICS.items()
+        ],
+    )
 
 
 def run(plan: DemoPlan, stopping: Event) -> None:

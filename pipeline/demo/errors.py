@@ -5,6 +5,7 @@ PipelineError
 ├── BrokerAlreadyRunning the data directory is in use
 ├── BrokerStartFailed    the broker ended, or did not answer in time
 ├── NotADemoFolder       the folder has content that no demo made
+├── OtherBrokerCount     the demo in the folder has another number of brokers
 └── DemoIsRunning        another demo runs in the folder
 """
 
@@ -84,6 +85,25 @@ class NotADemoFolder(PipelineError):
         super().__init__(
             f"'--folder' must be new, empty or made by an earlier demo; got {folder}, which has content and no {mark}",
             "give another --folder; if an old demo made this one, delete it yourself",
+        )
+
+
+class OtherBrokerCount(PipelineError):
+    """The demo that was here before had another number of brokers.
+
+    Attributes:
+        former: how many it had.
+        wanted: how many are asked for now.
+    """
+
+    exit_code = 2
+
+    def __init__(self, former: int, wanted: int) -> None:
+        self.former = former
+        self.wanted = wanted
+        super().__init__(
+            f"'--brokers' must be {former}, as in the demo before in this folder; got {wanted}",
+            "leave --brokers out, or start over with --fresh",
         )
 
 

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Final
 
 from pipeline.command_line import CONFIG, TABLES_ROOT, carry, path_text
-from pipeline.demo.errors import DemoIsRunning, NotADemoFolder
+from pipeline.demo.errors import DemoIsRunning, NotADemoFolder, OtherBrokerCount
 from pipeline.demo.plan import demo_users
-from pipeline.job.process_lock import LockHeld, ProcessLock
+from pipeline.process_lock import LockHeld, ProcessLock
 
 MARK: Final = ".kquota-demo"
 _MARK_TEXT: Final = "Made by `kquota demo`. `kquota demo --fresh` deletes the demo's data in this folder.\n"
@@ -33,8 +33,34 @@ class DemoFolder:
 
     @property
     def broker(self) -> Path:
-        """Data and logs of the broker."""
+        """Data and logs of the first broker."""
         return self.root / "broker"
+
+    def brokers(self, count: int) -> list[Path]:
+        """Data and logs of each of so many brokers, in the order of their ids."""
+        return [self.broker, *(self.root / f"broker-{node_id}" for node_id in range(2, count + 1))]
+
+    def former_brokers(self) -> int:
+        """How many brokers the demo before had; 0 if there was none."""
+        count = 0
+        while self.brokers(count + 1)[-1].exists():
+            count += 1
+        return count
+
+    def choose_brokers(self, wanted: int | None) -> int:
+        """How many brokers the next demo has: as many as the one before, if there was one.
+
+        Raises:
+            OtherBrokerCount: Another number is wanted; topics would have partitions on brokers that are not there.
+        """
+        former = self.former_brokers()
+        if former and wanted is not None and wanted != former:
+            raise OtherBrokerCount(former, wanted)
+        return former or wanted or 1
+
+    def stock_client(self, client_id: str) -> Path:
+        """What a stock client shall do, for its process."""
+        return self.root / f"stock-{client_id}.json"
 
     @property
     def tables(self) -> Path:
@@ -55,6 +81,11 @@ class DemoFolder:
     def meter_state(self) -> Path:
         """State file of the meter."""
         return self.root / "meter.json"
+
+    @property
+    def sync_log(self) -> Path:
+        """What the process says that puts quotas on the brokers."""
+        return self.root / "sync.log"
 
     @property
     def settings_file(self) -> Path:
@@ -97,8 +128,9 @@ class DemoFolder:
     def passwords(self) -> dict[str, str]:
         """The clients' passwords: random at the first start, the same at later starts."""
         file = self.password_file
-        if not file.exists():
-            file.touch(mode=0o600)
-            file.write_text(json.dumps({user: secrets.token_hex(8) for user in demo_users()}))
-        stored: dict[str, str] = json.loads(file.read_text())
-        return stored
+        file.touch(mode=0o600)
+        stored: dict[str, str] = json.loads(file.read_text() or "{}")
+        missing = {user: secrets.token_hex(8) for user in demo_users() if user not in stored}
+        if missing:  # all of them, or those of users that later releases have brought
+            file.write_text(json.dumps({**stored, **missing}))
+        return {**stored, **missing}

@@ -1,7 +1,8 @@
 """The clients of the demo: who they are, what each may use, how much each uses.
 
-Eight clients of a shop's platform. One sends five times its quota and one reads twice its quota; the other six
-stay well below theirs and should notice nothing. The quotas cover six of Kafka's eight levels.
+Eight clients of a shop's platform that listen to the throttle topic. One sends five times its quota and one reads twice
+its quota; the other six stay well below theirs and should notice nothing. Two stock clients, both over quota, know
+nothing of throttles: brokers make them wait. The quotas cover six of Kafka's eight levels.
 """
 
 import json
@@ -32,19 +33,24 @@ DEMO_QUOTAS: Final[tuple[Mapping[str, Any], ...]] = tuple(
         ("billing", "invoices", 60_000.0, None, None, "finance", "month end included"),
         ("inventory", "<default>", 80_000.0, None, None, "warehouse", "any scanner gateway"),
         ("search", "", None, 100_000.0, None, "search", "all indexers together"),
+        ("erp", "", 200_000.0, None, None, "back office", "exports; a program that listens to nobody"),
+        ("archive", "", None, 100_000.0, None, "back office", "copies the exports; neither does it"),
         ("clickstream", "", 400_000.0, None, None, "web", "all trackers together"),
         ("<default>", "scorer", None, 200_000.0, None, "fraud", "scorers of any team"),
         ("<default>", "", 120_000.0, None, 100.0, "platform", "whoever has no agreement of their own"),
         ("", "dashboard", None, 60_000.0, None, "platform", "all dashboards together"),
     )
 )
-"""Rows of `quotas`, at the levels 1, 1, 2, 3, 3, 4, 6 and 7."""
+"""Rows of `quotas`, at the levels 1, 1, 2, 3, 3, 3, 3, 4, 6 and 7."""
 
 DEMO_TOPICS: Final[Mapping[str, Mapping[str, str]]] = {
     topic: {"retention.ms": "900000", "retention.bytes": "268435456", "segment.bytes": "16777216"}
-    for topic in ("clicks", "orders", "invoices", "payments", "stock")
+    for topic in ("clicks", "orders", "invoices", "payments", "stock", "exports")
 }
-"""Topic name to settings; one partition each. The demo leaves at most 256 MB per topic."""
+"""Topic name to settings. The demo leaves at most 256 MB per partition."""
+
+SPLIT_TOPIC: Final = "exports"
+"""Has a partition on each broker; the other topics have one in all."""
 
 DEMO_INTERNAL_LISTENERS: Final = ("CONTROLLER", "PLAINTEXT")
 """Where the embedded broker and the job itself talk; a meter leaves ANONYMOUS out there."""
@@ -97,6 +103,20 @@ DEMO_CLIENTS: Final = (
 )
 
 
+STOCK_CLIENTS: Final = (
+    DemoClient("erp", "exporter", "produce", SPLIT_TOPIC, 200_000, 2.5, requests_per_second=40),
+    # Reads all that the exporter may write.
+    DemoClient("archive", "copier", "consume", SPLIT_TOPIC, 100_000, 2.0),
+)
+"""Each is a process of its own, without anything of kquota in it: `stock_client`."""
+
+
+def split_shares(brokers: int) -> list[float]:
+    """The part of the split topic's requests that goes to each partition: nine tenths to the first of several."""
+    others = brokers - 1
+    return [0.9, *[0.1 / others] * others] if others else [1.0]
+
+
 @dataclass(frozen=True, slots=True)
 class DemoPlan:
     """Everything the process of the demo clients needs to know, as one JSON file.
@@ -144,4 +164,4 @@ class DemoPlan:
 
 def demo_users() -> Iterator[str]:
     """The users the broker must know, each once."""
-    return iter(dict.fromkeys(client.user for client in DEMO_CLIENTS))
+    return iter(dict.fromkeys(client.user for client in (*DEMO_CLIENTS, *STOCK_CLIENTS)))

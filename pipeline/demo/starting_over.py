@@ -1,9 +1,11 @@
 """Starting over: what earlier demos have left in the demo's folder is deleted, and nothing else."""
 
 import shutil
+from contextlib import ExitStack
 
 from pipeline.demo.broker import EmbeddedBroker
 from pipeline.demo.folder import DemoFolder
+from pipeline.demo.plan import STOCK_CLIENTS
 from pipeline.job.lock import JobLock
 
 
@@ -12,15 +14,20 @@ def start_over(folder: DemoFolder, job: str) -> None:
 
     Args:
         folder: A folder that this process has claimed.
-        job: Name of the demo's job; its lock is held meanwhile, and so is the broker's.
+        job: Name of the demo's job; its lock is held meanwhile, and so are the brokers'.
 
     Raises:
         JobIsRunning, BrokerAlreadyRunning: A job or a broker runs there; nothing is deleted.
     """
-    data = (folder.tables, folder.checkpoint, folder.broker, folder.password_file, folder.clients_plan)
-    more = (folder.meter_state, folder.settings_file, folder.candidate)
-    with JobLock(folder.root, job, str(folder.tables)), EmbeddedBroker(folder.broker).reserved():
-        for path in (*data, *more):
+    brokers = folder.brokers(max(folder.former_brokers(), 1))
+    data = (folder.tables, folder.checkpoint, *brokers, folder.password_file, folder.clients_plan)
+    more = (folder.meter_state, folder.sync_log, folder.settings_file, folder.candidate)
+    stock = (folder.stock_client(client.client_id) for client in STOCK_CLIENTS)
+    with ExitStack() as held:
+        held.enter_context(JobLock(folder.root, job, str(folder.tables)))
+        for broker in brokers:
+            held.enter_context(EmbeddedBroker(broker).reserved())
+        for path in (*data, *more, *stock):
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)
             else:

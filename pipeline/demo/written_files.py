@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from pipeline.demo.folder import DemoFolder
-from pipeline.demo.plan import DEMO_QUOTAS
+from pipeline.demo.plan import DEMO_QUOTAS, STOCK_CLIENTS
 from pipeline.settings.model import Settings
 from quota.entity import QUOTA_TYPES
 
@@ -31,6 +31,8 @@ def write_settings(folder: DemoFolder, settings: Settings) -> None:
             },
             "tables": {"root": settings.tables.root},
             "stream": {"checkpoint": stream.checkpoint, "trigger_ms": stream.trigger_ms},
+            # The stock clients. The others listen.
+            "sync": {"users": sorted(client.user for client in STOCK_CLIENTS)},
         }
     )
     folder.settings_file.write_text(_HEAD + text, encoding="utf-8")

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from pipeline.clock import wall_ms
 from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.acls import acls_of
 from pipeline.cluster.connecting import as_cluster_error
@@ -15,14 +16,15 @@ from pipeline.cluster.topics import check_topics
 from pipeline.command_line import command_text
 from pipeline.errors import PipelineError
 from pipeline.job.lock import lock_file
-from pipeline.job.process_lock import holder_of
 from pipeline.jvm.jar_lock import read_lock
 from pipeline.jvm.jars import JarStore
 from pipeline.jvm.java import CHOSEN, find_java
+from pipeline.process_lock import holder_of
 from pipeline.settings.model import Settings
 from pipeline.stream.checkpoint import Checkpoint
 from pipeline.stream.checkpoint_files import open_without_spark
 from pipeline.stream.starting_offsets import refuse_gaps, spans_of
+from pipeline.sync.findings import sync_findings
 from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.from_settings import open_quota_table
 from pipeline.tables.layout import TABLES, table_uri
@@ -57,6 +59,7 @@ def diagnose(settings: Settings) -> Iterator[Diagnosis]:
     yield from _guarded("checkpoint", lambda: _checkpoint(settings))
     if settings.kafka.bootstrap_servers:
         yield from _guarded("cluster", lambda: _cluster(settings))
+        yield from _guarded("sync", lambda: _sync(settings))
     else:
         yield Diagnosis("warning", "cluster", "not looked at: no --bootstrap-server")
 
@@ -171,3 +174,8 @@ def _cluster(settings: Settings) -> Iterator[Diagnosis]:
         yield Diagnosis(finding.severity, "topics", f"{finding}. To mend it: {finding.remedy}")
     if not findings:
         yield Diagnosis("ok", "topics", "all three are there and fit")
+
+
+def _sync(settings: Settings) -> Iterator[Diagnosis]:
+    for severity, text in sync_findings(settings, wall_ms()):
+        yield Diagnosis(severity, "sync", text)

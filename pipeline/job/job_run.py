@@ -9,9 +9,9 @@ from typing import Final
 
 from pyspark.sql import SparkSession
 
+from pipeline.background import Background
 from pipeline.clock import Clock
 from pipeline.cluster.access import ClusterAccess
-from pipeline.job.background import Background
 from pipeline.job.take_over import take_over
 from pipeline.job.upkeep import Upkeep
 from pipeline.settings.model import Settings

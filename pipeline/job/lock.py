@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from pipeline.errors import PipelineError
-from pipeline.job.process_lock import LockHeld, ProcessLock
+from pipeline.process_lock import LockHeld, ProcessLock
 from pipeline.tables.address import is_local
 
 _TABLES_LOCK: Final = ".kquota-job.lock"

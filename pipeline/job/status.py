@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pipeline.job.lock import lock_file, tables_lock_file
-from pipeline.job.process_lock import holder_of
+from pipeline.process_lock import holder_of
 from pipeline.settings.model import Settings
 from pipeline.tables.address import full_address
 from pipeline.tables.from_settings import open_quota_table

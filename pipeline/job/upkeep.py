@@ -4,16 +4,14 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from deltalake.exceptions import DeltaError
-
 from pipeline.allocator import return_freed_memory
 from pipeline.clock import Clock
-from pipeline.errors import PipelineError
 from pipeline.settings.model import TablesSettings
 from pipeline.tables.column_range import newest_value
 from pipeline.tables.job_tables import WRITTEN_BY_THE_JOB
 from pipeline.tables.layout import table_uri
 from pipeline.tables.maintenance import clean, compact, trim
+from pipeline.tables.tried_again import tried_again
 
 log = logging.getLogger(__name__)
 
@@ -64,10 +62,8 @@ class Upkeep:
         cleaning = self._rounds % _ROUNDS_PER_CLEANING == 0
         self._rounds += 1
         for name in WRITTEN_BY_THE_JOB:
-            try:
+            with tried_again(log, f"upkeep of {name}"):
                 self._keep_up(name, cleaning)
-            except (PipelineError, DeltaError, OSError, ValueError) as exc:
-                log.warning("upkeep of %s failed and is tried again in the next round: %s", name, exc)
         return_freed_memory()
         return self._tables.upkeep_interval_ms / 1000
 

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
-from kafka import KafkaProducer
-from kafka.errors import KafkaTimeoutError, TopicAuthorizationFailedError
+from kafka import errors as kafka_errors
 
 from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.acls import METER_IDENTITIES, Acl
+from pipeline.cluster.connecting import as_cluster_error
 from pipeline.cluster.errors import PermissionMissing, TopicMissing
 from pipeline.cluster.marked_transactions import Mark, MarkedTransactions
 from pipeline.cluster.permissions import principal_of
@@ -15,7 +15,8 @@ from pipeline.meter.log_place import LogPlace
 from pipeline.meter.meter_mark import place_of
 from pipeline.meter.usage_batch import Message
 
-_METADATA_MS: Final = 5_000
+# kafka-python has no types.
+_ERRORS: Final[Any] = kafka_errors
 
 
 class UsageWriter(Protocol):
@@ -69,12 +70,9 @@ class KafkaUsageTopic:
         self._group = group_of(broker_id)
         self._topic, self._marker_topic = topic, marker_topic
         self._bootstrap_servers = access.bootstrap_servers
-        producer: Any = access.open(KafkaProducer, max_block_ms=_METADATA_MS)
-        try:
-            self._partition_count = _partitions(producer, Acl("topic", topic, "Write"), access)
-            _partitions(producer, Acl("topic", marker_topic, "Read"), access)
-        finally:
-            producer.close(timeout=2)
+        with access.admin() as admin, as_cluster_error(access.bootstrap_servers):
+            self._partition_count = _partitions(admin, Acl("topic", topic, "Write"), access)
+            _partitions(admin, Acl("topic", marker_topic, "Read"), access)
         self._transactions = MarkedTransactions(self._group, marker_topic, topic, access, transaction_timeout_ms)
 
     @property
@@ -111,14 +109,11 @@ def group_of(broker_id: str) -> str:
     return f"{METER_IDENTITIES}{broker_id}"
 
 
-def _partitions(producer: Any, wanted: Acl, access: ClusterAccess) -> int:
-    try:
-        partitions = producer.partitions_for(wanted.name)
-    except TopicAuthorizationFailedError as exc:
-        raise PermissionMissing([wanted], principal_of(access.client_options()), access.bootstrap_servers) from exc
-    except KafkaTimeoutError:  # a producer's way to say that there is no such topic
-        partitions = None
-    if not partitions:
+def _partitions(admin: Any, wanted: Acl, access: ClusterAccess) -> int:
+    (described,) = admin.describe_topics([wanted.name])
+    if _ERRORS.for_code(described["error_code"]) is _ERRORS.TopicAuthorizationFailedError:
+        raise PermissionMissing([wanted], principal_of(access.client_options()), access.bootstrap_servers)
+    if not described["partitions"]:
         purpose: Any = "usage" if wanted.operation == "Write" else "marker"
         raise TopicMissing(wanted.name, access.bootstrap_servers, purpose)
-    return len(partitions)
+    return len(described["partitions"])

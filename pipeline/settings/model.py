@@ -142,6 +142,16 @@ class PurgatorySettings(Branch):
     tick_ms: int = Field(5, ge=1, le=1_000, description="longest sleep of the reaper while something is due")
 
 
+class SyncSettings(Branch):
+    """`kquota quotas sync`, which keeps the brokers' own quotas."""
+
+    period_ms: int = Field(1_000, ge=100, description="how often it looks for new quotas and new usage")
+    describe_every_ms: int = Field(10_000, ge=1_000, description="how often it compares with what the brokers hold")
+    alters_per_second: int = Field(5_000, ge=1, description="most values that it changes per second")
+    restore_on_stop: bool = Field(False, description="at a clean stop, put T in place of every lower level")
+    users: tuple[str, ...] = Field((), description="whose rows it puts on the brokers; none = all rows")
+
+
 class SparkSettings(Branch):
     """The Spark session of the job."""
 
@@ -181,6 +191,7 @@ class Settings(Branch):
     stream: StreamSettings = StreamSettings()
     engine: EngineSettings = EngineSettings()
     purgatory: PurgatorySettings = PurgatorySettings()
+    sync: SyncSettings = SyncSettings()
     spark: SparkSettings = SparkSettings()
 
     @model_validator(mode="after")

@@ -1,4 +1,4 @@
-"""Makes the class archive of this machine.
+"""Makes the class archive of Spark on this machine.
 
     python -m pipeline.stream.class_archive_making
 
@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-from pipeline.jvm.class_archive import class_archive, options_to_make, store_archive
+from pipeline.jvm.class_archive import class_archive, make_archive, options_to_make
 from pipeline.jvm.jars import pyspark_jars_folder
 from pipeline.jvm.java import find_java
 from pipeline.settings.model import Settings, SparkSettings
@@ -28,23 +28,18 @@ def make() -> str:
     jars = pyspark_jars_folder()
     if jars is None:
         return "none: no jars of pyspark"
-    archive = class_archive(find_java().home, jars)
-    if archive.exists():
-        return f"{_megabytes(archive)} MB, kept"
+    return make_archive(class_archive("spark", find_java().home, [jars]), [jars], _train_in_a_process)
+
+
+def _train_in_a_process(draft: Path) -> str:
+    command = [sys.executable, "-m", "pipeline.stream.class_archive_making", str(draft)]
     try:
-        archive.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=archive.parent) as folder:
-            draft = Path(folder) / archive.name
-            command = [sys.executable, "-m", "pipeline.stream.class_archive_making", str(draft)]
-            trained = subprocess.run(  # noqa: S603 - ourselves
-                command, capture_output=True, text=True, check=False, timeout=_PATIENCE_SECONDS
-            )
-            if trained.returncode:
-                return f"none: {trained.stderr.strip().splitlines()[-1]}"
-            store_archive(draft, archive, jars)
-    except (OSError, subprocess.TimeoutExpired) as exc:
-        return f"none: {exc}"
-    return f"{_megabytes(archive)} MB"
+        trained = subprocess.run(  # noqa: S603 - ourselves
+            command, capture_output=True, text=True, check=False, timeout=_PATIENCE_SECONDS
+        )
+    except subprocess.TimeoutExpired as exc:
+        return str(exc)
+    return trained.stderr.strip().splitlines()[-1] if trained.returncode else ""
 
 
 def train(draft: Path) -> None:
@@ -82,10 +77,6 @@ def _stream(session: Any, checkpoint: str) -> None:
     while done < _MICRO_BATCHES and query.isActive and time.monotonic() < deadline:
         time.sleep(0.1)
     query.stop()
-
-
-def _megabytes(archive: Path) -> int:
-    return archive.stat().st_size // 1_000_000
 
 
 if __name__ == "__main__":

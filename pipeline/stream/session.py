@@ -152,7 +152,7 @@ def _class_archive_options() -> list[str]:
     jars = pyspark_jars_folder()
     if jars is None or not os.environ.get("JAVA_HOME"):
         return []
-    archive = class_archive(Path(os.environ["JAVA_HOME"]), jars)
+    archive = class_archive("spark", Path(os.environ["JAVA_HOME"]), [jars])
     return options_to_use(archive) if archive.exists() else []
 
 

@@ -17,6 +17,7 @@ from pipeline.tables.errors import TableMissing
 from pipeline.tables.opening import open_table
 from schemas.arrow import arrow_schema
 from schemas.batch_row import BatchRow
+from schemas.broker_quota_row import BrokerQuotaRow
 from schemas.dead_letter_row import DeadLetterRow
 from schemas.decision_row import DecisionRow
 from schemas.quota_row import QuotaRow
@@ -110,6 +111,7 @@ TABLES: Final[Mapping[str, TableDefinition]] = {
         ),
         TableDefinition("sensor_state", SensorStateRow, ("batch_id", "evaluated_at_ms")),
         TableDefinition("dead_letters", DeadLetterRow, ("batch_id", "appended_at_ms")),
+        TableDefinition("broker_quotas", BrokerQuotaRow, ("seq", "at_ms")),
         TableDefinition("usage_by_second", UsageBySecondRow, ("second_start_ms",), properties=_ROLL_UP),
         TableDefinition("usage_by_minute", UsageByMinuteRow, ("minute_start_ms",), properties=_ROLL_UP),
     )

@@ -45,7 +45,7 @@ def trim(uri: str, column: str, before_ms: int, storage_options: Options = None)
             table.delete(f"date <= '{day.isoformat()}' AND {column} < {before_ms}")
         return rows
 
-    return _committed(uri, delete, storage_options)
+    return committed(uri, delete, storage_options)
 
 
 def compact(uri: str, many_files: int = _MANY_FILES, storage_options: Options = None) -> bool:
@@ -61,7 +61,7 @@ def compact(uri: str, many_files: int = _MANY_FILES, storage_options: Options = 
             table.optimize.compact()
         return is_due
 
-    return _committed(uri, optimize, storage_options)
+    return committed(uri, optimize, storage_options)
 
 
 def clean(uri: str, storage_options: Options = None) -> int:
@@ -76,7 +76,12 @@ def clean(uri: str, storage_options: Options = None) -> int:
     return len(table.vacuum(dry_run=False))
 
 
-def _committed(uri: str, commit: Callable[[DeltaTable], _Result], storage_options: Options) -> _Result:
+def committed(uri: str, commit: Callable[[DeltaTable], _Result], storage_options: Options = None) -> _Result:
+    """What a function returns that makes a commit on a new handle; called again if another commit came first.
+
+    Raises:
+        LostRace: Other commits came first at every attempt.
+    """
     for _ in range(_ATTEMPTS):
         table = open_table(uri, storage_options=storage_options)
         try:

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -13,7 +14,7 @@ from pipeline.tables.layout import table_uri
 from pipeline.tables.port import Condition
 from pipeline.tables.quotas.origin import QuotaOrigin, origin_of
 from pipeline.tables.quotas.table import QuotaTable
-from pipeline.tables.reader import read_table
+from pipeline.tables.reader import DeltaRsReader, read_table
 from quota.entity import QUOTA_TYPES, Level, entity_at
 
 _MEASURES: Final = dict(
@@ -79,11 +80,17 @@ def decision_with_id(root: str, beginning: str) -> dict[str, Any]:
         NothingMatches: There is none.
         SeveralMatch: There are several.
     """
+    uri = table_uri(root, "decisions")
     where: list[Condition] = [("decision_id", ">=", beginning), ("decision_id", "<=", beginning + "g")]
-    ids = sorted({found["decision_id"] for found in _decision_ids(root, beginning, where)})
+    found = read_table(uri, ["decision_id", "evaluated_at_ms"], where)
+    ids = sorted(set(found["decision_id"].to_pylist()))
+    if not ids:
+        raise NothingMatches(beginning, uri)
     if len(ids) > 1:
         raise SeveralMatch(beginning, ids)
-    return _decision(root, ids[0])
+    # Ids are hashes, so only the instant tells which files can hold the row.
+    row = [("decision_id", "=", ids[0]), ("evaluated_at_ms", "=", found["evaluated_at_ms"][0].as_py())]
+    return python_rows(read_table(uri, None, row).slice(0, 1))[0]
 
 
 def newest_decision(root: str, user: str | None, client_id: str | None) -> dict[str, Any]:
@@ -92,30 +99,24 @@ def newest_decision(root: str, user: str | None, client_id: str | None) -> dict[
     Raises:
         NothingMatches: There is none.
     """
+    uri = table_uri(root, "decisions")
     names = {name: value for name, value in (("user", user), ("client_id", client_id)) if value is not None}
-    found = _decision_ids(root, "/".join(names.values()), [(name, "=", value) for name, value in names.items()])
-    return _decision(root, max(found, key=lambda row: (row["evaluated_at_ms"], row["batch_id"]))["decision_id"])
+    where: list[Condition] = [(name, "=", value) for name, value in names.items()]
+    found = DeltaRsReader(uri).newest(["evaluated_at_ms", "batch_id"], where)
+    if not found.num_rows:
+        raise NothingMatches("/".join(names.values()), uri)
+    return python_rows(found)[0]
 
 
 def story_of(root: str, decision: Mapping[str, Any]) -> Story:
     """The story of a row of `decisions`."""
-    events = read_table(table_uri(root, "throttle_events"), None, [("decision_id", "=", decision["decision_id"])])
-    in_order = sorted(python_rows(events), key=lambda row: row["publish_seq"])
-    return Story(dict(decision), in_order, _samples(root, decision))
-
-
-def _decision_ids(root: str, wanted: str, where: Sequence[Condition]) -> list[dict[str, Any]]:
-    """Id, batch and instant of the decisions that meet the conditions; at least one. Reads these columns only."""
-    uri = table_uri(root, "decisions")
-    found: list[dict[str, Any]] = read_table(uri, ["decision_id", "evaluated_at_ms", "batch_id"], where).to_pylist()
-    if not found:
-        raise NothingMatches(wanted, uri)
-    return found
-
-
-def _decision(root: str, decision_id: str) -> dict[str, Any]:
-    rows = read_table(table_uri(root, "decisions"), None, [("decision_id", "=", decision_id)])
-    return python_rows(rows.slice(0, 1))[0]
+    # Ids are hashes, so only the instant tells which files can hold the records. None is older than the decision.
+    since = [("decision_id", "=", decision["decision_id"]), ("evaluated_at_ms", ">=", decision["evaluated_at_ms"])]
+    with ThreadPoolExecutor(1) as pool:
+        events = pool.submit(read_table, table_uri(root, "throttle_events"), None, since)
+        samples = _samples(root, decision)
+        in_order = sorted(python_rows(events.result()), key=lambda row: row["publish_seq"])
+    return Story(dict(decision), in_order, samples)
 
 
 def origin_of_bound(table: QuotaTable, decision: dict[str, Any]) -> QuotaOrigin | None:
@@ -134,6 +135,7 @@ def _samples(root: str, decision: Mapping[str, Any]) -> list[tuple[int, int]]:
         ("sample_start_ms", ">=", at_ms - window_ms),
         ("sample_start_ms", "<=", at_ms),
         ("evaluated_at_ms", "<=", at_ms),
+        ("evaluated_at_ms", ">=", at_ms - window_ms),
     ]
     if decision["sensor_user"]:
         conditions.append(("user", "=", decision["sensor_user"]))

@@ -9,14 +9,20 @@ from kafka import errors as kafka_errors
 
 from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.acls import Acl
+from pipeline.cluster.column_sender import ColumnSender
 from pipeline.cluster.errors import ClusterUnreachable, MessageTooLarge, TransactionFenced, TransactionUndecided
 from pipeline.cluster.marked_transactions import RETRIED, Mark, MarkedTransactions, detail_of
+from pipeline.cluster.prepared_batches import can_prepare
 from pipeline.throttle.errors import PublisherFenced, PublishUndecided, RecordTooLarge
 from pipeline.throttle.topic import TopicEnd
 from schemas.errors import UnreadableRecord
 from schemas.throttle_record import JOB_HEADER, ThrottleRecord
 from schemas.throttle_records import ThrottleRecords
 
+MANY: Final = 200
+"""From so many records on they are sent as prepared batches."""
+
+_PART_BYTES: Final = 2_000_000  # of columns; about four times as many of messages
 _TAIL_RECORDS: Final = 500
 _EMPTY: Final = TopicEnd(-1, "")
 
@@ -30,6 +36,7 @@ class KafkaThrottleTopic:
         marker_topic: One partition, nothing in it; only its committed offset is used.
         access: How to reach the cluster.
         transaction_timeout_ms: The broker aborts a transaction that is open for longer.
+        many: From so many records of a transaction on they are sent as prepared batches, which are the same to readers.
     """
 
     def __init__(
@@ -39,10 +46,13 @@ class KafkaThrottleTopic:
         marker_topic: str,
         access: ClusterAccess,
         transaction_timeout_ms: int,
+        many: int = MANY,
     ) -> None:
         self._job = job
         self._topic = topic
         self._access = access
+        self._many = many
+        self._columns = ColumnSender(topic, transaction_timeout_ms / 1000)
         identity = f"kquota-{job}"
         self._transactions = MarkedTransactions(
             identity, marker_topic, topic, access, transaction_timeout_ms, client_id=identity
@@ -58,15 +68,11 @@ class KafkaThrottleTopic:
 
     def publish(self, records: Sequence[ThrottleRecord], marker: int) -> None:
         """See `ThrottleTopic.publish`."""
-        messages = ThrottleRecords.of(records).messages(self._job)
-
-        def send(producer: Any) -> list[Any]:
-            return [
-                producer.send(self._topic, key=each.key, value=each.value, headers=each.headers) for each in messages
-            ]
-
+        by_columns = ThrottleRecords.of(records)
+        is_many = len(by_columns) >= self._many and can_prepare()
+        send = self._send_batches if is_many else self._send_each
         try:
-            self._transactions.commit(send, Mark(marker))
+            self._transactions.commit(lambda producer: send(producer, by_columns), Mark(marker))
         except TransactionFenced as exc:
             raise PublisherFenced(self._job) from exc
         except MessageTooLarge as exc:
@@ -90,6 +96,16 @@ class KafkaThrottleTopic:
     def close(self) -> None:
         """See `ThrottleTopic.close`."""
         self._transactions.close()
+
+    def _send_each(self, producer: Any, records: ThrottleRecords) -> Sequence[Any]:
+        return [
+            producer.send(self._topic, key=each.key, value=each.value, headers=each.headers)
+            for each in records.messages(self._job)
+        ]
+
+    def _send_batches(self, producer: Any, records: ThrottleRecords) -> Sequence[Any]:
+        parts = records.parts(_PART_BYTES)
+        return self._columns.send(producer, (part.message_columns(self._job) for part in parts))
 
     def _partitions(self, consumer: KafkaConsumer) -> list[TopicPartition]:
         return [TopicPartition(self._topic, number) for number in consumer.partitions_for_topic(self._topic) or {0}]

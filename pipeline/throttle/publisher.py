@@ -33,7 +33,8 @@ from schemas.throttle_records import ThrottleRecords
 
 log = logging.getLogger(__name__)
 
-_MOST_RECORDS_A_TRANSACTION = 5_000
+# Of one transaction. After one that failed there are as few as a slow broker takes before its time-out.
+_MOST_RECORDS, _FEWEST_RECORDS = 100_000, 5_000
 _RETENTION_MS = 3_600_000  # the shortest a throttle topic may have
 
 
@@ -54,6 +55,7 @@ class Publisher:
         self._outbox = outbox
         self._topic = topic
         self._next_seq = 0
+        self._most_records = _MOST_RECORDS
         self._append_undecided = False
         self._behind = True
         self._was_fenced = False
@@ -203,9 +205,13 @@ class Publisher:
         """Publish stored rows; on an undecided outcome the publisher is behind, and `catch_up` settles it."""
         records = ThrottleRecords(rows)
         try:
-            for start in range(0, len(records), _MOST_RECORDS_A_TRANSACTION):
-                self._publish(records[start : start + _MOST_RECORDS_A_TRANSACTION])
+            while records:
+                now, records = records[: self._most_records], records[self._most_records :]
+                self._publish(now)
+                if len(now) == self._most_records:
+                    self._most_records = min(2 * self._most_records, _MOST_RECORDS)
         except PublisherFenced:
+            self._most_records = _FEWEST_RECORDS
             # A pause longer than the transaction time-out looks the same as a second driver. A second driver has taken
             # the tables first; if they are still ours, it was a pause.
             if self._outbox.is_fenced():
@@ -214,6 +220,7 @@ class Publisher:
             log.warning("a transaction was open for longer than its time-out, after a pause; opening the topic again")
         except (ClusterUnreachable, PublishUndecided, PermissionMissing) as exc:
             self._behind = True
+            self._most_records = _FEWEST_RECORDS
             log.warning("%s; the records are stored and will be published again", exc)
 
     def _publish(self, records: ThrottleRecords) -> None:

@@ -31,9 +31,12 @@ def is_end_of(case: Case, name: str, row: Row, held: Held) -> bool:
     return bool(due_ms >= held.end_ms - (slack_ms if is_end else 0))
 
 
-def was_overdue(case: Case, row: Row, held: Held) -> bool:
-    """Whether a look was due at once when a driver took over, because its throttle had ended by then."""
-    return row["due_ms"] >= held.end_ms and _is_start(case, row["due_ms"])
+def was_taken_up(case: Case, row: Row, held: Held) -> bool:
+    """Whether a look was due at once when a driver took over, because its throttle had ended by then, or was about to.
+
+    By the slack of the clocks, one that was still running may look as if it had ended.
+    """
+    return row["due_ms"] >= held.end_ms - case.rules.clock_slack_ms and _is_start(case, row["due_ms"])
 
 
 def _is_start(case: Case, due_ms: int) -> bool:
@@ -66,29 +69,35 @@ def may_be_left_to_end(case: Case, reign: Reign, held: Held, until_ms: int) -> b
         begin_ms = max(first_ms, reign.begin_ms)
         last_ms = int(min(until_ms, reign.end_ms + case.rules.longest_append_ms))
         if begin_ms <= last_ms:
-            held.may_end |= _owes_no_more(case, reign, held, version, begin_ms, last_ms)
+            excess_ms = _least_excess_ms(case, reign, held, version, begin_ms, last_ms)
+            if excess_ms < held.nearest_ms:
+                held.nearest_ms, held.nearest_at = excess_ms, f"after batch {reign.batch.key} under quotas v{version}"
+            held.may_end |= excess_ms <= case.rules.clock_slack_ms + _ROUNDING_MS
     return held.may_end
 
 
-def _owes_no_more(case: Case, reign: Reign, held: Held, version: int, begin_ms: int, last_ms: int) -> bool:
-    """Whether at some instant between two no more is owed than is left.
+def _least_excess_ms(case: Case, reign: Reign, held: Held, version: int, begin_ms: int, last_ms: int) -> float:
+    """How much more is owed than is left, at the instant between two at which that is least.
 
     What is left becomes less with the time, and so does a debt: while one is larger than what is left, it stays so to
     the end. By its rate a client owes less all at once when a sample window drops out of it; else it does not owe less
-    faster than the time passes either. So no other instants need to be tried.
+    faster than the time passes either. So no other instants need to be tried. But it may also owe more all at once, if
+    that sample window held little: W becomes shorter, too. So the first look counts as early as the clocks allow.
     """
-    books = case.books
-    slack_ms = case.rules.clock_slack_ms + _ROUNDING_MS
+    books, slack_ms = case.books, case.rules.clock_slack_ms + _ROUNDING_MS
     shift_ms = reign.begin_ms - reign.batch.evaluated_at_ms
-    owed = books.owed(held.row, reign.instant_of(begin_ms), version)
-    left_ms = max(held.end_ms - begin_ms, 0) + slack_ms
-    if most_ms(owed) <= left_ms:
-        return True
+    left_ms = max(held.end_ms - begin_ms, 0)
+    early_ms = begin_ms - case.rules.clock_slack_ms
+    owed = [books.owed(held.row, reign.instant_of(at_ms), version) for at_ms in (early_ms, begin_ms)]
+    least_ms = min(map(most_ms, owed)) - left_ms
+    if least_ms <= slack_ms:
+        return least_ms
     instants = {last_ms}
-    if debt_ms(owed) <= left_ms:
+    if debt_ms(owed[1]) <= left_ms + slack_ms:
         instants |= {held.end_ms, *(drop_ms + shift_ms for drop_ms in books.drops(held.row, version))}
-    return any(
-        most_ms(books.owed(held.row, reign.instant_of(at_ms), version)) <= max(held.end_ms - at_ms, 0) + slack_ms
+    others_ms = (
+        most_ms(books.owed(held.row, reign.instant_of(at_ms), version)) - max(held.end_ms - at_ms, 0)
         for at_ms in instants
         if begin_ms < at_ms <= last_ms
     )
+    return min((least_ms, *others_ms))

@@ -8,7 +8,7 @@ from typing import Final
 
 from tests.faults.books import most_ms
 from tests.faults.case import Case
-from tests.faults.check_due import is_end_of, may_be_left_to_end, was_overdue
+from tests.faults.check_due import is_end_of, may_be_left_to_end, was_taken_up
 from tests.faults.evidence import Row
 from tests.faults.held import Held, client_of, written_ms
 from tests.faults.reign import Reign
@@ -129,16 +129,22 @@ def _check_look(case: Case, kind: str, name: str, row: Row, held: Held, owes_ms:
         case.verdict.tell(kind, "different", f"{name}: no look was due")
         return
     is_end = is_end_of(case, name, row, held)
+    taken_up = is_end and was_taken_up(case, row, held)
     if is_end:
-        ended = was_overdue(case, row, held) or may_be_left_to_end(case, reign, held, written)
-        deny("looks", not ended, f"{name}: no look was taken before the end at {held.end_ms}, and it owed {owes_ms} ms")
+        ended = taken_up or may_be_left_to_end(case, reign, held, written)
+        nearest = f"at least {held.nearest_ms} ms more than was left, {held.nearest_at}"
+        text = f"{name}: no look was taken before the end at {held.end_ms}, and it owed {owes_ms} ms; before, {nearest}"
+        deny("looks", not ended, text)
     if row["cause"] == "expired":
         left_ms = held.end_ms - written
         deny(kind, not is_end or left_ms > rules.clock_slack_ms, f"{name}: {left_ms} ms before its end")
         deny(kind, owes_ms > rules.republish_ms, f"{name}: {owes_ms} ms are owed")
         deny(kind, row["throttle_time_ms"] != 0, f"{name}: a throttle time of {row['throttle_time_ms']} ms")
         return
-    least_ms = rules.republish_ms if is_end else max(held.end_ms - written, 0) - rules.clock_slack_ms
+    least_ahead_ms = max(held.end_ms - written, 0) - rules.clock_slack_ms
+    least_ms = least_ahead_ms if not is_end else rules.republish_ms
+    if taken_up and row["due_ms"] < held.end_ms:
+        least_ms = min(least_ms, least_ahead_ms)
     deny(kind, owes_ms <= least_ms, f"{name}: {owes_ms} ms are owed, which is not more than {least_ms}")
     _check_slice(case, kind, name, row, owes_ms)
 

@@ -1,6 +1,7 @@
 """A client that is held, as the records published so far tell."""
 
 from dataclasses import dataclass
+from math import inf
 
 from tests.faults.evidence import Row
 
@@ -26,11 +27,15 @@ class Held:
         row: The record published last.
         may_end: At some instant at which its look may have been taken, no more was owed than was left of it. Until
             then the look must have renewed it.
+        nearest_ms: How much more was owed than was left, at the one of these instants at which that was least.
+        nearest_at: Which instant that was.
         freed_by_edit: Batches in a row after which an edit should have let it go.
     """
 
     row: Row
     may_end: bool = False
+    nearest_ms: float = inf
+    nearest_at: str = "at no instant"
     freed_by_edit: int = 0
 
     @property

@@ -6,8 +6,11 @@ import pytest
 
 from tests.faults.books import Books
 from tests.faults.case import Case
-from tests.faults.check_due import is_end_of
+from tests.faults.check_due import is_end_of, may_be_left_to_end, was_taken_up
+from tests.faults.cut import Batch
+from tests.faults.handmade import T_MS, evidence
 from tests.faults.held import Held
+from tests.faults.reign import Reign
 from tests.faults.rules import Rules
 from tests.faults.verdict import Verdict
 
@@ -34,3 +37,54 @@ def test_a_look_belongs_to_the_instant_that_is_nearer_to_when_it_was_due(
     held = Held({"throttled_until_ms": _BEGIN_MS + slice_ms, "throttle_time_ms": slice_ms})
     case = Case(cast(Books, None), Rules(), Verdict())
     assert is_end_of(case, "1", {"due_ms": _BEGIN_MS + due_after_ms}, held) is is_end
+
+
+@pytest.mark.parametrize(
+    ("due_after_end_ms", "start_after_due_ms", "is_taken_up"),
+    [
+        (-101, 0, False),  # one that was still running, and is looked at as any other
+        (-100, 0, True),  # by the slack of the clocks it may have ended
+        (0, 0, True),
+        (5_000, 0, True),
+        (0, -101, False),  # an end that has come after the start
+        (0, 30_100, True),  # a driver says so when it has published what was left
+        (0, 30_101, False),
+    ],
+)
+def test_a_look_about_the_end_may_be_due_because_a_driver_took_over(
+    due_after_end_ms: int, start_after_due_ms: int, is_taken_up: bool
+) -> None:
+    held = Held({"throttled_until_ms": _BEGIN_MS, "throttle_time_ms": 3_000})
+    due_ms = _BEGIN_MS + due_after_end_ms
+    case = Case(cast(Books, None), Rules(), Verdict(), starts=[due_ms + start_after_due_ms])
+    assert was_taken_up(case, {"due_ms": due_ms}, held) is is_taken_up
+
+
+@pytest.mark.parametrize(
+    ("after_drop_ms", "may_end"), [(-50, True), (30, True), (99, True), (100, False), (300, False)]
+)
+def test_a_look_may_be_taken_before_a_window_that_held_little_drops_out_of_the_rate(
+    after_drop_ms: int, may_end: bool
+) -> None:
+    """One byte at T, 11 040 two seconds before that window drops out. Until then X = 11 040 - W, and W is nearly 11 s.
+
+    Then W is 10 s, and X is larger by a second.
+    """
+    given = evidence()
+    books = Books(given, given.tables["batches"][0]["engine_settings"])
+    client = {"broker_id": "", "user": "alice", "client_id": "etl"}
+    for start_ms, size in ((T_MS, 1), (T_MS + 9_000, 11_040)):
+        row = {**given.tables["usage"][0], **client, "sample_start_ms": start_ms, "last_event_ms": start_ms}
+        books.record([row | {"produced_bytes": size}], start_ms, 1)
+    drop_ms = T_MS + 11_000
+    batch = Batch({**_of(T_MS + 9_000), "quota_version": 1}, ())
+    begin_ms = drop_ms + after_drop_ms
+    about = {**client, "quota_type": "producer_byte_rate", "quota_version": 1}
+    held = Held({**about, "throttled_until_ms": begin_ms + 50, "throttle_time_ms": 50})
+    case = Case(books, Rules(), Verdict())
+    assert may_be_left_to_end(case, Reign(batch, None), held, held.end_ms) is may_end
+    assert (held.nearest_ms <= 101) is may_end
+
+
+def _of(at_ms: int) -> dict[str, object]:
+    return {"query_id": "q", "batch_id": 0, "evaluated_at_ms": at_ms, "processed_at_ms": at_ms}

@@ -21,10 +21,12 @@ from tests.waiting import PATIENCE_SECONDS, wait_until
 pytestmark = pytest.mark.broker
 
 
-@pytest.fixture
-def own_broker(tmp_path: Path) -> Iterator[EmbeddedBroker]:
-    """A broker that this test may kill."""
-    own = EmbeddedBroker(tmp_path / "broker", {"alice": 'se"cr\\et'})
+@pytest.fixture(scope="module")
+def own_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
+    """A broker that a test may start, kill and stop."""
+    # When it was killed, it registers again when its former session has ended.
+    back_soon = BrokerOptions(settings={"broker.session.timeout.ms": "1000"})
+    own = EmbeddedBroker(tmp_path_factory.mktemp("broker"), {"alice": 'se"cr\\et'}, options=back_soon)
     yield own
     own.stop()
 
@@ -87,7 +89,7 @@ def test_a_named_user_signs_in_and_the_request_log_names_it(broker: EmbeddedBrok
 
 def test_a_wrong_password_is_refused(broker: EmbeddedBroker) -> None:
     with pytest.raises(KafkaError):
-        sasl_producer(broker.sasl_bootstrap_servers, "alice", "bob-secret", bootstrap_timeout_ms=3_000)
+        sasl_producer(broker.sasl_bootstrap_servers, "alice", "bob-secret", bootstrap_timeout_ms=1_000)
 
 
 def test_data_survive_a_kill_and_the_ports_stay(own_broker: EmbeddedBroker) -> None:
@@ -110,12 +112,15 @@ def test_stop_leaves_no_process(own_broker: EmbeddedBroker) -> None:
     assert own_broker.pid is None
 
 
-def test_the_broker_dies_with_the_process_that_started_it(tmp_path: Path) -> None:
+def test_the_broker_dies_with_the_process_that_started_it(own_broker: EmbeddedBroker) -> None:
+    own_broker.stop()
     program = (
         "import sys, time; from pathlib import Path; from pipeline.demo.broker import EmbeddedBroker\n"
         "broker = EmbeddedBroker(Path(sys.argv[1])); broker.start(); print(broker.pid, flush=True); time.sleep(3_600)"
     )
-    driver = subprocess.Popen([sys.executable, "-c", program, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    driver = subprocess.Popen(
+        [sys.executable, "-c", program, str(own_broker.directory)], stdout=subprocess.PIPE, text=True
+    )
     with driver:
         assert driver.stdout is not None
         pid = int(driver.stdout.readline())

@@ -1,4 +1,4 @@
-"""The demo from outside, as a new user runs it: who is throttled, what is on the topic, what is in the tables.
+"""The demo from outside, as a new user runs it: who is throttled and slowed by what, what is on the topic and stored.
 
 The reader here is independent of the pipeline. It counts bytes on the usage topic and knows only the quotas.
 """
@@ -19,7 +19,7 @@ import pyarrow as pa
 import pytest
 
 from pipeline.demo.broker import EmbeddedBroker
-from pipeline.demo.plan import DEMO_CLIENTS
+from pipeline.demo.plan import DEMO_CLIENTS, STOCK_CLIENTS
 from pipeline.demo.process import terminate
 from pipeline.tables.reader import read_table
 from tests.topic_reading import read_topic
@@ -128,9 +128,10 @@ def test_a_throttle_that_owes_more_is_renewed(outcome: Outcome) -> None:
 
 
 def test_the_six_quiet_clients_are_never_throttled(outcome: Outcome) -> None:
-    assert {(record["user"], record["client_id"]) for record in outcome.records} == set(NOISY)
+    stock = {(client.user, client.client_id) for client in STOCK_CLIENTS}
+    assert {(record["user"], record["client_id"]) for record in outcome.records} - stock == set(NOISY)
     used = {(event["user"], event["client_id"]) for event in outcome.usage}
-    assert {(client.user, client.client_id) for client in DEMO_CLIENTS} <= used
+    assert {(client.user, client.client_id) for client in DEMO_CLIENTS} | stock <= used
 
 
 def test_every_record_on_the_topic_is_a_row_of_the_table_and_the_other_way_round(outcome: Outcome) -> None:
@@ -178,7 +179,18 @@ def longest_free_ms(throttles: list[dict[str, Any]], start_ms: int) -> int:
 def test_what_it_prints_has_no_stack_trace_and_ends_with_a_summary(outcome: Outcome) -> None:
     assert "Traceback" not in outcome.talk
     assert "Exception" not in outcome.talk
-    assert "micro-batches" in outcome.output.splitlines()[-10]
+    assert "micro-batches" in outcome.output.splitlines()[-2 - len(DEMO_CLIENTS) - len(STOCK_CLIENTS)]
+
+
+def test_the_table_says_who_was_slowed_by_what(outcome: Outcome) -> None:
+    clients = {(client.user, client.client_id) for client in (*DEMO_CLIENTS, *STOCK_CLIENTS)}
+    lines = [line.split(maxsplit=7) for line in outcome.output.splitlines()[-len(clients) :]]
+    slowed_by = {tuple(line[0].split("/")): line[7] for line in lines}
+    assert set(slowed_by) == clients
+    stock = {(client.user, client.client_id) for client in STOCK_CLIENTS}
+    assert {client for client, what in slowed_by.items() if what.startswith("the broker: ")} == stock
+    assert {client for client, what in slowed_by.items() if what.startswith("listening: ")} == set(NOISY)
+    assert {what for client, what in slowed_by.items() if client not in stock | set(NOISY)} == {"nobody"}
 
 
 def test_no_jvm_writes_to_its_standard_error(outcome: Outcome) -> None:
@@ -205,7 +217,7 @@ def test_it_goes_on_in_its_folder_and_ends_when_its_time_is_up(outcome: Outcome)
     finally:
         terminate(demo, 5)
     assert demo.returncode == 0
-    assert b"clients are sending" in talk
+    assert b"are sending and reading" in talk
     assert b"Traceback" not in talk
     assert newest in outcome.table("batches")["batch_id"].to_pylist()
     assert not _processes_of(outcome.folder), "no broker, meter or client is left behind"

@@ -85,5 +85,5 @@ class PurgatoryAgainstDictionaries(RuleBasedStateMachine):
         assert (self.purgatory.watched, self.purgatory.watched_keys) == (0, 0)
 
 
-PurgatoryAgainstDictionaries.TestCase.settings = settings(max_examples=100, stateful_step_count=30)
+PurgatoryAgainstDictionaries.TestCase.settings = settings(max_examples=60, stateful_step_count=30)
 TestPurgatoryAgainstDictionaries = PurgatoryAgainstDictionaries.TestCase

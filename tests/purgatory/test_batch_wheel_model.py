@@ -142,5 +142,5 @@ class WheelAgainstDictionary(RuleBasedStateMachine):
         assert (self.wheel.dead_references, self.wheel.staged) == (0, 0)
 
 
-WheelAgainstDictionary.TestCase.settings = settings(max_examples=150, stateful_step_count=40)
+WheelAgainstDictionary.TestCase.settings = settings(max_examples=80, stateful_step_count=40)
 TestWheelAgainstDictionary = WheelAgainstDictionary.TestCase

@@ -1,9 +1,10 @@
 from typing import Any, Literal
 
+import numpy as np
 import pytest
 
 from quota.bound_rules import bound_mistake
-from quota.broker_entries import UNREACHED, EntryKey, broker_entries, values, writable_level
+from quota.broker_entries import UNREACHED, broker_entries, writable_levels
 from quota.entity import QUOTA_TYPES
 from quota.snapshot import QuotaSnapshot
 from tests.quota.factories import quota_row
@@ -67,29 +68,6 @@ def test_what_nobody_reaches_is_a_bound_that_kafka_takes() -> None:
     assert [bound_mistake(name, UNREACHED) for name in QUOTA_TYPES] == [None] * 3
 
 
-ALICE, BOB, CAROL = (EntryKey(user, "", PRODUCER) for user in ("alice", "bob", "carol"))
-
-
-def test_the_brokers_hold_levels_bounds_and_what_stood_there_before() -> None:
-    rows = [quota_row("alice", producer_byte_rate=9.0), quota_row("<default>", producer_byte_rate=5.0)]
-    wanted = broker_entries(QuotaSnapshot.from_rows(rows, 1))
-    default = EntryKey("<default>", "", PRODUCER)
-    assert values(wanted, {ALICE: 4.5}, {ALICE: 8.0, BOB: 7.0, CAROL: None}) == {
-        ALICE: 4.5,
-        default: 5.0,
-        BOB: 7.0,
-        CAROL: None,
-    }
-
-
-def test_a_clean_stop_puts_the_bounds_back_and_shadow_mode_what_was_there_before() -> None:
-    rows = [quota_row("alice", producer_byte_rate=9.0)]
-    assert values(broker_entries(QuotaSnapshot.from_rows(rows, 1)), {}, {ALICE: 8.0}) == {ALICE: 9.0}
-    shadow = QuotaSnapshot.from_rows(rows, 1, mode="shadow")
-    assert values(broker_entries(shadow), {ALICE: 4.5}, {ALICE: 8.0}) == {ALICE: 8.0}
-    assert values(broker_entries(shadow), {ALICE: 4.5}, {ALICE: None}) == {ALICE: None}
-
-
 @pytest.mark.parametrize(
     ("level", "bound", "quota_type", "written"),
     [
@@ -101,4 +79,4 @@ def test_a_clean_stop_puts_the_bounds_back_and_shadow_mode_what_was_there_before
     ],
 )
 def test_a_level_is_written_as_kafka_takes_it(level: float, bound: float, quota_type: str, written: float) -> None:
-    assert writable_level(level, bound, quota_type) == written
+    assert writable_levels(np.array([level]), np.array([bound]), quota_type).tolist() == [written]

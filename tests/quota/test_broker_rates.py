@@ -52,3 +52,19 @@ def test_request_time_is_a_percentage_of_one_thread() -> None:
     rates = BrokerRates(2, AT_MS)
     rates.record(np.array([0]), AT_MS // 1000, np.array([1_000_000_000]), np.array([AT_MS]))
     assert rates.view(np.array([[0]]), AT_MS).observed[0, 0] == 10.0
+
+
+def test_a_cell_beyond_all_that_had_usage_is_at_rest() -> None:
+    rates = BrokerRates(0, AT_MS)
+    rates.record(np.arange(64), AT_MS // 1000, np.full(64, 5), np.full(64, AT_MS))
+    view = rates.view(np.array([[63, 64, 1_000]]), AT_MS)
+    assert view.recent.tolist() == [[2.5, 0.0, 0.0]]
+    assert view.last_ms.tolist() == [[AT_MS, 0, 0]]
+
+
+def test_cells_that_are_kept_close_the_gaps() -> None:
+    rates = BrokerRates(0, AT_MS)
+    rates.record(np.arange(3), AT_MS // 1000, np.array([10, 20, 30]), np.full(3, AT_MS))
+    rates.keep(np.array([False, True, True]))
+    rates.record(np.array([2]), AT_MS // 1000, np.array([40]), np.array([AT_MS]))
+    assert rates.view(np.array([[0, 1, 2, 3]]), AT_MS).observed.tolist() == [[2.0, 3.0, 4.0, 0.0]]

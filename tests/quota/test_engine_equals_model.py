@@ -61,7 +61,7 @@ caps = st.one_of(st.sampled_from(["sample_window", "window", "none"]), st.intege
 
 
 @given(data=st.data())
-@settings(max_examples=150)
+@settings(max_examples=60)
 def test_engine_equals_the_scalar_model(data: st.DataObject) -> None:
     num_samples, window_ms = data.draw(st.integers(1, 11)), data.draw(st.sampled_from([1000, 2000, 5000]))
     scope: Scope = data.draw(st.sampled_from(SCOPES))
@@ -85,7 +85,7 @@ def test_engine_equals_the_scalar_model(data: st.DataObject) -> None:
 
 
 @given(data=st.data())
-@settings(max_examples=40)
+@settings(max_examples=20)
 def test_adding_shadow_rows_changes_no_enforced_decision(data: st.DataObject) -> None:
     rows = data.draw(quota_rows)
     visible = [row for row in rows if row["mode"] != "shadow"]

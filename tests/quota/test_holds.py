@@ -13,6 +13,7 @@ from quota.holds import Holds
 from quota.owed import Owed
 from quota.slicing import Slicing, ends_clearly_later
 from quota.throttle_time import ThrottleCaps
+from tests.quota.one_renewal import renewal_ms
 
 T0_MS = 1_700_000_000_000
 SLICING = Slicing(lead_ms=600, republish_ms=250, caps=ThrottleCaps(), sample_window_ms=1_000)
@@ -202,7 +203,7 @@ class NaiveClient:
             at_ms, owed_ms = self.due_ms, owed(self.due_ms)
             at_end = at_ms >= self.until_ms
             if owed_ms > (SLICING.republish_ms if at_end else self.until_ms - at_ms):
-                self._hold(at_ms, SLICING.renewal_ms(owed_ms, WINDOW_MS, "producer_byte_rate"))
+                self._hold(at_ms, renewal_ms(SLICING, owed_ms, WINDOW_MS, "producer_byte_rate"))
             else:
                 self.due_ms = None if at_end else self.until_ms
 

@@ -18,7 +18,7 @@ def pair(rows: list[tuple[int, int]]) -> Pair:
 
 
 @given(st.lists(keys, max_size=5), keys)
-@settings(max_examples=300)
+@settings(max_examples=100)
 def test_ids_are_those_of_a_dictionary(batches: list[list[tuple[int, int]]], asked: list[tuple[int, int]]) -> None:
     index, known = KeyIndex(), dict[tuple[int, int], int]()
     for rows in batches:

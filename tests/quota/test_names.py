@@ -22,7 +22,7 @@ names = st.lists(st.one_of(st.text(max_size=40), st.none()), min_size=1, max_siz
 
 
 @given(names, st.data())
-@settings(max_examples=200)
+@settings(max_examples=60)
 def test_a_name_has_one_hash_however_it_is_stored(texts: list[str | None], data: st.DataObject) -> None:
     alone = [hashes(pa.array([text or ""]))[0] for text in texts]
     assert hashes(pa.array(texts, pa.string())) == alone

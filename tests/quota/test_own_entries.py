@@ -2,7 +2,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quota.broker_entries import EntryKey
@@ -34,7 +34,7 @@ def asked(*rows: dict[str, Any], sensors: tuple[tuple[str, str], ...]) -> tuple[
 )
 def test_a_sensor_of_each_default_can_have_an_entry(default: tuple[str, str], tags: tuple[str, str]) -> None:
     granted, refused = asked(quota_row(*default, producer_byte_rate=5.0), sensors=(tags,))
-    assert (granted, refused) == ([(*tags, 5.0, "level")], [])
+    assert (granted, refused) == ([(*tags, 5.0, "own")], [])
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_an_entry_of_a_user_that_would_hide_a_row_of_the_default_user_is_refused
 
 def test_a_row_of_another_type_hides_nothing() -> None:
     rows = (quota_row(D, "", producer_byte_rate=5.0), quota_row(D, "etl", consumer_byte_rate=3.0))
-    assert asked(*rows, sensors=(("bob", ""),)) == ([("bob", "", 5.0, "level")], [])
+    assert asked(*rows, sensors=(("bob", ""),)) == ([("bob", "", 5.0, "own")], [])
 
 
 def test_an_exempt_row_that_would_be_hidden_counts_and_a_shadow_row_does_not() -> None:
@@ -70,7 +70,7 @@ def test_an_exempt_row_that_would_be_hidden_counts_and_a_shadow_row_does_not() -
 
 def test_a_row_that_bounds_another_type_of_the_same_user_keeps_it() -> None:
     rows = (quota_row(D, "", producer_byte_rate=5.0), quota_row("bob", "", consumer_byte_rate=3.0))
-    assert asked(*rows, sensors=(("bob", ""),))[0] == [("bob", "", 5.0, "level")]
+    assert asked(*rows, sensors=(("bob", ""),))[0] == [("bob", "", 5.0, "own")]
 
 
 def test_a_sensor_may_have_an_entry_of_one_type_and_not_of_the_other() -> None:
@@ -115,6 +115,7 @@ ROWS = st.lists(
 CLIENTS = [(user, client_id) for user in ("a", "b", "other") for client_id in ("a", "b", "other", "")]
 
 
+@settings(max_examples=40)
 @given(rows=ROWS, tags=st.lists(st.sampled_from([t for t in CLIENTS if t != ("", "")]), unique=True, max_size=4))
 def test_entries_change_neither_sensor_nor_bound_of_any_client(
     rows: list[tuple[str, str, str]], tags: list[tuple[str, str]]

@@ -4,7 +4,7 @@ from random import Random
 from typing import Any
 
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quota.entity import QUOTA_TYPES
@@ -92,6 +92,7 @@ def some_quotas(draw: Random) -> list[dict[str, Any]]:
     return [row for row in rows if draw.random() < 0.8] or rows[:1]
 
 
+@settings(max_examples=30)
 @given(seed=st.integers(0, 10**9), carry_debt=st.booleans())
 def test_what_clients_owe_is_what_evaluate_says_of_them(seed: int, carry_debt: bool) -> None:
     draw = Random(seed)

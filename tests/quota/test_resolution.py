@@ -167,7 +167,7 @@ def _quota_at(level: int) -> dict[str, Any]:
         unique_by=lambda row: row[:2],
     )
 )
-@settings(max_examples=200)
+@settings(max_examples=80)
 def test_resolution_equals_a_search_row_by_row(rows: list[Any]) -> None:
     quotas = [quota_row(user, client, mode=mode, **dict(zip(TYPES, b, strict=True))) for user, client, mode, b in rows]
     engine, model = QuotaEngine(), ScalarModel()

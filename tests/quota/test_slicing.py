@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from quota.entity import QUOTA_TYPES
 from quota.slicing import Slicing, ends_clearly_later
 from quota.throttle_time import ThrottleCaps
+from tests.quota.one_renewal import renewal_ms
 
 
 @pytest.mark.parametrize(
@@ -36,5 +37,5 @@ def test_many_renewals_are_as_long_as_each_by_itself(
 ) -> None:
     slicing = Slicing(lead_ms, 250, ThrottleCaps(producer_byte_rate=producer, request_percentage=request_time), 1_000)
     columns = np.array(claims, np.int64).reshape(-1, 3).T
-    wanted = [slicing.renewal_ms(owed_ms, window_ms, QUOTA_TYPES[of]) for owed_ms, window_ms, of in claims]
+    wanted = [renewal_ms(slicing, owed_ms, window_ms, QUOTA_TYPES[of]) for owed_ms, window_ms, of in claims]
     assert slicing.renewals_ms(*columns).tolist() == wanted

@@ -71,4 +71,5 @@ def test_the_type_table_is_this_one() -> None:
         "TIMESTAMP": "timestamp[us, tz=UTC]",
         "DATE": "date32",
         "ARRAY<STRING>": "list<string>",
+        "MAP<STRING, DOUBLE>": "map<string, double>",
     }

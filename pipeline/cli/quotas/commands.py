@@ -2,7 +2,7 @@
 
 import typer
 
-from pipeline.cli.quotas import alter, describe, effective, files, history, sql
+from pipeline.cli.quotas import alter, describe, effective, files, history, sql, sync
 
 app = typer.Typer(help="See, edit, version and restore quotas.", no_args_is_help=True)
 app.command("describe")(describe.describe)
@@ -17,3 +17,4 @@ app.command("at", context_settings={"ignore_unknown_options": True})(history.at)
 app.command("rollback")(history.rollback)
 app.command("effective")(effective.effective)
 app.command("sql")(sql.sql)
+app.command("sync")(sync.sync)

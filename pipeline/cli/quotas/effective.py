@@ -9,6 +9,8 @@ from pipeline.cli.options import ConfigFile, Output, TablesRoot, flags
 from pipeline.cli.quotas.entity_flags import ClientNames, for_client
 from pipeline.cli.quotas.errors import QuotaUsage
 from pipeline.cli.table_layout import Layout
+from pipeline.errors import printable
+from quota.entity import QUOTA_TYPES
 
 if TYPE_CHECKING:
     from pipeline.cli.output import Row
@@ -38,7 +40,9 @@ def effective(
     The clients are those of the last five minutes of recorded usage.
     """
     from pipeline.cli.output import is_table, print_rows
+    from pipeline.cli.quotas.on_brokers import on_brokers_line, on_brokers_row
     from pipeline.settings.loading import load_settings
+    from pipeline.tables.enforced import enforced_for
     from pipeline.tables.from_settings import open_quota_table
     from pipeline.tables.layout import table_uri
     from pipeline.tables.live_clients import live_clients
@@ -59,8 +63,13 @@ def effective(
         print_rows(levels, output, _LEVELS, shown=_readable)
         sys.stdout.write("\n")
     about = {"user": user, "client_id": client_id, "quota_version": snapshot.version}
-    document = [{**about, "levels": levels, "effective": by_type}]
+    on_brokers = enforced_for(settings.tables.root, user, client_id, QUOTA_TYPES)
+    rows = [on_brokers_row(one) for one in on_brokers]
+    document = [{**about, "levels": levels, "effective": by_type, "on_brokers": rows}]
     print_rows(by_type, output, _BY_TYPE, shown=_readable, document=document)
+    if is_table(output):
+        for one in on_brokers:
+            sys.stderr.write(f"{printable(f'{one.change.key.quota_type}: {on_brokers_line(one)}')}\n")
     sys.stderr.write(f"quotas v{snapshot.version}, recent clients: {clients.num_rows}\n")
 
 

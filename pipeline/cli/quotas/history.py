@@ -6,11 +6,21 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from pipeline.cli.options import ConfigFile, Output, QuotasOutput, TablesRoot, quota_table
+from pipeline.cli.options import (
+    BootstrapServers,
+    CommandConfig,
+    ConfigFile,
+    Output,
+    QuotasOutput,
+    TablesRoot,
+    quota_table,
+)
 from pipeline.cli.quotas.describe import print_quotas
 from pipeline.cli.quotas.edit import CHANGES, DryRun, IfVersion, Reason, change_line, make_edit
 from pipeline.cli.quotas.entity import EntityFilter
 from pipeline.cli.quotas.entity_flags import for_entities
+from pipeline.cli.quotas.errors import QuotaUsage
+from pipeline.cli.quotas.sync import print_broker_differences
 from pipeline.cli.table_layout import Layout
 from pipeline.clock import wall_ms
 
@@ -41,14 +51,28 @@ def history(
 def diff(
     old: Annotated[int | None, typer.Argument(help="A version; by default the one before NEW.")] = None,
     new: Annotated[int | None, typer.Argument(help="A version; by default the newest.")] = None,
+    brokers: Annotated[
+        bool, typer.Option("--brokers", help="Compare what the brokers hold with what the table wants there.")
+    ] = False,
     config: ConfigFile = None,
+    bootstrap_server: BootstrapServers = None,
+    command_config: CommandConfig = None,
     tables: TablesRoot = None,
     output: Output = "table",
 ) -> None:
-    """Print every value that differs between two versions of the quotas."""
+    """Print every value that differs between two versions of the quotas, or between them and the brokers.
+
+    With --brokers: what `kquota quotas sync` would write now, and what it leaves alone because others wrote it.
+    """
     from pipeline.cli.output import is_table, print_rows
     from pipeline.tables.quotas.diff import differences
 
+    if brokers:
+        if old is not None:
+            message = "'OLD' must not be given with --brokers; got both"
+            raise QuotaUsage(message, "leave out one of them")
+        print_broker_differences(config, bootstrap_server, command_config, tables, output)
+        return
     table = quota_table(config, tables)
     after = table.read(new)
     before = table.read(old if old is not None else max(after.version - 1, 0))

@@ -18,13 +18,12 @@ from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake.exceptions import DeltaError
 
-from pipeline.errors import PipelineError, first_line
 from pipeline.tables.column_range import newest_value, oldest_value
 from pipeline.tables.port import Condition, TableWriter
 from pipeline.tables.rollups.sums import COLUMNS, NAMES, summed_by
 from pipeline.tables.time_slices import TimeSlices
+from pipeline.tables.tried_again import tried_again
 from schemas.arrow import conform
 from schemas.usage_by_minute_row import UsageByMinuteRow
 
@@ -58,10 +57,8 @@ class UsageByMinute:
 
     def step(self) -> None:
         """Write all minutes that are complete. Raises nothing: throttling must go on if the roll-up fails."""
-        try:
+        with tried_again(log, "the roll-up by minute"):
             self._roll_up()
-        except (PipelineError, DeltaError, OSError, ValueError) as exc:
-            log.warning("the roll-up by minute failed and is tried again: %s", first_line(exc))
 
     def _roll_up(self) -> None:
         newest_ms = newest_value(self._usage_uri, _TIME)

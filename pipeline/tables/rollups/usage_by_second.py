@@ -18,13 +18,12 @@ from typing import Final
 
 import numpy as np
 import pyarrow as pa
-from deltalake.exceptions import DeltaError
 
-from pipeline.errors import PipelineError, first_line
 from pipeline.tables.column_range import newest_value, oldest_value
 from pipeline.tables.port import TableWriter
 from pipeline.tables.rollups.sums import COLUMNS, NAMES, summed_by
 from pipeline.tables.time_slices import TimeSlices
+from pipeline.tables.tried_again import tried_again
 from schemas.arrow import conform
 from schemas.usage_by_second_row import UsageBySecondRow
 
@@ -75,10 +74,8 @@ class UsageBySecond:
 
     def step(self) -> None:
         """Write all seconds that are complete. Raises nothing, because throttling must go on if the roll-up fails."""
-        try:
+        with tried_again(log, "the roll-up by second"):
             self._roll_up()
-        except (PipelineError, DeltaError, OSError, ValueError) as exc:
-            log.warning("the roll-up by second failed and is tried again: %s", first_line(exc))
 
     def _roll_up(self) -> None:
         newest_ms = newest_value(self._usage_uri, "evaluated_at_ms")

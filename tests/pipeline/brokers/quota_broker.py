@@ -3,14 +3,11 @@
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-import pytest
-
 from pipeline.brokers.entity import NativeEntity, NativeQuota
 from pipeline.brokers.native_quotas import NativeQuotas
 from pipeline.cli.quotas.kafka_lines import java_double
 from pipeline.cluster.access import ClusterAccess
 from pipeline.demo.broker import EmbeddedBroker
-from pipeline.jvm.java import find_jdk
 from tests.waiting import wait_until
 
 ODD_NAMES: Final = (
@@ -78,9 +75,3 @@ def lines_of(quotas: Iterable[NativeQuota]) -> list[str]:
         + ", ".join(sorted(f"{key}={java_double(value)}" for key, value in quota.values.items()))
         for quota in quotas
     )
-
-
-def needs_a_compiler() -> None:
-    """Skip a test that asks ConfigCommand."""
-    if find_jdk() is None:
-        pytest.skip("runs a Java source file: needs a JDK; none in JAVA_HOME or on PATH")

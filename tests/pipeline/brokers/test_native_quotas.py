@@ -13,12 +13,11 @@ from tests.pipeline.brokers.quota_broker import (
     client,
     ip,
     lines_of,
-    needs_a_compiler,
     pair,
     user,
     values_in,
 )
-from tests.pipeline.cli.kafka_configs import OURS, described_by_kafka, kafkas_answers
+from tests.pipeline.cli.kafka_configs import OURS, KafkaConfigs
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.broker
@@ -37,36 +36,30 @@ EVERY_LEVEL: dict[NativeEntity, dict[str, float]] = {
 }
 
 
-def described(broker: EmbeddedBroker) -> list[str]:
-    needs_a_compiler()
-    return described_by_kafka(broker, *OURS)
-
-
 def test_quotas_of_every_level_are_those_that_kafka_configs_describes(
-    native: NativeQuotas, quota_broker: EmbeddedBroker
+    native: NativeQuotas, quota_broker: EmbeddedBroker, kafka_configs: KafkaConfigs
 ) -> None:
     assert native.alter(EVERY_LEVEL) == []
     await_values(native, EVERY_LEVEL)
-    assert lines_of(native.describe()) == described(quota_broker)
+    assert lines_of(native.describe()) == kafka_configs.described(quota_broker, *OURS)
 
 
 def test_what_kafka_configs_sets_is_described_here_also_what_kquota_does_not_have(
-    native: NativeQuotas, quota_broker: EmbeddedBroker
+    native: NativeQuotas, quota_broker: EmbeddedBroker, kafka_configs: KafkaConfigs
 ) -> None:
-    needs_a_compiler()
     lines = [
         ["--alter", "--user", "a b", "--client", "50%", "--add-config", f"{PRODUCE}=1e6,controller_mutation_rate=3"],
         ["--alter", "--user-defaults", "--add-config", f"{REQUEST}=NaN"],
         ["--alter", "--ip", "10.0.0.1", "--add-config", "connection_creation_rate=7"],
         ["--alter", "--ip-defaults", "--add-config", "connection_creation_rate=9"],
     ]
-    assert [answer["exit_code"] for answer in kafkas_answers(quota_broker, lines)] == [0, 0, 0, 0]
+    assert [answer["exit_code"] for answer in kafka_configs.answers(quota_broker, lines)] == [0, 0, 0, 0]
     found = {quota.entity: quota for quota in native.describe()}
     assert found[pair("a b", "50%")].bounds == {PRODUCE: 1e6}
     assert found[pair("a b", "50%")].others == {"controller_mutation_rate": 3.0}
     assert str(found[user(None)].values) == f"{{'{REQUEST}': nan}}"
     assert found[ip("10.0.0.1")].values == {"connection_creation_rate": 7.0}
-    assert lines_of([found[ip("10.0.0.1")], found[ip(None)]]) == described_by_kafka(quota_broker, ["ips"])
+    assert lines_of([found[ip("10.0.0.1")], found[ip(None)]]) == kafka_configs.described(quota_broker, ["ips"])
     native.alter({pair("a b", "50%"): {PRODUCE: None, FETCH: 2.0}})
     kept = {FETCH: 2.0, "controller_mutation_rate": 3.0}
     wait_until(lambda: values_in(native)[pair("a b", "50%")] == kept, "the broker to hear of its quotas")
@@ -94,24 +87,26 @@ def test_every_name_that_a_client_can_have_comes_back_as_it_was(native: NativeQu
     await_values(native, wanted)
 
 
-def test_odd_names_are_those_that_kafka_configs_prints(native: NativeQuotas, quota_broker: EmbeddedBroker) -> None:
+def test_odd_names_are_those_that_kafka_configs_prints(
+    native: NativeQuotas, quota_broker: EmbeddedBroker, kafka_configs: KafkaConfigs
+) -> None:
     # A name with a line end is two lines there.
     wanted = {pair(name, name): {PRODUCE: 5.0} for name in ODD_NAMES if name.isprintable()}
     assert native.alter(wanted) == []
     await_values(native, wanted)
-    assert lines_of(native.describe()) == described(quota_broker)
+    assert lines_of(native.describe()) == kafka_configs.described(quota_broker, *OURS)
 
 
 def test_thousands_of_entities_are_changed_in_batches_and_all_described(
-    native: NativeQuotas, quota_broker: EmbeddedBroker
+    native: NativeQuotas, quota_broker: EmbeddedBroker, kafka_configs: KafkaConfigs
 ) -> None:
     wanted = {
         pair(f"user-{number}", f"client-{number}"): {PRODUCE: 1000.0 + number, FETCH: 1e6, REQUEST: 50.0}
-        for number in range(5_000)
+        for number in range(2_100)
     }
     assert native.alter(wanted) == []
     await_values(native, wanted)
-    assert lines_of(native.describe()) == described(quota_broker)
+    assert lines_of(native.describe()) == kafka_configs.described(quota_broker, *OURS)
 
 
 def refused_ones() -> Iterator[tuple[NativeEntity, dict[str, float], str]]:

@@ -40,6 +40,7 @@ public class ConfigCommands {
                 // answered above
             }
             answers.println(answer[0] == null ? "0\t" + encoded(out) + "\t" + encoded(err) : answer[0]);
+            answers.flush();
         }
     }
 }

@@ -11,11 +11,11 @@ import subprocess
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from pipeline.demo.broker import EmbeddedBroker
 from pipeline.jvm.jars import broker_classpath
-from pipeline.jvm.java import find_jdk
+from pipeline.jvm.java import Java, find_jdk
 
 HERE: Final = Path(__file__).parent
 LINES: Final = HERE / "golden" / "kafka_configs.txt"
@@ -31,41 +31,50 @@ def command_lines() -> list[list[str]]:
     return [shlex.split(line) for line in LINES.read_text().splitlines() if line and line[0] != "#"]
 
 
-def kafkas_answers(broker: EmbeddedBroker, lines: Sequence[Sequence[str]]) -> list[dict[str, Any]]:
-    """The answers of ConfigCommand, from the broker's jars, to each command line, run in turn. Needs a JDK."""
-    address = ["--bootstrap-server", broker.bootstrap_servers]
-    classpath = ":".join(map(str, broker_classpath()))
-    jdk = find_jdk()
-    assert jdk is not None
-    ran = subprocess.run(
-        [jdk.executable, "-XX:TieredStopAtLevel=1", "-cp", classpath, HERE / "ConfigCommands.java"],
-        input="".join("\t".join([*address, *line]) + "\n" for line in lines),
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=120,
-    )
-    answers = []
-    for line, answer in zip(lines, ran.stdout.splitlines(), strict=True):
-        code, out, err = answer.split("\t")
+class KafkaConfigs:
+    """ConfigCommand from the broker's jars, in one JVM for all command lines. Use it in a `with` block."""
+
+    def __init__(self, jdk: Java) -> None:
+        classpath = ":".join(map(str, broker_classpath()))
+        program = str(HERE / "ConfigCommands.java")
+        command = [str(jdk.executable), "-XX:TieredStopAtLevel=1", "-cp", classpath, program]
+        self._jvm = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._jvm.communicate()  # closes stdin, and then the program ends
+
+    def answers(self, broker: EmbeddedBroker, lines: Sequence[Sequence[str]]) -> list[dict[str, Any]]:
+        """Its answers to each command line, run in turn."""
+        return [self._answer(broker, line) for line in lines]
+
+    def described(self, broker: EmbeddedBroker, *kinds: Sequence[str]) -> list[str]:
+        """What `--describe` prints for all entities of these kinds, sorted.
+
+        Args:
+            broker: It is asked.
+            kinds: Each is the types of an entity: `("users", "clients")` are the pairs.
+        """
+        lines = [["--describe", *(word for name in kind for word in ("--entity-type", name))] for kind in kinds]
+        answers = self.answers(broker, lines)
+        assert {answer["exit_code"] for answer in answers} == {0}, answers
+        return sorted(configs(line) for answer in answers for line in answer["stdout"])
+
+    def _answer(self, broker: EmbeddedBroker, line: Sequence[str]) -> dict[str, Any]:
+        assert self._jvm.stdin is not None
+        assert self._jvm.stdout is not None
+        self._jvm.stdin.write("\t".join(["--bootstrap-server", broker.bootstrap_servers, *line]) + "\n")
+        self._jvm.stdin.flush()
+        code, out, err = self._jvm.stdout.readline().split("\t")
         stdout, stderr = (base64.b64decode(text).decode() for text in (out, err))
-        answers.append(
-            {"line": shlex.join(line), "exit_code": int(code), "stdout": stdout.splitlines(), "error": _error(stderr)}
-        )
-    return answers
-
-
-def described_by_kafka(broker: EmbeddedBroker, *kinds: Sequence[str]) -> list[str]:
-    """What `kafka-configs --describe` prints for all entities of these kinds, sorted.
-
-    Args:
-        broker: It is asked.
-        kinds: Each is the types of an entity: `("users", "clients")` are the pairs.
-    """
-    lines = [["--describe", *(word for name in kind for word in ("--entity-type", name))] for kind in kinds]
-    answers = kafkas_answers(broker, lines)
-    assert {answer["exit_code"] for answer in answers} == {0}, answers
-    return sorted(configs(line) for answer in answers for line in answer["stdout"])
+        return {
+            "line": shlex.join(line),
+            "exit_code": int(code),
+            "stdout": stdout.splitlines(),
+            "error": _error(stderr),
+        }
 
 
 def configs(line: str) -> str:
@@ -86,8 +95,14 @@ def _error(stderr: str) -> str:
 
 
 def _record() -> None:
-    with tempfile.TemporaryDirectory() as folder, EmbeddedBroker(Path(folder) / "broker") as broker:
-        answers = kafkas_answers(broker, command_lines())
+    jdk = find_jdk()
+    assert jdk is not None
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        EmbeddedBroker(Path(folder) / "broker") as broker,
+        KafkaConfigs(jdk) as kafka_configs,
+    ):
+        answers = kafka_configs.answers(broker, command_lines())
     GOLDEN.write_text("".join(json.dumps(answer) + "\n" for answer in answers))
 
 

@@ -3,11 +3,17 @@
 import io
 import sys
 from contextlib import redirect_stderr, redirect_stdout
+from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 from unittest.mock import patch
 
+import typer.main
+
 from pipeline.cli.main import exit_code
+
+# Typer makes all commands anew for each line, which takes longer than most of them.
+_MADE_ONCE: Final = cache(typer.main.get_command)
 
 
 class Answer(NamedTuple):
@@ -36,6 +42,7 @@ def kquota(*arguments: str, stdin: str | io.StringIO = "") -> Answer:
     """Run `kquota ARGUMENTS`."""
     out, err = io.StringIO(), io.StringIO()
     with (
+        patch.object(typer.main, "get_command", _MADE_ONCE),
         patch.object(sys, "argv", ["kquota", *arguments]),
         patch.object(sys, "stdin", io.StringIO(stdin) if isinstance(stdin, str) else stdin),
         redirect_stdout(out),

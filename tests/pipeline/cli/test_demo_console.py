@@ -8,6 +8,7 @@ import pytest
 from pipeline.cli.demo_console import DemoConsole
 from pipeline.throttle.log_line import line_with_command
 from pipeline.throttle.outbox import Written
+from schemas.client_key import ClientKey
 from tests.pipeline.throttle.factories import violation
 
 CANDIDATE = Path("candidate.yaml")
@@ -38,6 +39,24 @@ def test_the_table_has_the_quota_of_each_client(capsys: pytest.CaptureFixture[st
     assert {row[0]: row[3] for row in rows if "/" in "".join(row[:1])} == {"alice/etl": "100.0", "bob/free": "none"}
 
 
+def test_the_table_says_who_was_slowed_by_what(capsys: pytest.CaptureFixture[str]) -> None:
+    console = DemoConsole(CANDIDATE, watched=False)
+    console.client_report(
+        {**report(), "held_ms": 12_300, "broker_throttle_mean_ms": 0.0, "broker_throttle_max_ms": 0.0}
+    )
+    stock = {"user": "erp", "client_id": "exporter", "role": "produce", "sent_bytes": 0, "requests": 0}
+    for mean_ms, longest_ms in ((900.0, 4_000.0), (310.0, 500.0)):
+        console.client_report({**stock, "broker_throttle_mean_ms": mean_ms, "broker_throttle_max_ms": longest_ms})
+    console.client_report(report("bob", "free"))
+    console.summary(dict.fromkeys([("alice", "etl"), ("erp", "exporter"), ("bob", "free")]))
+    rows = [line.split(maxsplit=7) for line in capsys.readouterr().out.splitlines()]
+    assert {row[0]: row[7] for row in rows if "/" in "".join(row[:1])} == {
+        "alice/etl": "listening: 12 s",
+        "erp/exporter": "the broker: 310 ms a request, at most 4000",
+        "bob/free": "nobody",
+    }
+
+
 def test_commands_to_try_come_once_with_the_first_throttle_and_at_the_end_with_the_last(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -49,3 +68,20 @@ def test_commands_to_try_come_once_with_the_first_throttle_and_at_the_end_with_t
     assert [line.partition("  ")[2] for line in printed.out.splitlines()] == [line_with_command(r, 3) for r in records]
     console.summary({})
     assert "throttles explain 11234567\n" in capsys.readouterr().err
+
+
+def test_of_a_client_that_does_not_listen_only_the_first_record_is_printed_and_all_are_counted(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    console = DemoConsole(CANDIDATE, watched=False)
+    clients = ["alice/etl", "erp/exporter", "erp/exporter", "alice/etl", "erp/exporter"]
+    for number, client in enumerate(clients):
+        user, _, client_id = client.partition("/")
+        console.client_report(report(user, client_id))
+        console.listeners().announce([Written(violation(ClientKey("", user, client_id)), number, 1_000)], 3)
+    printed = capsys.readouterr()
+    assert [line.split()[2] for line in printed.out.splitlines()] == ["alice/etl", "erp/exporter", "alice/etl"]
+    assert printed.err.count("erp/exporter does not listen") == 1
+    console.summary(dict.fromkeys([("alice", "etl"), ("erp", "exporter")]))
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert {row[0]: row[4] for row in rows if "/" in "".join(row[:1])} == {"alice/etl": "2", "erp/exporter": "3"}

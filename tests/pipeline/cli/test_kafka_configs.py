@@ -2,15 +2,12 @@
 
 import re
 import shlex
-from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
 from pipeline.demo.broker import EmbeddedBroker
-from pipeline.jvm.jars import fetch
-from pipeline.jvm.java import find_jdk
-from tests.pipeline.cli.kafka_configs import command_lines, configs, golden, kafkas_answers
+from tests.pipeline.cli.kafka_configs import KafkaConfigs, command_lines, configs, golden
 from tests.pipeline.cli.running import Answer, kquota, new_tables
 
 # Parts of Kafka's messages about things that kquota does not have, or about Java.
@@ -135,12 +132,9 @@ def test_describe_without_an_entity_prints_every_quota(answers: list[tuple[dict[
 
 
 @pytest.mark.broker
-def test_the_recorded_answers_are_kafkas_own(tmp_path: Path) -> None:
-    if find_jdk() is None:
-        pytest.skip("runs a Java source file: needs a JDK; none in JAVA_HOME or on PATH")
-    fetch()
-    with EmbeddedBroker(tmp_path / "broker") as broker:
-        now = kafkas_answers(broker, command_lines())
+@pytest.mark.usefixtures("native")
+def test_the_recorded_answers_are_kafkas_own(quota_broker: EmbeddedBroker, kafka_configs: KafkaConfigs) -> None:
+    now = kafka_configs.answers(quota_broker, command_lines())
     for recorded, answered in zip(golden(), now, strict=True):
         for answer in (recorded, answered):
             answer["stdout"] = sorted(map(configs, answer["stdout"]))

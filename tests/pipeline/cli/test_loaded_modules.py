@@ -7,24 +7,34 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Iterator, Sequence
+from importlib.metadata import version
 
 import pytest
 
 from pipeline.tables.quotas.edit import QuotaChange
 from quota.entity import QUOTA_TYPES
+from tests.pipeline.cli.running import kquota
 from tests.pipeline.replay.kept import KeptJob
 from tests.pipeline.tables.event_table import EventTable
 from tests.quota.factories import usage_row
 from tests.waiting import PATIENCE_SECONDS
 
 NEVER = ("pyspark", "py4j", "delta", "pandas", "kafka", "starlette", "uvicorn", "pyarrow.dataset", "rich.console")
-NOT_FOR_HELP = ("pyspark", "py4j", "delta", "pandas", "kafka", "starlette", "uvicorn", "pyarrow", "numpy", "pydantic")
+JVM_AND_KAFKA = ("pyspark", "delta", "py4j", "kafka")
+NOT_FOR_HELP = (*JVM_AND_KAFKA, "pandas", "starlette", "uvicorn", "deltalake", "pyarrow", "numpy", "pydantic", "yaml")
 
+# Several commands one after the other, in one interpreter: what none of them has loaded, no single one loads.
 PROGRAM = """
-import json, sys
+import contextlib, io, json, sys
 from pipeline.cli.main import exit_code
-code = exit_code()
-print(json.dumps([code, sorted(sys.modules)]), file=sys.stderr)
+answers = []
+for arguments in json.loads(sys.stdin.read()):
+    sys.argv = ["kquota", *arguments]
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        code = exit_code()
+    answers.append([code, printed.getvalue(), sorted(sys.modules)])
+print(json.dumps(answers))
 """
 
 
@@ -42,40 +52,50 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(root)
 
 
-def run(*arguments: str) -> tuple[str, set[str]]:
-    """What a command prints, and the modules it has loaded."""
+def run(*commands: str, rest: Sequence[str] = ()) -> Iterator[tuple[str, str, set[str]]]:
+    """Of each command: itself, what it prints, and the modules that it and those before it have loaded."""
+    arguments = [[*command.split(), *rest] for command in commands]
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, *arguments],
+        [sys.executable, "-c", PROGRAM],
+        input=json.dumps(arguments),
         capture_output=True,
         text=True,
         timeout=PATIENCE_SECONDS,
         check=True,
     )
-    code, modules = json.loads(done.stderr.splitlines()[-1])
-    assert code == 0, done.stderr
-    return done.stdout, set(modules)
+    for command, (code, printed, modules) in zip(commands, json.loads(done.stdout), strict=True):
+        assert code == 0, done.stderr
+        yield command, printed, set(modules)
 
 
-@pytest.mark.parametrize("command", ["", "quotas ", "throttles list "])
-def test_help_loads_no_library_of_tables_or_clusters(command: str) -> None:
-    text, loaded = run(*f"{command}--help".split())
-    assert "Usage" in text
-    # Typer itself loads pydantic to describe the options of one command.
-    assert loaded.intersection(NOT_FOR_HELP) - ({"pydantic"} if command else set()) == set()
+def test_help_loads_no_library_of_tables_or_clusters() -> None:
+    for command, text, loaded in run(
+        "--version", "--help", "quotas --help", "mode --help", "quotas alter --help", "throttles list --help"
+    ):
+        assert text
+        # Typer itself loads pydantic to describe the options of one command.
+        allowed = set() if command in {"--version", "--help"} else {"pydantic"}
+        assert loaded.intersection(NOT_FOR_HELP) - allowed == set(), command
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        "throttles list",
-        "throttles list --all",
-        "throttles explain alice etl",
-        "quotas describe",
-        "quotas describe -o json",
-        "status",
-    ],
-)
-def test_a_command_that_reads_loads_only_what_it_uses(command: str, root: str) -> None:
-    text, loaded = run(*command.split(), "--tables", root)
-    assert text
-    assert loaded.intersection(NEVER) == set()
+def test_the_version_is_that_of_the_distribution() -> None:
+    answer = kquota("--version")
+    assert (answer.exit_code, answer.stdout) == (0, f"kquota {version('kafka-quota-pipeline')}\n")
+
+
+def test_a_command_that_reads_loads_only_what_it_uses_and_an_edit_no_jvm_and_no_kafka_client(root: str) -> None:
+    unwanted = {
+        "throttles explain alice etl": (*NEVER, "pyarrow.compute"),
+        "quotas describe": (*NEVER, "pyarrow.compute"),
+        "throttles list": NEVER,
+        "throttles list --all": NEVER,
+        "quotas describe -o json": NEVER,
+        "status": NEVER,
+        "mode": NEVER,
+        "quotas at 0s": NEVER,
+        "quotas history": (*JVM_AND_KAFKA, "pandas", "pyarrow.dataset"),
+        "quotas alter --user carol --add-config producer_byte_rate=1": JVM_AND_KAFKA,
+    }
+    for command, text, loaded in run(*unwanted, rest=("--tables", root)):
+        assert text
+        assert loaded.intersection(unwanted[command]) == set(), command

@@ -8,9 +8,8 @@ import pytest
 
 from pipeline.brokers.native_quotas import NativeQuotas
 from pipeline.demo.broker import EmbeddedBroker
-from pipeline.jvm.jars import fetch
-from tests.pipeline.brokers.quota_broker import access_to, await_values, client, ip, needs_a_compiler, pair, user
-from tests.pipeline.cli.kafka_configs import OURS, configs, described_by_kafka
+from tests.pipeline.brokers.quota_broker import access_to, await_values, clear, client, ip, pair, user
+from tests.pipeline.cli.kafka_configs import OURS, KafkaConfigs, configs
 from tests.pipeline.cli.running import Answer, Terminal, kquota, new_tables
 
 PRODUCE, FETCH, REQUEST = "producer_byte_rate", "consumer_byte_rate", "request_percentage"
@@ -32,14 +31,13 @@ FIRST_VERSION = 3
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
+def cluster(quota_broker: EmbeddedBroker) -> Iterator[EmbeddedBroker]:
     """A broker with `QUOTAS`."""
-    fetch()
-    with EmbeddedBroker(tmp_path_factory.mktemp("cluster")) as broker:
-        with NativeQuotas(access_to(broker)) as native:
-            assert native.alter(QUOTAS) == []
-            await_values(native, QUOTAS)
-        yield broker
+    with NativeQuotas(access_to(quota_broker)) as native:
+        assert native.alter(QUOTAS) == []
+        await_values(native, QUOTAS)
+        yield quota_broker
+        clear(native)
 
 
 @pytest.fixture
@@ -62,12 +60,13 @@ def run(cluster: EmbeddedBroker, root: str, *arguments: str, stdin: str | Termin
 
 
 @pytest.mark.broker
-def test_a_new_table_has_the_quotas_that_kafka_configs_describes(cluster: EmbeddedBroker, tmp_path: Path) -> None:
-    needs_a_compiler()
+def test_a_new_table_has_the_quotas_that_kafka_configs_describes(
+    cluster: EmbeddedBroker, kafka_configs: KafkaConfigs, tmp_path: Path
+) -> None:
     root = new_tables(tmp_path / "tables")
     assert run(cluster, root, "--no-confirm").exit_code == 0
     kafkas = [
-        configs(line.replace("controller_mutation_rate=5.0, ", "")) for line in described_by_kafka(cluster, *OURS)
+        configs(line.replace("controller_mutation_rate=5.0, ", "")) for line in kafka_configs.described(cluster, *OURS)
     ]
     assert described(root) == sorted(kafkas)
 
@@ -175,6 +174,7 @@ def test_flags_that_do_not_say_what_to_import_are_refused(
     assert told in answer.stderr
 
 
+@pytest.mark.usefixtures("impatient")
 def test_a_cluster_that_does_not_answer_ends_with_6(tmp_path: Path) -> None:
     root = new_tables(tmp_path / "tables")
     address = ("--from-cluster", "--bootstrap-server", "127.0.0.1:1", "--no-confirm")

@@ -47,6 +47,7 @@ def test_every_role_names_its_own_resources_and_none_twice() -> None:
         Acl("group", "kquota-meter.", "Read", "prefixed"),
         Acl("transactional-id", "kquota-meter.", "Write", "prefixed"),
     )
+    assert acls_of("sync", NAMES) == (DESCRIBE_QUOTAS, ALTER_QUOTAS)
     assert acls_of("gate", NAMES) == (Acl("topic", "t", "Read"),)
 
 
@@ -70,4 +71,4 @@ def test_the_command_line_prints_what_each_role_needs_without_a_cluster() -> Non
     ]
 
     unknown = invoke(app, ["check", "--role", "root"])
-    assert "'--role' must be one of job, meter, gate, operator, import; got 'root'" in str(unknown.exception)
+    assert "'--role' must be one of job, meter, gate, operator, import, sync; got 'root'" in str(unknown.exception)

@@ -118,6 +118,7 @@ def test_clients_never_exceed_their_rate_stand_still_while_throttled_and_go_on(
     publish(1, 600_000)
     load.read_until("all clients to stand still", load.stands_still)
     held = load.now
+    assert all(report["held_ms"] > 0 == report["broker_throttle_max_ms"] for report in held.values())
     publish(2, 1_000)  # this one lapses by itself
     load.read_until("the throttles to end", lambda user: not load.now[user]["blocked"])
     load.read_until("two seconds' worth of bytes more", lambda user: load.has_moved(user, moving_bytes[user], held))

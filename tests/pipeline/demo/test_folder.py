@@ -1,5 +1,6 @@
 """`kquota demo` works only in a folder of its own, and deletes only there and only while nothing runs."""
 
+import json
 import os
 import subprocess
 import sys
@@ -9,8 +10,9 @@ import pytest
 
 from pipeline.command_line import carry_nothing, command_text
 from pipeline.demo.broker import EmbeddedBroker
-from pipeline.demo.errors import BrokerAlreadyRunning, NotADemoFolder
+from pipeline.demo.errors import BrokerAlreadyRunning, NotADemoFolder, OtherBrokerCount
 from pipeline.demo.folder import MARK, DemoFolder
+from pipeline.demo.plan import STOCK_CLIENTS
 from pipeline.demo.starting_over import start_over
 from pipeline.job.lock import JobIsRunning, JobLock
 from tests.pipeline.cli.running import kquota
@@ -73,13 +75,51 @@ def test_the_folder_of_a_running_job_is_refused_and_stays_as_it_is(production: P
 def test_starting_over_deletes_the_data_of_the_demo_and_nothing_else(demo: DemoFolder) -> None:
     notes = demo.root / "notes.txt"
     notes.touch()
-    for path in (demo.settings_file, demo.candidate):
+    stock = (demo.stock_client(client.client_id) for client in STOCK_CLIENTS)
+    for path in (demo.settings_file, demo.candidate, demo.sync_log, *stock):
         path.touch()
     start_over(demo, "kquota")
     locks = {"kquota.lock", "kquota.pid", "demo.lock", "demo.pid"}
     assert {path.name for path in demo.root.iterdir()} == {MARK, "notes.txt", *locks}
     with demo.claimed():
         pass
+
+
+def test_starting_over_deletes_every_broker_and_each_is_held_meanwhile(demo: DemoFolder) -> None:
+    for broker in demo.brokers(3):
+        (broker / "data").mkdir(parents=True, exist_ok=True)
+    with EmbeddedBroker(demo.brokers(3)[-1]).reserved(), pytest.raises(BrokerAlreadyRunning):
+        start_over(demo, "kquota")
+    assert demo.former_brokers() == 3
+    start_over(demo, "kquota")
+    assert demo.former_brokers() == 0
+
+
+def test_a_demo_has_as_many_brokers_as_the_one_before(demo: DemoFolder) -> None:
+    assert [demo.choose_brokers(wanted) for wanted in (None, 1)] == [1, 1]
+    demo.brokers(2)[-1].mkdir()
+    assert [demo.choose_brokers(wanted) for wanted in (None, 2)] == [2, 2]
+    for wanted in (1, 3):
+        with pytest.raises(OtherBrokerCount, match=f"'--brokers' must be 2, .*; got {wanted}"):
+            demo.choose_brokers(wanted)
+
+
+@pytest.mark.parametrize(("wanted", "chosen"), [(None, 1), (2, 2)])
+def test_the_first_demo_of_a_folder_has_one_broker_or_as_many_as_are_wanted(
+    wanted: int | None, chosen: int, tmp_path: Path
+) -> None:
+    assert DemoFolder(tmp_path).choose_brokers(wanted) == chosen
+
+
+def test_passwords_stay_and_users_of_a_later_release_get_theirs(demo: DemoFolder) -> None:
+    before = demo.passwords()
+    assert demo.passwords() == before
+    user, *others = before
+    demo.password_file.write_text(json.dumps({user: before[user]}), encoding="utf-8")
+    after = demo.passwords()
+    assert list(after) == [user, *others]
+    assert after[user] == before[user]
+    assert demo.passwords() == after
 
 
 def test_starting_over_deletes_a_link_and_not_what_it_leads_to(demo: DemoFolder, production: Path) -> None:

@@ -7,9 +7,18 @@ import pyarrow as pa
 import pytest
 
 from pipeline.demo.broker_config import server_properties
-from pipeline.demo.plan import DEMO_CLIENTS, DEMO_QUOTAS, DEMO_TOPICS, DemoPlan, demo_users
+from pipeline.demo.plan import (
+    DEMO_CLIENTS,
+    DEMO_QUOTAS,
+    DEMO_TOPICS,
+    STOCK_CLIENTS,
+    DemoPlan,
+    demo_users,
+    split_shares,
+)
 from schemas.quota_row import QuotaRow
 
+CLIENTS = (*DEMO_CLIENTS, *STOCK_CLIENTS)
 PASSWORDS = {user: f"{user}-secret" for user in demo_users()}
 
 
@@ -22,12 +31,12 @@ def test_one_client_is_at_five_times_one_at_twice_and_six_are_quiet() -> None:
 
 
 def test_every_client_has_a_user_of_its_own() -> None:
-    assert len(list(demo_users())) == len(DEMO_CLIENTS)
+    assert len(list(demo_users())) == len(CLIENTS)
 
 
 def test_rates_leave_two_cores_idle() -> None:
-    assert all(bytes_per_second <= 500_000 for bytes_per_second in (c.bytes_per_second for c in DEMO_CLIENTS))
-    assert sum(client.bytes_per_second for client in DEMO_CLIENTS) < 1_500_000
+    assert all(bytes_per_second <= 500_000 for bytes_per_second in (c.bytes_per_second for c in CLIENTS))
+    assert sum(client.bytes_per_second for client in CLIENTS) < 2_000_000
 
 
 def test_every_read_topic_is_written_faster_than_it_is_read() -> None:
@@ -40,8 +49,19 @@ def test_every_read_topic_is_written_faster_than_it_is_read() -> None:
         assert written > reader.bytes_per_second
 
 
+def test_both_stock_clients_want_more_than_their_quota_and_the_reader_gets_more_than_its_own_to_read() -> None:
+    producer, consumer = STOCK_CLIENTS
+    assert min(producer.load_factor, consumer.load_factor) >= 2
+    assert producer.quota_bytes_per_second >= consumer.bytes_per_second
+
+
+@pytest.mark.parametrize(("brokers", "shares"), [(1, [1.0]), (2, [0.9, 0.1]), (3, [0.9, 0.05, 0.05])])
+def test_nine_tenths_go_to_the_first_of_several_brokers(brokers: int, shares: list[float]) -> None:
+    assert split_shares(brokers) == shares
+
+
 def test_all_topics_are_created() -> None:
-    assert {client.topic for client in DEMO_CLIENTS} == set(DEMO_TOPICS)
+    assert {client.topic for client in CLIENTS} == set(DEMO_TOPICS)
 
 
 def test_the_broker_takes_the_users() -> None:
@@ -60,17 +80,17 @@ def test_each_client_resolves_to_the_quota_it_is_said_to_have() -> None:
     engine = engine_module.QuotaEngine()
     engine.load_quotas(snapshot_module.QuotaSnapshot.from_rows([dict(row) for row in DEMO_QUOTAS], version=1))
     entities = pa.table({
-        "broker_id": ["" for _ in DEMO_CLIENTS],
-        "user": [client.user for client in DEMO_CLIENTS],
-        "client_id": [client.client_id for client in DEMO_CLIENTS],
+        "broker_id": ["" for _ in CLIENTS],
+        "user": [client.user for client in CLIENTS],
+        "client_id": [client.client_id for client in CLIENTS],
     })  # fmt: skip
 
     levels = engine.resolve(entities).to_pylist()
 
     resolved = {(row["user"], row["client_id"], row["quota_type"]): row for row in levels}
     rate_of = {"produce": "producer_byte_rate", "consume": "consumer_byte_rate"}
-    rows = [resolved[client.user, client.client_id, rate_of[client.role]] for client in DEMO_CLIENTS]
-    assert [row["bound"] for row in rows] == [client.quota_bytes_per_second for client in DEMO_CLIENTS]
+    rows = [resolved[client.user, client.client_id, rate_of[client.role]] for client in CLIENTS]
+    assert [row["bound"] for row in rows] == [client.quota_bytes_per_second for client in CLIENTS]
     assert {row["level"] for row in rows} == {1, 2, 3, 4, 6, 7}
 
 

@@ -116,6 +116,7 @@ def test_a_follower_that_was_never_started_can_be_closed(pair: Pair) -> None:
     assert follower.state == "closed"
 
 
+@pytest.mark.usefixtures("impatient")
 def test_a_follower_that_reaches_no_broker_is_connecting() -> None:
     follower = KafkaFollower("127.0.0.1:1", "quota.throttle.v1")
     follower.start(lambda _: None)

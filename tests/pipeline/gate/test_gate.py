@@ -213,6 +213,7 @@ def test_a_gate_that_was_never_started_is_open_and_can_be_closed() -> None:
     setting.assert_empty()
 
 
+@pytest.mark.usefixtures("impatient")
 def test_a_gate_without_a_broker_is_open_and_says_so() -> None:
     gate = Gate.connect("127.0.0.1:1")
     assert not gate.wait_until_caught_up(timeout_ms=50)

@@ -15,6 +15,7 @@ from tests.pipeline.throttle.factories import record
 from tests.waiting import PATIENCE_SECONDS, never, wait_until
 
 
+@pytest.mark.usefixtures("impatient")
 def test_a_view_that_reaches_no_broker_blocks_no_client() -> None:
     view = ThrottleView("127.0.0.1:1")
     view.start()

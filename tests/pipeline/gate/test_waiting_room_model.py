@@ -184,4 +184,4 @@ class RoomAgainstModel(RuleBasedStateMachine):
 
 
 TestRoomAgainstModel = RoomAgainstModel.TestCase
-TestRoomAgainstModel.settings = settings(max_examples=250, stateful_step_count=50)
+TestRoomAgainstModel.settings = settings(max_examples=100, stateful_step_count=50)

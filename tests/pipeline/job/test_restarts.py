@@ -103,6 +103,7 @@ def test_a_job_that_gives_up_ends_with_the_error_that_says_what_to_do(tmp_path: 
     assert FailingOnce(tmp_path, failure).give_up() is failure
 
 
+@pytest.mark.usefixtures("impatient")
 def test_a_cluster_that_does_not_answer_is_waited_for_without_end(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -122,6 +123,7 @@ def test_a_cluster_that_does_not_answer_is_waited_for_without_end(
     assert "127.0.0.1:1" in tries()[0]
 
 
+@pytest.mark.usefixtures("impatient")
 def test_a_script_that_does_not_want_to_wait_hears_of_it_at_once(tmp_path: Path) -> None:
     with pytest.raises(ClusterUnreachable) as unreachable:
         nowhere(tmp_path, waits=False).run()

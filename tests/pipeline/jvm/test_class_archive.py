@@ -1,11 +1,14 @@
-"""Where the class archive of a Java and Spark's jars belongs, and when it is used."""
+"""Where the class archive of a Java and a program's jars belongs, who makes it, and when it is used."""
 
+import errno
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 
 import pytest
 
-from pipeline.jvm.class_archive import class_archive, options_to_make, store_archive
+from pipeline.jvm.class_archive import class_archive, make_archive, options_to_make, store_archive
 from pipeline.jvm.java import find_java
 from pipeline.settings.model import SparkSettings
 from pipeline.stream import class_archive_making
@@ -22,7 +25,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Pa
 
     def archive(version: str) -> Path:
         (tmp_path / "java" / "release").write_text(f'JAVA_VERSION="{version}"')
-        return class_archive(tmp_path / "java", tmp_path / "jars")
+        return class_archive("spark", tmp_path / "java", [tmp_path / "jars"])
 
     return archive
 
@@ -33,7 +36,7 @@ def test_another_java_and_other_jars_have_another_archive(place: Callable[[str],
     assert archive != place("17.0.16")
     place("17.0.15")
     (tmp_path / "jars" / "new.jar").touch()
-    assert archive != class_archive(tmp_path / "java", tmp_path / "jars")
+    assert archive != class_archive("spark", tmp_path / "java", [tmp_path / "jars"])
 
 
 def test_a_new_archive_takes_its_place_and_those_of_jars_that_are_gone_are_removed(
@@ -47,7 +50,7 @@ def test_a_new_archive_takes_its_place_and_those_of_jars_that_are_gone_are_remov
         archive.parent.mkdir(parents=True)
         draft = archive.with_suffix(".draft")
         draft.write_text(version)
-        store_archive(draft, archive, jars)
+        store_archive(draft, archive, [jars])
         kept.append(archive)
         if jars == gone:
             gone.rmdir()
@@ -92,7 +95,58 @@ def test_an_archive_that_is_there_is_kept(
     java = find_java()
     monkeypatch.setattr(class_archive_making, "find_java", lambda: java)
     monkeypatch.setattr(class_archive_making, "pyspark_jars_folder", lambda: tmp_path / "jars")
-    archive = class_archive(java.home, tmp_path / "jars")
+    archive = class_archive("spark", java.home, [tmp_path / "jars"])
     archive.parent.mkdir(parents=True)
     archive.write_bytes(bytes(3_000_000))
     assert class_archive_making.make() == "3 MB, kept"
+
+
+def test_the_same_jars_in_another_order_have_another_archive(place: Callable[[str], Path], tmp_path: Path) -> None:
+    place("25")
+    jars = [tmp_path / "jars", tmp_path / "java"]
+    assert len({class_archive("broker", tmp_path / "java", order) for order in (jars, jars[::-1], jars[:1])}) == 3
+
+
+def test_makers_that_work_at_once_do_not_disturb_each_other(place: Callable[[str], Path], tmp_path: Path) -> None:
+    archive, jars = place("17"), [tmp_path / "jars"]
+    all_have_begun = Barrier(3)
+
+    def train(draft: Path) -> None:
+        draft.write_bytes(bytes(1_000_000))
+        all_have_begun.wait(60)
+        draft.write_bytes(bytes(2_000_000))
+
+    with ThreadPoolExecutor(3) as pool:
+        made = [pool.submit(make_archive, archive, jars, train) for _ in range(3)]
+    assert [future.result() for future in made] == ["2 MB"] * 3
+    assert archive.stat().st_size == 2_000_000
+    assert sorted(path.name for path in archive.parent.iterdir()) == ["made-for", "spark.jsa"]
+
+
+def test_a_full_disk_or_a_cache_that_can_not_be_written_leaves_no_archive_and_is_no_error(
+    place: Callable[[str], Path], tmp_path: Path
+) -> None:
+    archive, jars = place("17"), [tmp_path / "jars"]
+
+    def fill_the_disk(draft: Path) -> None:
+        draft.write_bytes(b"begun")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    assert make_archive(archive, jars, fill_the_disk) == "none: [Errno 28] No space left on device"
+    assert make_archive(archive, jars, lambda _draft: "the JVM died") == "none: the JVM died"
+    assert list(archive.parent.iterdir()) == []
+    archive.parent.rmdir()
+    archive.parent.touch()
+    assert make_archive(archive, jars, Path.touch).startswith("none: ")
+
+
+def test_an_archive_goes_when_one_of_its_jars_is_gone(place: Callable[[str], Path], tmp_path: Path) -> None:
+    kept, gone = tmp_path / "jars" / "kept.jar", tmp_path / "jars" / "gone.jar"
+    kept.touch()
+    gone.touch()
+    place("17")
+    of_both, of_one = (class_archive("broker", tmp_path / "java", jars) for jars in ([kept, gone], [kept]))
+    make_archive(of_both, [kept, gone], Path.touch)
+    gone.unlink()
+    make_archive(of_one, [kept], Path.touch)
+    assert [of_both.exists(), of_one.exists()] == [False, True]

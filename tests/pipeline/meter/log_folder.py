@@ -4,7 +4,7 @@ import gzip
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -12,6 +12,8 @@ from pipeline.meter.log_follower import LogFollower
 from pipeline.meter.log_place import LogPlace
 
 Follow = Callable[..., LogFollower]
+
+SECOND_NS: Final = 1_000_000_000
 
 
 @pytest.fixture

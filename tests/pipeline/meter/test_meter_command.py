@@ -75,6 +75,7 @@ def test_without_an_address_it_says_how_to_give_one(tmp_path: Path) -> None:
     assert answer.stderr.startswith("kquota: 'kafka.bootstrap_servers' must be given; got nothing. To mend it: pass")
 
 
+@pytest.mark.usefixtures("impatient")
 def test_the_address_comes_from_the_settings(tmp_path: Path) -> None:
     file = tmp_path / "kquota.toml"
     file.write_text('[kafka]\nbootstrap_servers = "127.0.0.1:1"\n')

@@ -1,33 +1,18 @@
-"""The meter from a log to the usage topic, and over restarts; from the log of a real broker, too."""
+"""The meter from a log to the usage topic, and over restarts."""
 
-import time
 import tracemalloc
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from threading import Event
-from typing import Any
 
 import pytest
-from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 
-from pipeline.clock import SystemClock
-from pipeline.cluster.access import ClusterAccess
-from pipeline.cluster.topics import TopicSpec, create_topics
-from pipeline.demo.broker import EmbeddedBroker
 from pipeline.meter.errors import MeterFenced
-from pipeline.meter.kafka_usage_topic import KafkaUsageTopic
 from pipeline.meter.log_follower import READ_BYTES, LogFollower
 from pipeline.meter.own_traffic import OwnTraffic
 from pipeline.meter.request_log import RequestLogParser
 from pipeline.meter.request_meter import KEEP_EVERY_MS, MARK_EVERY_MS, POOL_BYTES, RequestMeter
 from pipeline.meter.usage_publisher import UsagePublisher
-from pipeline.meter.wire_size import produce_request_size
-from schemas.topic_names import MARKER_TOPIC
 from tests.fakes.clock import ManualClock
 from tests.fakes.usage_topic import Failure, MemoryUsageTopic, UsageBroker
-from tests.pipeline.meter.metered_broker import alice, all_events
-from tests.waiting import PATIENCE_SECONDS, wait_until
 
 LINE = (
     '[2026-11-21 07:33:33,391] DEBUG Completed request:{{"isForwarded":false,"requestHeader":{{"requestApiVersion":1,'
@@ -267,77 +252,3 @@ def test_a_malformed_line_is_skipped_with_a_warning(
 
     assert topic.client_ids() == ["c1", "c2"]
     assert "1 malformed line of" in caplog.text
-
-
-@pytest.fixture
-def usage_topic(broker: EmbeddedBroker) -> Iterator[str]:
-    admin: Any = KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)
-    create_topics(
-        admin, [TopicSpec(name, "demo", 1, "any", {}, {}) for name in ("metered.usage", "metered", MARKER_TOPIC)]
-    )
-    yield "metered.usage"
-    admin.close()
-
-
-@pytest.mark.broker
-def test_all_that_alice_produces_and_fetches_is_on_the_usage_topic(broker: EmbeddedBroker, usage_topic: str) -> None:
-    access = ClusterAccess(broker.bootstrap_servers)
-    publisher = UsagePublisher("all", KafkaUsageTopic("all", usage_topic, MARKER_TOPIC, access, 15_000), usage_topic)
-    assert publisher.take_over() is None
-    meter = RequestMeter(
-        LogFollower(broker.request_log_path),
-        RequestLogParser("1", OwnTraffic(listeners=frozenset({"CONTROLLER", "PLAINTEXT"}))),
-        publisher,
-        SystemClock(),
-        time.sleep,
-    )
-    began_ms = time.time_ns() // 1_000_000
-    client: Any = KafkaProducer(**alice(broker, client_id="metered-app"))
-    for number in range(50):
-        client.send("metered", bytes(1000 + number), partition=0).get(PATIENCE_SECONDS)
-    client.close()
-    reader: Any = KafkaConsumer(**alice(broker, client_id="metered-reader", auto_offset_reset="earliest"))
-    reader.assign([TopicPartition("metered", 0)])
-    read = 0
-    while read < 50:
-        read += sum(len(records) for records in reader.poll(500).values())
-    reader.close()
-    # One record of n zero bytes is a batch of 61 + 9 + n: 6 bytes of record fields and 3 bytes of lengths.
-    sizes = [61 + 9 + 1000 + number for number in range(50)]
-
-    def is_metered() -> bool:
-        events = metered_events(broker, usage_topic)
-        fetched = sum(event.get("fetched_bytes", 0) for event in events)
-        return sum("produced_bytes" in event for event in events) >= 50 and fetched > sum(sizes)
-
-    stopping = Event()
-    with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(meter.run, stopping.is_set)
-        try:
-            wait_until(is_metered, "all that was produced and fetched to be on the usage topic")
-        finally:
-            stopping.set()
-        assert running.result(PATIENCE_SECONDS)
-
-    events = metered_events(broker, usage_topic)
-    produced = [event["produced_bytes"] for event in events if "produced_bytes" in event]
-    assert sum(produced) == sum(
-        produce_request_size(
-            9,
-            "metered-app",
-            {
-                "transactionalId": None,
-                "topicData": [{"name": "metered", "partitionData": [{"recordsSizeInBytes": size}]}],
-            },
-        )
-        for size in sizes
-    )
-    assert len(produced) == 50
-    fetched = sum(event.get("fetched_bytes", 0) for event in events)
-    assert sum(sizes) < fetched < sum(sizes) * 1.1
-    assert {event["user"] for event in events} == {"alice"}
-    assert all(began_ms <= event["event_time_ms"] <= time.time_ns() // 1_000_000 for event in events)
-
-
-def metered_events(broker: EmbeddedBroker, topic: str) -> list[dict[str, Any]]:
-    return [event for event in all_events(broker, topic) if event["client_id"].startswith("metered-")]

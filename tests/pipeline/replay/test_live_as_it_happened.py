@@ -23,15 +23,15 @@ RATE = 10_000.0
 
 @pytest.fixture(scope="module")
 def job(tmp_path_factory: pytest.TempPathFactory) -> HandJob:
-    """Forty-eight seconds of a job: alice at five times her quota while nothing holds her, bob always at 1.3 times his,
+    """Thirty-two seconds of a job: alice at five times her quota while nothing holds her, bob always at 1.3 times his,
     carol in bursts, dave within his quota. The quotas are lowered and raised on the way.
     """
     job = HandJob(tmp_path_factory.mktemp("job"), {"producer_byte_rate": RATE})
     job.start()
     draw = Random(1)
-    for step in range(240):
-        if step in {90, 160}:
-            job.edit({"producer_byte_rate": RATE * (0.5 if step == 90 else 2)})
+    for step in range(160):
+        if step in {60, 120}:
+            job.edit({"producer_byte_rate": RATE * (0.5 if step == 60 else 2)})
         held = {ClientKey(**row) for row in job.purgatory.held().select(ClientKey._fields).to_pylist()}
         used = {
             ALICE: 0 if ALICE in held else 5.0,

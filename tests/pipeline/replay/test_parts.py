@@ -45,7 +45,7 @@ def replayed(plan: Plan) -> list[ReplayResult]:
 
 
 @pytest.mark.parametrize("source", SOURCES)
-@settings(max_examples=15, phases=PHASES)
+@settings(max_examples=5, phases=PHASES)
 @given(
     seed=st.integers(0, 10**9),
     slice_ms=st.integers(2_500, 90_000),
@@ -65,14 +65,14 @@ def test_a_range_in_any_slices_and_parts_comes_to_what_one_run_comes_to(
 @pytest.mark.parametrize("source", SOURCES)
 def test_these_histories_have_all_that_is_hard_to_divide(source: Source, tmp_path: Path) -> None:
     shared = divided = edited = held = 0
-    for seed in range(8):
+    for seed in range(4):
         request = History(Random(seed), source, 1_000, seed % 2 == 0).write(str(tmp_path / str(seed)))
         plan = Plan.of(request, 5_000).for_processes(6)
         shared += request.has_shared_client_ids()
         divided += len(plan.parts) == 6
         edited += len(request.quotas[0].snapshots) > 1
         held += any(outcome.throttle_ms > 5_000 for outcome in replayed(plan)[0].outcomes.values())
-    assert (shared, divided) == (4, 4)
+    assert (shared, divided) == (2, 2)
     assert min(edited, held) > 0
 
 

@@ -33,12 +33,12 @@ CLIENTS = (("alice", "etl"), ("alice", "app"), ("bob", "etl"), ("carol", ""))
 
 @pytest.fixture(scope="module")
 def job(tmp_path_factory: pytest.TempPathFactory) -> KeptJob:
-    """Ten minutes of four clients, one batch a second, the quotas edited in mid-way; rolled up by the second."""
+    """Five minutes of four clients, one batch a second, the quotas edited in mid-way; rolled up by the second."""
     draw = random.Random(3)
     job = KeptJob(str(tmp_path_factory.mktemp("tables")), *QUOTAS)
-    for second in range(600):
+    for second in range(300):
         job.clock.advance(1_000)
-        if second == 300:
+        if second == 150:
             job.edit(QuotaChange("bob", "", {"producer_byte_rate": 5_000.0}))
         rows = [
             usage_row(
@@ -66,7 +66,7 @@ def roll_up(root: str) -> None:
 def request(job: KeptJob, source: Source = "usage", *quotas: Timeline, **changes: Any) -> ReplayRequest:
     """The whole of a job, with the quotas that were live if no others are given."""
     timelines = quotas or (live_timeline(job.quota_table, job.quotas, 0),)
-    ends = {"since_ms": job.clock.wall_ms - 599_000, "until_ms": job.clock.wall_ms + 1_000}
+    ends = {"since_ms": job.clock.wall_ms - 299_000, "until_ms": job.clock.wall_ms + 1_000}
     engine = changes.pop("settings", EngineSettings())
     rule = {"settings": engine, "slicing": nominal_slicing(Settings(engine=engine))}
     fields = {"root": job.root, "source": source, "scope": "cluster", **rule, "quotas": timelines}
@@ -98,7 +98,7 @@ def test_the_live_quotas_over_the_exact_batches_come_to_what_was_decided(job: Ke
 
 def test_the_quotas_that_held_all_along_change_nothing_as_a_candidate(job: KeptJob) -> None:
     timelines = live_timeline(job.quota_table, job.quotas, 0), always(job.quotas.at(2))
-    live, candidate = replayed(request(job, "usage", *timelines, until_ms=job.clock.wall_ms - 301_000))
+    live, candidate = replayed(request(job, "usage", *timelines, until_ms=job.clock.wall_ms - 151_000))
     totals = totals_of(compare(live, candidate, {}))
     assert totals.throttled > 0
     assert (totals.newly_throttled, totals.no_longer_throttled) == (0, 0)
@@ -120,7 +120,7 @@ def test_seconds_come_to_the_same_as_batches_of_a_second(job: KeptJob) -> None:
 
 
 def test_a_range_in_the_middle_is_warm_when_it_begins(job: KeptJob) -> None:
-    middle_ms = job.clock.wall_ms - 300_000
+    middle_ms = job.clock.wall_ms - 150_000
     timeline = always(job.quotas.at(2))
     (part,) = replayed(request(job, "usage", timeline, since_ms=middle_ms))
     (decided,) = replayed(request(job, "usage", timeline, until_ms=middle_ms))

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
-from hypothesis import HealthCheck, Phase, given
+from hypothesis import Phase, given
 from hypothesis import settings as rules
 from hypothesis import strategies as st
 
@@ -116,7 +116,7 @@ def replayed(settings: Settings, batches: list[SimulatedBatch], quotas: QuotaSna
 
 
 @pytest.mark.parametrize("trigger_ms", [500, pytest.param(1_000, marks=pytest.mark.long)])
-@rules(max_examples=5, phases=(Phase.generate,), suppress_health_check=[HealthCheck.too_slow])
+@rules(max_examples=3, phases=(Phase.generate,))
 @given(seed=st.integers(0, 10**9))
 def test_batches_evaluated_at_their_triggers_hold_clients_as_in_the_simulation_to_the_millisecond(
     trigger_ms: int, seed: int
@@ -132,7 +132,7 @@ def test_batches_evaluated_at_their_triggers_hold_clients_as_in_the_simulation_t
 def test_batches_evaluated_before_their_triggers_hold_clients_as_in_the_simulation_within_a_percent() -> None:
     """The job's clock is set anew by each batch, to its newest event; between the two lies up to a trigger."""
     found_ms = wanted_ms = held = 0
-    for seed in range(8):
+    for seed in range(5):
         trial = Trial(Random(seed), 500, is_steady=False)
         settings, events, quotas = trial.settings(), trial.events(), trial.quotas()
         batches = list(batches_of_events(events, 500, 1_000))
@@ -140,5 +140,5 @@ def test_batches_evaluated_before_their_triggers_hold_clients_as_in_the_simulati
         found_ms += sum(found.values())
         wanted_ms += sum(story.throttle_ms for story in stories.values())
         held += len(stories)
-    assert held > 20
+    assert held > 12
     assert found_ms == pytest.approx(wanted_ms, rel=0.01)

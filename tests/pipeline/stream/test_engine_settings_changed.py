@@ -167,7 +167,7 @@ def test_windows_that_do_not_divide_each_other_begin_empty_and_the_log_says_so(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     job = new_job(tmp_path, 4, 500)
-    run(job, 60)
+    run(job, 30)
     assert job.decider.buckets().num_rows
     with_engine(job, 4, 750)
     with caplog.at_level(logging.WARNING, "pipeline.stream"):

@@ -26,6 +26,7 @@ from schemas.throttle_event_row import ThrottleEventRow, stored_record
 from schemas.throttle_record import SCHEMA_VERSION
 from tests.fakes.outbox import MemoryOutbox
 from tests.pipeline.throttle.held_one_by_one import Held, Ledger
+from tests.quota.one_renewal import renewal_ms
 
 SENSOR = ("sensor_user", "sensor_client_id")
 FIGURES = tuple(column.name for column in fields(Reason) if column.name != "level")
@@ -198,7 +199,7 @@ class OneByOne:
         return standing
 
     def _longer(self, throttle: Held, cause: Any, reason: Reason, **late: Any) -> Publication:
-        slice_ms = self._slicing.renewal_ms(reason.owed_ms, reason.window_ms, reason.quota_type)
+        slice_ms = renewal_ms(self._slicing, reason.owed_ms, reason.window_ms, reason.quota_type)
         return Publication(throttle.key, "throttle", cause, slice_ms, reason, throttle.decision_id, **late)
 
     def _publish(self, news: list[Publication], evaluation: Evaluation, now: Moment) -> None:

@@ -1,23 +1,41 @@
 """Every stored row reaches the topic once, in order, whatever a transaction does."""
 
+from collections.abc import Sequence
 from typing import Literal
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.clock import Moment
 from pipeline.cluster.errors import ClusterUnreachable
-from pipeline.throttle.errors import OutboxUndecided, PublisherFenced, TopicOfAnotherJob
+from pipeline.throttle.errors import OutboxUndecided, PublisherFenced, PublishUndecided, TopicOfAnotherJob
 from pipeline.throttle.publisher import Publisher
 from quota.evaluation import Evaluation
 from schemas.client_key import ClientKey
+from schemas.throttle_record import ThrottleRecord
 from tests.fakes.outbox import MemoryOutbox
 from tests.fakes.topic import MemoryTopic, TopicBroker
 from tests.pipeline.throttle.factories import BOB, publications, violation
 
 FACTS = Evaluation("query", 7, 1_700_000_000_000, 3)
 NOW = Moment(1_700_000_000_000, 1_700_000_000_000)
+
+
+class SlowTopic(MemoryTopic):
+    """One whose broker needs too long for a transaction of many records."""
+
+    def __init__(self, broker: TopicBroker, most_records: int) -> None:
+        super().__init__(broker)
+        self._most_records = most_records
+        self.sizes: list[int] = []
+
+    def publish(self, records: Sequence[ThrottleRecord], marker: int) -> None:
+        if len(records) > self._most_records:
+            raise PublishUndecided(detail="the transaction was open for too long")
+        self.sizes.append(len(records))
+        super().publish(records, marker)
 
 
 def started(outbox: MemoryOutbox, topic: MemoryTopic, job: str = "kquota") -> Publisher:
@@ -84,6 +102,17 @@ def test_after_an_append_that_raised_nothing_is_written_until_a_start_has_read_w
         publisher.write(publications(violation()), FACTS, NOW)
     started(outbox, MemoryTopic(broker)).write(publications(violation()), FACTS, NOW)
     assert sequences(broker) == sequence
+
+
+def test_after_a_transaction_that_failed_many_records_go_in_smaller_ones_that_grow_again() -> None:
+    outbox, broker = MemoryOutbox(), TopicBroker()
+    topic = SlowTopic(broker, most_records=12_000)
+    publisher = started(outbox, topic)
+    publisher.write(pa.concat_tables([publications(violation())] * 20_001), FACTS, NOW)
+    assert (publisher.is_behind, topic.sizes) == (True, [])
+    assert publisher.catch_up(NOW)
+    assert topic.sizes == [5_000, 10_000, 5_001]
+    assert sequences(broker) == list(range(20_001))
 
 
 def test_rows_wait_in_the_outbox_while_the_broker_is_away() -> None:

@@ -251,4 +251,4 @@ class ThrottlesEndOnce(RuleBasedStateMachine):
 
 
 ThrottlesEndOnceTest = ThrottlesEndOnce.TestCase
-ThrottlesEndOnceTest.settings = settings(max_examples=25, stateful_step_count=25)
+ThrottlesEndOnceTest.settings = settings(max_examples=10, stateful_step_count=25)

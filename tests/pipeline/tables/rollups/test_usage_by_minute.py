@@ -123,7 +123,7 @@ batches = st.lists(
 )
 
 
-@settings(max_examples=30)
+@settings(max_examples=10)
 @given(batches=batches, interruptions=st.lists(st.sampled_from(["", "step", "restart", "before", "after"]), max_size=8))
 def test_the_sum_of_each_minute_is_that_of_a_batch_computation_over_all_usage(
     batches: list[Batch], interruptions: list[str]

@@ -201,7 +201,7 @@ BATCHES = st.lists(
 )
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(BATCHES)
 def test_whatever_fails_each_second_has_the_sum_of_all_usage_that_came_in_time(
     batches: list[tuple[int, list[tuple[int, str, int]], str]],

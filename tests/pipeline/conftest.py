@@ -1,4 +1,4 @@
-"""One broker for these tests alone, and its quotas, which every test finds empty."""
+"""One broker for the tests of native quotas alone, and its quotas, which every test finds empty."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -8,6 +8,7 @@ import pytest
 if TYPE_CHECKING:
     from pipeline.brokers.native_quotas import NativeQuotas
     from pipeline.demo.broker import EmbeddedBroker
+    from tests.pipeline.cli.kafka_configs import KafkaConfigs
 
 
 @pytest.fixture(scope="session")
@@ -30,3 +31,18 @@ def native(quota_broker: "EmbeddedBroker") -> Iterator["NativeQuotas"]:
     with NativeQuotas(access_to(quota_broker)) as connected:
         yield connected
         clear(connected)
+
+
+@pytest.fixture(scope="session")
+def kafka_configs() -> Iterator["KafkaConfigs"]:
+    """Kafka's own kafka-configs; a test that asks it is skipped without a JDK."""
+    from pipeline.jvm.jars import fetch  # noqa: PLC0415
+    from pipeline.jvm.java import find_jdk  # noqa: PLC0415
+    from tests.pipeline.cli.kafka_configs import KafkaConfigs  # noqa: PLC0415
+
+    jdk = find_jdk()
+    if jdk is None:
+        pytest.skip("runs a Java source file: needs a JDK; none in JAVA_HOME or on PATH")
+    fetch()
+    with KafkaConfigs(jdk) as running:
+        yield running

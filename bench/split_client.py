@@ -1,0 +1,164 @@
+"""A stock client that two brokers share: what their sum is with a mirrored quota, and with the level of the cluster.
+
+    python -m bench.split_client [--loads 3 10] [--seconds 170] [--move 85] [--page docs/enforce.md]
+
+Two real brokers and, for each load k and each scope, a user with the quota T and one plain kafka-python producer that
+wants k · T: nine tenths on one broker and one tenth on the other, after the move the other way round. `kquota quotas
+sync` runs once in scope `broker` (every broker gets T) and once in scope `cluster`. No job runs: the bytes that the
+brokers have taken are counted at the client, and are stored as rows of `usage` once a second.
+
+All of them run at the same time. The sum over both brokers is divided by T.
+"""
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from threading import Event
+from typing import Any, Final
+
+from kafka import KafkaAdminClient
+
+from bench.machine import machine_line
+from bench.split_report import SCOPES, SplitRun, markdown, write_page
+from bench.split_usage import UsageRecorder
+from pipeline.demo.cluster import EmbeddedCluster
+from pipeline.demo.process import spawn, terminate
+from pipeline.demo.stock_client import StockProducer, StockWork
+from pipeline.tables.audit import local_audit
+from pipeline.tables.layout import create_missing
+from pipeline.tables.quotas.edit import QuotaChange
+from pipeline.tables.quotas.table import QuotaTable
+
+BOUND: Final = 200_000.0
+REQUESTS_PER_SECOND: Final = 40.0
+SPLIT: Final = (0.9, 0.1)
+_LOOK_SECONDS: Final = 0.2
+_STOP_SECONDS: Final = 5.0
+_TOPIC: Final = "split"
+
+
+def users(loads: Sequence[float]) -> dict[tuple[str, float], str]:
+    """(scope, load) -> the user of its client."""
+    return {(scope, load): f"{scope}-{load:g}" for scope in SCOPES for load in loads}
+
+
+def measure(folder: Path, loads: Sequence[float], seconds: int, move: int) -> list[SplitRun]:
+    """Start all, let it run, and stop it.
+
+    Args:
+        folder: for brokers and tables; empty.
+        loads: k of each client.
+        seconds: how long.
+        move: when nine tenths go to the other broker.
+    """
+    who = users(loads)
+    cluster = EmbeddedCluster(
+        [folder / "broker-1", folder / "broker-2"], {user: f"{user}-secret" for user in who.values()}
+    )
+    with ExitStack() as stack:
+        stack.enter_context(cluster)
+        leaders = _create_topic(cluster)
+        recorders = {scope: _start_sync(stack, folder / scope, scope, cluster, who) for scope in SCOPES}
+        producers = {one: _start_producer(stack, cluster, user, one[1]) for one, user in who.items()}
+        return _watch(producers, recorders, who, leaders, seconds, move)
+
+
+def _create_topic(cluster: EmbeddedCluster) -> list[str]:
+    """The broker's id of each partition."""
+    admin: Any = KafkaAdminClient(bootstrap_servers=cluster.bootstrap_servers)
+    ids = [broker.node_id for broker in cluster.brokers]
+    assignments = {partition: [node_id] for partition, node_id in enumerate(ids)}
+    admin.create_topics(
+        {_TOPIC: {"assignments": assignments, "configs": {"retention.bytes": "67108864"}}}, wait_for_metadata=True
+    )
+    admin.close()
+    return [str(node_id) for node_id in ids]
+
+
+def _start_sync(
+    stack: ExitStack, folder: Path, scope: str, cluster: EmbeddedCluster, who: Mapping[tuple[str, float], str]
+) -> UsageRecorder:
+    root = str(folder / "tables")
+    create_missing(root)
+    quotas = [QuotaChange(user, "", {"producer_byte_rate": BOUND}) for (of, _), user in who.items() if of == scope]
+    QuotaTable(root).alter(quotas, local_audit("bench"))
+    recorder = UsageRecorder(root)
+    command = [sys.executable, "-m", "pipeline.cli.main", "quotas", "sync", "--tables", root]
+    command += ["--bootstrap-server", cluster.bootstrap_servers]
+    environment = {**os.environ, "KQUOTA_SCOPE": scope}
+    log = stack.enter_context((folder / "sync.log").open("wb"))
+    stack.callback(terminate, spawn(command, cwd=Path.cwd(), output=log, env=environment), _STOP_SECONDS)
+    return recorder
+
+
+def _start_producer(stack: ExitStack, cluster: EmbeddedCluster, user: str, load: float) -> StockProducer:
+    options = {
+        "bootstrap_servers": cluster.sasl_bootstrap_servers,
+        "security_protocol": "SASL_PLAINTEXT",
+        "sasl_mechanism": "PLAIN",
+        "sasl_plain_username": user,
+        "sasl_plain_password": f"{user}-secret",
+        "client_id": "split",
+    }
+    work = StockWork("produce", _TOPIC, SPLIT, load * BOUND, REQUESTS_PER_SECOND, options)
+    producer = StockProducer(work, Event())
+    stack.callback(producer.close)
+    return producer
+
+
+def _watch(
+    producers: Mapping[tuple[str, float], StockProducer],
+    recorders: Mapping[str, UsageRecorder],
+    who: Mapping[tuple[str, float], str],
+    leaders: Sequence[str],
+    seconds: int,
+    move: int,
+) -> list[SplitRun]:
+    totals: dict[tuple[str, float], list[float]] = {one: [] for one in producers}
+    time.sleep(3 * _STOP_SECONDS)  # the syncs start meanwhile, and write their first values
+    for producer in producers.values():
+        producer.start()
+    began = time.monotonic()
+    while any(len(seen) < seconds for seen in totals.values()):
+        elapsed = time.monotonic() - began
+        for (scope, load), producer in producers.items():
+            if elapsed >= move:
+                producer.shares = SPLIT[::-1]
+            for broker_id, sent_bytes in zip(leaders, producer.sent_bytes, strict=True):
+                recorders[scope].saw(broker_id, who[scope, load], sent_bytes)
+            if elapsed >= len(totals[scope, load]) + 1:
+                totals[scope, load].append(float(sum(producer.sent_bytes)))
+        for recorder in recorders.values():
+            recorder.store()
+        time.sleep(_LOOK_SECONDS)
+    return [SplitRun(scope, load, _sums(totals[scope, load]), move) for scope, load in producers]
+
+
+def _sums(totals: Sequence[float]) -> list[float]:
+    return [(after - before) / BOUND for before, after in zip([0.0, *totals[:-1]], totals, strict=True)]
+
+
+def main() -> None:
+    """Print the machine and the table; write the plot if a file is given."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--loads", type=float, nargs="+", default=[3.0, 10.0])
+    parser.add_argument("--seconds", type=int, default=170)
+    parser.add_argument("--move", type=int, default=85)
+    parser.add_argument("--page", type=Path, help="the page to write the table into; the plot is put beside it")
+    parser.add_argument("--keep", type=Path, help="a folder for brokers, tables and logs, which is kept")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="kquota-split-") as folder:
+        runs = measure(given.keep or Path(folder), given.loads, given.seconds, given.move)
+    text = f"{markdown(runs)}\n\n{machine_line()}"
+    print(text)
+    if given.page:
+        write_page(given.page, text, runs)
+
+
+if __name__ == "__main__":
+    main()

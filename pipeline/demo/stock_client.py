@@ -1,0 +1,204 @@
+"""A stock client: plain kafka-python, and nothing of kquota. `python -m pipeline.demo.stock_client FILE`.
+
+FILE is a JSON object with the fields of `StockWork`. One JSON line with the counters comes each second on stdout. Ends
+on SIGTERM and Ctrl-C.
+"""
+
+import json
+import logging
+import math
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event, Thread
+from types import FrameType
+from typing import Any, Final
+
+from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+from kafka.errors import KafkaError
+
+log = logging.getLogger("stock client")
+
+_REPORT_EVERY_SECONDS: Final = 1.0
+_RETRY_SECONDS: Final = 1.0
+_PATIENCE_SECONDS: Final = 600.0  # brokers may mute a client for minutes
+_CLOSE_SECONDS: Final = 1.0
+
+# kafka-python has no types.
+_PRODUCER: Final[Callable[..., Any]] = KafkaProducer
+_CONSUMER: Final[Callable[..., Any]] = KafkaConsumer
+
+
+@dataclass(frozen=True, slots=True)
+class StockWork:
+    """What the client does.
+
+    Attributes:
+        role: produce or consume.
+        topic: Which topic.
+        shares: For each partition, the part of the requests that go there; a consumer reads all partitions.
+        bytes_per_second: What a producer sends while nothing slows it; a consumer reads whatever there is.
+        requests_per_second: Into how many requests a second that is cut.
+        options: Of the client class of kafka-python: address, sign-in, client_id.
+    """
+
+    role: str
+    topic: str
+    shares: Sequence[float]
+    bytes_per_second: float
+    requests_per_second: float
+    options: Mapping[str, Any]
+
+
+class StockProducer:
+    """Sends to each partition at its share of the rate; each waits for the last answer before it sends again.
+
+    So a partition that a broker slows holds up no other one. Nothing that was missed is caught up.
+
+    Attributes:
+        shares: As in the work; may be replaced while it runs.
+        sent_bytes: Payload that the brokers have taken, for each partition.
+    """
+
+    def __init__(self, work: StockWork, stopping: Event) -> None:
+        self.shares = tuple(work.shares)
+        self.sent_bytes = [0] * len(self.shares)
+        self.requests = [0] * len(self.shares)
+        self._work = work
+        self._stopping = stopping
+        self.client = _PRODUCER(**work.options, delivery_timeout_ms=int(_PATIENCE_SECONDS * 1000))
+        self._threads = [
+            Thread(target=self._send, args=(partition,), name=f"partition {partition}", daemon=True)
+            for partition in range(len(self.shares))
+        ]
+
+    def start(self) -> None:
+        """Begin. Once only."""
+        for thread in self._threads:
+            thread.start()
+
+    def close(self) -> None:
+        """Leave; what has not been sent is lost."""
+        self._stopping.set()
+        with suppress(KafkaError):  # it takes longer where a broker mutes the connection
+            self.client.close(timeout=_CLOSE_SECONDS)
+
+    def _send(self, partition: int) -> None:
+        value = bytes(round(self._work.bytes_per_second / self._work.requests_per_second))
+        due = time.monotonic()
+        while not self._stopping.wait(max(0.0, due - time.monotonic())):
+            share = self.shares[partition]
+            if not share:
+                due = time.monotonic() + _REPORT_EVERY_SECONDS
+                continue
+            try:
+                self.client.send(self._work.topic, value, partition=partition).get(_PATIENCE_SECONDS)
+            except KafkaError as exc:
+                due = time.monotonic() + _RETRY_SECONDS
+                self._tell(exc)
+                continue
+            self.sent_bytes[partition] += len(value)
+            self.requests[partition] += 1
+            span_seconds = 1 / (self._work.requests_per_second * share)
+            due = max(due, time.monotonic() - span_seconds) + span_seconds
+
+    def _tell(self, failure: KafkaError) -> None:
+        if not self._stopping.is_set():
+            log.error("%s; trying again", failure)
+
+
+class StockConsumer:
+    """Reads a topic from its present end, in a thread. Its fields are those of `StockProducer`, for all partitions."""
+
+    def __init__(self, work: StockWork, stopping: Event) -> None:
+        self.sent_bytes = [0]
+        self.requests = [0]
+        self._stopping = stopping
+        self.client = _CONSUMER(**work.options, group_id=None, enable_auto_commit=False)
+        partitions = [TopicPartition(work.topic, partition) for partition in range(len(work.shares))]
+        self.client.assign(partitions)
+        self.client.seek_to_end(*partitions)
+        self._thread = Thread(target=self._read, name="reader", daemon=True)
+
+    def start(self) -> None:
+        """Begin. Once only."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Leave."""
+        self._stopping.set()
+        self._thread.join(_CLOSE_SECONDS)
+        if not self._thread.is_alive():  # it is not safe for several threads
+            with suppress(KafkaError):
+                self.client.close(timeout_ms=int(_CLOSE_SECONDS * 1000))
+
+    def _read(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                read = self.client.poll(200).values()
+            except KafkaError as exc:
+                log.error("%s; trying again", exc)
+                self._stopping.wait(_RETRY_SECONDS)
+                continue
+            size_bytes = sum(len(record.value or b"") for records in read for record in records)
+            self.sent_bytes[0] += size_bytes
+            self.requests[0] += bool(size_bytes)
+
+
+def broker_throttle_ms(client: Any) -> tuple[float, float]:
+    """How long brokers made a client of kafka-python wait after a request, in ms: mean and longest of the last minute.
+
+    Its own metrics say so, from the throttle time that each answer carries.
+    """
+    found: dict[str, float] = {}
+    for group, metrics in (client.metrics() or {}).items():
+        if group in {"producer-metrics", "consumer-metrics"}:  # of all brokers together
+            found = metrics
+    mean, longest = (float(found.get(f"throttle-time-{kind}", 0.0)) for kind in ("avg", "max"))
+    return (mean if math.isfinite(mean) else 0.0, longest if math.isfinite(longest) else 0.0)
+
+
+def report(work: StockWork, running: StockProducer | StockConsumer) -> dict[str, Any]:
+    """The counters, as printed once a second."""
+    mean_ms, longest_ms = broker_throttle_ms(running.client)
+    return {
+        "user": work.options.get("sasl_plain_username", ""),
+        "client_id": work.options["client_id"],
+        "role": work.role,
+        "sent_bytes": sum(running.sent_bytes),
+        "requests": sum(running.requests),
+        "broker_throttle_mean_ms": mean_ms,
+        "broker_throttle_max_ms": longest_ms,
+    }
+
+
+def run(work: StockWork, stopping: Event) -> None:
+    """Produce or consume until `stopping`."""
+    running = StockProducer(work, stopping) if work.role == "produce" else StockConsumer(work, stopping)
+    running.start()
+    while not stopping.wait(_REPORT_EVERY_SECONDS):
+        sys.stdout.write(f"{json.dumps(report(work, running))}\n")
+        sys.stdout.flush()
+    running.close()
+
+
+def main(path: str) -> None:
+    """Entry point of the module."""
+    logging.basicConfig(level=logging.ERROR)
+    logging.getLogger("kafka").setLevel(logging.CRITICAL)  # it tells every throttle, and each of many tries
+    stopping = Event()
+
+    def stop(_signal: int, _frame: FrameType | None) -> None:
+        stopping.set()
+
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, stop)
+    run(StockWork(**json.loads(Path(path).read_text(encoding="utf-8"))), stopping)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,1 @@
+"""`kquota quotas sync`: the brokers' own quotas kept as the quota table and the usage say."""

@@ -1,0 +1,127 @@
+"""Makes changes so that each is known after a failure at any point, of this process too.
+
+A change is stored before the brokers are asked for it and again with their answer. One without an answer is undecided:
+what the brokers hold says later whether they made it.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from pipeline.clock import Clock
+from pipeline.sync.cluster_quotas import ClusterQuotas
+from pipeline.tables.broker_quotas import APPLIED, NOT_APPLIED, PENDING, BrokerQuotasTable, StoredState
+from quota.broker_entries import EntryKey
+from quota.broker_writes import Change, Owned
+
+# A broker that is asked may not have heard yet of what the controller has answered. It hears of it within some ms,
+# and of 10 000 entities that were changed at once within 2 s.
+_HEARD_AFTER_MS: Final = 5_000
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What became of changes.
+
+    Attributes:
+        at_ms: When the brokers had answered, by wall clock.
+        taken: Those that are in force now.
+        refused: The others, with the brokers' reason.
+    """
+
+    at_ms: int
+    taken: tuple[Change, ...]
+    refused: tuple[tuple[Change, str], ...]
+
+
+class ChangeWriter:
+    """Writes changes to the table and to the brokers. One caller at a time.
+
+    Args:
+        table: Where every change is stored.
+        cluster: The brokers.
+        clock: Dates the rows.
+    """
+
+    def __init__(self, table: BrokerQuotasTable, cluster: ClusterQuotas, clock: Clock) -> None:
+        self._table = table
+        self._cluster = cluster
+        self._clock = clock
+        self._undecided: tuple[Change, ...] = ()
+        self._taken: dict[EntryKey, tuple[int, float | None]] = {}
+
+    @property
+    def has_undecided(self) -> bool:
+        """Whether there are changes that the brokers may have made or not. No others can be made then."""
+        return bool(self._undecided)
+
+    def take_over(self) -> StoredState:
+        """Fence an earlier sync, and return what it left.
+
+        Raises:
+            Fenced: Another one started at the same moment.
+        """
+        self._table.take_over()
+        state = self._table.state()
+        self._undecided = tuple(state.undecided)
+        return state
+
+    def write(self, changes: Sequence[Change]) -> Written:
+        """Make changes. If it raises, they are undecided, all of them.
+
+        Raises:
+            PipelineError: The table or the cluster can not be written.
+        """
+        self._table.append([(change, PENDING) for change in changes], self._clock.now().wall_ms)
+        self._undecided = tuple(changes)
+        refused = self._cluster.alter(changes)
+        now = self._clock.now()
+        self._table.append([(change, _result(refused.get(change.key))) for change in changes], now.wall_ms)
+        self._undecided = ()
+        taken = tuple(change for change in changes if change.key not in refused)
+        self._taken.update({change.key: (now.steady_ms, change.new) for change in taken})
+        return Written(
+            now.wall_ms, taken, tuple((change, refused[change.key]) for change in changes if change.key in refused)
+        )
+
+    def settle(self, owned: Mapping[EntryKey, Owned]) -> None:
+        """Store what became of the undecided changes.
+
+        Args:
+            owned: What is kquota's, as the brokers were seen after the changes.
+
+        Raises:
+            PipelineError: The table can not be written. They stay undecided.
+        """
+        results = [
+            (change, APPLIED if _is_in_force(change, owned.get(change.key)) else NOT_APPLIED)
+            for change in self._undecided
+        ]
+        self._table.append(results, self._clock.now().wall_ms)
+        self._undecided = ()
+
+    def with_taken(self, held: Mapping[EntryKey, float]) -> dict[EntryKey, float]:
+        """What the brokers hold, with the newest changes: the broker that was asked may not have heard of these."""
+        now_ms = self._clock.now().steady_ms
+        self._taken = {key: one for key, one in self._taken.items() if now_ms - one[0] < _HEARD_AFTER_MS}
+        seen: dict[EntryKey, float | None] = {**held, **{key: value for key, (_, value) in self._taken.items()}}
+        return {key: value for key, value in seen.items() if value is not None}
+
+    def refuse_fenced(self) -> None:
+        """Raise if another sync has taken over.
+
+        Raises:
+            Fenced: One has.
+        """
+        self._table.refuse_fenced()
+
+
+def _result(refusal: str | None) -> str:
+    return APPLIED if refusal is None else f"refused: {refusal}"
+
+
+def _is_in_force(change: Change, owned: Owned | None) -> bool:
+    expected = change.owned(0)
+    if owned is None or expected is None:
+        return owned is expected
+    return owned.value == expected.value

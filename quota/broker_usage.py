@@ -1,0 +1,211 @@
+"""Who uses what on which broker: the usage table, sensor by sensor, as the brokers and all of them together see it.
+
+Usage goes to sensors by the project's own resolution. A cell (`quota.broker_rates`) is made for a sensor and a broker
+when the first usage comes, so a client that uses few of many brokers costs little. Sensors without a bound have none.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from quota.broker_rates import RECENT_SAMPLES, BrokerRates, BrokerView
+from quota.entity import Level
+from quota.key_index import Ids
+from quota.level_state import Ints
+from quota.rates import Floats
+from quota.recording import SensorGroups
+from quota.resolution import NO_QUOTA, Side
+from quota.sensor_table import IDLE_MS, SensorTable
+from quota.sensors import TypeSensors
+from quota.snapshot import QuotaSnapshot
+from quota.usage import EntityNames, Measure, Usage
+
+NO_SENSOR: Final = -1
+_NO_CELL: Final = -1
+_NAMED: Final = {Level.USER_CLIENT, Level.USER, Level.CLIENT}
+_BYTES: Final = ("produced_bytes", "fetched_bytes")
+
+Tags = tuple[str, str]
+"""User and client-id of a sensor; "" for one that is no tag."""
+
+
+class BrokerUsage:
+    """The sensors of all clients, and their cells on the brokers that are in the cluster.
+
+    No lock: one caller at a time.
+
+    Args:
+        num_samples: N of the brokers.
+        sample_window_ms: w of the brokers.
+
+    Attributes:
+        tags: those of each sensor, by its number.
+        unplaced_bytes: bytes, produced and fetched, of usage on no broker that is in the cluster.
+    """
+
+    def __init__(self, num_samples: int, sample_window_ms: int) -> None:
+        self._n, self._w = num_samples, sample_window_ms
+        self._sensors = SensorTable(RECENT_SAMPLES, sample_window_ms, by_broker=False, carry_debt=False)
+        self._is_default = np.zeros(1, np.bool_)
+        self._brokers: tuple[str, ...] = ()
+        self._cells = np.zeros((0, 0), np.int64)
+        self._num_cells = 0
+        self._rates: dict[int, BrokerRates] = {}
+        self._of_tags: dict[Tags, int] = {}
+        self.tags: list[Tags] = []
+        self.unplaced_bytes = 0
+
+    def load(self, snapshot: QuotaSnapshot) -> None:
+        """Put other quotas in force. Which quota bounds a sensor is known again when it is next used.
+
+        Args:
+            snapshot: no row of it in shadow mode.
+        """
+        self._sensors.load(snapshot)
+        self._is_default = np.array(
+            [*(quota.mode == "enforce" and quota.level not in _NAMED for quota in snapshot.quotas), False]
+        )
+        for sensors in self._sensors.by_key.values():
+            sensors.bound[:], sensors.quota[:] = np.inf, NO_QUOTA
+
+    def set_brokers(self, broker_ids: Sequence[str]) -> Ints:
+        """Say which brokers are in the cluster. Nothing is known of one that joins.
+
+        Returns:
+            For each broker its column until now, int64[n]; −1 for one that has joined.
+        """
+        before = {broker_id: column for column, broker_id in enumerate(self._brokers)}
+        columns = np.array([before.get(broker_id, -1) for broker_id in broker_ids], np.int64)
+        known = np.append(self._cells, np.full((len(self._cells), 1), _NO_CELL), axis=1)
+        self._brokers, self._cells = tuple(broker_ids), known[:, columns]
+        self._forget_cells()
+        return columns
+
+    def record(self, usage: pa.Table) -> None:
+        """Record usage: see `BrokerSync.record`."""
+        broker = EntityNames(usage, has_brokers=True).broker_id
+        column = pc.fill_null(pc.index_in(broker, pa.array(self._brokers, pa.string())), -1).to_numpy(False)
+        unplaced = column < 0
+        if unplaced.any():
+            lost = usage.filter(pa.array(unplaced))
+            self.unplaced_bytes += sum(pc.sum(lost[name]).as_py() or 0 for name in _BYTES)
+            usage, column = usage.filter(pa.array(~unplaced)), column[~unplaced]
+        if usage.num_rows == 0 or not self._sensors.recording:
+            return
+        last_ms = int(pc.max(usage["last_event_ms"]).as_py())
+        batch = Usage.read(usage, False, self._w, last_ms)
+        self._sensors.advance(last_ms // self._w)
+        _, of_row = self._sensors.look_up(batch.names, last_ms)
+        self._name_sensors()
+        for key in self._sensors.recording:
+            self._sensors.numbers.used_at_ms[of_row[key]] = last_ms
+            self._record_type(key[1], self._sensors.by_key[key], batch, of_row[key], column)
+
+    def _record_type(self, quota_type: int, together: TypeSensors, batch: Usage, of_row: Ids, column: Ints) -> None:
+        rows = np.flatnonzero(_counts(batch.measures[quota_type], together.bound[of_row]))
+        sensors, values = of_row[rows], batch.measures[quota_type].values[rows]
+        cells, window, last_ms = self._cells_of(sensors, column[rows]), batch.window[rows], batch.last_ms[rows]
+        for one in np.unique(window).tolist():
+            at = np.flatnonzero(window == one)
+            groups = SensorGroups(cells[at], self._num_cells)
+            of_cells = np.arange(self._num_cells)[groups.sensors]
+            self._rates_of(quota_type, one).record(of_cells, one, groups.sums(values[at]), groups.newest(last_ms[at]))
+            if one >= together.windows.oldest:
+                groups = SensorGroups(sensors[at], len(self._sensors))
+                together.windows.add(groups.sensors, one, groups.sums(values[at]), groups.newest(last_ms[at]))
+
+    def _rates_of(self, quota_type: int, window: int) -> BrokerRates:
+        if quota_type not in self._rates:
+            self._rates[quota_type] = BrokerRates(quota_type, window * self._w, self._n, self._w)
+        return self._rates[quota_type]
+
+    def _cells_of(self, sensors: Ids, column: Ints) -> Ids:
+        """The cell of each sensor and broker. Missing ones are made."""
+        cells: Ids = self._cells[sensors, column]
+        missing = cells == _NO_CELL
+        if missing.any():
+            flat = np.unique(sensors[missing] * len(self._brokers) + column[missing])
+            self._cells[np.divmod(flat, len(self._brokers))] = self._num_cells + np.arange(len(flat))
+            self._num_cells += len(flat)
+            cells = self._cells[sensors, column]
+        return cells
+
+    def _name_sensors(self) -> None:
+        """Keep the tags of sensors that are new, and make room for their cells."""
+        known, now = len(self.tags), len(self._sensors)
+        if known == now:
+            return
+        names = self._sensors.numbers.names(np.arange(known, now))
+        tags = zip(names["sensor_user"].to_pylist(), names["sensor_client_id"].to_pylist(), strict=True)
+        self.tags.extend(tags)
+        self._of_tags.update(zip(self.tags[known:], range(known, now), strict=True))
+        if now > len(self._cells):
+            room = self._sensors.numbers.capacity - len(self._cells)
+            self._cells = np.pad(self._cells, ((0, room), (0, 0)), constant_values=_NO_CELL)
+
+    def sensor(self, tags: Tags) -> int:
+        """The sensor with these tags; `NO_SENSOR` if it never had usage, or none for long."""
+        return self._of_tags.get(tags, NO_SENSOR)
+
+    def together(self, quota_type: int, at_ms: int) -> Floats:
+        """The rate of each sensor over the last two to three seconds, on all brokers together, per second."""
+        sensors = self._sensors.by_key.get((Side.ENFORCED, quota_type))
+        if sensors is None:
+            return np.zeros(len(self.tags))
+        return sensors.windows.observed(np.arange(len(self.tags)), at_ms)[0]
+
+    def default_bounds(self, quota_type: int) -> Floats:
+        """T of each sensor that a default bounds; infinity for the others, and for those not used since `load`."""
+        sensors = self._sensors.by_key.get((Side.ENFORCED, quota_type))
+        if sensors is None:
+            return np.full(len(self.tags), np.inf)
+        size = len(self.tags)
+        return np.where(self._is_default[sensors.quota[:size]], sensors.bound[:size], np.inf)
+
+    def view(self, quota_type: int, sensors: Ids, at_ms: int) -> BrokerView:
+        """What the brokers see of some sensors, in the order of `set_brokers`; nothing of `NO_SENSOR`."""
+        cells = np.full((len(sensors), len(self._brokers)), _NO_CELL, np.int64)
+        cells[sensors >= 0] = self._cells[sensors[sensors >= 0]]
+        return self._rates_of(quota_type, at_ms // self._w).view(cells, at_ms)
+
+    def expire(self, used: Ids, now_ms: int) -> bool:
+        """Drop the sensors that had no usage for an hour. The others get new numbers.
+
+        Args:
+            used: sensors that are kept though they had none.
+            now_ms: the instant.
+
+        Returns:
+            Whether any was dropped.
+        """
+        numbers = self._sensors.numbers
+        numbers.used_at_ms[used] = now_ms
+        kept = numbers.used_at_ms[: len(self.tags)] >= now_ms - IDLE_MS
+        if not self._sensors.expire_idle(now_ms):
+            return False
+        self._cells = self._cells[: len(kept)][kept]
+        self.tags = [tags for tags, stays in zip(self.tags, kept.tolist(), strict=True) if stays]
+        self._of_tags = {tags: number for number, tags in enumerate(self.tags)}
+        self._forget_cells()
+        return True
+
+    def _forget_cells(self) -> None:
+        """Forget the cells that no sensor has any more. The others close the gaps."""
+        kept = np.zeros(self._num_cells, np.bool_)
+        kept[self._cells[self._cells >= 0]] = True
+        renumbered = np.append(np.cumsum(kept) - 1, _NO_CELL)
+        self._cells, self._num_cells = renumbered[self._cells], int(kept.sum())
+        for rates in self._rates.values():
+            rates.keep(kept)
+
+
+def _counts(measure: Measure, bound: Floats) -> NDArray[np.bool_]:
+    """Which rows count: those with usage of the type whose sensor has a bound, bool[n]."""
+    counts = np.isfinite(bound)
+    if measure.present is not None:
+        counts &= measure.present
+    return counts

@@ -1,0 +1,47 @@
+"""The class archive of the embedded broker, as its JVM makes and uses it."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from pipeline.demo import broker_java, class_archive_making
+from pipeline.demo.broker import EmbeddedBroker
+from pipeline.demo.broker_config import BrokerOptions
+from pipeline.jvm.jars import fetch
+from pipeline.jvm.java import find_java
+
+pytestmark = pytest.mark.broker
+
+
+def test_the_broker_uses_the_archive_that_a_broker_has_made_and_does_without_one_that_is_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetch()
+    monkeypatch.setattr("pipeline.jvm.class_archive.cache_folder", lambda _environ: tmp_path / "cache")
+    assert class_archive_making.make().endswith(" MB")
+    archive = broker_java.broker_archive(find_java(), broker_java.broker_jars())
+    assert archive.stat().st_size > 10_000_000
+    assert {path.name for path in archive.parent.iterdir()} == {archive.name, "made-for"}
+
+    log_of_classes = f"-Xlog:class+load:file={tmp_path}/%p.log"
+    own = EmbeddedBroker(tmp_path / "broker", options=BrokerOptions(java_options=(log_of_classes,)))
+    with own:
+        of_broker = tmp_path / f"{own.pid}.log"
+        (of_formatter,) = set(tmp_path.glob("*.log")) - {of_broker}
+        assert source_of("kafka.server.KafkaRaftServer", of_broker).startswith("shared objects file")
+        assert source_of("org.apache.kafka.common.utils.Utils", of_formatter).startswith("shared objects file")
+
+    archive.unlink()
+    archive.write_bytes(b"no archive")
+    java = broker_java.broker_java(own.options, own.directory / "log4j2.properties")
+    with subprocess.Popen([*java, "kafka.tools.StorageTool", "random-uuid"], stdout=subprocess.DEVNULL) as tool:
+        pass
+    assert tool.returncode == 0
+    assert source_of("org.apache.kafka.common.Uuid", tmp_path / f"{tool.pid}.log").startswith("file:")
+
+
+def source_of(name: str, log: Path) -> str:
+    """Where a JVM has loaded a class from, by its log."""
+    lines = log.read_text(encoding="utf-8").splitlines()
+    return next(line.partition(" source: ")[2] for line in lines if f"] {name} source: " in line)

@@ -1,0 +1,70 @@
+"""All of the demo but the job, on two brokers: meters, clients, stock clients, and the quotas on the brokers."""
+
+import json
+import logging
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+
+from pipeline.brokers.entity import NativeEntity
+from pipeline.brokers.native_quotas import NativeQuotas
+from pipeline.cluster.access import ClusterAccess
+from pipeline.command_line import carry_nothing
+from pipeline.demo.folder import DemoFolder
+from pipeline.demo.load import Load
+from pipeline.demo.plan import DEMO_CLIENTS, STOCK_CLIENTS
+from pipeline.demo.preparing import demo_settings, new_cluster, prepare
+from pipeline.settings.loading import load_settings
+from tests.log_messages import messages_of
+from tests.topic_reading import read_topic
+from tests.waiting import PATIENCE_SECONDS, wait_until
+
+pytestmark = [pytest.mark.broker, pytest.mark.long]  # it has all processes of the demo but the job
+
+Reports = dict[tuple[str, str], dict[str, Any]]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[DemoFolder]:
+    demo = DemoFolder(tmp_path / "demo")
+    with demo.claimed():
+        yield demo
+    carry_nothing()
+
+
+def test_stock_clients_are_slowed_by_their_brokers_each_meter_names_its_own_and_a_dead_broker_is_told(
+    folder: DemoFolder, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    reports: Reports = {}
+    with ExitStack() as stack:
+        cluster = stack.enter_context(new_cluster(folder, 2))
+        prepare(folder, demo_settings(load_settings(), folder, cluster), 2)
+        load = Load(cluster, folder, lambda one: reports.update({(one["user"], one["client_id"]): one}), stack)
+        load.start()
+        watching = Thread(target=load.watch, args=(None, lambda: None))
+        watching.start()
+        stock = [(client.user, client.client_id) for client in STOCK_CLIENTS]
+        wait_until(lambda: len(reports) == len(DEMO_CLIENTS) + len(stock), "all clients")
+        wait_until(lambda: all(reports[one]["broker_throttle_max_ms"] > 0 for one in stock), "the brokers to slow them")
+        assert all(one["broker_throttle_max_ms"] == 0 for name, one in reports.items() if name not in stock)
+
+        with NativeQuotas(ClusterAccess(cluster.bootstrap_servers)) as quotas:
+            assert {quota.entity for quota in quotas.describe()} == {NativeEntity.of_row(user, "") for user, _ in stock}
+        usage = [json.loads(record.value) for record in read_topic(cluster.bootstrap_servers, "quota.usage.v1")]
+        events = [event for message in usage for event in (message if isinstance(message, list) else [message])]
+        writers = {event["broker_id"] for event in events if event["user"] == "erp" and event.get("produced_bytes")}
+        assert writers == {"1", "2"}
+
+        second = cluster.brokers[1]
+        assert second.pid is not None
+        os.kill(second.pid, signal.SIGKILL)
+        told = "broker 2 has ended (-9); its partitions are away until the demo is started again"
+        wait_until(lambda: told in messages_of(caplog, "pipeline.demo.load"), "the line about it")
+    watching.join(PATIENCE_SECONDS)

@@ -1,0 +1,211 @@
+"""Periods of a sync on brokers in memory and real tables: what is stored, and what a failure at any point leaves."""
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from pipeline.cluster.errors import ClusterUnreachable
+from pipeline.sync.broker_quota_sync import BrokerQuotaSync, Sources
+from pipeline.sync.usage_follower import UsageFollower
+from pipeline.tables.audit import local_audit
+from pipeline.tables.broker_quotas import NAME, BrokerQuotasTable
+from pipeline.tables.errors import Fenced
+from pipeline.tables.layout import create_missing, table_uri
+from pipeline.tables.quotas.edit import QuotaChange
+from pipeline.tables.quotas.source import QuotaSource
+from pipeline.tables.quotas.table import QuotaTable
+from pipeline.tables.reader import DeltaRsReader
+from quota.broker_entries import EntryKey
+from quota.broker_sync import BrokerSync
+from tests.fakes.clock import ManualClock
+from tests.fakes.cluster_quotas import FakeQuotas
+from tests.pipeline.sync.usage_table import UsageTable
+
+ALICE = EntryKey("alice", "", "producer_byte_rate")
+BOB = EntryKey("bob", "", "producer_byte_rate")
+MB = 1e6
+
+
+class Setting:
+    """Tables, brokers and a clock; `start` begins a sync on them, as a new process does."""
+
+    def __init__(self, root: str, mirror: bool = True) -> None:
+        create_missing(root)
+        self.root, self.mirror = root, mirror
+        self.clock, self.brokers = ManualClock(), FakeQuotas()
+        self.quotas, self.usage = QuotaTable(root), UsageTable(root)
+
+    def edit(self, **bounds: float | None) -> None:
+        changes = [QuotaChange(user, "", {"producer_byte_rate": bound}) for user, bound in bounds.items()]
+        self.quotas.alter(changes, local_audit("test"))
+
+    def start(self, adopt: bool = False) -> BrokerQuotaSync:
+        usage = None if self.mirror else UsageFollower(self.usage.uri, 15_000)
+        sources = Sources(QuotaSource(QuotaTable(self.root)), self.mirror, usage)
+        table = BrokerQuotasTable(self.root, "c1")
+        sync = BrokerQuotaSync(BrokerSync(adopt=adopt), sources, table, self.brokers, self.clock, 10_000)
+        sync.take_over()
+        return sync
+
+    def steps(self) -> list[tuple[str, float | None, float | None, str, str]]:
+        rows = DeltaRsReader(table_uri(self.root, NAME)).read().to_pylist()
+        return [
+            (row["user"], row["old"], row["new"], row["cause"], row["result"])
+            for row in sorted(rows, key=lambda row: int(row["seq"]))
+        ]
+
+    def pass_time(self, sync: BrokerQuotaSync, periods: int = 1) -> None:
+        for _ in range(periods):
+            self.clock.advance(1_000)
+            sync.step()
+
+
+@pytest.fixture
+def setting(tmp_path: Path) -> Setting:
+    return Setting(str(tmp_path))
+
+
+def test_an_edit_is_on_the_brokers_after_a_period_and_stored_before_and_after(setting: Setting) -> None:
+    setting.edit(alice=MB)
+    sync = setting.start()
+    assert (sync.step(), setting.brokers.values) == (1, {ALICE: MB})
+    setting.edit(alice=3 * MB)
+    setting.pass_time(sync)
+    assert setting.brokers.values == {ALICE: 3 * MB}
+    assert setting.steps() == [
+        ("alice", None, MB, "added", "pending"),
+        ("alice", None, MB, "added", "applied"),
+        ("alice", MB, 3 * MB, "edited", "pending"),
+        ("alice", MB, 3 * MB, "edited", "applied"),
+    ]
+    setting.pass_time(sync, 25)
+    assert len(setting.steps()) == 4, "nothing changes, nothing is written"
+
+
+def test_shadow_mode_gives_back_all_in_one_period_and_enforcing_again_writes_it_anew(setting: Setting) -> None:
+    setting.edit(alice=MB, bob=MB)
+    sync = setting.start()
+    sync.step()
+    setting.quotas.set_mode("shadow", local_audit("test"))
+    setting.pass_time(sync)
+    assert setting.brokers.values == {}
+    setting.quotas.set_mode("enforce", local_audit("test"))
+    setting.pass_time(sync)
+    assert setting.brokers.values == {ALICE: MB, BOB: MB}
+
+
+@pytest.mark.parametrize("taken", [0, 1, 2])
+def test_a_lost_answer_is_settled_by_a_look_at_the_brokers(setting: Setting, taken: int) -> None:
+    setting.edit(alice=MB, bob=MB)
+    sync = setting.start()
+    setting.brokers.takes = taken
+    with pytest.raises(ClusterUnreachable):
+        sync.step()
+    setting.pass_time(sync, 2)
+    assert setting.brokers.values == {ALICE: MB, BOB: MB}
+    assert len(setting.brokers.altered) == 2, "what got there is not written again"
+    results = [result for *_, result in setting.steps()]
+    assert results[:2] == ["pending"] * 2
+    assert results[2:4] == ["applied"] * taken + ["not applied"] * (2 - taken)
+
+
+@pytest.mark.parametrize("taken", [0, 1, 2])
+def test_a_process_that_dies_between_the_two_rows_leaves_all_to_the_next(setting: Setting, taken: int) -> None:
+    setting.edit(alice=MB, bob=MB)
+    setting.brokers.takes = taken
+    with pytest.raises(ClusterUnreachable):
+        setting.start().step()
+    sync = setting.start()
+    sync.step()
+    assert setting.brokers.values == {ALICE: MB, BOB: MB}
+    assert len(setting.brokers.altered) == 2
+    setting.edit(alice=None, bob=None)
+    setting.pass_time(sync)
+    assert setting.brokers.values == {}, "all of it is owned"
+
+
+def test_what_others_wrote_is_left_alone_and_told_once_until_it_is_adopted(
+    setting: Setting, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, "pipeline.sync")
+    setting.edit(alice=MB, bob=MB)
+    setting.brokers.values = {ALICE: 7 * MB}
+    sync = setting.start()
+    setting.pass_time(sync, 30)
+    assert setting.brokers.values == {ALICE: 7 * MB, BOB: MB}
+    setting.brokers.values[BOB] = 9 * MB
+    setting.pass_time(sync, 30)
+    assert setting.brokers.values == {ALICE: 7 * MB, BOB: 9 * MB}
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == 2
+    assert "user-principal 'alice' producer_byte_rate is 7.0 MB/s on the brokers: kquota did not write it" in told[0]
+    assert "user-principal 'bob' producer_byte_rate is 9.0 MB/s on the brokers: kquota wrote 1.0 MB/s" in told[1]
+    adopting = setting.start(adopt=True)
+    adopting.step()
+    assert setting.brokers.values == {ALICE: MB, BOB: MB}
+    setting.edit(alice=None)
+    setting.pass_time(adopting)
+    assert setting.brokers.values[ALICE] == 7 * MB, "what stood there before is given back"
+
+
+def test_what_the_brokers_refuse_is_told_once_and_tried_again_with_back_off(
+    setting: Setting, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, "pipeline.sync")
+    setting.edit(alice=MB, bob=MB)
+    setting.brokers.refused = {BOB: "no such thing"}
+    sync = setting.start()
+    setting.pass_time(sync, 25)
+    assert setting.brokers.values == {ALICE: MB}
+    told = [record.getMessage() for record in caplog.records]
+    assert told == ["user-principal 'bob' producer_byte_rate: the brokers refuse no such thing"]
+    assert [step[-1] for step in setting.steps() if step[0] == "bob"].count("refused: no such thing") == 2
+    setting.brokers.refused = {}
+    setting.pass_time(sync, 30)
+    assert setting.brokers.values == {ALICE: MB, BOB: MB}
+
+
+def test_a_sync_that_was_superseded_stops_at_its_next_look(setting: Setting) -> None:
+    setting.edit(alice=MB)
+    first = setting.start()
+    first.step()
+    setting.start().step()
+    setting.clock.advance(10_000)
+    with pytest.raises(Fenced):
+        first.step()
+
+
+def test_levels_follow_the_usage_and_restore_puts_the_bound_back(tmp_path: Path) -> None:
+    setting = Setting(str(tmp_path), mirror=False)
+    setting.edit(alice=MB)
+    sync = setting.start()
+    sync.step()
+    assert setting.brokers.values == {ALICE: MB}
+    for _ in range(15):
+        now_ms = setting.clock.wall_ms
+        used = [{"broker_id": name, "user": "alice", "produced_bytes": 900_000} for name in ("1", "2")]
+        setting.usage.append(now_ms, *used)
+        setting.pass_time(sync)
+    assert 0.5 * MB <= setting.brokers.values[ALICE] < 0.6 * MB
+    row = setting.steps()[-1]
+    assert row[3:] == ("together_above", "applied")
+    assert sync.restore() == 1
+    assert setting.brokers.values == {ALICE: MB}
+
+
+def test_a_broker_that_is_being_restarted_still_counts(tmp_path: Path) -> None:
+    setting = Setting(str(tmp_path), mirror=False)
+    setting.edit(alice=MB)
+    sync = setting.start()
+    sync.step()
+    for _ in range(15):
+        used = [{"broker_id": name, "user": "alice", "produced_bytes": 2_000_000} for name in ("1", "2")]
+        setting.usage.append(setting.clock.wall_ms, *used)
+        setting.pass_time(sync)
+    level = setting.brokers.values[ALICE]
+    setting.brokers.broker_ids = ("1",)
+    setting.pass_time(sync, 40)
+    assert setting.brokers.values[ALICE] == level
+    setting.pass_time(sync, 40)
+    assert setting.brokers.values[ALICE] == MB, "it is gone, and the other one may give all of T"

@@ -1,0 +1,148 @@
+"""The table of the brokers' quotas tells what kquota owns, to one writer at a time, whatever was deleted from it."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pipeline.tables.broker_quotas import (
+    APPLIED,
+    NAME,
+    NOT_APPLIED,
+    PENDING,
+    BrokerQuotasTable,
+    demands,
+    newest_changes,
+)
+from pipeline.tables.broker_quotas_upkeep import trim_changes
+from pipeline.tables.errors import Fenced
+from pipeline.tables.layout import TABLES, create_missing, table_uri
+from pipeline.tables.reader import DeltaRsReader
+from quota.broker_entries import EntryKey, EntryKind
+from quota.broker_writes import Change
+
+T_MS = 1_700_000_000_000
+DAY_MS = 86_400_000
+
+
+def change(user: str, new: float | None = 5.0, **columns: object) -> Change:
+    is_there = new is not None
+    made = Change(
+        key=EntryKey(user, "", "producer_byte_rate"),
+        old=None,
+        new=new,
+        bound=10.0 if is_there else None,
+        kind=EntryKind.LEVEL if is_there else None,
+        demand={"1": None, "2": 2.5},
+        cause="together_above",
+        before=None,
+        over_at_ms=T_MS - 5,
+    )
+    return replace(made, **columns)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> str:
+    create_missing(str(tmp_path), [TABLES[NAME]])
+    return str(tmp_path)
+
+
+@pytest.fixture
+def table(root: str) -> BrokerQuotasTable:
+    table = BrokerQuotasTable(root, "c1")
+    table.take_over()
+    return table
+
+
+def rows(root: str) -> list[dict[str, object]]:
+    found = DeltaRsReader(table_uri(root, NAME)).read()
+    return sorted(found.to_pylist(), key=lambda row: row["seq"])
+
+
+def test_what_was_applied_last_is_owned_and_what_has_no_result_is_undecided(table: BrokerQuotasTable) -> None:
+    table.append([(change("a"), PENDING), (change("b"), PENDING)], T_MS)
+    table.append([(change("a"), APPLIED), (change("b"), "refused: no")], T_MS + 1)
+    table.append([(change("a", 7.0), PENDING)], T_MS + 2)
+    table.append([(change("a", 7.0), NOT_APPLIED), (change("c"), PENDING)], T_MS + 3)
+    state = table.state()
+    assert state.owned == {change("a").key: change("a").owned(T_MS + 1)}
+    assert state.undecided == [change("c")]
+
+
+def test_what_was_given_back_is_no_longer_owned(table: BrokerQuotasTable) -> None:
+    table.append([(change("a"), APPLIED)], T_MS)
+    table.append([(change("a", None), APPLIED)], T_MS + 1)
+    assert table.state().owned == {}
+
+
+def test_every_row_has_its_place_its_epoch_and_its_times(table: BrokerQuotasTable, root: str) -> None:
+    table.append([(change("a"), PENDING), (change("b"), PENDING)], T_MS)
+    again = BrokerQuotasTable(root, "c1")
+    again.take_over()
+    again.append([(change("a"), APPLIED)], T_MS + DAY_MS)
+    stored = rows(root)
+    assert [(row["seq"], row["sync_epoch"], row["at_ms"]) for row in stored] == [
+        (0, 1, T_MS),
+        (1, 1, T_MS),
+        (2, 2, T_MS + DAY_MS),
+    ]
+    assert [str(row["date"]) for row in stored] == ["2023-11-14", "2023-11-14", "2023-11-15"]
+    assert str(stored[0]["at"]) == "2023-11-14 22:13:20+00:00"
+
+
+def test_an_earlier_sync_is_refused_at_its_next_append_and_when_it_asks(table: BrokerQuotasTable, root: str) -> None:
+    table.append([(change("a"), PENDING)], T_MS)
+    table.refuse_fenced()
+    BrokerQuotasTable(root, "c1").take_over()
+    with pytest.raises(Fenced):
+        table.refuse_fenced()
+    with pytest.raises(Fenced):
+        table.append([(change("b"), PENDING)], T_MS)
+    assert len(rows(root)) == 1
+
+
+def test_what_another_cluster_owns_is_not_ours(table: BrokerQuotasTable, root: str) -> None:
+    table.append([(change("a"), APPLIED)], T_MS)
+    other = BrokerQuotasTable(root, "c2")
+    other.take_over()
+    assert other.state().owned == {}
+    other.append([(change("a", None), APPLIED)], T_MS)
+    assert len(BrokerQuotasTable(root, "c1").state().owned) == 1
+
+
+def test_rows_that_a_failed_append_left_do_not_hide_those_of_the_next(table: BrokerQuotasTable, root: str) -> None:
+    # As if its commit had landed and its answer not: the writer does not know of rows 0 and 1.
+    other = BrokerQuotasTable(root, "c1")
+    other._table, other._epoch = table._table, table._epoch
+    other.append([(change("x"), PENDING), (change("y"), PENDING)], T_MS)
+    table.append([(change("a"), PENDING)], T_MS)
+    assert [(row["seq"], row["user"]) for row in rows(root)] == [(0, "x"), (1, "y"), (2, "a")]
+
+
+def test_old_rows_are_deleted_but_not_those_that_say_what_is_owned(table: BrokerQuotasTable, root: str) -> None:
+    table.append([(change("a"), PENDING), (change("b"), PENDING), (change("c"), PENDING)], T_MS)
+    table.append([(change("a"), APPLIED), (change("b"), APPLIED)], T_MS + 1)
+    table.append([(change("b", None), APPLIED), (change("d"), APPLIED)], T_MS + 2)
+    table.append([(change("d", 6.0), APPLIED), (change("e"), "refused: no")], T_MS + 3 * DAY_MS)
+    before = table.state()
+    uri = table_uri(root, NAME)
+    assert trim_changes(uri, T_MS) == 0, "rows of that very instant stay"
+    assert trim_changes(uri, T_MS + 2 * DAY_MS) == 5
+    assert table.state() == before
+    assert [(row["user"], row["result"]) for row in rows(root)] == [
+        ("c", PENDING),
+        ("a", APPLIED),
+        ("d", APPLIED),
+        ("e", "refused: no"),
+    ]
+    assert trim_changes(uri, T_MS + 2 * DAY_MS) == 0
+    table.append([(change("c"), APPLIED)], T_MS + 3 * DAY_MS)
+    assert trim_changes(uri, T_MS + 2 * DAY_MS) == 1
+
+
+def test_the_demand_of_rows_is_read_by_their_place(table: BrokerQuotasTable, root: str) -> None:
+    table.append([(change("a", demand={}), APPLIED), (change("b"), APPLIED)], T_MS)
+    reader = DeltaRsReader(table_uri(root, NAME))
+    found = newest_changes(reader, "c1", [("user", "=", "b")])
+    assert demands(reader, found) == {1: {"1": None, "2": 2.5}}
+    assert demands(reader, []) == {}

@@ -1,0 +1,163 @@
+"""Many records at once, as prepared batches, are to a reader what they are one by one; all of them or none."""
+
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
+from kafka.errors import KafkaTimeoutError
+
+from pipeline.cluster.access import ClusterAccess
+from pipeline.cluster.column_sender import ColumnSender
+from pipeline.cluster.errors import TransactionUndecided
+from pipeline.cluster.marked_transactions import Mark, MarkedTransactions
+from pipeline.cluster.topics import TopicSpec, create_topics
+from pipeline.demo.broker import EmbeddedBroker
+from pipeline.throttle.errors import RecordTooLarge
+from pipeline.throttle.kafka_topic import KafkaThrottleTopic
+from schemas.message_columns import MessageColumns
+from schemas.throttle_record import ThrottleRecord
+from schemas.throttle_records import ThrottleRecords
+from tests.pipeline.throttle.factories import record, release
+from tests.topic_reading import read_topic
+
+pytestmark = pytest.mark.broker
+
+JOB = "many"
+TIMEOUT_MS = 15_000
+EACH, BATCHES = sys.maxsize, 1
+
+
+def new_topic(broker: EmbeddedBroker, partitions: int = 1, **settings: str) -> str:
+    name = f"many.{time.time_ns()}"
+    configs = {key.replace("_", "."): value for key, value in settings.items()}
+    admin: Any = KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)
+    with closing(admin):
+        create_topics(admin, [TopicSpec(name, "throttle", partitions, "any", configs, {})])
+        create_topics(admin, [TopicSpec(f"{name}.marker", "marker", 1, "any", {}, {})])
+    return name
+
+
+def writer(broker: EmbeddedBroker, name: str, many: int = BATCHES) -> KafkaThrottleTopic:
+    access = ClusterAccess(broker.bootstrap_servers)
+    return KafkaThrottleTopic(JOB, name, f"{name}.marker", access, TIMEOUT_MS, many)
+
+
+def clients(count: int, first_seq: int = 0, **changes: Any) -> list[ThrottleRecord]:
+    return [record(first_seq + place, user=f"user-{place % 97}", **changes) for place in range(count)]
+
+
+def messages_of(records: Sequence[ThrottleRecord]) -> list[tuple[bytes, bytes, list[tuple[str, bytes]]]]:
+    return [(one.key(), one.to_value(), one.headers(JOB)) for one in records]
+
+
+def read(broker: EmbeddedBroker, name: str) -> dict[int, list[Any]]:
+    """Committed records by partition, in order."""
+    found: dict[int, list[Any]] = defaultdict(list)
+    for one in read_topic(broker.bootstrap_servers, name):
+        found[one.partition].append(one)
+    assert all(before.offset < after.offset for some in found.values() for before, after in pairwise(some))
+    return found
+
+
+def test_a_reader_finds_the_same_records_in_the_same_partitions_and_order_both_ways(broker: EmbeddedBroker) -> None:
+    records = [
+        *clients(300, cluster="a c", broker_id="3"),
+        *clients(2, 300, client_id="x" * 150_000),  # the two together are more than a batch of the library may have
+        *(release(302 + place, user=f"náïve\n✓{place}", bound=None, tokens=-0.0) for place in range(50)),
+    ]
+    ways = []
+    for many in (EACH, BATCHES):
+        topic = writer(broker, name := new_topic(broker, partitions=3), many)
+        topic.open()
+        began_ms = time.time_ns() // 1_000_000
+        topic.publish(records, len(records))
+        ended_ms = time.time_ns() // 1_000_000
+        topic.close()
+        found = read(broker, name)
+        assert all(began_ms <= one.timestamp <= ended_ms for some in found.values() for one in some)
+        ways.append({number: [(one.key, one.value, one.headers) for one in some] for number, some in found.items()})
+    assert ways[0] == ways[1]
+    assert sorted(one for some in ways[1].values() for one in some) == sorted(messages_of(records))
+
+
+def test_a_transaction_that_ends_in_the_middle_shows_no_record_and_leaves_the_mark(broker: EmbeddedBroker) -> None:
+    name = new_topic(broker)
+    access = ClusterAccess(broker.bootstrap_servers)
+    transactions = MarkedTransactions(JOB, f"{name}.marker", name, access, TIMEOUT_MS)
+    sender = ColumnSender(name, TIMEOUT_MS / 1000)
+
+    def parts() -> Iterator[MessageColumns]:
+        for _ in range(3):  # when the third is asked for, the first is stored
+            yield ThrottleRecords.of(clients(100)).message_columns(JOB)
+        message = "the connection is gone"
+        raise KafkaTimeoutError(message)
+
+    transactions.open()
+    with pytest.raises(TransactionUndecided, match="the connection is gone"):
+        transactions.commit(lambda producer: sender.send(producer, parts()), Mark(1))
+    assert transactions.open() is None
+    consumer: Any = KafkaConsumer(bootstrap_servers=broker.bootstrap_servers)
+    with closing(consumer):
+        assert consumer.end_offsets([TopicPartition(name, 0)])[TopicPartition(name, 0)] > 100, "they were on the topic"
+    assert read(broker, name) == {}
+    some = ThrottleRecords.of(clients(100))
+    transactions.commit(lambda producer: sender.send(producer, [some.message_columns(JOB)]), Mark(1))
+    transactions.close()
+    assert len(read(broker, name)[0]) == 100
+
+
+@pytest.mark.parametrize("many", [EACH, BATCHES])
+def test_a_topic_with_small_batches_gets_all_records_once_and_in_order(broker: EmbeddedBroker, many: int) -> None:
+    records = clients(600)
+    name = new_topic(broker, max_message_bytes="60000")
+    topic = writer(broker, name, many)
+    topic.open()
+    topic.publish(records[:400], 400)
+    topic.publish(records[400:], 600)
+    topic.close()
+    found = [(one.key, one.value, one.headers) for one in read(broker, name)[0]]
+    assert found == messages_of(records)
+
+
+@pytest.mark.parametrize("many", [EACH, BATCHES])
+def test_a_record_that_the_topic_does_not_take_publishes_none_of_the_others(broker: EmbeddedBroker, many: int) -> None:
+    name = new_topic(broker, max_message_bytes="60000")
+    topic = writer(broker, name, many)
+    topic.open()
+    with pytest.raises(RecordTooLarge):
+        topic.publish([*clients(20), record(20, user="x" * 40_000), *clients(200, 21)], 221)
+    assert (topic.open(), read(broker, name)) == (None, {})
+    topic.publish(clients(20), 20)
+    topic.close()
+    assert len(read(broker, name)[0]) == 20
+
+
+def test_partitions_that_are_added_meanwhile_get_records_from_the_next_producer_on(broker: EmbeddedBroker) -> None:
+    name = new_topic(broker)
+    access = ClusterAccess(broker.bootstrap_servers)
+    transactions = MarkedTransactions(JOB, f"{name}.marker", name, access, TIMEOUT_MS)
+    sender = ColumnSender(name, TIMEOUT_MS / 1000)
+    admin: Any = KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)
+
+    def parts() -> Iterator[MessageColumns]:
+        yield ThrottleRecords.of(clients(100)).message_columns(JOB)
+        admin.create_partitions({name: 4})
+        yield ThrottleRecords.of(clients(100, 100)).message_columns(JOB)
+
+    transactions.open()
+    with closing(admin):
+        transactions.commit(lambda producer: sender.send(producer, parts()), Mark(1))
+    assert {number: len(some) for number, some in read(broker, name).items()} == {0: 200}
+    transactions.open()
+    some = [ThrottleRecords.of(clients(100, 200)).message_columns(JOB)]
+    transactions.commit(lambda producer: sender.send(producer, some), Mark(2))
+    transactions.close()
+    found = read(broker, name)
+    assert sum(map(len, found.values())) == 300
+    assert len(found) == 4

@@ -1,0 +1,116 @@
+"""A `BrokerSync`, brokers that take what it writes, and a clock set by hand: what tests of it begin with."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from quota.alter_budget import AlterBudget
+from quota.broker_entries import EntryKey
+from quota.broker_sync import BrokerSync
+from quota.broker_writes import Change
+from quota.entity import QUOTA_TYPES
+from quota.snapshot import QuotaSnapshot
+from tests.quota.factories import table, usage_row
+from tests.quota.write_ledger import Fate, WriteLedger
+
+PRODUCER, CONSUMER, REQUEST = QUOTA_TYPES
+START_MS = 1_700_000_000_000
+D = "<default>"
+
+Told = tuple[str, float | None, float | None, str]
+"""A write: user, old value, new value, cause."""
+
+
+def key_of(user: str, client_id: str = "", quota_type: str = PRODUCER) -> EntryKey:
+    return EntryKey(user, client_id, quota_type)
+
+
+def told(changes: Sequence[Change]) -> list[Told]:
+    return [(change.key.user, change.old, change.new, change.cause) for change in changes]
+
+
+class Synced:
+    """A cluster of two brokers, 1 and 2, unless others are given.
+
+    Attributes:
+        sync: the sync.
+        ledger: what was stored, and what the brokers hold.
+        now_ms: the clock.
+    """
+
+    def __init__(
+        self,
+        *rows: Mapping[str, Any],
+        held: Mapping[EntryKey, float] | None = None,
+        brokers: Sequence[str] = ("1", "2"),
+        adopt: bool = False,
+        budget: AlterBudget | None = None,
+    ) -> None:
+        self.now_ms = START_MS
+        self.brokers = brokers
+        self.ledger = WriteLedger(dict(held or {}))
+        self.sync = BrokerSync(adopt=adopt, budget=budget)
+        self.load(*rows)
+        self.describe()
+
+    def load(
+        self, *rows: Mapping[str, Any], mode: Literal["enforce", "shadow"] = "enforce", mirror: bool = False
+    ) -> None:
+        self._rows, self._mode, self._mirror = rows, mode, mirror
+        self.sync.load_quotas(QuotaSnapshot.from_rows(rows, 1, mode), mirror)
+
+    def describe(self) -> None:
+        self.sync.set_brokers(self.brokers, self.now_ms)
+        self.sync.observe(self.ledger.held, self.now_ms)
+
+    def others_write(self, key: EntryKey, value: float | None) -> None:
+        if value is None:
+            del self.ledger.held[key]
+        else:
+            self.ledger.held[key] = value
+        self.describe()
+
+    def restart(self, adopt: bool = False) -> None:
+        self.sync = BrokerSync(adopt=adopt)
+        self.ledger.restart(self.sync)
+        self.load(*self._rows, mode=self._mode, mirror=self._mirror)
+        self.describe()
+
+    def period(self, fate: Fate = Fate.DONE) -> list[Told]:
+        """A second later, without usage."""
+        self.now_ms += 1000
+        return told(self._period(fate))
+
+    def _period(self, fate: Fate) -> list[Change]:
+        changes = self.sync.period(self.now_ms - 1, self.now_ms)
+        self.ledger.write(self.sync, changes, self.now_ms, fate)
+        return changes
+
+    def rest(self) -> list[Told]:
+        """Nobody uses anything until nothing is remembered."""
+        written = []
+        for pause_ms in (1_000, 70_000, 3_000, 10_000, 610_000, 3_000, 10_000):
+            self.now_ms += pause_ms
+            written += told(self._period(Fate.DONE))
+        return written
+
+    def use(self, seconds: int, loads: Mapping[str, Sequence[int]]) -> list[Change]:
+        """Some seconds of usage.
+
+        Args:
+            seconds: how many.
+            loads: of each user what it produces per second on each broker.
+
+        Returns:
+            All that was written.
+        """
+        written = []
+        for _ in range(seconds):
+            used = [
+                usage_row(self.now_ms + 900, broker_id=broker, user=user, produced_bytes=amount)
+                for user, amounts in loads.items()
+                for broker, amount in zip(self.brokers, amounts, strict=True)
+            ]
+            self.sync.record(table(used))
+            self.now_ms += 1000
+            written += self._period(Fate.DONE)
+        return written

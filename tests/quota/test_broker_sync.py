@@ -1,0 +1,472 @@
+"""The sync of the brokers' quotas: what is written at the boundaries of every rule."""
+
+from typing import Any
+
+import pytest
+
+from quota.alter_budget import AlterBudget
+from quota.broker_entries import UNREACHED, EntryKey
+from quota.broker_sync import BrokerSync
+from quota.broker_writes import DriftKind
+from quota.snapshot import QuotaSnapshot
+from tests.quota.factories import quota_row, table, usage_row
+from tests.quota.synced import CONSUMER, PRODUCER, REQUEST, START_MS, D, Synced, Told, key_of, told
+from tests.quota.write_ledger import Fate
+
+ALICE, DEFAULT = key_of("alice"), key_of(D)
+ROW = quota_row("alice", producer_byte_rate=100.0)
+OF_DEFAULT = quota_row(D, producer_byte_rate=100.0)
+EDITED_ROW = quota_row("alice", producer_byte_rate=80.0)
+SHADOW_ROW = quota_row("alice", producer_byte_rate=100.0, mode="shadow")
+EXEMPT_ROW = quota_row("alice", mode="exempt")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "written"),
+    [
+        pytest.param([], [ROW], [("alice", None, 100.0, "added")], id="added"),
+        pytest.param([ROW], [ROW], [], id="nothing changed"),
+        pytest.param([ROW], [EDITED_ROW], [("alice", 100.0, 80.0, "edited")], id="cut"),
+        pytest.param([EDITED_ROW], [ROW], [("alice", 80.0, 100.0, "edited")], id="raised"),
+        pytest.param([ROW], [], [("alice", 100.0, None, "removed")], id="removed"),
+        pytest.param([ROW], [SHADOW_ROW], [("alice", 100.0, None, "removed")], id="shadow"),
+        pytest.param([SHADOW_ROW], [ROW], [("alice", None, 100.0, "added")], id="out of the shadow"),
+        pytest.param([ROW], [EXEMPT_ROW], [("alice", 100.0, None, "removed")], id="exempt and nothing less specific"),
+        pytest.param([ROW, OF_DEFAULT], [EXEMPT_ROW, OF_DEFAULT], [("alice", 100.0, UNREACHED, "edited")], id="exempt"),
+        pytest.param([EXEMPT_ROW, OF_DEFAULT], [OF_DEFAULT], [("alice", UNREACHED, None, "removed")], id="was exempt"),
+        pytest.param([OF_DEFAULT], [quota_row(D, producer_byte_rate=9.0)], [(D, 100.0, 9.0, "edited")], id="a default"),
+        pytest.param(
+            [quota_row("alice", producer_byte_rate=99.5)],
+            [quota_row("alice", producer_byte_rate=99.7)],
+            [],
+            id="a fraction",
+        ),
+        pytest.param(
+            [quota_row("alice", request_percentage=9.5)],
+            [quota_row("alice", request_percentage=9.7)],
+            [("alice", 9.5, 9.7, "edited")],
+            id="a fraction of a percentage",
+        ),
+    ],
+)
+def test_an_edit_of_the_table_is_written_in_the_next_period(
+    before: list[dict[str, Any]], after: list[dict[str, Any]], written: list[Told]
+) -> None:
+    synced = Synced(*before)
+    synced.period()
+    assert synced.period() == []
+    synced.load(*after)
+    assert synced.period() == written
+    assert synced.period() == []
+
+
+def test_in_shadow_mode_all_that_was_written_is_given_back() -> None:
+    synced = Synced(ROW, OF_DEFAULT, held={DEFAULT: 7.0}, adopt=True)
+    synced.period()
+    synced.load(ROW, OF_DEFAULT, mode="shadow")
+    assert sorted(synced.period()) == [(D, 100.0, 7.0, "given_back"), ("alice", 100.0, None, "removed")]
+    assert (synced.ledger.held, synced.sync.owned) == ({DEFAULT: 7.0}, {})
+
+
+def test_every_type_of_a_row_is_a_write_of_its_own() -> None:
+    synced = Synced(quota_row("alice", producer_byte_rate=5.0, consumer_byte_rate=6.0, request_percentage=7.5))
+    synced.period()
+    expected = {key_of("alice", "", name): value for name, value in ((PRODUCER, 5.0), (CONSUMER, 6.0), (REQUEST, 7.5))}
+    assert synced.ledger.held == expected
+    assert synced.sync.levels == expected
+
+
+def test_nothing_is_written_before_the_quotas_and_the_brokers_are_known() -> None:
+    sync, counts = BrokerSync(), []
+    sync.observe({}, START_MS)
+    counts.append(len(sync.period(START_MS, START_MS)))
+    sync.load_quotas(QuotaSnapshot.from_rows([ROW], 1), mirror=False)
+    counts.append(len(sync.period(START_MS, START_MS)))
+    sync.set_brokers(["1"], START_MS)
+    counts.append(len(sync.period(START_MS, START_MS)))
+    assert counts == [0, 0, 1]
+
+
+def test_nothing_is_written_before_it_is_known_what_the_brokers_hold() -> None:
+    sync = BrokerSync()
+    sync.load_quotas(QuotaSnapshot.from_rows([ROW], 1), mirror=False)
+    sync.set_brokers(["1"], START_MS)
+    assert sync.period(START_MS, START_MS) == []
+
+
+# What others wrote.
+
+
+@pytest.mark.parametrize(
+    ("row", "theirs", "drifts"),
+    [(ROW, 7.0, True), (ROW, 100.0, True), (OF_DEFAULT, 7.0, True), (OF_DEFAULT, 100.0, False)],
+)
+def test_a_value_of_others_is_reported_and_left_alone(row: dict[str, Any], theirs: float, drifts: bool) -> None:
+    key = key_of(row["user"])
+    synced = Synced(row, held={key: theirs})
+    assert synced.period() == []
+    found = [(drift.key, drift.theirs, drift.ours, drift.wanted, drift.kind) for drift in synced.sync.drifts]
+    assert found == ([(key, theirs, None, 100.0, DriftKind.FOREIGN)] if drifts else [])
+    synced.load()
+    assert synced.period() == []
+    assert synced.ledger.held == {key: theirs}
+    assert synced.sync.drifts == ()
+
+
+@pytest.mark.parametrize("theirs", [7.0, 100.0])
+def test_an_adopted_value_is_given_back_when_the_row_goes(theirs: float) -> None:
+    synced = Synced(ROW, held={ALICE: theirs}, adopt=True)
+    assert synced.period() == [("alice", theirs, 100.0, "adopted")]
+    assert synced.sync.owned[ALICE].before == theirs
+    synced.restart()
+    synced.load()
+    assert synced.period() == [("alice", 100.0, theirs, "given_back")]
+    assert (synced.sync.owned, synced.ledger.held) == ({}, {ALICE: theirs})
+
+
+def test_what_stood_there_before_is_remembered_while_the_level_moves() -> None:
+    synced = Synced(ROW, held={ALICE: 7.0}, adopt=True)
+    synced.use(8, {"alice": (90, 90)})
+    assert synced.ledger.rows[-1][0].cause == "together_above"
+    synced.restart()
+    synced.load()
+    assert synced.period() == [("alice", 50.0, 7.0, "given_back")]
+
+
+def test_values_of_others_at_other_entities_and_types_are_never_touched() -> None:
+    others = {key_of("bob"): 1.0, key_of("alice", "etl"): 2.0, key_of("alice", "", CONSUMER): 3.0}
+    synced = Synced(ROW, held=others, adopt=True)
+    synced.period()
+    synced.load()
+    synced.period()
+    assert synced.ledger.held == others
+
+
+@pytest.mark.parametrize("theirs", [7.0, None])
+def test_what_someone_changed_is_reported_and_left_alone_until_it_is_put_right(theirs: float | None) -> None:
+    synced = Synced(ROW)
+    synced.period()
+    synced.others_write(ALICE, theirs)
+    assert synced.period() == []
+    (drift,) = synced.sync.drifts
+    assert (drift.theirs, drift.ours, drift.wanted, drift.kind) == (theirs, 100.0, 100.0, DriftKind.CHANGED)
+    synced.load(EDITED_ROW)
+    assert synced.period() == []
+    assert synced.sync.drifts[0].wanted == 80.0
+    synced.others_write(ALICE, 80.0)
+    synced.period()
+    assert synced.sync.drifts == ()
+    synced.load(ROW)
+    assert synced.period() == [("alice", 80.0, 100.0, "edited")]
+
+
+def test_what_someone_changed_is_written_again_if_values_of_others_are_adopted() -> None:
+    synced = Synced(ROW, held={ALICE: 5.0}, adopt=True)
+    synced.period()
+    synced.others_write(ALICE, 7.0)
+    assert synced.period() == [("alice", 7.0, 100.0, "adopted")]
+    assert synced.sync.owned[ALICE].before == 5.0
+
+
+def test_a_value_that_goes_is_not_given_back_over_what_someone_changed() -> None:
+    synced = Synced(ROW)
+    synced.period()
+    synced.others_write(ALICE, 7.0)
+    synced.load()
+    assert synced.period() == []
+    assert [drift.wanted for drift in synced.sync.drifts] == [None]
+    synced.others_write(ALICE, None)
+    assert synced.period() == [("alice", None, None, "removed")]
+    assert (synced.sync.owned, synced.sync.drifts) == ({}, ())
+
+
+# What the brokers refuse.
+
+
+def test_a_refused_write_is_tried_again_ever_more_rarely() -> None:
+    synced = Synced(ROW, OF_DEFAULT)
+    changes = synced.sync.period(START_MS, START_MS)
+    synced.sync.confirm(changes[1:], START_MS)
+    synced.sync.refuse(changes[0], "not allowed", START_MS)
+    (refusal,) = synced.sync.refused
+    assert (refusal.key, refusal.by, refusal.reason) == (ALICE, "broker", "not allowed")
+    tried: list[int] = []
+    now_ms = START_MS
+    while len(tried) < 8:
+        now_ms += 10_000
+        for change in synced.sync.period(now_ms, now_ms):
+            tried.append((now_ms - START_MS) // 1000)
+            synced.sync.refuse(change, "not allowed", now_ms)
+    assert tried == [10, 30, 70, 150, 310, 630, 1230, 1830]
+
+
+def test_a_refused_write_is_tried_at_once_when_the_row_is_edited_and_forgotten_when_it_is_taken() -> None:
+    synced = Synced(ROW)
+    synced.sync.refuse(synced.sync.period(START_MS, START_MS)[0], "not allowed", START_MS)
+    assert synced.period() == []
+    synced.load(EDITED_ROW)
+    assert synced.period() == [("alice", None, 80.0, "added")]
+    assert synced.sync.refused == ()
+
+
+# Levels.
+
+
+def test_a_level_follows_the_demand_and_goes_back_to_the_bound() -> None:
+    synced = Synced(ROW, brokers=("1", "2", "3"))
+    written = told(synced.use(8, {"alice": (60, 30, 90)}))
+    assert written == [("alice", None, 100.0, "added"), ("alice", 100.0, 35.0, "together_above")]
+    change = synced.ledger.rows[-1][0]
+    assert {broker: round(rate or 0) for broker, rate in change.demand.items()} == {"1": 60, "2": 30, "3": 90}
+    assert synced.rest() == [("alice", 35.0, 100.0, "quiet")]
+    assert synced.period() == []
+
+
+def test_a_level_moves_ten_seconds_after_its_last_move_and_at_once_after_an_edit() -> None:
+    synced = Synced(ROW)
+    synced.use(12, {"alice": (60, 45)})
+    synced.use(15, {"alice": (52, 52)})
+    _, (first, first_ms), (second, second_ms) = synced.ledger.written
+    assert (first.new, second.new, second_ms - first_ms) == (53.0, 50.0, 10_000)
+    synced.load(quota_row("alice", producer_byte_rate=90.0))
+    synced.use(1, {"alice": (52, 52)})
+    assert synced.ledger.written[-1][0].cause == "edited"
+
+
+def test_a_quiet_entity_is_written_once() -> None:
+    synced = Synced(ROW)
+    assert told(synced.use(120, {"alice": (50, 49)})) == [("alice", None, 100.0, "added")]
+
+
+@pytest.mark.parametrize(("bound", "level"), [(200.0, 85.0), (101.0, 36.0), (50.0, 18.0), (45.0, 16.0)])
+def test_the_level_of_an_edited_bound_is_that_of_the_demand_or_in_proportion_at_once(
+    bound: float, level: float
+) -> None:
+    synced = Synced(ROW, brokers=("1", "2", "3"))
+    synced.use(8, {"alice": (60, 30, 90)})
+    synced.load(quota_row("alice", producer_byte_rate=bound))
+    written = told(synced.use(1, {"alice": (35, 30, 35)}))
+    assert [(cause, new) for _, _, new, cause in written] == [("edited", level)]
+
+
+def test_levels_are_corrected_when_a_broker_leaves_and_kept_when_one_joins() -> None:
+    synced = Synced(ROW, brokers=("1", "2", "3"))
+    synced.use(8, {"alice": (90, 90, 90)})
+    assert synced.sync.levels == {ALICE: 34.0}
+    synced.brokers = ("1", "3")
+    synced.describe()
+    assert synced.period() == [("alice", 34.0, 50.0, "out_of_range")]
+    synced.brokers = ("1", "3", "4")
+    synced.describe()
+    assert told(synced.use(9, {"alice": (50, 50, 0)})) == []
+
+
+def test_in_broker_scope_every_broker_gets_the_bound() -> None:
+    synced = Synced(ROW)
+    synced.use(8, {"alice": (90, 90)})
+    assert synced.sync.levels == {ALICE: 50.0}
+    synced.load(ROW, mirror=True)
+    assert synced.period() == [("alice", 50.0, 100.0, "edited")]
+    assert told(synced.use(20, {"alice": (90, 90)})) == []
+    synced.load(ROW)
+    assert told(synced.use(8, {"alice": (90, 90)})) == [("alice", 100.0, 50.0, "together_above")]
+
+
+def test_a_stop_that_restores_puts_every_level_at_the_bound() -> None:
+    synced = Synced(ROW, OF_DEFAULT)
+    synced.use(20, {"alice": (90, 90), "carol": (90, 90)})
+    assert synced.sync.levels == {ALICE: 50.0, key_of("carol"): 50.0}
+    changes = synced.sync.restore()
+    assert told(changes) == [("alice", 50.0, 100.0, "restored"), ("carol", 50.0, None, "removed")]
+    synced.sync.confirm(changes, synced.now_ms)
+    assert synced.sync.restore() == []
+
+
+# Sensors of defaults.
+
+
+def test_a_sensor_of_a_default_has_an_entry_while_it_needs_one() -> None:
+    synced = Synced(OF_DEFAULT)
+    load = {"carol": (90, 90), "dave": (90, 0), "erin": (60, 38)}
+    written = synced.use(20, load)
+    assert told(written) == [(D, None, 100.0, "added"), ("carol", None, 50.0, "together_above")]
+    assert (written[-1].kind, written[-1].before, written[-1].bound) == ("own", None, 100.0)
+    assert synced.rest() == [("carol", 50.0, None, "removed")]
+    assert synced.ledger.held == {DEFAULT: 100.0}
+
+
+def test_a_sensor_that_is_over_its_bound_again_and_again_keeps_its_entry_for_ten_minutes() -> None:
+    synced = Synced(OF_DEFAULT)
+    synced.use(20, {"carol": (90, 90)})
+    for _ in range(3):
+        synced.now_ms += 580_000
+        synced.period()
+        assert synced.ledger.held[key_of("carol")] == 50.0
+        synced.use(10, {"carol": (90, 90)})
+    assert synced.rest() == [("carol", 50.0, None, "removed")]
+
+
+def test_an_entry_that_would_change_the_quota_of_another_client_is_refused() -> None:
+    hidden = quota_row(D, "etl", producer_byte_rate=30.0)
+    synced = Synced(OF_DEFAULT, hidden)
+    assert {key.user for key in synced.ledger.held} == set()
+    assert {user for user, *_ in told(synced.use(20, {"carol": (90, 90)}))} == {D}
+    assert [(refusal.key.user, refusal.by, refusal.retry_at_ms) for refusal in synced.sync.refused] == [
+        ("carol", "resolution", None)
+    ]
+    synced.load(OF_DEFAULT)
+    assert [user for user, *_ in told(synced.use(5, {"carol": (90, 90)})) if user != D] == ["carol"]
+    assert synced.sync.refused == ()
+    synced.load(OF_DEFAULT, hidden)
+    assert ("carol", 50.0, None, "removed") in synced.period()
+
+
+def test_a_refusal_is_told_no_longer_when_the_sensor_is_quiet() -> None:
+    synced = Synced(OF_DEFAULT, quota_row(D, "etl", producer_byte_rate=30.0))
+    synced.use(20, {"carol": (90, 90)})
+    synced.use(60, {})
+    assert synced.sync.refused == ()
+
+
+def test_a_foreign_value_at_a_sensor_of_a_default_is_left_alone_and_reported() -> None:
+    carol = key_of("carol")
+    synced = Synced(OF_DEFAULT, held={carol: 70.0})
+    synced.use(20, {"carol": (90, 90)})
+    assert synced.ledger.held[carol] == 70.0
+    assert [(drift.key, drift.kind) for drift in synced.sync.drifts] == [(carol, DriftKind.FOREIGN)]
+
+
+def test_a_row_for_a_sensor_with_an_entry_takes_it_over() -> None:
+    synced = Synced(OF_DEFAULT)
+    synced.use(20, {"carol": (90, 90)})
+    synced.load(OF_DEFAULT, quota_row("carol", producer_byte_rate=100.0))
+    assert synced.period() == []
+    assert synced.sync.owned[key_of("carol")].kind == "level"
+
+
+# Restarts.
+
+
+def test_a_restart_without_changes_writes_nothing() -> None:
+    synced = Synced(ROW, OF_DEFAULT, quota_row("bob", mode="exempt"))
+    synced.use(20, {"alice": (90, 90), "carol": (90, 90)})
+    before = dict(synced.sync.owned)
+    synced.restart()
+    assert synced.period() == []
+    assert synced.sync.owned == before
+
+
+def test_who_was_over_the_bound_before_a_restart_rests_at_an_even_share_after_it() -> None:
+    synced = Synced(ROW)
+    synced.use(14, {"alice": (60, 45)})
+    assert synced.sync.levels[ALICE] > 52.6, "5 % above an even share, or it would stay"
+    synced.restart()
+    synced.period()
+    synced.now_ms += 70_000
+    synced.period()
+    synced.now_ms += 3_000
+    assert [(new, cause) for _, _, new, cause in synced.period()] == [(50.0, "quiet_offender")]
+
+
+def test_what_was_edited_during_an_outage_is_written_afterwards() -> None:
+    synced = Synced(ROW, OF_DEFAULT)
+    synced.period()
+    synced._rows = (EDITED_ROW, quota_row("bob", producer_byte_rate=3.0))
+    synced.restart()
+    assert sorted(synced.period()) == [
+        (D, 100.0, None, "removed"),
+        ("alice", 100.0, 80.0, "edited"),
+        ("bob", None, 3.0, "added"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("fate", "later"),
+    [
+        (Fate.KILLED_BEFORE, [("alice", 100.0, 80.0, "edited")]),
+        (Fate.KILLED_STORED, [("alice", 100.0, 80.0, "edited")]),
+        (Fate.KILLED_WRITTEN, []),
+    ],
+)
+def test_a_write_that_was_not_answered_is_decided_by_what_the_brokers_hold(fate: Fate, later: list[Told]) -> None:
+    synced = Synced(ROW)
+    synced.period()
+    synced.load(EDITED_ROW)
+    synced.period(fate)
+    synced.restart()
+    assert synced.period() == later
+    assert synced.sync.drifts == ()
+    assert synced.ledger.held == {ALICE: 80.0}
+
+
+@pytest.mark.parametrize(("fate", "drifts"), [(Fate.KILLED_STORED, 1), (Fate.KILLED_WRITTEN, 1)])
+def test_a_write_that_was_not_answered_and_is_not_there_is_drift(fate: Fate, drifts: int) -> None:
+    synced = Synced(ROW)
+    synced.period()
+    synced.load(EDITED_ROW)
+    synced.period(fate)
+    synced.ledger.held[ALICE] = 7.0
+    synced.restart()
+    assert synced.period() == []
+    assert len(synced.sync.drifts) == drifts
+
+
+@pytest.mark.parametrize("fate", [Fate.KILLED_STORED, Fate.KILLED_WRITTEN])
+def test_the_first_write_may_be_the_one_that_was_not_answered(fate: Fate) -> None:
+    synced = Synced(ROW)
+    synced.period(fate)
+    synced.restart()
+    synced.period()
+    synced.load()
+    assert synced.period() == [("alice", 100.0, None, "removed")]
+
+
+@pytest.mark.parametrize("fate", [Fate.KILLED_STORED, Fate.KILLED_WRITTEN])
+def test_what_was_given_back_without_an_answer_is_not_owned_any_more(fate: Fate) -> None:
+    synced = Synced(ROW, held={ALICE: 7.0}, adopt=True)
+    synced.period()
+    synced.load()
+    synced.period(fate)
+    synced.restart()
+    synced.period()
+    assert (synced.sync.owned, synced.ledger.held) == ({}, {ALICE: 7.0})
+
+
+@pytest.mark.parametrize("fate", [Fate.UNANSWERED, Fate.NOT_WRITTEN])
+def test_a_failure_in_mid_run_is_decided_by_what_the_brokers_hold(fate: Fate) -> None:
+    synced = Synced(ROW)
+    synced.period(fate)
+    synced.describe()
+    assert (synced.period() == []) is (fate is Fate.UNANSWERED)
+    assert synced.sync.owned[ALICE].value == 100.0
+    assert synced.sync.drifts == ()
+
+
+# Limits.
+
+
+def test_edits_come_before_moves_and_no_period_writes_more_than_the_budget() -> None:
+    rows = [quota_row(f"user-{number}", producer_byte_rate=100.0) for number in range(5)]
+    synced = Synced(ROW, budget=AlterBudget(alters_per_second=2))
+    synced.period()
+    synced.use(6, {"alice": (90, 90)})
+    synced.load(ROW, *rows)
+    causes = [[change.cause for change in synced.use(1, {"alice": (90, 90)})] for _ in range(4)]
+    assert causes == [["added", "added"], ["added", "added"], ["added", "together_above"], []]
+
+
+def test_usage_without_a_broker_of_the_cluster_counts_nowhere_and_is_told() -> None:
+    synced = Synced(ROW)
+    rows = [
+        usage_row(START_MS, broker_id=broker, user="alice", produced_bytes=900, fetched_bytes=fetched)
+        for broker, fetched in (("", 1), ("9", None), ("1", 5))
+    ]
+    synced.sync.record(table(rows))
+    assert synced.sync.unplaced_bytes == 1801
+
+
+def test_keys_are_told_in_order() -> None:
+    rows = [quota_row(user, producer_byte_rate=9.0) for user in ("bob", "alice")]
+    synced = Synced(*rows, held={EntryKey(user, "", PRODUCER): 1.0 for user in ("bob", "alice")})
+    synced.period()
+    assert [drift.key.user for drift in synced.sync.drifts] == ["alice", "bob"]

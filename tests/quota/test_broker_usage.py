@@ -1,0 +1,133 @@
+"""Usage by sensor and broker."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from quota.broker_entries import as_brokers_take
+from quota.broker_usage import NO_SENSOR, BrokerUsage
+from quota.errors import InvalidUsage
+from quota.sensor_table import IDLE_MS
+from quota.snapshot import QuotaSnapshot
+from tests.quota.factories import quota_row, table, usage_row
+
+NOW_MS = 1_700_000_000_000
+ROWS = (
+    quota_row("alice", producer_byte_rate=9.0, request_percentage=5.0),
+    quota_row("<default>", producer_byte_rate=7.0),
+)
+PRODUCER, CONSUMER, REQUEST = range(3)
+
+
+def loaded(*rows: dict[str, Any], brokers: tuple[str, ...] = ("1", "2")) -> BrokerUsage:
+    usage = BrokerUsage(11, 1000)
+    usage.load(as_brokers_take(QuotaSnapshot.from_rows(rows or ROWS, 1)))
+    usage.set_brokers(brokers)
+    return usage
+
+
+def row(user: str, broker_id: str, produced: int | None, at_ms: int = NOW_MS + 500, **columns: Any) -> dict[str, Any]:
+    return usage_row(at_ms, user=user, broker_id=broker_id, produced_bytes=produced, **columns)
+
+
+def sums(usage: BrokerUsage, user: str, quota_type: int = PRODUCER, at_ms: int = NOW_MS + 999) -> list[float]:
+    """What is in the windows of O, per broker."""
+    view = usage.view(quota_type, np.array([usage.sensor((user, ""))]), at_ms)
+    return [round(float(rate), 6) for rate in (view.observed * view.window_ms / 1000)[0]]
+
+
+def of_users(usage: BrokerUsage, column: Any) -> dict[str, float]:
+    return {user: round(float(value), 6) for (user, _), value in zip(usage.tags, column, strict=True)}
+
+
+def test_usage_goes_to_sensor_and_broker_and_the_clients_of_a_sensor_are_one() -> None:
+    usage = loaded()
+    usage.record(
+        table([row("alice", "1", 5), row("alice", "1", 6, client_id="x"), row("alice", "2", 7), row("bob", "2", 1)])
+    )
+    assert (sums(usage, "alice"), sums(usage, "bob")) == ([11.0, 7.0], [0.0, 1.0])
+    together = usage.together(PRODUCER, NOW_MS + 999) * 2.999
+    assert of_users(usage, together) == {"alice": 18.0, "bob": 1.0}
+
+
+def test_usage_in_pieces_and_windows_is_the_same_as_in_one() -> None:
+    rows = [
+        row(user, broker, 3 + at, NOW_MS + at * 700) for at in range(9) for user in ("alice", "bob") for broker in "12"
+    ]
+    at_once, piece_by_piece = loaded(), loaded()
+    at_once.record(table(rows))
+    for one in rows:
+        piece_by_piece.record(table([one]))
+    for user in ("alice", "bob"):
+        assert sums(at_once, user, at_ms=NOW_MS + 5_999) == sums(piece_by_piece, user, at_ms=NOW_MS + 5_999)
+
+
+def test_types_are_apart_and_one_without_usage_is_not_touched() -> None:
+    usage = loaded()
+    usage.record(
+        table(
+            [
+                row("alice", "1", None, io_time_ns=4 * 10**7, network_time_ns=10**7),
+                row("alice", "2", 8, fetched_bytes=9),
+            ]
+        )
+    )
+    assert [sums(usage, "alice", quota_type) for quota_type in range(3)] == [[0.0, 8.0], [0.0, 0.0], [5.0, 0.0]]
+
+
+def test_a_cell_of_one_type_is_no_cell_of_another() -> None:
+    usage = loaded()
+    many = [row(f"user-{number}", "1", 1) for number in range(200)]
+    usage.record(table([row("alice", "1", None, io_time_ns=10**7), *many, row("alice", "2", 5)]))
+    assert sums(usage, "alice", REQUEST) == [1.0, 0.0]
+    assert sums(usage, "user-199", REQUEST) == [0.0, 0.0]
+
+
+def test_only_sensors_of_defaults_have_the_bound_of_a_default_and_only_while_they_are_used() -> None:
+    usage = loaded()
+    usage.record(table([row("alice", "1", 5), row("bob", "1", 5)]))
+    assert of_users(usage, usage.default_bounds(PRODUCER)) == {"alice": np.inf, "bob": 7.0}
+    usage.load(as_brokers_take(QuotaSnapshot.from_rows([quota_row("<default>", producer_byte_rate=4.0)], 1)))
+    assert of_users(usage, usage.default_bounds(PRODUCER)) == {"alice": np.inf, "bob": np.inf}
+    usage.record(table([row("alice", "1", 5)]))
+    assert of_users(usage, usage.default_bounds(PRODUCER)) == {"alice": 4.0, "bob": np.inf}
+    assert sums(usage, "alice") == [10.0, 0.0]
+
+
+def test_a_broker_that_comes_back_has_nothing_and_the_others_keep_what_they_had() -> None:
+    usage = loaded()
+    usage.record(table([row("alice", "1", 5), row("alice", "2", 6)]))
+    assert usage.set_brokers(["2"]).tolist() == [1]
+    assert sums(usage, "alice") == [6.0]
+    assert usage.set_brokers(["3", "2", "1"]).tolist() == [-1, 0, -1]
+    assert sums(usage, "alice") == [0.0, 6.0, 0.0]
+    usage.record(table([row("alice", "1", 7), row("bob", "3", 8)]))
+    assert (sums(usage, "alice"), sums(usage, "bob")) == ([0.0, 6.0, 7.0], [8.0, 0.0, 0.0])
+
+
+def test_sensors_that_are_idle_for_an_hour_are_dropped_and_the_others_renumbered() -> None:
+    usage = loaded()
+    usage.record(table([row("alice", "1", 5), row("bob", "1", 6)]))
+    usage.record(table([row("carol", "2", 7, NOW_MS + 5_000)]))
+    now_ms = NOW_MS + 500 + IDLE_MS + 1
+    kept = np.array([usage.sensor(("bob", ""))])
+    assert usage.expire(kept, now_ms)
+    assert usage.tags == [("bob", ""), ("carol", "")]
+    assert usage.sensor(("alice", "")) == NO_SENSOR
+    assert (sums(usage, "bob"), sums(usage, "carol", at_ms=NOW_MS + 5_999)) == ([6.0, 0.0], [0.0, 7.0])
+    assert not usage.expire(kept, now_ms)
+    usage.record(table([row("alice", "1", 9, now_ms)]))
+    assert sums(usage, "alice", at_ms=now_ms) == [9.0, 0.0]
+
+
+def test_without_quotas_or_usage_there_is_nothing() -> None:
+    usage = loaded(quota_row("alice", mode="exempt"))
+    usage.record(table([row("alice", "1", 5)]))
+    usage.record(table([]))
+    assert (usage.tags, usage.unplaced_bytes) == ([], 0)
+
+
+def test_a_table_without_brokers_is_refused() -> None:
+    with pytest.raises(InvalidUsage, match="'broker_id' must be a column of the table, once"):
+        loaded().record(table([row("alice", "1", 5)]).drop(["broker_id"]))
