@@ -17,6 +17,7 @@ from kafka.structs import OffsetAndMetadata
 from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.acls import Acl, marker_acls
 from pipeline.cluster.errors import ClusterUnreachable, MessageTooLarge, TransactionFenced, TransactionUndecided
+from pipeline.errors import PipelineError
 from pipeline.failpoints import failpoint
 
 _FENCING: Final = (kafka_errors.ProducerFencedError, kafka_errors.InvalidProducerEpochError)
@@ -119,15 +120,9 @@ class MarkedTransactions:
             self._wait_for(send(producer))
             self._move(producer, mark)
             failpoint("transaction.committed")
-        except _FENCING as exc:
-            self.close()
-            raise TransactionFenced(self._identity) from exc
-        except _TOO_LARGE as exc:
-            self.close()
-            raise MessageTooLarge(detail_of(exc)) from exc
         except kafka_errors.KafkaError as exc:
             self.close()
-            raise self._access.refusal(exc, self._rights) or TransactionUndecided(detail_of(exc)) from exc
+            raise self._failure(first_failure(exc)) from exc
 
     def committed(self) -> Mark | None:
         """The mark, read without taking over. A transaction that is still being ended is not in it yet.
@@ -171,6 +166,13 @@ class MarkedTransactions:
         self._producer.init_transactions()
         return self._committed()
 
+    def _failure(self, exc: kafka_errors.KafkaError) -> PipelineError:
+        if isinstance(exc, _FENCING):
+            return TransactionFenced(self._identity)
+        if isinstance(exc, _TOO_LARGE):
+            return MessageTooLarge(detail_of(exc))
+        return self._access.refusal(exc, self._rights) or TransactionUndecided(detail_of(exc))
+
     def _wait_for(self, sent: Sequence[Any]) -> None:
         deadline = time.monotonic() + self._timeout_ms / 1000
         for future in sent:
@@ -195,6 +197,12 @@ class MarkedTransactions:
             offsets = admin.list_group_offsets({self._identity: [self._marker_partition]})[self._identity]
         found = offsets.get(self._marker_partition)
         return None if found is None or found.offset < 0 else Mark(int(found.offset), found.metadata or "")
+
+
+def first_failure(exc: kafka_errors.KafkaError) -> kafka_errors.KafkaError:
+    """The error that a transaction failed with first; kafka-python wraps it for each later call of that transaction."""
+    wrapped = next((one for one in exc.args if isinstance(one, kafka_errors.KafkaError)), None)
+    return exc if wrapped is None else first_failure(wrapped)
 
 
 def detail_of(exc: Exception) -> str:

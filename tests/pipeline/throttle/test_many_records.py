@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
-from kafka.errors import KafkaTimeoutError
+from kafka.errors import KafkaTimeoutError, MessageSizeTooLargeError
 
 from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.column_sender import ColumnSender
-from pipeline.cluster.errors import TransactionUndecided
+from pipeline.cluster.errors import MessageTooLarge, TransactionUndecided
 from pipeline.cluster.marked_transactions import Mark, MarkedTransactions
 from pipeline.cluster.topics import TopicSpec, create_topics
 from pipeline.demo.broker import EmbeddedBroker
@@ -136,6 +136,20 @@ def test_a_record_that_the_topic_does_not_take_publishes_none_of_the_others(brok
     topic.publish(clients(20), 20)
     topic.close()
     assert len(read(broker, name)[0]) == 20
+
+
+def test_a_message_that_is_too_large_is_told_as_such_when_the_next_send_finds_out(broker: EmbeddedBroker) -> None:
+    name = new_topic(broker, max_message_bytes="60000")
+    transactions = MarkedTransactions(JOB, f"{name}.marker", name, ClusterAccess(broker.bootstrap_servers), TIMEOUT_MS)
+    transactions.open()
+
+    def send(producer: Any) -> list[Any]:
+        with pytest.raises(MessageSizeTooLargeError):
+            producer.send(name, bytes(90_000)).get(timeout=10)
+        return [producer.send(name, b"the library knows already that this transaction has failed")]
+
+    with pytest.raises(MessageTooLarge):
+        transactions.commit(send, Mark(1))
 
 
 def test_partitions_that_are_added_meanwhile_get_records_from_the_next_producer_on(broker: EmbeddedBroker) -> None:
