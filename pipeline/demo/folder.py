@@ -83,6 +83,11 @@ class DemoFolder:
         return self.root / "meter.json"
 
     @property
+    def archives_log(self) -> Path:
+        """What the making of class archives says."""
+        return self.root / "class-archives.log"
+
+    @property
     def sync_log(self) -> Path:
         """What the process says that puts quotas on the brokers."""
         return self.root / "sync.log"

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import math
 import subprocess
 import time
 from collections.abc import Callable
@@ -11,7 +12,8 @@ from threading import Event, Thread
 from typing import IO, Any, Final
 
 from pipeline.command_line import CONFIG
-from pipeline.demo.children import Child, start_meter, start_stock_client, start_sync
+from pipeline.demo import class_archives
+from pipeline.demo.children import Child, start_archive_making, start_meter, start_stock_client, start_sync
 from pipeline.demo.clients import start_demo_clients
 from pipeline.demo.cluster import EmbeddedCluster
 from pipeline.demo.folder import DemoFolder
@@ -22,6 +24,7 @@ log = logging.getLogger(__name__)
 
 _STOP_SECONDS: Final = 5.0
 _LOOK_SECONDS: Final = 1.0
+_ARCHIVES_AFTER_SECONDS: Final = 20.0
 
 ClientReports = Callable[[dict[str, Any]], None]
 
@@ -62,13 +65,14 @@ class Load:
         log.info("to look into it from any shell: export %s=%s", CONFIG, quote(str(self._folder.settings_file)))
 
     def watch(self, duration_seconds: float | None, stop: Callable[[], None]) -> None:
-        """Tell of brokers that end; returns when the load is over.
+        """Tell of brokers that end, and make missing class archives beside the load; returns when it is over.
 
         Args:
             duration_seconds: When to call `stop`, from now; None = never.
             stop: Ends the demo.
         """
         ends = None if duration_seconds is None else time.monotonic() + duration_seconds
+        archives_due = time.monotonic() + _ARCHIVES_AFTER_SECONDS
         told: set[int] = set()
         while not self._over.wait(_LOOK_SECONDS if ends is None else min(_LOOK_SECONDS, ends - time.monotonic())):
             for broker in self._cluster.ended():
@@ -79,9 +83,18 @@ class Load:
                         broker.node_id,
                         broker.exit_code,
                     )
+            if time.monotonic() >= archives_due:
+                archives_due = math.inf
+                self._make_archives()
             if ends is not None and time.monotonic() >= ends:
                 ends = None
                 stop()
+
+    def _make_archives(self) -> None:
+        """Once on a machine, and not at the start: it takes a core for a minute. If it is cut off, it begins anew."""
+        if class_archives.are_missing():
+            log.info("class archives are being made in the background, once: later starts take half the time")
+            self._keep(start_archive_making(self._folder))
 
     def _keep(self, child: Child) -> None:
         if child.stdin is not None:

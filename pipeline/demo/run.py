@@ -51,7 +51,7 @@ class Demo:
         """Start brokers, tables, job, meters and clients; stop them in reverse.
 
         Args:
-            duration_seconds: Counted from the moment the clients start; None runs until `stop`.
+            duration_seconds: Counted from the moment the job is ready; None runs until `stop`.
         """
         with ExitStack() as stack:
             rules = ReadingRules.from_settings(self.settings)
@@ -64,15 +64,15 @@ class Demo:
             self.bounds = partial(client_bounds, settings.tables)
             if self._stopped:
                 return
-            self._job = Job(settings, self.listeners)
+            self._job = job = Job(settings, self.listeners)
             load = Load(cluster, self.folder, self.client_report, stack)
-            Thread(
-                target=self._start_load, args=(load, self._job, duration_seconds), name="demo-load", daemon=True
-            ).start()
-            self._job.run(starter)
 
-    def _start_load(self, load: Load, job: Job, duration_seconds: float | None) -> None:
-        """Begin to meter and to send once the job is ready, so that its first batch is not a backlog."""
-        job.ready.wait()
-        load.start()
-        load.watch(duration_seconds, self.stop)
+            def run_load() -> None:
+                """Send while Spark warms up: the first batch finds clients above their quotas, and no long backlog."""
+                starter.warms_up.wait()
+                load.start()
+                job.ready.wait()
+                load.watch(duration_seconds, self.stop)
+
+            Thread(target=run_load, name="demo-load", daemon=True).start()
+            job.run(starter)

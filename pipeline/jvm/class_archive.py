@@ -12,6 +12,7 @@ import hashlib
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, Literal
@@ -24,6 +25,8 @@ Program = Literal["spark", "broker"]
 _ARCHIVE: Final = ".jsa"
 _AOT_CACHE: Final = ".aot"
 _MADE_FOR: Final = "made-for"
+_DRAFTS: Final = "draft-"
+_ABANDONED_AFTER_SECONDS: Final = 3600
 
 
 def class_archive(
@@ -66,7 +69,7 @@ def options_to_use(archive: Path) -> list[str]:
         archive: as returned by `class_archive`.
     """
     if archive.suffix == _AOT_CACHE:
-        return [f"-XX:AOTCache={archive}", "-Xlog:aot=off", "-Xlog:cds=off"]
+        return [f"-XX:AOTCache={archive}", "-Xlog:aot*=off", "-Xlog:cds=off"]
     return [f"-XX:SharedArchiveFile={archive}", "-Xlog:cds=off", "-Xlog:cds+dynamic=off"]
 
 
@@ -84,7 +87,8 @@ def make_archive(archive: Path, jars: Sequence[Path], train: Callable[[Path], st
         return f"{_megabytes(archive)} MB, kept"
     try:
         archive.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=archive.parent) as folder:
+        _delete_abandoned(archive.parent)
+        with tempfile.TemporaryDirectory(dir=archive.parent, prefix=_DRAFTS) as folder:
             draft = Path(folder) / archive.name
             if why_not := train(draft):
                 return f"none: {why_not}"
@@ -109,6 +113,13 @@ def store_archive(draft: Path, archive: Path, jars: Sequence[Path]) -> None:
     for made_for in archive.parent.parent.glob(f"*/{_MADE_FOR}"):
         if not all(Path(jar).exists() for jar in made_for.read_text(encoding="utf-8").splitlines()):
             shutil.rmtree(made_for.parent, ignore_errors=True)
+
+
+def _delete_abandoned(folder: Path) -> None:
+    """Delete drafts of processes that were killed; one that is still worked on is younger."""
+    for draft in folder.glob(f"{_DRAFTS}*"):
+        if draft.stat().st_mtime < time.time() - _ABANDONED_AFTER_SECONDS:
+            shutil.rmtree(draft, ignore_errors=True)
 
 
 def _folder(environ: Mapping[str, str]) -> Path:

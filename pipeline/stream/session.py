@@ -2,7 +2,6 @@
 
 import logging
 import os
-import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,22 +10,17 @@ from pyspark import SparkContext
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
-from pipeline.jvm.class_archive import class_archive, options_to_use
-from pipeline.jvm.jars import pyspark_jars_folder
 from pipeline.settings.model import SparkSettings
 from pipeline.stream.errors import SparkConnectRefused
+from pipeline.stream.jvm_settings import MERGED, jvm_settings
 from pipeline.stream.jvm_start import start_jvm
 from pipeline.stream.scratch import scratch_folder
 
 _LOCAL_CHECKPOINT_MANAGER = (
     "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 )
-# The JVM refuses two choices of a garbage collector, so an operator's choice replaces ours. Ours needs none of G1's
-# concurrent threads and barriers: a micro-batch leaves only short-lived garbage.
-_CHOICE_OF_COLLECTOR = re.compile(r"-XX:\+Use\w+GC\b")
 _SUBMITTED = "PYSPARK_GATEWAY_PORT"
 """Set by spark-submit, which has then started the JVM and chosen the master."""
-_LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
 
 
 def build_spark_session(
@@ -69,7 +63,9 @@ def build_spark_session(
     if master is not None:
         builder = builder.master(master)
     is_first = starts_a_jvm()
-    settings = _session_conf(spark, jars, checkpoint_is_local, scratch_folder() if is_first else None)
+    starts_local = is_first and master is not None and master.startswith("local")
+    settings = _session_conf(spark, checkpoint_is_local)
+    settings |= jvm_settings(spark, jars, starts_local=starts_local, scratch=scratch_folder() if is_first else None)
     for key, value in settings.items():
         builder = builder.config(key, value)
     if is_first:
@@ -80,16 +76,12 @@ def build_spark_session(
     return session
 
 
-def _session_conf(
-    spark: SparkSettings, jars: Sequence[Path], checkpoint_is_local: bool, scratch: Path | None
-) -> dict[str, str]:
-    """All settings of the session, the operator's own applied last."""
+def _session_conf(spark: SparkSettings, checkpoint_is_local: bool) -> dict[str, str]:
+    """All settings of the session but those of its JVM, the operator's own applied last."""
     partitions = spark.shuffle_partitions or len(os.sched_getaffinity(0))
     conf = spark.plain_conf()
-    memory = conf.get("spark.driver.memory", spark.driver_memory)
     settings = {
         "spark.api.mode": "classic",
-        "spark.driver.memory": memory,
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.session.timeZone": "UTC",
@@ -118,42 +110,13 @@ def _session_conf(
     }
     if checkpoint_is_local:
         settings["spark.sql.streaming.checkpointFileManagerClass"] = _LOCAL_CHECKPOINT_MANAGER
-    # The whole heap is taken at the start: it fills up anyway, and a lack of memory then shows at once.
-    # -Xss4m: when a batch is interrupted, Spark matches a regular expression against the Python traceback. That
-    # overflows the default thread stack and kills the stream's thread.
-    java_options = [f"-Xms{memory}", "-XX:+AlwaysPreTouch", "-Xss4m"]
-    java_options.append(f'"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}"')
-    if scratch is not None:
-        java_options.append(f'"-Djava.io.tmpdir={scratch}"')
-    if not _CHOICE_OF_COLLECTOR.search(conf.get("spark.driver.extraJavaOptions", "")):
-        java_options.append("-XX:+UseParallelGC")
-    java_options += _class_archive_options()
-    all_jars = [str(jar) for jar in jars]
-    for key, value in conf.items():
-        if key == "spark.driver.extraJavaOptions":
-            java_options.append(value)
-        elif key == "spark.jars":
-            all_jars.append(value)
-        else:
-            settings[key] = value
-    settings["spark.driver.extraJavaOptions"] = " ".join(java_options)
-    if all_jars:
-        settings["spark.jars"] = ",".join(all_jars)
+    settings |= {key: value for key, value in conf.items() if key not in MERGED}
     return settings
 
 
 def starts_a_jvm() -> bool:
     """Whether a new session starts a JVM: not if a notebook, spark-submit or an earlier session has started one."""
     return SparkContext._gateway is None and _SUBMITTED not in os.environ
-
-
-def _class_archive_options() -> list[str]:
-    """JVM options to use the machine's class archive, if there is one for this Java and these jars."""
-    jars = pyspark_jars_folder()
-    if jars is None or not os.environ.get("JAVA_HOME"):
-        return []
-    archive = class_archive("spark", Path(os.environ["JAVA_HOME"]), [jars])
-    return options_to_use(archive) if archive.exists() else []
 
 
 def refuse_spark_connect(spark: SparkSettings) -> None:

@@ -38,6 +38,9 @@ class SparkStarter:
         spark: The settings' branch.
         checkpoint: The query's checkpoint; a local one gets the quicker checkpoint manager.
         rules: What the plan is warmed up with. With other rules Spark would generate and compile other code.
+
+    Attributes:
+        warms_up: Set when there is a session and only the warm-up is left, seconds before `session` returns.
     """
 
     def __init__(self, spark: SparkSettings, checkpoint: str, rules: ReadingRules) -> None:
@@ -47,6 +50,7 @@ class SparkStarter:
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="spark-start")
         self._session: Future[SparkSession] | None = None
         self._starts_jvm = False
+        self.warms_up = Event()
 
     def __enter__(self) -> Self:
         jars = spark_jars()
@@ -55,6 +59,7 @@ class SparkStarter:
 
         def start() -> SparkSession:
             session = build_spark_session(self._spark, jars, self._checkpoint_is_local)
+            self.warms_up.set()
             _warm_up(session, self._rules)
             return session
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.demo import broker_java, class_archive_making
+from pipeline.demo import broker_archive_making, broker_java
 from pipeline.demo.broker import EmbeddedBroker
 from pipeline.demo.broker_config import BrokerOptions
 from pipeline.jvm.jars import fetch
@@ -19,7 +19,7 @@ def test_the_broker_uses_the_archive_that_a_broker_has_made_and_does_without_one
 ) -> None:
     fetch()
     monkeypatch.setattr("pipeline.jvm.class_archive.cache_folder", lambda _environ: tmp_path / "cache")
-    assert class_archive_making.make().endswith(" MB")
+    assert broker_archive_making.make().endswith(" MB")
     archive = broker_java.broker_archive(find_java(), broker_java.broker_jars())
     assert archive.stat().st_size > 10_000_000
     assert {path.name for path in archive.parent.iterdir()} == {archive.name, "made-for"}

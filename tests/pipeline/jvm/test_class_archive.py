@@ -1,6 +1,8 @@
 """Where the class archive of a Java and a program's jars belongs, who makes it, and when it is used."""
 
 import errno
+import os
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -8,11 +10,11 @@ from threading import Barrier
 
 import pytest
 
+from pipeline.demo import spark_archive_making
 from pipeline.jvm.class_archive import class_archive, make_archive, options_to_make, store_archive
 from pipeline.jvm.java import find_java
 from pipeline.settings.model import SparkSettings
-from pipeline.stream import class_archive_making
-from pipeline.stream.session import _session_conf
+from pipeline.stream.jvm_settings import jvm_settings
 
 
 @pytest.fixture
@@ -71,13 +73,11 @@ def test_the_session_starts_from_an_archive_that_is_there(
     is_there: bool,
 ) -> None:
     archive = place(version)
-    monkeypatch.setattr("pipeline.stream.session.pyspark_jars_folder", lambda: tmp_path / "jars")
+    monkeypatch.setattr("pipeline.stream.jvm_settings.pyspark_jars_folder", lambda: tmp_path / "jars")
     if is_there:
         archive.parent.mkdir(parents=True)
         archive.touch()
-    options = _session_conf(SparkSettings(), [], checkpoint_is_local=True, scratch=None)[
-        "spark.driver.extraJavaOptions"
-    ]
+    options = jvm_settings(SparkSettings(), [], starts_local=True, scratch=None)["spark.driver.extraJavaOptions"]
     assert (f"-XX:{option}={archive}" in options.split()) == is_there
 
 
@@ -93,12 +93,13 @@ def test_an_archive_that_is_there_is_kept(
     place: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     java = find_java()
-    monkeypatch.setattr(class_archive_making, "find_java", lambda: java)
-    monkeypatch.setattr(class_archive_making, "pyspark_jars_folder", lambda: tmp_path / "jars")
+    monkeypatch.setattr(spark_archive_making, "find_java", lambda: java)
+    monkeypatch.setattr(spark_archive_making, "spark_jars", list)
+    monkeypatch.setattr("pipeline.stream.jvm_settings.pyspark_jars_folder", lambda: tmp_path / "jars")
     archive = class_archive("spark", java.home, [tmp_path / "jars"])
     archive.parent.mkdir(parents=True)
     archive.write_bytes(bytes(3_000_000))
-    assert class_archive_making.make() == "3 MB, kept"
+    assert spark_archive_making.make() == "3 MB, kept"
 
 
 def test_the_same_jars_in_another_order_have_another_archive(place: Callable[[str], Path], tmp_path: Path) -> None:
@@ -150,3 +151,37 @@ def test_an_archive_goes_when_one_of_its_jars_is_gone(place: Callable[[str], Pat
     gone.unlink()
     make_archive(of_one, [kept], Path.touch)
     assert [of_both.exists(), of_one.exists()] == [False, True]
+
+
+def test_what_a_killed_maker_has_left_is_deleted_an_hour_later(place: Callable[[str], Path], tmp_path: Path) -> None:
+    archive = place("25")
+    old, young = archive.parent / "draft-old", archive.parent / "draft-young"
+    for draft in (old, young):
+        (draft / "broker").mkdir(parents=True)
+    os.utime(old, (time.time() - 3_700,) * 2)
+
+    def train(draft: Path) -> None:
+        draft.touch()
+
+    make_archive(archive, [tmp_path / "jars"], train)
+    assert {path.name for path in archive.parent.iterdir()} == {archive.name, "made-for", "draft-young"}
+
+
+@pytest.mark.parametrize(
+    ("starts_local", "own", "expected"),
+    [
+        (True, {}, {"spark.driver.extraClassPath": "/a.jar:/b.jar"}),
+        (True, {"spark.driver.extraClassPath": "/c", "spark.jars": "/d.jar"},
+         {"spark.driver.extraClassPath": "/a.jar:/b.jar:/c", "spark.jars": "/d.jar"}),
+        (False, {}, {"spark.jars": "/a.jar,/b.jar"}),
+        (False, {"spark.driver.extraClassPath": "/c", "spark.jars": "/d.jar"},
+         {"spark.driver.extraClassPath": "/c", "spark.jars": "/a.jar,/b.jar,/d.jar"}),
+    ],
+)  # fmt: skip
+def test_jars_are_on_the_class_path_where_everything_runs_in_one_jvm_and_are_sent_to_executors_elsewhere(
+    starts_local: bool, own: dict[str, str], expected: dict[str, str]
+) -> None:
+    settings = jvm_settings(
+        SparkSettings(conf=own), [Path("/a.jar"), Path("/b.jar")], starts_local=starts_local, scratch=None
+    )
+    assert {key: settings[key] for key in ("spark.driver.extraClassPath", "spark.jars") if key in settings} == expected

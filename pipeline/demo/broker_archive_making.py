@@ -1,6 +1,6 @@
 """Makes the class archive of the embedded broker on this machine.
 
-    python -m pipeline.demo.class_archive_making
+    python -m pipeline.demo.broker_archive_making
 
 Starts a broker in a folder of its own and stops it; its JVM then writes the classes it has loaded to the archive.
 Prints in one line what it did. An archive only saves time, so no failure here is an error: the broker also starts
