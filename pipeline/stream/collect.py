@@ -10,13 +10,20 @@ from pyspark.sql import DataFrame
 from pipeline.stream.aggregate import aggregate
 from pipeline.stream.collected_batch import DEAD_LETTER_SCHEMA, USAGE_SCHEMA, CollectedBatch, added_up
 from pipeline.stream.dead_letters import capped
-from pipeline.stream.decode import EXEMPT, IGNORED, OFFSET_BITS, REFUSED, decode
+from pipeline.stream.decode import CARRIED_COLUMNS, EXEMPT, IGNORED, OFFSET_BITS, REFUSED, decode
+from pipeline.stream.driver_reading import MarkedMessage, Reread, read_again
 from pipeline.stream.reading_rules import ReadingRules
 from pipeline.stream.second_reading import DEAD_LETTER_COLUMNS, decode_again
 
 # A second task needs a shuffle and a stage of its own, about 40 ms. In that time one core reads 10 000 events. So one
 # task is quicker for fewer events, and all cores are quicker for many more.
 _EVENTS_OF_ONE_TASK: Final = 10_000
+
+# Bounds of what the driver reads again: it takes some 20 µs for a message, and 160 MB if all of a batch are carried.
+_CARRIED_BYTES: Final = 16_384
+_MESSAGES_OF_DRIVER: Final = 2_000
+
+_ORDER: Final = [(name, "ascending") for name in ("partition", "offset", "element_index")]
 
 
 class Collector:
@@ -56,27 +63,38 @@ class Collector:
 def collect(raw: DataFrame, rules: ReadingRules, in_one_task: bool = False) -> CollectedBatch:
     """Read, sum and fetch one micro-batch.
 
-    This is one Spark job if nothing is refused. Otherwise a second job reads the messages with faults again, so `raw`
-    must give the same rows each time. A Kafka micro-batch does, or it fails because its offsets are gone.
+    This is one Spark job if nothing is refused, or if what is refused can be read on the driver (`driver_reading`).
+    Otherwise a second job reads messages with faults again, so `raw` must give the same rows each time. A Kafka
+    micro-batch does, or it fails because its offsets are gone.
 
     Args:
         raw: a static frame with the columns `source.RAW_COLUMNS`, as `foreachBatch` hands it over.
         rules: of the job.
-        in_one_task: read and sum in one task, without a shuffle. This is quicker for few events.
+        in_one_task: read and sum in one task, without a shuffle. This is quicker for few events. The values of
+            refused messages come along, which for many would be too much.
     """
     raw = raw.coalesce(1) if in_one_task else raw
-    groups = aggregate(decode(raw, rules.max_event_age_ms), rules.sample_window_ms).toArrow()
-    usage, ignored_count = _usage(groups), _ignored_count(groups)
-    dead_letters = DEAD_LETTER_SCHEMA.empty_table()
-    marks = groups.filter(pc.greater_equal(groups["mark"], 0))["mark"]
-    if len(marks):
-        again = _read_again(raw, marks, rules)
-        usage = added_up([usage, _usage(again)])
-        ignored_count += _ignored_count(again)
-        dead_letters = _dead_letters(again)
+    carried_bytes = _CARRIED_BYTES if in_one_task else 0
+    decoded = decode(raw, rules.max_event_age_ms, carried_bytes)
+    groups = aggregate(decoded, rules.sample_window_ms, CARRIED_COLUMNS if carried_bytes else (), "marked").toArrow()
+    usages, dead_letters, ignored_count = [_usage(groups)], DEAD_LETTER_SCHEMA.empty_table(), _ignored_count(groups)
+    marked = groups.filter(pc.greater_equal(groups["mark"], 0))
+    if marked.num_rows:
+        reread = _read_on_driver(marked, rules) if carried_bytes else None
+        if reread is not None:
+            usages.append(reread.usage(rules.sample_window_ms))
+            ignored_count += reread.ignored_count
+            dead_letters = reread.dead_letters()
+        left = marked["mark"] if reread is None else pa.chunked_array([reread.left], pa.int64())
+        if len(left):
+            again = _read_again(raw, left, rules)
+            usages.append(_usage(again))
+            ignored_count += _ignored_count(again)
+            dead_letters = pa.concat_tables([dead_letters, _dead_letters(again)])
+    usage = added_up(usages)
     return CollectedBatch(
         usage=usage,
-        dead_letters=dead_letters,
+        dead_letters=dead_letters.sort_by(_ORDER),
         good_count=pc.sum(usage["event_count"]).as_py() or 0,
         clamped_count=pc.sum(usage["clamped_count"]).as_py() or 0,
         ignored_count=ignored_count,
@@ -85,7 +103,22 @@ def collect(raw: DataFrame, rules: ReadingRules, in_one_task: bool = False) -> C
     )
 
 
+def _read_on_driver(marked: pa.Table, rules: ReadingRules) -> Reread | None:
+    """Read marked messages that were carried along; None if they are too many."""
+    if marked.num_rows > _MESSAGES_OF_DRIVER:
+        return None
+    messages = [
+        MarkedMessage(mark, topic, appended_at_ms, value, count)
+        for mark, topic, appended_at_ms, value, count in zip(
+            *(marked[name].to_pylist() for name in ("mark", "topic", "appended_at_ms", "carried", "event_count")),
+            strict=True,
+        )
+    ]
+    return read_again(messages, rules.max_event_age_ms)
+
+
 def _read_again(raw: DataFrame, marks: pa.ChunkedArray, rules: ReadingRules) -> pa.Table:
+    """Read marked messages again from the topic."""
     place = pc.shift_right(marks, OFFSET_BITS)
     messages = pa.table(
         {
@@ -120,5 +153,4 @@ def _ignored_count(groups: pa.Table) -> int:
 
 def _dead_letters(groups: pa.Table) -> pa.Table:
     refused = groups.filter(pc.equal(groups["mark"], REFUSED))
-    order = [(name, "ascending") for name in ("partition", "offset", "element_index")]
-    return refused.select(DEAD_LETTER_SCHEMA.names).cast(DEAD_LETTER_SCHEMA).sort_by(order)
+    return refused.select(DEAD_LETTER_SCHEMA.names).cast(DEAD_LETTER_SCHEMA)

@@ -1,70 +1,29 @@
-"""The rules of a usage event as SQL expressions, read from `UsageEvent`: no field, type or range is written twice."""
+"""The rules of a usage event as SQL expressions, made of `FIELD_RULES`."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import reduce
-from typing import Any, Final
+from typing import Final
 
-from pydantic.fields import FieldInfo
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from schemas.columns import columns
-from schemas.usage_event import UsageEvent
-
-_LARGEST_BIGINT = 2**63 - 1
-_MANY_DIGITS = "[0-9]{19,}"  # more than a BIGINT holds
+from pipeline.stream.field_rules import (
+    FIELD_RULES,
+    MANY_DIGITS,
+    FieldRule,
+    must_be_at_least,
+    must_be_at_most,
+    must_be_present,
+    must_be_shorter,
+    must_be_typed,
+    must_be_younger,
+    must_not_be_empty,
+)
 
 FieldOf = Callable[[str], Column]
 """Field name to the column with that field's value."""
 
 
-@dataclass(frozen=True, slots=True)
-class FieldRule:
-    """The rule for one field of a usage event.
-
-    Attributes:
-        name: the field.
-        spark_type: its type in Spark's words: STRING, BIGINT or BOOLEAN.
-        required: True if null or missing is refused.
-        default: the value of a null or missing optional field; None for a measure: no request of that type.
-        at_least: smallest value, inclusive; None for no bound.
-        at_most: largest value, inclusive; None for no bound below BIGINT's own.
-        may_be_empty: False if "" is refused.
-        max_utf8_bytes: most bytes of a text, inclusive; None for no bound.
-    """
-
-    name: str
-    spark_type: str
-    required: bool
-    default: Any
-    at_least: int | None
-    at_most: int | None
-    may_be_empty: bool
-    max_utf8_bytes: int | None
-
-
-def _field_rule(name: str, spark_type: str, field: FieldInfo) -> FieldRule:
-    def constraint(key: str) -> int | None:
-        return next((value for part in field.metadata if (value := getattr(part, key, None)) is not None), None)
-
-    below = constraint("lt")
-    at_most = constraint("le") if below is None else below - 1
-    return FieldRule(
-        name=name,
-        spark_type=spark_type,
-        required=field.is_required(),
-        default=None if field.is_required() else field.default,
-        at_least=constraint("ge"),
-        at_most=None if at_most == _LARGEST_BIGINT else at_most,
-        may_be_empty=not constraint("min_length"),
-        max_utf8_bytes=constraint("max_utf8_bytes"),
-    )
-
-
-FIELD_RULES: Final = tuple(
-    _field_rule(column.name, column.type.spark, UsageEvent.model_fields[column.name]) for column in columns(UsageEvent)
-)
 EVENT_STRUCT: Final = "STRUCT<" + ", ".join(f"{rule.name}: {rule.spark_type}" for rule in FIELD_RULES) + ">"
 TEXT_STRUCT: Final = "STRUCT<" + ", ".join(f"{rule.name}: STRING" for rule in FIELD_RULES) + ">"
 
@@ -98,8 +57,7 @@ def broken_rule(typed: FieldOf, max_event_age_ms: int, text: FieldOf | None = No
         causes += _value_causes(rule, typed(rule.name))
     # Not the difference of both: event times go down to -2^63, and it would overflow.
     is_too_old = typed("event_time_ms") < F.col("appended_at_ms") - F.lit(max_event_age_ms)
-    age = f"'event_time_ms' must be at most {max_event_age_ms} ms before the append time of its record"
-    causes.append((is_too_old, age))
+    causes.append((is_too_old, must_be_younger(max_event_age_ms)))
     first, *others = causes
     return reduce(lambda chain, cause: chain.when(cause[0], F.lit(cause[1])), others, F.when(first[0], F.lit(first[1])))
 
@@ -114,36 +72,23 @@ def _is_ill_typed(rule: FieldRule, typed: Column, text: Column) -> Column:
 
 
 def _type_causes(rule: FieldRule, ill_typed: Column, text: Column) -> list[tuple[Column, str]]:
+    causes = [(ill_typed, must_be_typed(rule))]
     if rule.spark_type == "BIGINT":
-        low = _at_least(rule) if rule.at_least is not None else f"'{rule.name}' must be at least -2^63"
-        return [
-            (ill_typed & text.rlike(f"^-{_MANY_DIGITS}$"), low),
-            (ill_typed & text.rlike(f"^{_MANY_DIGITS}$"), _at_most(rule)),
-            (ill_typed, f"'{rule.name}' must be a JSON integer"),
-        ]
-    wanted = "true or false" if rule.spark_type == "BOOLEAN" else "a JSON string"
-    return [(ill_typed, f"'{rule.name}' must be {wanted}")]
+        too_small, too_large = text.rlike(f"^-{MANY_DIGITS}$"), text.rlike(f"^{MANY_DIGITS}$")
+        causes[:0] = [(ill_typed & too_small, must_be_at_least(rule)), (ill_typed & too_large, must_be_at_most(rule))]
+    return causes
 
 
 def _value_causes(rule: FieldRule, value: Column) -> list[tuple[Column, str]]:
     causes = []
     if rule.required:
-        causes.append((value.isNull(), f"'{rule.name}' must be present"))
+        causes.append((value.isNull(), must_be_present(rule)))
     if not rule.may_be_empty:
-        causes.append((value == F.lit(""), f"'{rule.name}' must not be empty"))
+        causes.append((value == F.lit(""), must_not_be_empty(rule)))
     if rule.max_utf8_bytes is not None:
-        too_long = F.octet_length(value) > F.lit(rule.max_utf8_bytes)
-        causes.append((too_long, f"'{rule.name}' must be at most {rule.max_utf8_bytes} bytes of UTF-8"))
+        causes.append((F.octet_length(value) > F.lit(rule.max_utf8_bytes), must_be_shorter(rule)))
     if rule.at_least is not None:
-        causes.append((value < F.lit(rule.at_least), _at_least(rule)))
+        causes.append((value < F.lit(rule.at_least), must_be_at_least(rule)))
     if rule.at_most is not None:
-        causes.append((value > F.lit(rule.at_most), _at_most(rule)))
+        causes.append((value > F.lit(rule.at_most), must_be_at_most(rule)))
     return causes
-
-
-def _at_least(rule: FieldRule) -> str:
-    return f"'{rule.name}' must be at least {rule.at_least}"
-
-
-def _at_most(rule: FieldRule) -> str:
-    return f"'{rule.name}' must be at most {_LARGEST_BIGINT if rule.at_most is None else rule.at_most}"

@@ -12,7 +12,8 @@ from pyspark.sql import functions as F
 
 from pipeline.stream.column_cache import select
 from pipeline.stream.decode import END_KEY, EXEMPT, IGNORED, REFUSED, has_replacement_character, is_suspect
-from pipeline.stream.event_rules import EVENT_STRUCT, FIELD_RULES, PARSER_OPTIONS, TEXT_STRUCT, broken_rule
+from pipeline.stream.event_rules import EVENT_STRUCT, PARSER_OPTIONS, TEXT_STRUCT, broken_rule
+from pipeline.stream.field_rules import FIELD_RULES, NO_JSON, NO_OBJECT, NO_OBJECTS
 
 DEAD_LETTER_COLUMNS: Final = ("appended_at_ms", "topic", "partition", "offset", "element_index", "cause", "value")
 
@@ -127,9 +128,9 @@ def _judged(max_event_age_ms: int) -> tuple[Column, ...]:
     typed, text, is_array = F.col("typed"), F.col("text"), F.col("is_array")
     is_object = (F.substring("element", 1, 1) == "{") & (F.col("kind") != "STRING")
     cause = (
-        F.when(~F.col("is_json"), F.lit("value must be JSON"))
-        .when(~F.col("opening").isin("{", "["), F.lit("value must be a JSON object or an array of objects"))
-        .when(~F.coalesce(is_object, F.lit(False)), F.lit("element must be a JSON object"))
+        F.when(~F.col("is_json"), F.lit(NO_JSON))
+        .when(~F.col("opening").isin("{", "["), F.lit(NO_OBJECTS))
+        .when(~F.coalesce(is_object, F.lit(False)), F.lit(NO_OBJECT))
         .when(
             ~F.col("is_utf8") & has_replacement_character(lambda name: typed[name]),
             F.lit("user, client_id and broker_id must be UTF-8"),

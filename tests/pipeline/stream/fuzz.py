@@ -6,8 +6,8 @@ A message without elements is ignored, or is one dead letter. Of any other messa
 dead letter. Chunks of comparable messages (see `fuzz_corpus`) must be read exactly as plain Python reads them: dead
 letters, counts and sums. For the others the number of elements is compared with Python's own reading. Messages have up
 to the largest size, names around the largest length, event times from 0 to 2^62, and brokers' clocks up to a day wrong.
-Each chunk also goes through the driver's steps: limited event times, rows of the tables, decisions. Exit code 1 if
-anything differs.
+Each chunk also goes through the driver's steps: limited event times, rows of the tables, decisions. A part of each
+chunk is read on both paths: refused messages by Spark, and by the driver. Exit code 1 if anything differs.
 """
 
 import argparse
@@ -18,6 +18,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -35,6 +36,8 @@ from tests.pipeline.stream.fuzz_corpus import append_times, beyond, comparable, 
 from tests.pipeline.stream.messages import APPENDED_AT_MS, RULES, expected_of, raw_frame, usage
 
 CHUNK_MESSAGES = 20_000
+ON_DRIVER_MESSAGES = 1_500
+"""So many messages of a chunk are read on both paths; the driver reads no larger number."""
 LIMIT_MS = APPENDED_AT_MS + 2_000
 """The latest event time that the driver believes; some brokers' clocks are a day ahead of it."""
 _LETTERS_PER_MESSAGE = 100
@@ -122,6 +125,21 @@ def run_beyond(
         tally.faults.append(f"{name}: {wanted} must be accounted for; got {got}")
 
 
+def compare_paths(
+    spark: SparkSession, values: Sequence[bytes | None], appended_ms: Sequence[int], name: str, tally: Tally
+) -> None:
+    """Refused messages are the same, whether the driver reads them again or Spark: good events, causes and texts."""
+    raw = raw_frame(spark, values[:ON_DRIVER_MESSAGES], appended_ms[:ON_DRIVER_MESSAGES])
+    by_spark, on_driver = collect(raw, RULES), collect(raw, RULES, in_one_task=True)
+    _compare_usage(f"{name}, on the driver", usage(on_driver), usage(by_spark), tally)
+    got, wanted = (batch.dead_letters.to_pylist() for batch in (on_driver, by_spark))
+    tally.faults += [
+        f"{name}, on the driver: {other} must be {one}"[:900] for one, other in zip_longest(wanted, got) if one != other
+    ][:20]
+    if on_driver.ignored_count != by_spark.ignored_count:
+        tally.faults.append(f"{name}: {by_spark.ignored_count} are ignored, on the driver {on_driver.ignored_count}")
+
+
 def run_driver(batch: CollectedBatch, name: str, tally: Tally) -> CollectedBatch:
     """Do what the driver does with a batch until it is stored and decided; returns the batch with limited times."""
     limited, _ = limit_event_times(batch, LIMIT_MS, RULES.sample_window_ms)
@@ -182,6 +200,8 @@ def fuzz(spark: SparkSession, count: int, seed: int) -> Tally:
         else:
             values = messages(chunk_seed, chunk, beyond)
             run_beyond(spark, values, f"seed {chunk_seed}", tally, append_times(chunk_seed, chunk))
+        values = messages(chunk_seed, min(chunk, ON_DRIVER_MESSAGES), comparable if number % 2 else beyond)
+        compare_paths(spark, values, append_times(chunk_seed, len(values)), f"seed {chunk_seed}", tally)
         sys.stderr.writelines(f"{fault}\n" for fault in tally.faults[printed:])
         printed = len(tally.faults)
         if number % 5 == 0:

@@ -1,13 +1,15 @@
 """Twenty thousand messages that nobody should send: none ends the stream, each is accounted for."""
 
 import json
+from collections.abc import Callable
+from random import Random
 
 import pytest
 from pyspark.sql import SparkSession
 
 from pipeline.stream.collect import collect
 from tests.pipeline.stream import fuzz
-from tests.pipeline.stream.fuzz_corpus import beyond, large_messages, messages
+from tests.pipeline.stream.fuzz_corpus import append_times, beyond, comparable, large_messages, messages
 from tests.pipeline.stream.messages import RULES, event, raw_frame
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]
@@ -36,4 +38,13 @@ def test_all_others_are_accounted_for(spark: SparkSession) -> None:
 def test_large_messages_are_accounted_for(spark: SparkSession) -> None:
     tally = fuzz.Tally()
     fuzz.run_beyond(spark, large_messages(13, size_bytes=131_072), "large", tally)
+    assert tally.faults == []
+
+
+@pytest.mark.parametrize("kind", [comparable, beyond])
+def test_refused_messages_are_the_same_on_the_driver_as_in_spark(
+    spark: SparkSession, kind: Callable[[Random], bytes | None]
+) -> None:
+    tally, count = fuzz.Tally(), fuzz.ON_DRIVER_MESSAGES
+    fuzz.compare_paths(spark, messages(14, count, kind), append_times(14, count), kind.__name__, tally)
     assert tally.faults == []

@@ -1,0 +1,106 @@
+"""What the driver reads again of marked messages, and what it leaves to Spark; `test_fuzz` compares the two."""
+
+import json
+
+import pytest
+
+from pipeline.stream.decode import OFFSET_BITS
+from pipeline.stream.driver_reading import MarkedMessage, read_again
+from tests.pipeline.stream.messages import APPENDED_AT_MS, DAY_MS, LARGEST, PARTITION, TOO_OLD, array, event, message
+
+OFFSET = 2**40 + 7
+
+
+def marked(value: bytes | None, *, unread: bool = True, suspect_count: int = 1) -> MarkedMessage:
+    mark = (PARTITION * 2 + int(unread)) << OFFSET_BITS | OFFSET
+    return MarkedMessage(mark, "usage", APPENDED_AT_MS, value, suspect_count)
+
+
+@pytest.mark.parametrize(
+    ("value", "cause"),
+    [
+        (b"", "value must be JSON"),
+        (b"{", "value must be JSON"),
+        (b"{} {}", "value must be JSON"),
+        (b'{"a":NaN}', "value must be JSON"),
+        (b" 7 ", "value must be a JSON object or an array of objects"),
+        (message(user=...), "'user' must be present"),
+        (message(user=""), "'user' must not be empty"),
+        (message(client_id="x" * 32_768), "'client_id' must be at most 32767 bytes of UTF-8"),
+        (message(produced_bytes=-1), "'produced_bytes' must be at least 0"),
+        (message(produced_bytes=LARGEST + 1), f"'produced_bytes' must be at most {LARGEST}"),
+        (message(produced_bytes=10**30), f"'produced_bytes' must be at most {LARGEST}"),
+        (message(produced_bytes="9" * 20), f"'produced_bytes' must be at most {LARGEST}"),
+        (message(event_time_ms="-" + "9" * 20), "'event_time_ms' must be at least 0"),
+        (message(produced_bytes=1.0), "'produced_bytes' must be a JSON integer"),
+        (message(produced_bytes=True), "'produced_bytes' must be a JSON integer"),
+        (message(throttle_exempt="true"), "'throttle_exempt' must be true or false"),
+        (message(event_time_ms=APPENDED_AT_MS - DAY_MS - 1), TOO_OLD),
+    ],
+)
+def test_a_refused_message_is_one_dead_letter_with_its_cause_and_its_own_bytes(value: bytes, cause: str) -> None:
+    read = read_again([marked(value)], DAY_MS)
+    (letter,) = read.letters
+    assert (letter["cause"], letter["value"], letter["element_index"]) == (cause, value, None)
+    assert (letter["partition"], letter["offset"], letter["topic"]) == (PARTITION, OFFSET, "usage")
+    assert (read.left, read.events, read.ignored_count) == ([], [], 0)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        b"\xff{}",
+        b'{"user":"\\u0061"}',
+        b'{"user":"\xef\xbf\xbd"}',
+        message(user=1.5),
+        message(user=["a"]),
+        message(user=True),
+        b'{"user":"a","user":"b"}',
+        b'{"produced_bytes":-0}',
+        b'{"produced_bytes":1e400}',
+        b"[1.5]",
+        b"[" * 101,
+        b"9" * 100,
+        '["😀"]'.encode(),
+    ],
+)
+def test_what_spark_may_read_in_another_way_is_left_to_it(value: bytes | None) -> None:
+    assert read_again([marked(value)], DAY_MS).left == [marked(value).mark]
+
+
+def test_an_array_is_read_element_by_element() -> None:
+    values = [event(), {"user": 7}, None, "text", event(produced_bytes=-1, unknown=[{"a b": None}])]
+    read = read_again([marked(array(*values))], DAY_MS)
+    assert [(one["element_index"], one["cause"]) for one in read.letters] == [
+        (1, "'event_time_ms' must be present"),
+        (2, "element must be a JSON object"),
+        (3, "element must be a JSON object"),
+        (4, "'produced_bytes' must be at least 0"),
+    ]
+    assert [one["value"] for one in read.letters[:3]] == [b'{"user":7}', b"null", b'"text"']
+    assert json.loads(read.letters[3]["value"])["unknown"] == [{"a b": None}]
+    assert read.events == [(event(), APPENDED_AT_MS)]
+
+
+def test_of_a_message_that_was_read_only_suspect_elements_are_taken_and_their_number_must_agree() -> None:
+    value = array(event(), event(produced_bytes=-1))
+    assert len(read_again([marked(value, unread=False, suspect_count=1)], DAY_MS).letters) == 1
+    read = read_again([marked(value, unread=False, suspect_count=2)], DAY_MS)
+    assert (len(read.left), read.letters, read.events) == (1, [], [])
+
+
+def test_an_empty_array_is_ignored() -> None:
+    read = read_again([marked(b"[]")], DAY_MS)
+    assert (read.ignored_count, read.letters, read.left) == (1, [], [])
+
+
+def test_good_elements_are_summed_as_spark_sums_them() -> None:
+    exempt = event(throttle_exempt=True, io_time_ns=2, network_time_ns=3, produced_bytes=None)
+    late = event(event_time_ms=APPENDED_AT_MS + 5, client_id=7, request_count=4)
+    read = read_again([marked(array(event(io_time_ns=1), exempt, late, "bad"))], DAY_MS)
+    rows = sorted(read.usage(1_000).to_pylist(), key=lambda row: row["client_id"])
+    assert [row["client_id"] for row in rows] == ["7", "etl"]
+    assert (rows[0]["last_event_ms"], rows[0]["clamped_count"], rows[0]["request_count"]) == (APPENDED_AT_MS, 1, 4)
+    assert (rows[1]["produced_bytes"], rows[1]["io_time_ns"], rows[1]["exempt_time_ns"]) == (5, 1, 5)
+    assert (rows[1]["event_count"], rows[1]["request_count"], rows[1]["network_time_ns"]) == (2, 2, None)
