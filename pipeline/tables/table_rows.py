@@ -113,10 +113,11 @@ def rows_of(found: Table) -> list[Row]:
 
 
 def _values(column: ChunkedArray) -> list[Any]:
-    # By arro3 an instant would need the machine's time zone database, to tell UTC.
-    is_instant = DataType.is_timestamp(column.type)
-    plain: Any = column.cast(DataType.int64()) if is_instant else column
-    values: list[Any] = plain.to_pylist()
-    if not is_instant:
+    plain: Any = column  # the stubs of arro3 take its lists for arrays of numpy
+    values: list[Any]
+    if not DataType.is_timestamp(column.type):
+        values = plain.to_pylist()
         return values
+    # By arro3 an instant would need the machine's time zone database, to tell UTC.
+    values = plain.cast(DataType.int64()).to_pylist()
     return [None if instant is None else _EPOCH + timedelta(microseconds=instant) for instant in values]
