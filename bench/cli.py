@@ -1,6 +1,6 @@
 """How long a command takes from its start to its end: `--help`, and the four that only read the tables.
 
-Each runs as a process of its own, on tables of a job that made some hundred batches, or on yours.
+Each runs as a process of its own, on tables of a job that made two hundred batches, or on yours.
 
     python -m bench.cli [--rounds 9] [--tables FOLDER]
 
@@ -32,8 +32,9 @@ _COMMANDS: Final = (
     (0.6, "status"),
 )
 _NOBODY_IS_THROTTLED: Final = 3
-_BATCHES: Final = 300
-_BATCHES_PER_COMMIT: Final = 5
+# A file each, as many as a job has written when its upkeep merges them.
+_BATCHES: Final = 200
+_THROTTLES: Final = 60
 
 
 def main() -> None:
@@ -64,7 +65,7 @@ def _made(root: Path) -> str:
         QuotaChange("<default>", "", {QUOTA_TYPES[0]: 1e6}),
     ]
     job = KeptJob(str(root), *changes)
-    for number in range(_BATCHES):
+    for _ in range(_BATCHES):
         job.clock.advance(500)
         used = [("alice", "etl", 50_000), ("bob", "app", 500)]
         rows = [
@@ -72,13 +73,11 @@ def _made(root: Path) -> str:
             for user, client_id, size in used
         ]
         decided = job.batch(rows)
-        if number % _BATCHES_PER_COMMIT == 0:
-            job.flush()
-    job.flush()
+        job.flush()
     events = EventTable(root, epoch=2)  # that of the job is 1
     now_ms = time.time_ns() // 1_000_000
     about = {"user": "alice", "quota_type": QUOTA_TYPES[0], "decision_id": decided[0]["decision_id"]}
-    for number in range(_BATCHES // _BATCHES_PER_COMMIT):
+    for number in range(_THROTTLES):
         events.write(("etl", "throttle", now_ms + number, 3_600_000), **about, observed=5e3, bound=1e3)
     return str(root)
 

@@ -51,8 +51,9 @@ from pipeline.demo.broker import EmbeddedBroker
 from pipeline.demo.broker_config import BrokerOptions
 from pipeline.settings.model import Settings
 from pipeline.simulation.ports import NoTopic, SimulatedClock
+from pipeline.tables.address import table_uri
 from pipeline.tables.delta_rs import DeltaRsWriter
-from pipeline.tables.layout import TABLES, create_missing, table_uri
+from pipeline.tables.layout import TABLES, create_missing
 from pipeline.tables.throttle_outbox import DeltaOutbox
 from pipeline.throttle.assembly import Ports, assemble
 from pipeline.throttle.kafka_topic import MANY, KafkaThrottleTopic

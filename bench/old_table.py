@@ -20,8 +20,9 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from bench.machine import machine_line
+from pipeline.tables.address import table_uri
 from pipeline.tables.delta_rs import DeltaRsWriter
-from pipeline.tables.layout import TABLES, create_missing, table_uri
+from pipeline.tables.layout import TABLES, create_missing
 from pipeline.tables.maintenance import clean
 from schemas.arrow import conform
 from schemas.sensor_state_row import SensorStateRow

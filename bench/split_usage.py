@@ -6,8 +6,8 @@ from typing import Final
 import pyarrow as pa
 
 from pipeline.clock import wall_ms
+from pipeline.tables.address import table_uri
 from pipeline.tables.delta_rs import DeltaRsWriter
-from pipeline.tables.layout import table_uri
 from schemas.arrow import conform
 from schemas.usage_row import UsageRow
 

@@ -29,8 +29,9 @@ from pipeline.replay.recorded_throttles import recorded_outcomes
 from pipeline.replay.report import compare, totals_of
 from pipeline.replay.request import Plan, ReplayRequest
 from pipeline.settings.model import Settings
+from pipeline.tables.address import table_uri
 from pipeline.tables.audit import local_audit
-from pipeline.tables.layout import create_missing, table_uri
+from pipeline.tables.layout import create_missing
 from pipeline.tables.quotas.edit import QuotaChange
 from pipeline.tables.quotas.source import QuotaSource
 from pipeline.tables.quotas.table import QuotaTable

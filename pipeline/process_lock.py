@@ -4,9 +4,10 @@ import fcntl
 import os
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
-from filelock import FileLock, Timeout
+if TYPE_CHECKING:
+    from filelock import BaseFileLock
 
 # `holder_of` holds a lock for a moment. A process that starts just then must not be refused for it.
 _PATIENCE_SECONDS: Final = 0.2
@@ -38,9 +39,13 @@ class ProcessLock:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._lock = FileLock(path)
+        self._lock: BaseFileLock
 
     def __enter__(self) -> Self:
+        # Here, not at the top: `kquota status` only asks who holds it.
+        from filelock import FileLock, Timeout  # noqa: PLC0415
+
+        self._lock = FileLock(self._path)
         try:
             self._lock.acquire(timeout=_PATIENCE_SECONDS)
         except Timeout as exc:

@@ -13,8 +13,9 @@ from pipeline.demo.next_steps import at_the_end, while_it_runs
 from pipeline.demo.plan import STOCK_CLIENTS
 from pipeline.job.job import Listeners
 from pipeline.stream.micro_batch import BatchReport
-from pipeline.throttle.log_line import SHOWN_DIGITS, clock_time, line_with_command
+from pipeline.throttle.log_line import line_with_command
 from pipeline.throttle.outbox import Written
+from pipeline.throttle.shown import SHOWN_DIGITS, clock_time
 
 _STATUS_EVERY_SECONDS: Final = 5.0
 _DO_NOT_LISTEN: Final = frozenset((client.user, client.client_id) for client in STOCK_CLIENTS)

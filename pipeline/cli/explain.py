@@ -11,7 +11,7 @@ from pipeline.tables.quotas.diff import shown
 from pipeline.tables.quotas.origin import QuotaOrigin
 from pipeline.tables.throttle_history import Story
 from pipeline.tables.unpublished import Unpublished
-from pipeline.throttle.log_line import clock_time, seconds
+from pipeline.throttle.shown import clock_time, seconds
 from quota.units import rate_text, rate_unit
 
 if TYPE_CHECKING:

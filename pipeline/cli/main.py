@@ -11,28 +11,30 @@ from typing import Annotated, Final
 import typer
 
 from pipeline.background import steps_left
-from pipeline.cli import (
-    config,
-    demo,
-    doctor,
-    gate,
-    jars,
-    meter,
-    mode,
-    run,
-    simulate,
-    status,
-    tables,
-    throttles,
-    topics,
-    what_if,
-)
-from pipeline.cli.quotas import commands as quotas
+from pipeline.cli.on_demand import Place, group_of
 from pipeline.command_line import carry_nothing
 from pipeline.errors import PipelineError, first_line
 from pipeline.process_end import exit_code_of, run_to_exit
 
 _INTERRUPTED: Final = 130
+
+_COMMANDS: Final = {
+    "run": Place("pipeline.cli.run", "run"),
+    "demo": Place("pipeline.cli.demo", "demo"),
+    "mode": Place("pipeline.cli.mode", "mode"),
+    "doctor": Place("pipeline.cli.doctor", "doctor"),
+    "status": Place("pipeline.cli.status", "status"),
+    "gate": Place("pipeline.cli.gate", "gate"),
+    "simulate": Place("pipeline.cli.simulate", "simulate"),
+    "what-if": Place("pipeline.cli.what_if", "what_if"),
+    "quotas": Place("pipeline.cli.quotas.commands", "app"),
+    "throttles": Place("pipeline.cli.throttles", "app"),
+    "tables": Place("pipeline.cli.tables", "app"),
+    "topics": Place("pipeline.cli.topics", "app"),
+    "meter": Place("pipeline.cli.meter", "app"),
+    "config": Place("pipeline.cli.config", "app"),
+    "jars": Place("pipeline.cli.jars", "app"),
+}
 
 
 def print_version(wanted: bool) -> None:
@@ -46,6 +48,7 @@ def print_version(wanted: bool) -> None:
 
 app = typer.Typer(
     name="kquota",
+    cls=group_of(_COMMANDS),
     help="Client quotas for Kafka platforms, cluster-wide and explained.",
     no_args_is_help=True,
     add_completion=True,
@@ -60,23 +63,6 @@ def _options(
     ] = False,
 ) -> None:
     del version
-
-
-app.command("run")(run.run)
-app.command("demo")(demo.demo)
-app.command("mode")(mode.mode)
-app.command("doctor")(doctor.doctor)
-app.command("status")(status.status)
-app.command("gate")(gate.gate)
-app.command("simulate")(simulate.simulate)
-app.command("what-if")(what_if.what_if)
-app.add_typer(quotas.app, name="quotas")
-app.add_typer(throttles.app, name="throttles")
-app.add_typer(tables.app, name="tables")
-app.add_typer(topics.app, name="topics")
-app.add_typer(meter.app, name="meter")
-app.add_typer(config.app, name="config")
-app.add_typer(jars.app, name="jars")
 
 
 def main() -> None:

@@ -53,7 +53,8 @@ def simulate(
     from pipeline.settings.loading import load_settings
     from pipeline.simulation.batches import batches_of_events
     from pipeline.simulation.run import Simulation
-    from pipeline.throttle.log_line import clock_time, line_of
+    from pipeline.throttle.log_line import line_of
+    from pipeline.throttle.shown import clock_time
 
     if scope not in {"cluster", "broker"}:
         message = f"'--scope' must be cluster or broker; got {scope}"

@@ -21,9 +21,9 @@ def create(config: ConfigFile = None, tables: TablesRoot = None, output: Output 
     from pipeline.cli.output import print_rows
     from pipeline.cli.table_layout import Layout
     from pipeline.settings.loading import load_settings
-    from pipeline.tables.address import full_address
+    from pipeline.tables.address import full_address, table_uri
     from pipeline.tables.from_settings import create_tables
-    from pipeline.tables.layout import TABLES, table_uri
+    from pipeline.tables.layout import TABLES
 
     place = load_settings(config, flags(tables=tables)).tables
     created = create_tables(place)

@@ -91,7 +91,7 @@ def _watch(read: Any, show: Any, output: str) -> None:
     from pipeline.cli.output import is_table
     from pipeline.cli.signals import wait_until_stopped
     from pipeline.cli.watch import watch
-    from pipeline.throttle.log_line import clock_time
+    from pipeline.throttle.shown import clock_time
 
     prints = 0
 
@@ -120,7 +120,7 @@ def _print(rows: list[dict[str, Any]], output: str, limit: int | None) -> None:
 
 
 def _shown(row: "Row") -> "Row":
-    from pipeline.throttle.log_line import SHOWN_DIGITS, clock_time, seconds
+    from pipeline.throttle.shown import SHOWN_DIGITS, clock_time, seconds
     from schemas.throttle_event_row import is_extension
 
     bound, quota_type = row["bound"], row["quota_type"]

@@ -25,9 +25,10 @@ from pipeline.stream.checkpoint import Checkpoint
 from pipeline.stream.checkpoint_files import open_without_spark
 from pipeline.stream.starting_offsets import refuse_gaps, spans_of
 from pipeline.sync.findings import sync_findings
+from pipeline.tables.address import table_uri
 from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.from_settings import open_quota_table
-from pipeline.tables.layout import TABLES, table_uri
+from pipeline.tables.layout import TABLES
 from pipeline.tables.newest_batch import newest_batch
 from pipeline.tables.ownership import TablesOfAnotherJob, owner_of
 from pipeline.tables.quotas.source import newest_valid

@@ -8,10 +8,8 @@ from pipeline.process_lock import holder_of
 from pipeline.settings.model import Settings
 from pipeline.tables.address import full_address
 from pipeline.tables.from_settings import open_quota_table
-from pipeline.tables.layout import table_uri
-from pipeline.tables.newest_batch import newest_batch
+from pipeline.tables.newest_batch import newest_batch_under
 from pipeline.tables.quotas.source import newest_valid
-from pipeline.tables.reader import DeltaRsReader
 from pipeline.tables.throttle_list import running_throttles
 
 
@@ -63,7 +61,7 @@ def status_of(settings: Settings, now_ms: int) -> JobStatus:
     table = open_quota_table(settings.tables)
     newest = table.read()
     in_force = newest_valid(table, newest.version).version
-    batch = newest_batch(DeltaRsReader(table_uri(root, "batches")))
+    batch = newest_batch_under(root)
     process = holder_of(lock_file(settings.run_dir, settings.job))
     if process is None and (beside := tables_lock_file(root)) is not None:
         process = holder_of(beside)

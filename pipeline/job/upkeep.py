@@ -7,9 +7,9 @@ from typing import Final
 from pipeline.allocator import return_freed_memory
 from pipeline.clock import Clock
 from pipeline.settings.model import TablesSettings
+from pipeline.tables.address import table_uri
 from pipeline.tables.column_range import newest_value
 from pipeline.tables.job_tables import WRITTEN_BY_THE_JOB
-from pipeline.tables.layout import table_uri
 from pipeline.tables.maintenance import clean, compact, trim
 from pipeline.tables.tried_again import tried_again
 

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from pipeline.replay.usage_batches import Source
+from pipeline.tables.address import table_uri
 from pipeline.tables.column_range import newest_value, oldest_value
-from pipeline.tables.layout import table_uri
 
 _SECOND_MS: Final = 1_000
 

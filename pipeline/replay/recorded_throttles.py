@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from pipeline.replay.outcome import Outcome
-from pipeline.tables.layout import table_uri
+from pipeline.tables.address import table_uri
 from pipeline.tables.time_slices import TimeSlices
 from schemas.client_key import ClientKey
 

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from pipeline.tables.layout import table_uri
+from pipeline.tables.address import table_uri
 from pipeline.tables.time_slices import TimeSlices
 from quota.replay import batches_of
 from quota.replay_engine import NumberedUsage

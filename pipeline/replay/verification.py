@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from pipeline.replay.errors import BatchNotRecorded, UsageNotKept
 from pipeline.replay.recorded_batches import BATCH_COLUMNS, RecordedBatches, Scope, decided_again, split_by_settings
-from pipeline.tables.layout import table_uri
+from pipeline.tables.address import table_uri
 from pipeline.tables.reader import read_table
 from pipeline.tables.time_slices import TimeSlices
 from quota.comparison import KEY, Difference, differences

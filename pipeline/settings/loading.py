@@ -5,45 +5,25 @@ no setting is one, in the file and in the environment.
 """
 
 import os
+import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from pydantic import ValidationError
-from pydantic_settings import (
-    BaseSettings,
-    EnvSettingsSource,
-    PydanticBaseSettingsSource,
-    SettingsConfigDict,
-    TomlConfigSettingsSource,
-)
 
-from pipeline.settings.environment import PREFIX, nearest, setting_keys, unknown_variables, variable_of
+from pipeline.settings.environment import (
+    OTHER_VARIABLES,
+    PREFIX,
+    nearest,
+    setting_keys,
+    unknown_variables,
+    variable_of,
+)
 from pipeline.settings.errors import InvalidSettings, SettingsFileUnreadable
 from pipeline.settings.model import Settings
 
 _HOLDS_SECRETS: Final = ("kafka.client", "spark.conf")
-
-
-class _Sources(BaseSettings, Settings):
-    """The settings model with its sources; used only in this module."""
-
-    model_config = SettingsConfigDict(
-        env_prefix=PREFIX, env_nested_delimiter="__", frozen=True, extra="forbid", validate_default=False
-    )
-
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        del dotenv_settings, file_secret_settings
-        toml = TomlConfigSettingsSource(settings_cls, cls.model_config.get("toml_file"))
-        return init_settings, env_settings, toml
 
 
 def load_settings(file: Path | None = None, flags: Mapping[str, Any] | None = None) -> Settings:
@@ -59,13 +39,13 @@ def load_settings(file: Path | None = None, flags: Mapping[str, Any] | None = No
             holds all of them.
     """
     given = _without_none(flags or {})
-    sources = _sources_with(file)
+    values = _over(_over(_of_file(file), _of_environment()), given)
     unknown = [
         f"{name}: 'variable' must be one that kquota knows{_nearest_told(known)}"
         for name, known in unknown_variables(os.environ).items()
     ]
     try:
-        settings = Settings.model_validate(sources(**given).model_dump())
+        settings = Settings.model_validate(values)
     except ValidationError as exc:
         raise InvalidSettings([*_mistakes(exc, given, file), *unknown]) from exc
     if unknown:
@@ -75,29 +55,38 @@ def load_settings(file: Path | None = None, flags: Mapping[str, Any] | None = No
 
 def origins(file: Path | None = None, flags: Mapping[str, Any] | None = None) -> dict[str, str]:
     """Where each setting that is not a default comes from: dotted key -> "flag", variable name or file name."""
-    found: dict[str, str] = {}
-    sources = _sources_with(file)
-    if file is not None:
-        toml = TomlConfigSettingsSource(sources, file)()
-        found.update(dict.fromkeys(_dotted(toml), str(file)))
-    env = EnvSettingsSource(sources, env_prefix=PREFIX, env_nested_delimiter="__")()
-    found.update({key: variable_of(key) for key in _dotted(env)})
+    found = dict.fromkeys(_dotted(_of_file(file)), str(file))
+    found.update({key: variable_of(key) for key in _dotted(_of_environment())})
     found.update(dict.fromkeys(_dotted(_without_none(flags or {})), "flag"))
     return found
 
 
-def _sources_with(file: Path | None) -> type[_Sources]:
+def _of_file(file: Path | None) -> dict[str, Any]:
     if file is None:
-        return _Sources
+        return {}
     if not file.is_file():
         raise SettingsFileUnreadable(file, "there is no such file")
-    config = SettingsConfigDict(**{**_Sources.model_config, "toml_file": file})
-    sources = type("_SourcesWithFile", (_Sources,), {"model_config": config})
     try:
-        TomlConfigSettingsSource(sources, file)()
+        with file.open("rb") as opened:
+            return tomllib.load(opened)
     except ValueError as exc:
         raise SettingsFileUnreadable(file, str(exc)) from exc
-    return sources
+
+
+def _of_environment() -> dict[str, Any]:
+    if not any(name.upper().startswith(PREFIX) and name.upper() not in OTHER_VARIABLES for name in os.environ):
+        return {}
+    from pipeline.settings.variables import settings_of_variables  # noqa: PLC0415 - see there
+
+    return settings_of_variables()
+
+
+def _over(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any]:
+    """Both, nested as the model is; where they differ, what `upper` says."""
+    branches = [
+        key for key, value in upper.items() if isinstance(value, Mapping) and isinstance(lower.get(key), Mapping)
+    ]
+    return {**lower, **upper, **{key: _over(lower[key], upper[key]) for key in branches}}
 
 
 def _mistakes(exc: ValidationError, flags: Mapping[str, Any], file: Path | None) -> list[str]:

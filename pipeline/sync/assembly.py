@@ -6,8 +6,8 @@ from pipeline.settings.model import Settings
 from pipeline.sync.broker_quota_sync import Sources
 from pipeline.sync.chosen_quotas import ChosenQuotas
 from pipeline.sync.usage_follower import UsageFollower
+from pipeline.tables.address import table_uri
 from pipeline.tables.from_settings import open_quota_table
-from pipeline.tables.layout import table_uri
 from pipeline.tables.quotas.source import QuotaSource
 from quota.alter_budget import AlterBudget
 from quota.broker_sync import BrokerSync

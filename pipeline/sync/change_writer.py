@@ -10,7 +10,8 @@ from typing import Final
 
 from pipeline.clock import Clock
 from pipeline.sync.cluster_quotas import ClusterQuotas
-from pipeline.tables.broker_quotas import APPLIED, NOT_APPLIED, PENDING, BrokerQuotasTable, StoredState
+from pipeline.tables.broker_quota_rows import APPLIED, NOT_APPLIED, PENDING
+from pipeline.tables.broker_quotas import BrokerQuotasTable, StoredState
 from quota.broker_entries import EntryKey
 from quota.broker_writes import Change, Owned
 

@@ -8,9 +8,10 @@ from pipeline.cluster.access import ClusterAccess
 from pipeline.settings.model import Settings
 from pipeline.sync.assembly import cluster_name, new_control, open_sources
 from pipeline.sync.cluster_quotas import KafkaQuotas
-from pipeline.tables.broker_quotas import NAME, state_of
-from pipeline.tables.layout import table_uri
-from pipeline.tables.reader import DeltaRsReader
+from pipeline.tables.address import table_uri
+from pipeline.tables.broker_quota_rows import NAME
+from pipeline.tables.broker_quotas import state_of
+from pipeline.tables.table_rows import TableRows
 from quota.broker_entries import EntryKey
 from quota.broker_writes import Change, Drift, Owned, Refusal
 
@@ -48,7 +49,7 @@ def inspect(settings: Settings, *, adopt: bool = False) -> SyncPlan:
     """
     access = ClusterAccess.from_settings(settings.kafka)
     sources = open_sources(settings)
-    table = DeltaRsReader(table_uri(settings.tables.root, NAME))
+    table = TableRows(table_uri(settings.tables.root, NAME))
     cluster = cluster_name(settings, access)
     stored = state_of(table, cluster)
     with KafkaQuotas(access) as brokers:

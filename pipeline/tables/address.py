@@ -4,6 +4,11 @@ from pathlib import Path
 from shlex import quote
 
 
+def table_uri(root: str, name: str) -> str:
+    """Address of a table under a root (a folder, `s3://…`, `abfss://…`)."""
+    return f"{root.rstrip('/')}/{name}"
+
+
 def is_local(address: str) -> bool:
     """Whether an address is a folder of this machine, not a URI such as `s3://…`."""
     return "://" not in address

@@ -10,26 +10,19 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from pipeline.tables.address import table_uri
 from pipeline.tables.append_guard import checked_epoch
+from pipeline.tables.broker_quota_rows import KEY, NAME, OF_A_CHANGE, PENDING, demands, newest_changes
 from pipeline.tables.delta_rs import DeltaRsWriter
-from pipeline.tables.layout import table_uri
 from pipeline.tables.opening import Options
-from pipeline.tables.port import Condition, TableReader
+from pipeline.tables.table_rows import TableRows
 from quota.broker_entries import EntryKey, EntryKind
 from quota.broker_writes import Change, Owned
 from schemas.arrow import arrow_schema, conform
 from schemas.broker_quota_row import BrokerQuotaRow
 
-NAME: Final = "broker_quotas"
-KEY: Final = ("user", "client_id", "quota_type")
-PENDING: Final = "pending"
-APPLIED: Final = "applied"
-NOT_APPLIED: Final = "not applied"
-
 _APP_ID: Final = "broker-quotas"
 _SEQ_APP_ID: Final = f"{_APP_ID}:seq"
-_OF_A_CHANGE: Final = (*KEY, "old", "new", "bound", "kind", "demand", "cause", "before", "over_at_ms")
-_COLUMNS: Final = ("cluster", "at_ms", *(name for name in _OF_A_CHANGE if name != "demand"), "result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +53,7 @@ class BrokerQuotasTable:
 
     def __init__(self, root: str, cluster: str, storage_options: Options = None) -> None:
         self.uri = table_uri(root, NAME)
+        self._options = storage_options
         self._table = DeltaRsWriter(self.uri, _APP_ID, storage_options)
         self._cluster = cluster
         self._epoch = 0
@@ -99,7 +93,7 @@ class BrokerQuotasTable:
 
     def state(self) -> StoredState:
         """What kquota owns in this cluster."""
-        return state_of(self._table, self._cluster)
+        return state_of(TableRows(self.uri, self._options), self._cluster)
 
     def refuse_fenced(self) -> None:
         """Raise if another sync has taken over.
@@ -114,41 +108,7 @@ class BrokerQuotasTable:
         return max(-1 if recorded is None else recorded, -1 if stored is None else stored)
 
 
-def newest_changes(
-    table: TableReader, cluster: str | None = None, where: Sequence[Condition] = ()
-) -> list[dict[str, Any]]:
-    """The newest step that was applied of each key, and the newest one of all if that is pending; in order, no demand.
-
-    Args:
-        table: `broker_quotas`.
-        cluster: Only of this one; None = of all.
-        where: Further conditions, on the columns of a key.
-    """
-    conditions = [*([] if cluster is None else [("cluster", "=", cluster)]), *where]
-    keys = ["cluster", *KEY]
-    applied = table.newest_of_each(keys, "seq", _COLUMNS, [*conditions, ("result", "=", APPLIED)])
-    newest = table.newest_of_each(keys, "seq", _COLUMNS, conditions)
-    rows: list[dict[str, Any]] = applied.to_pylist()
-    rows += [row for row in newest.to_pylist() if row["result"] == PENDING]
-    return sorted(rows, key=lambda row: int(row["seq"]))
-
-
-def demands(table: TableReader, rows: Iterable[Mapping[str, Any]]) -> dict[int, dict[str, float | None]]:
-    """The column `demand` of rows of `broker_quotas`, by `seq`. It is read by itself: to sort by it takes a second.
-
-    Args:
-        table: `broker_quotas`.
-        rows: As `newest_changes` returns them. To read few that were written together takes less.
-    """
-    wanted = [row["seq"] for row in rows]
-    if not wanted:
-        return {}
-    found = table.read(["seq", "demand"], [("seq", ">=", min(wanted)), ("seq", "<=", max(wanted))])
-    by_seq = dict(zip(found["seq"].to_pylist(), found["demand"].to_pylist(), strict=True))
-    return {seq: dict(by_seq[seq]) for seq in wanted if seq in by_seq}
-
-
-def state_of(table: TableReader, cluster: str) -> StoredState:
+def state_of(table: TableRows, cluster: str) -> StoredState:
     """What kquota owns in one cluster.
 
     Args:
@@ -172,12 +132,12 @@ def change_of(row: Mapping[str, Any], demand: dict[str, float | None]) -> Change
     """The change that a row is a step of, with its demand."""
     key = EntryKey(*(row[name] for name in KEY))
     kind = None if row["kind"] is None else EntryKind(row["kind"])
-    rest = {name: row[name] for name in _OF_A_CHANGE if name not in {*KEY, "kind", "demand"}}
+    rest = {name: row[name] for name in OF_A_CHANGE if name not in {*KEY, "kind", "demand"}}
     return Change(key=key, kind=kind, demand=demand, **rest)
 
 
 def _row(change: Change, result: str) -> dict[str, Any]:
-    values = {name: getattr(change, name) for name in _OF_A_CHANGE if name not in KEY}
+    values = {name: getattr(change, name) for name in OF_A_CHANGE if name not in KEY}
     return {**change.key._asdict(), **values, "demand": list(change.demand.items()), "result": result}
 
 

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable, write_deltalake
 
-from pipeline.tables.broker_quotas import APPLIED, KEY, PENDING
+from pipeline.tables.broker_quota_rows import APPLIED, KEY, PENDING
 from pipeline.tables.maintenance import committed
 from pipeline.tables.opening import Options
 from pipeline.tables.port import Condition

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable
 
-import pyarrow as pa
+from arro3.core import Table
 from deltalake import DeltaTable
 
 from pipeline.tables.errors import TableMissing
@@ -31,12 +31,12 @@ def newest_in(table: DeltaTable, column: str) -> int | None:
     return _extreme(table, "max", column, max)
 
 
-def file_statistics(table: DeltaTable) -> pa.Table:
+def file_statistics(table: DeltaTable) -> Table:
     """What the Delta log says about the data files, one row per file.
 
     Columns: `num_records`, and `min.x` and `max.x` for each column x that has statistics.
     """
-    return pa.RecordBatchReader.from_stream(table.get_add_actions(flatten=True)).read_all()
+    return Table.from_arrow(table.get_add_actions(flatten=True))
 
 
 def _opened(uri: str) -> DeltaTable | None:
@@ -51,5 +51,5 @@ def _extreme(table: DeltaTable, statistic: str, column: str, choose: Callable[[I
     name = f"{statistic}.{column}"
     if name not in files.column_names:
         return None
-    values = [value for value in files[name].to_pylist() if value is not None]
+    values = [value for value in files.column(name).to_pylist() if value is not None]
     return choose(values) if values else None

@@ -2,15 +2,17 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from pipeline.tables.broker_quotas import APPLIED, NAME, change_of, demands, newest_changes
+from pipeline.tables.address import table_uri
+from pipeline.tables.broker_quota_rows import APPLIED, NAME, demands, newest_changes
 from pipeline.tables.errors import TableMissing
-from pipeline.tables.layout import table_uri
 from pipeline.tables.port import Condition
-from pipeline.tables.reader import DeltaRsReader
-from quota.broker_writes import Change
+from pipeline.tables.table_rows import TableRows
 from quota.entity import Level, entity_at, level_of
+
+if TYPE_CHECKING:
+    from quota.broker_writes import Change
 
 _NAMED_CLIENT: Final = frozenset({Level.USER_CLIENT, Level.DEFAULT_USER_CLIENT, Level.CLIENT})
 
@@ -25,7 +27,7 @@ class Enforced:
         cluster: On which cluster.
     """
 
-    change: Change
+    change: "Change"
     at_ms: int
     cluster: str
 
@@ -50,12 +52,17 @@ def enforced_for(root: str, user: str, client_id: str, quota_types: Iterable[str
         ("user", "in", sorted({entity[0] for entity in entities})),
         ("client_id", "in", sorted({entity[1] for entity in entities})),
     ]
-    table = DeltaRsReader(table_uri(root, NAME))
     try:
-        rows = newest_changes(table, None, where)
+        table = TableRows(table_uri(root, NAME))
     except TableMissing:
         return []
+    rows = newest_changes(table, None, where)
     rows = [row for row in rows if row["kind"] is not None and row["result"] == APPLIED]
+    if not rows:
+        return []
+    # Loads the arithmetic of levels with it, which most clients' answers do not need.
+    from pipeline.tables.broker_quotas import change_of  # noqa: PLC0415
+
     demand = demands(table, rows)
     found = [Enforced(change_of(row, demand.get(row["seq"], {})), row["at_ms"], row["cluster"]) for row in rows]
     best: dict[str, Enforced] = {}

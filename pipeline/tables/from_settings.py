@@ -3,8 +3,7 @@
 import logging
 
 from pipeline.settings.model import TablesSettings
-from pipeline.tables.delta_rs import DeltaRsWriter
-from pipeline.tables.layout import create_missing, table_uri
+from pipeline.tables.address import table_uri
 from pipeline.tables.port import TableWriter
 from pipeline.tables.quotas.table import QuotaTable
 
@@ -13,6 +12,9 @@ log = logging.getLogger(__name__)
 
 def create_tables(tables: TablesSettings) -> list[str]:
     """Create the tables that are missing, and return their names."""
+    # Here and below, not at the top: most commands only open the quota table, and need neither writers nor pyarrow.
+    from pipeline.tables.layout import create_missing  # noqa: PLC0415
+
     created = create_missing(tables.root)
     if created:
         log.info("created tables %s under %s", ", ".join(created), tables.root)
@@ -29,6 +31,8 @@ def open_writer(tables: TablesSettings, job: str, name: str) -> TableWriter:
         from pipeline.tables.delta_spark import DeltaSparkWriter  # noqa: PLC0415
 
         return DeltaSparkWriter(SparkSession.builder.getOrCreate(), uri, job)
+    from pipeline.tables.delta_rs import DeltaRsWriter  # noqa: PLC0415
+
     return DeltaRsWriter(uri, job)
 
 

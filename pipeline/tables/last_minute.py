@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from pipeline.tables.layout import table_uri
+from pipeline.tables.address import table_uri
 from pipeline.tables.port import Condition
 from pipeline.tables.reader import read_table
 from quota.averages import SENSOR, SPAN_MS, exempt_request_percentage, throttle_times

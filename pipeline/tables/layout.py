@@ -12,7 +12,7 @@ from typing import Final
 from deltalake import DeltaTable
 from pydantic import BaseModel
 
-from pipeline.tables.address import is_local
+from pipeline.tables.address import is_local, table_uri
 from pipeline.tables.errors import TableMissing
 from pipeline.tables.opening import open_table
 from schemas.arrow import arrow_schema
@@ -116,11 +116,6 @@ TABLES: Final[Mapping[str, TableDefinition]] = {
         TableDefinition("usage_by_minute", UsageByMinuteRow, ("minute_start_ms",), properties=_ROLL_UP),
     )
 }
-
-
-def table_uri(root: str, name: str) -> str:
-    """Address of a table under a root (a folder, `s3://…`, `abfss://…`)."""
-    return f"{root.rstrip('/')}/{name}"
 
 
 def create_missing(

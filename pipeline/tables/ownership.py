@@ -7,8 +7,8 @@ under another name, neither would fence the other. So the tables store the name 
 from typing import Final
 
 from pipeline.errors import PipelineError
+from pipeline.tables.address import table_uri
 from pipeline.tables.errors import TableMissing
-from pipeline.tables.layout import table_uri
 from pipeline.tables.opening import open_table
 
 PROPERTY: Final = "kquota.job"

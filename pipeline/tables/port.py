@@ -1,9 +1,10 @@
 """What is needed of a table: to read what is stored and, for the job that writes it, guarded appends."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-import pyarrow as pa
+if TYPE_CHECKING:  # some commands read by this port's conditions and load no pyarrow
+    import pyarrow as pa
 
 Condition: TypeAlias = tuple[str, str, Any]
 """(column, operator, value) with an operator of =, !=, <, <=, >, >=, in, not in. All of a list must hold."""
@@ -12,7 +13,7 @@ Condition: TypeAlias = tuple[str, str, Any]
 class TableReader(Protocol):
     """One table that can be read at its newest version; an adapter may be shared between threads."""
 
-    def read(self, columns: Sequence[str] | None = None, where: Sequence[Condition] = ()) -> pa.Table:
+    def read(self, columns: Sequence[str] | None = None, where: Sequence[Condition] = ()) -> "pa.Table":
         """The newest rows, in no order.
 
         Args:
@@ -30,7 +31,7 @@ class TableReader(Protocol):
 
     def newest_of_each(
         self, keys: Sequence[str], order: str, columns: Sequence[str], where: Sequence[Condition] = ()
-    ) -> pa.Table:
+    ) -> "pa.Table":
         """For each combination of keys the row with the largest `order`, in no order.
 
         Holds in memory only what it returns, so it may go over a large table.
@@ -73,7 +74,7 @@ class TableWriter(TableReader, Protocol):
         """
         ...
 
-    def append(self, rows: pa.Table, versions: Mapping[str, int], metadata: Mapping[str, str]) -> bool:
+    def append(self, rows: "pa.Table", versions: Mapping[str, int], metadata: Mapping[str, str]) -> bool:
         """Append rows, with the versions and the metadata, in one commit.
 
         The first app id of `versions` guards the rows. If its recorded version is equal to the given one or higher,

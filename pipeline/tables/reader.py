@@ -1,7 +1,6 @@
 """Reads a table through delta-rs: the adapter of `TableReader`, for the command line and for checks."""
 
 from collections.abc import Sequence
-from typing import Final
 
 import pyarrow as pa
 from deltalake import DeltaTable
@@ -9,9 +8,7 @@ from deltalake import DeltaTable
 from pipeline.tables.column_range import newest_in
 from pipeline.tables.opening import Options, open_table
 from pipeline.tables.port import Condition
-from pipeline.tables.table_query import newest, newest_of_each, select
-
-_SPANS_MS: Final = (60_000, 3_600_000)
+from pipeline.tables.table_query import newest_of_each, select
 
 
 class DeltaRsReader:
@@ -41,21 +38,6 @@ class DeltaRsReader:
     ) -> pa.Table:
         """See `TableReader`."""
         return newest_of_each(self._opened(), keys, order, columns, where)
-
-    def newest(self, order: Sequence[str], where: Sequence[Condition] = ()) -> pa.Table:
-        """The row that is last in the order of these INT64 columns, with all columns; no row if none fits.
-
-        Args:
-            order: The first one has milliseconds. Rows of its last minute and hour are looked at before all others.
-            where: Conditions that must all hold.
-        """
-        table = self._opened()
-        last_ms = newest_in(table, order[0])
-        for since_ms in () if last_ms is None else [last_ms - span_ms for span_ms in _SPANS_MS]:
-            found = newest(table, order, [*where, (order[0], ">=", since_ms)])
-            if found.num_rows:
-                return found
-        return newest(table, order, where)
 
     def _opened(self) -> DeltaTable:
         return open_table(self.uri, storage_options=self._options)

@@ -8,13 +8,12 @@ from typing import Any, Final
 
 from pipeline.command_line import command_text
 from pipeline.errors import PipelineError
-from pipeline.tables.arrow_values import python_rows
+from pipeline.tables.address import table_uri
 from pipeline.tables.errors import TableMissing
-from pipeline.tables.layout import table_uri
 from pipeline.tables.port import Condition
 from pipeline.tables.quotas.origin import QuotaOrigin, origin_of
 from pipeline.tables.quotas.table import QuotaTable
-from pipeline.tables.reader import DeltaRsReader, read_table
+from pipeline.tables.table_rows import TableRows
 from quota.entity import QUOTA_TYPES, Level, entity_at
 
 _MEASURES: Final = dict(
@@ -80,17 +79,16 @@ def decision_with_id(root: str, beginning: str) -> dict[str, Any]:
         NothingMatches: There is none.
         SeveralMatch: There are several.
     """
-    uri = table_uri(root, "decisions")
+    decisions = TableRows(table_uri(root, "decisions"))
     where: list[Condition] = [("decision_id", ">=", beginning), ("decision_id", "<=", beginning + "g")]
-    found = read_table(uri, ["decision_id", "evaluated_at_ms"], where)
-    ids = sorted(set(found["decision_id"].to_pylist()))
+    found = decisions.read(["decision_id", "evaluated_at_ms"], where)
+    ids = sorted({row["decision_id"] for row in found})
     if not ids:
-        raise NothingMatches(beginning, uri)
+        raise NothingMatches(beginning, decisions.uri)
     if len(ids) > 1:
         raise SeveralMatch(beginning, ids)
     # Ids are hashes, so only the instant tells which files can hold the row.
-    row = [("decision_id", "=", ids[0]), ("evaluated_at_ms", "=", found["evaluated_at_ms"][0].as_py())]
-    return python_rows(read_table(uri, None, row).slice(0, 1))[0]
+    return decisions.read(None, [(name, "=", found[0][name]) for name in ("decision_id", "evaluated_at_ms")])[0]
 
 
 def newest_decision(root: str, user: str | None, client_id: str | None) -> dict[str, Any]:
@@ -99,13 +97,13 @@ def newest_decision(root: str, user: str | None, client_id: str | None) -> dict[
     Raises:
         NothingMatches: There is none.
     """
-    uri = table_uri(root, "decisions")
+    decisions = TableRows(table_uri(root, "decisions"))
     names = {name: value for name, value in (("user", user), ("client_id", client_id)) if value is not None}
     where: list[Condition] = [(name, "=", value) for name, value in names.items()]
-    found = DeltaRsReader(uri).newest(["evaluated_at_ms", "batch_id"], where)
-    if not found.num_rows:
-        raise NothingMatches("/".join(names.values()), uri)
-    return python_rows(found)[0]
+    found = decisions.newest(["evaluated_at_ms", "batch_id"], where)
+    if found is None:
+        raise NothingMatches("/".join(names.values()), decisions.uri)
+    return found
 
 
 def story_of(root: str, decision: Mapping[str, Any]) -> Story:
@@ -113,9 +111,9 @@ def story_of(root: str, decision: Mapping[str, Any]) -> Story:
     # Ids are hashes, so only the instant tells which files can hold the records. None is older than the decision.
     since = [("decision_id", "=", decision["decision_id"]), ("evaluated_at_ms", ">=", decision["evaluated_at_ms"])]
     with ThreadPoolExecutor(1) as pool:
-        events = pool.submit(read_table, table_uri(root, "throttle_events"), None, since)
+        events = pool.submit(lambda: TableRows(table_uri(root, "throttle_events")).read(None, since))
         samples = _samples(root, decision)
-        in_order = sorted(python_rows(events.result()), key=lambda row: row["publish_seq"])
+        in_order = sorted(events.result(), key=lambda row: row["publish_seq"])
     return Story(dict(decision), in_order, samples)
 
 
@@ -144,8 +142,8 @@ def _samples(root: str, decision: Mapping[str, Any]) -> list[tuple[int, int]]:
     if decision["broker_id"]:
         conditions.append(("broker_id", "=", decision["broker_id"]))
     measures = _MEASURES[decision["quota_type"]]
-    rows = read_table(table_uri(root, "usage"), ["sample_start_ms", *measures], conditions)
+    rows = TableRows(table_uri(root, "usage")).read(["sample_start_ms", *measures], conditions)
     sums: Counter[int] = Counter()
-    for row in rows.to_pylist():
+    for row in rows:
         sums[row["sample_start_ms"]] += sum(row[measure] or 0 for measure in measures)
     return sorted(sums.items())

@@ -3,13 +3,12 @@
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pipeline.tables.arrow_values import python_rows
-from pipeline.tables.last_throttles import last_throttles
-from pipeline.tables.layout import table_uri
+from pipeline.tables.address import table_uri
 from pipeline.tables.port import Condition
-from pipeline.tables.reader import DeltaRsReader
+from pipeline.tables.table_rows import TableRows
 
 _MORE: Final = 8
+_CLIENT: Final = ("cluster", "broker_id", "user", "client_id")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,17 +47,21 @@ ALL: Final = Wanted()
 
 def running_throttles(root: str, now_ms: int, wanted: Wanted = ALL) -> list[dict[str, Any]]:
     """The last record of every wanted client that is throttled at `now_ms` (wall clock). The latest end comes first."""
-    running = last_throttles(DeltaRsReader(table_uri(root, "throttle_events")), now_ms + 1, wanted.of_client())
-    rows = (row for row in python_rows(running) if wanted.quota_type in {None, row["quota_type"]})
-    return sorted(
-        (row for row in rows if wanted.since_ms is None or row["evaluated_at_ms"] >= wanted.since_ms),
-        key=lambda row: (-row["throttled_until_ms"], row["publish_seq"]),
-    )
+    events = TableRows(table_uri(root, "throttle_events"))
+    # As `last_throttles` for the job: the release of a client may end before the throttle that it ends. So from the
+    # first throttle that could run on, the last record of each client counts, whatever its end.
+    first = events.smallest("publish_seq", [("throttled_until_ms", ">", now_ms), *wanted.of_client()])
+    if first is None:
+        return []
+    later: Condition = ("publish_seq", ">=", first)
+    runs: list[Condition] = [("action", "=", "throttle"), ("throttled_until_ms", ">", now_ms)]
+    rows = events.last_of_each(_CLIENT, "publish_seq", [later, *wanted.of_client()], [*runs, *wanted.conditions()])
+    return sorted(rows, key=lambda row: (-row["throttled_until_ms"], row["publish_seq"]))
 
 
 def recent_events(root: str, limit: int, wanted: Wanted = ALL) -> list[dict[str, Any]]:
     """The newest `limit` wanted records, newest first."""
-    events = DeltaRsReader(table_uri(root, "throttle_events"))
+    events = TableRows(table_uri(root, "throttle_events"))
     newest_seq = events.newest_value("publish_seq")
     if newest_seq is None:
         return []
@@ -66,7 +69,7 @@ def recent_events(root: str, limit: int, wanted: Wanted = ALL) -> list[dict[str,
     numbers = limit
     while True:
         rows = events.read(None, [("publish_seq", ">", newest_seq - numbers), *wanted.conditions()])
-        if rows.num_rows >= limit or numbers > newest_seq:
+        if len(rows) >= limit or numbers > newest_seq:
             break
         numbers *= _MORE
-    return sorted(python_rows(rows), key=lambda row: -row["publish_seq"])[:limit]
+    return sorted(rows, key=lambda row: -row["publish_seq"])[:limit]

@@ -87,7 +87,7 @@ class TimeSlices:
 
     def estimated_rows(self, start_ms: int, end_ms: int) -> int:
         """About how many rows a range has, estimated from the statistics of the files. No file is opened."""
-        files = file_statistics(self._table)
+        files = pa.table(file_statistics(self._table))
         rows, first_ms, last_ms = (
             pc.fill_null(files[name], 0).to_numpy()
             for name in ("num_records", f"min.{self._column}", f"max.{self._column}")

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from pipeline.tables.layout import table_uri
+from pipeline.tables.address import table_uri
 from pipeline.tables.port import Condition
 from pipeline.tables.quotas.table import QuotaTable
-from pipeline.tables.reader import read_table
+from pipeline.tables.table_rows import TableRows
 
 Cause = Literal["shadow", "no_time", "not_applied", "extension", "too_old", "told_already", "edited"]
 
@@ -73,7 +73,7 @@ def _records(root: str, decision: Mapping[str, Any]) -> list[dict[str, Any]]:
         ("evaluated_at_ms", ">=", at_ms - _DAY_MS),
         ("evaluated_at_ms", "<=", at_ms + _DAY_MS),
     ]
-    rows = read_table(table_uri(root, "throttle_events"), [*_COLUMNS, *_BATCH], where).to_pylist()
+    rows = TableRows(table_uri(root, "throttle_events")).read([*_COLUMNS, *_BATCH], where)
     return sorted(rows, key=lambda row: row["publish_seq"])
 
 
@@ -84,8 +84,8 @@ def _is_of_batch(row: Mapping[str, Any], decision: Mapping[str, Any]) -> bool:
 def _collected_ms(root: str, decision: Mapping[str, Any]) -> int:
     """When the driver collected its batch, by wall clock; the time of its events if that is no longer kept."""
     where: list[Condition] = [(name, "=", decision[name]) for name in _BATCH]
-    found = read_table(table_uri(root, "batches"), ["processed_at_ms"], where)["processed_at_ms"].to_pylist()
-    return int(found[0] if found else decision["evaluated_at_ms"])
+    found = TableRows(table_uri(root, "batches")).read(["processed_at_ms"], where)
+    return int(found[0]["processed_at_ms"] if found else decision["evaluated_at_ms"])
 
 
 def _edit_since(quotas: QuotaTable, version: int, collected_ms: int) -> int | None:

@@ -1,21 +1,18 @@
-"""A throttle in one line, for logs, the demo and `throttles list`."""
+"""A throttle in one line, for logs and the demo."""
 
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from pipeline.command_line import command_text
 from pipeline.errors import printable
 from pipeline.throttle.held import Publication, Reason
+from pipeline.throttle.shown import SHOWN_DIGITS, clock_time, seconds
 from quota.throttle_time import throttle_time_ms
 from quota.units import rate_unit
 
 if TYPE_CHECKING:  # it loads pyarrow.compute, which reading commands need not
     from pipeline.throttle.outbox import Written
-
-SHOWN_DIGITS: Final = 8
-"""How many digits of a decision_id are shown; `kquota throttles explain` takes as many."""
 
 
 def line_of(record: "Written", quota_version: int) -> str:
@@ -54,17 +51,6 @@ def _verb(publication: Publication) -> str:
     if publication.cause != "violation":
         return "renew"
     return "extend" if publication.extends else "throttle"
-
-
-def seconds(duration_ms: int) -> str:
-    """Milliseconds as seconds with one decimal: 10400 -> "10.4 s"."""
-    return f"{duration_ms / 1000:.1f} s"
-
-
-def clock_time(epoch_ms: int) -> str:
-    """Time of day in UTC with tenths of a second: "12:00:17.8"."""
-    instant = datetime.fromtimestamp(epoch_ms / 1000, UTC)
-    return f"{instant:%H:%M:%S}.{instant.microsecond // 100_000}"
 
 
 def _raw_throttle_time_ms(reason: Reason) -> int:

@@ -20,7 +20,8 @@ from pipeline.cluster.topics import create_topics
 from pipeline.demo.process import kill, spawn, terminate
 from pipeline.settings.loading import load_settings
 from pipeline.settings.model import Settings
-from pipeline.tables.layout import create_missing, table_uri
+from pipeline.tables.address import table_uri
+from pipeline.tables.layout import create_missing
 from pipeline.tables.reader import read_table
 from tests.topic_reading import read_topic
 from tests.waiting import PATIENCE_SECONDS, wait_until

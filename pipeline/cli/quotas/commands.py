@@ -1,20 +1,25 @@
 """The commands of `kquota quotas`."""
 
+from typing import Final
+
 import typer
 
-from pipeline.cli.quotas import alter, describe, effective, files, history, sql, sync
+from pipeline.cli.on_demand import Place, group_of
 
-app = typer.Typer(help="See, edit, version and restore quotas.", no_args_is_help=True)
-app.command("describe")(describe.describe)
-app.command("alter")(alter.alter)
-app.command("delete")(alter.delete)
-app.command("export")(files.export)
-app.command("apply")(files.apply)
-app.command("import")(files.import_)
-app.command("history")(history.history)
-app.command("diff")(history.diff)
-app.command("at", context_settings={"ignore_unknown_options": True})(history.at)  # -2h is no option
-app.command("rollback")(history.rollback)
-app.command("effective")(effective.effective)
-app.command("sql")(sql.sql)
-app.command("sync")(sync.sync)
+_COMMANDS: Final = {
+    "describe": Place("pipeline.cli.quotas.describe", "describe"),
+    "alter": Place("pipeline.cli.quotas.alter", "alter"),
+    "delete": Place("pipeline.cli.quotas.alter", "delete"),
+    "export": Place("pipeline.cli.quotas.files", "export"),
+    "apply": Place("pipeline.cli.quotas.files", "apply"),
+    "import": Place("pipeline.cli.quotas.files", "import_"),
+    "history": Place("pipeline.cli.quotas.history", "history"),
+    "diff": Place("pipeline.cli.quotas.history", "diff"),
+    "at": Place("pipeline.cli.quotas.history", "at", {"ignore_unknown_options": True}),  # -2h is no option
+    "rollback": Place("pipeline.cli.quotas.history", "rollback"),
+    "effective": Place("pipeline.cli.quotas.effective", "effective"),
+    "sql": Place("pipeline.cli.quotas.sql", "sql"),
+    "sync": Place("pipeline.cli.quotas.sync", "sync"),
+}
+
+app = typer.Typer(cls=group_of(_COMMANDS), help="See, edit, version and restore quotas.", no_args_is_help=True)

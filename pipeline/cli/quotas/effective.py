@@ -42,9 +42,9 @@ def effective(
     from pipeline.cli.output import is_table, print_rows
     from pipeline.cli.quotas.on_brokers import on_brokers_line, on_brokers_row
     from pipeline.settings.loading import load_settings
+    from pipeline.tables.address import table_uri
     from pipeline.tables.enforced import enforced_for
     from pipeline.tables.from_settings import open_quota_table
-    from pipeline.tables.layout import table_uri
     from pipeline.tables.live_clients import live_clients
     from pipeline.tables.quotas.source import QuotaSource
     from quota.effective import effective as resolved

@@ -11,7 +11,7 @@ from pipeline.cli.table_layout import Layout
 from pipeline.clock import wall_ms
 from pipeline.settings.model import Settings
 from pipeline.stream.batch_facts import BatchFacts
-from pipeline.tables.layout import table_uri
+from pipeline.tables.address import table_uri
 from pipeline.tables.newest_batch import newest_batch
 from pipeline.tables.quotas.source import QuotaSource
 from pipeline.tables.quotas.table import QuotaTable

@@ -12,9 +12,9 @@ from typing import Any, Final, TypeVar
 from arro3.core import Array, Schema, Table
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
-from filelock import FileLock, Timeout
 
 from pipeline.errors import first_line
+from pipeline.tables.address import table_uri
 from pipeline.tables.errors import (
     LostRace,
     QuotaTableBusy,
@@ -23,11 +23,10 @@ from pipeline.tables.errors import (
     TableUnwritable,
     VersionIsAnother,
 )
-from pipeline.tables.layout import table_uri
 from pipeline.tables.opening import Options, open_table, reading
+from pipeline.tables.query import answer, rows_where
 from pipeline.tables.quotas.edit import QuotaChange, QuotaValues, altered, validated
-from pipeline.tables.table_query import select
-from schemas.arrow import arrow_schema
+from pipeline.tables.table_rows import rows_of
 from schemas.quota_row import QuotaRow
 
 _ATTEMPTS: Final = 5
@@ -214,6 +213,8 @@ class QuotaTable:
         if "://" in self.uri:
             yield
             return
+        from filelock import FileLock, Timeout  # noqa: PLC0415 - reading needs no lock
+
         path = Path(self.uri).with_name("quotas.lock")
         try:
             with FileLock(path, timeout=self._lock_timeout_seconds):
@@ -247,7 +248,7 @@ class QuotaTable:
 def _state(table: DeltaTable) -> QuotaTableState:
     configuration = table.metadata().configuration
     # Columns in the model's order, so that equal rows compare equal whatever the order in the table is.
-    rows = select(table, arrow_schema(QuotaRow).names).to_pylist()
+    rows = rows_of(answer(table, rows_where(list(QuotaRow.model_fields), ())))
     return QuotaTableState(
         version=table.version(),
         rows=tuple(sorted(rows, key=lambda row: (row["user"], row["client_id"]))),
@@ -257,6 +258,9 @@ def _state(table: DeltaTable) -> QuotaTableState:
 
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    # At the top it would make every command that reads the quotas load pyarrow.
+    from schemas.arrow import arrow_schema  # noqa: PLC0415
+
     # Not by pyarrow: it imports pandas to check whether a list is a series, which takes 0.2 s.
     names = arrow_schema(QuotaRow).names
     schema = Schema.from_arrow(arrow_schema(QuotaRow))

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import Self
 
 from pipeline.settings.model import TablesSettings
+from pipeline.tables.address import table_uri
 from pipeline.tables.job_tables import JobTables
-from pipeline.tables.layout import table_uri
 from pipeline.tables.rollups.usage_by_minute import UsageByMinute
 from pipeline.tables.rollups.usage_by_second import UsageBySecond
 

@@ -11,7 +11,8 @@ from deltalake import write_deltalake
 from pipeline.cli.explain import computed_time
 from pipeline.cli.explain_records import record_lines, why_nothing
 from pipeline.stream.batch_facts import BatchFacts
-from pipeline.tables.layout import TABLES, create_missing, table_uri
+from pipeline.tables.address import table_uri
+from pipeline.tables.layout import TABLES, create_missing
 from pipeline.tables.quotas.edit import QuotaChange
 from pipeline.tables.quotas.table import QuotaTable
 from pipeline.tables.unpublished import why_unpublished

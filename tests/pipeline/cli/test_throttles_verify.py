@@ -6,7 +6,7 @@ from deltalake import DeltaTable, write_deltalake
 from typer.testing import CliRunner
 
 from pipeline.cli.main import app
-from pipeline.tables.layout import table_uri
+from pipeline.tables.address import table_uri
 from pipeline.tables.quotas.edit import QuotaChange
 from tests.pipeline.replay.kept import KeptJob
 from tests.quota.factories import usage_row

@@ -8,8 +8,9 @@ import pytest
 
 from pipeline.job.upkeep import Upkeep
 from pipeline.settings.model import TablesSettings
+from pipeline.tables.address import table_uri
 from pipeline.tables.delta_rs import DeltaRsWriter
-from pipeline.tables.layout import create_missing, table_uri
+from pipeline.tables.layout import create_missing
 from schemas.arrow import conform
 from schemas.usage_row import UsageRow
 from tests.fakes.clock import ManualClock

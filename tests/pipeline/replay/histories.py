@@ -15,7 +15,7 @@ from pipeline.replay.recorded_batches import Scope
 from pipeline.replay.request import ReplayRequest
 from pipeline.replay.usage_batches import Source
 from pipeline.settings.model import EngineSettings, Settings
-from pipeline.tables.layout import table_uri
+from pipeline.tables.address import table_uri
 from pipeline.throttle.assembly import engine_of, nominal_slicing
 from pipeline.throttle.reasons import entities_of
 from quota.holds import Holds

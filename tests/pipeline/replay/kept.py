@@ -8,9 +8,10 @@ from pipeline.clock import Moment
 from pipeline.settings.model import EngineSettings
 from pipeline.stream.batch_facts import BatchFacts
 from pipeline.stream.recovery import rebuild
+from pipeline.tables.address import table_uri
 from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.job_tables import DriverEpoch, JobTables
-from pipeline.tables.layout import create_missing, table_uri
+from pipeline.tables.layout import create_missing
 from pipeline.tables.quotas.edit import QuotaChange
 from pipeline.tables.quotas.source import QuotaSource
 from pipeline.tables.quotas.table import EditAudit, QuotaTable

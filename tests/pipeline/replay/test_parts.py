@@ -18,7 +18,7 @@ from pipeline.replay.quotas import Timeline
 from pipeline.replay.request import Plan, ReplayRequest, slice_length_ms, warm_up_ms
 from pipeline.replay.usage_batches import Share, Source
 from pipeline.settings.model import EngineSettings
-from pipeline.tables.layout import table_uri
+from pipeline.tables.address import table_uri
 from quota.snapshot import QuotaSnapshot
 from tests.pipeline.replay.histories import T0_MS, History, in_one_piece
 from tests.quota.factories import quota_row

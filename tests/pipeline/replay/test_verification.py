@@ -9,7 +9,7 @@ from deltalake import DeltaTable, write_deltalake
 from pipeline.replay.errors import BatchNotRecorded, UsageNotKept
 from pipeline.replay.verification import Verification, verify, verify_decision
 from pipeline.settings.model import EngineSettings
-from pipeline.tables.layout import table_uri
+from pipeline.tables.address import table_uri
 from pipeline.tables.quotas.edit import QuotaChange
 from tests.pipeline.replay.kept import KeptJob
 from tests.quota.factories import usage_row

@@ -14,7 +14,7 @@ from pipeline.replay.report import compare, totals_of
 from pipeline.replay.request import Plan, ReplayRequest
 from pipeline.replay.usage_batches import Source
 from pipeline.settings.model import EngineSettings, Settings
-from pipeline.tables.layout import table_uri
+from pipeline.tables.address import table_uri
 from pipeline.tables.quotas.edit import QuotaChange
 from pipeline.throttle.assembly import nominal_slicing
 from quota.snapshot import QuotaSnapshot

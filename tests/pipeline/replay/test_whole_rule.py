@@ -18,7 +18,7 @@ from pipeline.replay.request import Plan, ReplayRequest
 from pipeline.settings.model import EngineSettings, Settings, StreamSettings
 from pipeline.simulation.batches import SimulatedBatch, batches_of_events
 from pipeline.simulation.run import ClientStory, Simulation
-from pipeline.tables.layout import table_uri
+from pipeline.tables.address import table_uri
 from pipeline.throttle.assembly import nominal_slicing
 from quota.snapshot import QuotaSnapshot
 from schemas.arrow import conform

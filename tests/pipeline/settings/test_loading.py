@@ -31,6 +31,19 @@ def test_flags_win_over_environment_over_file_over_defaults(tmp_path: Path, monk
     assert stream.max_offsets_per_trigger == Settings().stream.max_offsets_per_trigger
 
 
+def test_entries_of_one_branch_come_from_file_environment_and_flags(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = toml(tmp_path, '[kafka.client]\n"file.only" = "1"\nboth = "1"\n[sync]\nusers = ["a", "b"]\n')
+    monkeypatch.setenv("KQUOTA_KAFKA__CLIENT", '{"both": "2", "variable.only": "2"}')
+    monkeypatch.setenv("KQUOTA_SYNC", '{"users": ["c"], "period_ms": 500}')
+    monkeypatch.setenv("KQUOTA_SYNC__PERIOD_MS", "600")
+    settings = load_settings(file, {"kafka": {"client": {"flag.only": "3"}}})
+    client = {name: value.get_secret_value() for name, value in settings.kafka.client.items()}
+    assert client == {"file.only": "1", "both": "2", "variable.only": "2", "flag.only": "3"}
+    assert (settings.sync.users, settings.sync.period_ms) == (("c",), 600)
+
+
 def test_a_flag_that_was_not_given_overrides_nothing(tmp_path: Path) -> None:
     file = toml(tmp_path, "job = 'mine'\n")
     assert load_settings(file, {"job": None, "stream": {"trigger_ms": None}}).job == "mine"

@@ -8,10 +8,12 @@ import pytest
 from pipeline.cluster.errors import ClusterUnreachable
 from pipeline.sync.broker_quota_sync import BrokerQuotaSync, Sources
 from pipeline.sync.usage_follower import UsageFollower
+from pipeline.tables.address import table_uri
 from pipeline.tables.audit import local_audit
-from pipeline.tables.broker_quotas import NAME, BrokerQuotasTable
+from pipeline.tables.broker_quota_rows import NAME
+from pipeline.tables.broker_quotas import BrokerQuotasTable
 from pipeline.tables.errors import Fenced
-from pipeline.tables.layout import create_missing, table_uri
+from pipeline.tables.layout import create_missing
 from pipeline.tables.quotas.edit import QuotaChange
 from pipeline.tables.quotas.source import QuotaSource
 from pipeline.tables.quotas.table import QuotaTable

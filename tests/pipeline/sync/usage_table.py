@@ -6,8 +6,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from pipeline.tables.address import table_uri
 from pipeline.tables.delta_rs import DeltaRsWriter
-from pipeline.tables.layout import TABLES, create_missing, table_uri
+from pipeline.tables.layout import TABLES, create_missing
 from schemas.arrow import conform
 from schemas.usage_row import UsageRow
 

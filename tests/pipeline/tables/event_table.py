@@ -6,8 +6,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from pipeline.tables.address import table_uri
 from pipeline.tables.delta_rs import DeltaRsWriter
-from pipeline.tables.layout import TABLES, create_missing, table_uri
+from pipeline.tables.layout import TABLES, create_missing
 from pipeline.tables.port import Condition
 from pipeline.tables.throttle_outbox import DeltaOutbox
 from schemas.arrow import arrow_schema, conform

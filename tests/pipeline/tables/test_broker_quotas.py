@@ -5,19 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.tables.broker_quotas import (
-    APPLIED,
-    NAME,
-    NOT_APPLIED,
-    PENDING,
-    BrokerQuotasTable,
-    demands,
-    newest_changes,
-)
+from pipeline.tables.address import table_uri
+from pipeline.tables.broker_quota_rows import APPLIED, NAME, NOT_APPLIED, PENDING, demands, newest_changes
+from pipeline.tables.broker_quotas import BrokerQuotasTable
 from pipeline.tables.broker_quotas_upkeep import trim_changes
 from pipeline.tables.errors import Fenced
-from pipeline.tables.layout import TABLES, create_missing, table_uri
+from pipeline.tables.layout import TABLES, create_missing
 from pipeline.tables.reader import DeltaRsReader
+from pipeline.tables.table_rows import TableRows
 from quota.broker_entries import EntryKey, EntryKind
 from quota.broker_writes import Change
 
@@ -142,7 +137,7 @@ def test_old_rows_are_deleted_but_not_those_that_say_what_is_owned(table: Broker
 
 def test_the_demand_of_rows_is_read_by_their_place(table: BrokerQuotasTable, root: str) -> None:
     table.append([(change("a", demand={}), APPLIED), (change("b"), APPLIED)], T_MS)
-    reader = DeltaRsReader(table_uri(root, NAME))
+    reader = TableRows(table_uri(root, NAME))
     found = newest_changes(reader, "c1", [("user", "=", "b")])
     assert demands(reader, found) == {1: {"1": None, "2": 2.5}}
     assert demands(reader, []) == {}

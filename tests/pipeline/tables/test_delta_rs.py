@@ -5,9 +5,10 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
+from pipeline.tables.address import table_uri
 from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.errors import Fenced, LostRace, RowsRefused, TableUnwritable
-from pipeline.tables.layout import TABLES, create_missing, table_uri
+from pipeline.tables.layout import TABLES, create_missing
 from schemas.arrow import conform
 from schemas.dead_letter_row import DeadLetterRow
 

@@ -4,10 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.tables.address import table_uri
 from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.errors import Fenced
 from pipeline.tables.job_tables import DriverEpoch
-from pipeline.tables.layout import create_missing, table_uri
+from pipeline.tables.layout import create_missing
 
 
 def writers(root: Path) -> dict[str, DeltaRsWriter]:

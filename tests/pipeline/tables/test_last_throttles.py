@@ -111,5 +111,7 @@ def test_it_is_what_going_through_all_records_comes_to(records: list[tuple[str, 
             events.write((client_id, action, at_ms, span_ms))
             last[client_id] = action, at_ms + span_ms
         found = last_throttles(events.table, T0_MS + since_ms)
+        running = listed(events, T0_MS + since_ms - 1)
     expected = {name for name, (action, end) in last.items() if action == "throttle" and end >= T0_MS + since_ms}
     assert sorted(found["client_id"].to_pylist()) == sorted(expected)
+    assert sorted(running) == sorted(expected), "the job and the command line read them in ways of their own"

@@ -5,7 +5,8 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError
 
-from pipeline.tables.layout import TABLES, create_missing, table_uri
+from pipeline.tables.address import table_uri
+from pipeline.tables.layout import TABLES, create_missing
 from schemas.arrow import arrow_schema
 from schemas.quota_row import QuotaRow
 

@@ -7,9 +7,10 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
+from pipeline.tables.address import table_uri
 from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.errors import LostRace
-from pipeline.tables.layout import TABLES, create_missing, table_uri
+from pipeline.tables.layout import TABLES, create_missing
 from pipeline.tables.maintenance import clean, compact, trim
 from schemas.arrow import conform
 from schemas.sensor_state_row import SensorStateRow

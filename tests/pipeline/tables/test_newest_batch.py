@@ -2,9 +2,10 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from pipeline.tables.address import table_uri
 from pipeline.tables.delta_rs import DeltaRsWriter
-from pipeline.tables.layout import TABLES, create_missing, table_uri
-from pipeline.tables.newest_batch import newest_batch, newest_rows
+from pipeline.tables.layout import TABLES, create_missing
+from pipeline.tables.newest_batch import newest_batch, newest_batch_under, newest_rows
 from schemas.arrow import arrow_schema, conform
 from schemas.batch_row import BatchRow
 
@@ -30,14 +31,16 @@ def append(writer: DeltaRsWriter, batch_id: int, evaluated_at_ms: int, processed
 def test_the_newest_batch_is_the_last_processed_of_those_with_the_newest_instant(tmp_path: Path) -> None:
     batches = opened(tmp_path)
     append(batches, 0, NOON_MS, NOON_MS + 5)
-    append(batches, 1, NOON_MS + DAY_MS, NOON_MS + DAY_MS + 5)
-    append(batches, 2, NOON_MS + DAY_MS, NOON_MS + DAY_MS + 500)
+    append(batches, 1, NOON_MS + DAY_MS, NOON_MS + DAY_MS + 500)
+    append(batches, 2, NOON_MS + DAY_MS, NOON_MS + DAY_MS + 5)
     append(batches, 3, NOON_MS - DAY_MS, NOON_MS + 9 * DAY_MS)
     newest = newest_batch(batches)
     assert newest is not None
-    assert newest["batch_id"] == 2
+    assert newest["batch_id"] == 1
+    assert newest == newest_batch_under(str(tmp_path))
     assert sorted(newest_rows(batches, ["batch_id"])["batch_id"].to_pylist()) == [1, 2]
 
 
 def test_a_table_without_rows_has_no_newest_batch(tmp_path: Path) -> None:
     assert newest_batch(opened(tmp_path)) is None
+    assert newest_batch_under(str(tmp_path)) is None

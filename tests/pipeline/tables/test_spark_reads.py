@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pipeline.tables.layout import TABLES, create_missing, table_uri
+from pipeline.tables.address import table_uri
+from pipeline.tables.layout import TABLES, create_missing
 from pipeline.tables.quotas.edit import QuotaChange
 from pipeline.tables.quotas.table import EditAudit, QuotaTable
 from schemas.ddl import spark_ddl

@@ -6,9 +6,10 @@ from typing import Any
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
+from pipeline.tables.address import table_uri
 from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.errors import TableUnwritable
-from pipeline.tables.layout import TABLES, create_missing, table_uri
+from pipeline.tables.layout import TABLES, create_missing
 from pipeline.tables.rollups.usage_by_minute import UsageByMinute
 from pipeline.tables.rollups.usage_by_second import UsageBySecond
 from schemas.arrow import arrow_schema, conform

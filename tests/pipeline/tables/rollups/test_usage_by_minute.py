@@ -10,7 +10,7 @@ from deltalake import DeltaTable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.tables.layout import table_uri
+from pipeline.tables.address import table_uri
 from pipeline.tables.rollups.usage_by_minute import LATENESS_MS, MINUTE_MS
 from tests.pipeline.tables.rollups.rolled_usage import DAY_MS, RolledMinutes, full
 

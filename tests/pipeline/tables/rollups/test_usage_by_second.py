@@ -12,7 +12,7 @@ from deltalake import DeltaTable, write_deltalake
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.tables.layout import table_uri
+from pipeline.tables.address import table_uri
 from pipeline.tables.rollups import usage_by_second
 from pipeline.tables.rollups.usage_by_second import LATENESS_MS, SLICE_MS, by_second
 from pipeline.tables.time_slices import TimeSlices
