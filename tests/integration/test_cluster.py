@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from kafka import KafkaAdminClient, KafkaProducer
-from kafka.errors import KafkaConnectionError
+from kafka.errors import KafkaError
 
 from pipeline.demo.broker import EmbeddedBroker
 from pipeline.demo.broker_config import BrokerOptions
@@ -36,7 +36,7 @@ def members(admin: Any) -> set[int]:
     """The brokers that may lead partitions; none if the client has asked the one that is gone."""
     try:
         return {each["broker_id"] for each in admin.describe_cluster()["brokers"] if not each["is_fenced"]}
-    except KafkaConnectionError:
+    except KafkaError:
         return set()
 
 

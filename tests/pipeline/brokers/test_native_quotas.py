@@ -54,6 +54,7 @@ def test_what_kafka_configs_sets_is_described_here_also_what_kquota_does_not_hav
         ["--alter", "--ip-defaults", "--add-config", "connection_creation_rate=9"],
     ]
     assert [answer["exit_code"] for answer in kafka_configs.answers(quota_broker, lines)] == [0, 0, 0, 0]
+    wait_until(lambda: len(native.describe()) == len(lines), "the broker to hear of its quotas")
     found = {quota.entity: quota for quota in native.describe()}
     assert found[pair("a b", "50%")].bounds == {PRODUCE: 1e6}
     assert found[pair("a b", "50%")].others == {"controller_mutation_rate": 3.0}

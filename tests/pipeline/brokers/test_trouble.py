@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterator
+from contextlib import contextmanager
 from threading import Event, Thread
 from typing import Any
 
@@ -17,7 +18,7 @@ from pipeline.jvm.jars import fetch
 from tests.pipeline.brokers.quota_broker import access_to, clear, user, values_in
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
-pytestmark = [pytest.mark.broker, pytest.mark.usefixtures("impatient")]
+pytestmark = pytest.mark.broker
 
 # One that was killed registers again when its former session has ended.
 BACK_SOON = BrokerOptions(settings={"broker.session.timeout.ms": "1000"})
@@ -48,6 +49,15 @@ def own_broker(stopped_broker: EmbeddedBroker) -> EmbeddedBroker:
     return stopped_broker
 
 
+@contextmanager
+def impatience() -> Iterator[None]:
+    """As the fixture `impatient`, but only for a while: a broker that is there may need longer than a second."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pipeline.cluster.connecting.CONNECT_TIMEOUT_MS", 1_000)
+        yield
+
+
+@pytest.mark.usefixtures("impatient")
 def test_a_cluster_that_does_not_answer_at_the_start_is_told_at_once() -> None:
     with pytest.raises(ClusterUnreachable, match=r"127\.0\.0\.1:1: connection refused"):
         NativeQuotas(ClusterAccess("127.0.0.1:1"))
@@ -74,13 +84,14 @@ def test_a_call_is_made_again_until_the_broker_is_back_or_the_last_pause_is_over
         NativeQuotas(access, pauses_seconds=[0.01]) as impatient,
     ):
         own_broker.kill()
-        with pytest.raises(ClusterUnreachable) as away:
-            impatient.alter(CHANGE)
-        assert (away.value.exit_code, "\n" in str(away.value)) == (6, False)
-        refused: list[Any] = []
-        altering = Thread(target=lambda: refused.append(native.alter(CHANGE)))
-        altering.start()
-        wait_until(lambda: "next try in 0.1 s" in caplog.text, "a try that failed")
+        with impatience():
+            with pytest.raises(ClusterUnreachable) as away:
+                impatient.alter(CHANGE)
+            assert (away.value.exit_code, "\n" in str(away.value)) == (6, False)
+            refused: list[Any] = []
+            altering = Thread(target=lambda: refused.append(native.alter(CHANGE)))
+            altering.start()
+            wait_until(lambda: "next try in 0.1 s" in caplog.text, "a try that failed")
         own_broker.start()
         altering.join(PATIENCE_SECONDS)
         assert refused == [[]]

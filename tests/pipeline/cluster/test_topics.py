@@ -74,8 +74,14 @@ def admin(broker: EmbeddedBroker) -> Iterator[Any]:
     yield client
     there = set(client.list_topics()) & set(NAMES)
     if there:
-        client.delete_topics(sorted(there))
+        delete(client, sorted(there))
     client.close()
+
+
+def delete(admin: Any, topics: list[str]) -> None:
+    """Deleted, and the broker that describes topics has heard of it; else it may describe the old ones for the new."""
+    admin.delete_topics(topics)
+    wait_until(lambda: not set(topics) & set(admin.list_topics()), f"{topics} to be gone")
 
 
 def alter(admin: Any, topic: str, **settings: str) -> None:
@@ -145,7 +151,7 @@ def test_a_marker_of_several_partitions_is_an_error_and_a_small_usage_topic_a_wa
     admin: Any, broker: EmbeddedBroker
 ) -> None:
     create_topics(admin, specs(cores=1))
-    admin.delete_topics(["t.marker"])
+    delete(admin, ["t.marker"])
     admin.create_topics({"t.marker": {"num_partitions": 2, "replication_factor": 1}}, wait_for_metadata=True)
 
     usage, marker = check_topics(admin, specs(cores=2), broker.bootstrap_servers)

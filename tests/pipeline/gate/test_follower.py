@@ -45,7 +45,7 @@ class KafkaPair:
         admin: Any = KafkaAdminClient(bootstrap_servers=servers)
         create_topics(admin, topic_specs(1, 1_000, throttle_topic=self.name, marker_topic=marker)[1:])
         admin.close()
-        self.topic: ThrottleTopic = KafkaThrottleTopic(self.name, self.name, marker, ClusterAccess(servers), 15_000)
+        self.topic: ThrottleTopic = KafkaThrottleTopic(self.name, self.name, marker, ClusterAccess(servers), 60_000)
 
     def follower(self) -> Follower:
         return KafkaFollower(self.servers, self.name)

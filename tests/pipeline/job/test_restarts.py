@@ -132,7 +132,7 @@ def test_a_script_that_does_not_want_to_wait_hears_of_it_at_once(tmp_path: Path)
 
 def test_an_outage_does_not_count_as_failures_in_a_row(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     class Away(FailingOnce):
-        """Its cluster is away for ten restarts."""
+        """Its cluster is away for three restarts."""
 
         def _run_once(self, place: Any, starter: SparkStarter) -> BaseException | None:
             del place, starter
@@ -146,9 +146,9 @@ def test_an_outage_does_not_count_as_failures_in_a_row(tmp_path: Path, caplog: p
             return access
 
     job = Away(tmp_path, ArithmeticError(), restart_limit=1)
-    job.failures = [ArithmeticError("the source failed") for _ in range(10)]
+    job.failures = [ArithmeticError("the source failed") for _ in range(3)]
     job._run_with_restarts(SimpleNamespace(access="place"), starter_of(job._settings))  # type: ignore[arg-type]
-    assert caplog.messages.count("the source failed. Starting again when the cluster answers") == 10
+    assert caplog.messages.count("the source failed. Starting again when the cluster answers") == 3
 
 
 def nowhere(folder: Path, waits: bool = True) -> Job:

@@ -48,7 +48,7 @@ class Metered:
         with closing(admin):
             create_topics(admin, [TopicSpec(name, "demo", 1, "any", {}, {}) for name in (self.topic, MARKER_TOPIC)])
         access = ClusterAccess(broker.bootstrap_servers)
-        self._reader = KafkaUsageTopic(self.topic, self.topic, MARKER_TOPIC, access, 15_000)
+        self._reader = KafkaUsageTopic(self.topic, self.topic, MARKER_TOPIC, access, 60_000)
 
     def store_the_first_place(self) -> None:
         """Say that the log, which is still empty, was read up to here."""

@@ -38,7 +38,7 @@ def usage_topic(broker: EmbeddedBroker) -> Iterator[str]:
 @pytest.mark.broker
 def test_all_that_alice_produces_and_fetches_is_on_the_usage_topic(broker: EmbeddedBroker, usage_topic: str) -> None:
     access = ClusterAccess(broker.bootstrap_servers)
-    publisher = UsagePublisher("all", KafkaUsageTopic("all", usage_topic, MARKER_TOPIC, access, 15_000), usage_topic)
+    publisher = UsagePublisher("all", KafkaUsageTopic("all", usage_topic, MARKER_TOPIC, access, 60_000), usage_topic)
     assert publisher.take_over() is None
     meter = RequestMeter(
         LogFollower(broker.request_log_path),

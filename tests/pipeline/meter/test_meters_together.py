@@ -49,7 +49,7 @@ class Meter:
     def __init__(self, broker: EmbeddedBroker, topic: UsageTopic, number: int) -> None:
         self.client_id = f"together-meter-{number}"
         access = ClusterAccess(broker.bootstrap_servers, {"client.id": self.client_id})
-        kafka_topic = KafkaUsageTopic(f"{topic.name}.{number}", topic.name, MARKER_TOPIC, access, 15_000)
+        kafka_topic = KafkaUsageTopic(f"{topic.name}.{number}", topic.name, MARKER_TOPIC, access, 60_000)
         self.publisher = UsagePublisher(str(number), kafka_topic, topic.name)
         assert self.publisher.take_over() is None
         self.follower = LogFollower(broker.request_log_path)
@@ -152,7 +152,7 @@ def test_the_command_reports_a_client_saves_its_place_and_ends_clean(
         finally:
             meter.kill()
     assert sorted(each.name for each in tmp_path.iterdir()) == ["kquota.toml", "meter.json.moved"]
-    left = KafkaUsageTopic(broker_id, usage_topic.name, MARKER_TOPIC, ClusterAccess(broker.bootstrap_servers), 15_000)
+    left = KafkaUsageTopic(broker_id, usage_topic.name, MARKER_TOPIC, ClusterAccess(broker.bootstrap_servers), 60_000)
     mark = left.committed()
     assert mark is not None
     assert left.place_of(mark).offset_bytes > 0

@@ -42,7 +42,7 @@ def topic(request: pytest.FixtureRequest) -> Iterator[Topic]:
         new_topics(servers, name)
         values, make = (
             lambda: [event for record in read_topic(servers, name) for event in json.loads(record.value)],
-            lambda: KafkaUsageTopic(name, name, f"{name}.marker", ClusterAccess(servers), 15_000),
+            lambda: KafkaUsageTopic(name, name, f"{name}.marker", ClusterAccess(servers), 60_000),
         )
 
     def writer() -> UsageWriter:

@@ -53,6 +53,7 @@ def test_the_folder_of_a_killed_process_is_removed_and_that_of_a_running_one_is_
 
 
 @pytest.mark.spark
-def test_spark_keeps_its_copies_of_the_jars_there(spark: SparkSession) -> None:
-    assert spark.conf.get("spark.jars")
-    assert any(scratch_folder().glob("spark-*/userFiles-*/*.jar"))
+def test_spark_keeps_its_temporary_files_there_and_no_copies_of_jars(spark: SparkSession) -> None:
+    assert spark.conf.get("spark.driver.extraClassPath")
+    assert any(scratch_folder().glob("spark-*"))
+    assert not any(scratch_folder().rglob("*.jar"))

@@ -97,7 +97,7 @@ def test_drift_is_shown_everywhere_and_kept_until_it_is_adopted(place: Place) ->
     assert [row["action"] for row in json.loads(dry.stdout)["changes"]] == ["add", "leave"]
     assert place.held() == {"sync-b": 7e6}
     assert place.run("sync", "--once").exit_code == 0
-    assert place.held() == {"sync-a": 1e6, "sync-b": 7e6}
+    wait_until(lambda: place.held() == {"sync-a": 1e6, "sync-b": 7e6}, "the broker to hear of it")
     doctor = kquota("doctor", *place.flags).stdout
     assert "warn  sync      does not run on this machine, last change" in doctor
     assert "user-principal 'sync-b' producer_byte_rate is 7.0 MB/s on the brokers: kquota did not write it" in doctor

@@ -25,11 +25,12 @@ from schemas.throttle_record import ThrottleRecord
 from schemas.throttle_records import ThrottleRecords
 from tests.pipeline.throttle.factories import record, release
 from tests.topic_reading import read_topic
+from tests.waiting import PATIENCE_SECONDS, wait_until
 
 pytestmark = pytest.mark.broker
 
 JOB = "many"
-TIMEOUT_MS = 15_000
+TIMEOUT_MS = 60_000
 EACH, BATCHES = sys.maxsize, 1
 
 
@@ -63,6 +64,12 @@ def read(broker: EmbeddedBroker, name: str) -> dict[int, list[Any]]:
         found[one.partition].append(one)
     assert all(before.offset < after.offset for some in found.values() for before, after in pairwise(some))
     return found
+
+
+def partition_count(broker: EmbeddedBroker, name: str) -> int:
+    consumer: Any = KafkaConsumer(bootstrap_servers=broker.bootstrap_servers)
+    with closing(consumer):
+        return len(consumer.partitions_for_topic(name))
 
 
 def test_a_reader_finds_the_same_records_in_the_same_partitions_and_order_both_ways(broker: EmbeddedBroker) -> None:
@@ -145,7 +152,7 @@ def test_a_message_that_is_too_large_is_told_as_such_when_the_next_send_finds_ou
 
     def send(producer: Any) -> list[Any]:
         with pytest.raises(MessageSizeTooLargeError):
-            producer.send(name, bytes(90_000)).get(timeout=60)
+            producer.send(name, bytes(90_000)).get(timeout=PATIENCE_SECONDS)
         return [producer.send(name, b"the library knows already that this transaction has failed")]
 
     with pytest.raises(MessageTooLarge):
@@ -168,6 +175,7 @@ def test_partitions_that_are_added_meanwhile_get_records_from_the_next_producer_
     with closing(admin):
         transactions.commit(lambda producer: sender.send(producer, parts()), Mark(1))
     assert {number: len(some) for number, some in read(broker, name).items()} == {0: 200}
+    wait_until(lambda: partition_count(broker, name) == 4, "the broker to know the new partitions")
     transactions.open()
     some = [ThrottleRecords.of(clients(100, 200)).message_columns(JOB)]
     transactions.commit(lambda producer: sender.send(producer, some), Mark(2))

@@ -30,7 +30,7 @@ def new_topic(request: pytest.FixtureRequest) -> NewTopic:
     create_topics(admin, topic_specs(1, 1_000, throttle_topic=name, marker_topic=f"{name}.marker")[1:])
     admin.close()
     many = 1 if request.param == "batches" else MANY
-    return lambda: KafkaThrottleTopic("nightly", name, f"{name}.marker", ClusterAccess(servers), 15_000, many)
+    return lambda: KafkaThrottleTopic("nightly", name, f"{name}.marker", ClusterAccess(servers), 60_000, many)
 
 
 def test_the_end_of_an_empty_topic_is_before_its_first_number(new_topic: NewTopic) -> None:
