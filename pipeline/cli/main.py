@@ -24,9 +24,11 @@ from pipeline.cli import (
     status,
     tables,
     throttles,
+    top,
     topics,
     what_if,
 )
+from pipeline.cli.closed_pipe import discard_output
 from pipeline.cli.quotas import commands as quotas
 from pipeline.command_line import carry_nothing
 from pipeline.errors import PipelineError, first_line
@@ -67,6 +69,7 @@ app.command("demo")(demo.demo)
 app.command("mode")(mode.mode)
 app.command("doctor")(doctor.doctor)
 app.command("status")(status.status)
+app.command("top")(top.top)
 app.command("gate")(gate.gate)
 app.command("simulate")(simulate.simulate)
 app.command("what-if")(what_if.what_if)
@@ -110,8 +113,7 @@ def exit_code() -> int:
     except KeyboardInterrupt:
         return _INTERRUPTED
     except BrokenPipeError:
-        # The reader of our output has gone (`| head`): leave without Python's own complaint at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        discard_output()
     except Exception as exc:
         return _report_unexpected(exc)
     return 0

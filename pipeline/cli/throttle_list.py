@@ -88,6 +88,7 @@ def list_(
 
 
 def _watch(read: Any, show: Any, output: str) -> None:
+    from pipeline.cli.closed_pipe import until_reader_goes
     from pipeline.cli.output import is_table
     from pipeline.cli.signals import wait_until_stopped
     from pipeline.cli.watch import watch
@@ -104,7 +105,7 @@ def _watch(read: Any, show: Any, output: str) -> None:
         sys.stdout.flush()
         prints += 1
 
-    with wait_until_stopped() as wait:
+    with until_reader_goes(), wait_until_stopped() as wait:
         watch(read, show_again, wait)
 
 
