@@ -210,7 +210,7 @@ def _totals(used: NewestUsage) -> Totals:
     span_seconds = max(at_ms - oldest_ms, (engine.num_samples - 1) * engine.sample_window_ms, 1) / 1000
 
     def per_second(*columns: str) -> float:
-        return sum(pc.sum(usage[column]).as_py() or 0 for column in columns) / span_seconds
+        return float(sum(pc.sum(usage[column]).as_py() or 0 for column in columns)) / span_seconds
 
     return Totals(
         clients=usage.group_by(["user", "client_id"], use_threads=False).aggregate([]).num_rows,
