@@ -62,23 +62,27 @@ def build_app(gate: Gate, token: str | None = None, registry: CollectorRegistry 
     async def healthz(_request: Request) -> Response:
         return JSONResponse({"status": _STATUS.get(gate.state, "stale"), "state": gate.state})
 
-    async def metrics(_request: Request) -> Response:
-        # On a thread: the gauges take the gate's locks.
-        text = await run_in_threadpool(generate_latest, registry)
-        return Response(text, media_type=CONTENT_TYPE_LATEST)
-
     app = Starlette(
         routes=[
             Route("/v1/throttle", throttle),
             Route("/v1/throttles", throttles),
             Route("/healthz", healthz),
-            *([] if registry is None else [Route("/metrics", metrics)]),
+            *([] if registry is None else [_metrics_route(registry)]),
         ],
         exception_handlers={QueryRefused: _refused, HTTPException: _not_ours},
     )
     if token is not None:
         app.add_middleware(_BearerToken, token=token)
     return app
+
+
+def _metrics_route(registry: CollectorRegistry) -> Route:
+    async def metrics(_request: Request) -> Response:
+        # On a thread: the gauges take the gate's locks.
+        text = await run_in_threadpool(generate_latest, registry)
+        return Response(text, media_type=CONTENT_TYPE_LATEST)
+
+    return Route("/metrics", metrics)
 
 
 def _answer_counter(registry: CollectorRegistry | None) -> Counter:

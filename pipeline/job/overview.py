@@ -205,7 +205,7 @@ def _totals(used: NewestUsage) -> Totals:
     usage = usage.filter(in_windows)
     if not usage.num_rows:
         return Totals()
-    oldest_ms = pc.min(usage["sample_start_ms"]).as_py()
+    oldest_ms = int(pc.min(usage["sample_start_ms"]).as_py())
     # As for a rate: a cluster that has just begun does not seem busier than it is.
     span_seconds = max(at_ms - oldest_ms, (engine.num_samples - 1) * engine.sample_window_ms, 1) / 1000
 
