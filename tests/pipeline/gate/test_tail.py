@@ -73,7 +73,7 @@ def test_a_release_ends_what_can_be_extended_and_a_renewal_does_not() -> None:
         violation(1, "a"),
         renewed,
         violation(3, "a"),
-        release(4, client_id="etl"),
+        release(4, client_id="etl", decision_id="a"),
         violation(5, "a"),
     ]
     assert [decisions.extends(one) for one in steps] == [False, True, False, True, False, False]
