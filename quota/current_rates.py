@@ -6,7 +6,7 @@ every other shadow quota, were enforced.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -46,10 +46,36 @@ class CurrentRate:
     sensors: int
 
 
-def current_rates(
+@dataclass(frozen=True, slots=True)
+class SensorRate:
+    """The rate of one sensor under the quota that holds for it.
+
+    Attributes:
+        quota: the bound.
+        broker_id: the sensor's broker; "" in cluster scope.
+        user: the user, if it is a tag of the sensor, else "".
+        client_id: the client-id, likewise.
+        observed: O, in the unit of the bound; above 0.
+        bound: T.
+    """
+
+    quota: QuotaKey
+    broker_id: str
+    user: str
+    client_id: str
+    observed: float
+    bound: float
+
+    @property
+    def used(self) -> float:
+        """O / T; above 1.0 the quota is violated."""
+        return self.observed / self.bound
+
+
+def sensor_rates(
     snapshot: QuotaSnapshot, usage: pa.Table, at_ms: int, new_engine: Callable[[], QuotaEngine]
-) -> dict[QuotaKey, CurrentRate]:
-    """The rate under each quota at an instant; a quota without usage is not in the answer.
+) -> list[SensorRate]:
+    """The rate of every sensor with usage at an instant, in no order.
 
     Args:
         snapshot: the quotas in force.
@@ -58,39 +84,49 @@ def current_rates(
         new_engine: makes an engine that has recorded nothing.
     """
     enforced = _rates(snapshot, usage, at_ms, new_engine())
-    shadow = {
-        QuotaKey(quota.user, quota.client_id, name)
-        for quota in snapshot.quotas
-        if quota.mode == "shadow"
-        for name in QUOTA_TYPES
-    }
+    shadow = {(quota.user, quota.client_id) for quota in snapshot.quotas if quota.mode == "shadow"}
     if not shadow:
         return enforced
     as_enforced = tuple(
         replace(quota, mode="enforce") if quota.mode == "shadow" else quota for quota in snapshot.quotas
     )
     seen = _rates(replace(snapshot, quotas=as_enforced), usage, at_ms, new_engine())
-    return enforced | {key: rate for key, rate in seen.items() if key in shadow}
+    return enforced + [rate for rate in seen if (rate.quota.user, rate.quota.client_id) in shadow]
 
 
-def _rates(snapshot: QuotaSnapshot, usage: pa.Table, at_ms: int, engine: QuotaEngine) -> dict[QuotaKey, CurrentRate]:
+def current_rates(
+    snapshot: QuotaSnapshot, usage: pa.Table, at_ms: int, new_engine: Callable[[], QuotaEngine]
+) -> dict[QuotaKey, CurrentRate]:
+    """The rate under each quota at an instant; a quota without usage is not in the answer.
+
+    The arguments are those of `sensor_rates`.
+    """
+    sensors: dict[QuotaKey, list[SensorRate]] = defaultdict(list)
+    for rate in sensor_rates(snapshot, usage, at_ms, new_engine):
+        sensors[rate.quota].append(rate)
+    return {quota: _nearest(rates) for quota, rates in sensors.items()}
+
+
+def _rates(snapshot: QuotaSnapshot, usage: pa.Table, at_ms: int, engine: QuotaEngine) -> list[SensorRate]:
     engine.load_quotas(snapshot)
     engine.record(usage, at_ms)
     names = ["user", "client_id", *(["broker_id"] if engine.scope == "broker" else [])]
     clients = usage.group_by(names, use_threads=False).aggregate([])
     levels, owed = engine.resolve(clients).to_pylist(), engine.evaluate(clients, at_ms).to_pylist()
-    sensors: dict[QuotaKey, dict[tuple[str, ...], CurrentRate]] = defaultdict(dict)
+    found = {}
     for level, rate in zip(levels, owed, strict=True):
         if level["mode"] == "enforce" and rate["observed"] > 0:
             entity = entity_at(Level(level["level"]), level["user"], level["client_id"])
             sensor = level["broker_id"], level["sensor_user"], level["sensor_client_id"]
-            used = rate["observed"] / level["bound"]
-            sensors[QuotaKey(*entity, level["quota_type"])][sensor] = CurrentRate(rate["observed"], used, *sensor, 1)
-    return {key: replace(max(of_key.values(), key=_nearest), sensors=len(of_key)) for key, of_key in sensors.items()}
+            quota = QuotaKey(*entity, level["quota_type"])
+            # Clients of one sensor share its rate.
+            found[quota, sensor] = SensorRate(quota, *sensor, rate["observed"], level["bound"])
+    return list(found.values())
 
 
-def _nearest(rate: CurrentRate) -> tuple[float, str, str, str]:
-    return rate.used, rate.broker_id, rate.sensor_user, rate.sensor_client_id
+def _nearest(rates: Sequence[SensorRate]) -> CurrentRate:
+    found = max(rates, key=lambda rate: (rate.used, rate.broker_id, rate.user, rate.client_id))
+    return CurrentRate(found.observed, found.used, found.broker_id, found.user, found.client_id, len(rates))
 
 
 def bounds_of(row: Mapping[str, Any]) -> dict[QuotaKey, float]:

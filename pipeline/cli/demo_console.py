@@ -11,7 +11,7 @@ from typing import Any, Final
 from pipeline.clock import wall_ms
 from pipeline.demo.next_steps import at_the_end, while_it_runs
 from pipeline.demo.plan import STOCK_CLIENTS
-from pipeline.job.job import Listeners
+from pipeline.job.listeners import Listeners
 from pipeline.stream.micro_batch import BatchReport
 from pipeline.throttle.log_line import line_with_command
 from pipeline.throttle.outbox import Written

@@ -5,7 +5,7 @@ from typing import Annotated, Final
 
 import typer
 
-from pipeline.cli.options import BootstrapServers, CommandConfig, ConfigFile, flags
+from pipeline.cli.options import BootstrapServers, CommandConfig, ConfigFile, MetricsClients, flags, metrics_flags
 
 DEFAULT_LISTEN: Final = "127.0.0.1:8787"
 
@@ -27,12 +27,15 @@ def gate(
             show_default=False,
         ),
     ] = None,
+    metrics_clients: MetricsClients = False,
 ) -> None:
     """Answer over HTTP whether a client is throttled, until when and why. Requests may wait until it is not.
 
     GET /v1/throttle?user=&client_id=[&wait_ms=] is answered with 200, or with 429 and Retry-After. GET /v1/throttles
-    lists all running throttles. GET /healthz says ok, catching-up or stale. It also starts while the broker is
-    away: then no client is throttled, and it keeps trying to reach the broker. Runs until SIGTERM or Ctrl-C.
+    lists all running throttles. GET /healthz says ok, catching-up or stale; GET /metrics is for Prometheus.
+
+    It also starts while the broker is away: then no client is throttled, and it keeps trying to reach the broker. Runs
+    until SIGTERM or Ctrl-C.
     """
     import sys
 
@@ -42,20 +45,26 @@ def gate(
     from pipeline.gate.follower import KafkaFollower
     from pipeline.gate.gate import Gate
     from pipeline.gate.limits import GateLimits
+    from pipeline.gate.metrics import gate_metrics
     from pipeline.log import set_up_logging
+    from pipeline.metrics.registry import ReadAtScrape, new_registry
     from pipeline.settings.loading import load_settings
 
     try:
         from pipeline.gate.server import GateServer, parse_listen, read_token
     except ModuleNotFoundError as exc:
         raise GateExtraMissing(exc.name or "starlette") from exc
-    settings = load_settings(config, flags(bootstrap_server, command_config, cluster=cluster))
+    metrics = metrics_flags(None, metrics_clients)
+    settings = load_settings(config, flags(bootstrap_server, command_config, cluster=cluster, metrics=metrics))
     set_up_logging(settings.log_level)
     access = ClusterAccess.from_settings(settings.kafka)
     throttle_topic = topic or settings.kafka.throttle_topic
     follower = KafkaFollower(access.bootstrap_servers, throttle_topic, access.client_options())
     side_car_gate = Gate(follower, GateLimits(pool_bytes, max_request_bytes=16_384), settings.cluster)
-    server = GateServer(side_car_gate, parse_listen(listen), read_token(token_file))
+    registry = new_registry("gate")
+    by_client = settings.metrics.clients
+    registry.register(ReadAtScrape(lambda: gate_metrics(side_car_gate, by_client)))
+    server = GateServer(side_car_gate, parse_listen(listen), read_token(token_file), registry)
     with call_on_signals(server.stop):
         side_car_gate.start()
         sys.stderr.write(f"listening on port {server.port}, following {throttle_topic} at {access.bootstrap_servers}\n")

@@ -11,6 +11,7 @@ from typing import Annotated, Final
 import typer
 
 from pipeline.background import steps_left
+from pipeline.cli.closed_pipe import discard_output
 from pipeline.cli.on_demand import Place, group_of
 from pipeline.command_line import carry_nothing
 from pipeline.errors import PipelineError, first_line
@@ -24,6 +25,7 @@ _COMMANDS: Final = {
     "mode": Place("pipeline.cli.mode", "mode"),
     "doctor": Place("pipeline.cli.doctor", "doctor"),
     "status": Place("pipeline.cli.status", "status"),
+    "top": Place("pipeline.cli.top", "top"),
     "gate": Place("pipeline.cli.gate", "gate"),
     "simulate": Place("pipeline.cli.simulate", "simulate"),
     "what-if": Place("pipeline.cli.what_if", "what_if"),
@@ -96,8 +98,7 @@ def exit_code() -> int:
     except KeyboardInterrupt:
         return _INTERRUPTED
     except BrokenPipeError:
-        # The reader of our output has gone (`| head`): leave without Python's own complaint at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        discard_output()
     except Exception as exc:
         return _report_unexpected(exc)
     return 0

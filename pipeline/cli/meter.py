@@ -14,11 +14,14 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import typer
 
-from pipeline.cli.options import BootstrapServers, CommandConfig, ConfigFile, flags
+from pipeline.cli.options import BootstrapServers, CommandConfig, ConfigFile, MetricsPort, flags
 from schemas.topic_names import MARKER_TOPIC, USAGE_TOPIC
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pipeline.meter.log_place import LogPlace
+    from pipeline.meter.metrics import MeterGauges
     from pipeline.meter.request_log import RequestLogParser
     from pipeline.meter.usage_publisher import UsagePublisher
 
@@ -65,6 +68,7 @@ def request_log(
     time_zone: Annotated[
         str | None, typer.Option(help="Time zone of the log, e.g. Europe/Berlin [default: this machine's].")
     ] = None,
+    metrics_port: MetricsPort = None,
 ) -> None:
     """Follow the request log of a Kafka 4 broker and send a usage event for each client request.
 
@@ -83,10 +87,13 @@ def request_log(
     from pipeline.log import set_up_logging
     from pipeline.meter.kafka_usage_topic import KafkaUsageTopic
     from pipeline.meter.meter_state import read_state
+    from pipeline.meter.metrics import MeterGauges, meter_metrics
     from pipeline.meter.own_traffic import OwnTraffic
     from pipeline.meter.request_log import RequestLogParser
     from pipeline.meter.usage_publisher import UsagePublisher
     from pipeline.meter.usage_topic import UsageTopic
+    from pipeline.metrics.endpoint import metrics_endpoint
+    from pipeline.metrics.registry import ReadAtScrape, new_registry
     from pipeline.settings.loading import load_settings
 
     log_file = file or file_option
@@ -95,7 +102,9 @@ def request_log(
         raise typer.BadParameter(message)
     zone = _zone(time_zone)
     names = {"usage_topic": topic, "marker_topic": marker_topic}
-    settings = load_settings(config, flags(bootstrap_server, command_config, topics=names))
+    settings = load_settings(
+        config, flags(bootstrap_server, command_config, topics=names, metrics={"port": metrics_port})
+    )
     set_up_logging(settings.log_level)
     access = ClusterAccess.from_settings(settings.kafka)
     topic, address = settings.kafka.usage_topic, access.bootstrap_servers
@@ -114,8 +123,16 @@ def request_log(
     stopping = _stop_on_signals()
     timeout_ms = settings.kafka.transaction_timeout_ms
     kafka_topic = KafkaUsageTopic(broker_id, topic, settings.kafka.marker_topic, access, timeout_ms)
-    with closing(UsagePublisher(broker_id, kafka_topic, f"{topic} at {address}")) as publisher:
-        _run(log_file, from_beginning, state_path, old_place, parser, publisher, f"{topic} at {address}", stopping)
+    registry = new_registry("meter")
+
+    def tell(gauges: MeterGauges) -> None:
+        registry.register(ReadAtScrape(lambda: meter_metrics(gauges, broker_id)))
+
+    endpoint = metrics_endpoint(settings.metrics, registry)
+    with endpoint, closing(UsagePublisher(broker_id, kafka_topic, f"{topic} at {address}")) as publisher:
+        _run(
+            log_file, from_beginning, state_path, old_place, parser, publisher, f"{topic} at {address}", stopping, tell
+        )
 
 
 def _run(
@@ -127,11 +144,13 @@ def _run(
     publisher: "UsagePublisher",
     destination: str,
     stopping: threading.Event,
+    tell: "Callable[[MeterGauges], None]",
 ) -> None:
     from pipeline.clock import SystemClock
     from pipeline.meter.errors import RequestLogMissing, UsageNotStored
     from pipeline.meter.log_follower import LogFollower
     from pipeline.meter.meter_state import retire_state
+    from pipeline.meter.metrics import MeterGauges
     from pipeline.meter.request_meter import RequestMeter
 
     if not file.parent.is_dir():
@@ -146,6 +165,10 @@ def _run(
             whence = "the beginning" if from_beginning else "the end"
         follower = LogFollower(file, "beginning" if from_beginning else "end", place or old_place)
         meter = RequestMeter(follower, parser, publisher, SystemClock(), stopping.wait)
+        gauges = MeterGauges(
+            parser.counts, publisher.counts, follower.counts, lambda: meter.unstored_events, lambda: meter.held_bytes
+        )
+        tell(gauges)
         typer.echo(f"following {file} from {whence}, to {destination}", err=True)
         stored = meter.run(stopping.is_set, lambda: retire_state(state_path))
     except OSError as exc:

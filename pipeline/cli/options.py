@@ -45,6 +45,14 @@ TablesRoot = Annotated[
     typer.Option("--tables", help="Root of the Delta tables.", callback=_carried(TABLES_ROOT), show_default=False),
 ]
 
+MetricsPort = Annotated[
+    int | None,
+    typer.Option("--metrics-port", help="Port of the Prometheus endpoint; 0 = any free one.", show_default="none"),
+]
+MetricsClients = Annotated[
+    bool, typer.Option("--metrics-clients", help="Also metrics by user and client-id, a series for each.")
+]
+
 
 def _known_format(*also: str) -> Callable[[str], str]:
     """A callback of an option: refuses an unknown format before the command does anything."""
@@ -98,6 +106,11 @@ def flags(
         "tables": {"root": tables},
         **others,
     }
+
+
+def metrics_flags(port: int | None, clients: bool) -> dict[str, Any]:
+    """The branch `metrics` of `flags`."""
+    return {"port": port, "clients": True if clients else None}
 
 
 def quota_table(config: Path | None, tables: str | None) -> "QuotaTable":

@@ -15,7 +15,7 @@ from pipeline.errors import PipelineError, printable
 FORMATS: Final = ("table", "wide", "csv", "json", "yaml")
 DOCUMENTS: Final = ("json", "yaml")
 _TABLES: Final = ("table", "wide")
-_UNKNOWN_WIDTH: Final = 80
+UNKNOWN_WIDTH: Final = 80
 _ALL_COLUMNS: Final = Layout()
 
 Row = Mapping[str, Any]
@@ -107,7 +107,7 @@ def _print_table(rows: Sequence[Row], layout: Layout, *, wide: bool) -> None:
     if wide:
         columns += [key for key in rows[0] if key not in columns]
     cells = [["" if row[key] is None else printable(str(row[key])) for key in columns] for row in rows]
-    width = None if wide else shutil.get_terminal_size((_UNKNOWN_WIDTH, 0)).columns
+    width = None if wide else shutil.get_terminal_size((UNKNOWN_WIDTH, 0)).columns
     table = fitted(columns, cells, layout, width)
     header, *lines = table.lines
     typer.echo(typer.style(header, bold=True))  # bold on a terminal only

@@ -5,7 +5,16 @@ from typing import Annotated
 import typer
 
 from pipeline.allocator import return_memory_at_once
-from pipeline.cli.options import BootstrapServers, CommandConfig, ConfigFile, TablesRoot, flags
+from pipeline.cli.options import (
+    BootstrapServers,
+    CommandConfig,
+    ConfigFile,
+    MetricsClients,
+    MetricsPort,
+    TablesRoot,
+    flags,
+    metrics_flags,
+)
 
 
 def run(
@@ -22,6 +31,8 @@ def run(
     no_wait: Annotated[
         bool, typer.Option("--no-wait", help="End with exit code 6 when the cluster does not answer.")
     ] = False,
+    metrics_port: MetricsPort = None,
+    metrics_clients: MetricsClients = False,
 ) -> None:
     """Run the job until SIGTERM or Ctrl-C: read usage, decide, throttle, release, record.
 
@@ -30,8 +41,11 @@ def run(
     return_memory_at_once()
     from pipeline.cli.console import log_batch, log_throttles
     from pipeline.cli.signals import call_on_signals
-    from pipeline.job.job import Job, Listeners
+    from pipeline.job.job import Job
+    from pipeline.job.listeners import Listeners
+    from pipeline.job.metrics import job_metrics
     from pipeline.log import set_up_logging
+    from pipeline.metrics.endpoint import metrics_endpoint
     from pipeline.settings.loading import load_settings
     from pipeline.tables.from_settings import create_tables
 
@@ -42,10 +56,12 @@ def run(
         stream={"trigger_ms": trigger_ms, "checkpoint": checkpoint},
         job=job,
         run_dir=run_dir,
+        metrics=metrics_flags(metrics_port, metrics_clients),
     )
     settings = load_settings(config, given)
     set_up_logging(settings.log_level)
-    running = Job(settings, Listeners(log_throttles, log_batch), waits=not no_wait)
-    with call_on_signals(running.stop):
+    listeners, registry = job_metrics(settings, Listeners(log_throttles, log_batch))
+    running = Job(settings, listeners, waits=not no_wait)
+    with call_on_signals(running.stop), metrics_endpoint(settings.metrics, registry):
         create_tables(settings.tables)
         running.run()

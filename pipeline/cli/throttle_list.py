@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from pipeline.cli.options import ConfigFile, Output, TablesRoot, flags
+from pipeline.cli.quota_type import QuotaTypeOption, quota_type_of
 from pipeline.cli.quotas.entity_flags import ClientNames, for_client
 from pipeline.cli.table_layout import Layout
 from pipeline.clock import wall_ms
-from pipeline.errors import PipelineError
-from quota.entity import QUOTA_TYPES
 from quota.units import rate_text
 
 if TYPE_CHECKING:
@@ -21,25 +20,10 @@ _RUNNING: Final = Layout(_COLUMNS, dropped_first=("W", "cause", "for"))
 _RECENT: Final = Layout(("at", "action", *_COLUMNS), dropped_first=("W", "for", "until", "cause", "T"))
 
 
-class UnknownQuotaType(PipelineError):
-    """`--type` names no quota type, or several."""
-
-    exit_code = 2
-
-    def __init__(self, given: str) -> None:
-        super().__init__(
-            f"'--type' must be one of {', '.join(QUOTA_TYPES)}, or the beginning of one; got {given}",
-            f"for example --type {QUOTA_TYPES[0]}",
-        )
-
-
 @for_client
 def list_(
     client: ClientNames,
-    quota_type: Annotated[
-        str | None,
-        typer.Option("--type", metavar="TYPE", help=f"{', '.join(QUOTA_TYPES)}; or a beginning.", show_default=False),
-    ] = None,
+    quota_type: QuotaTypeOption = None,
     since: Annotated[
         str | None,
         typer.Option(
@@ -67,7 +51,7 @@ def list_(
     from pipeline.tables.throttle_list import Wanted, recent_events, running_throttles
 
     since_ms = None if since is None else parse_instant("--since", since, wall_ms())
-    wanted = Wanted(client.user, client.client_id, _quota_type(quota_type), since_ms)
+    wanted = Wanted(client.user, client.client_id, quota_type_of(quota_type), since_ms)
     root = load_settings(config, flags(tables=tables)).tables.root
     is_recent = everything or since is not None
 
@@ -88,6 +72,7 @@ def list_(
 
 
 def _watch(read: Any, show: Any, output: str) -> None:
+    from pipeline.cli.closed_pipe import until_reader_goes
     from pipeline.cli.output import is_table
     from pipeline.cli.signals import wait_until_stopped
     from pipeline.cli.watch import watch
@@ -104,7 +89,7 @@ def _watch(read: Any, show: Any, output: str) -> None:
         sys.stdout.flush()
         prints += 1
 
-    with wait_until_stopped() as wait:
+    with until_reader_goes(), wait_until_stopped() as wait:
         watch(read, show_again, wait)
 
 
@@ -140,12 +125,3 @@ def _shown(row: "Row") -> "Row":
         "decision": row["decision_id"][:SHOWN_DIGITS],
     }
     return shown | {name: value for name, value in row.items() if name not in shown}
-
-
-def _quota_type(given: str | None) -> str | None:
-    if given is None:
-        return None
-    found = [quota_type for quota_type in QUOTA_TYPES if quota_type.startswith(given)]
-    if len(found) != 1:
-        raise UnknownQuotaType(given)
-    return found[0]

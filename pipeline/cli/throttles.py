@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from pipeline.cli import throttle_list
+from pipeline.cli import throttle_list, throttle_tail
 from pipeline.cli.options import ConfigFile, Output, TablesRoot, flags
 from pipeline.cli.quotas.entity_flags import ClientNames, for_client
 from pipeline.cli.quotas.errors import QuotaUsage
@@ -23,6 +23,7 @@ _MISMATCHES: Final = Layout(dropped_first=("query_id", "mode"), texts=("differen
 
 
 app.command("list")(throttle_list.list_)
+app.command("tail")(throttle_tail.tail)
 
 
 @app.command("explain")

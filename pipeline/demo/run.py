@@ -13,7 +13,8 @@ from pipeline.demo.bounds import client_bounds
 from pipeline.demo.folder import DemoFolder
 from pipeline.demo.load import ClientReports, Load
 from pipeline.demo.preparing import demo_settings, new_cluster, prepare
-from pipeline.job.job import Job, Listeners, step
+from pipeline.job.job import Job, step
+from pipeline.job.listeners import Listeners
 from pipeline.settings.model import Settings
 from pipeline.stream.reading_rules import ReadingRules
 from pipeline.stream.spark_starter import SparkStarter

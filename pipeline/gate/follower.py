@@ -2,21 +2,11 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
-from itertools import chain
+from collections.abc import Callable, Mapping, Sequence
 from threading import Event, Thread
 from typing import Any, Final, Literal, Protocol
 
-from kafka import KafkaConsumer, TopicPartition
-from kafka.errors import KafkaError, TopicAuthorizationFailedError
-
-from pipeline.cluster.acls import Acl
-from pipeline.cluster.connecting import open_client
-from pipeline.cluster.errors import PermissionMissing, TopicMissing
-from pipeline.cluster.permissions import permission_missing
-from pipeline.errors import PipelineError, first_line
-from schemas.errors import UnreadableRecord
+from pipeline.gate.topic_reader import Found, ThrottleTopicReader
 from schemas.throttle_record import ThrottleRecord
 
 log = logging.getLogger(__name__)
@@ -26,10 +16,7 @@ RecordHandler = Callable[[Sequence[ThrottleRecord]], object]
 
 POLL_MS: Final = 200
 RETRY_SECONDS: Final = (0.5, 1.0, 2.0, 5.0)
-NEW_PARTITIONS_MS: Final = 5_000
 PROBE_EVERY_SECONDS: Final = 2.0
-PROBE_TIMEOUT_MS: Final = 3_000
-REFUSAL_WAIT_MS: Final = 1_000
 
 
 class Follower(Protocol):
@@ -85,16 +72,17 @@ class KafkaFollower:
     def __init__(
         self, bootstrap_servers: str, topic: str, options: Mapping[str, Any] | None = None, name: str = "throttle-view"
     ) -> None:
-        self.unreadable = 0
         self._state: FollowerState = "connecting"
-        self._servers = bootstrap_servers
-        self._topic = topic
-        self._options = dict(options or {})
-        self._acls = (Acl("topic", topic, "Read"),)
+        self._reader = ThrottleTopicReader(bootstrap_servers, topic, options)
         self._caught_up = Event()
         self._stopping = Event()
         self._handle_records: RecordHandler = lambda _: None
         self._thread = Thread(target=self._run, name=name, daemon=True)
+
+    @property
+    def unreadable(self) -> int:
+        """See `Follower.unreadable`."""
+        return self._reader.unreadable
 
     @property
     def state(self) -> FollowerState:
@@ -119,14 +107,11 @@ class KafkaFollower:
     def _run(self) -> None:
         failures = 0
         while not self._stopping.is_set():
-            consumer = None
             try:
-                consumer = self._open()
-                self._assign_all(consumer)
+                self._reader.open()
                 failures = 0
-                self._follow(consumer)
-            except Exception as error:
-                exc = permission_missing(error, self._acls, self._options, self._servers) or error
+                self._follow()
+            except Exception as exc:
                 wait_seconds = RETRY_SECONDS[min(failures, len(RETRY_SECONDS) - 1)]
                 failures += 1
                 if self._state != "connecting":
@@ -136,91 +121,28 @@ class KafkaFollower:
                 log.log(
                     level,
                     "the throttle topic can not be followed, new throttles are not seen: %s",
-                    _one_line(exc),
+                    self._reader.told(exc),
                 )
                 self._stopping.wait(wait_seconds)
             finally:
-                if consumer is not None:
-                    with suppress(Exception):
-                        consumer.close()
+                self._reader.close()
 
-    def _open(self) -> Any:
-        ours = {
-            "isolation_level": "read_committed",
-            "enable_auto_commit": False,
-            "group_id": None,
-            # A topic that was deleted and created again is read from its start, too.
-            "auto_offset_reset": "earliest",
-            "allow_auto_create_topics": False,
-            "metadata_max_age_ms": NEW_PARTITIONS_MS,
-        }
-        return open_client(KafkaConsumer, self._servers, **self._options | ours)
-
-    def _assign_all(self, consumer: Any) -> None:
-        if not self._assign(consumer):
-            _raise_if_refused(consumer, self._topic)
-            raise TopicMissing(self._topic, self._servers, "throttle")
-
-    def _assign(self, consumer: Any) -> bool:
-        """Also read the topic's new partitions, from their start; False if the topic has no partition at all."""
-        known = consumer.assignment()
-        found = {TopicPartition(self._topic, number) for number in consumer.partitions_for_topic(self._topic) or ()}
-        added = sorted(found - known)
-        if added:
-            consumer.assign(sorted(found | known))
-            consumer.seek_to_beginning(*added)
-        return bool(found)
-
-    def _follow(self, consumer: Any) -> None:
-        # Ends of what is committed. Nothing after an open transaction is readable until it is decided.
-        ends = consumer.end_offsets(list(consumer.assignment()))
+    def _follow(self) -> None:
+        ends = self._reader.ends()
         self._state = "catching-up"
         knows_all = False
         probe_at = time.monotonic() + PROBE_EVERY_SECONDS
         while not self._stopping.is_set():
-            self._hand_over(chain.from_iterable(consumer.poll(POLL_MS).values()))
-            if not knows_all and all(consumer.position(tp) >= end for tp, end in ends.items()):
+            self._hand_over(self._reader.poll(POLL_MS))
+            if not knows_all and self._reader.has_read(ends):
                 knows_all = True
                 self._state = "following"
                 self._caught_up.set()
-            self._assign(consumer)
+            self._reader.add_partitions()
             if time.monotonic() > probe_at:
-                # `poll` does not fail when no broker answers any more; this call does.
-                consumer.end_offsets(list(consumer.assignment()), timeout_ms=PROBE_TIMEOUT_MS)
+                self._reader.probe()
                 probe_at = time.monotonic() + PROBE_EVERY_SECONDS
 
-    def _hand_over(self, records: Iterable[Any]) -> None:
-        throttles = [throttle for record in records if (throttle := self._throttle_of(record)) is not None]
-        if throttles and not self._stopping.is_set():
-            self._handle_records(throttles)
-
-    def _throttle_of(self, record: Any) -> ThrottleRecord | None:
-        if record.value is None:  # a tombstone: the topic forgets the key
-            return None
-        try:
-            return ThrottleRecord.from_value(record.value)
-        except UnreadableRecord as exc:
-            self.unreadable += 1
-            if self.unreadable == 1:
-                log.warning("a record of %s is skipped: %s", self._topic, _one_line(exc))
-            return None
-
-
-def _raise_if_refused(consumer: Any, topic: str) -> None:
-    """Raise if the consumer has no right to see the topic.
-
-    Kafka's metadata leave out a topic that the user may not describe. When asked for its end, the broker says so.
-    """
-    try:
-        consumer.end_offsets([TopicPartition(topic, 0)], timeout_ms=REFUSAL_WAIT_MS)
-    except TopicAuthorizationFailedError:
-        raise
-    except KafkaError:
-        return
-
-
-def _one_line(error: Exception) -> str:
-    if isinstance(error, PermissionMissing):
-        return str(error)
-    text = error.message if isinstance(error, PipelineError) else f"{type(error).__name__}: {first_line(error)}"
-    return text[:300]
+    def _hand_over(self, found: Sequence[Found]) -> None:
+        if found and not self._stopping.is_set():
+            self._handle_records([one.record for one in found])

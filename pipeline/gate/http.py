@@ -4,6 +4,7 @@
     GET /v1/throttle?user=alice&client_id=etl&wait_ms=5000 the same, after waiting in the gate for up to 5 s
     GET /v1/throttles                                      200, all throttles that run now
     GET /healthz                                           200 {"status": "ok" | "catching-up" | "stale"}
+    GET /metrics                                           200, Prometheus' text format
 
 Health is 200 in all three states: the gate fails open, so no state is a reason to take a service out of rotation.
 Mistakes are answered with 400 (401, 404, 405) and {"error": …, "remedy": …}.
@@ -14,7 +15,9 @@ import hmac
 from contextlib import suppress
 from typing import Any, Final
 
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, generate_latest
 from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -32,19 +35,22 @@ LONG_POLL_BYTES: Final = 16_384
 _STATUS: Final = {"following": "ok", "connecting": "catching-up", "catching-up": "catching-up"}
 
 
-def build_app(gate: Gate, token: str | None = None) -> Starlette:
+def build_app(gate: Gate, token: str | None = None, registry: CollectorRegistry | None = None) -> Starlette:
     """Make the ASGI application.
 
     Args:
         gate: Started. The application does not close it.
         token: Requests must carry it as `Authorization: Bearer …`, except for /healthz; None: no token is needed.
+        registry: What /metrics tells; None: there is no /metrics. How often throttles were asked for is added to it.
     """
+    answers = _answer_counter(registry)
 
     async def throttle(request: Request) -> Response:
         query = read_query(request.query_params.multi_items())
         if query.wait_ms:
             await _wait_or_disconnect(gate, query, request)
         throttled = gate.throttle_of(query.user, query.client_id, query.broker_id)
+        answers.labels("go" if throttled is None else "throttled").inc()
         if throttled is None:
             return JSONResponse({"throttled": False})
         retry_after_seconds = max(-(-throttled.remaining_ms // 1000), 1)
@@ -61,12 +67,29 @@ def build_app(gate: Gate, token: str | None = None) -> Starlette:
             Route("/v1/throttle", throttle),
             Route("/v1/throttles", throttles),
             Route("/healthz", healthz),
+            *([] if registry is None else [_metrics_route(registry)]),
         ],
         exception_handlers={QueryRefused: _refused, HTTPException: _not_ours},
     )
     if token is not None:
         app.add_middleware(_BearerToken, token=token)
     return app
+
+
+def _metrics_route(registry: CollectorRegistry) -> Route:
+    async def metrics(_request: Request) -> Response:
+        # On a thread: the gauges take the gate's locks.
+        text = await run_in_threadpool(generate_latest, registry)
+        return Response(text, media_type=CONTENT_TYPE_LATEST)
+
+    return Route("/metrics", metrics)
+
+
+def _answer_counter(registry: CollectorRegistry | None) -> Counter:
+    answers = Counter("kquota_gate_answers", "Answers to /v1/throttle.", ("answer",), registry=registry)
+    for answer in ("go", "throttled"):
+        answers.labels(answer)
+    return answers
 
 
 def as_json(throttled: Throttled) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from threading import Thread
 from typing import Final, NamedTuple
 
 import uvicorn
+from prometheus_client import CollectorRegistry
 
 from pipeline.gate.errors import GateTokenInvalid, ListenAddressInvalid, ListenBusy, ListenUnguarded
 from pipeline.gate.gate import Gate
@@ -85,20 +86,23 @@ class GateServer:
         gate: Started. `run` closes it at the end.
         listen: Where to listen.
         token: See `pipeline.gate.http.build_app`.
+        registry: Likewise.
 
     Raises:
         ListenUnguarded: Other machines could connect, and there is no token.
         ListenBusy: The system does not let it listen on the address.
     """
 
-    def __init__(self, gate: Gate, listen: Listen, token: str | None) -> None:
+    def __init__(
+        self, gate: Gate, listen: Listen, token: str | None, registry: CollectorRegistry | None = None
+    ) -> None:
         if not listen.is_loopback and token is None:
             raise ListenUnguarded(listen.host)
         self._gate = gate
         self._socket = _bound(listen)
         self._server = _Server(
             uvicorn.Config(
-                build_app(gate, token),
+                build_app(gate, token, registry),
                 lifespan="off",
                 log_config=None,
                 log_level="warning",

@@ -7,9 +7,8 @@ start after kill −9.
 
 import gc
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from itertools import chain, repeat
 from threading import Event
 from time import perf_counter
@@ -24,13 +23,12 @@ from pipeline.cluster.permissions import refuse_unpermitted
 from pipeline.cluster.topics import check_topics, refuse_unfit
 from pipeline.errors import PipelineError, first_line
 from pipeline.job.job_run import JobRun, Place
+from pipeline.job.listeners import Listeners
 from pipeline.job.lock import JobLock
 from pipeline.settings.model import Settings
 from pipeline.stream.errors import QueryFailed
-from pipeline.stream.micro_batch import BatchReport
 from pipeline.stream.reading_rules import ReadingRules
 from pipeline.stream.spark_starter import SparkStarter
-from pipeline.throttle.outbox import Announce
 
 log = logging.getLogger(__name__)
 
@@ -38,19 +36,6 @@ _RESTART_SECONDS = (0.5, 1, 2, 4, 8, 16, 30)
 _RETRY_SECONDS = (1, 2, 4, 8, 16, 30)
 _HEALTHY_AFTER_SECONDS = 60
 _POLL_SECONDS = 0.2
-
-
-@dataclass(frozen=True, slots=True)
-class Listeners:
-    """Who wants to hear what the job does. Called on its threads; must be quick and must not raise.
-
-    Attributes:
-        announce: For all throttle records written, those of one batch or look together; see `Announce`.
-        report: For every micro-batch.
-    """
-
-    announce: Announce
-    report: Callable[[BatchReport], None]
 
 
 class Job:
@@ -177,7 +162,7 @@ class Job:
             if self._settings.tables.writer == "delta-spark" and starter.session_unless(self._stopping) is None:
                 return None
             with step("tables and recovery"):
-                run = JobRun(self._settings, place, self._clock, self._listeners.announce, self._listeners.report)
+                run = JobRun(self._settings, place, self._clock, self._listeners)
                 recovered = run.take_over()
             with step("spark session"):
                 spark = starter.session_unless(self._stopping)

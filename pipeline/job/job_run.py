@@ -1,7 +1,6 @@
 """One life of the streaming query: everything that is rebuilt from the tables when it starts."""
 
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -12,6 +11,7 @@ from pyspark.sql import SparkSession
 from pipeline.background import Background
 from pipeline.clock import Clock
 from pipeline.cluster.access import ClusterAccess
+from pipeline.job.listeners import Listeners, RunGauges
 from pipeline.job.take_over import take_over
 from pipeline.job.upkeep import Upkeep
 from pipeline.settings.model import Settings
@@ -19,7 +19,7 @@ from pipeline.stream.batch_rules import BatchRules
 from pipeline.stream.checkpoint import Checkpoint
 from pipeline.stream.checkpoint_files import has_scheme, open_checkpoint
 from pipeline.stream.collect import Collector
-from pipeline.stream.micro_batch import BatchReport, MicroBatch
+from pipeline.stream.micro_batch import MicroBatch
 from pipeline.stream.offset_log import OffsetLog
 from pipeline.stream.query import QueryPlan, UsageQuery
 from pipeline.stream.reading_rules import ReadingRules
@@ -28,12 +28,13 @@ from pipeline.stream.source import read_usage_topic
 from pipeline.stream.starting_offsets import refuse_gaps, spans_of, starting_offsets
 from pipeline.tables.from_settings import open_quota_table, open_writer
 from pipeline.tables.job_tables import DriverEpoch, JobTables
+from pipeline.tables.noted_writer import NotedWriter
 from pipeline.tables.ownership import claim
+from pipeline.tables.port import TableWriter
 from pipeline.tables.quotas.source import QuotaSource
 from pipeline.tables.rollups.roll_ups import RollUps
 from pipeline.throttle.assembly import Ports, assemble
 from pipeline.throttle.kafka_topic import KafkaThrottleTopic
-from pipeline.throttle.outbox import Announce
 
 log = logging.getLogger(__name__)
 
@@ -59,8 +60,7 @@ class JobRun:
         settings: The whole tree.
         place: The cluster.
         clock: Time of everything written.
-        announce: See `Listeners`.
-        report: See `Listeners`.
+        listeners: Who hears what happens.
     """
 
     def __init__(
@@ -68,18 +68,17 @@ class JobRun:
         settings: Settings,
         place: Place,
         clock: Clock,
-        announce: Announce,
-        report: Callable[[BatchReport], None],
+        listeners: Listeners,
     ) -> None:
         self._settings = settings
         self._place = place
         self._clock = clock
-        self._report = report
+        self._listeners = listeners
         self._failure: BaseException | None = None
         self._query: UsageQuery | None = None
         self._quotas = QuotaSource(open_quota_table(settings.tables))
         self._tables = JobTables.open(
-            partial(open_writer, settings.tables, settings.job),
+            self._open_writer,
             settings.job,
             place.cluster,
             settings.stream.sensor_state_interval_ms,
@@ -95,9 +94,15 @@ class JobRun:
             settings,
             settings.scope or self._quotas.scope,
             place.cluster,
-            Ports(self._tables.throttle_events, topic, clock, announce),
+            Ports(self._tables.throttle_events, topic, clock, listeners.announce),
         )
         self._purgatory = self._enforcement.purgatory
+        self._gauges = RunGauges(
+            held=self._purgatory.__len__,
+            next_due_ms=self._purgatory.next_due_ms,
+            steady_ms=lambda: clock.now().steady_ms,
+            quota_version=lambda: self._quotas.pin().version,
+        )
         self._reaper = Background("reaper", self._reap, self._failed)
         self._looker = Background("looker", self._look, self._failed)
         self._quota_poller = Background("quota-poller", self._poll_quotas, self._failed)
@@ -149,7 +154,7 @@ class JobRun:
             clock=self._clock,
             rules=BatchRules.from_settings(settings, self._place.cluster),
             recovered=recovered,
-            report=self._report,
+            report=self._listeners.report,
         )
         batch.complete_stored()
         begin_at = self._starting_offsets(recovered, Checkpoint.read(files))
@@ -170,6 +175,7 @@ class JobRun:
         self._upkeep.start()
         if settings.stream.rollup_interval_ms:
             self._roll_up.start()
+        self._listeners.began(self._gauges)
 
     def failure(self) -> BaseException | None:
         """What has ended the query or one of the threads; None while all is well."""
@@ -186,6 +192,10 @@ class JobRun:
         self._looker.close()
         self._reaper.close()
         self._purgatory.close()
+
+    def _open_writer(self, name: str) -> TableWriter:
+        writer = open_writer(self._settings.tables, self._settings.job, name)
+        return NotedWriter(writer, partial(self._listeners.committed, name))
 
     def _starting_offsets(self, recovered: Recovered, checkpoint: Checkpoint | None) -> str:
         """Where a new checkpoint begins. One that is there must fit the tables and find its messages."""

@@ -1,7 +1,8 @@
 """What `kquota status` tells: whether the job runs, how far it is, and what is in force. No JVM and no Kafka client."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, Self
 
 from pipeline.job.lock import lock_file, tables_lock_file
 from pipeline.process_lock import holder_of
@@ -10,7 +11,9 @@ from pipeline.tables.address import full_address
 from pipeline.tables.from_settings import open_quota_table
 from pipeline.tables.newest_batch import newest_batch_under
 from pipeline.tables.quotas.source import newest_valid
+from pipeline.tables.quotas.table import QuotaTableState
 from pipeline.tables.throttle_list import running_throttles
+from quota.snapshot import QuotaSnapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,50 @@ class JobStatus:
     tables: str
 
 
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What the tables and the job's lock hold at an instant, each read once.
+
+    Attributes:
+        at_ms: The instant, by wall clock.
+        process: The id of the process that holds the job's lock, as text; None if none of this machine does.
+        quotas: The newest version of the quota table, valid or not.
+        in_force: Its newest valid version.
+        batch: The newest row of `batches`; None without a batch.
+        throttles: The last record of each client that is throttled then.
+    """
+
+    at_ms: int
+    process: str | None
+    quotas: QuotaTableState
+    in_force: QuotaSnapshot
+    batch: Mapping[str, Any] | None
+    throttles: Sequence[Mapping[str, Any]]
+
+    @classmethod
+    def of(cls, settings: Settings, now_ms: int) -> Self:
+        """Read now.
+
+        Raises:
+            TableMissing, TableUnreadable: A table is not there, or can not be read.
+            InvalidQuotas: No version of the quotas is valid.
+        """
+        root = settings.tables.root
+        table = open_quota_table(settings.tables)
+        newest = table.read()
+        process = holder_of(lock_file(settings.run_dir, settings.job))
+        if process is None and (beside := tables_lock_file(root)) is not None:
+            process = holder_of(beside)
+        return cls(
+            at_ms=now_ms,
+            process=process,
+            quotas=newest,
+            in_force=newest_valid(table, newest.version),
+            batch=newest_batch_under(root),
+            throttles=running_throttles(root, now_ms),
+        )
+
+
 def status_of(settings: Settings, now_ms: int) -> JobStatus:
     """The state at `now_ms`, by wall clock.
 
@@ -57,26 +104,24 @@ def status_of(settings: Settings, now_ms: int) -> JobStatus:
         TableMissing, TableUnreadable: A table is not there, or can not be read.
         InvalidQuotas: No version of the quotas is valid.
     """
-    root = settings.tables.root
-    table = open_quota_table(settings.tables)
-    newest = table.read()
-    in_force = newest_valid(table, newest.version).version
-    batch = newest_batch_under(root)
-    process = holder_of(lock_file(settings.run_dir, settings.job))
-    if process is None and (beside := tables_lock_file(root)) is not None:
-        process = holder_of(beside)
+    return status_from(settings, Reading.of(settings, now_ms))
+
+
+def status_from(settings: Settings, read: Reading) -> JobStatus:
+    """The state that was read."""
+    batch = read.batch
     return JobStatus(
         job=settings.job,
-        state="down" if process is None else "up",
-        process=process,
+        state="down" if read.process is None else "up",
+        process=read.process,
         last_batch_id=None if batch is None else batch["batch_id"],
-        last_batch_age_ms=None if batch is None else max(now_ms - batch["processed_at_ms"], 0),
+        last_batch_age_ms=None if batch is None else max(read.at_ms - batch["processed_at_ms"], 0),
         lag_ms=None if batch is None else batch["processed_at_ms"] - batch["evaluated_at_ms"],
         last_batch_quotas=None if batch is None else batch["quota_version"],
-        quotas=in_force,
-        newest_quotas=newest.version,
-        mode=newest.mode,
-        held_clients=len(running_throttles(root, now_ms)),
+        quotas=read.in_force.version,
+        newest_quotas=read.quotas.version,
+        mode=read.quotas.mode,
+        held_clients=len(read.throttles),
         bootstrap_servers=settings.kafka.bootstrap_servers,
-        tables=full_address(root),
+        tables=full_address(settings.tables.root),
     )

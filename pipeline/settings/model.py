@@ -152,6 +152,18 @@ class SyncSettings(Branch):
     users: tuple[str, ...] = Field((), description="whose rows it puts on the brokers; none = all rows")
 
 
+class MetricsSettings(Branch):
+    """Where Prometheus reads metrics: of `run`, `meter` and `quotas sync`. The gate has them at its own address."""
+
+    host: str = Field("127.0.0.1", min_length=1, description="a name or address of this machine; there is no token")
+    port: int | None = Field(
+        None, ge=0, le=65_535, description="null: no metrics; 0: any free one. Each program on a machine needs its own"
+    )
+    clients: bool = Field(
+        False, description="also metrics by user and client-id: as many series as there are clients near their bounds"
+    )
+
+
 class SparkSettings(Branch):
     """The Spark session of the job."""
 
@@ -192,6 +204,7 @@ class Settings(Branch):
     engine: EngineSettings = EngineSettings()
     purgatory: PurgatorySettings = PurgatorySettings()
     sync: SyncSettings = SyncSettings()
+    metrics: MetricsSettings = MetricsSettings()
     spark: SparkSettings = SparkSettings()
 
     @model_validator(mode="after")

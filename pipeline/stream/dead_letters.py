@@ -1,8 +1,13 @@
 """Limits the dead letters of one message: a message of one megabyte of junk would become half a million rows."""
 
+from typing import Final
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+
+MORE_REFUSED: Final = "further elements of such messages"
+"""Stands for the cause of refused elements that have no row."""
 
 
 def capped(letters: pa.Table, per_message: int) -> pa.Table:
@@ -35,3 +40,18 @@ def capped(letters: pa.Table, per_message: int) -> pa.Table:
     number = letters.schema.get_field_index("cause")
     counted = letters.set_column(number, letters.schema.field("cause"), pa.array(causes, pa.string()))
     return counted.filter(pc.less(pa.array(place), per_message))
+
+
+def causes_of(letters: pa.Table, dead_count: int) -> dict[str, int]:
+    """How many elements were refused for which cause.
+
+    Args:
+        letters: As `capped` returns them.
+        dead_count: All that were refused; those without a row are under `MORE_REFUSED`.
+    """
+    found: dict[str, int] = {}
+    for pair in pc.value_counts(letters["cause"]).to_pylist():
+        cause = pair["values"].partition("; ")[0]
+        found[cause] = found.get(cause, 0) + pair["counts"]
+    more = dead_count - letters.num_rows
+    return found | ({MORE_REFUSED: more} if more else {})

@@ -11,9 +11,9 @@ time and quota version, and not from Kafka.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -24,6 +24,7 @@ from pipeline.failpoints import failpoint
 from pipeline.stream.batch_facts import BatchFacts
 from pipeline.stream.batch_rules import BatchRules
 from pipeline.stream.collected_batch import CollectedBatch
+from pipeline.stream.dead_letters import causes_of
 from pipeline.stream.event_time_limit import ClockWarning, limit_event_times
 from pipeline.stream.offset_log import OffsetLog, OffsetRange
 from pipeline.stream.recovery import Recovered
@@ -100,6 +101,7 @@ class MicroBatch:
             collected = self._clock.now()
             batch = self._limited(batch, collected)
             facts = self._facts(query_id, batch_id, snapshot.version, batch, offsets, collected)
+            causes = causes_of(batch.dead_letters, batch.dead_count)
             self._append_input(batch, facts)
             appended = self._clock.now()
             decided = self._decider.decide(snapshot, batch.usage, facts.evaluation, self._clock.now())
@@ -108,7 +110,7 @@ class MicroBatch:
             failpoint("batch.recorded")
         else:
             collected = appended = began
-            facts, decided = stored.facts, stored.decided
+            facts, decided, causes = stored.facts, stored.decided, {}
         decided_at = self._clock.now()
         published = self._publish(decided, facts)
         failpoint("batch.published")
@@ -124,6 +126,7 @@ class MicroBatch:
                 decide_ms=decided_at.steady_ms - appended.steady_ms,
                 publish_ms=done.steady_ms - decided_at.steady_ms,
                 age_ms=done.wall_ms - facts.evaluation.evaluated_at_ms,
+                dead_causes=causes,
             )
         )
 
@@ -228,7 +231,11 @@ class MicroBatch:
 
 @dataclass(frozen=True, slots=True)
 class BatchReport:
-    """What a batch did and how long its steps took, for the status line and the metrics."""
+    """What a batch did and how long its steps took, for the status line and the metrics.
+
+    `dead_causes` has how many elements were refused for which cause; those that `dead_letters` only counts are under
+    `MORE_REFUSED`. It is empty for a batch that was taken from the tables.
+    """
 
     facts: BatchFacts
     violations: int
@@ -239,6 +246,7 @@ class BatchReport:
     decide_ms: int
     publish_ms: int
     age_ms: int
+    dead_causes: Mapping[str, int] = field(default_factory=dict)
 
 
 def query_id_of(frame: DataFrame) -> str:

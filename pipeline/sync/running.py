@@ -16,6 +16,7 @@ from pipeline.sync.assembly import cluster_name, new_control, open_sources
 from pipeline.sync.broker_quota_sync import BrokerQuotaSync
 from pipeline.sync.cluster_quotas import KafkaQuotas
 from pipeline.sync.lock import sync_lock
+from pipeline.sync.metrics import SyncMetrics
 from pipeline.sync.upkeep import SyncUpkeep
 from pipeline.tables.broker_quotas import BrokerQuotasTable
 from quota.broker_sync import BrokerSync
@@ -33,13 +34,14 @@ Wait = Callable[[float], bool]
 Outcome = TypeVar("Outcome")
 
 
-def run_sync(settings: Settings, wait: Wait, *, adopt: bool = False) -> None:
+def run_sync(settings: Settings, wait: Wait, *, adopt: bool = False, metrics: SyncMetrics | None = None) -> None:
     """Keep the brokers' quotas until told to stop. A cluster that is away is waited for.
 
     Args:
         settings: The whole tree.
         wait: Rests between two periods.
         adopt: Whether values of others are taken over.
+        metrics: Hears of every period.
 
     Raises:
         SyncIsRunning: Another process syncs from the same tables.
@@ -59,7 +61,7 @@ def run_sync(settings: Settings, wait: Wait, *, adopt: bool = False) -> None:
         upkeep = Background("sync-upkeep", SyncUpkeep(settings.tables, clock).round, _upkeep_failed)
         upkeep.start()
         try:
-            _run_periods(sync, settings.sync.period_ms / 1000, wait)
+            _run_periods(_told_to(metrics, sync, control), settings.sync.period_ms / 1000, wait)
             if settings.sync.restore_on_stop:
                 log.info("every level is back at its bound: %d changes", sync.restore())
         finally:
@@ -88,12 +90,28 @@ def sync_once(settings: Settings, *, adopt: bool = False) -> BrokerSync:
         return control
 
 
-def _run_periods(sync: BrokerQuotaSync, period_seconds: float, wait: Wait) -> None:
+def _told_to(metrics: SyncMetrics | None, sync: BrokerQuotaSync, control: BrokerSync) -> Callable[[], object]:
+    """One period, of which metrics hear."""
+    if metrics is None:
+        return sync.step
+
+    def step() -> None:
+        try:
+            changes = sync.step()
+        except PipelineError:
+            metrics.period_failed()
+            raise
+        metrics.period_done(control, changes)
+
+    return step
+
+
+def _run_periods(step: Callable[[], object], period_seconds: float, wait: Wait) -> None:
     failures, has_looked, told = 0, False, ""
     while True:
         began = time.monotonic()
         try:
-            sync.step()
+            step()
         except PipelineError as exc:
             if _is_final(exc, has_looked):
                 raise

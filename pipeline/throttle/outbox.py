@@ -73,6 +73,11 @@ class WrittenRecords(Sequence[Written]):
     def __init__(self, written: pa.Table) -> None:
         self._written = written
 
+    @property
+    def columns(self) -> pa.Table:
+        """The same records, of `WRITTEN`."""
+        return self._written
+
     @overload
     def __getitem__(self, place: int) -> Written: ...
     @overload

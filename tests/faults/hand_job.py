@@ -7,6 +7,7 @@ again after a crash. A crash is an exception at a failpoint, after which nothing
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
@@ -14,6 +15,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from pipeline.failpoints import failpoint
+from pipeline.job.listeners import Listeners, RunGauges
 from pipeline.job.take_over import take_over
 from pipeline.settings.model import EngineSettings, PurgatorySettings, Settings, StreamSettings, TablesSettings
 from pipeline.stream.batch_rules import BatchRules
@@ -23,6 +25,7 @@ from pipeline.stream.offset_log import OffsetRange
 from pipeline.tables.from_settings import open_quota_table, open_writer
 from pipeline.tables.job_tables import WRITTEN_BY_THE_JOB, DriverEpoch, JobTables
 from pipeline.tables.layout import TABLES, create_missing
+from pipeline.tables.noted_writer import NotedWriter
 from pipeline.tables.port import TableWriter
 from pipeline.tables.quotas.edit import QuotaChange
 from pipeline.tables.quotas.source import QuotaSource
@@ -93,6 +96,7 @@ class HandJob:
     Attributes:
         starts: When it was started, by its wall clock.
         meanwhile: Called while a batch is collected, after it has pinned its quotas.
+        listeners: Hear what it does; to be set before `start`.
     """
 
     def __init__(self, folder: Path, rates: dict[str, float], in_memory: bool = False) -> None:
@@ -116,6 +120,7 @@ class HandJob:
         self.spark = HandSpark()
         self.starts: list[int] = []
         self.meanwhile: Callable[[], object] = lambda: None
+        self.listeners = Listeners(lambda _records, _version: None, lambda _report: None)
         self.quota_table = open_quota_table(self.settings.tables)
         self.edit(rates)
 
@@ -135,7 +140,7 @@ class HandJob:
         self.quotas = QuotaSource(self.quota_table)
         self.tables = JobTables.open(self._open_writer, JOB, "test", settings.stream.sensor_state_interval_ms)
         self.topic = KilledTopic(self.broker, JOB)
-        enforcement = assemble(settings, "cluster", "test", Ports(self.tables.throttle_events, self.topic, self.clock))
+        enforcement = assemble(settings, "cluster", "test", self._ports())
         self.decider, self.purgatory = enforcement.decider, enforcement.purgatory
         self.starts.append(self.clock.wall_ms)
         self.recovered = take_over(self.tables, DriverEpoch(), self.quotas, enforcement, self.clock, settings.engine)
@@ -152,9 +157,16 @@ class HandJob:
             clock=self.clock,
             rules=BatchRules.from_settings(settings, "test"),
             recovered=self.recovered,
-            report=lambda _: None,
+            report=self.listeners.report,
         )
         self.micro_batch.complete_stored()
+        self.gauges = RunGauges(
+            self.purgatory.__len__,
+            self.purgatory.next_due_ms,
+            lambda: self.clock.now().steady_ms,
+            lambda: self.quotas.pin().version,
+        )
+        self.listeners.began(self.gauges)
 
     def step(self) -> None:
         """What the job's threads do in one trigger: poll the quotas, run a batch, turn the wheel."""
@@ -189,9 +201,13 @@ class HandJob:
         """What the verifier says."""
         return verify(self.evidence(), self.rules, at_least)
 
+    def _ports(self) -> Ports:
+        return Ports(self.tables.throttle_events, self.topic, self.clock, self.listeners.announce)
+
     def _open_writer(self, name: str) -> TableWriter:
         if self._stored is None:
-            return open_writer(self.settings.tables, JOB, name)
+            writer = open_writer(self.settings.tables, JOB, name)
+            return NotedWriter(writer, partial(self.listeners.committed, name))
         return MemoryWriter(self._stored[name], JOB)
 
     def _records(self) -> list[ThrottleRecord]:

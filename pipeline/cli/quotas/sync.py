@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from pipeline.cli.options import BootstrapServers, CommandConfig, ConfigFile, Output, TablesRoot, flags
+from pipeline.cli.options import BootstrapServers, CommandConfig, ConfigFile, MetricsPort, Output, TablesRoot, flags
 from pipeline.cli.table_layout import Layout
 from quota.entity import label
 
@@ -42,6 +42,7 @@ def sync(
     period_ms: Annotated[
         int | None, typer.Option("--period", metavar="MS", help="Time between two periods.", show_default=False)
     ] = None,
+    metrics_port: MetricsPort = None,
     output: Output = "table",
 ) -> None:
     """Keep the quotas that the brokers themselves enforce, so that clients need not follow kquota.
@@ -61,6 +62,7 @@ def sync(
         command_config,
         tables,
         sync={"period_ms": period_ms, "restore_on_stop": True if restore else None, "users": user or None},
+        metrics={"port": metrics_port},
     )
     settings = load_settings(config, given)
     if dry_run:
@@ -71,10 +73,16 @@ def sync(
         _once(settings, adopt)
         return
     from pipeline.cli.signals import wait_until_stopped
+    from pipeline.clock import SystemClock
+    from pipeline.metrics.endpoint import metrics_endpoint
+    from pipeline.metrics.registry import new_registry
+    from pipeline.sync.metrics import SyncMetrics
     from pipeline.sync.running import run_sync
 
-    with wait_until_stopped() as wait:
-        run_sync(settings, wait, adopt=adopt)
+    registry = new_registry("sync")
+    metrics = SyncMetrics(registry, SystemClock())
+    with wait_until_stopped() as wait, metrics_endpoint(settings.metrics, registry):
+        run_sync(settings, wait, adopt=adopt, metrics=metrics)
 
 
 def print_broker_differences(

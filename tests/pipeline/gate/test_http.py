@@ -6,7 +6,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry
 
+from pipeline.gate.metrics import gate_metrics
+from pipeline.metrics.registry import ReadAtScrape
 from tests.pipeline.gate.gate_setting import GateSetting
 from tests.waiting import PATIENCE_SECONDS
 
@@ -206,3 +209,36 @@ def test_with_a_token_only_requests_that_carry_it_are_answered(
     answer = Client(gate_http.build_app(setting.gate, "right")).get(path, headers=headers)
     assert answer.status_code == status
     assert ("right" in answer.text) is False
+
+
+def test_metrics_are_the_gauges_of_the_gate_and_how_it_has_answered(setting: GateSetting) -> None:
+    registry = CollectorRegistry()
+    registry.register(ReadAtScrape(lambda: gate_metrics(setting.gate)))
+    client = Client(gate_http.build_app(setting.gate, registry=registry))
+    client.get(ALICE)
+    setting.throttle(for_ms=2_000, owed_ms=7_500)
+    client.get(ALICE)
+    client.get(ALICE)
+    answer = client.get("/metrics")
+    assert (answer.status_code, answer.headers["Content-Type"].partition(";")[0]) == (200, "text/plain")
+    told = dict(line.rsplit(" ", 1) for line in answer.text.splitlines() if not line.startswith("#"))
+    assert told['kquota_gate_state{state="following"}'] == "1.0"
+    assert (told["kquota_gate_throttled_clients"], told["kquota_gate_pool_size_bytes"]) == ("1.0", "32768.0")
+    assert told['kquota_gate_answers_total{answer="go"}'] == "1.0"
+    assert told['kquota_gate_answers_total{answer="throttled"}'] == "2.0"
+    assert "alice" not in answer.text, "no client is named unless that was asked for"
+
+
+def test_metrics_by_client_say_how_much_longer_each_must_wait(setting: GateSetting) -> None:
+    setting.throttle(for_ms=2_000, owed_ms=7_500)
+    registry = CollectorRegistry()
+    registry.register(ReadAtScrape(lambda: gate_metrics(setting.gate, clients=True)))
+    labels = {"user": "alice", "client_id": "etl", "broker_id": ""}
+    assert registry.get_sample_value("kquota_gate_client_remaining_seconds", labels) == 2.0
+
+
+def test_metrics_need_the_token_as_throttles_do_and_are_not_there_without_a_registry(setting: GateSetting) -> None:
+    guarded = Client(gate_http.build_app(setting.gate, "secret", CollectorRegistry()))
+    assert guarded.get("/metrics").status_code == 401
+    assert guarded.get("/metrics", {"Authorization": "Bearer secret"}).status_code == 200
+    assert Client(gate_http.build_app(setting.gate)).get("/metrics").status_code == 404

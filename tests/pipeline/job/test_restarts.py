@@ -11,7 +11,8 @@ import pytest
 
 from pipeline.cluster.errors import ClusterUnreachable
 from pipeline.errors import PipelineError
-from pipeline.job.job import Job, Listeners
+from pipeline.job.job import Job
+from pipeline.job.listeners import Listeners
 from pipeline.settings.model import KafkaSettings, Settings, StreamSettings, TablesSettings
 from pipeline.stream.reading_rules import ReadingRules
 from pipeline.stream.spark_starter import SparkStarter

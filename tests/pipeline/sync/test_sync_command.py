@@ -15,6 +15,7 @@ from pipeline.tables.audit import local_audit
 from pipeline.tables.quotas.edit import QuotaChange
 from pipeline.tables.quotas.table import QuotaTable
 from pipeline.tables.reader import read_table
+from tests.metrics_reading import metrics_named_in
 from tests.pipeline.cli.running import Answer, kquota, new_tables
 from tests.pipeline.sync.sync_process import running_sync
 from tests.waiting import wait_until
@@ -72,8 +73,9 @@ def place(tmp_path: Path, broker: "EmbeddedBroker") -> Iterator[Place]:
 def test_an_edit_reaches_the_broker_and_a_second_sync_of_the_tables_is_refused(place: Place) -> None:
     place.write("sync-foreign", 5e6)
     place.edit({"sync-a": 1e6})
-    with running_sync(*place.flags) as sync:
+    with running_sync(*place.flags, "--metrics-port", "0") as sync:
         wait_until(lambda: place.held().get("sync-a") == 1e6, "the first sync")
+        wait_until(lambda: "kquota_sync_owned_values 1.0" in metrics_named_in(sync.log), "the metrics to tell of it")
         place.edit({"sync-a": 3e6})
         wait_until(lambda: place.held().get("sync-a") == 3e6, "the edit to be on the broker")
         second = place.run("sync")

@@ -1,0 +1,185 @@
+"""What the job tells Prometheus: of every batch, every record, every commit, and of the purgatory at each scrape.
+
+No metric is by client, unless `pipeline.job.client_metrics` is registered too: the tables tell of clients.
+"""
+
+import weakref
+from collections.abc import Iterable, Sequence
+from itertools import product
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.metrics_core import GaugeMetricFamily, Metric
+
+from pipeline.clock import Clock, SystemClock, wall_ms
+from pipeline.job.client_metrics import client_metrics
+from pipeline.job.listeners import Listeners, RunGauges, both
+from pipeline.job.overview import overview_of
+from pipeline.metrics.column_histogram import ColumnHistogram
+from pipeline.metrics.registry import ReadAtScrape, new_registry
+from pipeline.settings.model import Settings
+from pipeline.stream.micro_batch import BatchReport
+from pipeline.throttle.outbox import Written, WrittenRecords
+from quota.entity import QUOTA_TYPES
+
+_KINDS: Final = ("throttle", "extend", "renew", "release")
+_STEPS: Final = ("collect", "append", "decide", "publish")
+_STEP_SECONDS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+_AGE_SECONDS: Final = (0.1, 0.2, 0.3, 0.45, 0.7, 1.0, 2.0, 5.0, 10.0, 60.0)
+_DELAY_SECONDS: Final = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+_LATENESS_SECONDS: Final = (0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
+
+
+def job_metrics(settings: Settings, others: Listeners) -> tuple[Listeners, CollectorRegistry]:
+    """Let metrics hear what others hear; without a port in the settings they do not.
+
+    Args:
+        settings: The whole tree.
+        others: Who hears it too.
+
+    Returns:
+        Who is to hear the job, and the registry that they fill.
+    """
+    registry = new_registry("job")
+    if settings.metrics.port is None:
+        return others, registry
+    if settings.metrics.clients:
+        registry.register(ReadAtScrape(lambda: client_metrics(lambda: overview_of(settings, wall_ms()))))
+    return both(others, JobMetrics(registry, SystemClock()).listeners), registry
+
+
+class JobMetrics:
+    """Fills a registry from what the job says; `listeners` is given to it.
+
+    Args:
+        registry: Of this process.
+        clock: Its wall clock dates what happens.
+    """
+
+    def __init__(self, registry: CollectorRegistry, clock: Clock) -> None:
+        self._clock = clock
+        self._gauges: weakref.ref[RunGauges] | None = None
+        registry.register(ReadAtScrape(self._read_run))
+        self._starts = Counter("kquota_query_starts", "Starts of the streaming query.", registry=registry)
+        self._batches = Counter("kquota_batches", "Micro-batches.", registry=registry)
+        self._last_batch = Gauge(
+            "kquota_last_batch_timestamp_seconds",
+            "When the newest micro-batch was done; before the first one, when this process began.",
+            registry=registry,
+        )
+        self._last_batch.set(self._now_seconds())
+        self._step = Histogram(
+            "kquota_batch_duration_seconds",
+            "Time of a step of a micro-batch.",
+            ("phase",),
+            registry=registry,
+            buckets=_STEP_SECONDS,
+        )
+        self._age = Histogram(
+            "kquota_batch_age_seconds",
+            "Age of a micro-batch's newest event when its records were readable.",
+            registry=registry,
+            buckets=_AGE_SECONDS,
+        )
+        self._rows = Counter("kquota_events", "Usage events that were accepted, also late ones.", registry=registry)
+        self._late = Counter("kquota_late_events", "Events too old for the rate.", registry=registry)
+        self._clamped = Counter("kquota_clamped_events", "Events whose time was set back.", registry=registry)
+        self._ignored = Counter("kquota_ignored_messages", "Messages without any event.", registry=registry)
+        self._all_dead = Counter("kquota_dead_letters", "Elements and messages that were refused.", registry=registry)
+        self._dead = Counter("kquota_events_rejected", "The same, by cause.", ("reason",), registry=registry)
+        self._decisions = Counter("kquota_throttle_decisions", "Violations that were decided.", registry=registry)
+        self._records = Counter(
+            "kquota_throttle_records", "Records of the throttle topic.", ("kind", "quota_type"), registry=registry
+        )
+        self._delay = ColumnHistogram(
+            "kquota_throttle_delay_seconds", "Length of a published throttle.", _DELAY_SECONDS, registry
+        )
+        self._lateness = ColumnHistogram(
+            "kquota_purgatory_lateness_seconds",
+            "How long after it was due a look was handed out.",
+            _LATENESS_SECONDS,
+            registry,
+        )
+        self._batch_quotas = Gauge(
+            "kquota_batch_config_version", "Quota version of the newest micro-batch.", registry=registry
+        )
+        self._commits = Gauge(
+            "kquota_table_last_commit_timestamp_seconds", "When rows were last written.", ("table",), registry=registry
+        )
+        for phase in _STEPS:
+            self._step.labels(phase)
+        for kind, quota_type in product(_KINDS, QUOTA_TYPES):
+            # There from the start: an increase from nothing is none to Prometheus.
+            self._records.labels(kind, quota_type)
+
+    @property
+    def listeners(self) -> Listeners:
+        """Hears what the job says."""
+        return Listeners(self._announce, self._report, self._committed, self._began)
+
+    def _report(self, report: BatchReport) -> None:
+        facts = report.facts
+        self._batches.inc()
+        self._last_batch.set(self._now_seconds())
+        for phase in _STEPS:
+            self._step.labels(phase).observe(getattr(report, f"{phase}_ms") / 1000)
+        self._age.observe(max(report.age_ms, 0) / 1000)
+        self._rows.inc(facts.good_count)
+        self._late.inc(facts.late_count)
+        self._clamped.inc(facts.clamped_count)
+        self._ignored.inc(facts.ignored_count)
+        self._all_dead.inc(facts.dead_count)
+        for cause, count in report.dead_causes.items():
+            self._dead.labels(cause).inc(count)
+        self._decisions.inc(report.violations)
+        self._batch_quotas.set(facts.evaluation.quota_version)
+
+    def _announce(self, records: Sequence[Written], _quota_version: int) -> None:
+        assert isinstance(records, WrittenRecords)  # noqa: S101 - the purgatory has no others
+        columns = records.columns
+        keys = ["action", "cause", "extends", "quota_type"]
+        for row in columns.group_by(keys, use_threads=False).aggregate([([], "count_all")]).to_pylist():
+            kind = _kind(row["action"], row["cause"], bool(row["extends"]))
+            self._records.labels(kind, row["quota_type"]).inc(row["count_all"])
+        is_throttle = pc.equal(columns["action"], "throttle")
+        self._delay.observe(_seconds(columns["throttle_time_ms"].filter(is_throttle)))
+        self._lateness.observe(_seconds(columns["lateness_ms"].drop_null()))
+
+    def _committed(self, table: str) -> None:
+        self._commits.labels(table).set(self._now_seconds())
+
+    def _began(self, gauges: RunGauges) -> None:
+        self._gauges = weakref.ref(gauges)
+        self._starts.inc()
+
+    def _read_run(self) -> Iterable[Metric]:
+        gauges = None if self._gauges is None else self._gauges()
+        if gauges is None:  # the query is down
+            return
+        due_ms = gauges.next_due_ms()
+        overdue_ms = 0 if due_ms is None else max(gauges.steady_ms() - due_ms, 0)
+        for name, documentation, value in (
+            ("kquota_purgatory_size", "Clients that are held.", gauges.held()),
+            ("kquota_purgatory_overdue_seconds", "How long the next look has been due.", overdue_ms / 1000),
+            ("kquota_config_version", "Version of the quotas in force.", gauges.quota_version()),
+        ):
+            yield GaugeMetricFamily(name, documentation, value)
+
+    def _now_seconds(self) -> float:
+        return self._clock.now().wall_ms / 1000
+
+
+def _kind(action: str, cause: str, extends: bool) -> str:
+    """The word of the job's own lines for a record."""
+    if action == "release":
+        return "release"
+    if cause != "violation":
+        return "renew"
+    return "extend" if extends else "throttle"
+
+
+def _seconds(durations_ms: "pa.ChunkedArray") -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
+    return np.asarray(durations_ms.to_numpy(), np.float64) / 1000

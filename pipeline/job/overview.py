@@ -1,0 +1,220 @@
+"""Who is near a bound, who is throttled and until when, and how old that knowledge is: what `kquota top` shows."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import pyarrow.compute as pc
+
+from pipeline.job.newest_usage import NewestUsage, usage_until
+from pipeline.job.status import JobStatus, Reading, status_from
+from pipeline.settings.model import Settings
+from pipeline.tables.arrow_values import arrow_scalar
+from quota.current_rates import SensorRate, sensor_rates
+from quota.entity import Level, entity_at
+
+_PERCENT_PER_NS: Final = 1e-7  # of one thread, when a second has that many nanoseconds
+_TRIGGERS: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One sensor under one bound.
+
+    Attributes:
+        user: The sensor's user; "" if all users share it.
+        client_id: Its client-id; "" if all client-ids share it.
+        broker_id: Its broker; "" in cluster scope.
+        quota_type: What is bounded.
+        observed: O at the newest batch; 0 if nothing was used in its windows.
+        bound: T; None if no bound is left.
+        used: O / T; 0 without a bound.
+        mode: Of the quota: enforce or shadow.
+        owner: Of the quota; "" if the row names none.
+        throttled_clients: How many of the sensor's clients are throttled for this type.
+        throttled_until_ms: When the last of these throttles ends, by wall clock; None = nobody is throttled.
+        decision_id: Of that throttle; None = nobody is throttled.
+    """
+
+    user: str
+    client_id: str
+    broker_id: str
+    quota_type: str
+    observed: float
+    bound: float | None
+    used: float
+    mode: str
+    owner: str
+    throttled_clients: int = 0
+    throttled_until_ms: int | None = None
+    decision_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Of the whole cluster, over the windows of the rates.
+
+    Attributes:
+        clients: Clients with usage.
+        produced_bytes_per_second: Of all clients, with and without quotas.
+        fetched_bytes_per_second: Likewise.
+        request_percentage: Of one thread, likewise.
+        throttled_clients: Throttled at the instant of the reading.
+    """
+
+    clients: int = 0
+    produced_bytes_per_second: float = 0.0
+    fetched_bytes_per_second: float = 0.0
+    request_percentage: float = 0.0
+    throttled_clients: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """The state at one instant.
+
+    Attributes:
+        read_at_ms: The instant, by wall clock.
+        rates_at_ms: The instant of the rates, in event time; None without a batch.
+        stalled_after_ms: A newest batch older than this is a sign of a job that hangs, or that gets no usage; one that
+            was this late when it was read publishes no throttles.
+        status: Of the job.
+        totals: Of the cluster.
+        lines: Throttled sensors first, each group from the nearest to its bound on.
+    """
+
+    read_at_ms: int
+    rates_at_ms: int | None
+    stalled_after_ms: int
+    status: JobStatus
+    totals: Totals
+    lines: Sequence[Line] = field(default=())
+
+    def batch_age_ms(self, now_ms: int) -> int | None:
+        """How long ago the newest known batch was read; None without a batch."""
+        age_ms = self.status.last_batch_age_ms
+        return None if age_ms is None else age_ms + max(now_ms - self.read_at_ms, 0)
+
+    def is_stalled(self, now_ms: int) -> bool:
+        """Whether what is shown may no longer be so: there is no new batch."""
+        age_ms = self.batch_age_ms(now_ms)
+        return age_ms is None or age_ms > self.stalled_after_ms
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the newest batch was so late that it published no throttle."""
+        return self.status.lag_ms is not None and self.status.lag_ms > self.stalled_after_ms
+
+
+def overview_of(settings: Settings, now_ms: int) -> Overview:
+    """The state at `now_ms`, by wall clock.
+
+    Raises:
+        TableMissing, TableUnreadable: A table is not there, or can not be read.
+        InvalidQuotas: No version of the quotas is valid.
+    """
+    read = Reading.of(settings, now_ms)
+    used = None if read.batch is None else usage_until(settings.tables.root, read.batch)
+    scope = settings.scope or ("broker" if read.quotas.scope == "broker" else "cluster")
+    rates = [] if used is None else sensor_rates(*used.under(read.in_force, scope))
+    totals = Totals() if used is None else _totals(used)
+    return Overview(
+        read_at_ms=now_ms,
+        rates_at_ms=None if used is None else used.facts.evaluation.evaluated_at_ms,
+        stalled_after_ms=max(settings.stream.max_decision_age_ms, _TRIGGERS * settings.stream.trigger_ms),
+        status=status_from(settings, read),
+        totals=replace(totals, throttled_clients=len(read.throttles)),
+        lines=lines_of(rates, read.throttles, read.quotas.rows),
+    )
+
+
+def lines_of(
+    rates: Sequence[SensorRate], throttles: Sequence[Mapping[str, Any]], quotas: Sequence[Mapping[str, Any]]
+) -> list[Line]:
+    """A line for each sensor that has a rate, or a throttled client.
+
+    Args:
+        rates: Of `sensor_rates`.
+        throttles: Rows of `throttle_events`: the last one of each throttled client.
+        quotas: Rows of the quota table, for owner and mode.
+    """
+    by_entity = {(row["user"], row["client_id"]): row for row in quotas}
+    held = defaultdict(list)
+    for throttle in throttles:
+        sensor = throttle["broker_id"], throttle["sensor_user"], throttle["sensor_client_id"]
+        held[throttle["quota_type"], sensor].append(throttle)
+    lines = []
+    for rate in rates:
+        row = by_entity.get((rate.quota.user, rate.quota.client_id), {})
+        is_shadow = row.get("mode") == "shadow"
+        sensor = rate.broker_id, rate.user, rate.client_id
+        line = _line(rate.quota.quota_type, sensor, row, rate.bound, rate.observed)
+        lines.append(_with_throttles(line, [] if is_shadow else held.pop((rate.quota.quota_type, sensor), [])))
+    for (quota_type, sensor), throttles_of_sensor in held.items():
+        # Held, and silent for as long as the windows reach back.
+        newest = max(throttles_of_sensor, key=lambda throttle: int(throttle["publish_seq"]))
+        row = _row_for(by_entity, newest)
+        line = _line(quota_type, sensor, row, row.get(quota_type), 0.0)
+        lines.append(_with_throttles(line, throttles_of_sensor))
+    return sorted(lines, key=lambda line: (not line.throttled_clients, -line.used, line.user, line.client_id))
+
+
+def _line(
+    quota_type: str, sensor: tuple[str, str, str], row: Mapping[str, Any], bound: float | None, observed: float
+) -> Line:
+    broker_id, user, client_id = sensor
+    return Line(
+        user=user,
+        client_id=client_id,
+        broker_id=broker_id,
+        quota_type=quota_type,
+        observed=observed,
+        bound=bound,
+        used=observed / bound if bound else 0.0,
+        mode=row.get("mode", "enforce"),
+        owner=row.get("owner") or "",
+    )
+
+
+def _with_throttles(line: Line, throttles: Sequence[Mapping[str, Any]]) -> Line:
+    if not throttles:
+        return line
+    last = max(throttles, key=lambda throttle: int(throttle["throttled_until_ms"]))
+    return replace(
+        line,
+        throttled_clients=len(throttles),
+        throttled_until_ms=last["throttled_until_ms"],
+        decision_id=last["decision_id"],
+    )
+
+
+def _row_for(by_entity: Mapping[tuple[str, str], Mapping[str, Any]], throttle: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The row of the quota table that a throttled client is under; empty if there is none any more."""
+    for level in Level:
+        row = by_entity.get(entity_at(level, throttle["user"], throttle["client_id"]))
+        if row is not None and row.get("mode", "enforce") == "enforce" and row.get(throttle["quota_type"]) is not None:
+            return row
+    return {}
+
+
+def _totals(used: NewestUsage) -> Totals:
+    engine, at_ms = used.facts.settings, used.facts.evaluation.evaluated_at_ms
+    usage = used.usage
+    in_windows = pc.greater(usage["sample_start_ms"], arrow_scalar(at_ms - engine.late_after_ms))
+    usage = usage.filter(in_windows)
+    if not usage.num_rows:
+        return Totals()
+    oldest_ms = int(pc.min(usage["sample_start_ms"]).as_py())
+    # As for a rate: a cluster that has just begun does not seem busier than it is.
+    span_seconds = max(at_ms - oldest_ms, (engine.num_samples - 1) * engine.sample_window_ms, 1) / 1000
+
+    def per_second(*columns: str) -> float:
+        return float(sum(pc.sum(usage[column]).as_py() or 0 for column in columns)) / span_seconds
+
+    return Totals(
+        clients=usage.group_by(["user", "client_id"], use_threads=False).aggregate([]).num_rows,
+        produced_bytes_per_second=per_second("produced_bytes"),
+        fetched_bytes_per_second=per_second("fetched_bytes"),
+        request_percentage=per_second("io_time_ns", "network_time_ns") * _PERCENT_PER_NS,
+    )

@@ -1,0 +1,1 @@
+"""What every program of kquota tells Prometheus with: a registry of its own, and an endpoint."""

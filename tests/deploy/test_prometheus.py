@@ -1,0 +1,172 @@
+"""The alerts of deploy/prometheus, tested by promtool; and every PromQL text of deploy, run on a real Prometheus.
+
+It scrapes a real gate (a process), and the metrics of a job, a meter and a sync that were fed by real parts.
+"""
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+
+from pipeline.clock import SystemClock
+from pipeline.job.client_metrics import client_metrics
+from pipeline.job.metrics import JobMetrics
+from pipeline.job.overview import overview_of
+from pipeline.meter.log_follower import FollowerCounts
+from pipeline.meter.metrics import MeterGauges, meter_metrics
+from pipeline.meter.request_log import LineCounts
+from pipeline.meter.usage_publisher import DeliveryCounts
+from pipeline.metrics.endpoint import metrics_endpoint
+from pipeline.metrics.registry import ReadAtScrape, new_registry
+from pipeline.settings.model import MetricsSettings
+from pipeline.sync.metrics import SyncMetrics
+from quota.alter_budget import AlterBudget
+from quota.broker_sync import BrokerSync
+from tests.deploy.running_prometheus import DEPLOY, Prometheus, program, running_prometheus
+from tests.faults.hand_job import HandJob
+from tests.pipeline.demo.played import new_job, throttle_one
+from tests.waiting import PATIENCE_SECONDS, wait_until
+
+RULES = DEPLOY / "prometheus" / "rules.yml"
+BOARD = DEPLOY / "grafana" / "kquota.json"
+ANY_PORT = MetricsSettings(port=0)
+OURS = re.compile(r"\bkquota_[a-z_]+")
+
+
+def rules() -> list[dict[str, Any]]:
+    return [rule for group in yaml.safe_load(RULES.read_text("utf-8"))["groups"] for rule in group["rules"]]
+
+
+def board_expressions() -> list[str]:
+    board = json.loads(BOARD.read_text("utf-8"))
+    targets = [target["expr"] for panel in board["panels"] for target in panel.get("targets", ())]
+    return [text.replace("$__rate_interval", "1m") for text in targets]
+
+
+def test_promtool_finds_that_every_alert_fires_when_it_should_and_only_then() -> None:
+    done = subprocess.run(
+        [program("promtool"), "test", "rules", "rules_test.yml"],
+        cwd=RULES.parent,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_alert_says_how_bad_it_is_what_is_so_and_what_to_do() -> None:
+    for rule in rules():
+        assert rule["labels"]["severity"] in {"info", "warning", "critical"}
+        assert {"summary", "action"} == set(rule["annotations"])
+
+
+@contextmanager
+def served_job(folder: Path) -> Iterator[int]:
+    """A job with a throttled client and a dead letter, which also tells of its clients."""
+    registry = new_registry("job")
+    job: HandJob = new_job(folder)
+    job.listeners = JobMetrics(registry, SystemClock()).listeners
+    job.start()
+    throttle_one(job)
+    job.send(b"no json", None)
+    job.step()
+    job.clock.advance(20_000)
+    job.step()  # looks, and renews
+    registry.register(ReadAtScrape(lambda: client_metrics(lambda: overview_of(job.settings, job.clock.wall_ms))))
+    with metrics_endpoint(ANY_PORT, registry) as port:
+        assert port is not None
+        yield port
+
+
+@contextmanager
+def served_meter() -> Iterator[int]:
+    registry = new_registry("meter")
+    gauges = MeterGauges(LineCounts(9, 7, 1, 1, 0), DeliveryCounts(7, 2), FollowerCounts(1), lambda: 0, lambda: 0)
+    registry.register(ReadAtScrape(lambda: meter_metrics(gauges, "1")))
+    with metrics_endpoint(ANY_PORT, registry) as port:
+        assert port is not None
+        yield port
+
+
+@contextmanager
+def served_sync() -> Iterator[int]:
+    registry = new_registry("sync")
+    control = BrokerSync(budget=AlterBudget(5), adopt=False, num_samples=11, sample_window_ms=1_000)
+    SyncMetrics(registry, SystemClock()).period_done(control, 2)
+    with metrics_endpoint(ANY_PORT, registry) as port:
+        assert port is not None
+        yield port
+
+
+@contextmanager
+def real_gate() -> Iterator[int]:
+    """`kquota gate`, which needs no broker to answer."""
+    command = [sys.executable, "-m", "pipeline.cli.main", "gate", "--listen", "127.0.0.1:0"]
+    with subprocess.Popen(
+        [*command, "--bootstrap-server", "127.0.0.1:1"], stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stderr is not None
+        try:
+            told = ""
+            while "listening on port" not in told:
+                told = process.stderr.readline()
+                assert told, "the gate has ended"
+            port = int(re.findall(r"listening on port (\d+)", told)[0])
+            httpx.get(f"http://127.0.0.1:{port}/v1/throttle?user=alice&client_id=etl", timeout=PATIENCE_SECONDS)
+            yield port
+        finally:
+            process.kill()
+
+
+@pytest.fixture(scope="module")
+def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
+    program("prometheus")
+    folder = tmp_path_factory.mktemp("prometheus")
+    with ExitStack() as stack:
+        ports = {
+            "job": stack.enter_context(served_job(folder)),
+            "meter": stack.enter_context(served_meter()),
+            "sync": stack.enter_context(served_sync()),
+            "gate": stack.enter_context(real_gate()),
+        }
+        yield stack.enter_context(running_prometheus(folder, ports))
+
+
+def test_a_real_prometheus_reads_every_program(prometheus: Prometheus) -> None:
+    wait_until(lambda: len(prometheus.query('up{job="kquota"} == 1')) == 4, "all four programs to be scraped")
+    programs = {one["metric"]["program"] for one in prometheus.query("kquota_build_info == 1")}
+    assert programs == {"job", "meter", "sync", "gate"}
+
+
+@pytest.mark.parametrize("alert", [rule["alert"] for rule in rules()])
+def test_the_expression_of_an_alert_runs_on_metrics_that_are_there(prometheus: Prometheus, alert: str) -> None:
+    (expression,) = (rule["expr"] for rule in rules() if rule["alert"] == alert)
+    prometheus.query(expression)
+    for name in OURS.findall(expression):
+        wait_until(lambda name=name: bool(prometheus.query(name)), f"{name} of {alert}")  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("expression", board_expressions())
+def test_an_expression_of_the_dashboard_shows_something(prometheus: Prometheus, expression: str) -> None:
+    wait_until(lambda: bool(prometheus.query(expression)), f"a value of {expression}")
+
+
+def test_prometheus_itself_evaluates_all_rules_and_finds_the_throttled_client_at_its_bound(
+    prometheus: Prometheus,
+) -> None:
+    wait_until(
+        lambda: all(rule["health"] == "ok" for rule in prometheus.rules()),
+        "every rule to be evaluated without an error",
+    )
+    assert {rule["name"] for rule in prometheus.rules()} == {rule["alert"] for rule in rules()}
+    at_bound = next(rule for rule in prometheus.rules() if rule["name"] == "KquotaAtBound")
+    wait_until(lambda: bool(prometheus.query('ALERTS{alertname="KquotaAtBound"}')), "the alert to be pending")
+    assert at_bound["labels"] == {"severity": "warning"}

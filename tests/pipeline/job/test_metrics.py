@@ -1,0 +1,159 @@
+"""What a job tells Prometheus equals what it wrote: real batches, purgatory and tables, on a clock set by hand."""
+
+import gc
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+
+from pipeline.job.client_metrics import client_metrics
+from pipeline.job.listeners import Listeners, both
+from pipeline.job.metrics import JobMetrics, job_metrics
+from pipeline.job.overview import overview_of
+from pipeline.metrics.registry import ReadAtScrape
+from pipeline.settings.model import MetricsSettings, Settings
+from pipeline.tables.address import table_uri
+from pipeline.tables.reader import read_table
+from tests.faults.hand_job import HandJob
+from tests.pipeline.demo.played import throttle_one
+
+RATES = {"producer_byte_rate": 10_000.0}
+
+
+@pytest.fixture
+def registry() -> CollectorRegistry:
+    return CollectorRegistry()
+
+
+@pytest.fixture
+def job(tmp_path: Path, registry: CollectorRegistry) -> HandJob:
+    """A client was throttled, extended and, after a long silence, released; two messages were refused."""
+    job = HandJob(tmp_path, RATES)
+    job.listeners = JobMetrics(registry, job.clock).listeners
+    job.start()
+    throttle_one(job)
+    job.send(b"no json", b'{"event_time_ms":1}')
+    job.step()
+    return job
+
+
+def value(registry: CollectorRegistry, name: str, **labels: str) -> float:
+    found = registry.get_sample_value(f"kquota_{name}", labels)
+    assert found is not None, f"{name} is not told"
+    return found
+
+
+def test_batches_rows_and_steps_are_those_of_the_table(job: HandJob, registry: CollectorRegistry) -> None:
+    batches = read_table(table_uri(job.settings.tables.root, "batches")).to_pylist()
+    assert value(registry, "batches_total") == len(batches) == 4
+    assert value(registry, "events_total") == sum(row["good_count"] for row in batches) == 3
+    assert value(registry, "dead_letters_total") == sum(row["dead_count"] for row in batches) == 2
+    for phase in ("collect", "append", "decide", "publish"):
+        assert value(registry, "batch_duration_seconds_count", phase=phase) == 4
+    assert value(registry, "last_batch_timestamp_seconds") == job.clock.wall_ms / 1000
+    assert value(registry, "config_version") == value(registry, "batch_config_version") == job.quotas.pin().version
+
+
+def test_dead_letters_are_told_by_their_cause(job: HandJob, registry: CollectorRegistry) -> None:
+    letters = read_table(table_uri(job.settings.tables.root, "dead_letters")).to_pylist()
+    assert [letter["cause"] for letter in letters] == ["fault", "fault"]
+    assert value(registry, "events_rejected_total", reason="fault") == 2
+
+
+def test_records_are_counted_by_the_words_of_the_log_from_zero_on(job: HandJob, registry: CollectorRegistry) -> None:
+    records = read_table(table_uri(job.settings.tables.root, "throttle_events")).to_pylist()
+    rate = "producer_byte_rate"
+    told = {
+        kind: value(registry, "throttle_records_total", kind=kind, quota_type=rate)
+        for kind in ("throttle", "extend", "renew", "release")
+    }
+    assert told["throttle"] == 1
+    assert sum(told.values()) == len(records) > 1
+    assert value(registry, "throttle_records_total", kind="throttle", quota_type="request_percentage") == 0
+    throttles = [row["throttle_time_ms"] / 1000 for row in records if row["action"] == "throttle"]
+    assert value(registry, "throttle_delay_seconds_count") == len(throttles)
+    assert value(registry, "throttle_delay_seconds_sum") == pytest.approx(sum(throttles))
+
+
+def test_the_purgatory_is_asked_at_each_scrape(job: HandJob, registry: CollectorRegistry) -> None:
+    assert (value(registry, "purgatory_size"), value(registry, "purgatory_overdue_seconds")) == (1, 0)
+    due_ms = job.purgatory.next_due_ms()
+    assert due_ms is not None
+    job.clock.advance(due_ms + 2_000 - job.clock.now().steady_ms)
+    assert value(registry, "purgatory_overdue_seconds") == 2.0
+    job.clock.advance(3_600_000)
+    job.step()  # looks: nothing is owed
+    job.step()  # releases
+    assert value(registry, "purgatory_size") == 0
+    looked = [
+        row["lateness_ms"]
+        for row in read_table(table_uri(job.settings.tables.root, "throttle_events")).to_pylist()
+        if row["lateness_ms"] is not None
+    ]
+    assert value(registry, "purgatory_lateness_seconds_count") == len(looked) > 0
+    assert value(registry, "purgatory_lateness_seconds_sum") == pytest.approx(sum(looked) / 1000)
+
+
+def test_each_table_tells_when_rows_were_last_written_to_it(job: HandJob, registry: CollectorRegistry) -> None:
+    now = job.clock.wall_ms / 1000
+    for table in ("batches", "dead_letters"):
+        assert value(registry, "table_last_commit_timestamp_seconds", table=table) == now
+    assert value(registry, "table_last_commit_timestamp_seconds", table="decisions") < now
+
+
+def test_a_run_that_has_ended_is_not_kept_and_tells_nothing(job: HandJob, registry: CollectorRegistry) -> None:
+    assert value(registry, "query_starts_total") == 1
+    del job.gauges
+    gc.collect()
+    assert registry.get_sample_value("kquota_purgatory_size") is None
+    job.start()
+    assert value(registry, "query_starts_total") == 2
+    assert value(registry, "purgatory_size") == 1, "taken up from the tables"
+
+
+def test_no_name_of_a_client_is_in_the_metrics_of_a_job(job: HandJob, registry: CollectorRegistry) -> None:
+    assert job.messages
+    assert b"alice" not in generate_latest(registry)
+
+
+def test_by_client_the_metrics_are_the_lines_of_top(job: HandJob) -> None:
+    registry = CollectorRegistry()
+    registry.register(ReadAtScrape(lambda: client_metrics(lambda: overview_of(job.settings, job.clock.wall_ms))))
+    names = {"user": "alice", "client_id": "", "broker_id": "", "quota_type": "producer_byte_rate"}
+    (line,) = overview_of(job.settings, job.clock.wall_ms).lines
+    labels = {**names, "mode": "enforce", "owner": ""}
+    assert value(registry, "client_used_ratio", **labels) == line.used
+    assert value(registry, "client_throttled", **labels) == 1
+
+
+def test_tables_that_can_not_be_read_leave_the_other_metrics_alone(tmp_path: Path) -> None:
+    registry = CollectorRegistry()
+    settings = Settings().model_copy(update={"tables": Settings().tables.model_copy(update={"root": str(tmp_path)})})
+    registry.register(ReadAtScrape(lambda: client_metrics(lambda: overview_of(settings, 0))))
+    assert generate_latest(registry) == b""
+
+
+def test_only_a_job_with_a_port_fills_a_registry() -> None:
+    silent = Listeners(lambda _records, _version: None, lambda _report: None)
+    assert job_metrics(Settings(), silent)[0] is silent
+    listeners, registry = job_metrics(Settings(metrics=MetricsSettings(port=0)), silent)
+    assert listeners is not silent
+    assert registry.get_sample_value("kquota_batches_total") == 0
+
+
+def test_of_two_who_listen_both_hear_everything() -> None:
+    heard: list[str] = []
+
+    def listener(name: str) -> Any:
+        def hear(what: str) -> Any:
+            return lambda *_: heard.append(f"{name} {what}")
+
+        return Listeners(hear("announce"), hear("report"), hear("committed"), hear("began"))
+
+    together: Any = both(listener("a"), listener("b"))
+    together.announce([], 1)
+    together.report(None)
+    together.committed("usage")
+    together.began(None)
+    assert heard == [f"{name} {what}" for what in ("announce", "report", "committed", "began") for name in "ab"]
