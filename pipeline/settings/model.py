@@ -73,7 +73,7 @@ class TablesSettings(Branch):
     history_retention_ms: int = Field(
         7_776_000_000,
         ge=3_600_000,
-        description="how long decisions, throttles, batches, dead letters and rows of `usage_by_minute` are kept",
+        description="how long decisions, throttles, batches, dead letters and the roll-ups by minute are kept",
     )
     upkeep_interval_ms: int = Field(
         60_000, ge=1_000, description="how often old rows are deleted and small files merged"
