@@ -28,6 +28,7 @@ from pipeline.cli import (
     what_if,
 )
 from pipeline.cli.quotas import commands as quotas
+from pipeline.cli.report import commands as report
 from pipeline.command_line import carry_nothing
 from pipeline.errors import PipelineError, first_line
 from pipeline.process_end import exit_code_of, run_to_exit
@@ -72,6 +73,7 @@ app.command("simulate")(simulate.simulate)
 app.command("what-if")(what_if.what_if)
 app.add_typer(quotas.app, name="quotas")
 app.add_typer(throttles.app, name="throttles")
+app.add_typer(report.app, name="report")
 app.add_typer(tables.app, name="tables")
 app.add_typer(topics.app, name="topics")
 app.add_typer(meter.app, name="meter")

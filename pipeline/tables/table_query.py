@@ -3,8 +3,9 @@
 Nothing here imports pyarrow.dataset or pandas, which take 0.4 s, and no file is read through Python.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import date
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
@@ -71,15 +72,23 @@ def newest(table: DeltaTable, order: Sequence[str], where: Sequence[Condition] =
     return run(table, f"SELECT {_list(names)} FROM source{_where(where)} ORDER BY {last_first} LIMIT 1")  # noqa: S608
 
 
-def run(table: DeltaTable, sql: str) -> pa.Table:
+def run(table: DeltaTable, sql: str, others: Mapping[str, DeltaTable] = MappingProxyType({})) -> pa.Table:
     """The result of a query over the table `source`; columns of the table have the table's types.
+
+    Args:
+        table: the table at the version to read.
+        sql: the query. Names and values in it are quoted by the caller.
+        others: further tables, by the names that the query gives them.
 
     Raises:
         TableUnreadable: a file of the table can not be read.
     """
     types = pa.schema(table.schema())
     try:
-        found = QueryBuilder().register("source", table).execute(sql).read_all()
+        query = QueryBuilder().register("source", table)
+        for name, other in others.items():
+            query = query.register(name, other)
+        found = query.execute(sql).read_all()
     except Exception as exc:  # delta-rs raises plain exceptions here
         raise unreadable(local_path(table) or table.table_uri, exc) from exc
     # The engine has types of its own for texts and bytes, which hold on to whole pages of a file. pyarrow's own cast

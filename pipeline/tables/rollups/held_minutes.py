@@ -101,8 +101,8 @@ class Records:
         after = np.flatnonzero(self._follows())
         throttles = after - 1
         from_ms = self._stored_ms[throttles]
-        to_ms = np.minimum(self._until_ms[throttles], np.maximum(from_ms, self._stored_ms[after]))
-        some = to_ms > from_ms
+        to_ms = np.minimum(self._until_ms[throttles], self._stored_ms[after])
+        some = to_ms > from_ms  # also not if the clock was set back
         throttles, from_ms, to_ms = throttles[some], from_ms[some], to_ms[some]
         first, last = from_ms // MINUTE_MS, (to_ms - 1) // MINUTE_MS
         lengths = last - first + 1

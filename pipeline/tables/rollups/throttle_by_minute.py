@@ -29,8 +29,10 @@ from schemas.throttle_event_row import ThrottleEventRow
 
 log = logging.getLogger(__name__)
 
-RECORDS_PER_STEP: Final = 200_000
+RECORDS_PER_APPEND: Final = 200_000
 
+_APPENDS_PER_STEP: Final = 10
+"""After a long time without roll-ups, the other ones need not wait until all records are taken."""
 _ORDER: Final = "publish_seq"
 _REPEATED: Final = ("cluster", "broker_id", "user", "client_id", "quota_type", "action", "cause", "decision_id")
 # As in the outbox: while a job runs, it looks at each throttle when it ends, and writes a record.
@@ -57,7 +59,7 @@ class ThrottleByMinute:
         self._place: tuple[int | None, int, pa.Table] | None = None
 
     def step(self) -> None:
-        """Write all records that are stored. Raises nothing: throttling must go on if the roll-up fails."""
+        """Write the records that are stored. Raises nothing: throttling must go on if the roll-up fails."""
         with tried_again(log, "the roll-up of throttles by minute"):
             self._roll_up()
 
@@ -65,17 +67,17 @@ class ThrottleByMinute:
         newest = newest_value(self._events_uri, _ORDER)
         if newest is None:
             return
+        # Read each time, because an append that failed may have written its rows or not.
         recorded = self._minutes.recorded_version(self._app_id)
         if self._place is None or self._place[0] != recorded:
             self._place = recorded, *self._stored_place(recorded)
         _, done, running = self._place
         if done >= newest:
             return
-        # An append that fails may have written its rows or not: then the place is read again.
-        self._place = None
         events = TimeSlices(self._events_uri, _ORDER, dictionaries=_REPEATED)
+        newest = min(newest, done + _APPENDS_PER_STEP * RECORDS_PER_APPEND)
         while done < newest:
-            last = min(done + RECORDS_PER_STEP, newest)
+            last = min(done + RECORDS_PER_APPEND, newest)
             records = self._records(running, events.read(COLUMNS, done + 1, last + 1))
             minutes = conform(records.minutes(), ThrottleByMinuteRow)
             if minutes.num_rows:

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 from hypothesis import given, settings
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from pipeline.tables.layout import table_uri
 from pipeline.tables.rollups import throttle_by_minute
+from pipeline.tables.rollups.held_minutes import Records
 from tests.pipeline.tables.rollups.rolled_throttles import RolledThrottles
 
 
@@ -110,6 +112,15 @@ def test_without_records_nothing_is_written_and_without_the_table_only_the_log_k
     assert "failed and is tried again" in caplog.text
 
 
+def test_clients_that_were_released_are_not_kept_in_memory(rolled: RolledThrottles) -> None:
+    for client_id in "ab":
+        rolled.tell(client_id, "throttle", 0, 5_000)
+    rolled.tell("a", "release", 1_000)
+    table = DeltaTable(rolled.events.table.uri).to_pyarrow_table()
+    records = Records(table.slice(0, 0), table, pa.nulls(3, pa.string()))
+    assert records.running()["client_id"].to_pylist() == ["b"]
+
+
 def test_records_that_retention_has_deleted_are_not_missed(rolled: RolledThrottles) -> None:
     rolled.tell("a", "throttle", 0, 1_000)
     rolled.tell("b", "throttle", 0, 1_000)
@@ -137,11 +148,13 @@ INTERRUPTIONS = ["", "step", "restart", "before", "after", "before, restart", "a
 
 
 @settings(max_examples=8)
-@given(records=records, interruptions=st.lists(st.sampled_from(INTERRUPTIONS), max_size=12), per_step=st.integers(1, 4))
+@given(
+    records=records, interruptions=st.lists(st.sampled_from(INTERRUPTIONS), max_size=12), per_append=st.integers(1, 4)
+)
 def test_the_sums_are_those_of_a_batch_computation_over_all_records(
-    records: list[Record], interruptions: list[str], per_step: int
+    records: list[Record], interruptions: list[str], per_append: int
 ) -> None:
-    with TemporaryDirectory() as folder, steps_of(per_step):
+    with TemporaryDirectory() as folder, appends_of(per_append):
         rolled = RolledThrottles(Path(folder))
         versions = [0, rolled.owned_by("one"), rolled.owned_by("two")]
         at_ms = 0
@@ -168,10 +181,10 @@ def interrupt(rolled: RolledThrottles, how: str) -> None:
 
 
 @contextmanager
-def steps_of(records: int) -> Iterator[None]:
-    before = throttle_by_minute.RECORDS_PER_STEP
-    throttle_by_minute.RECORDS_PER_STEP = records  # type: ignore[misc] # small, so that a step makes several appends
+def appends_of(records: int) -> Iterator[None]:
+    before = throttle_by_minute.RECORDS_PER_APPEND
+    throttle_by_minute.RECORDS_PER_APPEND = records  # type: ignore[misc] # small, so that a step makes several appends
     try:
         yield
     finally:
-        throttle_by_minute.RECORDS_PER_STEP = before  # type: ignore[misc]
+        throttle_by_minute.RECORDS_PER_APPEND = before  # type: ignore[misc]
