@@ -1,8 +1,8 @@
 """Bounds compared with what clients really use: the 95th and 99th percentile of the rate per minute.
 
-The rate is that of the sensor: of all clients that share the bound, over all brokers. Only minutes in which it was used
-count, so a client that works one hour a day is measured in that hour. A client that was throttled sent less than it
-wanted to: its bound is never lowered.
+The rate is that of the sensor: of all clients that share the bound, over all brokers; in scope `broker` it is that at
+the broker where it is largest. Only minutes in which it was used count, so a client that works one hour a day is
+measured in that hour. A client that was throttled sent less than it wanted to: its bound is never lowered.
 """
 
 import math
@@ -87,32 +87,47 @@ class Sized:
         }
 
 
-def sized(
-    minutes: Minutes, snapshot: QuotaSnapshot, span_ms: tuple[int, int], throttled: frozenset[Client], headroom: float
-) -> list[Sized]:
-    """Every bound of the table, compared with its use in a range; the most used share first, unused ones last.
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is asked of the usage.
 
-    Args:
-        minutes: `usage_by_minute`.
+    Attributes:
         snapshot: The quotas.
+        per_broker: Whether a bound holds for each broker on its own.
         span_ms: Begin and end of the range.
         throttled: The clients that were throttled in the range.
         headroom: How far above the 99th percentile a bound should be, in percent.
     """
+
+    snapshot: QuotaSnapshot
+    per_broker: bool
+    span_ms: tuple[int, int]
+    throttled: frozenset[Client]
+    headroom: float
+
+
+def sized(minutes: Minutes, asked: Question) -> list[Sized]:
+    """Every bound of the table, compared with its use in a range; the most used share first, unused ones last.
+
+    Args:
+        minutes: `usage_by_minute`.
+        asked: Of which quotas, and of which time.
+    """
     engine = QuotaEngine()
-    engine.load_quotas(snapshot)
-    clients = minutes.clients(*span_ms)
+    engine.load_quotas(asked.snapshot)
+    clients = minutes.clients(*asked.span_ms)
     levels = engine.resolve(clients).to_pylist() if clients.num_rows else []
     found = []
     for quota_type in QUOTA_TYPES:
         bound_rows = [row for row in levels if row["quota_type"] == quota_type and row["bound"] is not None]
-        held_entities = {_entity(row) for row in bound_rows if (row["user"], row["client_id"]) in throttled}
-        by_entity = _figures(minutes, quota_type, bound_rows, span_ms)
-        for user, client_id, bound in _bounds(snapshot, quota_type):
+        held_entities = {_entity(row) for row in bound_rows if (row["user"], row["client_id"]) in asked.throttled}
+        by_entity = _figures(minutes, quota_type, bound_rows, asked)
+        for user, client_id, bound in _bounds(asked.snapshot, quota_type):
             figures = by_entity.get((user, client_id), [])
+            sensors = len({one["sensor"] for one in figures})
             held = (user, client_id) in held_entities
-            one = Sized(user, client_id, quota_type, bound, sensors=len(figures), was_throttled=held)
-            found.append(_with_use(one, figures, headroom))
+            one = Sized(user, client_id, quota_type, bound, sensors=sensors, was_throttled=held)
+            found.append(_with_use(one, figures, asked.headroom))
     return sorted(found, key=lambda one: (-(one.p99 or 0) / one.bound, one.user, one.client_id, one.quota_type))
 
 
@@ -144,7 +159,7 @@ def _bounds(snapshot: QuotaSnapshot, quota_type: str) -> Iterator[tuple[str, str
 
 
 def _figures(
-    minutes: Minutes, quota_type: str, rows: Sequence[Mapping[str, Any]], span_ms: tuple[int, int]
+    minutes: Minutes, quota_type: str, rows: Sequence[Mapping[str, Any]], asked: Question
 ) -> dict[Client, list[dict[str, Any]]]:
     """Of each entity the percentiles of its sensors that were used."""
     if not rows:
@@ -159,7 +174,7 @@ def _figures(
             entities.append(_entity(row))
         sensors[row["user"], row["client_id"]] = numbers[sensor]
     found: dict[Client, list[dict[str, Any]]] = {}
-    for figures in minutes.rates(quota_type, sensors, *span_ms).to_pylist():
+    for figures in minutes.rates(quota_type, sensors, *asked.span_ms, per_broker=asked.per_broker).to_pylist():
         found.setdefault(entities[figures["sensor"]], []).append(figures)
     return found
 

@@ -100,7 +100,7 @@ class StreamSettings(Branch):
     )
     sensor_state_interval_ms: int = Field(60_000, ge=1_000, description="how often buckets are written")
     rollup_interval_ms: int = Field(
-        60_000, ge=0, description="how often `usage` is rolled up by second and by minute; 0 = never"
+        60_000, ge=0, description="how often usage and throttles are rolled up, by second and by minute; 0 = never"
     )
     dead_letters_per_message: int = Field(
         100, gt=0, description="most rows of `dead_letters` for one message; the last one says how many more there were"

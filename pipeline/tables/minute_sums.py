@@ -106,7 +106,9 @@ class Minutes:
         """The clients that have rows in a range: user, client_id."""
         return self._run(f'SELECT DISTINCT "user", client_id FROM source WHERE {_in(start_ms, end_ms)}')
 
-    def rates(self, quota_type: str, sensors: Mapping[Client, int], start_ms: int, end_ms: int) -> pa.Table:
+    def rates(
+        self, quota_type: str, sensors: Mapping[Client, int], start_ms: int, end_ms: int, *, per_broker: bool
+    ) -> pa.Table:
         """The rates of sensors, minute by minute, over the minutes in which each was used.
 
         Args:
@@ -114,14 +116,16 @@ class Minutes:
             sensors: Client -> number of the sensor it goes to. Other clients are left out.
             start_ms: Begin of the range.
             end_ms: End of the range.
+            per_broker: A rate is that at one broker, and each sensor has a row for each broker.
 
         Returns:
             sensor, `p95`, `p99` and `most` per second, and `minutes`; sensors that were not used are left out.
         """
+        keys = "sensor, broker_id" if per_broker else "sensor"
         rates = (
-            f"SELECT minute_start_ms, sensor, {MEASURES[quota_type]} AS rate FROM source "
+            f"SELECT minute_start_ms, {keys}, {MEASURES[quota_type]} AS rate FROM source "
             'JOIN sensors ON source."user" = sensors.sensor_of_user AND source.client_id = sensors.sensor_of_client_id '
-            f"WHERE {_in(start_ms, end_ms)} AND ({_TOUCHED[quota_type]}) GROUP BY minute_start_ms, sensor"
+            f"WHERE {_in(start_ms, end_ms)} AND ({_TOUCHED[quota_type]}) GROUP BY minute_start_ms, {keys}"
         )
         with TemporaryDirectory() as folder:
             # The engine joins Delta tables only.
@@ -129,7 +133,7 @@ class Minutes:
             return self._run(
                 "SELECT sensor, percentile_cont(0.95) WITHIN GROUP (ORDER BY rate) AS p95, "
                 "percentile_cont(0.99) WITHIN GROUP (ORDER BY rate) AS p99, max(rate) AS most, count(*) AS minutes "
-                f"FROM ({rates}) GROUP BY sensor",
+                f"FROM ({rates}) GROUP BY {keys}",
                 {"sensors": DeltaTable(Path(folder))},
             )
 

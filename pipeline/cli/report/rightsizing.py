@@ -43,32 +43,34 @@ def rightsizing(
     """
     from pipeline.cli.output import is_table, print_rows
     from pipeline.cli.report.reported_range import asked_range, kept_range, write_page
-    from pipeline.reports.rightsizing import sized
+    from pipeline.reports.rightsizing import Question, sized
     from pipeline.reports.rightsizing_page import rightsizing_page
     from pipeline.settings.loading import load_settings
     from pipeline.tables.from_settings import open_quota_table
     from pipeline.tables.minute_sums import Minutes
+    from pipeline.tables.quotas.source import QuotaSource
     from pipeline.text_file import refuse_unwritable
-    from quota.snapshot import QuotaSnapshot
 
     for option, path in (("--html", html), ("--candidate", candidate)):
         if path is not None:
             refuse_unwritable(option, path)
-    settings = load_settings(config, flags(tables=tables)).tables
-    quotas = open_quota_table(settings).read()
-    snapshot = QuotaSnapshot.from_rows(quotas.rows, quotas.version)
-    usage = Minutes(settings.root, "usage_by_minute")
+    settings = load_settings(config, flags(tables=tables))
+    table = open_quota_table(settings.tables)
+    in_force = QuotaSource(table)
+    snapshot, root = in_force.pin(), settings.tables.root
+    usage = Minutes(root, "usage_by_minute")
     span_ms = kept_range(asked_range(since, until), usage)
-    held = Minutes(settings.root, "throttle_by_minute").held_by_client(*span_ms).to_pylist()
+    held = Minutes(root, "throttle_by_minute").held_by_client(*span_ms).to_pylist()
     throttled = frozenset((row["user"], row["client_id"]) for row in held if row["minutes"])
-    found = sized(usage, snapshot, span_ms, throttled, headroom)
+    per_broker = (settings.scope or in_force.scope) == "broker"
+    found = sized(usage, Question(snapshot, per_broker, span_ms, throttled, headroom))
     print_rows([one.to_row() for one in found], output, _LAYOUT, shown=_shown)
     if is_table(output):
         _tell_defaults(found)
     if candidate is not None:
-        _write_candidate(candidate, quotas, found)
+        _write_candidate(candidate, table.read(snapshot.version), found)
     if html is not None:
-        write_page(html, rightsizing_page(found, headroom, quotas.version, span_ms))
+        write_page(html, rightsizing_page(found, headroom, snapshot.version, span_ms))
 
 
 def _tell_defaults(found: "Sequence[Sized]") -> None:

@@ -89,6 +89,17 @@ def test_clients_that_share_a_bound_are_added_up_and_those_with_one_of_their_own
     assert found == {("alice", ""): 4_000.0, ("alice", "own"): 2_000.0}
 
 
+def test_in_scope_broker_the_rate_is_that_at_the_busiest_broker(
+    kept: KeptMinutes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KQUOTA_SCOPE", "broker")
+    kept.quota("alice", producer_byte_rate=1e6)
+    kept.use((0, "alice", "a"), (0, "alice", "b"), produced_bytes=60_000, broker_id="1")
+    kept.use((0, "alice", "a"), produced_bytes=180_000, broker_id="2")
+    (row,) = rows_of(kept)
+    assert (row["p99"], row["sensors"]) == (3_000.0, 1)
+
+
 def test_a_default_shows_its_busiest_sensor(kept: KeptMinutes) -> None:
     kept.quota("<default>", consumer_byte_rate=1e6)
     kept.use((0, "alice", "a"), fetched_bytes=60_000)
