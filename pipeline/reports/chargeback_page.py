@@ -27,7 +27,7 @@ def chargeback_page(charges: Sequence[Charge], minutes: Minutes, span_ms: tuple[
     about = {"from": f"{minute_text(span_ms[0])} UTC", "to": f"{minute_text(span_ms[1])} UTC"}
     clients = [row for one in charges for row in one.client_rows()]
     return page(
-        "kquota report chargeback",
+        "Chargeback · kquota",
         "Who used how much?",
         about,
         {

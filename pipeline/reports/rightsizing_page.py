@@ -33,7 +33,7 @@ def rightsizing_page(found: Sequence[Sized], headroom: float, version: int, span
     }
     charts = {f"The most used of each bound: {quota_type}": _bars(found, quota_type) for quota_type in QUOTA_TYPES}
     return page(
-        "kquota report rightsizing",
+        "Rightsizing · kquota",
         "Which bounds fit?",
         about,
         {**charts, "Bounds": table([_readable(one) for one in found], _MARKS)},

@@ -35,7 +35,7 @@ def service_level_page(
         "targets missed": sum(not one.is_met for one in held),
     }
     return page(
-        "kquota report slo",
+        "Service level · kquota",
         "How long were clients throttled?",
         about,
         {

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 from arro3.core import Array, Table
@@ -143,7 +143,7 @@ class Minutes:
 
 def _table_of(sensors: Mapping[Client, int]) -> Table:
     # Not by pyarrow: it imports pandas to check whether a list is a series, which takes 0.2 s.
-    columns = {
+    columns: dict[str, Any] = {
         "sensor_of_user": Array([user for user, _ in sensors], pa.string()),
         "sensor_of_client_id": Array([client_id for _, client_id in sensors], pa.string()),
         "sensor": Array(list(sensors.values()), pa.int64()),

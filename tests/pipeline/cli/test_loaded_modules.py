@@ -98,8 +98,8 @@ def test_a_command_that_reads_loads_only_what_it_uses_and_an_edit_no_jvm_and_no_
         "quotas at 0s": NEVER,
         "report chargeback": NEVER,
         "report slo --target 30m": NEVER,
-        "report rightsizing": (*JVM_AND_KAFKA, "pyarrow.dataset"),
         "quotas history": (*JVM_AND_KAFKA, "pandas", "pyarrow.dataset"),
+        "report rightsizing": JVM_AND_KAFKA,
         "quotas alter --user carol --add-config producer_byte_rate=1": JVM_AND_KAFKA,
     }
     for command, text, loaded in run(*unwanted, rest=("--tables", root)):
