@@ -129,6 +129,11 @@ def bound_text(quota_type: str, value: float) -> str:
     return f"{exact_text(value)} {name}" if size == 1.0 else f"{exact_text(value)} ({rate_text(quota_type, value)})"
 
 
+def seconds_text(seconds: float) -> str:
+    """A time with one decimal and the digits in groups, rounded half up: "1,234.5 s"."""
+    return f"{_tenths(seconds) / 10:,.1f} s"
+
+
 def age_text(age_ms: float) -> str:
     """How long ago something was, or how long it took, in one or two units, cut off: "4 s", "2 min 5 s", "3 h", "2 d".
 

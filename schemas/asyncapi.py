@@ -19,6 +19,7 @@ from schemas.decision_row import DecisionRow
 from schemas.json_schema import json_schema
 from schemas.quota_row import QuotaRow
 from schemas.sensor_state_row import SensorStateRow
+from schemas.throttle_by_minute_row import ThrottleByMinuteRow
 from schemas.throttle_event_row import ThrottleEventRow
 from schemas.throttle_record import ThrottleRecord
 from schemas.topic_names import MARKER_TOPIC, THROTTLE_TOPIC, USAGE_TOPIC
@@ -34,6 +35,7 @@ MODELS: Final[dict[str, type[BaseModel]]] = {
     "usage": UsageRow,
     "usage_by_second": UsageBySecondRow,
     "usage_by_minute": UsageByMinuteRow,
+    "throttle_by_minute": ThrottleByMinuteRow,
     "batches": BatchRow,
     "decisions": DecisionRow,
     "throttle_events": ThrottleEventRow,

@@ -31,6 +31,7 @@ _COMMANDS: Final = {
     "what-if": Place("pipeline.cli.what_if", "what_if"),
     "quotas": Place("pipeline.cli.quotas.commands", "app"),
     "throttles": Place("pipeline.cli.throttles", "app"),
+    "report": Place("pipeline.cli.report.commands", "app"),
     "tables": Place("pipeline.cli.tables", "app"),
     "topics": Place("pipeline.cli.topics", "app"),
     "meter": Place("pipeline.cli.meter", "app"),

@@ -88,16 +88,25 @@ def print_document(document: Any, output: str) -> None:
     Raises:
         UnknownFormat: Another output format.
     """
-    if output == "json":
-        sys.stdout.write(json.dumps(document, indent=2, default=str, ensure_ascii=False) + "\n")
-    elif output == "yaml":
-        import yaml
+    sys.stdout.write(document_text(document, output))
 
-        plain = json.loads(json.dumps(document, default=str))
-        dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
-        sys.stdout.write(yaml.dump(plain, Dumper=dumper, sort_keys=False, allow_unicode=True))
-    else:
+
+def document_text(document: Any, output: str) -> str:
+    """One value as JSON or YAML.
+
+    Raises:
+        UnknownFormat: Another output format.
+    """
+    if output == "json":
+        return json.dumps(document, indent=2, default=str, ensure_ascii=False) + "\n"
+    if output != "yaml":
         raise UnknownFormat(output, DOCUMENTS)
+    import yaml
+
+    plain = json.loads(json.dumps(document, default=str))
+    dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+    text: str = yaml.dump(plain, Dumper=dumper, sort_keys=False, allow_unicode=True)
+    return text
 
 
 def _print_table(rows: Sequence[Row], layout: Layout, *, wide: bool) -> None:

@@ -116,7 +116,8 @@ def _follow(topic: "ThrottleTail", show: "Callable[[Tailed], None]") -> None:
 
 def _line(tailed: "Tailed") -> str:
     from pipeline.gate.tail import stored_ms
-    from pipeline.throttle.log_line import clock_time
+    from pipeline.throttle.log_line import 
+    from pipeline.throttle.shown import clock_time
     from pipeline.throttle.record_line import line_of_record
 
     return f"{clock_time(stored_ms(tailed.record))}  {line_of_record(tailed.record, tailed.extends)}"

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Final
 
 from pipeline.cli.table_layout import Layout, fitted
 from pipeline.errors import printable
-from pipeline.throttle.log_line import clock_time, seconds
+from pipeline.throttle.shown import clock_time, seconds
 from quota.units import age_text, rate_text, rate_unit
 
 if TYPE_CHECKING:

@@ -73,10 +73,10 @@ def what_if(
     replayed as it was stored: clients that were throttled at the time sent less than they wanted to.
     """
     from pipeline.replay.fail_if import FailCondition, failures
-    from pipeline.replay.html_report import html_report
     from pipeline.replay.quotas import read_snapshot
     from pipeline.replay.recorded_throttles import recorded_outcomes
     from pipeline.replay.report import compare, to_document, totals_of
+    from pipeline.reports.what_if_page import what_if_page
     from pipeline.settings.loading import load_settings
     from pipeline.text_file import refuse_unwritable
 
@@ -109,7 +109,7 @@ def what_if(
     }
     _print(to_document(comparisons, totals, about), totals, limit, output)
     if html is not None:
-        page = html_report(_readable(about), totals, comparisons, with_live, with_candidate, span_ms)
+        page = what_if_page(_readable(about), totals, comparisons, with_live, with_candidate, span_ms)
         html.write_text(page, encoding="utf-8")
         sys.stderr.write(f"written: {html}\n")
     broken = failures(conditions, totals)

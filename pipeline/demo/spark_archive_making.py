@@ -85,14 +85,14 @@ def train(draft: Path) -> None:
         rules = ReadingRules.from_settings(settings)
         checkpoint = str(Path(folder) / "checkpoint")
         with SparkStarter(settings.spark, checkpoint, rules) as starter:
-            _stream(starter.session(), settings, checkpoint)
+            _stream(starter.session(), settings, broker.bootstrap_servers, checkpoint)
         gateway: Any = SparkContext._gateway
         gateway.shutdown()
         gateway.proc.stdin.close()
         gateway.proc.wait(_PATIENCE_SECONDS)
 
 
-def _stream(session: Any, settings: Settings, checkpoint: str) -> None:
+def _stream(session: Any, settings: Settings, servers: str, checkpoint: str) -> None:
     from pipeline.stream.collect import Collector  # noqa: PLC0415
     from pipeline.stream.query import QueryPlan, UsageQuery  # noqa: PLC0415
     from pipeline.stream.source import read_usage_topic  # noqa: PLC0415
@@ -107,7 +107,7 @@ def _stream(session: Any, settings: Settings, checkpoint: str) -> None:
 
     source = read_usage_topic(
         session,
-        settings.kafka.bootstrap_servers,
+        servers,
         settings.kafka.usage_topic,
         client_options={},
         starting_offsets="earliest",
@@ -116,7 +116,7 @@ def _stream(session: Any, settings: Settings, checkpoint: str) -> None:
     query = UsageQuery(source, batch, QueryPlan("training", checkpoint, settings.stream.trigger_ms))
     query.start()
     deadline = time.monotonic() + _PATIENCE_SECONDS / 2
-    producer: Any = KafkaProducer(bootstrap_servers=settings.kafka.bootstrap_servers)
+    producer: Any = KafkaProducer(bootstrap_servers=servers)
     with closing(producer):
         while done < _MICRO_BATCHES and query.is_active() and time.monotonic() < deadline:
             for value in _messages():

@@ -76,7 +76,8 @@ class JobRun:
         self._listeners = listeners
         self._failure: BaseException | None = None
         self._query: UsageQuery | None = None
-        self._quotas = QuotaSource(open_quota_table(settings.tables))
+        quota_table = open_quota_table(settings.tables)
+        self._quotas = QuotaSource(quota_table)
         self._tables = JobTables.open(
             self._open_writer,
             settings.job,
@@ -106,7 +107,7 @@ class JobRun:
         self._reaper = Background("reaper", self._reap, self._failed)
         self._looker = Background("looker", self._look, self._failed)
         self._quota_poller = Background("quota-poller", self._poll_quotas, self._failed)
-        self._roll_ups = RollUps.of(settings.tables, self._tables, settings.job)
+        self._roll_ups = RollUps.of(settings.tables, self._tables, quota_table, settings.job)
         # Its first minute the machine is left to the start of the job.
         self._roll_up = Background(
             "roll-up", self._write_roll_ups, self._failed, settings.stream.rollup_interval_ms / 1000

@@ -22,6 +22,7 @@ _TIME_OF: Final = {
     "dead_letters": "appended_at_ms",
     "usage_by_second": "second_start_ms",
     "usage_by_minute": "minute_start_ms",
+    "throttle_by_minute": "minute_start_ms",
 }
 _SHORT_LIVED: Final = ("usage", "sensor_state")
 # Listing all files costs more than the rest of a round. Between two cleanings the log may grow by half.

@@ -73,7 +73,7 @@ class TablesSettings(Branch):
     history_retention_ms: int = Field(
         7_776_000_000,
         ge=3_600_000,
-        description="how long decisions, throttles, batches, dead letters and rows of `usage_by_minute` are kept",
+        description="how long decisions, throttles, batches, dead letters and the roll-ups by minute are kept",
     )
     upkeep_interval_ms: int = Field(
         60_000, ge=1_000, description="how often old rows are deleted and small files merged"
@@ -100,7 +100,7 @@ class StreamSettings(Branch):
     )
     sensor_state_interval_ms: int = Field(60_000, ge=1_000, description="how often buckets are written")
     rollup_interval_ms: int = Field(
-        60_000, ge=0, description="how often `usage` is rolled up by second and by minute; 0 = never"
+        60_000, ge=0, description="how often usage and throttles are rolled up, by second and by minute; 0 = never"
     )
     dead_letters_per_message: int = Field(
         100, gt=0, description="most rows of `dead_letters` for one message; the last one says how many more there were"

@@ -18,6 +18,7 @@ WRITTEN_BY_THE_JOB: Final = (
     "sensor_state",
     "usage_by_second",
     "usage_by_minute",
+    "throttle_by_minute",
 )
 
 
@@ -58,6 +59,7 @@ class JobTables:
     sensor_state: SensorStateTable
     usage_by_second: TableWriter
     usage_by_minute: TableWriter
+    throttle_by_minute: TableWriter
     job: str
     writers: Mapping[str, TableWriter]
 
@@ -83,6 +85,7 @@ class JobTables:
             sensor_state=SensorStateTable(writers["sensor_state"], cluster, sensor_state_interval_ms),
             usage_by_second=writers["usage_by_second"],
             usage_by_minute=writers["usage_by_minute"],
+            throttle_by_minute=writers["throttle_by_minute"],
             job=job,
             writers=writers,
         )

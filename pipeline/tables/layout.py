@@ -22,6 +22,7 @@ from schemas.dead_letter_row import DeadLetterRow
 from schemas.decision_row import DecisionRow
 from schemas.quota_row import QuotaRow
 from schemas.sensor_state_row import SensorStateRow
+from schemas.throttle_by_minute_row import ThrottleByMinuteRow
 from schemas.throttle_event_row import ThrottleEventRow
 from schemas.usage_by_minute_row import UsageByMinuteRow
 from schemas.usage_by_second_row import UsageBySecondRow
@@ -114,6 +115,7 @@ TABLES: Final[Mapping[str, TableDefinition]] = {
         TableDefinition("broker_quotas", BrokerQuotaRow, ("seq", "at_ms")),
         TableDefinition("usage_by_second", UsageBySecondRow, ("second_start_ms",), properties=_ROLL_UP),
         TableDefinition("usage_by_minute", UsageByMinuteRow, ("minute_start_ms",), properties=_ROLL_UP),
+        TableDefinition("throttle_by_minute", ThrottleByMinuteRow, ("minute_start_ms",), properties=_ROLL_UP),
     )
 }
 

@@ -3,8 +3,9 @@
 The engine reads only the columns and files it needs, and holds no whole table. No file is read through Python.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import date
+from types import MappingProxyType
 from typing import Any
 
 from arro3.core import Table
@@ -14,14 +15,22 @@ from pipeline.tables.opening import local_path, unreadable
 from pipeline.tables.port import Condition
 
 
-def answer(table: DeltaTable, sql: str) -> Table:
+def answer(table: DeltaTable, sql: str, others: Mapping[str, DeltaTable] = MappingProxyType({})) -> Table:
     """The answer to a query over the table `source`, in the types of the engine.
+
+    Args:
+        table: the table at the version to read.
+        sql: the query. Names and values in it are quoted by the caller.
+        others: further tables, by the names that the query gives them.
 
     Raises:
         TableUnreadable: a file of the table can not be read.
     """
     try:
-        return QueryBuilder().register("source", table).execute(sql).read_all()
+        query = QueryBuilder().register("source", table)
+        for name, other in others.items():
+            query = query.register(name, other)
+        return query.execute(sql).read_all()
     except Exception as exc:  # delta-rs raises plain exceptions here
         raise unreadable(local_path(table) or table.table_uri, exc) from exc
 

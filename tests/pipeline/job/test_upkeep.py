@@ -11,9 +11,11 @@ from pipeline.settings.model import TablesSettings
 from pipeline.tables.address import table_uri
 from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.layout import create_missing
+from pipeline.tables.reader import DeltaRsReader
 from schemas.arrow import conform
 from schemas.usage_row import UsageRow
 from tests.fakes.clock import ManualClock
+from tests.pipeline.reports.minutes_kept import KeptMinutes
 from tests.quota.factories import table, usage_row
 from tests.soak.memory import resident
 
@@ -52,6 +54,19 @@ def test_usage_is_kept_for_its_retention_and_until_it_is_rolled_up(
     settings = TablesSettings(root=str(tmp_path))
     Upkeep(settings, ManualClock(NOW_MS), lambda: 0, lambda: unread_from_ms).round()
     assert batches(usage) == left
+
+
+@pytest.mark.parametrize("down_ms", [0, 365 * 24 * HOUR_MS])
+def test_minutes_are_kept_for_90_days_before_the_newest_usage(tmp_path: Path, down_ms: int) -> None:
+    kept, day_ms = KeptMinutes.create(tmp_path), 24 * HOUR_MS
+    write_usage(Path(kept.root), NOW_MS)
+    for minute, age_ms in enumerate([90 * day_ms + 1, 90 * day_ms, 0]):
+        kept.use((minute, "u", str(minute)), minute_start_ms=NOW_MS - age_ms)
+        kept.hold((minute, "u", str(minute), 1), minute_start_ms=NOW_MS - age_ms)
+    Upkeep(TablesSettings(root=kept.root), ManualClock(NOW_MS + down_ms), lambda: 0).round()
+    for name in ("usage_by_minute", "throttle_by_minute"):
+        rows = DeltaRsReader(table_uri(kept.root, name)).read(["client_id"])
+        assert sorted(rows["client_id"].to_pylist()) == ["1", "2"]
 
 
 @pytest.mark.parametrize("down_ms", [3 * HOUR_MS, 365 * 24 * HOUR_MS])

@@ -1,0 +1,105 @@
+"""Who used how much: bytes and request time by owner and period, exact to the byte.
+
+The owner of a client is that of `quota.owners`, in the quotas that were in force when the minute began; if these name
+none, the first one named later.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from pipeline.reports.owner_times import OwnerTimes
+from pipeline.reports.periods import Period, whole_minutes
+from pipeline.tables.minute_sums import Client, Minutes
+
+
+@dataclass(slots=True)
+class Use:
+    """What was used.
+
+    Attributes:
+        produced_bytes: Bytes produced.
+        fetched_bytes: Bytes fetched.
+        request_time_ns: Time of io and network threads, without that of exempt requests.
+        exempt_time_ns: Time of exempt requests.
+        request_count: Requests.
+    """
+
+    produced_bytes: int = 0
+    fetched_bytes: int = 0
+    request_time_ns: int = 0
+    exempt_time_ns: int = 0
+    request_count: int = 0
+
+    def add(self, other: "Use") -> None:
+        """Add what else was used."""
+        for field in fields(self):
+            setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes produced and fetched."""
+        return self.produced_bytes + self.fetched_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Charge:
+    """What an owner is charged for, in one period.
+
+    Attributes:
+        period: Name of the period.
+        owner: The owner; None for clients that no quota row with an owner covers.
+        clients: What each of the owner's clients used.
+    """
+
+    period: str
+    owner: str | None
+    clients: dict[Client, Use]
+
+    @property
+    def use(self) -> Use:
+        """What all of them used."""
+        total = Use()
+        for one in self.clients.values():
+            total.add(one)
+        return total
+
+    def to_row(self) -> dict[str, Any]:
+        """One flat row for printing."""
+        return {"period": self.period, "owner": self.owner, "clients": len(self.clients), **asdict(self.use)}
+
+    def client_rows(self) -> Iterator[dict[str, Any]]:
+        """One flat row for each client, the largest first."""
+        ordered = sorted(self.clients.items(), key=lambda item: (-item[1].total_bytes, item[0]))
+        for (user, client_id), use in ordered:
+            yield {"period": self.period, "owner": self.owner, "user": user, "client_id": client_id, **asdict(use)}
+
+
+def charges(minutes: Minutes, owner_times: OwnerTimes, periods: Iterable[Period]) -> list[Charge]:
+    """What each owner used in each period: in the order of the periods, the owner with most bytes first.
+
+    A minute belongs to the period, and to the owners, of the instant at which it begins.
+
+    Args:
+        minutes: `usage_by_minute`.
+        owner_times: The owners of the range.
+        periods: The periods, in order.
+    """
+    found = []
+    for period in periods:
+        by_owner: dict[str | None, Charge] = {}
+        for begin_ms, end_ms, owner_of in owner_times.spans(period.start_ms, period.end_ms):
+            for client, use in _used(minutes, begin_ms, end_ms):
+                owner = owner_of(*client)
+                charge = by_owner.setdefault(owner, Charge(period.name, owner, {}))
+                charge.clients.setdefault(client, Use()).add(use)
+        found += sorted(by_owner.values(), key=lambda one: (-one.use.total_bytes, one.owner or ""))
+    return found
+
+
+def _used(minutes: Minutes, begin_ms: int, end_ms: int) -> Iterator[tuple[Client, Use]]:
+    columns = minutes.used_by_client(*whole_minutes(begin_ms, end_ms)).to_pydict()
+    clients = zip(columns.pop("user"), columns.pop("client_id"), strict=True)
+    figures = zip(*(columns[field.name] for field in fields(Use)), strict=True)
+    for client, values in zip(clients, figures, strict=True):
+        yield client, Use(*values)

@@ -1,0 +1,102 @@
+"""The periods a report is divided into: UTC days, ISO weeks (from Monday on) and months."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from typing import Final
+
+from pipeline.errors import PipelineError
+
+MINUTE_MS: Final = 60_000
+_DAY_MS: Final = 86_400_000
+
+
+class UnknownPeriod(PipelineError):
+    """`--by` names no period."""
+
+    exit_code = 2
+
+    def __init__(self, given: str) -> None:
+        super().__init__(f"'--by' must be day, week or month; got {given}", "for example --by week")
+
+
+@dataclass(frozen=True, slots=True)
+class Period:
+    """A period, as far as it lies in the range of a report.
+
+    Attributes:
+        name: `2026-11-23`, `2026-W48` or `2026-11`.
+        start_ms: its begin, inclusive.
+        end_ms: its end, exclusive.
+    """
+
+    name: str
+    start_ms: int
+    end_ms: int
+
+
+def _monday(day: date) -> date:
+    return day - timedelta(days=day.weekday())
+
+
+def _next_month(day: date) -> date:
+    return (day.replace(day=1) + timedelta(days=31)).replace(day=1)
+
+
+def _week_name(day: date) -> str:
+    year, week, _ = day.isocalendar()
+    return f"{year}-W{week:02}"
+
+
+# First day of the period of a day, first day of the next one, name.
+_KINDS: Final[Mapping[str, tuple[Callable[[date], date], Callable[[date], date], Callable[[date], str]]]] = {
+    "day": (lambda day: day, lambda day: day + timedelta(days=1), date.isoformat),
+    "week": (_monday, lambda day: _monday(day) + timedelta(days=7), _week_name),
+    "month": (lambda day: day.replace(day=1), _next_month, lambda day: f"{day:%Y-%m}"),
+}
+
+
+def known_period(given: str) -> str:
+    """`day`, `week` or `month`.
+
+    Raises:
+        UnknownPeriod: It is another word.
+    """
+    if given not in _KINDS:
+        raise UnknownPeriod(given)
+    return given
+
+
+def periods(by: str, since_ms: int, until_ms: int) -> Iterator[Period]:
+    """The periods of a range, in order; the first and the last one may be cut.
+
+    Args:
+        by: `day`, `week` or `month`.
+        since_ms: Begin of the range, inclusive.
+        until_ms: End of the range, exclusive. Not after the begin: no period.
+    """
+    first, following, name = _KINDS[by]
+    day = first(datetime.fromtimestamp(since_ms / 1000, UTC).date())
+    while (start_ms := _epoch_ms(day)) < until_ms:
+        next_day = following(day)
+        begin_ms, end_ms = max(start_ms, since_ms), min(_epoch_ms(next_day), until_ms)
+        if begin_ms < end_ms:
+            yield Period(name(day), begin_ms, end_ms)
+        day = next_day
+
+
+def length_ms(by: str, name_day_ms: int) -> int:
+    """How long the whole period is in which an instant lies."""
+    first, following, _ = _KINDS[by]
+    day = first(datetime.fromtimestamp(name_day_ms / 1000, UTC).date())
+    return (following(day) - day).days * _DAY_MS
+
+
+def whole_minutes(since_ms: int, until_ms: int) -> tuple[int, int]:
+    """The range of the minutes that begin in a range: both ends are rounded up to full minutes."""
+    since_ms, until_ms = (-(-ms // MINUTE_MS) * MINUTE_MS for ms in (since_ms, until_ms))
+    return since_ms, until_ms
+
+
+def _epoch_ms(day: date) -> int:
+    return (day - date(1970, 1, 1)).days * _DAY_MS

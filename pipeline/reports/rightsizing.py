@@ -1,0 +1,194 @@
+"""Bounds compared with what clients really use: the 95th and 99th percentile of the rate per minute.
+
+The rate is that of the sensor: of all clients that share the bound, over all brokers; in scope `broker` it is that at
+the broker where it is largest. Only minutes in which it was used count, so a client that works one hour a day is
+measured in that hour. A client that was throttled sent less than it wanted to: its bound is never lowered.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from pipeline.tables.minute_sums import Client, Minutes
+from quota.engine import QuotaEngine
+from quota.entity import DEFAULT, QUOTA_TYPES, REQUEST, Level, entity_at
+from quota.snapshot import QuotaSnapshot
+
+Advice = Literal["raise", "lower", "keep", "unused"]
+
+_SPACIOUS: Final = 2.0
+"""A bound is lowered only if it is more than this many times what is suggested."""
+_DIGITS: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Sized:
+    """A bound, and what was used of it.
+
+    Attributes:
+        user: User of the quota entity; a name, `<default>` or "".
+        client_id: Client-id of the entity, likewise.
+        quota_type: What is bounded.
+        bound: T, bytes per second or percent of one thread.
+        p95: The 95th percentile of the rate per minute, of the sensor for which it is largest; None for no use.
+        p99: The 99th percentile, likewise.
+        sensors: How many sensors have this bound: one, but for an entity with `<default>`.
+        was_throttled: Whether one of its clients was throttled.
+        suggested: The bound that would fit; None for no use.
+    """
+
+    user: str
+    client_id: str
+    quota_type: str
+    bound: float
+    p95: float | None = None
+    p99: float | None = None
+    sensors: int = 0
+    was_throttled: bool = False
+    suggested: float | None = None
+
+    @property
+    def is_default(self) -> bool:
+        """Whether the entity has a default in it: its bound holds also for clients that nobody knows yet."""
+        return DEFAULT in (self.user, self.client_id)
+
+    @property
+    def advice(self) -> Advice:
+        """What to do with the bound."""
+        if self.suggested is None:
+            return "unused"
+        if self.suggested > self.bound:
+            return "raise"
+        if self.suggested * _SPACIOUS < self.bound and not self.was_throttled:
+            return "lower"
+        return "keep"
+
+    @property
+    def new_bound(self) -> float:
+        """The bound in the candidate: of a default entity, and where nothing is to be done, the old one."""
+        if self.suggested is not None and self.advice in ("raise", "lower") and not self.is_default:
+            return self.suggested
+        return self.bound
+
+    def to_row(self) -> dict[str, Any]:
+        """One flat row for printing."""
+        return {
+            "user": self.user,
+            "client_id": self.client_id,
+            "quota_type": self.quota_type,
+            "bound": self.bound,
+            "p95": self.p95,
+            "p99": self.p99,
+            "advice": self.advice,
+            "suggested": self.suggested,
+            "throttled": self.was_throttled,
+            "sensors": self.sensors,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is asked of the usage.
+
+    Attributes:
+        snapshot: The quotas.
+        per_broker: Whether a bound holds for each broker on its own.
+        span_ms: Begin and end of the range.
+        throttled: The clients that were throttled in the range.
+        headroom: How far above the 99th percentile a bound should be, in percent.
+    """
+
+    snapshot: QuotaSnapshot
+    per_broker: bool
+    span_ms: tuple[int, int]
+    throttled: frozenset[Client]
+    headroom: float
+
+
+def sized(minutes: Minutes, asked: Question) -> list[Sized]:
+    """Every bound of the table, compared with its use in a range; the most used share first, unused ones last.
+
+    Args:
+        minutes: `usage_by_minute`.
+        asked: Of which quotas, and of which time.
+    """
+    engine = QuotaEngine()
+    engine.load_quotas(asked.snapshot)
+    clients = minutes.clients(*asked.span_ms)
+    levels = engine.resolve(clients).to_pylist() if clients.num_rows else []
+    found = []
+    for quota_type in QUOTA_TYPES:
+        bound_rows = [row for row in levels if row["quota_type"] == quota_type and row["bound"] is not None]
+        held_entities = {_entity(row) for row in bound_rows if (row["user"], row["client_id"]) in asked.throttled}
+        by_entity = _figures(minutes, quota_type, bound_rows, asked)
+        for user, client_id, bound in _bounds(asked.snapshot, quota_type):
+            figures = by_entity.get((user, client_id), [])
+            sensors = len({one["sensor"] for one in figures})
+            held = (user, client_id) in held_entities
+            one = Sized(user, client_id, quota_type, bound, sensors=sensors, was_throttled=held)
+            found.append(_with_use(one, figures, asked.headroom))
+    return sorted(found, key=lambda one: (-(one.p99 or 0) / one.bound, one.user, one.client_id, one.quota_type))
+
+
+def candidate_rows(rows: Sequence[Mapping[str, Any]], found: Sequence[Sized]) -> list[dict[str, Any]]:
+    """The rows of the quota table with the new bounds."""
+    bounds = {(one.user, one.client_id, one.quota_type): one.new_bound for one in found}
+    return [
+        {**row, **{name: bounds.get((row["user"], row["client_id"], name), row[name]) for name in QUOTA_TYPES}}
+        for row in rows
+    ]
+
+
+def rounded_up(value: float, quota_type: str) -> float:
+    """A value above 0, rounded up to two digits; a byte rate is at least 1, and whole."""
+    place = math.floor(math.log10(value)) - _DIGITS + 1
+    if quota_type != QUOTA_TYPES[REQUEST]:
+        place = max(place, 0)
+    # So that 1.2 * 100 stays 120, whatever the last bit of the product is.
+    steps = math.ceil(round(value / 10.0**place, 6))
+    return round(steps * 10.0**place, max(-place, 0))
+
+
+def _bounds(snapshot: QuotaSnapshot, quota_type: str) -> Iterator[tuple[str, str, float]]:
+    place = QUOTA_TYPES.index(quota_type)
+    for quota in snapshot.quotas:
+        bound = quota.bounds[place]
+        if bound is not None and quota.mode != "exempt":
+            yield quota.user, quota.client_id, bound
+
+
+def _figures(
+    minutes: Minutes, quota_type: str, rows: Sequence[Mapping[str, Any]], asked: Question
+) -> dict[Client, list[dict[str, Any]]]:
+    """Of each entity the percentiles of its sensors that were used."""
+    if not rows:
+        return {}
+    numbers: dict[Client, int] = {}
+    entities: list[Client] = []
+    sensors: dict[Client, int] = {}
+    for row in rows:
+        sensor = row["sensor_user"], row["sensor_client_id"]
+        if sensor not in numbers:
+            numbers[sensor] = len(numbers)
+            entities.append(_entity(row))
+        sensors[row["user"], row["client_id"]] = numbers[sensor]
+    found: dict[Client, list[dict[str, Any]]] = {}
+    for figures in minutes.rates(quota_type, sensors, *asked.span_ms, per_broker=asked.per_broker).to_pylist():
+        found.setdefault(entities[figures["sensor"]], []).append(figures)
+    return found
+
+
+def _entity(row: Mapping[str, Any]) -> Client:
+    return entity_at(Level(row["level"]), row["sensor_user"], row["sensor_client_id"])
+
+
+def _with_use(one: Sized, figures: Sequence[Mapping[str, Any]], headroom: float) -> Sized:
+    if not figures:
+        return one
+    busiest = max(figures, key=lambda sensor: sensor["p99"])
+    p95, p99 = busiest["p95"], busiest["p99"]
+    suggested = rounded_up(p99 * (1 + headroom / 100), one.quota_type) if p99 > 0 else None
+    return Sized(
+        one.user, one.client_id, one.quota_type, one.bound, p95, p99, one.sensors, one.was_throttled, suggested
+    )

@@ -1,0 +1,130 @@
+"""How many minutes each client was throttled, against a target."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pipeline.errors import PipelineError
+from pipeline.reports.owner_times import OwnerOf
+from pipeline.reports.periods import MINUTE_MS, Period, length_ms, whole_minutes
+from pipeline.tables.minute_sums import Minutes
+
+_UNITS_MINUTES: Final = {"m": 1, "h": 60, "d": 1440}
+
+
+class UnknownTarget(PipelineError):
+    """`--target` is neither a time nor a share."""
+
+    exit_code = 2
+
+    def __init__(self, given: str) -> None:
+        super().__init__(
+            f"'--target' must be a time throttled at most (30m, 2h), or a share not throttled (99.9%); got {given}",
+            "for example --target 30m",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The most minutes of a period in which a client may be throttled.
+
+    Attributes:
+        text: As it was given.
+        minutes: A number of minutes; None if it is a share.
+        percent: The share of the period's minutes, in percent, in which the client is not throttled.
+    """
+
+    text: str
+    minutes: float | None
+    percent: float = 100.0
+
+    @classmethod
+    def parse(cls, text: str) -> "Target":
+        """Read `30m`, `2h`, `1d` or `99.9%`.
+
+        Raises:
+            UnknownTarget: It is none of these.
+        """
+        if time := re.fullmatch(r"(\d+(?:\.\d+)?)([mhd])", text):
+            return cls(text, float(time[1]) * _UNITS_MINUTES[time[2]])
+        if (share := re.fullmatch(r"(\d+(?:\.\d+)?)\s?%", text)) and float(share[1]) <= 100:
+            return cls(text, None, float(share[1]))
+        raise UnknownTarget(text)
+
+    def minutes_in(self, period_ms: int) -> float:
+        """How many minutes of a period it allows."""
+        if self.minutes is not None:
+            return self.minutes
+        # Rounded, because 100 - 99.9 is not 0.1.
+        return round(period_ms / MINUTE_MS * (100 - self.percent) / 100, 6)
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """How a client was held in one period.
+
+    Attributes:
+        period: Name of the period.
+        user: User of the client.
+        client_id: Its client-id; may be "".
+        owner: Who was responsible when it was held last; or who is now. None if no quota row names anybody.
+        minutes: Minutes in which it was held for any time, at any broker.
+        allowed_minutes: How many minutes the target allows in the whole period.
+        held_ms: Time held; summed over brokers, if quotas hold for each broker.
+        throttle_count: Throttles begun.
+        renewal_count: Records that gave a running throttle another end.
+    """
+
+    period: str
+    user: str
+    client_id: str
+    owner: str | None
+    minutes: int
+    allowed_minutes: float
+    held_ms: int
+    throttle_count: int
+    renewal_count: int
+
+    @property
+    def is_met(self) -> bool:
+        """Whether the target is met."""
+        return self.minutes <= self.allowed_minutes
+
+    def to_row(self) -> dict[str, Any]:
+        """One flat row for printing."""
+        return {
+            "period": self.period,
+            "user": self.user,
+            "client_id": self.client_id,
+            "owner": self.owner,
+            "minutes": self.minutes,
+            "target_minutes": self.allowed_minutes,
+            "target": "met" if self.is_met else "missed",
+            "held_seconds": self.held_ms / 1000,
+            "throttles": self.throttle_count,
+            "renewals": self.renewal_count,
+        }
+
+
+def held_by_period(
+    minutes: Minutes, by: str, periods: Iterable[Period], target: Target, owner_now: OwnerOf
+) -> list[Held]:
+    """The clients that were throttled in each period: in the order of the periods, those throttled longest first.
+
+    Args:
+        minutes: `throttle_by_minute`.
+        by: What the periods are: `day`, `week` or `month`.
+        periods: The periods, in order. One that is cut has the target of the whole one.
+        target: The target.
+        owner_now: Who owns a client now, for clients that nobody owned when they were held.
+    """
+    found = []
+    for period in periods:
+        allowed = target.minutes_in(length_ms(by, period.start_ms))
+        rows = minutes.held_by_client(*whole_minutes(period.start_ms, period.end_ms)).to_pylist()
+        for row in rows:
+            row["owner"] = row["owner"] or owner_now(row["user"], row["client_id"])
+        held = [Held(period=period.name, allowed_minutes=allowed, **row) for row in rows]
+        found += sorted(held, key=lambda one: (-one.minutes, -one.held_ms, one.user, one.client_id))
+    return found

@@ -1,0 +1,84 @@
+"""The page of `kquota what-if`."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from pipeline.replay.outcome import ReplayResult
+from pipeline.replay.report import ClientComparison, Totals, throttled_clients
+from pipeline.reports.page import figures, page, paragraph, table
+from pipeline.reports.plots import Bars, Line, bar_chart, time_chart
+
+_BARS: Final = 20
+_SERIES: Final = ("live quotas", "candidate")
+_MARKS: Final = {"newly throttled": "new", "no longer throttled": "gone"}
+
+
+def what_if_page(
+    about: Mapping[str, Any],
+    totals: Totals,
+    comparisons: Sequence[ClientComparison],
+    live: ReplayResult,
+    candidate: ReplayResult,
+    span_ms: tuple[int, int],
+) -> str:
+    """The page.
+
+    Args:
+        about: What was replayed: names and values.
+        totals: Totals of all clients.
+        comparisons: One comparison for every client.
+        live: Replay with the live quotas.
+        candidate: Replay with the candidate.
+        span_ms: Begin and end of the range.
+    """
+    throttled = throttled_clients(comparisons)
+    return page(
+        "kquota what-if",
+        "What if these quotas had been in force?",
+        about,
+        {
+            "Totals": figures({name: getattr(totals, name) for name in Totals.__dataclass_fields__}),
+            "Time clients would be held": _time_chart(live, candidate, span_ms),
+            "Clients with the largest change": _bars(throttled[:_BARS]),
+            "Clients": table([_row(line) for line in throttled], _MARKS),
+        },
+    )
+
+
+def _time_chart(live: ReplayResult, candidate: ReplayResult, span_ms: tuple[int, int]) -> str:
+    seconds = [result.throttle_ms_by_bin / 1000 for result in (live, candidate)]
+    known = live.has_batch | candidate.has_batch | (seconds[0] > 0) | (seconds[1] > 0)
+    lines = [Line(name, values.tolist()) for name, values in zip(_SERIES, seconds, strict=True)]
+    return time_chart("Time clients would be held", lines, known.tolist(), span_ms, _seconds)
+
+
+def _bars(comparisons: Sequence[ClientComparison]) -> str:
+    if not comparisons:
+        return paragraph("No client is throttled, neither by the live quotas nor by the candidate.")
+    bars = [
+        Bars(_name(line), (line.live.throttle_ms / 1000, line.candidate.throttle_ms / 1000)) for line in comparisons
+    ]
+    return bar_chart("Clients with the largest change of the time held", _SERIES, bars, _seconds)
+
+
+def _row(line: ClientComparison) -> dict[str, Any]:
+    return {
+        "client": _name(line),
+        "change": line.change,
+        "windows": line.candidate.windows,
+        "windows, live": line.live.windows,
+        "held s": line.candidate.throttle_ms / 1000,
+        "held s, live": line.live.throttle_ms / 1000,
+        "deferred MB": line.candidate.deferred_bytes / 1e6,
+        "deferred MB, live": line.live.deferred_bytes / 1e6,
+        "held s, happened": line.happened.throttle_ms / 1000,
+    }
+
+
+def _seconds(value: float) -> str:
+    return f"{value:,.1f} s"
+
+
+def _name(line: ClientComparison) -> str:
+    broker_id, user, client_id = line.client
+    return f"{user}/{client_id}" + (f"@{broker_id}" if broker_id else "")

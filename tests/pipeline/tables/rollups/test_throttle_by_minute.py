@@ -1,0 +1,190 @@
+"""The roll-up of throttles on real tables: nothing is lost and nothing is counted twice, wherever it is interrupted."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline.tables.address import table_uri
+from pipeline.tables.rollups import throttle_by_minute
+from pipeline.tables.rollups.held_minutes import Records
+from tests.pipeline.tables.rollups.rolled_throttles import RolledThrottles
+
+
+@pytest.fixture
+def rolled(tmp_path: Path) -> RolledThrottles:
+    return RolledThrottles(tmp_path)
+
+
+def test_a_throttle_is_counted_when_it_begins_and_its_time_when_the_record_after_it_is_stored(
+    rolled: RolledThrottles,
+) -> None:
+    rolled.tell("c", "throttle", 50_000, 15_000)
+    assert rolled.step() == {(0, "c", None): (0, 1, 0)}
+    rolled.tell("c", "release", 65_000)
+    held = {(0, "c", None): (10_000, 1, 0), (1, "c", None): (5_000, 0, 0)}
+    assert rolled.step() == held
+    assert rolled.step() == held
+
+
+@pytest.mark.parametrize(
+    ("next_at_ms", "held_ms"),
+    [(4_000, 4_000), (10_000, 10_000), (11_000, 10_000), (0, 0), (-5_000, 0)],
+    ids=["before its end", "at its end", "after its end", "at once", "the clock was set back"],
+)
+def test_a_throttle_holds_until_its_end_or_the_next_record(
+    rolled: RolledThrottles, next_at_ms: int, held_ms: int
+) -> None:
+    rolled.tell("c", "throttle", 20_000, 10_000)
+    rolled.tell("c", "release", 20_000 + next_at_ms)
+    assert rolled.step() == {(0, "c", None): (held_ms, 1, 0)}
+
+
+def test_a_long_throttle_fills_the_minutes_between_its_ends(rolled: RolledThrottles) -> None:
+    rolled.tell("c", "throttle", 30_000, 3_600_000)
+    rolled.tell("c", "release", 210_000)
+    held = [found[0] for found in rolled.step().values()]
+    assert held == [30_000, 60_000, 60_000, 30_000]
+
+
+def test_an_end_at_the_full_minute_leaves_no_row_in_the_next_one(rolled: RolledThrottles) -> None:
+    rolled.tell("c", "throttle", 0, 60_000)
+    rolled.tell("c", "release", 60_000)
+    assert rolled.step() == {(0, "c", None): (60_000, 1, 0)}
+
+
+def test_extensions_renewals_and_edits_are_renewals_and_a_new_decision_is_a_throttle(rolled: RolledThrottles) -> None:
+    rolled.tell("c", "throttle", 0, 5_000)
+    rolled.tell("c", "throttle", 1_000, 9_000)
+    rolled.tell("c", "throttle", 2_000, 9_000, cause="renewed")
+    rolled.tell("c", "throttle", 3_000, 1_000, cause="quota_changed")
+    rolled.tell("c", "release", 4_000)
+    assert rolled.step() == {(0, "c", None): (4_000, 1, 3)}
+    rolled.tell("c", "throttle", 5_000, 1_000, decision_id="d2")
+    rolled.tell("c", "throttle", 5_500, 1_000, decision_id="d3")
+    rolled.tell("c", "release", 6_500, decision_id="d3")
+    assert rolled.step() == {(0, "c", None): (5_500, 3, 3)}
+
+
+def test_the_owner_is_that_of_the_quotas_behind_each_record(rolled: RolledThrottles) -> None:
+    one, two = rolled.owned_by("one"), rolled.owned_by("two")
+    rolled.tell("c", "throttle", 0, 5_000, quota_version=one)
+    rolled.tell("c", "throttle", 5_000, 5_000, cause="renewed", quota_version=two)
+    rolled.tell("c", "release", 8_000, quota_version=two)
+    rolled.tell("d", "throttle", 0, 1_000, quota_version=two + 1)
+    assert rolled.step() == {(0, "c", "one"): (5_000, 1, 0), (0, "c", "two"): (3_000, 0, 1), (0, "d", None): (0, 1, 0)}
+
+
+def test_clients_of_one_name_at_two_brokers_are_two(rolled: RolledThrottles) -> None:
+    rolled.tell("c", "throttle", 0, 5_000, broker_id="1")
+    rolled.tell("c", "throttle", 1_000, 5_000, broker_id="2")
+    rolled.tell("c", "release", 2_000, broker_id="1")
+    rolled.tell("c", "release", 3_000, broker_id="2")
+    assert rolled.step() == {(0, "c", None): (4_000, 2, 0)}
+
+
+@pytest.mark.parametrize("failure", ["before", "after"])
+def test_an_append_with_an_unknown_outcome_is_neither_lost_nor_written_twice(
+    rolled: RolledThrottles, failure: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    rolled.tell("c", "throttle", 0, 5_000)
+    rolled.writer.fail_next = failure
+    rolled.roll_up.step()
+    assert "the roll-up of throttles by minute failed and is tried again" in caplog.text
+    rolled.tell("c", "release", 4_000)
+    assert rolled.step() == {(0, "c", None): (4_000, 1, 0)}
+
+
+def test_without_records_nothing_is_written_and_without_the_table_only_the_log_knows(
+    rolled: RolledThrottles, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert rolled.step() == {}
+    rolled.tell("c", "throttle", 0, 5_000)
+    for file in Path(rolled.root, "throttle_by_minute", "_delta_log").iterdir():
+        file.unlink()
+    rolled.roll_up.step()
+    assert "failed and is tried again" in caplog.text
+
+
+def test_clients_that_were_released_are_not_kept_in_memory(rolled: RolledThrottles) -> None:
+    for client_id in "ab":
+        rolled.tell(client_id, "throttle", 0, 5_000)
+    rolled.tell("a", "release", 1_000)
+    table = DeltaTable(rolled.events.table.uri).to_pyarrow_table()
+    records = Records(table.slice(0, 0), table, pa.nulls(3, pa.string()))
+    assert records.running()["client_id"].to_pylist() == ["b"]
+
+
+def test_records_that_retention_has_deleted_are_not_missed(rolled: RolledThrottles) -> None:
+    rolled.tell("a", "throttle", 0, 1_000)
+    rolled.tell("b", "throttle", 0, 1_000)
+    rolled.tell("b", "release", 1_000)
+    DeltaTable(table_uri(rolled.root, "throttle_events")).delete("client_id = 'a'")
+    assert rolled.step() == {(0, "b", None): (1_000, 1, 0)}
+
+
+Record = tuple[str, str, int, int, str, int]
+"""Client-id, action, seconds since the record before, length in seconds, cause, and the version of the quotas."""
+
+records = st.lists(
+    st.tuples(
+        st.sampled_from("abc"),
+        st.sampled_from(["throttle", "throttle", "release"]),
+        st.sampled_from([0, 1, 7, 59, 60, 61, 200, -30]),
+        st.sampled_from([1, 10, 60, 61, 600]),
+        st.sampled_from(["violation", "renewed", "quota_changed"]),
+        st.integers(0, 2),
+    ),
+    min_size=1,
+    max_size=12,
+)
+INTERRUPTIONS = ["", "step", "restart", "before", "after", "before, restart", "after, restart", "compact"]
+
+
+@settings(max_examples=8)
+@given(
+    records=records, interruptions=st.lists(st.sampled_from(INTERRUPTIONS), max_size=12), per_append=st.integers(1, 4)
+)
+def test_the_sums_are_those_of_a_batch_computation_over_all_records(
+    records: list[Record], interruptions: list[str], per_append: int
+) -> None:
+    with TemporaryDirectory() as folder, appends_of(per_append):
+        rolled = RolledThrottles(Path(folder))
+        versions = [0, rolled.owned_by("one"), rolled.owned_by("two")]
+        at_ms = 0
+        for number, (client_id, action, after_s, length_s, cause, version) in enumerate(records):
+            at_ms = max(at_ms + after_s * 1_000, 0)
+            length_ms = length_s * 1_000 if action == "throttle" else 0
+            told = {"cause": cause, "decision_id": f"d{number // 3}", "quota_version": versions[version]}
+            rolled.tell(client_id, action, at_ms, length_ms, **told)
+            interrupt(rolled, interruptions[number] if number < len(interruptions) else "")
+        rolled.roll_up.step()
+        assert rolled.step() == rolled.recomputed()
+
+
+def interrupt(rolled: RolledThrottles, how: str) -> None:
+    if how == "compact":
+        DeltaTable(table_uri(rolled.root, "throttle_events")).optimize.compact()
+        return
+    if how.startswith(("before", "after")):
+        rolled.writer.fail_next = how.partition(",")[0]
+    if how not in {"", "restart"}:
+        rolled.roll_up.step()
+    if how.endswith("restart"):
+        rolled.restart()
+
+
+@contextmanager
+def appends_of(records: int) -> Iterator[None]:
+    before = throttle_by_minute.RECORDS_PER_APPEND
+    throttle_by_minute.RECORDS_PER_APPEND = records  # type: ignore[misc] # small, so that a step makes several appends
+    try:
+        yield
+    finally:
+        throttle_by_minute.RECORDS_PER_APPEND = before  # type: ignore[misc]
