@@ -25,6 +25,7 @@ _COMMANDS: Final = {
     "doctor": Place("pipeline.cli.doctor", "doctor"),
     "status": Place("pipeline.cli.status", "status"),
     "gate": Place("pipeline.cli.gate", "gate"),
+    "dashboard": Place("pipeline.cli.dashboard", "dashboard"),
     "simulate": Place("pipeline.cli.simulate", "simulate"),
     "what-if": Place("pipeline.cli.what_if", "what_if"),
     "quotas": Place("pipeline.cli.quotas.commands", "app"),

@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from pipeline.job.lock import lock_file, tables_lock_file
-from pipeline.process_lock import holder_of
+from pipeline.job.lock import job_process
 from pipeline.settings.model import Settings
 from pipeline.tables.address import full_address
 from pipeline.tables.from_settings import open_quota_table
@@ -62,9 +61,7 @@ def status_of(settings: Settings, now_ms: int) -> JobStatus:
     newest = table.read()
     in_force = newest_valid(table, newest.version).version
     batch = newest_batch_under(root)
-    process = holder_of(lock_file(settings.run_dir, settings.job))
-    if process is None and (beside := tables_lock_file(root)) is not None:
-        process = holder_of(beside)
+    process = job_process(settings.run_dir, settings.job, root)
     return JobStatus(
         job=settings.job,
         state="down" if process is None else "up",

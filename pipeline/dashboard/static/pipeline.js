@@ -1,0 +1,3 @@
+import { h, show } from './dom.js';
+export const title = () => 'pipeline';
+export function open(main) { show(main, h('p', {}, 'pipeline')); }
