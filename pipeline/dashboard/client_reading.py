@@ -89,6 +89,7 @@ def client_document(reader: TablesReader, state: State, query: Query) -> dict[st
         "bands": bands(events, span.since_ms),
         "decisions": [decision_row(row) for row in decisions[-_MOST_DECISIONS:]],
         "decisions_total": len(decisions),
+        "records_total": len(events),
         "records": [record_row(row) for row in sorted(events, key=_seq, reverse=True)[:_MOST_RECORDS]],
         "throttled": [throttled_row(one, state.levels) for one in held],
         "owed": [record_row(one.row) for one in held],
@@ -148,7 +149,7 @@ def _series(
         for name in ("sensor", "own"):
             values = rates(sums[f"{name}{number}"], span.since_ms, span.until_ms, bin_ms, window_ms, one.quota_type)
             of_type[name] = [value if is_known else None for value, is_known in zip(values, known, strict=True)]
-        is_alone = (one.sensor_user, one.sensor_client_id) in {(user, client_id), ("", "")}
+        is_alone = of_type["own"] == of_type["sensor"]
         series[one.quota_type] = {"observed": of_type["sensor"], "own": None if is_alone else of_type["own"]}
     at_ms = list(range(span.since_ms + bin_ms, span.until_ms + bin_ms, bin_ms))
     return span, {"at_ms": at_ms, "series": series, "window_ms": max(window_ms, bin_ms), "source": source}

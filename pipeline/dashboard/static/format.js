@@ -51,7 +51,7 @@ export function span(ms) {
 }
 
 export function millis(ms) {
-  return ms === null || ms === undefined ? '–' : ms >= 10_000 ? span(ms) : `${Math.round(ms)} ms`;
+  return ms === null || ms === undefined ? '–' : ms >= 1_000 ? span(ms) : `${Math.round(ms)} ms`;
 }
 
 export function clock(ms, withTenths = false) {
