@@ -5,7 +5,7 @@ from typing import Annotated, Final
 
 import typer
 
-from pipeline.allocator import return_memory_at_once
+from pipeline.allocator import do_without_pandas, return_memory_at_once
 from pipeline.cli.options import ConfigFile, TablesRoot, flags
 
 DEFAULT_PORT: Final = 8788
@@ -26,8 +26,8 @@ def dashboard(
 ) -> None:
     """Show on a web page who is throttled, why, until when, and whether the pipeline works.
 
-    Reads the Delta tables and nothing else: no Kafka, no JVM, and it loads nothing from elsewhere. The page's address is
-    printed when it answers. Runs until SIGTERM or Ctrl-C.
+    Reads the Delta tables and nothing else: no Kafka, no JVM, nothing from elsewhere. Prints the page's
+    address when it answers. Runs until SIGTERM or Ctrl-C.
     """
     return_memory_at_once()
     import sys
@@ -52,4 +52,5 @@ def dashboard(
     with call_on_signals(server.stop):
         sys.stderr.write(f"dashboard: {server.address}\n")
         sys.stderr.flush()
+        do_without_pandas()
         server.run()

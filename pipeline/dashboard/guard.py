@@ -38,6 +38,7 @@ class Guard:
         self._wanted = f"Bearer {token}".encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, or have it answered."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+from pipeline.command_line import command_text
 from quota.units import age_text
 
 STALLED_AFTER_MS: Final = 5_000
@@ -17,9 +18,9 @@ class Health:
     """The state of the pipeline at an instant.
 
     Attributes:
-        state: live: micro-batches come. starting: none is stored yet. quiet: the job's process lives, but no batch comes.
-            stalled: no batch comes, and whether the job lives is not known here. down: the job's process is gone.
-            unreadable: the tables can not be read.
+        state: live: micro-batches come. starting: none is stored yet. quiet: the job's process lives, but no batch
+            comes. stalled: no batch comes, and whether the job lives is not known here. down: the job's process is
+            gone. unreadable: the tables can not be read.
         title: In a few words.
         text: What it means and what to do; "" if all is well.
         last_batch_age_ms: How long ago the newest batch was collected, by wall clock; None without one.
@@ -56,24 +57,28 @@ def health(
     age_ms = None if batch is None else max(now_ms - batch["processed_at_ms"], 0)
     lag_ms = None if batch is None else max(batch["processed_at_ms"] - batch["evaluated_at_ms"], 0)
 
-    def found(state: State, title: str, text: str = "") -> Health:
-        return Health(state, title, text, age_ms, lag_ms, process)
-
     if failure is not None:
-        return found("unreadable", "The tables can not be read", failure)
-    if age_ms is None:
-        if process is not None:
-            return found("starting", "The job has written no micro-batch yet", f"Its process {process} runs.")
-        return found("starting", "No micro-batch is stored yet", "Start the job: kquota run.")
-    if age_ms <= STALLED_AFTER_MS and (process is not None or not was_seen):
-        return found("live", "Live")
+        told: tuple[State, str, str] = ("unreadable", "The tables can not be read", failure)
+    elif age_ms is None:
+        told = _without_batch(process)
+    elif age_ms <= STALLED_AFTER_MS and (process is not None or not was_seen):
+        told = ("live", "Live", "")
+    else:
+        told = _without_news(age_text(age_ms), process, was_seen)
+    return Health(*told, age_ms, lag_ms, process)
+
+
+def _without_batch(process: str | None) -> tuple[State, str, str]:
     if process is not None:
-        return found(
-            "quiet",
-            f"No micro-batch for {age_text(age_ms)}",
-            f"The job's process {process} runs: no usage events reach it, or it hangs. What is shown is that old.",
-        )
+        return "starting", "The job has written no micro-batch yet", f"Its process {process} runs."
+    return "starting", "No micro-batch is stored yet", f"Start the job: {command_text('run')}."
+
+
+def _without_news(age: str, process: str | None, was_seen: bool) -> tuple[State, str, str]:
+    if process is not None:
+        text = f"The job's process {process} runs: no usage events reach it, or it hangs. What is shown is that old."
+        return "quiet", f"No micro-batch for {age}", text
     ending = "Running throttles lapse by themselves; nobody is throttled anew. What is shown is that old."
     if was_seen:
-        return found("down", "The job has ended", f"Its last micro-batch was {age_text(age_ms)} ago. {ending}")
-    return found("stalled", f"No micro-batch for {age_text(age_ms)}", f"The job does not run on this machine. {ending}")
+        return "down", "The job has ended", f"Its last micro-batch was {age} ago. {ending}"
+    return "stalled", f"No micro-batch for {age}", f"No job runs on these tables on this machine. {ending}"

@@ -65,8 +65,8 @@ def document() -> dict[str, Any]:
         "info": {
             "title": "kquota dashboard",
             "version": "1",
-            "description": "Read-only views of the Delta tables. Instants are epoch milliseconds (`_ms`), rates are per "
-            "second, byte rates in bytes and request time in percent of one thread.",
+            "description": "Views of the Delta tables. Instants are epoch milliseconds (`_ms`), rates are per second: "
+            "byte rates in bytes and request time in percent of one thread.",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "components": {"securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}},

@@ -1,4 +1,4 @@
-"""The parameters of requests, read strictly: a misspelt one that is ignored would give an answer about something else."""
+"""The parameters of requests, read strictly: with a misspelt one ignored, the answer would be about another thing."""
 
 import re
 from collections.abc import Callable, Iterable, Sequence

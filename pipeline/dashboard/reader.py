@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import pyarrow as pa
+from arro3.core import Array, DataType
 
 from pipeline.dashboard.health import Health, health
 from pipeline.dashboard.live_rates import SECONDS_KEPT, USAGE_COLUMNS, LiveRates
@@ -256,6 +257,4 @@ def _told(failure: PipelineError | None) -> str | None:
 
 
 def _rows_where(rows: pa.Table, wanted: list[bool]) -> pa.Table:
-    from arro3.core import Array, DataType
-
     return rows.take(pa.array(Array([place for place, is_wanted in enumerate(wanted) if is_wanted], DataType.int64())))

@@ -92,7 +92,7 @@ class WatchedTable:
         return None if table is None else newest_in(table, column)
 
     def oldest_value(self, column: str) -> int | None:
-        """The smallest value of such a column; otherwise as `newest_value`. Reads the log's statistics once a minute."""
+        """The smallest value of such a column; otherwise as `newest_value`. Looked up at most once a minute."""
         table = self._table
         if table is None:
             return None

@@ -105,7 +105,8 @@ function finder(found) {
 
 function render() {
   const found = place.document;
-  const types = Object.keys(TYPES).filter((type) => isShown(found, type));
+  const used = Object.keys(TYPES).filter((type) => isUsed(found, type));
+  const types = used.length ? used : Object.keys(TYPES).filter((type) => isBounded(found, type));
   show(place.main,
     heading(found),
     h('section', { class: 'card charts', 'data-key': 'charts', 'aria-label': 'Rate over time' },
@@ -115,11 +116,9 @@ function render() {
   redraw(false);
 }
 
-function isShown({ series, effective, bounds }, type) {
-  const used = series[type] && series[type].observed.some((value) => value > 0);
-  const bounded = effective.some((one) => one.quota_type === type && one.bound !== null) || bounds.some((one) => one.by_type[type] && one.by_type[type].bound !== null);
-  return used || (bounded && series[type] && series[type].observed.some((value) => value !== null));
-}
+const isUsed = ({ series }, type) => Boolean(series[type]) && series[type].observed.some((value) => value > 0);
+
+const isBounded = ({ effective }, type) => effective.some((one) => one.quota_type === type && one.bound !== null);
 
 function heading(found) {
   const held = found.throttled[0];
@@ -167,13 +166,11 @@ function zoom(fromMs, toMs) {
 
 function figure(found, type) {
   const one = found.effective.find((row) => row.quota_type === type);
-  const values = found.series[type].observed.filter((value) => value !== null);
-  const last = values.length ? values[values.length - 1] : null;
-  const [observed, bound] = last === null ? ['–', ''] : pair(type, last, one && one.bound);
+  const [observed, bound] = pair(type, one.observed, one.bound);
   return h('figure', { 'data-key': `figure-${type}`, 'data-testid': `chart-${type}` },
-    h('figcaption', {}, h('h2', {}, TYPES[type]), h('span', { class: 'num' }, h('b', {}, observed), bound ? ` of ${bound}` : ''), one && one.mode === 'shadow' ? h('span', { class: 'chip ghost' }, 'shadow: not enforced') : null,
+    h('figcaption', {}, h('h2', {}, TYPES[type]), h('span', { class: 'num' }, h('b', {}, observed), bound ? ` of ${bound}` : ''), one.mode === 'shadow' ? h('span', { class: 'chip ghost' }, 'shadow: not enforced') : null,
       h('span', { class: 'num quiet push', 'data-read': type }, '')),
-    h('div', { class: 'plot', 'data-keep': 'plot', 'data-plot': type, role: 'img', 'aria-label': `${TYPES[type]} of ${nameOf(found.user, found.client_id)} from ${clock(found.since_ms)} to ${clock(found.until_ms)} UTC: last ${observed}${bound ? ` of ${bound}` : ''}` }));
+    h('div', { class: 'plot', 'data-keep': 'plot', 'data-plot': type, role: 'img', 'aria-label': `${TYPES[type]} of ${nameOf(found.user, found.client_id)} from ${clock(found.since_ms)} to ${clock(found.until_ms)} UTC: now ${observed}${bound ? ` of ${bound}` : ''}` }));
 }
 
 function legend(found) {

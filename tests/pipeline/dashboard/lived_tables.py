@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.settings.model import EngineSettings, Settings, StreamSettings
-from pipeline.tables.job_tables import DriverEpoch
 from pipeline.tables.quotas.edit import QuotaChange
 from pipeline.tables.quotas.table import EditAudit
 from pipeline.tables.rollups.roll_ups import RollUps
@@ -17,7 +16,7 @@ from tests.faults.hand_job import HandJob
 HOSTILE = "<img src=x onerror=alert(1)>"
 """A client-id that a page which is careless with names would run."""
 
-Rates = Callable[[int], Mapping[str, float]]
+Rates = Callable[[float], Mapping[str, float]]
 """Second of the run -> what a client uses per second, by measure."""
 
 
@@ -55,7 +54,7 @@ class LivedTables:
         self.root = self.job.settings.tables.root
         self.edit(quotas, "who may use what", without=[("<default>", "")])
         self._senders = list(senders)
-        self._seconds = 0
+        self._seconds = 0.0
         self.job.clock.set_wall(start_ms)
         self.job.clock.steady_ms = start_ms
         self.job.start()
@@ -98,7 +97,7 @@ class LivedTables:
             ]
             self.job.send(json.dumps(events).encode())
             self.job.clock.advance(step_ms)
-            self._seconds += step_ms / 1_000  # type: ignore[assignment]
+            self._seconds += step_ms / 1_000
             self.job.step()
 
     def roll_up(self) -> None:
@@ -118,6 +117,3 @@ class LivedTables:
             for client, record in newest.items()
             if record.action == "throttle" and record.throttled_until_ms > self.now_ms
         }
-
-
-__all__ = ["HOSTILE", "DriverEpoch", "LivedTables", "Sender"]
