@@ -9,6 +9,7 @@ from pipeline.allocator import do_without_pandas, return_memory_at_once
 from pipeline.cli.options import ConfigFile, TablesRoot, flags
 
 DEFAULT_PORT: Final = 8788
+_NICER: Final = 5
 
 
 def dashboard(
@@ -26,10 +27,11 @@ def dashboard(
 ) -> None:
     """Show on a web page who is throttled, why, until when, and whether the pipeline works.
 
-    Reads the Delta tables and nothing else: no Kafka, no JVM, nothing from elsewhere. Prints the page's
-    address when it answers. Runs until SIGTERM or Ctrl-C.
+    Reads the Delta tables and nothing else: no Kafka, no JVM, nothing from elsewhere.
+    Prints the page's address when it answers. Runs until SIGTERM or Ctrl-C.
     """
     return_memory_at_once()
+    import os
     import sys
     from functools import partial
 
@@ -53,4 +55,5 @@ def dashboard(
         sys.stderr.write(f"dashboard: {server.address}\n")
         sys.stderr.flush()
         do_without_pandas()
+        os.nice(_NICER)  # a job on the same machine goes first
         server.run()

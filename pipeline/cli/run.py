@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from pipeline.allocator import return_memory_at_once
+from pipeline.cli.dashboard import DEFAULT_PORT
 from pipeline.cli.options import BootstrapServers, CommandConfig, ConfigFile, TablesRoot, flags
 
 
@@ -22,12 +23,17 @@ def run(
     no_wait: Annotated[
         bool, typer.Option("--no-wait", help="End with exit code 6 when the cluster does not answer.")
     ] = False,
+    dashboard: Annotated[bool, typer.Option("--dashboard", help="Run `kquota dashboard` beside it.")] = False,
+    dashboard_port: Annotated[
+        int, typer.Option(help="Where that listens, on this machine only; 0 means any free one.", min=0, max=65_535)
+    ] = DEFAULT_PORT,
 ) -> None:
     """Run the job until SIGTERM or Ctrl-C: read usage, decide, throttle, release, record.
 
     Missing tables are created; topics are checked and never changed (see `kquota topics create`).
     """
     return_memory_at_once()
+    from pipeline.cli.beside import dashboard_beside
     from pipeline.cli.console import log_batch, log_throttles
     from pipeline.cli.signals import call_on_signals
     from pipeline.job.job import Job, Listeners
@@ -48,4 +54,5 @@ def run(
     running = Job(settings, Listeners(log_throttles, log_batch), waits=not no_wait)
     with call_on_signals(running.stop):
         create_tables(settings.tables)
-        running.run()
+        with dashboard_beside(dashboard, dashboard_port, config, settings.tables.root):
+            running.run()

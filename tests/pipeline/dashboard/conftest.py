@@ -1,6 +1,5 @@
 """Tables that a job has lived in for a minute, once for all tests of the dashboard; only looked at."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,7 @@ from tests.pipeline.dashboard.shop import START_MS, lived_shop
 
 
 @pytest.fixture(scope="session")
-def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LivedTables]:
+def shop(tmp_path_factory: pytest.TempPathFactory) -> LivedTables:
     """Six clients, of which two are over their quota, and one edit on the way."""
     folder: Path = tmp_path_factory.mktemp("shop")
-    yield lived_shop(folder, START_MS)
+    return lived_shop(folder, START_MS)
