@@ -22,6 +22,9 @@ def dashboard(
             show_default=False,
         ),
     ] = None,
+    allow_edits: Annotated[
+        bool, typer.Option("--allow-edits", help="Quotas may be edited in the page; needs a token.")
+    ] = False,
     config: ConfigFile = None,
     tables: TablesRoot = None,
 ) -> None:
@@ -50,7 +53,7 @@ def dashboard(
     set_up_logging(settings.log_level)
     token = read_token(token_file, variable=TOKEN_VARIABLE)
     is_running = partial(job_process, settings.run_dir, settings.job, settings.tables.root)
-    server = DashboardServer(settings, is_running, Listen(host, port), token)
+    server = DashboardServer(settings, is_running, Listen(host, port), token, allow_edits)
     with call_on_signals(server.stop):
         sys.stderr.write(f"dashboard: {server.address}\n")
         sys.stderr.flush()

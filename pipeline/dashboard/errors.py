@@ -6,6 +6,9 @@ PipelineError
     ├── DashboardUnguarded     other machines could connect, and there is no token
     ├── DashboardPortBusy      the address is taken, or not of this machine
     ├── WritingUnguarded       edits were asked for without a token
+    ├── EditsForbidden         an edit was asked for, and the dashboard only reads
+    ├── EditRefused            an edit that can not be read
+    ├── WhatIfFailed           a candidate could not be tried
     └── QueryRefused           a request has parameters that can not be answered
 """
 
@@ -91,3 +94,37 @@ class QueryRefused(PipelineError):
     def __init__(self, mistakes: Sequence[str]) -> None:
         self.mistakes = tuple(mistakes)
         super().__init__("; ".join(mistakes), "see /api/v1/openapi.json")
+
+
+class EditsForbidden(PipelineError):
+    """An edit was asked for, and the dashboard only reads."""
+
+    exit_code = 4
+
+    def __init__(self) -> None:
+        super().__init__(
+            "'--allow-edits' must be given to write; got none", "use kquota quotas alter, or start it with it"
+        )
+
+
+class EditRefused(PipelineError):
+    """An edit that can not be read, or lacks what every edit must have."""
+
+    exit_code = 5
+
+    def __init__(self, what: str) -> None:
+        super().__init__(what, "set values like producer_byte_rate=1MB/s, request_percentage=50% or mode=shadow")
+
+
+class WhatIfFailed(PipelineError):
+    """A candidate could not be tried on recorded usage.
+
+    Attributes:
+        reason: Why not.
+    """
+
+    exit_code = 5
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(f"what-if must have recorded usage to replay; got: {reason}", "wait until there is more")

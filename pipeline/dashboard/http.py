@@ -2,6 +2,7 @@
 
     GET /, /client, /quotas, /pipeline    the page
     GET /api/v1/…                         see /api/v1/openapi.json
+    POST /api/v1/quotas/…                 a candidate: planned, tried, and with --allow-edits made
     GET /api/v1/stream                    server-sent events: the state, at once and whenever it has changed
     GET /healthz                          200 while the process works
     GET /readyz                           200 once the tables can be read, else 503
@@ -9,7 +10,8 @@
 Mistakes are answered with 400 (401, 404, 405, 421) and {"error": …, "remedy": …}.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -25,6 +27,7 @@ from starlette.routing import Route
 
 from pipeline.clock import wall_ms
 from pipeline.dashboard.api import Answers
+from pipeline.dashboard.errors import EditRefused
 from pipeline.dashboard.feed import Feed, encoded
 from pipeline.dashboard.guard import Guard, refused
 from pipeline.dashboard.openapi import PARAMETERS, document
@@ -62,6 +65,7 @@ def build_app(feed: Feed, answers: Answers, token: str | None = None, now: Calla
     routes = [Route(path, _page) for path in _PAGES]
     routes += [Route("/static/{name}", _static), Route("/favicon.svg", partial(_file, "favicon.svg"))]
     routes += [Route(path, _answered(path, say, now)) for path, say in answers.by_path().items()]
+    routes += [Route(path, _posted(do), methods=["POST"]) for path, do in answers.by_posted_path().items()]
     routes += [
         Route("/api/v1/stream", partial(_stream, feed, now)),
         Route("/api/v1/openapi.json", _openapi),
@@ -81,6 +85,26 @@ def _answered(path: str, say: Callable[[Query], Any], now: Callable[[], int]) ->
         query = read_query(request.query_params.multi_items(), PARAMETERS[path], now())
         # Not in the event loop: a look at the tables takes milliseconds, and the stream must go on.
         said = await run_in_threadpool(lambda: encoded(say(query)))
+        return Response(said, media_type="application/json", headers={"Cache-Control": "no-store"})
+
+    return answer
+
+
+def _posted(do: Callable[[Mapping[str, Any]], Any]) -> Answer:
+    async def answer(request: Request) -> Response:
+        # No form of another site can send this type, and its scripts may not ask: an edit comes from our own page.
+        if request.headers.get("content-type", "").partition(";")[0] != "application/json":
+            msg = "'Content-Type' must be application/json"
+            raise EditRefused(msg)
+        try:
+            body = json.loads(await request.body())
+        except ValueError as exc:
+            msg = "the body must be JSON"
+            raise EditRefused(msg) from exc
+        if not isinstance(body, dict):
+            msg = "the body must be a JSON object"
+            raise EditRefused(msg)
+        said = await run_in_threadpool(lambda: encoded(do(body)))
         return Response(said, media_type="application/json", headers={"Cache-Control": "no-store"})
 
     return answer

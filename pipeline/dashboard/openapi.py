@@ -40,6 +40,13 @@ _WHAT: Final[Mapping[str, tuple[str, tuple[str, ...], str]]] = {
     ),
 }
 
+POSTED: Final[Mapping[str, tuple[str, str]]] = {
+    "/api/v1/quotas/plan": ("What an edit of one quota would change, and for which clients. Writes nothing.", "plan"),
+    "/api/v1/quotas/what-if": ("Replays the last 15 minutes of usage with the edit. Writes nothing.", "what_if"),
+    "/api/v1/quotas/edit": ("Makes the edit; only with --allow-edits, a reason and the version.", "edit"),
+}
+"""Path -> what a POST to it does, and its name."""
+
 PARAMETERS: Final[Mapping[str, tuple[str, ...]]] = {path: names for path, (_, names, _) in _WHAT.items()}
 """Path -> the names that its query may have."""
 
@@ -71,7 +78,10 @@ def document() -> dict[str, Any]:
         },
         "components": {"securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}},
         "security": [{}, {"token": []}],
-        "paths": {path: {"get": _operation(*what)} for path, what in _WHAT.items()},
+        "paths": {
+            **{path: {"get": _operation(*what)} for path, what in _WHAT.items()},
+            **{path: {"post": _edit(*what)} for path, what in POSTED.items()},
+        },
     }
 
 
@@ -88,6 +98,33 @@ def _operation(summary: str, parameters: tuple[str, ...], name: str) -> dict[str
             "401": {"description": "The token is missing or another one."},
             "404": {"description": "Nothing matches."},
             "503": {"description": "The tables can not be read."},
+        },
+    }
+
+
+def _edit(summary: str, name: str) -> dict[str, Any]:
+    properties = {
+        "user": _TEXT,
+        "client_id": _TEXT,
+        "values": {
+            "type": "object",
+            "description": "Column to value: bounds as `150kB/s`, `50%` or numbers; null: none.",
+        },
+        "if_version": {"type": "integer", "description": "The version that was looked at; another one is a conflict."},
+        "reason": {"type": "string", "description": "Why; kept in the commit."},
+    }
+    return {
+        "operationId": name,
+        "summary": summary,
+        "requestBody": {
+            "required": True,
+            "content": {"application/json": {"schema": {"type": "object", "properties": properties}}},
+        },
+        "responses": {
+            "200": {"description": "The answer.", "content": {"application/json": {"schema": {"type": "object"}}}},
+            "401": {"description": "The token is missing or another one."},
+            "409": {"description": "The table is at another version, or the dashboard only reads."},
+            "422": {"description": "The edit is not valid: {error, remedy}."},
         },
     }
 

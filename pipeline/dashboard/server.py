@@ -9,7 +9,7 @@ import uvicorn
 from starlette.applications import Starlette
 
 from pipeline.dashboard.api import Answers
-from pipeline.dashboard.errors import DashboardPortBusy, DashboardUnguarded
+from pipeline.dashboard.errors import DashboardPortBusy, DashboardUnguarded, WritingUnguarded
 from pipeline.dashboard.feed import Feed
 from pipeline.dashboard.http import build_app
 from pipeline.dashboard.reader import JobProcess, TablesReader
@@ -39,18 +39,24 @@ class DashboardServer:
         job_process: See `dashboard_app`.
         listen: Where to listen.
         token: See `build_app`.
+        may_write: Whether quotas may be edited.
 
     Raises:
+        WritingUnguarded: They may, and there is no token.
         DashboardUnguarded: Other machines could connect, and there is no token.
         DashboardPortBusy: The system does not let it listen on the address.
     """
 
-    def __init__(self, settings: Settings, job_process: JobProcess, listen: Listen, token: str | None) -> None:
+    def __init__(
+        self, settings: Settings, job_process: JobProcess, listen: Listen, token: str | None, may_write: bool = False
+    ) -> None:
         if not listen.is_loopback and token is None:
             raise DashboardUnguarded(listen.host)
+        if may_write and token is None:
+            raise WritingUnguarded
         self._listen = listen
         self._socket = _bound(listen)
-        app, self._feed = _parts(settings, job_process, token)
+        app, self._feed = _parts(settings, job_process, token, may_write)
         self._server = _Server(
             uvicorn.Config(
                 app,
@@ -82,10 +88,12 @@ class DashboardServer:
         self._server.should_exit = True
 
 
-def _parts(settings: Settings, job_process: JobProcess, token: str | None) -> tuple[Starlette, Feed]:
+def _parts(
+    settings: Settings, job_process: JobProcess, token: str | None, may_write: bool = False
+) -> tuple[Starlette, Feed]:
     reader = TablesReader(settings.tables.root, job_process, settings.scope)
     feed = Feed(reader)
-    return build_app(feed, Answers(reader, feed, settings), token), feed
+    return build_app(feed, Answers(reader, feed, settings, may_write), token), feed
 
 
 class _Server(uvicorn.Server):

@@ -30,6 +30,13 @@ export async function ask(path, parameters = {}, signal = undefined) {
   return said;
 }
 
+export async function post(path, body) {
+  const answer = await fetch(`/api/v1/${path}`, { method: 'POST', headers: { ...headers(), 'Content-Type': 'application/json' }, body: JSON.stringify(body) });
+  const said = await answer.json();
+  if (!answer.ok) throw new Refused(said);
+  return said;
+}
+
 /** Calls onState with every state, and onLost while there is none; returns what ends it. */
 export function follow(view, onState, onLost) {
   const over = new AbortController();

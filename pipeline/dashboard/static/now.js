@@ -48,13 +48,13 @@ function spark(seconds, place, what) {
     h('path', { class: 'area', d: `M0,24L${points.join('L')}L100,24Z` }), h('polyline', { points: points.join(' ') }));
 }
 
-function throttled({ throttled: rows, totals }) {
+function throttled({ throttled: rows, totals, health }) {
   const more = totals.throttled - rows.length;
   return h('section', { class: 'card', 'aria-labelledby': 'h-throttled', 'data-testid': 'throttled' },
     h('header', {}, h('h2', { id: 'h-throttled' }, 'Throttled now'), more > 0 ? h('span', { class: 'quiet' }, `the first ${rows.length} of ${count(totals.throttled)}`) : null),
     rows.length ? h('div', { class: 'grid-head held', 'aria-hidden': 'true' }, ...['Client', 'Over', 'Level', 'For', 'How much longer'].map((text) => h('span', {}, text))) : null,
     rows.length ? h('ul', { class: 'rows' }, rows.map(heldRow))
-      : h('p', { class: 'empty' }, h('svg', { viewBox: '0 0 24 24', 'aria-hidden': 'true' }, h('path', { d: 'M5 12.5l4.5 4.5L19 7.5' })), 'Nobody is throttled.'));
+      : h('p', { class: 'empty' }, health.state === 'live' ? h('svg', { viewBox: '0 0 24 24', 'aria-hidden': 'true' }, h('path', { d: 'M5 12.5l4.5 4.5L19 7.5' })) : null, health.state === 'live' ? 'Nobody is throttled.' : 'Nobody was throttled when the tables were last written.'));
 }
 
 function heldRow(row) {

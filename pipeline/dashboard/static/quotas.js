@@ -2,6 +2,7 @@
 
 import { h, show } from './dom.js';
 import { LEVELS, TYPES, clientHref, count, instant, pair, percent, rate, when } from './format.js';
+import { edit } from './edit.js';
 import { ask } from './net.js';
 
 const EVERY_MS = 3_000;
@@ -82,8 +83,15 @@ function quotaRow(row) {
   const user = part(row.user, 'user'), client = part(row.client_id, 'client-id');
   return h('li', { class: 'quota', 'data-key': `${row.user}\u0000${row.client_id}`, 'data-testid': 'quota-row' },
     h('div', { class: 'who' }, h('div', { class: 'entity' }, user || h('small', {}, 'client-id'), user && client ? h('span', { class: 'slash' }, ' / ') : ' ', client), h('small', {}, `level ${row.level}: ${LEVELS[row.level]}`)),
-    h('div', { class: 'whose' }, row.mode === 'enforce' ? null : h('span', { class: `chip ${row.mode === 'shadow' ? 'ghost' : 'blue'}` }, row.mode), h('span', {}, row.owner || h('span', { class: 'quiet' }, 'no owner')), row.note ? h('small', {}, row.note) : null),
+    h('div', { class: 'whose' }, row.mode === 'enforce' ? null : h('span', { class: `chip ${row.mode === 'shadow' ? 'ghost' : 'blue'}` }, row.mode), h('span', {}, row.owner || h('span', { class: 'quiet' }, 'no owner')), row.note ? h('small', {}, row.note) : null,
+      h('button', { type: 'button', class: 'link', 'data-testid': 'edit-row', 'aria-label': `Try another quota for ${row.entity}`, on: { click: () => change(row.user, row.client_id) } }, 'Try another')),
     h('div', { class: 'bounds' }, Object.entries(row.bounds).map(([type, one]) => bound(row, type, one)), Object.keys(row.bounds).length ? null : h('small', {}, 'no bounds')));
+}
+
+/** By its name, not by the row that was shown when the button was made: the table may be a newer version by now. */
+function change(user, clientId) {
+  const row = place.found.rows.find((one) => one.user === user && one.client_id === clientId);
+  if (row) edit(row, place.found.quotas.newest_version, place.found.may_write, load);
 }
 
 function bound(row, type, one) {
