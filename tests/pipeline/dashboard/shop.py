@@ -33,7 +33,7 @@ SENDERS: Final = (
 )
 
 
-def lived_shop(folder: Path, start_ms: int, seconds: int = 70) -> LivedTables:
+def lived_shop(folder: Path, start_ms: int, seconds: int = 80) -> LivedTables:
     """Tables after some seconds of it."""
     tables = LivedTables(folder, QUOTAS, SENDERS, start_ms)
     tables.live(20)

@@ -20,11 +20,12 @@ from pipeline.clock import wall_ms
 from pipeline.job.lock import tables_lock_file
 from pipeline.process_lock import ProcessLock
 from pipeline.tables.layout import table_uri
+from pipeline.tables.quotas.table import QuotaTable
 from pipeline.tables.reader import read_table
 from pipeline.tables.throttle_list import running_throttles
 from tests.pipeline.dashboard.lived_tables import HOSTILE, LivedTables
 from tests.pipeline.dashboard.shop import lived_shop, quota
-from tests.waiting import PATIENCE_SECONDS
+from tests.waiting import PATIENCE_SECONDS, wait_until
 
 playwright = pytest.importorskip("playwright.sync_api", reason="the package playwright is not installed")
 axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed")
@@ -127,21 +128,26 @@ def test_the_numbers_are_those_of_the_tables(page: Any, address: str, tables: Li
     go_on(tables)
     show(page, address, "/")
     newest = read_table(table_uri(tables.root, "batches")).num_rows - 1
-    page.wait_for_function(
-        "text => document.querySelector('#pulse').title.startsWith(text)", arg=f"micro-batch {newest},"
-    )
-    running = running_throttles(tables.root, wall_ms())
-    assert page.get_by_test_id("throttled-row").count() == len(running)
+    told = f"micro-batch {newest},"
+    wait_until(lambda: (page.locator("#pulse").get_attribute("title") or "").startswith(told), "the newest micro-batch")
+
+    def as_shown() -> bool:
+        running = {f"{row['user']} / {row['client_id']}" for row in running_throttles(tables.root, wall_ms())}
+        rows = page.get_by_test_id("throttled-row").get_by_test_id("client-link").all_inner_texts()
+        return set(rows) == running
+
+    wait_until(as_shown, "the throttled clients")  # one may end just now
     assert text_of(page, "value-clients") == "6"
-    assert text_of(page, "value-quotas") == "v5"
+    assert text_of(page, "value-quotas") == f"v{QuotaTable(tables.root).read().version}"
 
 
 def test_an_edit_and_a_batch_are_shown_without_a_reload(page: Any, address: str, tables: LivedTables) -> None:
     show(page, address, "/")
     page.evaluate("window.stays = true")
     tables.edit([quota("web", "", producer_byte_rate=390_000.0)], "less")
+    version = QuotaTable(tables.root).read().version
     go_on(tables)
-    page.wait_for_function("document.querySelector('[data-testid=value-quotas]').textContent === 'v6'")
+    page.get_by_test_id("value-quotas").filter(has_text=f"v{version}").wait_for()
     assert page.evaluate("window.stays") is True
 
 
@@ -221,7 +227,7 @@ def test_keys_lead_through_the_views(page: Any, address: str) -> None:
     page.wait_for_selector("main[data-view=quotas][data-ready=true]")
     page.keyboard.press("/")
     page.keyboard.type("data-platform")
-    page.wait_for_function("document.querySelectorAll('[data-testid=quota-row]').length === 1")
+    wait_until(lambda: page.get_by_test_id("quota-row").count() == 1, "the one row that is searched for")
     assert page.url.endswith("/quotas?search=data-platform")
 
 
