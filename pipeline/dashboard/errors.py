@@ -14,6 +14,7 @@ PipelineError
 
 from collections.abc import Sequence
 
+from pipeline.command_line import command_text
 from pipeline.errors import PipelineError
 
 
@@ -102,9 +103,8 @@ class EditsForbidden(PipelineError):
     exit_code = 4
 
     def __init__(self) -> None:
-        super().__init__(
-            "'--allow-edits' must be given to write; got none", "use kquota quotas alter, or start it with it"
-        )
+        remedy = f"start it with --allow-edits, or make the edit by {command_text('quotas', 'alter')}"
+        super().__init__("'--allow-edits' must be given to write; got none", remedy)
 
 
 class EditRefused(PipelineError):

@@ -70,7 +70,7 @@ def document() -> dict[str, Any]:
     return {
         "openapi": "3.1.0",
         "info": {
-            "title": "kquota dashboard",
+            "title": "The dashboard of kquota",
             "version": "1",
             "description": "Views of the Delta tables. Instants are epoch milliseconds (`_ms`), rates are per second: "
             "byte rates in bytes and request time in percent of one thread.",
