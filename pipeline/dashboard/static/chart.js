@@ -110,6 +110,7 @@ function paintMarks(u, facts, warn, ink) {
   ctx.strokeStyle = ctx.fillStyle = ink;
   ctx.font = `600 ${11 * dpr}px system-ui, sans-serif`;
   ctx.lineWidth = dpr;
+  let labelled = -Infinity;
   for (const edit of facts.edits) {
     const x = Math.round(u.valToPos(edit.at_ms / 1000, 'x', true));
     ctx.beginPath();
@@ -122,7 +123,9 @@ function paintMarks(u, facts, warn, ink) {
     ctx.lineTo(x, top);
     ctx.lineTo(x - 4.5 * dpr, top - 4.5 * dpr);
     ctx.fill();
+    if (x - labelled < 30 * dpr) continue; // two labels would cover each other; the list below names both
     ctx.fillText(`v${edit.version}`, x + 7 * dpr, top - 1 * dpr);
+    labelled = x;
   }
   ctx.restore();
 }

@@ -23,7 +23,7 @@ export function edit(row, version, mayWrite, done) {
   const reason = mayWrite ? field('reason', 'reason', '', 'why; kept with the edit') : null;
   const write = mayWrite ? h('button', { type: 'button', class: 'button strong', disabled: true, 'data-testid': 'edit-write', on: { click: () => act('edit') } }, 'Write') : null;
   const form = h('form', { method: 'dialog', on: { submit: (event) => { event.preventDefault(); act('plan'); }, input: () => { if (write) write.disabled = true; } } },
-    h('h2', {}, nameOf(row.user || 'any user', row.client_id || 'any client-id')), h('p', { class: 'quiet' }, `on version ${version}; nothing is written before you say so`),
+    h('h2', {}, row.entity), h('p', { class: 'quiet' }, `on version ${version}; nothing is written before you say so`),
     h('div', { class: 'fields' }, bounds, mode, reason), answer,
     h('div', { class: 'actions' }, h('button', { type: 'button', class: 'button', on: { click: () => dialog.close() } }, 'Close'),
       h('button', { type: 'button', class: 'button', 'data-testid': 'edit-what-if', on: { click: () => act('what-if') } }, 'What if?'), h('button', { type: 'submit', class: 'button strong', 'data-testid': 'edit-plan' }, 'Check'), write));
