@@ -81,6 +81,10 @@ def test_a_release_cuts_the_band_and_the_next_throttle_is_another_one() -> None:
     assert spans(event(1, 0, 1_000), event(2, 400, 0), event(3, 500, 100)) == [(0, 400, 1), (500, 600, 1)]
 
 
+def test_a_throttle_at_the_instant_of_a_release_is_another_band() -> None:
+    assert spans(event(1, 0, 1_000), event(2, 400, 0), event(3, 400, 100)) == [(0, 400, 1), (400, 500, 1)]
+
+
 def test_a_gap_divides_bands() -> None:
     assert spans(event(1, 0, 1_000), event(2, 1_001, 500)) == [(0, 1_000, 1), (1_001, 1_501, 1)]
 
