@@ -15,7 +15,6 @@ from pipeline.dashboard.reader import TablesReader
 from pipeline.dashboard.series_reading import Span, read_series
 from pipeline.dashboard.state import State
 from pipeline.story.on_brokers import on_brokers_line, on_brokers_row
-from pipeline.tables.arrow_values import python_rows
 from pipeline.tables.enforced import enforced_for
 from pipeline.tables.errors import TableMissing
 from pipeline.tables.port import Condition
@@ -124,6 +123,6 @@ def _of_client(
         ("evaluated_at_ms", "<", span.until_ms),
     ]
     try:
-        return python_rows(reader.tables[name].read(None, where))
+        return reader.tables[name].rows(None, where)
     except TableMissing:
         return []

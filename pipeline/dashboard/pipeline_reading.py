@@ -11,7 +11,6 @@ from pipeline.dashboard.state import State
 from pipeline.dashboard.watched_table import WatchedTable
 from pipeline.errors import PipelineError
 from pipeline.tables.append_guard import parse_commit_note
-from pipeline.tables.arrow_values import python_rows
 from pipeline.tables.errors import TableMissing
 from pipeline.tables.opening import reading
 
@@ -93,7 +92,7 @@ def dead_letters(reader: TablesReader, query: Query) -> dict[str, Any]:
             return {"dead_letters": [], "last_hour": 0}
         since_ms = newest_ms - 3_600_000 if query.since_ms is None else query.since_ms
         columns = ["batch_id", "appended_at_ms", "topic", "partition", "offset", "element_index", "cause", "value"]
-        rows = python_rows(table.read(columns, [("appended_at_ms", ">=", since_ms)]))
+        rows = table.rows(columns, [("appended_at_ms", ">=", since_ms)])
     except TableMissing:
         return {"dead_letters": [], "last_hour": 0}
     rows.sort(key=lambda row: (row["appended_at_ms"], row["offset"]), reverse=True)

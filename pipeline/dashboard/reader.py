@@ -17,7 +17,6 @@ from pipeline.dashboard.state import Source, State
 from pipeline.dashboard.watched_table import WatchedTable
 from pipeline.errors import PipelineError
 from pipeline.settings.model import EngineSettings
-from pipeline.tables.arrow_values import python_rows
 from pipeline.tables.errors import TableMissing
 from pipeline.tables.layout import TABLES
 from pipeline.tables.port import Condition
@@ -140,15 +139,15 @@ class TablesReader:
         table = self.tables["batches"]
         if self.batches:
             since = self.batches[-1]["processed_at_ms"]
-            rows = table.read(None, [("evaluated_at_ms", ">=", self.batches[-1]["evaluated_at_ms"])])
+            rows = table.rows(None, [("evaluated_at_ms", ">=", self.batches[-1]["evaluated_at_ms"])])
             known = {(row["query_id"], row["batch_id"]) for row in self.batches[-20:]}
-            found = [row for row in python_rows(rows) if (row["query_id"], row["batch_id"]) not in known]
+            found = [row for row in rows if (row["query_id"], row["batch_id"]) not in known]
             found = [row for row in found if row["processed_at_ms"] >= since]
         else:
             newest_ms = table.newest_value("evaluated_at_ms")
             if newest_ms is None:
                 return
-            found = python_rows(table.read(None, [("evaluated_at_ms", ">=", newest_ms - 120_000)]))
+            found = table.rows(None, [("evaluated_at_ms", ">=", newest_ms - 120_000)])
         found.sort(key=lambda row: (row["processed_at_ms"], row["batch_id"]))
         self.batches = [*self.batches, *found][-_BATCHES_KEPT:]
 
@@ -205,14 +204,14 @@ class TablesReader:
     def _read_events(self) -> None:
         table = self.tables["throttle_events"]
         if self._running.newest_seq >= 0:
-            self._running.apply(python_rows(table.read(None, [("publish_seq", ">", self._running.newest_seq)])))
+            self._running.apply(table.rows(None, [("publish_seq", ">", self._running.newest_seq)]))
             return
         newest_ms = table.newest_value("evaluated_at_ms")
         if newest_ms is None:
             return
         # Two steps, so that a quiet cluster with a long history costs as little as a busy one.
-        short = table.read(None, [("evaluated_at_ms", ">=", newest_ms - _LOOK_BACK_MS // 12)])
-        self._running.apply(python_rows(short))
+        short = table.rows(None, [("evaluated_at_ms", ">=", newest_ms - _LOOK_BACK_MS // 12)])
+        self._running.apply(short)
 
     def _state(self, now_ms: int, failure: str | None, is_new: bool) -> State:
         process = self._job_process()

@@ -8,12 +8,14 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from pipeline.errors import PipelineError
+from pipeline.tables.address import table_uri
 from pipeline.tables.column_range import newest_in, oldest_in
 from pipeline.tables.errors import TableMissing
-from pipeline.tables.layout import table_uri
 from pipeline.tables.opening import Options, local_path, open_table, reading
 from pipeline.tables.port import Condition
+from pipeline.tables.query import answer, column_names, rows_where
 from pipeline.tables.table_query import run, select
+from pipeline.tables.table_rows import Row, rows_of
 
 # A handle that has followed many commits answers more slowly than one that was opened from a checkpoint.
 _VERSIONS_PER_HANDLE: Final = 50
@@ -81,6 +83,11 @@ class WatchedTable:
             TableUnreadable: A file of it can not be read.
         """
         return select(self.opened(), columns, where)
+
+    def rows(self, columns: Sequence[str] | None = None, where: Sequence[Condition] = ()) -> list[Row]:
+        """The same rows by column, for few of them; otherwise as `read`."""
+        table = self.opened()
+        return rows_of(answer(table, rows_where(column_names(table) if columns is None else columns, where)))
 
     def query(self, sql: str) -> pa.Table:
         """The result of a query over `source`, the version seen last; otherwise as `read`."""
