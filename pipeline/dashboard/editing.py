@@ -10,8 +10,8 @@ from threading import Lock
 from typing import Any, Final
 
 from pipeline.dashboard.errors import EditRefused, EditsForbidden, WhatIfFailed
+from pipeline.tables.address import table_uri
 from pipeline.tables.audit import local_audit
-from pipeline.tables.layout import table_uri
 from pipeline.tables.live_clients import live_clients
 from pipeline.tables.quotas.diff import differences, entity_texts
 from pipeline.tables.quotas.edit import QuotaChange, altered

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pipeline.settings.model import Settings, TablesSettings
-from pipeline.tables.layout import table_uri
+from pipeline.tables.address import table_uri
 from pipeline.tables.reader import read_table
 from pipeline.tables.throttle_list import running_throttles
 from tests.pipeline.cli.running import kquota

@@ -19,7 +19,7 @@ import pytest
 from pipeline.clock import wall_ms
 from pipeline.job.lock import tables_lock_file
 from pipeline.process_lock import ProcessLock
-from pipeline.tables.layout import table_uri
+from pipeline.tables.address import table_uri
 from pipeline.tables.quotas.table import QuotaTable
 from pipeline.tables.reader import read_table
 from pipeline.tables.throttle_list import running_throttles
