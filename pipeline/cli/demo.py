@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pipeline.allocator import return_memory_at_once
+from pipeline.cli.dashboard import DEFAULT_PORT
 
 if TYPE_CHECKING:
     from pipeline.demo.folder import DemoFolder
@@ -29,8 +30,14 @@ def demo(
     trigger_ms: Annotated[
         int, typer.Option(help="Shortest time between the starts of two micro-batches.", min=50)
     ] = 250,
+    dashboard: Annotated[bool, typer.Option(help="Show it on a web page, too.")] = True,
+    port: Annotated[
+        int, typer.Option(help="Of the page; another one if it is taken.", min=1, max=65_535)
+    ] = DEFAULT_PORT,
 ) -> None:
     """Start a real Kafka broker, ten clients, a meter and the job; show who is throttled, why, until when.
+
+    The second line has the address of a page that shows the same.
 
     Two of the clients use 2 and 5 times their quota, and listen to throttles. Two more know nothing of kquota: the
     broker slows them. Ctrl-C stops everything. The data stays for the next run.
@@ -41,10 +48,13 @@ def demo(
     place = DemoFolder(folder.absolute())
     # Before anything heavy is imported: a second demo is refused at once.
     with place.claimed():
-        _run(place, duration, fresh, brokers, trigger_ms)
+        _run(place, duration, fresh, brokers, trigger_ms, port if dashboard else None)
 
 
-def _run(place: "DemoFolder", duration: float | None, fresh: bool, brokers: int | None, trigger_ms: int) -> None:
+def _run(
+    place: "DemoFolder", duration: float | None, fresh: bool, brokers: int | None, trigger_ms: int, port: int | None
+) -> None:
+    from pipeline.cli.beside import free_port
     from pipeline.cli.demo_console import DemoConsole
     from pipeline.cli.signals import call_on_signals
     from pipeline.demo.run import Demo
@@ -58,7 +68,7 @@ def _run(place: "DemoFolder", duration: float | None, fresh: bool, brokers: int 
         start_over(place, settings.job)
     count = place.choose_brokers(brokers)
     console = DemoConsole(place.candidate, watched=sys.stdout.isatty() and sys.stderr.isatty())
-    running = Demo(place, settings, console.listeners(), console.client_report, count)
+    running = Demo(place, settings, console.listeners(), console.client_report, count, free_port(port))
     with call_on_signals(running.stop):
         running.run(duration)
     if running.bounds is None:

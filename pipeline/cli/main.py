@@ -27,6 +27,7 @@ _COMMANDS: Final = {
     "status": Place("pipeline.cli.status", "status"),
     "top": Place("pipeline.cli.top", "top"),
     "gate": Place("pipeline.cli.gate", "gate"),
+    "dashboard": Place("pipeline.cli.dashboard", "dashboard"),
     "simulate": Place("pipeline.cli.simulate", "simulate"),
     "what-if": Place("pipeline.cli.what_if", "what_if"),
     "quotas": Place("pipeline.cli.quotas.commands", "app"),

@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from pipeline.allocator import return_memory_at_once
+from pipeline.cli.dashboard import DEFAULT_PORT
 from pipeline.cli.options import (
     BootstrapServers,
     CommandConfig,
@@ -33,12 +34,17 @@ def run(
     ] = False,
     metrics_port: MetricsPort = None,
     metrics_clients: MetricsClients = False,
+    dashboard: Annotated[bool, typer.Option("--dashboard", help="Run `kquota dashboard` beside it.")] = False,
+    dashboard_port: Annotated[
+        int, typer.Option(help="Where that listens, on this machine only; 0 means any free one.", min=0, max=65_535)
+    ] = DEFAULT_PORT,
 ) -> None:
     """Run the job until SIGTERM or Ctrl-C: read usage, decide, throttle, release, record.
 
     Missing tables are created; topics are checked and never changed (see `kquota topics create`).
     """
     return_memory_at_once()
+    from pipeline.cli.beside import dashboard_beside
     from pipeline.cli.console import log_batch, log_throttles
     from pipeline.cli.signals import call_on_signals
     from pipeline.job.job import Job
@@ -64,4 +70,5 @@ def run(
     running = Job(settings, listeners, waits=not no_wait)
     with call_on_signals(running.stop), metrics_endpoint(settings.metrics, registry):
         create_tables(settings.tables)
-        running.run()
+        with dashboard_beside(dashboard, dashboard_port, config, settings.tables.root):
+            running.run()

@@ -51,11 +51,12 @@ def explain(
     output: Output = "table",
 ) -> None:
     """Say why a client was throttled: O, T, W, X, the samples behind them, the edit that set T, and what followed."""
-    from pipeline.cli.explain import origin_line, print_story
-    from pipeline.cli.explain_records import why_nothing
+    from pipeline.cli.explain import print_story
     from pipeline.cli.output import is_table, print_rows
-    from pipeline.cli.quotas.on_brokers import on_brokers_row
     from pipeline.settings.loading import load_settings
+    from pipeline.story.decision import origin_line
+    from pipeline.story.on_brokers import on_brokers_row
+    from pipeline.story.records import why_nothing
     from pipeline.tables.enforced import enforced_for
     from pipeline.tables.from_settings import open_quota_table
     from pipeline.tables.throttle_history import origin_of_bound, story_of

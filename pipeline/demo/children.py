@@ -1,4 +1,4 @@
-"""The processes around the job: a meter for each broker, stock clients, and what puts quotas on the brokers."""
+"""The processes around the job: a meter for each broker, stock clients, what puts quotas on the brokers, the page."""
 
 import json
 import subprocess
@@ -45,6 +45,13 @@ def start_archive_making(folder: DemoFolder) -> Child:
     command = [sys.executable, "-m", "pipeline.demo.class_archives"]
     with folder.archives_log.open("ab") as output:
         return spawn(command, cwd=folder.root, output=output)
+
+
+def start_dashboard(folder: DemoFolder, port: int) -> Child:
+    """Start the page over the tables; it waits for them itself."""
+    command = [*_KQUOTA, "dashboard", "--port", str(port), "--config", str(folder.settings_file)]
+    with folder.dashboard_log.open("ab") as output:
+        return spawn([*command, "--tables", str(folder.tables)], cwd=folder.root, output=output)
 
 
 def stock_work(client: DemoClient, cluster: EmbeddedCluster, password: str) -> StockWork:

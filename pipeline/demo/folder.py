@@ -93,6 +93,11 @@ class DemoFolder:
         return self.root / "sync.log"
 
     @property
+    def dashboard_log(self) -> Path:
+        """What the dashboard's process says."""
+        return self.root / "dashboard.log"
+
+    @property
     def settings_file(self) -> Path:
         """The settings with which every command works on this demo's broker and tables."""
         return self.root / "kquota.toml"

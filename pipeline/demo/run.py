@@ -3,21 +3,29 @@
 The job is the one of production. The demo adds the brokers, the clients and the meters around it.
 """
 
+import logging
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from threading import Thread
+from typing import Final
 
 from pipeline.demo.bounds import client_bounds
+from pipeline.demo.children import start_dashboard
 from pipeline.demo.folder import DemoFolder
 from pipeline.demo.load import ClientReports, Load
 from pipeline.demo.preparing import demo_settings, new_cluster, prepare
+from pipeline.demo.process import terminate
 from pipeline.job.job import Job, step
 from pipeline.job.listeners import Listeners
 from pipeline.settings.model import Settings
 from pipeline.stream.reading_rules import ReadingRules
 from pipeline.stream.spark_starter import SparkStarter
+
+log = logging.getLogger(__name__)
+
+_STOP_SECONDS: Final = 5.0
 
 
 @dataclass
@@ -30,6 +38,7 @@ class Demo:
         listeners: Called with what the job does.
         client_report: Called with the counters of each client once per second.
         brokers: How many; as many as in the demo before in this folder.
+        dashboard_port: Where the page listens, on this machine only; None = no page.
         bounds: What each client may use now; None before there are tables. See `client_bounds`.
     """
 
@@ -38,6 +47,7 @@ class Demo:
     listeners: Listeners
     client_report: ClientReports
     brokers: int = 1
+    dashboard_port: int | None = None
     bounds: Callable[[], dict[tuple[str, str], float | None]] | None = field(default=None, init=False)
     _job: Job | None = field(default=None, init=False)
     _stopped: bool = field(default=False, init=False)
@@ -59,9 +69,13 @@ class Demo:
             starter = stack.enter_context(SparkStarter(self.settings.spark, str(self.folder.checkpoint), rules))
             with step("broker" if self.brokers == 1 else f"{self.brokers} brokers"):
                 cluster = stack.enter_context(new_cluster(self.folder, self.brokers))
+            if self.dashboard_port is not None:
+                log.info("dashboard: http://127.0.0.1:%d/ (in a few seconds)", self.dashboard_port)
             settings = demo_settings(self.settings, self.folder, cluster)
             with step("topics and tables"):
                 prepare(self.folder, settings, self.brokers)
+            if self.dashboard_port is not None:
+                stack.callback(terminate, start_dashboard(self.folder, self.dashboard_port), _STOP_SECONDS)
             self.bounds = partial(client_bounds, settings.tables)
             if self._stopped:
                 return

@@ -56,17 +56,19 @@ def parse_listen(text: str) -> Listen:
     return Listen(host, int(port))
 
 
-def read_token(token_file: Path | None, environ: Mapping[str, str] = os.environ) -> str | None:
-    """The bearer token: the first line of the file, else KQUOTA_GATE_TOKEN, else None.
+def read_token(
+    token_file: Path | None, environ: Mapping[str, str] = os.environ, variable: str = TOKEN_VARIABLE
+) -> str | None:
+    """The bearer token: the first line of the file, else the environment variable, else None.
 
     Raises:
         GateTokenInvalid: The file can not be read, or the token is empty or has a character that is not visible ASCII.
     """
-    source = TOKEN_VARIABLE if token_file is None else str(token_file)
+    source = variable if token_file is None else str(token_file)
     if token_file is None:
-        if TOKEN_VARIABLE not in environ:
+        if variable not in environ:
             return None
-        token = environ[TOKEN_VARIABLE]
+        token = environ[variable]
     else:
         try:
             token = token_file.read_text(encoding="utf-8").partition("\n")[0].strip()

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from pipeline.errors import PipelineError
-from pipeline.process_lock import LockHeld, ProcessLock
+from pipeline.process_lock import LockHeld, ProcessLock, holder_of
 from pipeline.tables.address import is_local
 
 _TABLES_LOCK: Final = ".kquota-job.lock"
@@ -26,6 +26,14 @@ def tables_lock_file(tables_root: str) -> Path | None:
     """The lock file beside the tables; None where they are in no local folder that exists."""
     is_folder = is_local(tables_root) and Path(tables_root).is_dir()
     return Path(tables_root) / _TABLES_LOCK if is_folder else None
+
+
+def job_process(run_dir: Path, job: str, tables_root: str) -> str | None:
+    """The process of this machine that is the job, as text; None if none is. Waits for nobody."""
+    process = holder_of(lock_file(run_dir, job))
+    if process is None and (beside := tables_lock_file(tables_root)) is not None:
+        process = holder_of(beside)
+    return process
 
 
 class JobIsRunning(PipelineError):

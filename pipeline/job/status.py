@@ -4,8 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
-from pipeline.job.lock import lock_file, tables_lock_file
-from pipeline.process_lock import holder_of
+from pipeline.job.lock import job_process
 from pipeline.settings.model import Settings
 from pipeline.tables.address import full_address
 from pipeline.tables.from_settings import open_quota_table
@@ -82,12 +81,9 @@ class Reading:
         root = settings.tables.root
         table = open_quota_table(settings.tables)
         newest = table.read()
-        process = holder_of(lock_file(settings.run_dir, settings.job))
-        if process is None and (beside := tables_lock_file(root)) is not None:
-            process = holder_of(beside)
         return cls(
             at_ms=now_ms,
-            process=process,
+            process=job_process(settings.run_dir, settings.job, root),
             quotas=newest,
             in_force=newest_valid(table, newest.version),
             batch=newest_batch_under(root),

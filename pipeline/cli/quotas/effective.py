@@ -40,8 +40,8 @@ def effective(
     The clients are those of the last five minutes of recorded usage.
     """
     from pipeline.cli.output import is_table, print_rows
-    from pipeline.cli.quotas.on_brokers import on_brokers_line, on_brokers_row
     from pipeline.settings.loading import load_settings
+    from pipeline.story.on_brokers import on_brokers_line, on_brokers_row
     from pipeline.tables.address import table_uri
     from pipeline.tables.enforced import enforced_for
     from pipeline.tables.from_settings import open_quota_table

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from deltalake import write_deltalake
 
-from pipeline.cli.explain import computed_time
-from pipeline.cli.explain_records import record_lines, why_nothing
+from pipeline.story.decision import computed_time
+from pipeline.story.records import record_lines, why_nothing
 from pipeline.stream.batch_facts import BatchFacts
 from pipeline.tables.address import table_uri
 from pipeline.tables.layout import TABLES, create_missing

@@ -4,6 +4,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from quota.entity import label
+from quota.units import rate_text
 
 if TYPE_CHECKING:
     from pipeline.tables.enforced import Enforced
@@ -26,8 +27,7 @@ def on_brokers_row(one: "Enforced") -> dict[str, Any]:
 
 def on_brokers_line(one: "Enforced") -> str:
     """`350.0 kB/s of T 1.0 MB/s on each broker, for client-id 'etl', since …: why; asked for 1: 2.0 MB/s`."""
-    from quota.broker_writes import WORDS
-    from quota.units import rate_text
+    from quota.broker_writes import WORDS  # noqa: PLC0415 - it loads numpy, which most stories need not
 
     change, key = one.change, one.change.key
     value, bound = (rate_text(key.quota_type, rate or 0.0) for rate in (change.new, change.bound))

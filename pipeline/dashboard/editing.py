@@ -1,0 +1,156 @@
+"""Edits of a quota from the page: planned, tried on recorded usage, made by the code of `kquota quotas alter`."""
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from threading import Lock
+from typing import Any, Final
+
+from pipeline.dashboard.errors import EditRefused, EditsForbidden, WhatIfFailed
+from pipeline.tables.address import table_uri
+from pipeline.tables.audit import local_audit
+from pipeline.tables.live_clients import live_clients
+from pipeline.tables.quotas.diff import differences, entity_texts
+from pipeline.tables.quotas.edit import QuotaChange, altered
+from pipeline.tables.quotas.file import to_document
+from pipeline.tables.quotas.table import QuotaEdit, QuotaTable
+from quota.entity import QUOTA_TYPES
+from quota.errors import InvalidBound
+from quota.snapshot import QuotaSnapshot
+from quota.standing_changes import standing_changes
+from quota.units import parse_bound
+
+_TEXTS: Final = ("mode", "owner", "note")
+_KNOWN: Final = ("user", "client_id", "values", "if_version", "reason")
+_REPLAYED: Final = "15m"
+_REPLAY_SECONDS: Final = 120
+_MOST_CLIENTS: Final = 20
+
+
+class Editing:
+    """The edits of one quota table; for several threads.
+
+    Args:
+        root: Root of the tables.
+        may_write: Whether an edit may be made; planning is always possible.
+    """
+
+    def __init__(self, root: str, may_write: bool) -> None:
+        self.may_write = may_write
+        self._root = root
+        self._replaying = Lock()
+
+    def plan(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """What an edit would change, and for which clients. Writes nothing.
+
+        Raises:
+            EditRefused, QuotaEditRefused, VersionIsAnother: It can not be made.
+        """
+        edit = self._planned(body)
+        clients = live_clients(table_uri(self._root, "usage"))
+        moved = []
+        if clients.num_rows:
+            before, after = (_snapshot(edit, rows) for rows in (edit.before.rows, edit.rows))
+            moved = standing_changes(clients, before, after)
+        found = differences(edit.before.rows, edit.rows)
+        return {
+            "version": edit.before.version,
+            "changes": [one.as_row() for one in found],
+            "texts": entity_texts(found),
+            "clients": moved[:_MOST_CLIENTS],
+            "clients_total": len(moved),
+        }
+
+    def what_if(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Replay the newest recorded usage with the edit: `kquota what-if`, as a process of its own, one at a time.
+
+        Raises:
+            WhatIfFailed: There is too little usage, or it takes too long.
+        """
+        edit = self._planned(body)
+        with self._replaying, tempfile.TemporaryDirectory() as folder:
+            candidate = Path(folder) / "candidate.json"
+            candidate.write_text(json.dumps(to_document(edit.rows)), encoding="utf-8")
+            command = [sys.executable, "-m", "pipeline.cli.main", "what-if", "--quotas", str(candidate), "-o", "json"]
+            command += ["--from", "usage", "--since", _REPLAYED, "--tables", self._root]
+            try:
+                done = subprocess.run(  # noqa: S603 - our own command
+                    command, capture_output=True, text=True, timeout=_REPLAY_SECONDS, check=False
+                )
+            except subprocess.TimeoutExpired as exc:
+                msg = f"it took more than {_REPLAY_SECONDS} s"
+                raise WhatIfFailed(msg) from exc
+        if done.returncode:
+            raise WhatIfFailed(done.stderr.strip().removeprefix("kquota: ") or f"exit code {done.returncode}")
+        report = json.loads(done.stdout)
+        report = report[0] if isinstance(report, list) else report
+        return {"about": report["about"], "totals": report["totals"], "clients": report["clients"][:_MOST_CLIENTS]}
+
+    def write(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Make the edit in one commit, with the reason.
+
+        Raises:
+            EditsForbidden: The dashboard runs without `--allow-edits`.
+            EditRefused: There is no reason, or the version that was looked at is not named.
+            QuotaEditRefused, VersionIsAnother: It can not be made.
+        """
+        if not self.may_write:
+            raise EditsForbidden
+        change, if_version, reason = _read(body)
+        if not reason:
+            msg = "'reason' must say why; got none"
+            raise EditRefused(msg)
+        if if_version is None:
+            msg = "'if_version' must be the version that was looked at; got none"
+            raise EditRefused(msg)
+        edit = QuotaTable(self._root).edit(lambda rows: altered(rows, [change]), local_audit(reason), if_version)
+        return {"version": edit.version, "texts": entity_texts(differences(edit.before.rows, edit.rows))}
+
+    def _planned(self, body: Mapping[str, Any]) -> QuotaEdit:
+        change, if_version, _ = _read(body)
+        return QuotaTable(self._root).plan(lambda rows: altered(rows, [change]), if_version)
+
+
+def _read(body: Mapping[str, Any]) -> tuple[QuotaChange, int | None, str]:
+    """The change, the version it is meant for, and why: from the JSON of a request."""
+    unknown = sorted(set(body) - set(_KNOWN))
+    if unknown:
+        msg = f"'{unknown[0]}' must be one of {', '.join(_KNOWN)}"
+        raise EditRefused(msg)
+    user, client_id, reason = (body.get(name, "") for name in ("user", "client_id", "reason"))
+    values, if_version = body.get("values", {}), body.get("if_version")
+    if not (isinstance(user, str) and isinstance(client_id, str) and isinstance(reason, str)):
+        msg = "'user', 'client_id' and 'reason' must be texts"
+        raise EditRefused(msg)
+    if not isinstance(values, dict):
+        msg = f"'values' must be an object; got {type(values).__name__}"
+        raise EditRefused(msg)
+    if if_version is not None and not isinstance(if_version, int):
+        msg = f"'if_version' must be a whole number; got {if_version!r}"
+        raise EditRefused(msg)
+    read = {name: _value(name, value) for name, value in values.items()}
+    return QuotaChange(user, client_id, read), if_version, reason.strip()
+
+
+def _value(name: str, value: object) -> float | str | None:
+    if name in QUOTA_TYPES:
+        if value is None or value == "":
+            return None
+        try:
+            return parse_bound(name, value)
+        except InvalidBound as exc:
+            raise EditRefused(str(exc)) from exc
+    if name not in _TEXTS:
+        msg = f"'{name[:40]}' must be one of {', '.join((*QUOTA_TYPES, *_TEXTS))}"
+        raise EditRefused(msg)
+    if value is not None and not isinstance(value, str):
+        msg = f"'{name}' must be a text; got {value!r}"
+        raise EditRefused(msg)
+    return value or ("enforce" if name == "mode" else None)
+
+
+def _snapshot(edit: QuotaEdit, rows: Any) -> QuotaSnapshot:
+    return QuotaSnapshot.from_rows(rows, version=0, mode="shadow" if edit.before.mode == "shadow" else "enforce")

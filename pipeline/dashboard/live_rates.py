@@ -1,0 +1,274 @@
+"""The rates of now, by the engine itself: the same usage, windows and quotas as the job's, so the same O.
+
+Only what is new is recorded. Two engines look at it where there are shadow quotas: one as the job enforces, and one as
+if shadow quotas were enforced, as `quota.current_rates` does.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from arro3.core import Array, DataType
+from numpy.typing import NDArray
+
+from pipeline.settings.model import EngineSettings
+from pipeline.throttle.assembly import new_engine
+from quota.engine import QuotaEngine, Scope
+from quota.entity import Level, entity_at
+from quota.snapshot import Quota, QuotaSnapshot
+
+SECONDS_KEPT: Final = 300
+USAGE_COLUMNS: Final = (
+    "query_id",
+    "batch_id",
+    "evaluated_at_ms",
+    "sample_start_ms",
+    "broker_id",
+    "user",
+    "client_id",
+    "produced_bytes",
+    "fetched_bytes",
+    "io_time_ns",
+    "network_time_ns",
+    "request_count",
+    "last_event_ms",
+)
+_TOTALS: Final = ("produced_bytes", "fetched_bytes", "request_count")
+_FORGET_MS: Final = 300_000
+
+
+@dataclass(frozen=True, slots=True)
+class SensorRate:
+    """The rate under one quota, of one sensor.
+
+    Attributes:
+        quota_type: Of the quota.
+        user: A client of the sensor; with `client_id` its page is found.
+        client_id: Likewise.
+        sensor_user: The user, if it is a tag of the sensor, else "".
+        sensor_client_id: The client-id, likewise.
+        broker_id: The sensor's broker; "" in cluster scope.
+        clients: How many clients that were seen lately share the sensor.
+        observed: O.
+        bound: T.
+        level: Which of the eight levels matched.
+        mode: enforce or shadow.
+        entity: User and client-id of the row of `quotas`.
+        owner: Of that row.
+    """
+
+    quota_type: str
+    user: str
+    client_id: str
+    sensor_user: str
+    sensor_client_id: str
+    broker_id: str
+    clients: int
+    observed: float
+    bound: float
+    level: int
+    mode: str
+    entity: tuple[str, str]
+    owner: str | None
+
+    @property
+    def used(self) -> float:
+        """O / T; above 1 the quota is violated."""
+        return self.observed / self.bound
+
+
+class LiveRates:
+    """Usage goes in as it is stored; the rates of the newest instant come out. For one thread.
+
+    Args:
+        settings: The engine's, as the newest batch was decided with them.
+        scope: Of the quotas.
+    """
+
+    def __init__(self, settings: EngineSettings, scope: Scope) -> None:
+        self.settings = settings
+        self.scope: Scope = scope
+        self._enforced = new_engine(settings, scope)
+        self._shadow: QuotaEngine | None = None
+        self._quotas: dict[tuple[str, str], Quota] = {}
+        self._owners: Mapping[tuple[str, str], str | None] = {}
+        self._seen_ms: dict[tuple[str, ...], int] = {}
+        self._totals: dict[int, Counter[str]] = {}
+        self._at_ms = 0
+        self._entities: pa.Table | None = None
+        self._resolved: dict[int, pa.Table] = {}
+
+    @property
+    def at_ms(self) -> int:
+        """The instant of the rates; 0 before the first usage."""
+        return self._at_ms
+
+    @property
+    def active_clients(self) -> int:
+        """How many clients sent anything in the windows of the rates."""
+        since_ms = self._at_ms - self.settings.rate_span_ms
+        return sum(seen_ms >= since_ms for seen_ms in self._seen_ms.values())
+
+    def load(
+        self,
+        snapshot: QuotaSnapshot,
+        owners: Mapping[tuple[str, str], str | None],
+        window: pa.Table | None = None,
+    ) -> None:
+        """Put quotas in force.
+
+        Args:
+            snapshot: The quotas.
+            owners: Who is responsible, by user and client-id of the row.
+            window: Usage of the windows of the rates, as far as it was recorded. A second engine, which the first
+                shadow quota needs, begins with it.
+        """
+        self._enforced.load_quotas(snapshot)
+        self._quotas = {(quota.user, quota.client_id): quota for quota in snapshot.quotas}
+        self._owners = owners
+        self._resolved.clear()
+        if not any(quota.mode == "shadow" for quota in snapshot.quotas):
+            self._shadow = None
+            return
+        quotas = tuple(replace(quota, mode="enforce") if quota.mode == "shadow" else quota for quota in snapshot.quotas)
+        if self._shadow is None:
+            self._shadow = new_engine(self.settings, self.scope)
+            self._shadow.load_quotas(replace(snapshot, quotas=quotas))
+            if window is not None and window.num_rows:
+                self._shadow.record(window, self._at_ms)
+        else:
+            self._shadow.load_quotas(replace(snapshot, quotas=quotas))
+
+    def record(self, usage: pa.Table, at_ms: int) -> None:
+        """Take the usage of further batches, of which the newest was evaluated at an instant."""
+        self._at_ms = max(self._at_ms, at_ms)
+        for engine in self._engines():
+            engine.record(usage, self._at_ms)
+        self._note_clients(usage)
+        self._add_totals(usage)
+
+    def add_totals(self, starts_ms: list[int], sums: dict[str, list[int | None]]) -> None:
+        """Take sums by second of a time before the first `record`."""
+        for place, start_ms in enumerate(starts_ms):
+            of_second = self._totals.setdefault(start_ms // 1_000, Counter())
+            of_second.update({name: values[place] or 0 for name, values in sums.items()})
+
+    def totals(self) -> list[tuple[int, int, int, int]]:
+        """(second, produced bytes, fetched bytes, requests) of the last minutes, oldest first, without gaps."""
+        if not self._totals:
+            return []
+        last = max(self._totals)
+        none: Counter[str] = Counter()
+        found = ((second, self._totals.get(second, none)) for second in range(last - SECONDS_KEPT + 1, last + 1))
+        return [(second, *(sums[name] for name in _TOTALS)) for second, sums in found]  # type: ignore[misc]
+
+    def sensors(self) -> list[SensorRate]:
+        """Every sensor with usage under a bound, the one nearest to its bound first."""
+        entities = self._clients()
+        if entities is None:
+            return []
+        found: dict[tuple[str, ...], SensorRate] = {}
+        for place, engine in enumerate(self._engines()):
+            for one in self._of_engine(engine, place, entities):
+                key = (one.quota_type, one.broker_id, one.sensor_user, one.sensor_client_id, *one.entity)
+                before = found.get(key)
+                found[key] = one if before is None else replace(before, clients=before.clients + 1)
+        return sorted(found.values(), key=lambda one: (-one.used, one.user, one.client_id, one.quota_type))
+
+    def resolve(self, users: list[str], client_ids: list[str]) -> list[dict[str, Any]]:
+        """The level, owner and mode of each quota type for clients, as `QuotaEngine.resolve` says."""
+        names = {"user": _texts(users), "client_id": _texts(client_ids)}
+        if self.scope == "broker":
+            names["broker_id"] = _texts([""] * len(users))
+        rows = self._enforced.resolve(pa.table(names)).to_pylist()
+        return [{**row, "owner": self.owner(row["level"], row["user"], row["client_id"])} for row in rows]
+
+    def owner(self, level: int | None, user: str, client_id: str) -> str | None:
+        """The owner of the quota that a client has at a level."""
+        return None if level is None else self._owners.get(entity_at(Level(level), user, client_id))
+
+    def _engines(self) -> list[QuotaEngine]:
+        return [self._enforced] if self._shadow is None else [self._enforced, self._shadow]
+
+    def _of_engine(self, engine: QuotaEngine, place: int, entities: pa.Table) -> list[SensorRate]:
+        rates = engine.evaluate(entities, self._at_ms)
+        observed, bound = _floats(rates["observed"]), _floats(rates["bound"])
+        rows = np.flatnonzero((observed > 0) & (bound > 0))
+        if not len(rows):
+            return []
+        if place not in self._resolved:
+            self._resolved[place] = engine.resolve(entities)
+        found = self._resolved[place].take(pa.array(Array(rows.tolist(), DataType.int64()))).to_pylist()
+        return [
+            one
+            for row, at in zip(found, rows.tolist(), strict=True)
+            if (one := self._rate(row, float(observed[at]), float(bound[at]), is_shadow=place == 1)) is not None
+        ]
+
+    def _rate(self, row: dict[str, Any], observed: float, bound: float, is_shadow: bool) -> SensorRate | None:
+        entity = entity_at(Level(row["level"]), row["user"], row["client_id"])
+        quota = self._quotas[entity]
+        # The second engine is there for shadow quotas alone.
+        if is_shadow != (quota.mode == "shadow"):
+            return None
+        return SensorRate(
+            quota_type=row["quota_type"],
+            user=row["user"],
+            client_id=row["client_id"],
+            sensor_user=row["sensor_user"],
+            sensor_client_id=row["sensor_client_id"],
+            broker_id=row["broker_id"],
+            clients=1,
+            observed=observed,
+            bound=bound,
+            level=row["level"],
+            mode=quota.mode,
+            entity=entity,
+            owner=self._owners.get(entity),
+        )
+
+    def _note_clients(self, usage: pa.Table) -> None:
+        names = ["user", "client_id", *(["broker_id"] if self.scope == "broker" else [])]
+        clients = {*zip(*(usage[name].to_pylist() for name in names), strict=True)}
+        if clients - self._seen_ms.keys():
+            self._entities = None
+        self._seen_ms.update(dict.fromkeys(clients, self._at_ms))
+        gone = [client for client, seen_ms in self._seen_ms.items() if seen_ms < self._at_ms - _FORGET_MS]
+        for client in gone:
+            del self._seen_ms[client]
+            self._entities = None
+
+    def _add_totals(self, usage: pa.Table) -> None:
+        seconds = _floats(usage["sample_start_ms"]).astype(np.int64) // 1_000
+        if not len(seconds):
+            return
+        each, of_row = np.unique(seconds, return_inverse=True)
+        for name in _TOTALS:
+            sums = np.bincount(of_row, np.nan_to_num(_floats(usage[name])))
+            for second, amount in zip(each.tolist(), sums.tolist(), strict=True):
+                self._totals.setdefault(second, Counter())[name] += int(amount)
+        for second in [second for second in self._totals if second < max(self._totals) - 2 * SECONDS_KEPT]:
+            del self._totals[second]
+
+    def _clients(self) -> pa.Table | None:
+        if not self._seen_ms:
+            return None
+        if self._entities is None:
+            columns = list(zip(*sorted(self._seen_ms), strict=True))
+            names = ["user", "client_id", *(["broker_id"] if self.scope == "broker" else [])]
+            self._entities = pa.table({name: _texts(list(one)) for name, one in zip(names, columns, strict=True)})
+            self._resolved.clear()
+        return self._entities
+
+
+def _floats(column: "pa.ChunkedArray") -> NDArray[np.float64]:
+    """Numbers as float64, null as NaN."""
+    return np.asarray(column.to_numpy(), dtype=np.float64)
+
+
+def _texts(values: list[str]) -> pa.Array:
+    # Not by pyarrow, which would import pandas to look at them.
+    return pa.array(Array(values, DataType.string()))

@@ -1,0 +1,166 @@
+"""Reads the rates of a client's sensors over a span, from the table that has them with the fewest rows."""
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from pipeline.dashboard.client_view import has_data, rates, step_ms
+from pipeline.dashboard.reader import TablesReader
+from pipeline.tables.errors import TableMissing
+from quota.effective import Effective, EffectiveQuota
+from quota.entity import QUOTA_TYPES
+
+_MEASURES: Final = dict(
+    zip(
+        QUOTA_TYPES,
+        ("produced_bytes", "fetched_bytes", "coalesce(io_time_ns, 0) + coalesce(network_time_ns, 0)"),
+        strict=True,
+    )
+)
+
+
+class _RollUp(NamedTuple):
+    name: str
+    column: str
+    row_ms: int
+
+
+_ROLL_UPS: Final = (
+    _RollUp("usage_by_minute", "minute_start_ms", 60_000),
+    _RollUp("usage_by_second", "second_start_ms", 1_000),
+)
+
+
+class _Piece(NamedTuple):
+    """What one table has of a span: [since_ms, until_ms)."""
+
+    table: str
+    column: str
+    since_ms: int
+    until_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A span of time in whole steps.
+
+    Attributes:
+        since_ms: Its begin, inclusive.
+        until_ms: Its end, exclusive.
+        bin_ms: Length of a step; both ends are multiples of it.
+    """
+
+    since_ms: int
+    until_ms: int
+    bin_ms: int
+
+
+def read_series(
+    reader: TablesReader, found: Effective, client: tuple[str, str], ends_ms: tuple[int, int], whole_until_ms: int
+) -> tuple[Span, dict[str, Any]]:
+    """The rate of each type's sensor, and of the client itself where it is not alone under it.
+
+    Args:
+        reader: The tables.
+        found: The quotas of the client.
+        client: User and client-id.
+        ends_ms: Begin and end of the span.
+        whole_until_ms: Usage is complete up to here: a step that ends later is not shown, or it would fall.
+    """
+    since_ms, until_ms = ends_ms
+    settings = reader.engine_settings()
+    bin_ms = step_ms(until_ms - since_ms, settings.sample_window_ms)
+    span = Span(since_ms // bin_ms * bin_ms, -(-until_ms // bin_ms) * bin_ms, bin_ms)
+    window_ms = settings.num_samples * settings.sample_window_ms - settings.sample_window_ms
+    pieces = _pieces(reader, span, span.since_ms - max(window_ms, bin_ms) // bin_ms * bin_ms)
+    sums = _sums(reader, found, client, span, pieces)
+    known = has_data(_batch_instants(reader, span), span.since_ms, span.until_ms, bin_ms)
+    at_ms = list(range(span.since_ms + bin_ms, span.until_ms + bin_ms, bin_ms))
+    known = [is_known and at <= whole_until_ms for is_known, at in zip(known, at_ms, strict=True)]
+    series = {}
+    for number, one in enumerate(found.by_type):
+        of_type = {}
+        for name in ("sensor", "own"):
+            values = rates(sums[f"{name}{number}"], span.since_ms, span.until_ms, bin_ms, window_ms, one.quota_type)
+            of_type[name] = [value if is_known else None for value, is_known in zip(values, known, strict=True)]
+        is_alone = of_type["own"] == of_type["sensor"]
+        series[one.quota_type] = {"observed": of_type["sensor"], "own": None if is_alone else of_type["own"]}
+    return span, {"at_ms": at_ms, "series": series, "window_ms": max(window_ms, bin_ms), "source": pieces[0].table}
+
+
+def _pieces(reader: TablesReader, span: Span, since_ms: int) -> list[_Piece]:
+    """Which table has which part of a span, from an instant on.
+
+    Roll-ups trail by a minute or two, so what is newer comes from `usage`. One that is missing is no error.
+    """
+    usage = _Piece("usage", "sample_start_ms", since_ms, span.until_ms)
+    fits = [one for one in _ROLL_UPS if span.bin_ms % one.row_ms == 0]
+    kept_from_ms = reader.tables["usage"].oldest_value("sample_start_ms")
+    if kept_from_ms is not None and kept_from_ms <= since_ms and span.bin_ms < _ROLL_UPS[0].row_ms:
+        return [usage]
+    for one in fits:
+        table = reader.tables.get(one.name)
+        newest_ms = None if table is None else table.newest_value(one.column)
+        if newest_ms is not None:
+            whole_until_ms = min(newest_ms + one.row_ms, span.until_ms)
+            rolled_up = _Piece(one.name, one.column, since_ms, whole_until_ms)
+            return [rolled_up, usage._replace(since_ms=max(whole_until_ms, since_ms))]
+    return [usage]
+
+
+def _sums(
+    reader: TablesReader, found: Effective, client: tuple[str, str], span: Span, pieces: list[_Piece]
+) -> dict[str, dict[int, float]]:
+    """By step: what each type's sensor used, and what the client itself used."""
+    own = f'"user" = {_text(client[0])} AND client_id = {_text(client[1])}'
+    columns: dict[str, str] = {}
+    of_sensors = {own}
+    for number, one in enumerate(found.by_type):
+        sensor = _sensor_sql(one) or own
+        of_sensors.add(sensor)
+        columns[f"sensor{number}"] = f"sum(CASE WHEN {sensor} THEN {_MEASURES[one.quota_type]} END)"
+        columns[f"own{number}"] = f"sum(CASE WHEN {own} THEN {_MEASURES[one.quota_type]} END)"
+    selected = ", ".join(f"{sql} AS {name}" for name, sql in columns.items())
+    concerned = " OR ".join(f"({one})" for one in sorted(of_sensors))
+    sums: dict[str, dict[int, float]] = {name: {} for name in columns}
+    for piece in pieces:
+        rows = _rows(reader, piece, span.bin_ms, selected, concerned)
+        for name, of_steps in sums.items():
+            for step, value in zip(rows["step"], rows[name], strict=True):
+                of_steps[step * span.bin_ms] = of_steps.get(step * span.bin_ms, 0.0) + (value or 0.0)
+    return sums
+
+
+def _rows(reader: TablesReader, piece: _Piece, bin_ms: int, selected: str, concerned: str) -> Mapping[str, list[Any]]:
+    try:
+        found = reader.tables[piece.table].query(
+            f"SELECT {piece.column} / {bin_ms} AS step, {selected} FROM source "  # noqa: S608 - names are quoted by us
+            f"WHERE {piece.column} >= {piece.since_ms} AND {piece.column} < {piece.until_ms} AND ({concerned}) "
+            "GROUP BY 1"
+        )
+    except TableMissing:
+        return defaultdict(list)
+    return {name: found[name].to_pylist() for name in found.column_names}
+
+
+def _sensor_sql(one: EffectiveQuota) -> str:
+    tags = (('"user"', one.sensor_user), ("client_id", one.sensor_client_id))
+    return " AND ".join(f"{column} = {_text(name)}" for column, name in tags if name)
+
+
+def _text(name: str) -> str:
+    return "'" + name.replace("'", "''") + "'"
+
+
+def _batch_instants(reader: TablesReader, span: Span) -> list[int]:
+    part_ms = max(span.bin_ms // 2, 1_000)
+    since_ms, until_ms = span.since_ms - 2 * span.bin_ms, span.until_ms + span.bin_ms
+    try:
+        parts = reader.tables["batches"].query(
+            f"SELECT DISTINCT evaluated_at_ms / {part_ms} AS part FROM source "  # noqa: S608 - numbers of ours
+            f"WHERE evaluated_at_ms >= {since_ms} AND evaluated_at_ms < {until_ms}"
+        )
+    except TableMissing:
+        return []
+    return [part * part_ms for part in parts["part"].to_pylist()]

@@ -1,0 +1,111 @@
+"""The dashboard on a socket, until it is asked to stop; and the one function that puts its parts together."""
+
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+import uvicorn
+from starlette.applications import Starlette
+
+from pipeline.dashboard.api import Answers
+from pipeline.dashboard.errors import DashboardPortBusy, DashboardUnguarded, WritingUnguarded
+from pipeline.dashboard.feed import Feed
+from pipeline.dashboard.http import build_app
+from pipeline.dashboard.reader import JobProcess, TablesReader
+from pipeline.gate.server import Listen
+from pipeline.settings.model import Settings
+
+TOKEN_VARIABLE: Final = "KQUOTA_DASHBOARD_TOKEN"  # noqa: S105 - the name of a variable
+_FINISH_SECONDS: Final = 2
+
+
+def dashboard_app(settings: Settings, job_process: JobProcess, token: str | None = None) -> Starlette:
+    """The application over the tables that the settings name; it reads them while it runs.
+
+    Args:
+        settings: Root of the tables, the job's name, scope and limits.
+        job_process: Tells the job's process on this machine.
+        token: See `build_app`.
+    """
+    return _parts(settings, job_process, token)[0]
+
+
+class DashboardServer:
+    """One listening socket in front of the application.
+
+    Args:
+        settings: See `dashboard_app`.
+        job_process: See `dashboard_app`.
+        listen: Where to listen.
+        token: See `build_app`.
+        may_write: Whether quotas may be edited.
+
+    Raises:
+        WritingUnguarded: They may, and there is no token.
+        DashboardUnguarded: Other machines could connect, and there is no token.
+        DashboardPortBusy: The system does not let it listen on the address.
+    """
+
+    def __init__(
+        self, settings: Settings, job_process: JobProcess, listen: Listen, token: str | None, may_write: bool = False
+    ) -> None:
+        if not listen.is_loopback and token is None:
+            raise DashboardUnguarded(listen.host)
+        if may_write and token is None:
+            raise WritingUnguarded
+        self._listen = listen
+        self._socket = _bound(listen)
+        app, self._feed = _parts(settings, job_process, token, may_write)
+        self._server = _Server(
+            uvicorn.Config(
+                app,
+                lifespan="on",
+                log_config=None,
+                log_level="warning",
+                access_log=False,
+                server_header=False,
+                timeout_graceful_shutdown=_FINISH_SECONDS,
+            )
+        )
+
+    @property
+    def address(self) -> str:
+        """Of the page."""
+        host = f"[{self._listen.host}]" if ":" in self._listen.host else self._listen.host
+        return f"http://{host}:{int(self._socket.getsockname()[1])}/"
+
+    def run(self) -> None:
+        """Answer requests until `stop`."""
+        try:
+            self._server.run(sockets=[self._socket])
+        finally:
+            self._socket.close()
+
+    def stop(self) -> None:
+        """Make `run` return, and end the streams. From any thread or signal handler; may be repeated."""
+        self._feed.end()
+        self._server.should_exit = True
+
+
+def _parts(
+    settings: Settings, job_process: JobProcess, token: str | None, may_write: bool = False
+) -> tuple[Starlette, Feed]:
+    reader = TablesReader(settings.tables.root, job_process, settings.scope)
+    feed = Feed(reader)
+    return build_app(feed, Answers(reader, feed, settings, may_write), token), feed
+
+
+class _Server(uvicorn.Server):
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave the signals alone: the command line handles them, as for every other command."""
+        yield
+
+
+def _bound(listen: Listen) -> socket.socket:
+    try:
+        family, *_ = socket.getaddrinfo(listen.host, listen.port, type=socket.SOCK_STREAM)[0]
+        return socket.create_server((listen.host, listen.port), family=family, backlog=128)
+    except OSError as exc:
+        raise DashboardPortBusy(listen.host, listen.port, exc.strerror or str(exc)) from exc

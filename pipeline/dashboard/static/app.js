@@ -1,0 +1,184 @@
+// The frame around the views: which one the address names, the stream, the banner, theme and countdowns.
+
+import { h, show } from './dom.js';
+import { clock, span } from './format.js';
+import { NeedsToken, follow, setToken } from './net.js';
+import * as now from './now.js';
+import * as client from './client.js';
+import * as quotas from './quotas.js';
+import * as pipeline from './pipeline.js';
+
+const VIEWS = { '/': ['now', now], '/client': ['client', client], '/quotas': ['quotas', quotas], '/pipeline': ['pipeline', pipeline] };
+const LOST_AFTER_MS = 4_000;
+const main = document.getElementById('main');
+const frame = { head: null, skewMs: 0, heardAt: 0, view: null, name: '', stop: null, lost: null };
+
+/** The server's clock: countdowns are right also where this machine's clock is not. */
+const serverNow = () => Date.now() + frame.skewMs;
+
+function open(push) {
+  const [name, view] = VIEWS[location.pathname] || VIEWS['/'];
+  if (frame.stop) frame.stop();
+  if (frame.view && frame.view.close) frame.view.close();
+  frame.view = view;
+  frame.name = name;
+  for (const link of document.querySelectorAll('nav [data-view]')) {
+    if (link.dataset.view === name) link.setAttribute('aria-current', 'page');
+    else link.removeAttribute('aria-current');
+  }
+  document.title = `${view.title(new URLSearchParams(location.search))} · kquota`;
+  main.dataset.view = name;
+  main.dataset.ready = 'false';
+  if (push) {
+    main.replaceChildren(h('p', { class: 'quiet pad' }, 'Loading'));
+    window.scrollTo(0, 0);
+    main.focus({ preventScroll: true });
+  }
+  view.open(main, new URLSearchParams(location.search), context);
+  frame.stop = follow(name === 'now' ? 'now' : 'head', heard, lost);
+}
+
+const context = {
+  now: serverNow,
+  go(path) {
+    history.pushState(null, '', path);
+    open(true);
+  },
+  replace(path) {
+    history.replaceState(null, '', path);
+  },
+  failed(error) {
+    if (error.name === 'AbortError') return;
+    if (error instanceof NeedsToken) askToken();
+    else show(main, h('section', { class: 'card pad', 'data-testid': 'failed' }, h('h2', {}, 'That did not work'),
+      h('p', {}, error.message), error.remedy ? h('p', { class: 'quiet' }, error.remedy) : null));
+  },
+  ready() {
+    main.dataset.ready = 'true';
+  },
+};
+
+function heard(state) {
+  frame.head = state;
+  frame.lost = null;
+  frame.heardAt = Date.now();
+  frame.skewMs = state.now_ms - Date.now();
+  if (frame.view.state) frame.view.state(state);
+  tell();
+}
+
+function lost(error) {
+  if (error instanceof NeedsToken) {
+    askToken();
+    return;
+  }
+  frame.lost = error;
+  tell();
+}
+
+function tell() {
+  const silentMs = Date.now() - frame.heardAt;
+  const isLost = frame.heardAt > 0 && (silentMs > LOST_AFTER_MS) || (frame.lost && silentMs > 1_500);
+  const health = frame.head && frame.head.health;
+  const pulse = document.getElementById('pulse');
+  const banner = document.getElementById('banner');
+  if (isLost) {
+    pulse.dataset.state = 'lost';
+    pulse.lastElementChild.textContent = 'No connection';
+    say(banner, 'lost', 'No connection to the dashboard', `What is shown is ${frame.heardAt ? span(silentMs) : 'not'} old. It tries again by itself.`);
+    return;
+  }
+  if (!health) return;
+  pulse.dataset.state = health.state;
+  const ageMs = health.last_batch_age_ms === null ? null : health.last_batch_age_ms + Math.max(serverNow() - frame.head.now_ms, 0);
+  pulse.lastElementChild.textContent = health.state === 'live' ? `Live · ${span(ageMs)}` : health.title;
+  pulse.title = frame.head.batch_id === null ? health.title : `micro-batch ${frame.head.batch_id}, collected ${span(ageMs)} ago`;
+  if (health.state === 'live') banner.hidden = true;
+  else say(banner, health.state, health.title, health.text);
+  foot();
+}
+
+function say(banner, state, title, text) {
+  banner.hidden = false;
+  banner.className = `banner ${state}`;
+  banner.dataset.state = state;
+  show(banner, h('strong', {}, title), text ? h('span', {}, text) : null);
+}
+
+function foot() {
+  const { head } = frame;
+  const versions = Object.entries(head.versions).filter(([, version]) => version !== null);
+  show(document.getElementById('foot'),
+    h('span', {}, `cluster ${head.cluster || 'not known yet'}`),
+    h('span', {}, `${clock(head.now_ms)} UTC`),
+    h('a', { href: '/pipeline', 'data-nav': true }, versions.length ? `Delta: ${versions.filter(([name]) => ['quotas', 'usage', 'throttle_events'].includes(name)).map(([name, version]) => `${name} v${version}`).join(', ')}` : 'no tables'));
+}
+
+function askToken() {
+  const field = h('input', { id: 'token', type: 'password', autocomplete: 'off', 'data-testid': 'token', required: true });
+  const enter = (event) => {
+    event.preventDefault();
+    setToken(field.value.trim());
+    open(true);
+  };
+  main.replaceChildren(h('section', { class: 'card pad narrow' }, h('h2', {}, 'This dashboard needs a token'),
+    h('form', { on: { submit: enter } }, h('label', { for: 'token' }, 'Token'), field, h('button', { type: 'submit' }, 'Open')),
+    h('p', { class: 'quiet' }, 'It is kept for this tab, and forgotten when the tab is closed.')));
+  field.focus();
+}
+
+/** Everything that counts: data-until counts down, data-since counts up. */
+function tick() {
+  const at = serverNow();
+  for (const node of document.querySelectorAll('[data-until]')) {
+    const left = Number(node.dataset.until) - at;
+    const text = left > 0 ? span(left) : 'ending';
+    if (node.textContent !== text) node.textContent = text;
+  }
+  for (const node of document.querySelectorAll('[data-since]')) {
+    const text = span(at - Number(node.dataset.since));
+    if (node.textContent !== text) node.textContent = text;
+  }
+  for (const node of document.querySelectorAll('[data-from]')) {
+    const from = Number(node.dataset.from), to = Number(node.dataset.to);
+    node.style.setProperty('--part', `${Math.min(Math.max((at - from) / Math.max(to - from, 1), 0), 1) * 100}%`);
+  }
+}
+
+const THEMES = ['system', 'light', 'dark'];
+function theme(next) {
+  const chosen = next || localStorage.getItem('kquota-theme') || 'system';
+  if (chosen === 'system') delete document.documentElement.dataset.theme;
+  else document.documentElement.dataset.theme = chosen;
+  localStorage.setItem('kquota-theme', chosen);
+  document.getElementById('theme').setAttribute('aria-label', `Theme: ${chosen === 'system' ? 'as the system' : chosen}`);
+  document.getElementById('theme').title = `Theme: ${chosen === 'system' ? 'as the system' : chosen}`;
+  dispatchEvent(new Event('themechange'));
+}
+
+document.getElementById('theme').addEventListener('click', () => {
+  theme(THEMES[(THEMES.indexOf(localStorage.getItem('kquota-theme') || 'system') + 1) % THEMES.length]);
+});
+document.addEventListener('click', (event) => {
+  const link = event.target.closest && event.target.closest('a[data-nav]');
+  if (!link || event.metaKey || event.ctrlKey || event.shiftKey || event.button) return;
+  event.preventDefault();
+  context.go(link.getAttribute('href'));
+});
+document.addEventListener('keydown', (event) => {
+  if (event.metaKey || event.ctrlKey || event.altKey || /INPUT|SELECT|TEXTAREA/.test(event.target.nodeName)) return;
+  const paths = { 1: '/', 2: '/client', 3: '/quotas', 4: '/pipeline' };
+  if (paths[event.key]) context.go(paths[event.key]);
+  if (event.key === '/') {
+    const field = document.querySelector('[data-search]');
+    if (field) {
+      event.preventDefault();
+      field.focus();
+    }
+  }
+});
+addEventListener('popstate', () => open(true));
+theme();
+open(false);
+setInterval(tick, matchMedia('(prefers-reduced-motion: reduce)').matches ? 1_000 : 100);
+setInterval(tell, 500);

@@ -1,0 +1,131 @@
+// Time charts on uPlot: rate against bound, throttles as bands, decisions and edits as marks on the same axis.
+
+import { rate } from './format.js';
+
+const SCRIPT = '/static/uplot-1.6.32.min.js';
+let loading = null;
+
+/** uPlot, loaded once a chart is first drawn. */
+export function library() {
+  loading = loading || new Promise((done, fail) => {
+    const script = document.createElement('script');
+    script.src = SCRIPT;
+    script.onload = () => done(window.uPlot);
+    script.onerror = () => fail(new Error('the chart library did not load'));
+    document.head.append(script);
+  });
+  return loading;
+}
+
+export function colour(name) {
+  return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+}
+
+/**
+ * Draws one quota type of a client.
+ * facts: at_ms, observed, own, bounds [{at_ms, bound}], bands, decisions, edits, type, now_ms, height.
+ */
+export function draw(uPlot, place, facts) {
+  const seconds = facts.at_ms.map((ms) => ms / 1000);
+  const bound = stepped(facts.at_ms, facts.bounds);
+  const data = [seconds, facts.observed, facts.own || seconds.map(() => null), bound];
+  const ink = colour('ink-2'), line = colour('line-2'), blue = colour('blue'), warn = colour('warn'), soft = colour('blue-soft');
+  const most = Math.max(...facts.observed.map((value) => value || 0), ...bound.map((value) => value || 0), 1) * 1.12;
+  const axis = { stroke: ink, grid: { stroke: line, width: 1 }, ticks: { show: false }, font: '12px system-ui, sans-serif', gap: 6 };
+  const chart = new uPlot({
+    width: place.clientWidth,
+    height: facts.height || 220,
+    padding: [14, 22, 0, 0],
+    tzDate: (at) => uPlot.tzDate(new Date(at * 1e3), 'Etc/UTC'),
+    legend: { show: false },
+    cursor: { y: false, points: { size: 7 }, drag: { x: true, y: false, setScale: false } },
+    select: { show: true },
+    scales: { x: { time: true, range: () => [facts.since_ms / 1000, facts.until_ms / 1000] }, y: { range: () => [0, most] } },
+    axes: [
+      { ...axis, size: 30, space: 70, values: [[86400, '{MM}-{DD}', null, null, null, null, null, null, 1], [3600, '{HH}:{mm}', '\n{MM}-{DD}', null, '\n{MM}-{DD}', null, null, null, 1], [60, '{HH}:{mm}', null, null, null, null, null, null, 1], [1, '{HH}:{mm}:{ss}', null, null, null, null, null, null, 1]] },
+      { ...axis, size: 76, space: 34, values: (_, splits) => splits.map((value) => (value === 0 ? '0' : rate(facts.type, value))) },
+    ],
+    series: [
+      {},
+      { label: 'rate', stroke: blue, width: 1.8, fill: soft, spanGaps: false, points: { show: false } },
+      { label: 'this client alone', stroke: blue, width: 1.2, dash: [2, 3], spanGaps: false, points: { show: false } },
+      { label: 'bound', stroke: colour('ink'), width: 1.5, dash: [7, 4], spanGaps: false, points: { show: false }, paths: uPlot.paths.stepped({ align: -1 }) },
+    ],
+    hooks: {
+      drawClear: [(u) => paintBands(u, facts, warn)],
+      draw: [(u) => paintMarks(u, facts, warn, ink)],
+      setCursor: [(u) => facts.onCursor && facts.onCursor(u.cursor.idx)],
+      setSelect: [(u) => {
+        if (u.select.width < 8 || !facts.onSelect) return;
+        const from = u.posToVal(u.select.left, 'x') * 1000, to = u.posToVal(u.select.left + u.select.width, 'x') * 1000;
+        u.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
+        facts.onSelect(Math.round(from), Math.round(to));
+      }],
+    },
+  }, data, place);
+  return chart;
+}
+
+function stepped(at_ms, bounds) {
+  let place = -1;
+  return at_ms.map((ms) => {
+    while (place + 1 < bounds.length && bounds[place + 1].at_ms <= ms) place += 1;
+    return place < 0 ? null : bounds[place].bound;
+  });
+}
+
+function paintBands(u, facts, warn) {
+  const { ctx } = u, { left, top, width, height } = u.bbox;
+  ctx.save();
+  ctx.beginPath();
+  ctx.rect(left, top, width, height);
+  ctx.clip();
+  for (const band of facts.bands) {
+    const from = u.valToPos(band.start_ms / 1000, 'x', true), to = u.valToPos(band.end_ms / 1000, 'x', true);
+    ctx.globalAlpha = band.quota_type === facts.type ? 0.16 : 0.06;
+    ctx.fillStyle = warn;
+    ctx.fillRect(from, top, Math.max(to - from, 1.5), height);
+    // A line on top as well: a band is not told by its colour alone.
+    ctx.globalAlpha = band.quota_type === facts.type ? 1 : 0.35;
+    ctx.fillRect(from, top, Math.max(to - from, 1.5), 3 * devicePixelRatio);
+  }
+  ctx.restore();
+}
+
+function paintMarks(u, facts, warn, ink) {
+  const { ctx } = u, { left, top, width, height } = u.bbox, dpr = devicePixelRatio;
+  ctx.save();
+  ctx.beginPath();
+  ctx.rect(left, top - 14 * dpr, width, height + 14 * dpr);
+  ctx.clip();
+  for (const one of facts.decisions) {
+    const x = u.valToPos(one.evaluated_at_ms / 1000, 'x', true), y = u.valToPos(one.observed, 'y', true);
+    ctx.beginPath();
+    ctx.arc(x, Math.max(y, top + 3 * dpr), 2.3 * dpr, 0, 7);
+    ctx.strokeStyle = ctx.fillStyle = warn;
+    ctx.lineWidth = 1.2 * dpr;
+    if (one.applied) ctx.fill();
+    else ctx.stroke();
+  }
+  ctx.strokeStyle = ctx.fillStyle = ink;
+  ctx.font = `600 ${11 * dpr}px system-ui, sans-serif`;
+  ctx.lineWidth = dpr;
+  let labelled = -Infinity;
+  for (const edit of facts.edits) {
+    const x = Math.round(u.valToPos(edit.at_ms / 1000, 'x', true));
+    ctx.beginPath();
+    ctx.moveTo(x, top);
+    ctx.lineTo(x, top + height);
+    ctx.stroke();
+    ctx.beginPath();
+    ctx.moveTo(x, top - 9 * dpr);
+    ctx.lineTo(x + 4.5 * dpr, top - 4.5 * dpr);
+    ctx.lineTo(x, top);
+    ctx.lineTo(x - 4.5 * dpr, top - 4.5 * dpr);
+    ctx.fill();
+    if (x - labelled < 30 * dpr) continue; // two labels would cover each other; the list below names both
+    ctx.fillText(`v${edit.version}`, x + 7 * dpr, top - 1 * dpr);
+    labelled = x;
+  }
+  ctx.restore();
+}

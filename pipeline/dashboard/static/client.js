@@ -1,0 +1,274 @@
+// The view Client: one client over time, and why it is throttled.
+
+import { h, show } from './dom.js';
+import { LEVELS, TYPES, clientHref, clock, count, instant, isByte, nameOf, pair, rate, span, when } from './format.js';
+import { ask } from './net.js';
+import { draw, library } from './chart.js';
+
+const RANGES = [['15m', '15 min'], ['1h', '1 h'], ['6h', '6 h'], ['24h', '24 h'], ['7d', '7 d']];
+const EVERY_MS = { '15m': 2_000, '1h': 5_000, '6h': 15_000, '24h': 30_000, '7d': 60_000 };
+let place = null;
+
+export const title = (parameters) => (parameters.get('user') ? nameOf(parameters.get('user'), parameters.get('client_id') || '') : 'Client');
+
+export function open(main, parameters, context) {
+  close();
+  place = { main, context, parameters, charts: new Map(), story: null, storyId: null, document: null, asked: 0, seq: -1, over: new AbortController(), cursor: null };
+  if (!parameters.get('user')) {
+    show(main, finder(null));
+    context.ready();
+    return;
+  }
+  place.range = parameters.get('range') || '15m';
+  load();
+  explain(parameters.get('decision_id'));
+}
+
+export function close() {
+  if (!place) return;
+  place.over.abort();
+  clearTimeout(place.later);
+  for (const { chart, watcher } of place.charts.values()) {
+    watcher.disconnect();
+    chart.destroy();
+  }
+  place = null;
+}
+
+export function state(head) {
+  if (!place || !place.parameters.get('user')) {
+    if (place && !place.found) place.context.ready();
+    return;
+  }
+  place.head = head;
+  if (head.seq === place.seq || place.parameters.get('until')) return;
+  const wait = (EVERY_MS[place.range] || 5_000) - (Date.now() - place.asked);
+  clearTimeout(place.later);
+  if (wait <= 0) load();
+  else place.later = setTimeout(load, wait);
+}
+
+addEventListener('themechange', () => place && place.document && redraw(true));
+
+async function load() {
+  const mine = place;
+  if (!mine) return;
+  mine.asked = Date.now();
+  const { parameters } = mine;
+  const since = parameters.get('since') || mine.range;
+  try {
+    const found = await ask('client', { user: parameters.get('user'), client_id: parameters.get('client_id') || '', since, until: parameters.get('until') }, mine.over.signal);
+    if (mine !== place) return;
+    mine.document = found;
+    mine.seq = found.seq;
+    render();
+    mine.context.ready();
+  } catch (error) {
+    if (mine === place) mine.context.failed(error);
+  }
+}
+
+async function explain(decisionId) {
+  const mine = place;
+  const asked = decisionId ? { decision_id: decisionId } : { user: mine.parameters.get('user'), client_id: mine.parameters.get('client_id') || '' };
+  mine.storyId = decisionId || '';
+  try {
+    const story = await ask('explain', asked, mine.over.signal);
+    if (mine === place) mine.story = story;
+  } catch (error) {
+    if (mine === place) mine.story = { failure: error.message };
+  }
+  if (mine === place && mine.document) render();
+}
+
+function pick(decisionId) {
+  const parameters = new URLSearchParams(place.parameters);
+  parameters.set('decision_id', decisionId);
+  place.parameters = parameters;
+  place.context.replace(`/client?${parameters}`);
+  explain(decisionId).then(() => {
+    const panel = document.getElementById('explain');
+    if (panel) panel.scrollIntoView({ block: 'nearest' });
+  });
+}
+
+function finder(found) {
+  const field = h('input', { type: 'search', id: 'who', 'data-search': true, placeholder: 'user, or user / client-id', autocomplete: 'off', 'data-testid': 'find-client', 'aria-label': 'User, or user / client-id' });
+  const submit = (event) => {
+    event.preventDefault();
+    const [user, ...rest] = event.currentTarget.querySelector('input').value.split('/');
+    if (user.trim()) place.context.go(clientHref(user.trim(), rest.join('/').trim()));
+  };
+  return h('form', { class: found ? 'find' : 'find card pad', role: 'search', 'data-key': 'finder', on: { submit } },
+    found ? null : h('label', { for: 'who' }, 'Which client?'), field, h('button', { type: 'submit', class: 'button' }, 'Show'));
+}
+
+function render() {
+  const found = place.document;
+  const used = Object.keys(TYPES).filter((type) => isUsed(found, type));
+  const types = used.length ? used : Object.keys(TYPES).filter((type) => isBounded(found, type));
+  show(place.main,
+    heading(found),
+    h('section', { class: 'card charts', 'data-key': 'charts', 'aria-label': 'Rate over time' },
+      types.length ? types.map((type) => figure(found, type)) : h('p', { class: 'empty', 'data-key': 'none' }, `Neither usage nor a bound between ${when(found.since_ms, found.now_ms)} and ${when(found.until_ms, found.now_ms)}.`),
+      types.length ? legend(found) : null),
+    h('div', { class: 'two', 'data-key': 'two' }, h('div', { class: 'stack', 'data-key': 'left' }, story(), records(found)), h('div', { class: 'stack', 'data-key': 'right' }, levels(found), brokers(found), edits(found))));
+  redraw(false);
+}
+
+const isUsed = ({ series }, type) => Boolean(series[type]) && series[type].observed.some((value) => value > 0);
+
+const isBounded = ({ effective }, type) => effective.some((one) => one.quota_type === type && one.bound !== null);
+
+function heading(found) {
+  const held = found.throttled[0];
+  return h('section', { class: 'title', 'data-key': 'title' },
+    h('div', { class: 'names' },
+      h('h1', { 'data-testid': 'client-name' }, h('span', {}, found.user), h('span', { class: 'slash' }, ' / '), h('span', {}, found.client_id === '' ? '(no client-id)' : found.client_id)),
+      h('p', { class: 'quiet' }, standing(found))),
+    held ? h('div', { class: 'holding', 'data-testid': 'holding' }, h('span', { class: 'chip warn' }, 'throttled'), h('span', { class: 'num count big', 'data-until': held.throttled_until_ms }, ''),
+      h('small', {}, `by ${TYPES[held.quota_type]}, since ${clock(held.since_ms)}; ${owedText(found, held)}`)) : h('div', { class: 'holding free', 'data-testid': 'holding' }, h('span', { class: 'chip' }, 'not throttled')),
+    h('div', { class: 'tools' },
+      h('div', { class: 'segments', role: 'group', 'aria-label': 'Range' }, RANGES.map(([range, text]) => h('button', { type: 'button', 'aria-pressed': String(range === place.range && !place.parameters.get('since')), 'data-testid': `range-${range}`, on: { click: () => reach(range) } }, text))),
+      finder(found)));
+}
+
+function owedText(found, held) {
+  const owes = found.owed.find((one) => one.quota_type === held.quota_type);
+  if (!owes) return '';
+  const debt = owes.tokens !== null && owes.tokens < 0 ? `, a debt of ${isByte(held.quota_type) ? rate(held.quota_type, -owes.tokens).replace('/s', '') : `${(-owes.tokens).toFixed(1)} %·s`}` : '';
+  return `owed ${span(owes.owed_ms)} then${debt}`;
+}
+
+function standing(found) {
+  const named = found.effective.filter((one) => one.level !== null);
+  if (!named.length) return 'no quota holds for it';
+  return named.map((one) => `${TYPES[one.quota_type]} ${one.bound === null ? (one.mode === 'exempt' ? 'exempt' : 'without bound') : rate(one.quota_type, one.bound)}${one.mode === 'shadow' ? ' (shadow)' : ''} by level ${one.level}${one.shared ? `, shared with ${count(one.shared)} more` : ''}`).join(' · ');
+}
+
+function reach(range) {
+  const parameters = new URLSearchParams({ user: place.parameters.get('user'), client_id: place.parameters.get('client_id') || '', range });
+  if (place.parameters.get('decision_id')) parameters.set('decision_id', place.parameters.get('decision_id'));
+  place.parameters = parameters;
+  place.range = range;
+  place.context.replace(`/client?${parameters}`);
+  load();
+}
+
+function zoom(fromMs, toMs) {
+  const parameters = new URLSearchParams(place.parameters);
+  parameters.set('since', String(fromMs));
+  parameters.set('until', String(Math.max(toMs, fromMs + 10_000)));
+  place.parameters = parameters;
+  place.context.replace(`/client?${parameters}`);
+  load();
+}
+
+function figure(found, type) {
+  const one = found.effective.find((row) => row.quota_type === type);
+  const [observed, bound] = pair(type, one.observed, one.bound);
+  return h('figure', { 'data-key': `figure-${type}`, 'data-testid': `chart-${type}` },
+    h('figcaption', {}, h('h2', {}, TYPES[type]), h('span', { class: 'num' }, h('b', {}, observed), bound ? ` of ${bound}` : ''), one.mode === 'shadow' ? h('span', { class: 'chip ghost' }, 'shadow: not enforced') : null,
+      h('span', { class: 'num quiet push', 'data-read': type }, '')),
+    h('div', { class: 'plot', 'data-keep': 'plot', 'data-plot': type, role: 'img', 'aria-label': `${TYPES[type]} of ${nameOf(found.user, found.client_id)} from ${clock(found.since_ms)} to ${clock(found.until_ms)} UTC: now ${observed}${bound ? ` of ${bound}` : ''}` }));
+}
+
+function legend(found) {
+  const isShared = Object.values(found.series).some((one) => one.own);
+  return h('p', { class: 'legend', 'data-key': 'legend' },
+    h('span', { class: 'k rate' }, `rate over ${span(found.window_ms)}${isShared ? ', of all that share its quota' : ''}`), isShared ? h('span', { class: 'k own' }, 'this client alone') : null,
+    h('span', { class: 'k lim' }, 'bound'), h('span', { class: 'k band' }, 'throttled'), h('span', { class: 'k dot' }, 'decision (hollow: not applied)'), h('span', { class: 'k edit' }, 'quota edit'),
+    h('span', { class: 'quiet' }, `UTC, from ${found.source}. Drag to zoom.`));
+}
+
+async function redraw(anew) {
+  const mine = place;
+  const uPlot = await library();
+  if (mine !== place) return;
+  const found = mine.document;
+  const live = new Set();
+  for (const node of mine.main.querySelectorAll('[data-plot]')) {
+    const type = node.dataset.plot;
+    live.add(type);
+    const old = mine.charts.get(type);
+    if (old) {
+      old.watcher.disconnect();
+      old.chart.destroy();
+    }
+    const facts = {
+      type, at_ms: found.at_ms, since_ms: found.since_ms, until_ms: found.until_ms,
+      observed: found.series[type].observed, own: found.series[type].own,
+      bounds: found.bounds.map((one) => ({ at_ms: one.since_ms, bound: one.by_type[type] ? one.by_type[type].bound : null })),
+      bands: found.bands, decisions: found.decisions.filter((one) => one.quota_type === type), edits: found.edits,
+      onSelect: zoom, height: innerWidth < 760 ? 180 : 210,
+      onCursor: (at) => read(type, at),
+    };
+    const chart = draw(uPlot, node, facts);
+    const watcher = new ResizeObserver(() => node.clientWidth !== chart.width && chart.setSize({ width: node.clientWidth, height: facts.height }));
+    watcher.observe(node);
+    mine.charts.set(type, { chart, watcher });
+  }
+  for (const [type, { chart, watcher }] of [...mine.charts]) {
+    if (live.has(type)) continue;
+    watcher.disconnect();
+    chart.destroy();
+    mine.charts.delete(type);
+  }
+  mine.main.dataset.drawn = String(live.size);
+  void anew;
+}
+
+function read(type, at) {
+  const node = document.querySelector(`[data-read="${type}"]`);
+  const found = place && place.document;
+  if (!node || !found) return;
+  if (at === null || at === undefined || found.at_ms[at] === undefined) {
+    node.textContent = '';
+    return;
+  }
+  const value = found.series[type].observed[at];
+  node.textContent = `${clock(found.at_ms[at])}  ${value === null ? 'no data' : rate(type, value)}`;
+}
+
+function story() {
+  const told = place.story;
+  const body = !told ? h('p', { class: 'empty' }, 'Loading')
+    : told.failure ? h('p', { class: 'empty' }, place.storyId ? told.failure : 'It was never over a quota, as far as decisions are kept.')
+      : [h('dl', { class: 'facts' }, told.facts.map(([name, text]) => h('div', {}, h('dt', {}, name), h('dd', {}, text)))),
+        h('div', { class: 'published' }, told.published.slice(0, 1).map((line) => h('p', { class: 'quiet' }, line)), told.published.length > 1 ? h('ol', {}, told.published.slice(1).map((line) => h('li', {}, line))) : null)];
+  return h('section', { class: 'card', id: 'explain', 'data-key': 'story', 'data-testid': 'explain', 'aria-labelledby': 'h-explain' },
+    h('header', {}, h('h2', { id: 'h-explain' }, place.storyId ? 'Why: this decision' : 'Why: the newest decision'), told && told.decision_id ? h('span', { class: 'quiet' }, `${told.decision_id} · ${instant(told.evaluated_at_ms)}`) : null), body);
+}
+
+function records(found) {
+  const rows = found.records.slice(0, 14);
+  return h('section', { class: 'card', 'data-key': 'records', 'aria-labelledby': 'h-records', 'data-testid': 'records' },
+    h('header', {}, h('h2', { id: 'h-records' }, 'What was published'), h('span', { class: 'quiet' }, `the newest of ${count(found.records_total)} records and ${count(found.decisions_total)} decisions in this range`)),
+    rows.length ? h('ol', { class: 'log' }, rows.map((row) => h('li', { 'data-key': `${row.at_ms}-${row.verb}-${row.decision_id}` },
+      h('time', { class: 'num' }, clock(row.at_ms, true)), h('span', { class: `verb ${row.verb}` }, row.verb),
+      h('button', { type: 'button', class: 'link', on: { click: () => pick(row.decision_id) } }, `decision ${row.decision_id.slice(0, 8)}`),
+      h('small', {}, row.verb === 'release' ? row.cause.replace('_', ' ') : `for ${span(row.throttle_time_ms)}`), h('small', { class: 'num rate' }, pair(row.quota_type, row.observed, row.bound).filter(Boolean).join(' of '))))) : h('p', { class: 'empty' }, 'Nothing in this range.'));
+}
+
+function levels(found) {
+  return h('section', { class: 'card', 'data-key': 'levels', 'aria-labelledby': 'h-levels', 'data-testid': 'levels' },
+    h('header', {}, h('h2', { id: 'h-levels' }, 'The eight levels'), h('span', { class: 'quiet' }, 'the first row that bounds a type holds')),
+    h('ol', { class: 'levels' }, found.levels.map((row) => h('li', { class: row.matches.length ? 'on' : row.bounds ? '' : 'off', 'data-key': String(row.level) },
+      h('b', { class: 'num' }, row.level), h('span', {}, LEVELS[row.level]),
+      h('span', { class: 'set' }, row.bounds === null ? h('small', {}, 'no row') : row.mode === 'exempt' ? 'exempt' : Object.entries(row.bounds).map(([type, bound]) => h('span', { class: `chip ${row.matches.includes(type) ? 'blue' : ''}` }, `${TYPES[type]} ${rate(type, bound)}${row.mode === 'shadow' ? ', shadow' : ''}${row.matches.includes(type) ? ' ✓' : ''}`))))))); 
+}
+
+function brokers(found) {
+  return h('section', { class: 'card', 'data-key': 'brokers', 'aria-labelledby': 'h-brokers', 'data-testid': 'on-brokers' },
+    h('header', {}, h('h2', { id: 'h-brokers' }, 'What the brokers enforce')),
+    found.on_brokers.length ? h('ul', { class: 'plain' }, found.on_brokers.map((one) => h('li', {}, h('span', { class: 'chip' }, TYPES[one.quota_type]), ` ${one.text}`)))
+      : h('p', { class: 'empty' }, 'Nothing that kquota wrote: throttles are obeyed by the client or its gate.'));
+}
+
+function edits(found) {
+  if (!found.edits.length) return null;
+  return h('section', { class: 'card', 'data-key': 'edits', 'aria-labelledby': 'h-edits' },
+    h('header', {}, h('h2', { id: 'h-edits' }, 'Quota edits in this range')),
+    h('ol', { class: 'plain' }, [...found.edits].reverse().map((edit) => h('li', { 'data-key': String(edit.version) }, h('b', {}, `v${edit.version}`), ` ${when(edit.at_ms, found.now_ms)} `,
+      Object.entries(edit.changed).map(([type, [before, after]]) => `${TYPES[type]} ${rate(type, before)} → ${rate(type, after)} `), h('small', {}, `${edit.actor || 'another tool'}${edit.reason ? `: ${edit.reason}` : ''}`)))));
+}

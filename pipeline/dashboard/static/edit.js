@@ -1,0 +1,74 @@
+// An edit of one quota: what it would change, what would have happened with it, and then, if it may, the edit itself.
+
+import { h, show } from './dom.js';
+import { TYPES, isByte, nameOf, rate } from './format.js';
+import { post } from './net.js';
+
+const EXACT = [['GB/s', 1e9], ['MB/s', 1e6], ['kB/s', 1e3]];
+
+/** A bound as it may be typed again without a loss. */
+function typed(type, value) {
+  if (value === undefined) return '';
+  if (!isByte(type)) return `${value}%`;
+  const [unit, size] = EXACT.find(([, size]) => value >= size && value % size === 0) || ['', 1];
+  return `${value / size}${unit}`;
+}
+
+/** Opens the form over a row of the quota table. */
+export function edit(row, version, mayWrite, done) {
+  const field = (name, label, value, hint) => h('label', { class: 'field' }, h('span', {}, label), h('input', { type: 'text', name, value, placeholder: hint, autocomplete: 'off', 'data-testid': `field-${name}` }));
+  const bounds = Object.keys(TYPES).map((type) => field(type, TYPES[type], row.bounds[type] ? typed(type, row.bounds[type].bound) : '', 'none'));
+  const mode = h('label', { class: 'field' }, h('span', {}, 'mode'), h('select', { name: 'mode' }, ['enforce', 'shadow', 'exempt'].map((one) => h('option', { value: one, selected: one === row.mode }, one))));
+  const answer = h('div', { class: 'answer', role: 'status', 'aria-live': 'polite', 'data-testid': 'edit-answer' });
+  const reason = mayWrite ? field('reason', 'reason', '', 'why; kept with the edit') : null;
+  const write = mayWrite ? h('button', { type: 'button', class: 'button strong', disabled: true, 'data-testid': 'edit-write', on: { click: () => act('edit') } }, 'Write') : null;
+  const form = h('form', { method: 'dialog', on: { submit: (event) => { event.preventDefault(); act('plan'); }, input: () => { if (write) write.disabled = true; } } },
+    h('h2', {}, row.entity), h('p', { class: 'quiet' }, `on version ${version}; nothing is written before you say so`),
+    h('div', { class: 'fields' }, bounds, mode, reason), answer,
+    h('div', { class: 'actions' }, h('button', { type: 'button', class: 'button', on: { click: () => dialog.close() } }, 'Close'),
+      h('button', { type: 'button', class: 'button', 'data-testid': 'edit-what-if', on: { click: () => act('what-if') } }, 'What if?'), h('button', { type: 'submit', class: 'button strong', 'data-testid': 'edit-plan' }, 'Check'), write));
+  const dialog = h('dialog', { 'aria-label': 'Edit quota', 'data-testid': 'edit', on: { close: () => dialog.remove() } }, form);
+
+  function asked() {
+    const given = new FormData(form), values = {};
+    for (const type of Object.keys(TYPES)) {
+      const text = given.get(type).trim();
+      if (text !== (row.bounds[type] ? typed(type, row.bounds[type].bound) : '')) values[type] = text || null;
+    }
+    if (given.get('mode') !== row.mode) values.mode = given.get('mode');
+    return { user: row.user, client_id: row.client_id, values, if_version: version, reason: given.get('reason') || '' };
+  }
+
+  async function act(what) {
+    const body = asked();
+    show(answer, h('p', { class: 'quiet' }, what === 'what-if' ? 'Replaying the last 15 minutes …' : '…'));
+    try {
+      const said = await post(`quotas/${what}`, what === 'edit' ? body : { ...body, reason: '' });
+      if (what === 'plan') show(answer, planned(said));
+      if (what === 'what-if') show(answer, tried(said));
+      if (what === 'edit') {
+        show(answer, h('p', {}, `Written: version ${said.version}.`));
+        done();
+      }
+      if (write) write.disabled = what === 'edit';
+    } catch (error) {
+      show(answer, h('p', { class: 'wrong' }, error.message), error.remedy ? h('p', { class: 'quiet' }, error.remedy) : null);
+    }
+  }
+
+  document.body.append(dialog);
+  dialog.showModal();
+}
+
+function planned(said) {
+  if (!said.texts.length) return h('p', {}, 'It changes nothing.');
+  return [h('ul', { class: 'diff' }, said.texts.map((text) => h('li', {}, text))),
+    h('p', { class: 'quiet' }, said.clients_total ? `${said.clients_total} bound${said.clients_total === 1 ? '' : 's'} of clients seen lately would change:` : 'No client seen lately would get another level, bound or mode.'),
+    h('ul', { class: 'diff' }, said.clients.map((one) => h('li', {}, `${nameOf(one.user, one.client_id)}: ${TYPES[one.quota_type]} ${rate(one.quota_type, one.old_bound)} → ${rate(one.quota_type, one.new_bound)}${one.old_mode !== one.new_mode ? `, ${one.old_mode || 'no quota'} → ${one.new_mode || 'no quota'}` : ''}`)))];
+}
+
+function tried({ totals, clients }) {
+  const signed = (value) => `${value > 0 ? '+' : ''}${value.toFixed(1)}`;
+  return [h('p', {}, h('b', {}, `${totals.throttled} of ${totals.clients} clients`), ` would have been throttled in the last 15 minutes, for ${totals.throttle_seconds.toFixed(1)} s in all (${signed(totals.throttle_seconds_change)} s): ${totals.newly_throttled} newly, ${totals.no_longer_throttled} no longer.`),
+    h('ul', { class: 'diff' }, clients.map((one) => h('li', {}, `${nameOf(one.user, one.client_id)}: held ${Number(one.throttle_seconds_live).toFixed(1)} → ${Number(one.throttle_seconds_candidate).toFixed(1)} s`)))];
+}

@@ -1,0 +1,79 @@
+// Talks to the server: JSON answers, and one stream of what is new. A token is kept for this tab alone.
+
+const KEY = 'kquota-token';
+
+export class NeedsToken extends Error {}
+
+export class Refused extends Error {
+  constructor(answer) {
+    super(answer.error || 'the dashboard did not answer');
+    this.remedy = answer.remedy || '';
+  }
+}
+
+export function setToken(token) {
+  sessionStorage.setItem(KEY, token);
+}
+
+function headers() {
+  const token = sessionStorage.getItem(KEY);
+  return token ? { Authorization: `Bearer ${token}` } : {};
+}
+
+export async function ask(path, parameters = {}, signal = undefined) {
+  const given = Object.entries(parameters).filter(([, value]) => value !== null && value !== undefined);
+  const query = new URLSearchParams(given);
+  const answer = await fetch(`/api/v1/${path}${given.length ? `?${query}` : ''}`, { headers: headers(), signal });
+  if (answer.status === 401) throw new NeedsToken();
+  const said = await answer.json();
+  if (!answer.ok) throw new Refused(said);
+  return said;
+}
+
+export async function post(path, body) {
+  const answer = await fetch(`/api/v1/${path}`, { method: 'POST', headers: { ...headers(), 'Content-Type': 'application/json' }, body: JSON.stringify(body) });
+  const said = await answer.json();
+  if (!answer.ok) throw new Refused(said);
+  return said;
+}
+
+/** Calls onState with every state, and onLost while there is none; returns what ends it. */
+export function follow(view, onState, onLost) {
+  const over = new AbortController();
+  (async () => {
+    let pauseMs = 250;
+    while (!over.signal.aborted) {
+      try {
+        const answer = await fetch(`/api/v1/stream?view=${view}`, { headers: headers(), signal: over.signal });
+        if (answer.status === 401) throw new NeedsToken();
+        if (!answer.ok) throw new Error(`status ${answer.status}`);
+        pauseMs = 250;
+        await read(answer.body.getReader(), onState);
+        throw new Error('the stream has ended');
+      } catch (error) {
+        if (over.signal.aborted) return;
+        onLost(error);
+        if (error instanceof NeedsToken) return;
+      }
+      await new Promise((done) => setTimeout(done, pauseMs));
+      pauseMs = Math.min(pauseMs * 2, 2_000);
+    }
+  })();
+  return () => over.abort();
+}
+
+async function read(reader, onState) {
+  const decoder = new TextDecoder();
+  let rest = '';
+  for (;;) {
+    const { done, value } = await reader.read();
+    if (done) return;
+    rest += decoder.decode(value, { stream: true });
+    const events = rest.split('\n\n');
+    rest = events.pop();
+    for (const event of events) {
+      const line = event.split('\n').find((one) => one.startsWith('data: '));
+      if (line) onState(JSON.parse(line.slice(6)));
+    }
+  }
+}

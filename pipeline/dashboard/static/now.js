@@ -1,0 +1,111 @@
+// The view Now: who is throttled, who is near a bound, what happened last.
+
+import { h, show } from './dom.js';
+import { LEVELS, TYPES, amount, clientHref, clock, count, instant, nameOf, ownerText, pair, percent, rate, sensorName, span } from './format.js';
+
+let place = null;
+
+export const title = () => 'Now';
+
+export function open(main, _parameters, context) {
+  place = { main, context };
+}
+
+export function state(summary) {
+  if (!summary.totals) return;
+  show(place.main,
+    h('h1', { class: 'hidden' }, 'Now'),
+    tiles(summary),
+    throttled(summary),
+    h('div', { class: 'two' }, talkers(summary), recent(summary)));
+  place.context.ready();
+}
+
+function tiles({ totals, seconds, quotas }) {
+  const held = totals.throttled;
+  const byType = Object.entries(totals.throttled_by_type).map(([type, number]) => `${number} ${TYPES[type]}`).join(', ');
+  return h('section', { class: 'tiles', 'aria-label': 'Totals' },
+    tile('throttled', 'Throttled', count(held), byType || 'nobody is held', held ? 'warn' : ''),
+    tile('near', 'Near their bound', count(totals.near_bound), totals.over_shadow_bound ? `80 % or more; ${totals.over_shadow_bound} over a shadow quota` : '80 % or more of it'),
+    tile('clients', 'Active clients', count(totals.active_clients), `${count(totals.requests_per_second)} requests/s`),
+    tile('produced', 'Produced', amount(totals.produced_bytes_per_second, '/s'), spark(seconds, 1, 'produced')),
+    tile('fetched', 'Fetched', amount(totals.fetched_bytes_per_second, '/s'), spark(seconds, 2, 'fetched')),
+    tile('quotas', 'Quotas', quotas.version === undefined ? '–' : `v${quotas.version}`, quotas.rows === undefined ? '' : `${count(quotas.rows)} rows, ${quotas.mode === 'shadow' ? 'shadow: none enforced' : 'enforced'}`));
+}
+
+function tile(name, label, value, below, kind = '') {
+  return h('div', { class: `tile ${kind}`, 'data-testid': `tile-${name}`, 'data-key': name },
+    h('div', { class: 'label' }, label), h('div', { class: 'value', 'data-testid': `value-${name}` }, value), h('div', { class: 'below' }, below));
+}
+
+/** A line of the last minutes; without axes, because the number stands above it. */
+function spark(seconds, place, what) {
+  const values = seconds.map((second) => second[place]);
+  if (values.length < 2) return '';
+  const most = Math.max(...values, 1);
+  const points = values.map((value, at) => `${(at / (values.length - 1) * 100).toFixed(2)},${(23 - value / most * 21).toFixed(2)}`);
+  return h('svg', { class: 'spark', viewBox: '0 0 100 24', preserveAspectRatio: 'none', role: 'img', 'aria-label': `${what} in the last ${Math.round(values.length / 60)} minutes` },
+    h('path', { class: 'area', d: `M0,24L${points.join('L')}L100,24Z` }), h('polyline', { points: points.join(' ') }));
+}
+
+function throttled({ throttled: rows, totals, health }) {
+  const more = totals.throttled - rows.length;
+  return h('section', { class: 'card', 'aria-labelledby': 'h-throttled', 'data-testid': 'throttled' },
+    h('header', {}, h('h2', { id: 'h-throttled' }, 'Throttled now'), more > 0 ? h('span', { class: 'quiet' }, `the first ${rows.length} of ${count(totals.throttled)}`) : null),
+    rows.length ? h('div', { class: 'grid-head held', 'aria-hidden': 'true' }, ...['Client', 'Over', 'Level', 'For', 'How much longer'].map((text) => h('span', {}, text))) : null,
+    rows.length ? h('ul', { class: 'rows' }, rows.map(heldRow))
+      : h('p', { class: 'empty' }, health.state === 'live' ? h('svg', { viewBox: '0 0 24 24', 'aria-hidden': 'true' }, h('path', { d: 'M5 12.5l4.5 4.5L19 7.5' })) : null, health.state === 'live' ? 'Nobody is throttled.' : 'Nobody was throttled when the tables were last written.'));
+}
+
+function heldRow(row) {
+  const [observed, bound] = pair(row.quota_type, row.observed, row.bound);
+  const isPaying = row.bound !== null && row.observed <= row.bound;
+  return h('li', { class: 'held', 'data-key': `${row.broker_id}\u0000${row.user}\u0000${row.client_id}`, 'data-testid': 'throttled-row' },
+    h('div', { class: 'who' }, h('a', { href: clientHref(row.user, row.client_id), 'data-nav': true, 'data-testid': 'client-link' }, nameOf(row.user, row.client_id)),
+      h('small', {}, ownerText(row.owner), row.broker_id ? ` · broker ${row.broker_id}` : '')),
+    h('div', { class: 'over' }, h('span', { class: 'chip' }, TYPES[row.quota_type]),
+      h('span', { class: 'num', title: `O ${rate(row.quota_type, row.observed)}, T ${rate(row.quota_type, row.bound)}` }, h('b', {}, observed), bound ? ` of ${bound}` : ''),
+      isPaying ? h('small', {}, 'pays back its debt') : row.bound ? h('small', {}, `${(row.observed / row.bound).toFixed(1)}× its bound`) : null),
+    h('div', { class: 'level' }, h('span', { class: 'sr' }, 'Level '), h('b', {}, row.level || '–'), row.level ? h('small', {}, LEVELS[row.level]) : null),
+    h('div', { class: 'since', title: `since ${instant(row.since_ms)}` }, h('span', { class: 'sr' }, 'For '), h('span', { class: 'num', 'data-since': row.since_ms }, ''), h('small', {}, `since ${clock(row.since_ms)}`)),
+    h('div', { class: 'left' }, h('span', { class: 'sr' }, 'How much longer: '), h('span', { class: 'num count', 'data-testid': 'countdown', 'data-until': row.throttled_until_ms }, ''),
+      row.owed_until_ms > row.throttled_until_ms + 250 ? h('small', {}, 'and then ', span(row.owed_until_ms - row.throttled_until_ms), ' that stay owed') : h('small', {}, row.records > 1 ? `renewed, record ${row.records}` : 'first record'),
+      h('i', { class: 'meter', 'aria-hidden': 'true', 'data-from': row.since_ms, 'data-to': row.owed_until_ms })));
+}
+
+function talkers({ talkers: rows }) {
+  return h('section', { class: 'card', 'aria-labelledby': 'h-talkers', 'data-testid': 'talkers' },
+    h('header', {}, h('h2', { id: 'h-talkers' }, 'Nearest to their bound'), h('span', { class: 'quiet' }, 'rate over the window, of the bound')),
+    rows.length ? h('ul', { class: 'rows' }, rows.slice(0, 12).map(talkerRow)) : h('p', { class: 'empty' }, 'No usage under any quota.'));
+}
+
+function talkerRow(row) {
+  const scale = 1.5;
+  const part = Math.min(row.used / scale, 1);
+  const kind = row.mode === 'shadow' ? 'shadow' : row.used > 1 ? 'over' : row.used >= 0.8 ? 'near' : '';
+  const shared = sensorName(row);
+  const [observed, bound] = pair(row.quota_type, row.observed, row.bound);
+  return h('li', { class: 'talker', 'data-key': [row.quota_type, row.mode, row.level, row.broker_id, row.sensor_user, row.sensor_client_id].join('\u0000'), 'data-testid': 'talker-row' },
+    h('div', { class: 'who' }, h('a', { href: clientHref(row.user, row.client_id), 'data-nav': true }, nameOf(row.user, row.client_id)),
+      row.clients > 1 ? h('small', { title: shared }, `and ${row.clients - 1} more, together`) : null,
+      row.mode === 'shadow' ? h('span', { class: 'chip ghost' }, 'shadow') : null, row.throttled ? h('span', { class: 'chip warn' }, 'throttled') : null),
+    h('div', { class: 'what' }, h('span', { class: 'quiet' }, TYPES[row.quota_type]), h('span', { class: 'num' }, h('b', {}, observed), ` of ${bound}`), h('span', { class: `num pct ${kind}` }, percent(row.used))),
+    h('div', { class: `track ${kind}`, role: 'img', 'aria-label': `${percent(row.used)} of the bound` }, h('i', { style: { width: `${(part * 100).toFixed(1)}%` } }), h('em', { style: { left: `${(100 / scale).toFixed(2)}%` } })));
+}
+
+function recent({ recent: rows }) {
+  return h('section', { class: 'card', 'aria-labelledby': 'h-recent', 'data-testid': 'recent' },
+    h('header', {}, h('h2', { id: 'h-recent' }, 'Latest records'), h('span', { class: 'quiet' }, 'of the throttle topic, UTC')),
+    rows.length ? h('ol', { class: 'log' }, rows.slice(0, 18).map(logRow)) : h('p', { class: 'empty' }, 'No record yet.'));
+}
+
+const CAUSES = { violation: 'over its bound', renewed: 'still owes', expired: 'nothing owed', quota_changed: 'quota changed', recovered: 'after a restart' };
+
+function logRow(row) {
+  const [observed, bound] = pair(row.quota_type, row.observed, row.bound);
+  return h('li', { 'data-key': String(row.publish_seq) },
+    h('time', { class: 'num' }, clock(row.at_ms, true)), h('span', { class: `verb ${row.verb}` }, row.verb),
+    h('a', { href: clientHref(row.user, row.client_id, { decision_id: row.decision_id }), 'data-nav': true }, nameOf(row.user, row.client_id)),
+    h('small', {}, row.verb === 'release' ? CAUSES[row.cause] || row.cause : `for ${span(row.throttle_time_ms)}`),
+    h('small', { class: 'num rate' }, observed, bound ? ` of ${bound}` : ''));
+}

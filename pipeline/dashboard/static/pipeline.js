@@ -1,0 +1,116 @@
+// The view Pipeline: whether every part works, how fast, and how old what it wrote is.
+
+import { h, show } from './dom.js';
+import { clock, count, instant, millis, when } from './format.js';
+import { ask } from './net.js';
+
+const EVERY_MS = 2_000;
+const STEPS = [['usage', 'usage'], ['decisions', 'decisions'], ['batches', 'batches'], ['throttle_events', 'throttle events']];
+const OLD_MS = { usage: 5_000, batches: 5_000 };
+let place = null;
+
+export const title = () => 'Pipeline';
+
+export function open(main, _parameters, context) {
+  close();
+  place = { main, context, asked: 0, over: new AbortController() };
+  load();
+}
+
+export function close() {
+  if (place) place.over.abort();
+  if (place) clearTimeout(place.later);
+  place = null;
+}
+
+export function state(head) {
+  if (!place) return;
+  place.head = head;
+  if (place.found) render(place.found);
+  const wait = EVERY_MS - (Date.now() - place.asked);
+  clearTimeout(place.later);
+  if (wait <= 0) load();
+  else place.later = setTimeout(load, wait);
+}
+
+async function load() {
+  const mine = place;
+  if (!mine) return;
+  mine.asked = Date.now();
+  try {
+    const found = await ask('pipeline', {}, mine.over.signal);
+    if (mine !== place) return;
+    mine.found = found;
+    render(found);
+    mine.context.ready();
+  } catch (error) {
+    if (mine === place) mine.context.failed(error);
+  }
+}
+
+function render(answer) {
+  // The stream knows first how old the newest micro-batch is.
+  const found = place.head && place.head.now_ms > answer.now_ms ? { ...answer, health: place.head.health, now_ms: place.head.now_ms } : answer;
+  show(place.main, h('h1', { class: 'hidden' }, 'Pipeline'), tiles(found), steps(found),
+    h('div', { class: 'two even', 'data-key': 'two' }, sources(found), letters(found)), batches(found));
+}
+
+function tiles({ health, batches, purgatory, dead_letters: dead, now_ms: now }) {
+  const rows = batches.reduce((sum, row) => sum + row.good_count, 0);
+  const spanMs = batches.length > 1 ? batches[0].processed_at_ms - batches[batches.length - 1].processed_at_ms : 0;
+  const late = batches.reduce((sum, row) => sum + row.late_count, 0);
+  const isOld = health.state !== 'live';
+  return h('section', { class: 'tiles', 'aria-label': 'State' },
+    tile('age', 'Newest micro-batch', h('span', { 'data-since': now - (health.last_batch_age_ms || 0) }, ''), health.process ? `job: process ${health.process}` : 'job: not on this machine', isOld ? 'bad' : '', health.last_batch_age_ms === null ? 'none' : null),
+    tile('lag', 'Lag', millis(health.lag_ms), 'its newest event, when it was read'),
+    tile('events', 'Events', spanMs ? `${count(rows / spanMs * 1000)}/s` : '–', `${count(rows)} in ${batches.length} batches${late ? `, ${count(late)} late` : ''}`),
+    tile('held', 'In the purgatory', count(purgatory.held), purgatory.next_end_ms ? ['next end in ', h('span', { 'data-until': purgatory.next_end_ms }, '')] : 'nobody is held'),
+    tile('lateness', 'Lateness, p99', millis(purgatory.lateness_p99_ms), purgatory.looks ? `p50 ${millis(purgatory.lateness_p50_ms)}, most ${millis(purgatory.lateness_max_ms)}` : 'no look yet'),
+    tile('dead', 'Dead letters', count(dead.last_hour), 'in the last hour of them', dead.last_hour ? 'warn' : ''));
+}
+
+function tile(name, label, value, below, kind = '', instead = null) {
+  return h('div', { class: `tile ${kind}`, 'data-key': name, 'data-testid': `tile-${name}` }, h('div', { class: 'label' }, label), h('div', { class: 'value' }, instead || value), h('div', { class: 'below' }, below));
+}
+
+function steps({ batches }) {
+  const rows = [...batches].reverse();
+  const most = Math.max(...rows.map((row) => row.took_ms || 0), 50);
+  const width = 100 / Math.max(rows.length, 1);
+  const bars = rows.flatMap((row, place) => {
+    let y = 100;
+    return STEPS.map(([name], at) => {
+      const tall = (row.steps_ms[name] || 0) / most * 100;
+      y -= tall;
+      return tall ? h('rect', { class: `s${at}`, x: (place * width).toFixed(3), y: y.toFixed(2), width: (width * 0.76).toFixed(3), height: tall.toFixed(2) }) : null;
+    });
+  });
+  return h('section', { class: 'card', 'data-key': 'steps', 'aria-labelledby': 'h-steps', 'data-testid': 'steps' },
+    h('header', {}, h('h2', { id: 'h-steps' }, 'Time per micro-batch'), h('span', { class: 'quiet' }, `the last ${rows.length}, until each commit; the longest took ${millis(most)}`),
+      h('span', { class: 'legend push' }, STEPS.map(([, text], at) => h('span', { class: `k s${at}` }, text)))),
+    rows.length ? h('div', { class: 'bars' }, h('svg', { viewBox: '0 0 100 100', preserveAspectRatio: 'none', role: 'img', 'aria-label': `Time per micro-batch; the longest of ${rows.length} took ${millis(most)}` }, bars)) : h('p', { class: 'empty' }, 'No micro-batch yet.'));
+}
+
+function sources({ sources: rows, now_ms: now }) {
+  return h('section', { class: 'card', 'data-key': 'sources', 'aria-labelledby': 'h-sources', 'data-testid': 'sources' },
+    h('header', {}, h('h2', { id: 'h-sources' }, 'Sources'), h('span', { class: 'quiet' }, 'Delta tables, their newest version and its age')),
+    h('div', { class: 'scroll', tabindex: '0', role: 'region', 'aria-label': 'Sources' }, h('table', {}, h('thead', {}, h('tr', {}, h('th', {}, 'Table'), h('th', { class: 'n' }, 'Version'), h('th', { class: 'n' }, 'Age'))),
+      h('tbody', {}, rows.map((row) => h('tr', { 'data-key': row.name, 'data-testid': `source-${row.name}` }, h('td', {}, row.name), h('td', { class: 'n' }, row.version === null ? '–' : `v${row.version}`),
+        h('td', { class: 'n' }, row.committed_at_ms ? h('span', { class: OLD_MS[row.name] && now - row.committed_at_ms > OLD_MS[row.name] ? 'old' : '', title: instant(row.committed_at_ms), 'data-since': row.committed_at_ms }, '') : row.failure ? h('span', { class: 'old', title: row.failure }, 'not readable') : '–')))))));
+}
+
+function letters({ dead_letters: { dead_letters: rows }, now_ms: now }) {
+  return h('section', { class: 'card', 'data-key': 'letters', 'aria-labelledby': 'h-letters', 'data-testid': 'dead-letters' },
+    h('header', {}, h('h2', { id: 'h-letters' }, 'Dead letters'), h('span', { class: 'quiet' }, 'records that are no usage events, newest first')),
+    rows.length ? h('ol', { class: 'letters' }, rows.map((row) => h('li', { 'data-key': `${row.topic}-${row.partition}-${row.offset}-${row.element_index}` },
+      h('p', {}, h('b', {}, row.cause), h('small', { class: 'num' }, ` ${when(row.appended_at_ms, now)} · ${row.topic}-${row.partition} at ${row.offset}${row.element_index === null ? '' : `, element ${row.element_index}`}`)),
+      h('code', {}, row.sample === '' ? '(empty)' : row.sample, row.bytes > 400 ? ` … ${count(row.bytes)} bytes` : '')))) : h('p', { class: 'empty' }, 'None.'));
+}
+
+function batches({ batches: rows, now_ms: now }) {
+  return h('section', { class: 'card', 'data-key': 'batches', 'aria-labelledby': 'h-batches', 'data-testid': 'batches' },
+    h('header', {}, h('h2', { id: 'h-batches' }, 'Micro-batches')),
+    h('div', { class: 'scroll', tabindex: '0', role: 'region', 'aria-label': 'Micro-batches' }, h('table', {}, h('thead', {}, h('tr', {}, ['Batch', 'Read at', 'Lag', 'Events', 'Late', 'Clamped', 'Ignored', 'Dead', 'Quotas', 'Took'].map((text, at) => h('th', { class: at ? 'n' : '' }, text)))),
+      h('tbody', {}, rows.slice(0, 25).map((row) => h('tr', { 'data-key': `${row.query_id}-${row.batch_id}` }, h('td', {}, row.batch_id), h('td', { class: 'n' }, when(row.processed_at_ms, now) === clock(row.processed_at_ms) ? clock(row.processed_at_ms, true) : when(row.processed_at_ms, now)), h('td', { class: 'n' }, millis(row.lag_ms)), h('td', { class: 'n' }, count(row.good_count)),
+        [row.late_count, row.clamped_count, row.ignored_count, row.dead_count].map((value) => h('td', { class: value ? 'n' : 'n zero' }, count(value))), h('td', { class: 'n' }, `v${row.quota_version}`), h('td', { class: 'n' }, millis(row.took_ms))))))));
+}

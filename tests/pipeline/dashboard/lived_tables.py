@@ -1,0 +1,121 @@
+"""Tables that a real job has written, without Kafka and Spark: its clients send, are throttled, and obey."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pipeline.settings.model import EngineSettings, Settings, StreamSettings
+from pipeline.tables.from_settings import open_quota_table
+from pipeline.tables.quotas.edit import QuotaChange
+from pipeline.tables.quotas.table import EditAudit
+from pipeline.tables.rollups.roll_ups import RollUps
+from schemas.throttle_record import ThrottleRecord
+from tests.faults.hand_job import HandJob
+
+HOSTILE = "<img src=x onerror=alert(1)>"
+"""A client-id that a page which is careless with names would run."""
+
+Rates = Callable[[float], Mapping[str, float]]
+"""Second of the run -> what a client uses per second, by measure."""
+
+
+@dataclass(frozen=True)
+class Sender:
+    """A client that sends unless it is throttled."""
+
+    user: str
+    client_id: str
+    rates: Rates
+    broker_id: str = "1"
+
+
+class LivedTables:
+    """A job and its clients; time passes only in `live`.
+
+    Args:
+        folder: For the tables.
+        quotas: Rows of `quotas`.
+        senders: The clients.
+        start_ms: The wall clock at the start.
+    """
+
+    def __init__(
+        self, folder: Path, quotas: Sequence[Mapping[str, Any]], senders: Sequence[Sender], start_ms: int
+    ) -> None:
+        self.job = HandJob(folder, {"producer_byte_rate": 1e9})
+        self.job.settings = Settings(
+            job="hand",
+            cluster="test",
+            tables=self.job.settings.tables,
+            engine=EngineSettings(),
+            stream=StreamSettings(max_decision_age_ms=60_000),
+        )
+        self.root = self.job.settings.tables.root
+        self.edit(quotas, "who may use what", without=[("<default>", "")])
+        self._senders = list(senders)
+        self._seconds = 0.0
+        self.job.clock.set_wall(start_ms)
+        self.job.clock.steady_ms = start_ms
+        self.job.start()
+
+    @property
+    def now_ms(self) -> int:
+        """The job's wall clock."""
+        return self.job.clock.wall_ms
+
+    def edit(
+        self, rows: Sequence[Mapping[str, Any]], reason: str = "", without: Sequence[tuple[str, str]] = ()
+    ) -> None:
+        """An operator sets quotas, and removes others."""
+        named = {(row["user"], row["client_id"]) for row in rows}
+        changes = [QuotaChange(*one, remove=True) for one in without if one not in named]
+        for row in rows:
+            values = {name: value for name, value in row.items() if name not in {"user", "client_id"}}
+            changes.append(QuotaChange(row["user"], row["client_id"], values))
+        self.job.quota_table.alter(changes, EditAudit("ada", "console", "0", reason))
+
+    def send_garbage(self) -> None:
+        """Messages that are no usage."""
+        self.job.send(b"not json", b'{"event_time_ms": 1, "user": "", "client_id": "<script>alert(1)</script>"}')
+
+    def live(self, seconds: int, step_ms: int = 1_000) -> None:
+        """Let seconds pass, with a micro-batch at the end of each step."""
+        for _ in range(seconds * 1_000 // step_ms):
+            held = self._held()
+            events = [
+                {
+                    "event_time_ms": self.now_ms,
+                    "user": sender.user,
+                    "client_id": sender.client_id,
+                    "broker_id": sender.broker_id,
+                    "request_count": 20,
+                    **{name: int(rate * step_ms / 1_000) for name, rate in sender.rates(self._seconds).items()},
+                }
+                for sender in self._senders
+                if (sender.user, sender.client_id) not in held
+            ]
+            self.job.send(json.dumps(events).encode())
+            self.job.clock.advance(step_ms)
+            self._seconds += step_ms / 1_000
+            self.job.step()
+
+    def roll_up(self) -> None:
+        """Write the roll-ups as far as they are complete."""
+        settings = self.job.settings.tables
+        RollUps.of(settings, self.job.tables, open_quota_table(settings), "hand").step()
+
+    def restart(self) -> None:
+        """The job's process ends, and another one starts."""
+        self.job.start()
+
+    def _held(self) -> set[tuple[str, str]]:
+        newest: dict[tuple[str, str], ThrottleRecord] = {}
+        for record in self.job.broker.records[-200:]:
+            newest[record.user, record.client_id] = record
+        return {
+            client
+            for client, record in newest.items()
+            if record.action == "throttle" and record.throttled_until_ms > self.now_ms
+        }

@@ -1,0 +1,45 @@
+"""A small shop: who may use what, who uses what, and a minute of its life."""
+
+from pathlib import Path
+from typing import Any, Final
+
+from tests.pipeline.dashboard.lived_tables import HOSTILE, LivedTables, Sender
+
+START_MS: Final = 1_700_000_040_000
+"""On a minute's begin."""
+
+
+def quota(user: str, client_id: str, **columns: Any) -> dict[str, Any]:
+    """A row of `quotas`; what is not given is none."""
+    bounds = dict.fromkeys(("producer_byte_rate", "consumer_byte_rate", "request_percentage", "owner", "note"))
+    return {"user": user, "client_id": client_id, **bounds, "mode": "enforce", **columns}
+
+
+QUOTAS: Final = (
+    quota("alice", "etl", producer_byte_rate=100_000.0, owner="data-platform", note="nightly loads"),
+    quota("search", "", consumer_byte_rate=100_000.0, owner="search"),
+    quota("web", "", producer_byte_rate=400_000.0, owner="web"),
+    quota("ml", "", consumer_byte_rate=50_000.0, mode="shadow", owner="ml"),
+    quota("<default>", "", producer_byte_rate=120_000.0, owner="platform"),
+)
+
+SENDERS: Final = (
+    Sender("alice", "etl", lambda _: {"produced_bytes": 500_000}),
+    Sender("search", "indexer", lambda _: {"fetched_bytes": 60_000}),
+    Sender("web", "tracker", lambda _: {"produced_bytes": 200_000}),
+    Sender("web", "tracker-ios", lambda _: {"produced_bytes": 100_000}),
+    Sender("ml", "train", lambda _: {"fetched_bytes": 90_000}),
+    Sender("guest", HOSTILE, lambda _: {"produced_bytes": 300_000}),
+)
+
+
+def lived_shop(folder: Path, start_ms: int, seconds: int = 80) -> LivedTables:
+    """Tables after some seconds of it."""
+    tables = LivedTables(folder, QUOTAS, SENDERS, start_ms)
+    tables.live(20)
+    tables.send_garbage()
+    tables.live(seconds - 40)
+    tables.edit([quota("alice", "etl", producer_byte_rate=150_000.0, owner="data-platform")], "month end")
+    tables.live(20)
+    tables.roll_up()
+    return tables

@@ -1,0 +1,93 @@
+"""Rates, gaps and bands of the view Client.
+
+bin      0     1     2     3     4        window = 2 bins
+sum     100   300    0     -    200       - is a bin without usage
+rate     ·    200   150    0    100       per second, at the end of each bin
+"""
+
+from typing import Any
+
+import pytest
+
+from pipeline.dashboard.client_view import MOST_POINTS, bands, has_data, rates, step_ms
+
+SUMS = {0: 100.0, 1_000: 300.0, 2_000: 0.0, 4_000: 200.0}
+
+
+def test_a_rate_is_the_sum_over_the_window_before_it() -> None:
+    assert rates(SUMS, 1_000, 5_000, 1_000, 2_000, "producer_byte_rate") == [200.0, 150.0, 0.0, 100.0]
+
+
+def test_a_window_shorter_than_a_step_is_a_step() -> None:
+    assert rates(SUMS, 0, 5_000, 1_000, 500, "producer_byte_rate") == [100.0, 300.0, 0.0, 0.0, 200.0]
+
+
+def test_request_time_is_in_percent_of_one_thread() -> None:
+    assert rates({0: 5e8}, 0, 1_000, 1_000, 1_000, "request_percentage") == [50.0]
+
+
+def test_where_the_job_did_not_work_nothing_is_known() -> None:
+    worked = [10_000, 11_000, 80_000]
+    known = has_data(worked, 0, 100_000, 5_000)
+    ends = range(5_000, 105_000, 5_000)
+    assert [end for end, is_known in zip(ends, known, strict=True) if not is_known] == [*range(25_000, 70_000, 5_000),
+                                                                                     95_000, 100_000]  # fmt: skip
+
+
+def test_without_batches_nothing_is_known() -> None:
+    assert has_data([], 0, 3_000, 1_000) == [False] * 3
+
+
+@pytest.mark.parametrize(
+    ("span_ms", "step"),
+    [
+        (60_000, 1_000),
+        (360_000, 1_000),
+        (360_001, 2_000),
+        (900_000, 5_000),
+        (86_400_000, 300_000),
+        (604_800_000, 1_800_000),
+    ],
+)
+def test_a_step_is_round_and_gives_no_more_points_than_fit(span_ms: int, step: int) -> None:
+    assert step_ms(span_ms) == step
+    assert span_ms / step_ms(span_ms) <= MOST_POINTS
+
+
+def test_no_step_is_shorter_than_a_sample_window() -> None:
+    assert step_ms(60_000, least_ms=5_000) == 5_000
+
+
+def event(seq: int, at_ms: int, for_ms: int) -> dict[str, Any]:
+    return {
+        "publish_seq": seq,
+        "action": "throttle" if for_ms else "release",
+        "throttle_time_ms": for_ms,
+        "throttled_until_ms": at_ms + for_ms,
+        "quota_type": "producer_byte_rate",
+        "decision_id": f"d{seq}",
+    }
+
+
+def spans(*events: dict[str, Any], since_ms: int = 0) -> list[tuple[int, int, int]]:
+    return [(band["start_ms"], band["end_ms"], band["records"]) for band in bands(events, since_ms)]
+
+
+def test_records_that_follow_one_another_are_one_band() -> None:
+    assert spans(event(2, 900, 1_000), event(1, 0, 1_000)) == [(0, 1_900, 2)]
+
+
+def test_a_release_cuts_the_band_and_the_next_throttle_is_another_one() -> None:
+    assert spans(event(1, 0, 1_000), event(2, 400, 0), event(3, 500, 100)) == [(0, 400, 1), (500, 600, 1)]
+
+
+def test_a_throttle_at_the_instant_of_a_release_is_another_band() -> None:
+    assert spans(event(1, 0, 1_000), event(2, 400, 0), event(3, 400, 100)) == [(0, 400, 1), (400, 500, 1)]
+
+
+def test_a_gap_divides_bands() -> None:
+    assert spans(event(1, 0, 1_000), event(2, 1_001, 500)) == [(0, 1_000, 1), (1_001, 1_501, 1)]
+
+
+def test_what_ended_before_the_range_is_left_out() -> None:
+    assert spans(event(1, 0, 1_000), event(2, 5_000, 500), since_ms=1_000) == [(5_000, 5_500, 1)]

@@ -1,0 +1,108 @@
+"""Edits from the page: what they plan and what they write is what the command line plans and writes."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.clock import wall_ms
+from pipeline.dashboard.editing import Editing
+from pipeline.dashboard.errors import EditRefused, EditsForbidden, WritingUnguarded
+from pipeline.tables.errors import QuotaEditRefused, VersionIsAnother
+from pipeline.tables.quotas.table import QuotaTable
+from tests.pipeline.cli.running import kquota
+from tests.pipeline.dashboard.lived_tables import LivedTables
+from tests.pipeline.dashboard.shop import QUOTAS, SENDERS, START_MS, lived_shop
+
+ALICE: dict[str, Any] = {"user": "alice", "client_id": "etl"}
+
+
+def changed(**values: Any) -> dict[str, Any]:
+    return {**ALICE, "values": values}
+
+
+def test_a_plan_is_the_dry_run_of_the_command_line(shop: LivedTables) -> None:
+    found = Editing(shop.root, may_write=False).plan(changed(producer_byte_rate="60kB/s"))
+    dry = ("quotas", "alter", "--user", "alice", "--client-id", "etl", "--dry-run", "--add-config")
+    printed = json.loads(kquota(*dry, "producer_byte_rate=60kB/s", "-o", "json", "--tables", shop.root).stdout)
+    assert found["changes"] == printed["changes"]
+    assert found["clients"] == printed["clients"]
+    assert found["version"] == printed["version"]
+    assert [(one["old_bound"], one["new_bound"]) for one in found["clients"]] == [(150_000.0, 60_000.0)]
+
+
+def test_an_edit_is_one_commit_with_its_reason_and_changes_nothing_else(tmp_path: Path) -> None:
+    tables = LivedTables(tmp_path, QUOTAS, SENDERS, START_MS)
+    before = QuotaTable(tables.root).read()
+    body = {**changed(producer_byte_rate="60kB/s", owner="etl team"), "if_version": before.version, "reason": " peak "}
+    written = Editing(tables.root, may_write=True).write(body)
+    after = QuotaTable(tables.root).read()
+    assert written["version"] == after.version == before.version + 1
+    assert [row for row in after.rows if row["user"] != "alice"] == [
+        row for row in before.rows if row["user"] != "alice"
+    ]
+    assert [(row["producer_byte_rate"], row["owner"], row["note"]) for row in after.rows if row["user"] == "alice"] == [
+        (60_000.0, "etl team", "nightly loads")
+    ]
+    audit = QuotaTable(tables.root).history(1)[0].audit
+    assert audit is not None
+    assert audit.reason == "peak"
+    with pytest.raises(VersionIsAnother):
+        Editing(tables.root, may_write=True).write(body)
+
+
+@pytest.mark.parametrize("body", [changed(producer_byte_rate="1MB/s"), {**changed(mode="shadow"), "if_version": 5}])
+def test_without_a_reason_nothing_is_written(shop: LivedTables, body: dict[str, Any]) -> None:
+    version = QuotaTable(shop.root).read().version
+    with pytest.raises(EditRefused, match="'reason' must say why; got none"):
+        Editing(shop.root, may_write=True).write(body)
+    assert QuotaTable(shop.root).read().version == version
+
+
+def test_without_the_version_that_was_looked_at_nothing_is_written(shop: LivedTables) -> None:
+    with pytest.raises(EditRefused, match="'if_version' must be the version that was looked at; got none"):
+        Editing(shop.root, may_write=True).write({**changed(mode="shadow"), "reason": "try"})
+
+
+def test_a_dashboard_that_only_reads_writes_nothing(shop: LivedTables) -> None:
+    with pytest.raises(EditsForbidden):
+        Editing(shop.root, may_write=False).write({**changed(mode="shadow"), "reason": "try", "if_version": 5})
+
+
+@pytest.mark.parametrize(
+    ("body", "mistake"),
+    [
+        (changed(producer_byte_rate="1mb"), "'producer_byte_rate' must have the unit"),
+        (changed(producer_byte_rat="1MB"), "'producer_byte_rat' must be one of producer_byte_rate"),
+        (changed(owner=7), "'owner' must be a text; got 7"),
+        ({**ALICE, "values": []}, "'values' must be an object; got list"),
+        ({**ALICE, "user": 7}, "must be texts"),
+        ({**ALICE, "if_version": "5"}, "'if_version' must be a whole number; got '5'"),
+        ({**ALICE, "force": True}, "'force' must be one of user"),
+    ],
+)
+def test_a_body_that_is_no_edit_is_refused(shop: LivedTables, body: dict[str, Any], mistake: str) -> None:
+    with pytest.raises(EditRefused) as refused:
+        Editing(shop.root, may_write=False).plan(body)
+    assert mistake in refused.value.message
+
+
+def test_an_edit_that_leaves_an_invalid_table_is_refused(shop: LivedTables) -> None:
+    with pytest.raises(QuotaEditRefused):
+        Editing(shop.root, may_write=False).plan({"user": "", "client_id": "", "values": {"mode": "exempt"}})
+
+
+def test_a_candidate_is_tried_on_recorded_usage(tmp_path: Path) -> None:
+
+    tables = lived_shop(tmp_path, wall_ms() - 70_000)
+    found = Editing(tables.root, may_write=False).what_if(changed(producer_byte_rate="50kB/s"))
+    assert found["totals"]["throttle_seconds_change"] > 0
+    assert found["clients"][0]["user"] == "alice"
+
+
+def test_writing_without_a_token_is_refused_at_the_start(tmp_path: Path) -> None:
+    server = pytest.importorskip("pipeline.dashboard.server", reason="the extra dashboard is not installed")
+    answer = kquota("dashboard", "--allow-edits", "--port", "0", "--tables", str(tmp_path))
+    assert (answer.exit_code, answer.stderr) == (2, f"kquota: {WritingUnguarded()}\n")
+    assert server.TOKEN_VARIABLE in answer.stderr

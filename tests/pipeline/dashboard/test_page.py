@@ -1,0 +1,261 @@
+"""The page in a real browser, over tables that a job writes meanwhile.
+
+It needs Chromium on PATH (Debian: `apt-get install chromium`); without it the tests say so and are skipped. Nothing but
+127.0.0.1 is asked: the browser has no other way out.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.clock import wall_ms
+from pipeline.job.lock import tables_lock_file
+from pipeline.process_lock import ProcessLock
+from pipeline.tables.address import table_uri
+from pipeline.tables.quotas.table import QuotaTable
+from pipeline.tables.reader import read_table
+from pipeline.tables.throttle_list import running_throttles
+from tests.pipeline.dashboard.lived_tables import HOSTILE, LivedTables
+from tests.pipeline.dashboard.shop import lived_shop, quota
+from tests.waiting import PATIENCE_SECONDS, wait_until
+
+playwright = pytest.importorskip("playwright.sync_api", reason="the package playwright is not installed")
+axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed")
+pytest.importorskip("uvicorn", reason="the extra dashboard is not installed")
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+FLAGS = (
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
+)
+PATIENCE_MS = PATIENCE_SECONDS * 1_000
+VIEWS = ("/", "/client?user=alice&client_id=etl", f"/client?user=guest&client_id={HOSTILE}", "/quotas", "/pipeline")
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on PATH: apt-get install chromium")
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LivedTables]:
+    """A job that has run until now; this process holds its lock."""
+    lived = lived_shop(tmp_path_factory.mktemp("page"), wall_ms() - 60_000, seconds=60)
+    lock = tables_lock_file(lived.root)
+    assert lock is not None
+    with ProcessLock(lock):
+        yield lived
+
+
+@pytest.fixture(scope="module")
+def address(tables: LivedTables) -> Iterator[str]:
+    with dashboard(tables.root) as found:
+        yield found
+
+
+@contextmanager
+def dashboard(root: str, **environ: str) -> Iterator[str]:
+    """`kquota dashboard` as its own process; yields the page's address."""
+    command = [sys.executable, "-m", "pipeline.cli.main", "dashboard", "--port", "0", "--tables", root]
+    env = {**os.environ, **environ}
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=env) as child:
+        assert child.stderr is not None
+        told = child.stderr.readline()
+        assert told.startswith("dashboard: http://127.0.0.1:"), told
+        yield told.removeprefix("dashboard: ").strip()
+        child.terminate()
+        assert child.wait(PATIENCE_SECONDS) == 0
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with playwright.sync_playwright() as started:
+        launched = started.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
+        yield launched
+        launched.close()
+
+
+@pytest.fixture
+def page(browser: Any) -> Iterator[Any]:
+    with new_page(browser) as opened:
+        yield opened
+
+
+@contextmanager
+def new_page(browser: Any, **options: Any) -> Iterator[Any]:
+    """A page that has no trouble to tell at its end: no error, no refused load, no dialog."""
+    context = browser.new_context(**{"viewport": {"width": 1280, "height": 800}, **options})
+    opened = context.new_page()
+    trouble: list[str] = []
+    opened.on("pageerror", lambda error: trouble.append(str(error)))
+    opened.on("dialog", lambda dialog: trouble.append(f"dialog {dialog.message}"))
+    opened.on("console", lambda said: trouble.append(said.text) if said.type == "error" else None)
+    opened.set_default_timeout(PATIENCE_MS)
+    yield opened
+    context.close()
+    assert trouble == []
+
+
+def show(page: Any, address: str, view: str) -> None:
+    page.goto(address.rstrip("/") + view)
+    page.wait_for_selector("main[data-ready=true]")
+
+
+def go_on(tables: LivedTables) -> None:
+    """The job's clock is the machine's again, and it runs a micro-batch now."""
+    tables.job.clock.set_wall(wall_ms() - 1_000)
+    tables.job.clock.steady_ms = tables.job.clock.wall_ms
+    tables.live(1)
+
+
+def text_of(page: Any, test_id: str) -> str:
+    found: str = page.get_by_test_id(test_id).inner_text()
+    return found
+
+
+def test_the_numbers_are_those_of_the_tables(page: Any, address: str, tables: LivedTables) -> None:
+    go_on(tables)
+    show(page, address, "/")
+    newest = read_table(table_uri(tables.root, "batches")).num_rows - 1
+    told = f"micro-batch {newest},"
+    wait_until(lambda: (page.locator("#pulse").get_attribute("title") or "").startswith(told), "the newest micro-batch")
+
+    def as_shown() -> bool:
+        running = {f"{row['user']} / {row['client_id']}" for row in running_throttles(tables.root, wall_ms())}
+        rows = page.get_by_test_id("throttled-row").get_by_test_id("client-link").all_inner_texts()
+        return set(rows) == running
+
+    wait_until(as_shown, "the throttled clients")  # one may end just now
+    assert text_of(page, "value-clients") == "6"
+    assert text_of(page, "value-quotas") == f"v{QuotaTable(tables.root).read().version}"
+
+
+def test_an_edit_and_a_batch_are_shown_without_a_reload(page: Any, address: str, tables: LivedTables) -> None:
+    show(page, address, "/")
+    page.evaluate("window.stays = true")
+    tables.edit([quota("web", "", producer_byte_rate=390_000.0)], "less")
+    version = QuotaTable(tables.root).read().version
+    go_on(tables)
+    page.get_by_test_id("value-quotas").filter(has_text=f"v{version}").wait_for()
+    assert page.evaluate("window.stays") is True
+
+
+def test_a_hostile_client_id_is_text_everywhere(page: Any, address: str) -> None:
+    for view in VIEWS:
+        show(page, address, view)
+        page.wait_for_timeout(50)
+        assert page.locator("img").count() == 0
+        assert page.locator("main script").count() == 0
+    show(page, address, f"/client?user=guest&client_id={HOSTILE}")
+    assert text_of(page, "client-name") == f"guest / {HOSTILE}"
+    show(page, address, "/")
+    assert HOSTILE in page.locator("main").inner_text()
+    show(page, address, "/pipeline")
+    assert "<script>alert(1)</script>" in text_of(page, "dead-letters")
+
+
+def test_a_link_leads_to_one_clients_throttle(page: Any, address: str, tables: LivedTables) -> None:
+    go_on(tables)
+    show(page, address, "/")
+    page.get_by_test_id("talkers").get_by_role("link", name="alice / etl").click()
+    page.wait_for_selector("main[data-view=client][data-ready=true][data-drawn='1']")
+    assert re.search(r"/client\?user=alice&client_id=etl", page.url)
+    assert "over producer_byte_rate" not in text_of(page, "explain")
+    assert "X = (O − T) / T · W" in text_of(page, "explain")
+    assert page.locator("[data-testid=chart-producer_byte_rate] canvas").count() == 1
+    page.go_back()
+    page.wait_for_selector("main[data-view=now][data-ready=true]")
+
+
+def test_a_job_that_ends_turns_the_banner_and_one_that_comes_back_takes_it_away(browser: Any, tmp_path: Path) -> None:
+    lived = lived_shop(tmp_path, wall_ms() - 45_000, seconds=45)
+    lock = tables_lock_file(lived.root)
+    assert lock is not None
+    with dashboard(lived.root) as address, new_page(browser) as page:
+        with ProcessLock(lock):
+            go_on(lived)
+            show(page, address, "/")
+            page.wait_for_selector("#pulse[data-state=live]")
+            assert page.get_by_test_id("banner").is_hidden()
+        page.wait_for_selector("#banner[data-state=down]:not([hidden])")
+        assert "The job has ended" in text_of(page, "banner")
+        with ProcessLock(lock):
+            go_on(lived)
+            page.wait_for_selector("#banner", state="hidden")
+            page.wait_for_selector("#pulse[data-state=live]")
+
+
+def test_a_dashboard_that_ends_is_told(browser: Any, tables: LivedTables) -> None:
+    context = browser.new_context()
+    page = context.new_page()  # what can not be loaded any more is told on the console
+    page.set_default_timeout(PATIENCE_MS)
+    with dashboard(tables.root) as address:
+        show(page, address, "/")
+    page.wait_for_selector("#banner[data-state=lost]:not([hidden])")
+    context.close()
+
+
+def test_with_a_token_the_page_asks_for_it(browser: Any, tables: LivedTables) -> None:
+    context = browser.new_context()
+    page = context.new_page()
+    page.set_default_timeout(PATIENCE_MS)
+    with dashboard(tables.root, KQUOTA_DASHBOARD_TOKEN="secret") as address:  # noqa: S106 - of this test
+        page.goto(address)
+        page.get_by_test_id("token").fill("secret")
+        page.keyboard.press("Enter")
+        page.wait_for_selector("main[data-ready=true]")
+    context.close()
+
+
+def test_keys_lead_through_the_views(page: Any, address: str) -> None:
+    show(page, address, "/")
+    for key, view in (("3", "quotas"), ("4", "pipeline"), ("2", "client"), ("1", "now")):
+        page.keyboard.press(key)
+        page.wait_for_selector(f"main[data-view={view}][data-ready=true]")
+    page.keyboard.press("3")
+    page.wait_for_selector("main[data-view=quotas][data-ready=true]")
+    page.keyboard.press("/")
+    page.keyboard.type("data-platform")
+    wait_until(lambda: page.get_by_test_id("quota-row").count() == 1, "the one row that is searched for")
+    assert page.url.endswith("/quotas?search=data-platform")
+
+
+@pytest.mark.parametrize("width", [360, 1280])
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_every_view_is_accessible_and_fits(browser: Any, address: str, theme: str, width: int) -> None:
+    with new_page(browser, color_scheme=theme, viewport={"width": width, "height": 800}) as page:
+        for view in VIEWS:
+            show(page, address, view)
+            assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, view
+            found = axe.Axe().run(page).response["violations"]
+            serious = [
+                (one["id"], [node["html"] for node in one["nodes"][:3]])
+                for one in found
+                if one["impact"] in {"serious", "critical"}
+            ]
+            assert serious == [], view
+
+
+def test_the_page_is_small_and_loads_nothing_from_elsewhere(page: Any, address: str) -> None:
+    sizes: dict[str, int] = {}
+
+    def note(answer: Any) -> None:
+        if "/api/" not in answer.url:
+            sizes[answer.url] = len(answer.body())
+
+    page.on("requestfinished", lambda request: note(request.response()))
+    show(page, address, "/client?user=alice&client_id=etl")
+    page.wait_for_selector("main[data-drawn='1']")
+    assert all(url.startswith(address) for url in sizes)
+    assert 50_000 < sum(sizes.values()) <= 150_000

@@ -1,0 +1,55 @@
+"""The parameters of the API."""
+
+import pytest
+
+from pipeline.dashboard.errors import QueryRefused
+from pipeline.dashboard.query import Query, read_query
+
+NOW_MS = 1_700_000_000_000
+ALL = ("user", "client_id", "owner", "since", "until", "limit", "view")
+
+
+def read(*parameters: tuple[str, str]) -> Query:
+    return read_query(parameters, ALL, NOW_MS)
+
+
+def test_names_are_taken_as_they_are() -> None:
+    name = "<img src=x onerror=alert(1)>"
+    assert read(("user", name), ("client_id", "")) == Query(user=name, client_id="")
+
+
+@pytest.mark.parametrize(
+    ("text", "since_ms"),
+    [("0", 0), ("1699999999999", 1_699_999_999_999), ("90s", NOW_MS - 90_000), ("15m", NOW_MS - 900_000),
+     ("6h", NOW_MS - 21_600_000), ("7d", NOW_MS - 604_800_000)],
+)  # fmt: skip
+def test_an_instant_is_epoch_milliseconds_or_an_age(text: str, since_ms: int) -> None:
+    assert read(("since", text)).since_ms == since_ms
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "mistake"),
+    [
+        ("since", "yesterday", "'since' must be epoch milliseconds or an age like 15m, 6h, 7d; got 'yesterday'"),
+        ("since", "-1", "'since' must be epoch milliseconds or an age like 15m, 6h, 7d; got '-1'"),
+        ("limit", "0", "'limit' must be a whole number from 1 to 10000; got '0'"),
+        ("limit", "10001", "'limit' must be a whole number from 1 to 10000; got '10001'"),
+        ("limit", "٣", "'limit' must be a whole number from 1 to 10000; got '٣'"),
+        ("view", "all", "'view' must be now or head; got 'all'"),
+        ("usr", "alice", "'usr' must be one of user, client_id, owner, since, until, limit, view; got 'usr'"),
+    ],
+)
+def test_a_mistake_is_named(name: str, text: str, mistake: str) -> None:
+    with pytest.raises(QueryRefused) as refused:
+        read((name, text))
+    assert refused.value.mistakes == (mistake,)
+
+
+def test_all_mistakes_are_named_at_once() -> None:
+    with pytest.raises(QueryRefused) as refused:
+        read(("user", "a"), ("user", "b"), ("limit", "x"))
+    assert len(refused.value.mistakes) == 2
+
+
+def test_the_largest_limit_is_taken() -> None:
+    assert read(("limit", "10000")).limit == 10_000
