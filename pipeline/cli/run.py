@@ -1,5 +1,6 @@
 """`kquota run`: the job against your cluster."""
 
+from contextlib import nullcontext
 from typing import Annotated
 
 import typer
@@ -22,10 +23,14 @@ def run(
     no_wait: Annotated[
         bool, typer.Option("--no-wait", help="End with exit code 6 when the cluster does not answer.")
     ] = False,
+    sync: Annotated[
+        bool, typer.Option("--sync", help="Keep the brokers' own quotas too, as `kquota quotas sync` does.")
+    ] = False,
 ) -> None:
     """Run the job until SIGTERM or Ctrl-C: read usage, decide, throttle, release, record.
 
-    Missing tables are created; topics are checked and never changed (see `kquota topics create`).
+    Missing tables are created; topics are checked and never changed (see `kquota topics create`). With --sync, the end
+    of one of the two is the end of both.
     """
     return_memory_at_once()
     from pipeline.cli.console import log_batch, log_throttles
@@ -33,6 +38,7 @@ def run(
     from pipeline.job.job import Job, Listeners
     from pipeline.log import set_up_logging
     from pipeline.settings.loading import load_settings
+    from pipeline.sync.beside import sync_beside
     from pipeline.tables.from_settings import create_tables
 
     given = flags(
@@ -48,4 +54,5 @@ def run(
     running = Job(settings, Listeners(log_throttles, log_batch), waits=not no_wait)
     with call_on_signals(running.stop):
         create_tables(settings.tables)
-        running.run()
+        with sync_beside(settings, running.stop) if sync else nullcontext():
+            running.run()
