@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from bench.page_part import write_part
 from bench.time_plot import write_time_plot
 
 SCOPES: Final = {"broker": "mirror", "cluster": "cluster"}
@@ -70,10 +71,7 @@ def markdown(runs: Sequence[SplitRun]) -> str:
 def write_page(page: Path, text: str, runs: Sequence[SplitRun]) -> None:
     """Put the text and the plot into a page, between its marks; the plot is a file beside it."""
     _write_plot(page.with_name(_PLOT), runs)
-    before, _, rest = page.read_text(encoding="utf-8").partition(_BEGIN)
-    _, _, after = rest.partition(_END)
-    plot = f"![The sum of both brokers over time]({_PLOT})"
-    page.write_text(f"{before}{_BEGIN}\n\n{plot}\n\n{text}\n\n{_END}{after}", encoding="utf-8")
+    write_part(page, _BEGIN, _END, f"![The sum of both brokers over time]({_PLOT})\n\n{text}")
 
 
 def _write_plot(path: Path, runs: Sequence[SplitRun]) -> None:

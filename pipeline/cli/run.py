@@ -1,5 +1,6 @@
 """`kquota run`: the job against your cluster."""
 
+from contextlib import nullcontext
 from typing import Annotated
 
 import typer
@@ -38,10 +39,14 @@ def run(
     dashboard_port: Annotated[
         int, typer.Option(help="Where that listens, on this machine only; 0 means any free one.", min=0, max=65_535)
     ] = DEFAULT_PORT,
+    sync: Annotated[
+        bool, typer.Option("--sync", help="Keep the brokers' own quotas too, as `kquota quotas sync` does.")
+    ] = False,
 ) -> None:
     """Run the job until SIGTERM or Ctrl-C: read usage, decide, throttle, release, record.
 
-    Missing tables are created; topics are checked and never changed (see `kquota topics create`).
+    Missing tables are created; topics are checked and never changed (see `kquota topics create`). With --sync, the end
+    of one of the two is the end of both.
     """
     return_memory_at_once()
     from pipeline.cli.beside import dashboard_beside
@@ -53,6 +58,7 @@ def run(
     from pipeline.log import set_up_logging
     from pipeline.metrics.endpoint import metrics_endpoint
     from pipeline.settings.loading import load_settings
+    from pipeline.sync.beside import sync_beside
     from pipeline.tables.from_settings import create_tables
 
     given = flags(
@@ -70,5 +76,8 @@ def run(
     running = Job(settings, listeners, waits=not no_wait)
     with call_on_signals(running.stop), metrics_endpoint(settings.metrics, registry):
         create_tables(settings.tables)
-        with dashboard_beside(dashboard, dashboard_port, config, settings.tables.root):
+        with (
+            dashboard_beside(dashboard, dashboard_port, config, settings.tables.root),
+            sync_beside(settings, running.stop) if sync else nullcontext(),
+        ):
             running.run()

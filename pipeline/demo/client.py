@@ -13,7 +13,7 @@ from pipeline.clock import wall_ms
 from pipeline.cluster.connecting import open_client
 from pipeline.demo.pace import Pace
 from pipeline.demo.plan import DemoClient
-from pipeline.demo.stock_client import broker_throttle_ms
+from pipeline.demo.stock_client import broker_throttle_ms, close_producer
 from pipeline.errors import PipelineError, first_line
 
 log = logging.getLogger(__name__)
@@ -59,6 +59,11 @@ class DemoClientThread:
         """Begin. Once only."""
         self._thread.start()
 
+    def leave(self) -> None:
+        """Fail what a producer waits for: an answer of a broker that is away. The client has been told to stop."""
+        if self._kafka is not None and self.client.role == "produce":
+            self._kafka._sender.force_close()  # kafka-python has no public way
+
     def join(self, timeout_seconds: float) -> None:
         """Wait for the end."""
         self._thread.join(timeout_seconds)
@@ -100,7 +105,7 @@ class DemoClientThread:
                 producer.send(self.client.topic, value=value).get(timeout=10)
                 self._used(len(value))
         finally:
-            producer.close(timeout=1)
+            close_producer(producer)
 
     def _consume(self) -> None:
         # kafka-python fetches ahead once per poll, and not on its own: the pace of the polls is the pace of the

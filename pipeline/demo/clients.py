@@ -70,6 +70,8 @@ def run(plan: DemoPlan, stopping: Event) -> None:
         except BrokenPipeError:
             stopping.set()
     for client in clients:
+        client.leave()
+    for client in clients:
         client.join(3.0 / len(clients))
     view.close(1.0)
 

@@ -10,6 +10,7 @@ import math
 import signal
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ _REPORT_EVERY_SECONDS: Final = 1.0
 _RETRY_SECONDS: Final = 1.0
 _PATIENCE_SECONDS: Final = 600.0  # brokers may mute a client for minutes
 _CLOSE_SECONDS: Final = 1.0
+_ANSWERS_KEPT: Final = 10_000
 
 # kafka-python has no types.
 _PRODUCER: Final[Callable[..., Any]] = KafkaProducer
@@ -62,12 +64,14 @@ class StockProducer:
     Attributes:
         shares: As in the work; may be replaced while it runs.
         sent_bytes: Payload that the brokers have taken, for each partition.
+        answer_ms: How long each request took, from the call to the answer; the newest ones, the oldest first.
     """
 
     def __init__(self, work: StockWork, stopping: Event) -> None:
         self.shares = tuple(work.shares)
         self.sent_bytes = [0] * len(self.shares)
         self.requests = [0] * len(self.shares)
+        self.answer_ms: deque[float] = deque(maxlen=_ANSWERS_KEPT)
         self._work = work
         self._stopping = stopping
         self.client = _PRODUCER(**work.options, delivery_timeout_ms=int(_PATIENCE_SECONDS * 1000))
@@ -84,8 +88,7 @@ class StockProducer:
     def close(self) -> None:
         """Leave; what has not been sent is lost."""
         self._stopping.set()
-        with suppress(KafkaError):  # it takes longer where a broker mutes the connection
-            self.client.close(timeout=_CLOSE_SECONDS)
+        close_producer(self.client)
 
     def _send(self, partition: int) -> None:
         value = bytes(round(self._work.bytes_per_second / self._work.requests_per_second))
@@ -95,12 +98,14 @@ class StockProducer:
             if not share:
                 due = time.monotonic() + _REPORT_EVERY_SECONDS
                 continue
+            began = time.monotonic()
             try:
                 self.client.send(self._work.topic, value, partition=partition).get(_PATIENCE_SECONDS)
             except KafkaError as exc:
                 due = time.monotonic() + _RETRY_SECONDS
                 self._tell(exc)
                 continue
+            self.answer_ms.append((time.monotonic() - began) * 1000)
             self.sent_bytes[partition] += len(value)
             self.requests[partition] += 1
             span_seconds = 1 / (self._work.requests_per_second * share)
@@ -112,11 +117,15 @@ class StockProducer:
 
 
 class StockConsumer:
-    """Reads a topic from its present end, in a thread. Its fields are those of `StockProducer`, for all partitions."""
+    """Reads a topic from its present end, in a thread. Its fields are those of `StockProducer`, for all partitions.
+
+    It times nothing: `answer_ms` stays empty.
+    """
 
     def __init__(self, work: StockWork, stopping: Event) -> None:
         self.sent_bytes = [0]
         self.requests = [0]
+        self.answer_ms: deque[float] = deque()
         self._stopping = stopping
         self.client = _CONSUMER(**work.options, group_id=None, enable_auto_commit=False)
         partitions = [TopicPartition(work.topic, partition) for partition in range(len(work.shares))]
@@ -149,6 +158,19 @@ class StockConsumer:
             self.requests[0] += bool(size_bytes)
 
 
+def close_producer(producer: Any) -> None:
+    """End a producer of kafka-python and its thread. What it has not sent yet is lost; who waits for it gets an error.
+
+    `KafkaProducer.close` first waits for unsent records. If they stay unsent, because a broker is away or mutes the
+    connection, it raises and closes nothing, and does so again at the end of the process, with a traceback. So they are
+    given up first, for which kafka-python has no public way.
+    """
+    producer._sender.force_close()
+    producer._sender.join(_CLOSE_SECONDS)
+    with suppress(KafkaError):
+        producer.close(timeout=_CLOSE_SECONDS)
+
+
 def broker_throttle_ms(client: Any) -> tuple[float, float]:
     """How long brokers made a client of kafka-python wait after a request, in ms: mean and longest of the last minute.
 
@@ -163,7 +185,7 @@ def broker_throttle_ms(client: Any) -> tuple[float, float]:
 
 
 def report(work: StockWork, running: StockProducer | StockConsumer) -> dict[str, Any]:
-    """The counters, as printed once a second."""
+    """The counters, as printed once a second, and the times of the requests since the last report."""
     mean_ms, longest_ms = broker_throttle_ms(running.client)
     return {
         "user": work.options.get("sasl_plain_username", ""),
@@ -173,6 +195,7 @@ def report(work: StockWork, running: StockProducer | StockConsumer) -> dict[str,
         "requests": sum(running.requests),
         "broker_throttle_mean_ms": mean_ms,
         "broker_throttle_max_ms": longest_ms,
+        "answer_ms": [round(running.answer_ms.popleft(), 1) for _ in range(len(running.answer_ms))],
     }
 
 

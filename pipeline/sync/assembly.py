@@ -3,8 +3,8 @@
 from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.connecting import as_cluster_error
 from pipeline.settings.model import Settings
-from pipeline.sync.broker_quota_sync import Sources
 from pipeline.sync.chosen_quotas import ChosenQuotas
+from pipeline.sync.sources import Sources
 from pipeline.sync.usage_follower import UsageFollower
 from pipeline.tables.address import table_uri
 from pipeline.tables.from_settings import open_quota_table
@@ -23,12 +23,12 @@ def open_sources(settings: Settings) -> Sources:
         TableMissing, TableUnreadable: A table is not there, or can not be read.
         InvalidQuotas: No version of the quotas is valid.
     """
+    uri, first_ms = table_uri(settings.tables.root, "usage"), settings.engine.rate_span_ms + _LATE_MS
     source = QuotaSource(open_quota_table(settings.tables))
     quotas = ChosenQuotas(source, frozenset(settings.sync.users))
-    if (settings.scope or source.scope) == "broker":
-        return Sources(quotas, mirror=True, usage=None)
-    uri = table_uri(settings.tables.root, "usage")
-    return Sources(quotas, mirror=False, usage=UsageFollower(uri, settings.engine.rate_span_ms + _LATE_MS))
+    sources = Sources(quotas, lambda: UsageFollower(uri, first_ms), settings.scope)
+    sources.usage()
+    return sources
 
 
 def new_control(settings: Settings, *, adopt: bool, at_once: bool = False) -> BrokerSync:

@@ -1,36 +1,18 @@
 """One period of the sync after the other: read what is new, compare the brokers, change what must change."""
 
 import logging
-from dataclasses import dataclass
 
 from pipeline.clock import Clock
 from pipeline.sync.change_writer import ChangeWriter
-from pipeline.sync.chosen_quotas import ChosenQuotas
 from pipeline.sync.cluster_quotas import ClusterQuotas
 from pipeline.sync.present_brokers import PresentBrokers
+from pipeline.sync.sources import Sources
 from pipeline.sync.telling import Telling
-from pipeline.sync.usage_follower import UsageFollower
 from pipeline.tables.broker_quotas import BrokerQuotasTable
-from pipeline.tables.quotas.source import QuotaSource
 from quota.broker_sync import BrokerSync
 from quota.broker_writes import Change
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Sources:
-    """What the sync follows.
-
-    Attributes:
-        quotas: The rows of the quota table that are put on the brokers.
-        mirror: Whether every broker gets T: scope `broker`.
-        usage: The usage; None where no level is computed.
-    """
-
-    quotas: QuotaSource | ChosenQuotas
-    mirror: bool
-    usage: UsageFollower | None
 
 
 class BrokerQuotaSync:
@@ -91,7 +73,8 @@ class BrokerQuotaSync:
         snapshot = self._sources.quotas.poll()
         if snapshot is not None:
             self._control.load_quotas(snapshot, self._sources.mirror)
-            log.info("quotas v%d in force: %d entities", snapshot.version, len(snapshot.quotas))
+            scope = "broker" if self._sources.mirror else "cluster"
+            log.info("quotas v%d in force: %d entities, scope %s", snapshot.version, len(snapshot.quotas), scope)
         known_until_ms = self._follow_usage()
         if self._writer.has_undecided or self._clock.now().steady_ms >= self._look_due_ms:
             self._look()
@@ -109,7 +92,7 @@ class BrokerQuotaSync:
 
     def _follow_usage(self) -> int:
         """Record what is new; returns until when usage is known."""
-        usage = self._sources.usage
+        usage = self._sources.usage()
         if usage is None:
             return self._now()
         rows = usage.new_rows()

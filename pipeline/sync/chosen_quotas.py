@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from pipeline.tables.quotas.source import QuotaSource
+from pipeline.tables.quotas.source import QuotaSource, Scope
 from quota.snapshot import QuotaSnapshot
 
 
@@ -17,6 +17,11 @@ class ChosenQuotas:
 
     source: QuotaSource
     users: frozenset[str]
+
+    @property
+    def scope(self) -> Scope:
+        """See `QuotaSource`."""
+        return self.source.scope
 
     def pin(self) -> QuotaSnapshot:
         """See `QuotaSource`."""

@@ -61,10 +61,11 @@ def inspect(settings: Settings, *, adopt: bool = False) -> SyncPlan:
     control.set_brokers(found.broker_ids, now_ms)
     control.observe(found.held, now_ms)
     known_until_ms = now_ms
-    if sources.usage is not None:
-        rows = sources.usage.new_rows()
+    usage = sources.usage()
+    if usage is not None:
+        rows = usage.new_rows()
         if rows is not None:
             control.record(rows)
-        known_until_ms = sources.usage.known_until_ms
+        known_until_ms = usage.known_until_ms
     changes = control.period(known_until_ms, now_ms)
     return SyncPlan(cluster, quotas.version, tuple(changes), control.drifts, control.refused, control.owned)

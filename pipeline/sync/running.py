@@ -117,8 +117,9 @@ def _run_periods(step: Callable[[], object], period_seconds: float, wait: Wait) 
                 raise
             rest_seconds = PAUSES_SECONDS[min(failures, len(PAUSES_SECONDS) - 1)]
             failures += 1
-            if str(exc) != told:
-                told = str(exc)
+            trouble = _kind_of(exc)
+            if trouble != told:
+                told = trouble
                 log.warning("%s; tried again with back-off until it works", exc)
         else:
             if failures:
@@ -127,6 +128,11 @@ def _run_periods(step: Callable[[], object], period_seconds: float, wait: Wait) 
             rest_seconds = max(began + period_seconds - time.monotonic(), 0.0)
         if wait(rest_seconds):
             return
+
+
+def _kind_of(failure: PipelineError) -> str:
+    """Equal for failures of which one line is enough: a cluster that is away shows it in many ways."""
+    return type(failure).__name__ if isinstance(failure, ClusterUnreachable) else str(failure)
 
 
 def _is_final(failure: PipelineError, has_looked: bool) -> bool:

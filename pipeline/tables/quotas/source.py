@@ -12,6 +12,8 @@ from quota.snapshot import QuotaSnapshot
 
 log = logging.getLogger(__name__)
 
+Scope = Literal["cluster", "broker"]
+
 _KEPT_VERSIONS: Final = 64
 
 
@@ -24,6 +26,9 @@ class QuotaSource:
     Args:
         table: The quota table; it must exist.
 
+    Attributes:
+        scope: The property `kquota.scope` of the newest valid version seen so far.
+
     Raises:
         InvalidQuotas: No version that can still be read is valid.
     """
@@ -34,7 +39,7 @@ class QuotaSource:
         self._cache: OrderedDict[int, QuotaSnapshot] = OrderedDict()
         self._refused_version = -1
         newest = table.read()
-        self.scope: Literal["cluster", "broker"] = "broker" if newest.scope == "broker" else "cluster"
+        self.scope = _scope(newest)
         self._pinned = self._valid(newest) or newest_valid(table, newest.version)
         self._keep(self._pinned)
 
@@ -48,10 +53,11 @@ class QuotaSource:
             version = self._table.version_if_changed()
             if version is None:
                 return None
-            snapshot = self._valid(self._table.read(version))
+            stored = self._table.read(version)
+            snapshot = self._valid(stored)
             if snapshot is None or snapshot.version <= self._pinned.version:
                 return None
-            self._pinned = snapshot
+            self._pinned, self.scope = snapshot, _scope(stored)
             return snapshot
 
     def at(self, version: int) -> QuotaSnapshot:
@@ -95,6 +101,10 @@ def newest_valid(table: QuotaTable, version: int) -> QuotaSnapshot:
         except TableMissing:
             break
     raise first or InvalidQuotas(version, ["no version of it is kept"])
+
+
+def _scope(stored: QuotaTableState) -> Scope:
+    return "broker" if stored.scope == "broker" else "cluster"
 
 
 def _snapshot(stored: QuotaTableState) -> QuotaSnapshot:

@@ -1,14 +1,22 @@
 """With its right each call works, over TLS and SASL; without it the error names the right and the command for it."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from pipeline.brokers.native_quotas import NativeQuotas
+from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.acls import ALTER_QUOTAS, DESCRIBE_QUOTAS, Names, acls_of, grant_commands
 from pipeline.cluster.errors import PermissionMissing
-from tests.pipeline.brokers.quota_broker import user
+from pipeline.tables.audit import local_audit
+from pipeline.tables.quotas.edit import QuotaChange
+from pipeline.tables.quotas.table import QuotaTable
+from tests.pipeline.brokers.quota_broker import user, values_in
+from tests.pipeline.cli.running import new_tables
 from tests.pipeline.cluster.secured import Secured, secured_broker
+from tests.pipeline.sync.sync_process import running_sync
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.broker, pytest.mark.long]
 
@@ -37,6 +45,46 @@ def test_to_see_and_to_change_quotas_need_a_right_each_which_the_error_names(sec
         assert native.alter(CHANGE) == []
         assert {quota.entity for quota in native.describe()} <= set(CHANGE)
     secured.forbid("operator", [DESCRIBE_QUOTAS, ALTER_QUOTAS])
+
+
+def test_a_sync_that_loses_its_right_tells_it_in_one_line_and_goes_on_when_it_is_given_back(
+    secured: Secured, tmp_path: Path
+) -> None:
+    quotas = QuotaTable(new_tables(tmp_path / "tables"))
+    admin = ClusterAccess(secured.broker.bootstrap_servers)
+    file = secured.file(secured.properties(MECHANISM, "operator"))
+    tables = ("--tables", str(tmp_path / "tables"))
+    flags = ("--bootstrap-server", secured.address(MECHANISM), "--command-config", str(file), *tables)
+
+    def edit(bound: float) -> None:
+        quotas.alter([QuotaChange("synced", "", {"producer_byte_rate": bound})], local_audit("test"))
+
+    def await_value(bound: float) -> None:
+        wait_until(lambda: values_in(native).get(user("synced")) == {"producer_byte_rate": bound}, f"{bound} there")
+
+    edit(1e6)
+    with NativeQuotas(admin) as native:
+        with running_sync(*flags) as refused:
+            assert refused.await_end() == PermissionMissing.exit_code
+            told = [line for line in refused.log.splitlines() if " INFO " not in line]
+            assert len(told) == 1, told
+            assert "'User:operator' must be allowed DescribeConfigs on the cluster" in told[0]
+        rights = acls_of("sync", Names("u", "t", "m", "j"))
+        secured.allow("operator", rights)
+        with running_sync(*flags) as sync:
+            await_value(1e6)
+            secured.forbid("operator", [ALTER_QUOTAS])
+            edit(2e6)
+            sync.wait_for(" WARNING ")
+            secured.allow("operator", [ALTER_QUOTAS])
+            await_value(2e6)
+            sync.wait_for("works again after")
+            assert sync.stop() == 0
+            told = [line for line in sync.log.splitlines() if " INFO " not in line]
+            assert len(told) == 1, told
+            assert "'User:operator' must be allowed AlterConfigs on the cluster" in told[0]
+        native.alter({user("synced"): {"producer_byte_rate": None}})
+    secured.forbid("operator", rights)
 
 
 def test_the_printed_rights_of_an_import_are_enough_to_see_quotas_and_no_more(secured: Secured) -> None:

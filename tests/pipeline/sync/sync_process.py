@@ -35,6 +35,10 @@ class SyncProcess:
     def stop(self) -> int:
         """Ask it to stop; returns the exit code."""
         self._process.send_signal(signal.SIGTERM)
+        return self.await_end()
+
+    def await_end(self) -> int:
+        """Wait until it has ended by itself; returns the exit code."""
         return self._process.wait(PATIENCE_SECONDS)
 
 

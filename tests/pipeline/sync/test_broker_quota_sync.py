@@ -4,9 +4,11 @@ import logging
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 
 from pipeline.cluster.errors import ClusterUnreachable
-from pipeline.sync.broker_quota_sync import BrokerQuotaSync, Sources
+from pipeline.sync.broker_quota_sync import BrokerQuotaSync
+from pipeline.sync.sources import Sources
 from pipeline.sync.usage_follower import UsageFollower
 from pipeline.tables.address import table_uri
 from pipeline.tables.audit import local_audit
@@ -15,7 +17,7 @@ from pipeline.tables.broker_quotas import BrokerQuotasTable
 from pipeline.tables.errors import Fenced
 from pipeline.tables.layout import create_missing
 from pipeline.tables.quotas.edit import QuotaChange
-from pipeline.tables.quotas.source import QuotaSource
+from pipeline.tables.quotas.source import QuotaSource, Scope
 from pipeline.tables.quotas.table import QuotaTable
 from pipeline.tables.reader import DeltaRsReader
 from quota.broker_entries import EntryKey
@@ -32,9 +34,9 @@ MB = 1e6
 class Setting:
     """Tables, brokers and a clock; `start` begins a sync on them, as a new process does."""
 
-    def __init__(self, root: str, mirror: bool = True) -> None:
+    def __init__(self, root: str, scope: Scope | None = "broker") -> None:
         create_missing(root)
-        self.root, self.mirror = root, mirror
+        self.root, self.scope = root, scope
         self.clock, self.brokers = ManualClock(), FakeQuotas()
         self.quotas, self.usage = QuotaTable(root), UsageTable(root)
 
@@ -42,9 +44,19 @@ class Setting:
         changes = [QuotaChange(user, "", {"producer_byte_rate": bound}) for user, bound in bounds.items()]
         self.quotas.alter(changes, local_audit("test"))
 
+    def set_scope(self, scope: Scope) -> None:
+        """As SQL does it."""
+        quotas = DeltaTable(table_uri(self.root, "quotas"))
+        quotas.alter.set_table_properties({"kquota.scope": scope}, raise_if_not_exists=False)
+
+    def use(self, each_bytes: int) -> None:
+        """Alice uses so much on each of two brokers, in a second."""
+        rows = [{"broker_id": name, "user": "alice", "produced_bytes": each_bytes} for name in ("1", "2")]
+        self.usage.append(self.clock.wall_ms, *rows)
+
     def start(self, adopt: bool = False) -> BrokerQuotaSync:
-        usage = None if self.mirror else UsageFollower(self.usage.uri, 15_000)
-        sources = Sources(QuotaSource(QuotaTable(self.root)), self.mirror, usage)
+        quotas = QuotaSource(QuotaTable(self.root))
+        sources = Sources(quotas, lambda: UsageFollower(self.usage.uri, 15_000), self.scope)
         table = BrokerQuotasTable(self.root, "c1")
         sync = BrokerQuotaSync(BrokerSync(adopt=adopt), sources, table, self.brokers, self.clock, 10_000)
         sync.take_over()
@@ -179,15 +191,13 @@ def test_a_sync_that_was_superseded_stops_at_its_next_look(setting: Setting) -> 
 
 
 def test_levels_follow_the_usage_and_restore_puts_the_bound_back(tmp_path: Path) -> None:
-    setting = Setting(str(tmp_path), mirror=False)
+    setting = Setting(str(tmp_path), scope="cluster")
     setting.edit(alice=MB)
     sync = setting.start()
     sync.step()
     assert setting.brokers.values == {ALICE: MB}
     for _ in range(15):
-        now_ms = setting.clock.wall_ms
-        used = [{"broker_id": name, "user": "alice", "produced_bytes": 900_000} for name in ("1", "2")]
-        setting.usage.append(now_ms, *used)
+        setting.use(900_000)
         setting.pass_time(sync)
     assert 0.5 * MB <= setting.brokers.values[ALICE] < 0.6 * MB
     row = setting.steps()[-1]
@@ -196,14 +206,44 @@ def test_levels_follow_the_usage_and_restore_puts_the_bound_back(tmp_path: Path)
     assert setting.brokers.values == {ALICE: MB}
 
 
+def test_another_scope_of_the_table_holds_from_the_next_period_on(tmp_path: Path) -> None:
+    setting = Setting(str(tmp_path), scope=None)
+    setting.edit(alice=MB)
+    sync = setting.start()
+    for _ in range(15):
+        setting.use(900_000)
+        setting.pass_time(sync)
+    assert 0.5 * MB <= setting.brokers.values[ALICE] < 0.6 * MB
+    setting.set_scope("broker")
+    setting.pass_time(sync)
+    assert setting.brokers.values == {ALICE: MB}
+    assert setting.steps()[-1][3:] == ("edited", "applied")
+    for _ in range(15):
+        setting.use(900_000)
+        setting.pass_time(sync)
+    assert setting.brokers.values == {ALICE: MB}, "in a mirror every broker has the bound, whatever is used"
+    setting.set_scope("cluster")
+    setting.pass_time(sync, 2)
+    assert 0.5 * MB <= setting.brokers.values[ALICE] < 0.6 * MB, "by the usage of the last seconds"
+
+
+def test_the_scope_of_the_settings_wins_over_that_of_the_table(setting: Setting) -> None:
+    setting.edit(alice=MB)
+    sync = setting.start()
+    setting.set_scope("cluster")
+    for _ in range(15):
+        setting.use(900_000)
+        setting.pass_time(sync)
+    assert setting.brokers.values == {ALICE: MB}
+
+
 def test_a_broker_that_is_being_restarted_still_counts(tmp_path: Path) -> None:
-    setting = Setting(str(tmp_path), mirror=False)
+    setting = Setting(str(tmp_path), scope="cluster")
     setting.edit(alice=MB)
     sync = setting.start()
     sync.step()
     for _ in range(15):
-        used = [{"broker_id": name, "user": "alice", "produced_bytes": 2_000_000} for name in ("1", "2")]
-        setting.usage.append(setting.clock.wall_ms, *used)
+        setting.use(2_000_000)
         setting.pass_time(sync)
     level = setting.brokers.values[ALICE]
     setting.brokers.broker_ids = ("1",)

@@ -17,7 +17,9 @@ from pipeline.tables.quotas.table import QuotaTable
 from pipeline.tables.reader import read_table
 from tests.metrics_reading import metrics_named_in
 from tests.pipeline.cli.running import Answer, kquota, new_tables
+from tests.pipeline.replay.kept import KeptJob
 from tests.pipeline.sync.sync_process import running_sync
+from tests.quota.factories import usage_row
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -113,6 +115,24 @@ def test_drift_is_shown_everywhere_and_kept_until_it_is_adopted(place: Place) ->
     place.edit({"sync-b": None})
     assert place.run("sync", "--once").exit_code == 0
     wait_until(lambda: place.held() == {"sync-a": 1e6, "sync-b": 7e6}, "what stood there to be given back")
+
+
+def test_the_story_of_a_throttle_has_what_the_broker_itself_enforces_now(place: Place) -> None:
+    job = KeptJob(place.root, QuotaChange("sync-a", "", {RATE: 1_000.0}))
+    for _ in range(3):
+        job.clock.advance(500)
+        job.batch([usage_row(job.clock.wall_ms, user="sync-a", client_id="etl", produced_bytes=50_000)])
+    job.flush()
+    story = ("throttles", "explain", "sync-a", "etl", "--tables", place.root)
+    assert "  brokers " not in kquota(*story).stdout
+    assert place.run("sync", "--once").exit_code == 0
+    wait_until(lambda: place.held() == {"sync-a": 1_000.0}, "the broker to hear of it")
+    shown = kquota(*story).stdout
+    assert "  brokers   1.0 kB/s on each broker, for user-principal 'sync-a', since " in shown
+    assert "UTC: the quota table asks for it" in shown
+    document = json.loads(kquota(*story, "-o", "json").stdout)
+    on_brokers = [(one["user"], one["client_id"], one["value"]) for one in document[0]["on_brokers"]]
+    assert on_brokers == [("sync-a", "", place.held()["sync-a"])]
 
 
 def test_after_ten_kills_at_random_moments_the_broker_has_what_a_fresh_sync_wants(place: Place) -> None:

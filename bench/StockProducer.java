@@ -1,0 +1,43 @@
+import java.util.Map;
+import java.util.Properties;
+import java.util.concurrent.atomic.AtomicLong;
+import org.apache.kafka.clients.producer.KafkaProducer;
+import org.apache.kafka.clients.producer.ProducerRecord;
+import org.apache.kafka.common.serialization.ByteArraySerializer;
+
+/**
+ * A stock Java client that produces as fast as it can: StockProducer.java TOPIC BYTES key=value …, the last ones being
+ * its producer.properties. Each second a line on stdout, as `pipeline.demo.stock_client` prints it.
+ */
+public class StockProducer {
+    public static void main(String[] args) throws Exception {
+        Properties config = new Properties();
+        for (int i = 2; i < args.length; i++) {
+            String[] pair = args[i].split("=", 2);
+            config.put(pair[0], pair[1]);
+        }
+        byte[] value = new byte[Integer.parseInt(args[1])];
+        AtomicLong sentBytes = new AtomicLong();
+        var producer = new KafkaProducer<>(config, new ByteArraySerializer(), new ByteArraySerializer());
+        Thread sending = new Thread(() -> {
+            while (true) { // `send` waits while the producer's memory is full
+                producer.send(new ProducerRecord<>(args[0], 0, null, value), (taken, failure) -> {
+                    if (failure == null) sentBytes.addAndGet(value.length);
+                });
+            }
+        });
+        sending.setDaemon(true);
+        sending.start();
+        while (true) {
+            Thread.sleep(1000);
+            System.out.printf("{\"sent_bytes\": %d, \"broker_throttle_max_ms\": %s, \"answer_ms\": []}%n",
+                    sentBytes.get(), longestThrottleMs(producer.metrics()));
+        }
+    }
+
+    private static double longestThrottleMs(Map<?, ? extends org.apache.kafka.common.Metric> metrics) {
+        return metrics.values().stream()
+                .filter(metric -> metric.metricName().name().equals("produce-throttle-time-max"))
+                .mapToDouble(metric -> (Double) metric.metricValue()).filter(Double::isFinite).max().orElse(0);
+    }
+}
