@@ -235,7 +235,7 @@ function story() {
   const body = !told ? h('p', { class: 'empty' }, 'Loading')
     : told.failure ? h('p', { class: 'empty' }, place.storyId ? told.failure : 'It was never over a quota, as far as decisions are kept.')
       : [h('dl', { class: 'facts' }, told.facts.map(([name, text]) => h('div', {}, h('dt', {}, name), h('dd', {}, text)))),
-        h('div', { class: 'published' }, told.published.slice(0, 1).map((line) => h('p', { class: 'quiet' }, line)), told.published.length > 1 ? h('ol', {}, told.published.slice(1).map((line) => h('li', {}, line))) : null)];
+        h('div', { class: 'published' }, told.published.slice(0, 1).map((line) => h('p', { class: 'quiet' }, line)), told.published.length > 1 ? h('ol', { tabindex: '0', 'aria-label': 'What was published' }, told.published.slice(1).map((line) => h('li', {}, line))) : null)];
   return h('section', { class: 'card', id: 'explain', 'data-key': 'story', 'data-testid': 'explain', 'aria-labelledby': 'h-explain' },
     h('header', {}, h('h2', { id: 'h-explain' }, place.storyId ? 'Why: this decision' : 'Why: the newest decision'), told && told.decision_id ? h('span', { class: 'quiet' }, `${told.decision_id} · ${instant(told.evaluated_at_ms)}`) : null), body);
 }
