@@ -5,7 +5,7 @@ again after a crash. A crash is an exception at a failpoint, after which nothing
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -30,6 +30,7 @@ from pipeline.tables.port import TableWriter
 from pipeline.tables.quotas.edit import QuotaChange
 from pipeline.tables.quotas.source import QuotaSource
 from pipeline.tables.quotas.table import EditAudit
+from pipeline.tables.reader import read_table
 from pipeline.throttle.assembly import Ports, assemble
 from schemas.arrow import arrow_schema
 from schemas.throttle_record import ThrottleRecord
@@ -179,6 +180,12 @@ class HandJob:
             self.micro_batch(frame, batch_id)
             self.spark.committed = batch_id
         self.purgatory.tick()
+
+    def rows(self, name: str, columns: Sequence[str] | None = None) -> pa.Table:
+        """All rows of one of its tables."""
+        if self._stored is None:
+            return read_table(f"{self.settings.tables.root}/{name}", columns)
+        return MemoryWriter(self._stored[name], JOB).read(columns)
 
     def evidence(self) -> Evidence:
         """For the verifier."""

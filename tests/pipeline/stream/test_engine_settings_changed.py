@@ -1,4 +1,7 @@
-"""A start with other engine settings than those the stored batches were decided with."""
+"""A start with other engine settings than those the stored batches were decided with.
+
+Where only the decisions count, the job's tables are in memory; what is verified afterwards is in Delta.
+"""
 
 import json
 import logging
@@ -10,7 +13,6 @@ import pytest
 from pipeline import failpoints
 from pipeline.replay.verification import verify, verify_decision
 from pipeline.settings.model import EngineSettings
-from pipeline.tables.reader import read_table
 from schemas.decision_row import DecisionRow
 from tests.faults.generator import RATES
 from tests.faults.hand_job import HandJob, owed_by
@@ -30,8 +32,8 @@ def with_engine(job: HandJob, num_samples: int, sample_window_ms: int) -> None:
     job.settings = job.settings.model_copy(update={"engine": engine})
 
 
-def new_job(folder: Path, num_samples: int, sample_window_ms: int) -> HandJob:
-    job = HandJob(folder, RATES)
+def new_job(folder: Path, num_samples: int, sample_window_ms: int, in_memory: bool = True) -> HandJob:
+    job = HandJob(folder, RATES, in_memory)
     with_engine(job, num_samples, sample_window_ms)
     job.start()
     return job
@@ -46,10 +48,9 @@ def run(job: HandJob, steps: int, produced_bytes: int = 4_000) -> None:
 
 
 def decisions_of(job: HandJob, since_batch: int = 0) -> dict[Any, Any]:
-    rows = read_table(f"{job.settings.tables.root}/decisions", [*KEY, *FIGURES]).to_pylist()
     return {
         tuple(row[name] for name in KEY): [row[name] for name in FIGURES]
-        for row in rows
+        for row in job.rows("decisions", [*KEY, *FIGURES]).to_pylist()
         if row["batch_id"] >= since_batch
     }
 
@@ -104,7 +105,7 @@ def test_restarts_after_a_change_decide_as_no_restart(tmp_path: Path, num_sample
 def test_decisions_before_and_after_a_change_can_be_verified(
     tmp_path: Path, num_samples: int, sample_window_ms: int
 ) -> None:
-    job = new_job(tmp_path, 4, 500)
+    job = new_job(tmp_path, 4, 500, in_memory=False)
     run(job, 20)
     with_engine(job, num_samples, sample_window_ms)
     job.start()
@@ -112,13 +113,13 @@ def test_decisions_before_and_after_a_change_can_be_verified(
     root = job.settings.tables.root
     found = verify(root, "cluster", job.quotas.at, 0, 2**62, lambda _done, _whole: None)
     assert (found.batches, found.mismatches) == (40, [])
-    first = min((row for row in stored_decisions(root) if row["batch_id"] >= 20), key=lambda row: row["batch_id"])
+    first = min((row for row in stored_decisions(job) if row["batch_id"] >= 20), key=lambda row: row["batch_id"])
     assert verify_decision(root, "cluster", job.quotas.at, first).difference is None
 
 
-def stored_decisions(root: str) -> list[dict[str, Any]]:
+def stored_decisions(job: HandJob) -> list[dict[str, Any]]:
     names = [name for name in DecisionRow.model_fields if name not in {"evaluated_at", "date"}]
-    rows: list[dict[str, Any]] = read_table(f"{root}/decisions", names).to_pylist()
+    rows: list[dict[str, Any]] = job.rows("decisions", names).to_pylist()
     return rows
 
 
