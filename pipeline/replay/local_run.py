@@ -3,8 +3,10 @@
 import os
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ProcessPoolExecutor, wait
+from contextlib import suppress
 from multiprocessing import get_context
 from multiprocessing.queues import Queue
+from queue import Empty
 from typing import Final
 
 from pipeline.replay.errors import UsageNotKept
@@ -14,6 +16,7 @@ from pipeline.replay.request import Part, Plan
 
 _WORTH_PROCESSES_MS: Final = 1_800_000
 _POLL_SECONDS: Final = 0.2
+_LAST_REPORT_SECONDS: Final = 30.0
 
 Progress = Callable[[int, int], None]
 """Called with how many slices are done and how many there are, over all parts."""
@@ -37,7 +40,7 @@ def run(plan: Plan, progress: Progress, worth_ms: int = _WORTH_PROCESSES_MS) -> 
     """
     cores = len(os.sched_getaffinity(0))
     if cores < 2 or plan.request.until_ms - plan.request.since_ms < worth_ms:
-        done = _Count(progress, len(plan.parts) * len(plan.slices))
+        done = Count(progress, len(plan.parts) * len(plan.slices))
         return joined(plan, [replay_part(plan, part, done.one_more) for part in plan.parts]), "one process"
     plan = plan.for_processes(cores)
     processes = min(cores, len(plan.parts))
@@ -45,7 +48,7 @@ def run(plan: Plan, progress: Progress, worth_ms: int = _WORTH_PROCESSES_MS) -> 
     queue: Queue[None] = context.Queue()
     with ProcessPoolExecutor(processes, context, _report_to, (queue,)) as pool:
         futures = [pool.submit(_replay_reporting, plan, part) for part in plan.parts]
-        _follow(futures, queue, _Count(progress, len(plan.parts) * len(plan.slices)))
+        follow(futures, queue, Count(progress, len(plan.parts) * len(plan.slices)))
         return joined(plan, [future.result() for future in futures]), f"{processes} processes"
 
 
@@ -63,7 +66,7 @@ def joined(plan: Plan, results: Iterable[ReplayResult]) -> list[ReplayResult]:
     return of_replay
 
 
-class _Count:
+class Count:
     """Counts slices that are done and tells a progress bar."""
 
     def __init__(self, progress: Progress, whole: int) -> None:
@@ -71,12 +74,18 @@ class _Count:
         self._whole = whole
         self._done = 0
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether all are done."""
+        return self._done >= self._whole
+
     def one_more(self) -> None:
+        """One slice is done."""
         self._done += 1
         self._progress(self._done, self._whole)
 
 
-def _follow(futures: Sequence[Future[ReplayResult]], queue: "Queue[None]", count: _Count) -> None:
+def follow(futures: Sequence[Future[ReplayResult]], queue: "Queue[None]", count: Count) -> None:
     """Wait for all parts, or for the first that fails, and pass on what they report."""
     waiting = True
     while waiting:
@@ -84,6 +93,16 @@ def _follow(futures: Sequence[Future[ReplayResult]], queue: "Queue[None]", count
         waiting = waiting and not any(future.done() and future.exception() for future in futures)
         while not queue.empty():
             queue.get()
+            count.one_more()
+    if not any(future.exception() for future in futures):
+        _take_last(queue, count)
+
+
+def _take_last(queue: "Queue[None]", count: Count) -> None:
+    """Take the reports that are still on their way: a process hands over its result on another one."""
+    with suppress(Empty):
+        while not count.is_whole:
+            queue.get(timeout=_LAST_REPORT_SECONDS)
             count.one_more()
 
 

@@ -1,17 +1,20 @@
 """A range read and divided in any way gives what it gives in one piece: here, in processes, and on Spark."""
 
 import tempfile
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
+from queue import Queue
 from random import Random
-from typing import TYPE_CHECKING
+from threading import Timer
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from pipeline.replay.local_run import joined, run
+from pipeline.replay.local_run import Count, follow, joined, run
 from pipeline.replay.outcome import ReplayResult
 from pipeline.replay.part_replay import replay_part
 from pipeline.replay.quotas import Timeline
@@ -133,6 +136,18 @@ def test_a_pool_comes_to_the_same_and_reports_every_slice(tmp_path: Path) -> Non
     assert ran_on.endswith("processes")
     assert [done for done, _ in reported] == list(range(1, len(reported) + 1))
     assert reported[-1][0] == reported[-1][1]
+
+
+def test_a_report_that_comes_after_the_result_is_counted() -> None:
+    late: Any = Queue()
+    reported: list[tuple[int, int]] = []
+    result: Future[ReplayResult] = Future()
+    result.set_result(ReplayResult())
+    timer = Timer(0.2, lambda: late.put(None))
+    timer.start()
+    follow([result], late, Count(lambda done, whole: reported.append((done, whole)), 1))
+    timer.join()
+    assert reported == [(1, 1)]
 
 
 def test_a_table_that_grows_meanwhile_is_read_as_it_was(tmp_path: Path) -> None:
