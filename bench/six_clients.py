@@ -6,11 +6,13 @@
 One real broker and `kquota quotas sync` as its own process. Four quiet kafka-python producers far below their quotas
 (of a user, of a pair, and two of the default user), and two offenders: one of kafka-python that wants 10 · T, and one
 of Kafka's own Java client that sends as fast as it can (left out without a JDK). None of them knows of kquota. The
-quiet ones run alone at first; then the offenders start under T; then T is doubled for both in the Delta table; then it
-is cut again. The bytes of an offender are the end of its log times the size of a record, asked four times a second.
+quiet ones run alone at first; then beside two like the offenders that have no quota; then the offenders start under T;
+then T is doubled for both in the Delta table; then it is cut again. The bytes of an offender are the end of its log
+times the size of a record, asked four times a second.
 """
 
 import argparse
+import math
 import sys
 import tempfile
 import time
@@ -30,7 +32,7 @@ from pipeline.cluster.access import ClusterAccess
 from pipeline.demo.broker import EmbeddedBroker
 from pipeline.demo.process import spawn, terminate
 from pipeline.jvm.jars import fetch
-from pipeline.jvm.java import find_jdk
+from pipeline.jvm.java import Java, find_jdk
 from pipeline.tables.audit import local_audit
 from pipeline.tables.layout import create_missing
 from pipeline.tables.quotas.edit import QuotaChange
@@ -40,10 +42,12 @@ from quota.entity import DEFAULT
 BOUND: Final = 300_000.0
 PYTHON, JAVA = "kafka-python", "Java"
 OFFENDERS: Final = {PYTHON: "erp", JAVA: "archive"}
+UNBOUNDED: Final = {PYTHON: "free", JAVA: "fast"}
 QUIET: Final = ("shop", "pay", "crm", "web")
 _QUIET_RATE, _QUIET_REQUESTS = 20_000.0, 20.0
 _WANTED, _REQUESTS = 10 * BOUND, 40.0
 _RECORD_BYTES: Final = {PYTHON: round(_WANTED / _REQUESTS), JAVA: 10_000}
+_NO_BOUND: Final = 1e12
 _PRACTICE_EDITS: Final = 10
 _LOOK_SECONDS: Final = 0.25
 _DESCRIBE_SECONDS: Final = 0.05
@@ -55,7 +59,7 @@ class _Stage:
 
     def __init__(self, stack: ExitStack, folder: Path) -> None:
         fetch()
-        names = [*OFFENDERS.values(), *QUIET]
+        names = [*OFFENDERS.values(), *UNBOUNDED.values(), *QUIET]
         self.stack, self.folder = stack, folder
         self.broker = stack.enter_context(EmbeddedBroker(folder / "broker", {name: name for name in names}))
         _create_topics(self.broker, names)
@@ -66,6 +70,7 @@ class _Stage:
         self._ends: Any = KafkaConsumer(bootstrap_servers=self.broker.bootstrap_servers)
         stack.callback(self._ends.close)
         rows = {("shop", ""): 1e6, ("pay", "pay"): 1e6, (DEFAULT, ""): 5e5}
+        rows |= {(name, ""): _NO_BOUND for name in UNBOUNDED.values()}
         self._quotas.alter([_change(*names, rate) for names, rate in rows.items()], local_audit("bench"))
         command = [sys.executable, "-m", "pipeline.cli.main", "quotas", "sync", "--tables", root]
         command += ["--bootstrap-server", self.broker.bootstrap_servers]
@@ -110,13 +115,14 @@ def measure(folder: Path) -> SixRun:
         processes: dict[str, StockProcess] = {}
         begins = []
         for phase in PHASES:
-            if phase.factor:
+            if phase.factor == math.inf:
+                begins.append(time.monotonic())
+                _watch_unbounded(stage, jdk, phase)
+                continue
+            if phase.is_bounded:
                 edits.append(stage.edit({OFFENDERS[name]: phase.factor * BOUND for name in offenders}))
-            if phase.factor and not processes:
-                wanted = (_WANTED, _REQUESTS)
-                processes[PYTHON] = start_python(stack, folder, stage.broker, OFFENDERS[PYTHON], *wanted)
-                if jdk is not None:
-                    processes[JAVA] = start_java(stack, stage.broker, jdk, OFFENDERS[JAVA], _RECORD_BYTES[JAVA])
+            if phase.is_bounded and not processes:
+                processes = _start(stack, stage, jdk, OFFENDERS)
                 _await_first_records(stage, offenders)
             begins.append(time.monotonic())
             _watch(stage, offenders, phase)
@@ -131,6 +137,21 @@ def measure(folder: Path) -> SixRun:
             max(client.throttle_max_ms for client in stage.quiet),
             edits,
         )
+
+
+def _start(stack: ExitStack, stage: _Stage, jdk: Java | None, users: Mapping[str, str]) -> dict[str, StockProcess]:
+    """Start a client of each kind that this machine can run."""
+    kafka_python = start_python(stack, stage.folder, stage.broker, users[PYTHON], _WANTED, _REQUESTS)
+    if jdk is None:
+        return {PYTHON: kafka_python}
+    return {PYTHON: kafka_python, JAVA: start_java(stack, stage.broker, jdk, users[JAVA], _RECORD_BYTES[JAVA])}
+
+
+def _watch_unbounded(stage: _Stage, jdk: Java | None, phase: Phase) -> None:
+    """Let clients like the offenders run beside the quiet ones, without a quota."""
+    with ExitStack() as stack:
+        _start(stack, stage, jdk, UNBOUNDED)
+        _watch(stage, {}, phase)
 
 
 def _await_first_records(stage: _Stage, offenders: Mapping[str, Offender]) -> None:

@@ -1,5 +1,6 @@
 """What became of six clients of one broker while a quota was raised and cut: a table for a page."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +21,7 @@ class Phase:
 
     Attributes:
         name: what it is.
-        factor: the offenders' quota, in T; 0 = they do not run yet.
+        factor: the offenders' quota, in T; 0 = they do not run yet, infinity = others like them run without a quota.
         judged_from: second after which rates and answers are judged, to the end.
         seconds: how long it is.
     """
@@ -30,9 +31,15 @@ class Phase:
     judged_from: int
     seconds: int
 
+    @property
+    def is_bounded(self) -> bool:
+        """Whether the offenders run under a quota."""
+        return 0 < self.factor < math.inf
+
 
 PHASES: Final = (
     Phase("without offenders", 0, 0, 30),
+    Phase("offenders without a quota", math.inf, 5, 35),
     Phase("under T", 1, 45, 75),
     Phase("raised to 2 · T", 2, 15, 60),
     Phase("cut to T", 1, 30, 90),
@@ -97,15 +104,19 @@ def markdown(run: SixRun) -> str:
     """A row for each phase and offender, and one for the quiet clients; then the edits."""
     lines = ["| | offender | rate / its quota, each 10 s | mean |", "| --- | --- | --- | --- |"]
     for number, phase in enumerate(PHASES):
-        for name in run.offenders if phase.factor else ():
+        for name in run.offenders if phase.is_bounded else ():
             tens = " ".join(f"{ratio:.2f}" for ratio in run.tens(name, number))
             judged = f"{run.judged(name, number):.2f} from {phase.judged_from} s on"
             lines.append(f"| {phase.name} | {name} | {tens} | {judged} |")
-    quiet = ["| | the quiet clients: p50 and p99 of a request, same seconds | p99 / before |", "| --- | --- | --- |"]
-    before = float(np.percentile(run.quiet_answer_ms[0], 99))
+    quiet = [
+        "| | quiet clients: p50 and p99 of a request, same seconds | p99 / without offenders | p99 / without a quota |",
+        "| --- | --- | --- | --- |",
+    ]
+    alone, unbounded = (float(np.percentile(answers, 99)) for answers in run.quiet_answer_ms[:2])
     for phase, answers in zip(PHASES, run.quiet_answer_ms, strict=True):
         p50, p99 = np.percentile(answers, [50, 99])
-        quiet.append(f"| {phase.name} | {p50:.1f} and {p99:.1f} ms of {len(answers)} | {p99 / before:.2f} |")
+        times = f"{p50:.1f} and {p99:.1f} ms of {len(answers)}"
+        quiet.append(f"| {phase.name} | {times} | {p99 / alone:.2f} | {p99 / unbounded:.2f} |")
     told = ", ".join(f"{name} {one.throttle_max_ms:.0f} ms" for name, one in run.offenders.items())
     edits = np.array(run.edit_seconds)
     return "\n".join([

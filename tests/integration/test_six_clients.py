@@ -9,7 +9,7 @@ from pipeline.jvm.java import find_jdk
 pytestmark = [pytest.mark.broker, pytest.mark.long, pytest.mark.timeout(1200)]
 
 NEAR = 0.15
-JUDGED = [number for number, phase in enumerate(PHASES) if phase.factor]
+JUDGED = [number for number, phase in enumerate(PHASES) if phase.is_bounded]
 
 
 @pytest.fixture(scope="module")
