@@ -19,9 +19,11 @@ from pipeline.stream.second_reading import DEAD_LETTER_COLUMNS, decode_again
 # task is quicker for fewer events, and all cores are quicker for many more.
 _EVENTS_OF_ONE_TASK: Final = 10_000
 
-# Bounds of what the driver reads again: it takes some 20 µs for a message, and 160 MB if all of a batch are carried.
+# Bounds of what the driver reads again: one message, and all of a batch together. If every message of a batch is
+# refused, 160 MB come along.
 _CARRIED_BYTES: Final = 16_384
 _MESSAGES_OF_DRIVER: Final = 2_000
+_BYTES_OF_DRIVER: Final = 1_048_576
 
 _ORDER: Final = [(name, "ascending") for name in ("partition", "offset", "element_index")]
 
@@ -80,7 +82,7 @@ def collect(raw: DataFrame, rules: ReadingRules, in_one_task: bool = False) -> C
     usages, dead_letters, ignored_count = [_usage(groups)], DEAD_LETTER_SCHEMA.empty_table(), _ignored_count(groups)
     marked = groups.filter(pc.greater_equal(groups["mark"], 0))
     if marked.num_rows:
-        reread = _read_on_driver(marked, rules) if carried_bytes else None
+        reread = read_on_driver(marked, rules) if carried_bytes else None
         if reread is not None:
             usages.append(reread.usage(rules.sample_window_ms))
             ignored_count += reread.ignored_count
@@ -103,9 +105,14 @@ def collect(raw: DataFrame, rules: ReadingRules, in_one_task: bool = False) -> C
     )
 
 
-def _read_on_driver(marked: pa.Table, rules: ReadingRules) -> Reread | None:
-    """Read marked messages that were carried along; None if they are too many."""
-    if marked.num_rows > _MESSAGES_OF_DRIVER:
+def read_on_driver(marked: pa.Table, rules: ReadingRules) -> Reread | None:
+    """Read marked messages that were carried along; None if they are too many, for Spark to read them all.
+
+    Args:
+        marked: the groups of `aggregate` with a mark to read again, with `CARRIED_COLUMNS`.
+        rules: of the job.
+    """
+    if marked.num_rows > _MESSAGES_OF_DRIVER or marked["carried"].nbytes > _BYTES_OF_DRIVER:
         return None
     messages = [
         MarkedMessage(mark, topic, appended_at_ms, value, count)

@@ -43,6 +43,7 @@ _MOST_BRACKETS: Final = 100  # far below the depth at which Spark's parser gives
 _MOST_DIGITS: Final = 100  # and the length of a number
 _DIGITS = re.compile(rf"[0-9]{{{_MOST_DIGITS}}}")
 _LAST_OF_TWO_BYTES: Final = "\uffff"
+_NO_BRACKETS: Final = re.compile(r"[^][{}]+")
 _TOO_SMALL: Final = re.compile(f"-{MANY_DIGITS}")
 _TOO_LARGE: Final = re.compile(MANY_DIGITS)
 
@@ -155,12 +156,9 @@ def _plain_text(value: bytes | None) -> str:
 def _depth(text: str) -> int:
     """At least how deeply nested the message is; brackets inside names count, too."""
     deepest = depth = 0
-    for character in text:
-        if character in "[{":
-            depth += 1
-            deepest = max(deepest, depth)
-        elif character in "]}":
-            depth -= 1
+    for bracket in _NO_BRACKETS.sub("", text):
+        depth += 1 if bracket in "[{" else -1
+        deepest = max(deepest, depth)
     return deepest
 
 

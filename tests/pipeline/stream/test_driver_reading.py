@@ -2,11 +2,23 @@
 
 import json
 
+import pyarrow as pa
 import pytest
 
+from pipeline.stream.collect import read_on_driver
 from pipeline.stream.decode import OFFSET_BITS
 from pipeline.stream.driver_reading import MarkedMessage, read_again
-from tests.pipeline.stream.messages import APPENDED_AT_MS, DAY_MS, LARGEST, PARTITION, TOO_OLD, array, event, message
+from tests.pipeline.stream.messages import (
+    APPENDED_AT_MS,
+    DAY_MS,
+    LARGEST,
+    PARTITION,
+    RULES,
+    TOO_OLD,
+    array,
+    event,
+    message,
+)
 
 OFFSET = 2**40 + 7
 
@@ -104,3 +116,14 @@ def test_good_elements_are_summed_as_spark_sums_them() -> None:
     assert (rows[0]["last_event_ms"], rows[0]["clamped_count"], rows[0]["request_count"]) == (APPENDED_AT_MS, 1, 4)
     assert (rows[1]["produced_bytes"], rows[1]["io_time_ns"], rows[1]["exempt_time_ns"]) == (5, 1, 5)
     assert (rows[1]["event_count"], rows[1]["request_count"], rows[1]["network_time_ns"]) == (2, 2, None)
+
+
+@pytest.mark.parametrize(
+    ("count", "size_bytes", "is_read"),
+    [(2_000, 10, True), (2_001, 10, False), (64, 16_000, True), (66, 16_000, False)],
+)
+def test_many_messages_are_left_to_spark_all_together(count: int, size_bytes: int, is_read: bool) -> None:
+    message = marked(b"x" * size_bytes)
+    columns = {"mark": message.mark, "topic": "usage", "appended_at_ms": 1, "carried": message.value, "event_count": 1}
+    found = read_on_driver(pa.table({name: [value] * count for name, value in columns.items()}), RULES)
+    assert (found is not None) == is_read
