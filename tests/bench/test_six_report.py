@@ -11,15 +11,15 @@ T = 1000.0
 
 @pytest.fixture
 def run() -> SixRun:
-    """One offender that starts at 30 s, gets nothing for 45 s, and then T from there on, whatever its quota is."""
-    begins = [0.0, 30.0, 105.0, 165.0]
-    sent = Offender([0.0, 75.0, 255.0], [0.0, 0.0, 180.0 * T], 500.0)
-    return SixRun(T, begins, {"one": sent}, [[1.0, 2.0], [1.0, 4.0], [3.0], [5.0]], 0.0, [1.0, 2.0])
+    """One offender that starts at 65 s, gets nothing for 45 s, and then T from there on, whatever its quota is."""
+    begins = [0.0, 30.0, 65.0, 140.0, 200.0]
+    sent = Offender([0.0, 110.0, 290.0], [0.0, 0.0, 180.0 * T], 500.0)
+    return SixRun(T, begins, {"one": sent}, [[1.0, 2.0], [1.0, 8.0], [1.0, 4.0], [3.0], [5.0]], 0.0, [1.0, 2.0])
 
 
 def test_rates_are_judged_from_their_second_on_and_by_the_quota_of_the_phase(run: SixRun) -> None:
-    assert [run.judged("one", phase) for phase in (1, 2, 3)] == pytest.approx([1, 0.5, 1])
-    assert run.tens("one", 1) == pytest.approx([0, 0, 0, 0, 0.5, 1, 1])
+    assert [run.judged("one", phase) for phase in (2, 3, 4)] == pytest.approx([1, 0.5, 1])
+    assert run.tens("one", 2) == pytest.approx([0, 0, 0, 0, 0.5, 1, 1])
 
 
 def test_the_page_gets_a_row_for_each_phase_and_the_rest_of_it_stays(run: SixRun, tmp_path: Path) -> None:
@@ -31,4 +31,4 @@ def test_the_page_gets_a_row_for_each_phase_and_the_rest_of_it_stays(run: SixRun
     assert text.startswith(f"before\n{begin}\n\n| | offender |")
     assert text.endswith(f"median 1.5 s, longest 2.0 s.\n\n{end}\nafter\n")
     assert "| under T | one | 0.00 0.00 0.00 0.00 0.50 1.00 1.00 | 1.00 from 45 s on |" in text
-    assert f"| {PHASES[1].name} | 2.5 and 4.0 ms of 2 | 1.99 |" in text
+    assert f"| {PHASES[2].name} | 2.5 and 4.0 ms of 2 | 1.99 | 0.50 |" in text
