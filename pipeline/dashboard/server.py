@@ -1,11 +1,8 @@
 """The dashboard on a socket, until it is asked to stop; and the one function that puts its parts together."""
 
 import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Final
 
-import uvicorn
 from starlette.applications import Starlette
 
 from pipeline.dashboard.api import Answers
@@ -15,28 +12,18 @@ from pipeline.dashboard.http import build_app
 from pipeline.dashboard.reader import JobProcess, TablesReader
 from pipeline.gate.server import Listen
 from pipeline.settings.model import Settings
+from pipeline.web_server import bound_socket, web_server
 
 TOKEN_VARIABLE: Final = "KQUOTA_DASHBOARD_TOKEN"  # noqa: S105 - the name of a variable
 _FINISH_SECONDS: Final = 2
-
-
-def dashboard_app(settings: Settings, job_process: JobProcess, token: str | None = None) -> Starlette:
-    """The application over the tables that the settings name; it reads them while it runs.
-
-    Args:
-        settings: Root of the tables, the job's name, scope and limits.
-        job_process: Tells the job's process on this machine.
-        token: See `build_app`.
-    """
-    return _parts(settings, job_process, token)[0]
 
 
 class DashboardServer:
     """One listening socket in front of the application.
 
     Args:
-        settings: See `dashboard_app`.
-        job_process: See `dashboard_app`.
+        settings: Root of the tables, the job's name, scope and limits.
+        job_process: Tells the job's process on this machine.
         listen: Where to listen.
         token: See `build_app`.
         may_write: Whether quotas may be edited.
@@ -57,17 +44,7 @@ class DashboardServer:
         self._listen = listen
         self._socket = _bound(listen)
         app, self._feed = _parts(settings, job_process, token, may_write)
-        self._server = _Server(
-            uvicorn.Config(
-                app,
-                lifespan="on",
-                log_config=None,
-                log_level="warning",
-                access_log=False,
-                server_header=False,
-                timeout_graceful_shutdown=_FINISH_SECONDS,
-            )
-        )
+        self._server = web_server(app, lifespan="on", finish_seconds=_FINISH_SECONDS)
 
     @property
     def address(self) -> str:
@@ -96,16 +73,8 @@ def _parts(
     return build_app(feed, Answers(reader, feed, settings, may_write), token), feed
 
 
-class _Server(uvicorn.Server):
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Leave the signals alone: the command line handles them, as for every other command."""
-        yield
-
-
 def _bound(listen: Listen) -> socket.socket:
     try:
-        family, *_ = socket.getaddrinfo(listen.host, listen.port, type=socket.SOCK_STREAM)[0]
-        return socket.create_server((listen.host, listen.port), family=family, backlog=128)
+        return bound_socket(listen.host, listen.port, backlog=128)
     except OSError as exc:
         raise DashboardPortBusy(listen.host, listen.port, exc.strerror or str(exc)) from exc

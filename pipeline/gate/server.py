@@ -3,18 +3,17 @@
 import ipaddress
 import os
 import socket
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from threading import Thread
 from typing import Final, NamedTuple
 
-import uvicorn
 from prometheus_client import CollectorRegistry
 
 from pipeline.gate.errors import GateTokenInvalid, ListenAddressInvalid, ListenBusy, ListenUnguarded
 from pipeline.gate.gate import Gate
 from pipeline.gate.http import build_app
+from pipeline.web_server import bound_socket, web_server
 
 TOKEN_VARIABLE: Final = "KQUOTA_GATE_TOKEN"  # noqa: S105 - the name of a variable
 _FINISH_SECONDS: Final = 5
@@ -100,19 +99,8 @@ class GateServer:
     ) -> None:
         if not listen.is_loopback and token is None:
             raise ListenUnguarded(listen.host)
-        self._gate = gate
         self._socket = _bound(listen)
-        self._server = _Server(
-            uvicorn.Config(
-                build_app(gate, token, registry),
-                lifespan="off",
-                log_config=None,
-                log_level="warning",
-                access_log=False,
-                server_header=False,
-                timeout_graceful_shutdown=_FINISH_SECONDS,
-            )
-        )
+        self._server = web_server(build_app(gate, token, registry), lifespan="off", finish_seconds=_FINISH_SECONDS)
         self._closing = Thread(target=gate.close, args=(1.0,), name="gate-closing")
 
     @property
@@ -136,16 +124,8 @@ class GateServer:
             self._closing.start()
 
 
-class _Server(uvicorn.Server):
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Leave the signals alone: the command line handles them, as for every other command."""
-        yield
-
-
 def _bound(listen: Listen) -> socket.socket:
     try:
-        family, *_ = socket.getaddrinfo(listen.host, listen.port, type=socket.SOCK_STREAM)[0]
-        return socket.create_server((listen.host, listen.port), family=family, backlog=1024)
+        return bound_socket(listen.host, listen.port, backlog=1024)
     except OSError as exc:
         raise ListenBusy(listen.host, listen.port, exc.strerror or str(exc)) from exc
