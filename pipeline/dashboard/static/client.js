@@ -2,7 +2,7 @@
 
 import { h, show } from './dom.js';
 import { LEVELS, TYPES, clientHref, clock, count, instant, isByte, nameOf, pair, rate, span, when } from './format.js';
-import { ask } from './net.js';
+import { ask, giveUp, loadSoon } from './net.js';
 import { draw, library } from './chart.js';
 
 const RANGES = [['15m', '15 min'], ['1h', '1 h'], ['6h', '6 h'], ['24h', '24 h'], ['7d', '7 d']];
@@ -26,8 +26,7 @@ export function open(main, parameters, context) {
 
 export function close() {
   if (!place) return;
-  place.over.abort();
-  clearTimeout(place.later);
+  giveUp(place);
   for (const { chart, watcher } of place.charts.values()) {
     watcher.disconnect();
     chart.destroy();
@@ -42,10 +41,7 @@ export function state(head) {
   }
   place.head = head;
   if (head.seq === place.seq || place.parameters.get('until')) return;
-  const wait = (EVERY_MS[place.range] || 5_000) - (Date.now() - place.asked);
-  clearTimeout(place.later);
-  if (wait <= 0) load();
-  else place.later = setTimeout(load, wait);
+  loadSoon(place, EVERY_MS[place.range] || 5_000, load);
 }
 
 addEventListener('themechange', () => place && place.document && redraw(true));

@@ -37,6 +37,20 @@ export async function post(path, body) {
   return said;
 }
 
+/** Calls load as soon as everyMs have passed since place was asked for last: now, or later in place of an earlier call. */
+export function loadSoon(place, everyMs, load) {
+  const wait = everyMs - (Date.now() - place.asked);
+  clearTimeout(place.later);
+  if (wait <= 0) load();
+  else place.later = setTimeout(load, wait);
+}
+
+/** Ends what a view still asks for. */
+export function giveUp(place) {
+  place.over.abort();
+  clearTimeout(place.later);
+}
+
 /** Calls onState with every state, and onLost while there is none; returns what ends it. */
 export function follow(view, onState, onLost) {
   const over = new AbortController();

@@ -2,7 +2,7 @@
 
 import { h, show } from './dom.js';
 import { clock, count, instant, millis, when } from './format.js';
-import { ask } from './net.js';
+import { ask, giveUp, loadSoon } from './net.js';
 
 const EVERY_MS = 2_000;
 const STEPS = [['usage', 'usage'], ['decisions', 'decisions'], ['batches', 'batches'], ['throttle_events', 'throttle events']];
@@ -18,8 +18,7 @@ export function open(main, _parameters, context) {
 }
 
 export function close() {
-  if (place) place.over.abort();
-  if (place) clearTimeout(place.later);
+  if (place) giveUp(place);
   place = null;
 }
 
@@ -27,10 +26,7 @@ export function state(head) {
   if (!place) return;
   place.head = head;
   if (place.found) render(place.found);
-  const wait = EVERY_MS - (Date.now() - place.asked);
-  clearTimeout(place.later);
-  if (wait <= 0) load();
-  else place.later = setTimeout(load, wait);
+  loadSoon(place, EVERY_MS, load);
 }
 
 async function load() {

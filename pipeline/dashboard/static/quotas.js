@@ -3,7 +3,7 @@
 import { h, show } from './dom.js';
 import { LEVELS, TYPES, clientHref, count, instant, pair, percent, rate, when } from './format.js';
 import { edit } from './edit.js';
-import { ask } from './net.js';
+import { ask, giveUp, loadSoon } from './net.js';
 
 const EVERY_MS = 3_000;
 let place = null;
@@ -17,17 +17,13 @@ export function open(main, parameters, context) {
 }
 
 export function close() {
-  if (place) place.over.abort();
-  if (place) clearTimeout(place.later);
+  if (place) giveUp(place);
   place = null;
 }
 
 export function state() {
   if (!place) return;
-  const wait = EVERY_MS - (Date.now() - place.asked);
-  clearTimeout(place.later);
-  if (wait <= 0) load();
-  else place.later = setTimeout(load, wait);
+  loadSoon(place, EVERY_MS, load);
 }
 
 async function load() {
