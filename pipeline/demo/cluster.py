@@ -17,7 +17,7 @@ class EmbeddedCluster:
     Topics have one replica unless they are created with more: what a dead broker holds is away until it is back.
 
     Args:
-        directories: one a broker, at least one; see `EmbeddedBroker`. Their order gives the ids, from 1.
+        directories: one directory per broker, at least one; see `EmbeddedBroker`. Their order gives the ids, from 1.
         users: user name to password on the SASL listeners.
         options: of every broker.
 
