@@ -7,7 +7,7 @@ every other shadow quota, were enforced.
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -87,10 +87,7 @@ def sensor_rates(
     shadow = {(quota.user, quota.client_id) for quota in snapshot.quotas if quota.mode == "shadow"}
     if not shadow:
         return enforced
-    as_enforced = tuple(
-        replace(quota, mode="enforce") if quota.mode == "shadow" else quota for quota in snapshot.quotas
-    )
-    seen = _rates(replace(snapshot, quotas=as_enforced), usage, at_ms, new_engine())
+    seen = _rates(snapshot.with_shadow_enforced(), usage, at_ms, new_engine())
     return enforced + [rate for rate in seen if (rate.quota.user, rate.quota.client_id) in shadow]
 
 

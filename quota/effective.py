@@ -1,7 +1,7 @@
 """Which quotas apply to one client: the row at each of the eight levels, which match, and who shares its sensors."""
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -29,6 +29,17 @@ class LevelRow:
     client_id: str
     quota: Quota | None
     matched: tuple[str, ...]
+
+    def document(self) -> dict[str, Any]:
+        """The row for people and programs: names, mode, bounds by quota type (None without a row) and matches."""
+        return {
+            "level": int(self.level),
+            "user": self.user,
+            "client_id": self.client_id,
+            "mode": self.quota.mode if self.quota else None,
+            "bounds": types_bounded(self.quota) if self.quota else None,
+            "matches": list(self.matched),
+        }
 
 
 @dataclass(frozen=True, slots=True)

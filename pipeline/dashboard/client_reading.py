@@ -6,7 +6,7 @@ from typing import Any, Final
 import pyarrow as pa
 from arro3.core import Array, DataType
 
-from pipeline.dashboard.client_view import bands, decision_row, levels_document, record_row
+from pipeline.dashboard.client_view import bands, decision_row, record_row
 from pipeline.dashboard.errors import QueryRefused
 from pipeline.dashboard.now_view import throttled_row
 from pipeline.dashboard.query import Query
@@ -68,7 +68,7 @@ def client_document(reader: TablesReader, state: State, query: Query) -> dict[st
         "records": [record_row(row) for row in sorted(events, key=_seq, reverse=True)[:_MOST_RECORDS]],
         "throttled": [throttled_row(one, state.levels) for one in held],
         "owed": [record_row(one.row) for one in held],
-        "levels": levels_document(found),
+        "levels": [row.document() for row in found.levels],
         "effective": [_effective_row(one, state) for one in found.by_type],
         "on_brokers": [{**on_brokers_row(one), "text": on_brokers_line(one)} for one in on_brokers],
     }

@@ -133,14 +133,11 @@ class LiveRates:
         if not any(quota.mode == "shadow" for quota in snapshot.quotas):
             self._shadow = None
             return
-        quotas = tuple(replace(quota, mode="enforce") if quota.mode == "shadow" else quota for quota in snapshot.quotas)
-        if self._shadow is None:
-            self._shadow = new_engine(self.settings, self.scope)
-            self._shadow.load_quotas(replace(snapshot, quotas=quotas))
-            if window is not None and window.num_rows:
-                self._shadow.record(window, self._at_ms)
-        else:
-            self._shadow.load_quotas(replace(snapshot, quotas=quotas))
+        is_new = self._shadow is None
+        shadow = self._shadow = self._shadow or new_engine(self.settings, self.scope)
+        shadow.load_quotas(snapshot.with_shadow_enforced())
+        if is_new and window is not None and window.num_rows:
+            shadow.record(window, self._at_ms)
 
     def record(self, usage: pa.Table, at_ms: int) -> None:
         """Take the usage of further batches, of which the newest was evaluated at an instant."""

@@ -14,7 +14,7 @@ from quota.entity import QUOTA_TYPES
 
 if TYPE_CHECKING:
     from pipeline.cli.output import Row
-    from quota.effective import EffectiveQuota, LevelRow
+    from quota.effective import EffectiveQuota
 
 _LEVELS: Final = Layout(dropped_first=("matches",), texts=("bounds", "matches"))
 _BY_TYPE: Final = Layout(dropped_first=("mode",), texts=("shared_with",))
@@ -58,7 +58,7 @@ def effective(
     snapshot = QuotaSource(open_quota_table(settings.tables)).pin()
     clients = live_clients(table_uri(settings.tables.root, "usage"))
     found = resolved(snapshot, user, client_id, clients)
-    levels, by_type = [_level_row(row) for row in found.levels], [_quota_row(one) for one in found.by_type]
+    levels, by_type = [row.document() for row in found.levels], [_quota_row(one) for one in found.by_type]
     if is_table(output):
         print_rows(levels, output, _LEVELS, shown=_readable)
         sys.stdout.write("\n")
@@ -71,19 +71,6 @@ def effective(
         for one in on_brokers:
             sys.stderr.write(f"{printable(f'{one.change.key.quota_type}: {on_brokers_line(one)}')}\n")
     sys.stderr.write(f"quotas v{snapshot.version}, recent clients: {clients.num_rows}\n")
-
-
-def _level_row(row: "LevelRow") -> dict[str, Any]:
-    from quota.effective import types_bounded
-
-    return {
-        "level": int(row.level),
-        "user": row.user,
-        "client_id": row.client_id,
-        "mode": row.quota.mode if row.quota else None,
-        "bounds": types_bounded(row.quota) if row.quota else None,
-        "matches": list(row.matched),
-    }
 
 
 def _quota_row(one: "EffectiveQuota") -> dict[str, Any]:
