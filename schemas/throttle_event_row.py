@@ -18,7 +18,7 @@ from schemas.columns import (
     Tokens,
 )
 from schemas.decision_id import decision_id
-from schemas.throttle_record import SCHEMA_VERSION, Action, Cause, ThrottleRecord
+from schemas.throttle_record import SCHEMA_VERSION, Action, Cause, ThrottleRecord, Verb, verb_of
 
 
 class ThrottleEventRow(PipelineRow):
@@ -69,16 +69,36 @@ def stored_record(row: Mapping[str, Any]) -> ThrottleRecord:
     return ThrottleRecord.model_construct(sensor=(row["sensor_user"], row["sensor_client_id"]), **values)
 
 
+def written_ms(row: Mapping[str, Any]) -> int:
+    """When a stored record was written, by the driver's wall clock: where its slice begins.
+
+    Args:
+        row: of the columns of `ThrottleEventRow` at least `throttled_until_ms` and `throttle_time_ms`.
+    """
+    return int(row["throttled_until_ms"] - row["throttle_time_ms"])
+
+
+def verb(row: Mapping[str, Any]) -> Verb:
+    """What a stored record does: see `verb_of`.
+
+    Args:
+        row: the columns of `ThrottleEventRow`.
+    """
+    return verb_of(row["action"], row["cause"], is_extension(row))
+
+
 def is_extension(row: Mapping[str, Any]) -> bool:
     """Whether a stored record makes a running throttle longer: a violation under the id of an earlier decision.
 
     Args:
         row: the columns of `ThrottleEventRow`.
     """
+    if row["cause"] != "violation":
+        return False
     own_id = decision_id(
         **{
             name: row[name]
             for name in ("cluster", "query_id", "batch_id", "broker_id", "user", "client_id", "quota_type")
         }
     )
-    return bool(row["cause"] == "violation" and row["decision_id"] != own_id)
+    return bool(row["decision_id"] != own_id)

@@ -22,6 +22,8 @@ from schemas.errors import UnreadableRecord
 Action = Annotated[Literal["throttle", "release"], Unit("action")]
 Cause = Annotated[Literal["violation", "renewed", "expired", "quota_changed", "recovered"], Unit("cause")]
 
+Verb = Literal["throttle", "extend", "renew", "release"]
+
 SCHEMA_VERSION: Final = 1
 
 JOB_HEADER: Final = "ce_kquotajob"
@@ -104,6 +106,11 @@ class ThrottleRecord(BaseModel):
         except ValueError as exc:
             raise UnreadableRecord(cls.__name__, f"no JSON: {exc}", value) from exc
 
+    @property
+    def written_ms(self) -> int:
+        """When the job stored the record, by its wall clock."""
+        return self.throttled_until_ms - self.throttle_time_ms
+
     def headers(self, job: str) -> list[tuple[str, bytes]]:
         """The CloudEvents 1.0 attributes in Kafka's binary content mode.
 
@@ -120,9 +127,24 @@ class ThrottleRecord(BaseModel):
             type_header(self.action, self.schema_version),
             source_header(self.cluster),
             kquota_job,
-            time_header(self.throttled_until_ms - self.throttle_time_ms),
+            time_header(self.written_ms),
             content_type,
         ]
+
+
+def verb_of(action: str, cause: str, extends: bool) -> Verb:
+    """What a record does to its client, in one word.
+
+    Args:
+        action: Of the record.
+        cause: Of the record.
+        extends: Whether a violation makes a running throttle longer.
+    """
+    if action == "release":
+        return "release"
+    if cause != "violation":
+        return "renew"
+    return "extend" if extends else "throttle"
 
 
 def unchanging_headers(job: str) -> tuple[tuple[str, bytes], tuple[str, bytes], tuple[str, bytes]]:

@@ -115,8 +115,7 @@ def _follow(topic: "ThrottleTail", show: "Callable[[Tailed], None]") -> None:
 
 
 def _line(tailed: "Tailed") -> str:
-    from pipeline.gate.tail import stored_ms
     from pipeline.throttle.record_line import line_of_record
     from pipeline.throttle.shown import clock_time
 
-    return f"{clock_time(stored_ms(tailed.record))}  {line_of_record(tailed.record, tailed.extends)}"
+    return f"{clock_time(tailed.record.written_ms)}  {line_of_record(tailed.record, tailed.extends)}"

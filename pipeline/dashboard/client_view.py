@@ -6,9 +6,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.dashboard.running_throttles import verb, written_ms
-from quota.effective import Effective, types_bounded
 from quota.entity import QUOTA_TYPES, REQUEST
+from schemas.throttle_event_row import verb, written_ms
 
 MOST_POINTS: Final = 360
 _STEPS_SECONDS: Final = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1_800, 3_600, 7_200, 21_600, 86_400)
@@ -102,21 +101,6 @@ def bands(events: Iterable[Mapping[str, Any]], since_ms: int) -> list[dict[str, 
             }
         )
     return [band for band in found if band["end_ms"] > since_ms]
-
-
-def levels_document(found: Effective) -> list[dict[str, Any]]:
-    """The eight levels: which row each has, and for which types it holds."""
-    return [
-        {
-            "level": int(row.level),
-            "user": row.user,
-            "client_id": row.client_id,
-            "mode": row.quota.mode if row.quota else None,
-            "bounds": types_bounded(row.quota) if row.quota else None,
-            "matches": list(row.matched),
-        }
-        for row in found.levels
-    ]
 
 
 def decision_row(row: Mapping[str, Any]) -> dict[str, Any]:

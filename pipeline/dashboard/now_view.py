@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from pipeline.dashboard.live_rates import SensorRate
-from pipeline.dashboard.running_throttles import RunningThrottle, verb, written_ms
+from pipeline.dashboard.running_throttles import RunningThrottle
+from schemas.throttle_event_row import verb, written_ms
 
 MOST_THROTTLED: Final = 200
 MOST_TALKERS: Final = 20

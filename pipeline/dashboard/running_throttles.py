@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from schemas.throttle_event_row import is_extension
+from schemas.throttle_event_row import written_ms
 
 Client = tuple[str, str, str]
 """(broker_id, user, client_id)."""
@@ -66,17 +66,3 @@ class RunningThrottles:
         goes_on = before is not None and before.row["throttled_until_ms"] >= written
         since_ms = before.since_ms if before is not None and goes_on else written
         self._last[key] = RunningThrottle(row, since_ms, before.records + 1 if before is not None and goes_on else 1)
-
-
-def written_ms(row: Mapping[str, Any]) -> int:
-    """When a record was written, by the driver's wall clock."""
-    return int(row["throttled_until_ms"] - row["throttle_time_ms"])
-
-
-def verb(row: Mapping[str, Any]) -> str:
-    """What a record does: throttle, extend, renew or release."""
-    if row["action"] == "release":
-        return "release"
-    if row["cause"] != "violation":
-        return "renew"
-    return "extend" if is_extension(row) else "throttle"

@@ -43,11 +43,6 @@ class RunningDecisions:
         return record.cause == "violation" and record.decision_id == before
 
 
-def stored_ms(record: ThrottleRecord) -> int:
-    """When the job wrote a record, by its wall clock."""
-    return record.throttled_until_ms - record.throttle_time_ms
-
-
 class ThrottleTail:
     """The records of the topic from an instant on. One thread.
 
@@ -91,7 +86,7 @@ class ThrottleTail:
     def _is_wanted(self, found: Found) -> bool:
         if self._since_ms is None:
             return found.offset >= self._ends.get(found.partition, 0)
-        return stored_ms(found.record) >= self._since_ms
+        return found.record.written_ms >= self._since_ms
 
     def _look_after_the_brokers(self) -> None:
         if time.monotonic() < self._probe_at:

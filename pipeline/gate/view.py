@@ -69,4 +69,4 @@ class ThrottleView:
             self.state.apply(record)
             self._applied += 1
             if self._applied % _PRUNE_EVERY == 0:
-                self.state.prune(record.throttled_until_ms - record.throttle_time_ms)
+                self.state.prune(record.written_ms)

@@ -6,7 +6,7 @@ No metric is by client, unless `pipeline.job.client_metrics` is registered too: 
 import weakref
 from collections.abc import Iterable, Sequence
 from itertools import product
-from typing import Final
+from typing import Final, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -24,8 +24,9 @@ from pipeline.settings.model import Settings
 from pipeline.stream.micro_batch import BatchReport
 from pipeline.throttle.outbox import Written, WrittenRecords
 from quota.entity import QUOTA_TYPES
+from schemas.throttle_record import Verb, verb_of
 
-_KINDS: Final = ("throttle", "extend", "renew", "release")
+_KINDS: Final = get_args(Verb)
 _STEPS: Final = ("collect", "append", "decide", "publish")
 _STEP_SECONDS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _AGE_SECONDS: Final = (0.1, 0.2, 0.3, 0.45, 0.7, 1.0, 2.0, 5.0, 10.0, 60.0)
@@ -142,7 +143,7 @@ class JobMetrics:
         columns = records.columns
         keys = ["action", "cause", "extends", "quota_type"]
         for row in columns.group_by(keys, use_threads=False).aggregate([([], "count_all")]).to_pylist():
-            kind = _kind(row["action"], row["cause"], bool(row["extends"]))
+            kind = verb_of(row["action"], row["cause"], bool(row["extends"]))
             self._records.labels(kind, row["quota_type"]).inc(row["count_all"])
         is_throttle = pc.equal(columns["action"], "throttle")
         self._delay.observe(_seconds(columns["throttle_time_ms"].filter(is_throttle)))
@@ -170,15 +171,6 @@ class JobMetrics:
 
     def _now_seconds(self) -> float:
         return self._clock.now().wall_ms / 1000
-
-
-def _kind(action: str, cause: str, extends: bool) -> str:
-    """The word of the job's own lines for a record."""
-    if action == "release":
-        return "release"
-    if cause != "violation":
-        return "renew"
-    return "extend" if extends else "throttle"
 
 
 def _seconds(durations_ms: "pa.ChunkedArray") -> "np.ndarray[tuple[int], np.dtype[np.float64]]":

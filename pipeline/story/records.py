@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from pipeline.tables.unpublished import Unpublished
 from quota.units import rate_text
-from schemas.throttle_event_row import is_extension
+from schemas.throttle_event_row import verb, written_ms
 
 _NO_TIME: Final = "its throttle time is 0 ms, rounded"
 _NOT_APPLIED: Final = "the throttle of another quota type is longer, or as long, and stands for both"
@@ -28,9 +28,9 @@ def record_lines(events: Sequence[Mapping[str, Any]], republish_ms: int) -> list
         events: Rows of `throttle_events` of one decision, in their order; at least one.
         republish_ms: `purgatory.republish_ms`.
     """
-    ends = [*map(_written_ms, events[1:]), events[-1]["throttled_until_ms"]]
+    ends = [*map(written_ms, events[1:]), events[-1]["throttled_until_ms"]]
     held_ms = sum(
-        max(min(event["throttled_until_ms"], end_ms) - _written_ms(event), 0)
+        max(min(event["throttled_until_ms"], end_ms) - written_ms(event), 0)
         for event, end_ms in zip(events, ends, strict=True)
     )
     lines = [f"published (held for {exact_seconds(held_ms)} in all; instants are UTC, by the driver's clock):"]
@@ -68,13 +68,12 @@ def applied_text(decision: Mapping[str, Any]) -> str:
 
 
 def _record_line(event: Mapping[str, Any], republish_ms: int) -> str:
-    begin = f"  #{event['publish_seq']} {_clock(_written_ms(event))}"
+    begin = f"  #{event['publish_seq']} {_clock(written_ms(event))}"
     late = "" if event["lateness_ms"] is None else f"; handed out {event['lateness_ms']} ms after it was due"
     if event["action"] == "release":
         return f"{begin} release  {event['cause']}: {_why_released(event, republish_ms)}{late}"
-    verb = "extend" if is_extension(event) else "throttle" if event["cause"] == "violation" else "renew"
     slice_ms, until = event["throttle_time_ms"], _clock(event["throttled_until_ms"])
-    return f"{begin} {verb:<8} for {exact_seconds(slice_ms)} until {until}: {_owes(event)}{late}"
+    return f"{begin} {verb(event):<8} for {exact_seconds(slice_ms)} until {until}: {_owes(event)}{late}"
 
 
 def _owes(event: Mapping[str, Any]) -> str:
@@ -98,10 +97,6 @@ def _why_released(event: Mapping[str, Any], republish_ms: int) -> str:
     if 0 < owed_ms <= republish_ms:
         return f"{rates}, owes {owed_ms} ms, not more than purgatory.republish_ms = {republish_ms}"
     return f"{rates}, owes {owed_ms} ms"
-
-
-def _written_ms(event: Mapping[str, Any]) -> int:
-    return int(event["throttled_until_ms"] - event["throttle_time_ms"])
 
 
 def _clock(epoch_ms: int) -> str:

@@ -8,6 +8,7 @@ import pyarrow as pa
 from pipeline.tables.last_throttles import last_throttles
 from pipeline.tables.port import TableWriter
 from pipeline.throttle.outbox import publish_app_id
+from schemas.throttle_event_row import written_ms
 
 # While a job runs, it looks at each throttle when it ends. A throttle that had ended for this long when the last record
 # was written is over.
@@ -42,6 +43,5 @@ class DeltaOutbox:
         (last,) = self._table.read(
             ["throttled_until_ms", "throttle_time_ms"], [("publish_seq", "=", stored)]
         ).to_pylist()
-        written_ms = last["throttled_until_ms"] - last["throttle_time_ms"]
         highest = stored if recorded is None else max(recorded, stored)
-        return highest, last_throttles(self._table, written_ms - _LONG_OVER_MS)
+        return highest, last_throttles(self._table, written_ms(last) - _LONG_OVER_MS)

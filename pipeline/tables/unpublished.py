@@ -8,6 +8,7 @@ from pipeline.tables.address import table_uri
 from pipeline.tables.port import Condition
 from pipeline.tables.quotas.table import QuotaTable
 from pipeline.tables.table_rows import TableRows
+from schemas.throttle_event_row import written_ms
 
 Cause = Literal["shadow", "no_time", "not_applied", "extension", "too_old", "told_already", "edited"]
 
@@ -58,7 +59,7 @@ def why_unpublished(root: str, quotas: QuotaTable, decision: Mapping[str, Any], 
     if age_ms > max_age_ms:
         return Unpublished("too_old", age_ms=age_ms)
     # A row is written when its slice begins.
-    before = [row for row in records if row["throttled_until_ms"] - row["throttle_time_ms"] <= collected_ms]
+    before = [row for row in records if written_ms(row) <= collected_ms]
     if before and before[-1]["action"] == "throttle":
         return Unpublished("told_already", record=before[-1])
     version = _edit_since(quotas, decision["quota_version"], collected_ms)

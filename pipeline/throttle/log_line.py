@@ -6,10 +6,11 @@ import numpy as np
 
 from pipeline.command_line import command_text
 from pipeline.errors import printable
-from pipeline.throttle.held import Publication, Reason
+from pipeline.throttle.held import Reason
 from pipeline.throttle.shown import SHOWN_DIGITS, clock_time, seconds
 from quota.throttle_time import throttle_time_ms
 from quota.units import rate_unit
+from schemas.throttle_record import verb_of
 
 if TYPE_CHECKING:  # it loads pyarrow.compute, which reading commands need not
     from pipeline.throttle.outbox import Written
@@ -34,9 +35,10 @@ def line_of(record: "Written", quota_version: int) -> str:
     asked = f"{'X' if is_new else 'owes'} {seconds(asked_ms)}"
     if publication.throttle_time_ms < asked_ms:
         asked += f", capped {seconds(publication.throttle_time_ms)}"
+    verb = verb_of(publication.action, publication.cause, publication.extends)
     level = "" if reason.level is None else f"level {reason.level}, "
     return (
-        f"{_verb(publication):<8} {figures} ({level}quotas v{quota_version}) "
+        f"{verb:<8} {figures} ({level}quotas v{quota_version}) "
         f"W {seconds(reason.window_ms)} {asked}, until {clock_time(record.throttled_until_ms)}"
     )
 
@@ -45,12 +47,6 @@ def line_with_command(record: "Written", quota_version: int) -> str:
     """The line, and the command that tells more of it; only where the record is in the tables."""
     explain = command_text("throttles", "explain", record.publication.decision_id[:SHOWN_DIGITS])
     return f"{line_of(record, quota_version)} · {explain}"
-
-
-def _verb(publication: Publication) -> str:
-    if publication.cause != "violation":
-        return "renew"
-    return "extend" if publication.extends else "throttle"
 
 
 def _raw_throttle_time_ms(reason: Reason) -> int:

@@ -25,7 +25,7 @@ from pipeline.tables.tried_again import tried_again
 from quota.owners import Owners
 from schemas.arrow import arrow_schema, conform
 from schemas.throttle_by_minute_row import ThrottleByMinuteRow
-from schemas.throttle_event_row import ThrottleEventRow
+from schemas.throttle_event_row import ThrottleEventRow, written_ms
 
 log = logging.getLogger(__name__)
 
@@ -92,7 +92,7 @@ class ThrottleByMinute:
             return (oldest_value(self._events_uri, _ORDER) or 0) - 1, _NONE
         events = DeltaRsReader(self._events_uri)
         last = events.read(["throttled_until_ms", "throttle_time_ms"], [(_ORDER, "=", recorded)]).to_pylist()
-        stored_ms = max((row["throttled_until_ms"] - row["throttle_time_ms"] for row in last), default=0)
+        stored_ms = max(map(written_ms, last), default=0)
         running = last_throttles(events, stored_ms - _LONG_OVER_MS, [(_ORDER, "<=", recorded)])
         return recorded, running.select(COLUMNS)
 

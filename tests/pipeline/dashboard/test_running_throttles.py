@@ -8,8 +8,9 @@ throttle ·        (lapses) ·        throttle  two throttles
 from itertools import count
 from typing import Any
 
-from pipeline.dashboard.running_throttles import RunningThrottles, verb, written_ms
+from pipeline.dashboard.running_throttles import RunningThrottles
 from schemas.decision_id import decision_id
+from schemas.throttle_event_row import verb, written_ms
 
 SEQ = count()
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.gate.tail import BEGINNING, RunningDecisions, ThrottleTail, stored_ms
+from pipeline.gate.tail import BEGINNING, RunningDecisions, ThrottleTail
 from pipeline.gate.topic_reader import Found
 from schemas.throttle_record import ThrottleRecord
 from tests.pipeline.throttle.factories import record, release
@@ -62,7 +62,7 @@ def test_partitions_that_are_read_one_after_the_other_are_told_in_the_jobs_order
 def test_since_an_instant_means_written_at_it_or_later(later_ms: int, told: list[int]) -> None:
     first = violation(0, "a")
     reader = GivenReader({0: 2}, [Found(0, 0, first), Found(0, 1, violation(1, "a"))])
-    assert [seq for seq, _ in tailed(reader, stored_ms(first) + later_ms)] == told
+    assert [seq for seq, _ in tailed(reader, first.written_ms + later_ms)] == told
 
 
 def test_a_release_ends_what_can_be_extended_and_a_renewal_does_not() -> None:
