@@ -5,9 +5,8 @@ from pathlib import Path
 from typing import Final
 from xml.sax.saxutils import escape
 
-from bench.purgatory.plot import COLOURS, GAP, HEIGHT, LEFT, LEGEND_LINE, TOP, WIDTH, Points
+from bench.purgatory.plot import COLOURS, GAP, HEIGHT, LEFT, TOP, WIDTH, Points, write_picture
 
-_SVG: Final = "http://www.w3.org/2000/svg"
 _TOP: Final = TOP + 24
 _BOTTOM: Final = _TOP + HEIGHT
 
@@ -34,24 +33,14 @@ def write_time_plot(
     points = [point for lines in panels.values() for line in lines.values() for point in line]
     highest = max(x for x, _ in points), max(level, *(y for _, y in points)) * 1.05
     names = list(dict.fromkeys(name for lines in panels.values() for name in lines))
-    width, height = len(panels) * (LEFT + WIDTH + GAP), _BOTTOM + 60 + LEGEND_LINE * len(names)
-    parts = [
-        f'<svg xmlns="{_SVG}" width="{width}" height="{height}" viewBox="0 0 {width} {height}"'
-        ' font-family="sans-serif" font-size="12">',
-        f'<rect width="{width}" height="{height}" fill="white"/>',
-        f'<text x="{LEFT}" y="20" font-size="15">{escape(title)}</text>',
-    ]
+    parts = []
     for number, (heading, lines) in enumerate(panels.items()):
         panel = _Panel(LEFT + number * (LEFT + WIDTH + GAP), highest)
         parts += [f'<text x="{panel.left}" y="{_TOP - 8}">{escape(heading)}</text>', *panel.grid(axes)]
         parts += [panel.line(((0, level), (highest[0], level)), "#666", dashed=True)]
         parts += [panel.line(((at, 0), (at, highest[1])), "#999", dashed=True) for at in instants]
         parts += [panel.line(line, COLOURS[names.index(name) % len(COLOURS)]) for name, line in lines.items()]
-    for number, name in enumerate(names):
-        y = _BOTTOM + 56 + LEGEND_LINE * number
-        parts.append(f'<rect x="{LEFT}" y="{y - 8}" width="24" height="4" fill="{COLOURS[number % len(COLOURS)]}"/>')
-        parts.append(f'<text x="{LEFT + 32}" y="{y}">{escape(name)}</text>')
-    path.write_text("\n".join([*parts, "</svg>", ""]), encoding="utf-8")
+    write_picture(path, title, parts, len(panels), names)
 
 
 class _Panel:

@@ -65,23 +65,38 @@ def write_plot(
     horizontal = axis(axes[0], [x for x, _ in points])
     vertical = axis(axes[1], [y for _, y in points])
     names = list(dict.fromkeys(name for lines in panels.values() for name in lines))
-    width = len(panels) * (LEFT + WIDTH + GAP)
+    parts = []
+    for number, (heading, lines) in enumerate(panels.items()):
+        left = LEFT + number * (LEFT + WIDTH + GAP)
+        parts += _panel(left, heading, (horizontal, vertical), lines, names, diagonal=diagonal)
+    write_picture(path, title, parts, len(panels), names)
+
+
+def write_picture(path: Path, title: str, parts: Sequence[str], panels: int, names: Sequence[str]) -> None:
+    """Write what was drawn, with a title above and a legend below it.
+
+    Args:
+        path: of the file.
+        title: above all panels.
+        parts: SVG elements of the panels.
+        panels: how many there are, side by side.
+        names: of the lines, in the order of their colours.
+    """
+    width = panels * (LEFT + WIDTH + GAP)
     height = TOP + 24 + HEIGHT + 48 + LEGEND_LINE * len(names) + 12
-    parts = [
+    drawn = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}"'
         ' font-family="sans-serif" font-size="12">',
         f'<rect width="{width}" height="{height}" fill="white"/>',
         f'<text x="{LEFT}" y="20" font-size="15">{escape(title)}</text>',
+        *parts,
     ]
-    for number, (heading, lines) in enumerate(panels.items()):
-        left = LEFT + number * (LEFT + WIDTH + GAP)
-        parts += _panel(left, heading, (horizontal, vertical), lines, names, diagonal=diagonal)
     for number, name in enumerate(names):
         y = TOP + 24 + HEIGHT + 56 + LEGEND_LINE * number
         colour = COLOURS[number % len(COLOURS)]
-        parts.append(f'<rect x="{LEFT}" y="{y - 8}" width="24" height="4" fill="{colour}"/>')
-        parts.append(f'<text x="{LEFT + 32}" y="{y}">{escape(name)}</text>')
-    path.write_text("\n".join([*parts, "</svg>", ""]), encoding="utf-8")
+        drawn.append(f'<rect x="{LEFT}" y="{y - 8}" width="24" height="4" fill="{colour}"/>')
+        drawn.append(f'<text x="{LEFT + 32}" y="{y}">{escape(name)}</text>')
+    path.write_text("\n".join([*drawn, "</svg>", ""]), encoding="utf-8")
 
 
 def _panel(

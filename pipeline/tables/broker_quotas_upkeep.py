@@ -1,15 +1,12 @@
 """Deletes old rows of `broker_quotas`, but never those that say what kquota owns on the brokers."""
 
-from datetime import UTC, datetime
-
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable, write_deltalake
 
 from pipeline.tables.broker_quota_rows import APPLIED, KEY, PENDING
-from pipeline.tables.maintenance import committed
+from pipeline.tables.maintenance import committed, rows_before
 from pipeline.tables.opening import Options
-from pipeline.tables.port import Condition
 from pipeline.tables.table_query import count, newest_of_each, select
 
 
@@ -27,8 +24,7 @@ def trim_changes(uri: str, before_ms: int, storage_options: Options = None) -> i
     Raises:
         LostRace: Other commits came first at every attempt.
     """
-    day = datetime.fromtimestamp(before_ms / 1000, UTC).date()
-    old: list[Condition] = [("date", "<=", day), ("at_ms", "<", before_ms)]
+    old, predicate = rows_before("at_ms", before_ms)
 
     def delete(table: DeltaTable) -> int:
         if not count(table, old):
@@ -38,7 +34,6 @@ def trim_changes(uri: str, before_ms: int, storage_options: Options = None) -> i
         if len(kept) < len(rows):
             # One commit that puts the rows that stay in place of all the old ones. A delete whose condition named them
             # one by one has crashed delta-rs 1.6.6 (30 000 of them).
-            predicate = f"date <= '{day.isoformat()}' AND at_ms < {before_ms}"
             write_deltalake(table, kept, mode="overwrite", predicate=predicate)
         return len(rows) - len(kept)
 

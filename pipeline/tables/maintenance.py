@@ -14,6 +14,7 @@ from deltalake.exceptions import CommitFailedError
 
 from pipeline.tables.errors import LostRace
 from pipeline.tables.opening import Options, open_table
+from pipeline.tables.port import Condition
 from pipeline.tables.table_query import count
 
 _MANY_FILES: Final = 200
@@ -37,15 +38,26 @@ def trim(uri: str, column: str, before_ms: int, storage_options: Options = None)
     Raises:
         LostRace: other commits came first at every attempt.
     """
-    day = datetime.fromtimestamp(before_ms / 1000, UTC).date()
+    old, predicate = rows_before(column, before_ms)
 
     def delete(table: DeltaTable) -> int:
-        rows = count(table, [("date", "<=", day), (column, "<", before_ms)])
+        rows = count(table, old)
         if rows:
-            table.delete(f"date <= '{day.isoformat()}' AND {column} < {before_ms}")
+            table.delete(predicate)
         return rows
 
     return committed(uri, delete, storage_options)
+
+
+def rows_before(column: str, before_ms: int) -> tuple[list[Condition], str]:
+    """The rows whose time is before an instant: as conditions, and as the same predicate in SQL.
+
+    Args:
+        column: see `trim`.
+        before_ms: see `trim`.
+    """
+    day = datetime.fromtimestamp(before_ms / 1000, UTC).date()
+    return [("date", "<=", day), (column, "<", before_ms)], f"date <= '{day.isoformat()}' AND {column} < {before_ms}"
 
 
 def compact(uri: str, many_files: int = _MANY_FILES, storage_options: Options = None) -> bool:
