@@ -31,11 +31,11 @@ from pipeline.demo.broker import EmbeddedBroker
 from pipeline.jvm.jars import fetch, spark_jars
 from pipeline.jvm.java import find_java
 from pipeline.settings.model import SparkSettings
-from pipeline.stream.collect import collect
-from pipeline.stream.event_rules import EVENT_STRUCT
-from pipeline.stream.reading_rules import ReadingRules
-from pipeline.stream.session import build_spark_session
-from pipeline.stream.source import RAW_COLUMNS
+from pipeline.stream.reading.collect import collect
+from pipeline.stream.reading.event_rules import EVENT_STRUCT
+from pipeline.stream.reading.reading_rules import ReadingRules
+from pipeline.stream.reading.source import RAW_COLUMNS
+from pipeline.stream.spark.session import build_spark_session
 
 _PARTITIONS: Final = 4
 _ARRAY_LENGTH: Final = 100

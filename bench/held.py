@@ -54,7 +54,7 @@ from pipeline.simulation.ports import NoTopic, SimulatedClock
 from pipeline.tables.address import table_uri
 from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.layout import TABLES, create_missing
-from pipeline.tables.throttle_outbox import DeltaOutbox
+from pipeline.tables.throttles.outbox import DeltaOutbox
 from pipeline.throttle.assembly import Ports, assemble
 from pipeline.throttle.kafka_topic import MANY, KafkaThrottleTopic
 from pipeline.throttle.topic import ThrottleTopic

@@ -32,7 +32,7 @@ from pipeline.sync.broker_quota_sync import BrokerQuotaSync
 from pipeline.sync.cluster_quotas import KafkaQuotas
 from pipeline.tables.address import table_uri
 from pipeline.tables.audit import local_audit
-from pipeline.tables.broker_quotas import BrokerQuotasTable
+from pipeline.tables.brokers.quotas import BrokerQuotasTable
 from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.from_settings import create_tables, open_quota_table
 from pipeline.tables.quotas.edit import QuotaChange

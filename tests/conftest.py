@@ -98,7 +98,7 @@ def spark_session() -> Iterator["SparkSession"]:
     """Such a session, ended with the block."""
     from pipeline.jvm.jars import spark_jars  # noqa: PLC0415 - as above, for pyspark
     from pipeline.settings.model import SparkSettings  # noqa: PLC0415
-    from pipeline.stream.session import build_spark_session  # noqa: PLC0415
+    from pipeline.stream.spark.session import build_spark_session  # noqa: PLC0415
 
     fetch()
     os.environ["JAVA_HOME"] = str(find_java().home)  # pyspark's launcher looks nowhere else but PATH

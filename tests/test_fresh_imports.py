@@ -15,7 +15,7 @@ MODULES = (
     "pipeline.gate.view",
     "pipeline.gate.gate",
     "pipeline.throttle.gate",
-    "pipeline.cli.gate",
+    "pipeline.cli.services.gate",
 )
 # One interpreter for all: what none of them has loaded, no single one loads.
 PROGRAM = f"""

@@ -20,22 +20,22 @@ from pipeline.process_end import exit_code_of, run_to_exit
 _INTERRUPTED: Final = 130
 
 _COMMANDS: Final = {
-    "run": Place("pipeline.cli.run", "run"),
-    "demo": Place("pipeline.cli.demo", "demo"),
+    "run": Place("pipeline.cli.services.run", "run"),
+    "demo": Place("pipeline.cli.services.demo", "demo"),
     "mode": Place("pipeline.cli.mode", "mode"),
     "doctor": Place("pipeline.cli.doctor", "doctor"),
     "status": Place("pipeline.cli.status", "status"),
     "top": Place("pipeline.cli.top", "top"),
-    "gate": Place("pipeline.cli.gate", "gate"),
-    "dashboard": Place("pipeline.cli.dashboard", "dashboard"),
+    "gate": Place("pipeline.cli.services.gate", "gate"),
+    "dashboard": Place("pipeline.cli.services.dashboard", "dashboard"),
     "simulate": Place("pipeline.cli.simulate", "simulate"),
     "what-if": Place("pipeline.cli.what_if", "what_if"),
     "quotas": Place("pipeline.cli.quotas.commands", "app"),
-    "throttles": Place("pipeline.cli.throttles", "app"),
+    "throttles": Place("pipeline.cli.throttles.commands", "app"),
     "report": Place("pipeline.cli.report.commands", "app"),
     "tables": Place("pipeline.cli.tables", "app"),
     "topics": Place("pipeline.cli.topics", "app"),
-    "meter": Place("pipeline.cli.meter", "app"),
+    "meter": Place("pipeline.cli.services.meter", "app"),
     "config": Place("pipeline.cli.config", "app"),
     "jars": Place("pipeline.cli.jars", "app"),
 }

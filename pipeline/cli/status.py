@@ -5,8 +5,8 @@ import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Final
 
-from pipeline.cli.gate import DEFAULT_LISTEN
 from pipeline.cli.options import BootstrapServers, ConfigFile, Output, TablesRoot, flags
+from pipeline.cli.services.gate import DEFAULT_LISTEN
 from pipeline.clock import wall_ms
 from pipeline.errors import printable
 

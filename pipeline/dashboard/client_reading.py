@@ -15,7 +15,7 @@ from pipeline.dashboard.reader import TablesReader
 from pipeline.dashboard.series_reading import Span, read_series
 from pipeline.dashboard.state import State
 from pipeline.story.on_brokers import on_brokers_line, on_brokers_row
-from pipeline.tables.enforced import enforced_for
+from pipeline.tables.brokers.enforced import enforced_for
 from pipeline.tables.errors import TableMissing
 from pipeline.tables.port import Condition
 from quota.effective import EffectiveQuota, effective

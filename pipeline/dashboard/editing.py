@@ -12,11 +12,11 @@ from typing import Any, Final
 from pipeline.dashboard.errors import EditRefused, EditsForbidden, WhatIfFailed
 from pipeline.tables.address import table_uri
 from pipeline.tables.audit import local_audit
-from pipeline.tables.live_clients import live_clients
 from pipeline.tables.quotas.diff import differences, entity_texts
 from pipeline.tables.quotas.edit import QuotaChange, altered
 from pipeline.tables.quotas.file import to_document
 from pipeline.tables.quotas.table import QuotaEdit, QuotaTable
+from pipeline.tables.throttles.live_clients import live_clients
 from quota.entity import QUOTA_TYPES
 from quota.errors import InvalidBound
 from quota.snapshot import QuotaSnapshot

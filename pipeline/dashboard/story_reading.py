@@ -8,10 +8,10 @@ from pipeline.dashboard.reader import TablesReader
 from pipeline.errors import printable
 from pipeline.settings.model import Settings
 from pipeline.story.decision import words_of
-from pipeline.tables.enforced import enforced_for
+from pipeline.tables.brokers.enforced import enforced_for
 from pipeline.tables.quotas.table import QuotaTable
-from pipeline.tables.throttle_history import decision_with_id, newest_decision, origin_of_bound, story_of
-from pipeline.tables.unpublished import why_unpublished
+from pipeline.tables.throttles.history import decision_with_id, newest_decision, origin_of_bound, story_of
+from pipeline.tables.throttles.unpublished import why_unpublished
 
 
 def explained(reader: TablesReader, query: Query, settings: Settings) -> dict[str, Any]:

@@ -9,13 +9,13 @@ from deltalake import DeltaTable
 
 from pipeline.errors import PipelineError
 from pipeline.tables.address import table_uri
-from pipeline.tables.column_range import newest_in, oldest_in
 from pipeline.tables.errors import TableMissing
 from pipeline.tables.opening import Options, local_path, open_table, reading
 from pipeline.tables.port import Condition
-from pipeline.tables.query import answer, column_names, rows_where
-from pipeline.tables.table_query import run, select
-from pipeline.tables.table_rows import Row, rows_of
+from pipeline.tables.reading.column_range import newest_in, oldest_in
+from pipeline.tables.reading.query import answer, column_names, rows_where
+from pipeline.tables.reading.table_query import run, select
+from pipeline.tables.reading.table_rows import Row, rows_of
 
 # A handle that has followed many commits answers more slowly than one that was opened from a checkpoint.
 _VERSIONS_PER_HANDLE: Final = 50

@@ -20,8 +20,8 @@ from pipeline.demo.process import terminate
 from pipeline.job.job import Job, step
 from pipeline.job.listeners import Listeners
 from pipeline.settings.model import Settings
-from pipeline.stream.reading_rules import ReadingRules
-from pipeline.stream.spark_starter import SparkStarter
+from pipeline.stream.reading.reading_rules import ReadingRules
+from pipeline.stream.spark.spark_starter import SparkStarter
 
 log = logging.getLogger(__name__)
 

@@ -28,8 +28,8 @@ from pipeline.jvm.class_archive import class_archive, make_archive, options_to_m
 from pipeline.jvm.jars import spark_jars
 from pipeline.jvm.java import find_java
 from pipeline.settings.model import KafkaSettings, Settings, SparkSettings
-from pipeline.stream.jvm_settings import archived_jars
-from pipeline.stream.reading_rules import ReadingRules
+from pipeline.stream.reading.reading_rules import ReadingRules
+from pipeline.stream.spark.jvm_settings import archived_jars
 
 _PATIENCE_SECONDS: Final = 180.0
 _MICRO_BATCHES: Final = 12
@@ -73,7 +73,7 @@ def train(draft: Path) -> None:
     # Only this process needs Spark, not one that finds the archive already there.
     from pyspark import SparkContext  # noqa: PLC0415
 
-    from pipeline.stream.spark_starter import SparkStarter  # noqa: PLC0415
+    from pipeline.stream.spark.spark_starter import SparkStarter  # noqa: PLC0415
 
     options = {"spark.driver.extraJavaOptions": " ".join(options_to_make(draft))}
     with tempfile.TemporaryDirectory() as folder, EmbeddedBroker(Path(folder) / "broker") as broker:
@@ -93,9 +93,9 @@ def train(draft: Path) -> None:
 
 
 def _stream(session: Any, settings: Settings, servers: str, checkpoint: str) -> None:
-    from pipeline.stream.collect import Collector  # noqa: PLC0415
     from pipeline.stream.query import QueryPlan, UsageQuery  # noqa: PLC0415
-    from pipeline.stream.source import read_usage_topic  # noqa: PLC0415
+    from pipeline.stream.reading.collect import Collector  # noqa: PLC0415
+    from pipeline.stream.reading.source import read_usage_topic  # noqa: PLC0415
 
     collect = Collector(ReadingRules.from_settings(settings), settings.stream.dead_letters_per_message)
     done = 0

@@ -29,11 +29,11 @@ from pipeline.tables.address import table_uri
 from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.from_settings import open_quota_table
 from pipeline.tables.layout import TABLES
-from pipeline.tables.newest_batch import newest_batch
 from pipeline.tables.ownership import TablesOfAnotherJob, owner_of
 from pipeline.tables.quotas.source import newest_valid
 from pipeline.tables.quotas.table import QuotaTable
 from pipeline.tables.reader import read_table
+from pipeline.tables.reading.newest_batch import newest_batch
 from quota.errors import InvalidQuotas
 from quota.snapshot import QuotaSnapshot
 

@@ -27,8 +27,8 @@ from pipeline.job.listeners import Listeners
 from pipeline.job.lock import JobLock
 from pipeline.settings.model import Settings
 from pipeline.stream.errors import QueryFailed
-from pipeline.stream.reading_rules import ReadingRules
-from pipeline.stream.spark_starter import SparkStarter
+from pipeline.stream.reading.reading_rules import ReadingRules
+from pipeline.stream.spark.spark_starter import SparkStarter
 
 log = logging.getLogger(__name__)
 

@@ -18,13 +18,13 @@ from pipeline.settings.model import Settings
 from pipeline.stream.batch_rules import BatchRules
 from pipeline.stream.checkpoint import Checkpoint
 from pipeline.stream.checkpoint_files import has_scheme, open_checkpoint
-from pipeline.stream.collect import Collector
 from pipeline.stream.micro_batch import MicroBatch
 from pipeline.stream.offset_log import OffsetLog
 from pipeline.stream.query import QueryPlan, UsageQuery
-from pipeline.stream.reading_rules import ReadingRules
+from pipeline.stream.reading.collect import Collector
+from pipeline.stream.reading.reading_rules import ReadingRules
+from pipeline.stream.reading.source import read_usage_topic
 from pipeline.stream.recovery import Recovered
-from pipeline.stream.source import read_usage_topic
 from pipeline.stream.starting_offsets import refuse_gaps, spans_of, starting_offsets
 from pipeline.tables.from_settings import open_quota_table, open_writer
 from pipeline.tables.job_tables import DriverEpoch, JobTables

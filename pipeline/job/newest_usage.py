@@ -8,8 +8,8 @@ import pyarrow as pa
 
 from pipeline.stream.batch_facts import BatchFacts
 from pipeline.tables.address import table_uri
-from pipeline.tables.newest_batch import newest_batch_under
 from pipeline.tables.reader import DeltaRsReader
+from pipeline.tables.reading.newest_batch import newest_batch_under
 from pipeline.throttle.assembly import new_engine
 from quota.engine import QuotaEngine, Scope
 from quota.regrid import is_on_windows, on_windows

@@ -8,10 +8,10 @@ from pipeline.job.lock import job_process
 from pipeline.settings.model import Settings
 from pipeline.tables.address import full_address
 from pipeline.tables.from_settings import open_quota_table
-from pipeline.tables.newest_batch import newest_batch_under
 from pipeline.tables.quotas.source import newest_valid
 from pipeline.tables.quotas.table import QuotaTableState
-from pipeline.tables.throttle_list import running_throttles
+from pipeline.tables.reading.newest_batch import newest_batch_under
+from pipeline.tables.throttles.listed import running_throttles
 from quota.snapshot import QuotaSnapshot
 
 

@@ -8,9 +8,9 @@ from pipeline.allocator import return_freed_memory
 from pipeline.clock import Clock
 from pipeline.settings.model import TablesSettings
 from pipeline.tables.address import table_uri
-from pipeline.tables.column_range import newest_value
 from pipeline.tables.job_tables import WRITTEN_BY_THE_JOB
 from pipeline.tables.maintenance import clean, compact, trim
+from pipeline.tables.reading.column_range import newest_value
 from pipeline.tables.tried_again import tried_again
 
 log = logging.getLogger(__name__)

@@ -5,7 +5,7 @@ from typing import Final
 
 from pipeline.replay.usage_batches import Source
 from pipeline.tables.address import table_uri
-from pipeline.tables.column_range import newest_value, oldest_value
+from pipeline.tables.reading.column_range import newest_value, oldest_value
 
 _SECOND_MS: Final = 1_000
 

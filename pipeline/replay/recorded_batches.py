@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from pipeline.settings.model import EngineSettings
 from pipeline.stream.stored_usage import evaluation_of
-from pipeline.tables.time_slices import TimeSlices, split_range
+from pipeline.tables.reading.time_slices import TimeSlices, split_range
 from pipeline.throttle.assembly import new_engine
 from quota.evaluation import Evaluation
 from quota.regrid import on_windows, windows_divide

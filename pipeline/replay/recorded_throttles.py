@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from pipeline.replay.outcome import Outcome
 from pipeline.tables.address import table_uri
-from pipeline.tables.time_slices import TimeSlices
+from pipeline.tables.reading.time_slices import TimeSlices
 from schemas.client_key import ClientKey
 
 _LONGEST_THROTTLE_MS: Final = 3_600_000

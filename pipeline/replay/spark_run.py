@@ -17,7 +17,7 @@ from pipeline.replay.outcome import ReplayResult
 from pipeline.replay.part_replay import replay_part
 from pipeline.replay.request import Plan
 from pipeline.settings.model import SparkSettings
-from pipeline.stream.session import build_spark_session, refuse_spark_connect
+from pipeline.stream.spark.session import build_spark_session, refuse_spark_connect
 
 
 @contextmanager

@@ -12,7 +12,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from pipeline.tables.address import table_uri
-from pipeline.tables.time_slices import TimeSlices
+from pipeline.tables.reading.time_slices import TimeSlices
 from quota.replay import batches_of
 from quota.replay_engine import NumberedUsage
 from quota.usage import Usage

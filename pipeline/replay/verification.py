@@ -11,7 +11,7 @@ from pipeline.replay.errors import BatchNotRecorded, UsageNotKept
 from pipeline.replay.recorded_batches import BATCH_COLUMNS, RecordedBatches, Scope, decided_again, split_by_settings
 from pipeline.tables.address import table_uri
 from pipeline.tables.reader import read_table
-from pipeline.tables.time_slices import TimeSlices
+from pipeline.tables.reading.time_slices import TimeSlices
 from quota.comparison import KEY, Difference, differences
 from quota.replay import Replayed, SnapshotAt
 from schemas.arrow import arrow_schema

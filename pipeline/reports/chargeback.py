@@ -10,7 +10,7 @@ from typing import Any
 
 from pipeline.reports.owner_times import OwnerTimes
 from pipeline.reports.periods import Period, whole_minutes
-from pipeline.tables.minute_sums import Client, Minutes
+from pipeline.tables.reading.minute_sums import Client, Minutes
 
 
 @dataclass(slots=True)

@@ -8,7 +8,7 @@ from pipeline.reports.instants import minute_text
 from pipeline.reports.over_time import Parts
 from pipeline.reports.page import page, table
 from pipeline.reports.plots import Bars, Line, bar_chart, time_chart
-from pipeline.tables.minute_sums import Minutes
+from pipeline.tables.reading.minute_sums import Minutes
 from quota.units import rate_text
 
 _BARS: Final = 20

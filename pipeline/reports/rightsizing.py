@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from pipeline.tables.minute_sums import Client, Minutes
+from pipeline.tables.reading.minute_sums import Client, Minutes
 from quota.engine import QuotaEngine
 from quota.entity import DEFAULT, QUOTA_TYPES, REQUEST, Level, entity_at
 from quota.snapshot import QuotaSnapshot

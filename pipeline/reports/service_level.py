@@ -8,7 +8,7 @@ from typing import Any, Final
 from pipeline.errors import PipelineError
 from pipeline.reports.owner_times import OwnerOf
 from pipeline.reports.periods import MINUTE_MS, Period, length_ms, whole_minutes
-from pipeline.tables.minute_sums import Minutes
+from pipeline.tables.reading.minute_sums import Minutes
 
 _UNITS_MINUTES: Final = {"m": 1, "h": 60, "d": 1440}
 

@@ -9,7 +9,7 @@ from pipeline.reports.over_time import Parts
 from pipeline.reports.page import page, paragraph, table
 from pipeline.reports.plots import Bars, Line, bar_chart, time_chart
 from pipeline.reports.service_level import Held, Target
-from pipeline.tables.minute_sums import Minutes
+from pipeline.tables.reading.minute_sums import Minutes
 
 _BARS: Final = 20
 _MARKS: Final = {"missed": "new", "met": "gone"}

@@ -9,14 +9,14 @@ from pipeline.story.on_brokers import on_brokers_line
 from pipeline.story.records import applied_text, exact_seconds, record_lines, why_nothing
 from pipeline.tables.quotas.diff import shown
 from pipeline.tables.quotas.origin import QuotaOrigin
-from pipeline.tables.throttle_history import Story
-from pipeline.tables.unpublished import Unpublished
+from pipeline.tables.throttles.history import Story
+from pipeline.tables.throttles.unpublished import Unpublished
 from pipeline.throttle.shown import clock_time, seconds
 from quota.units import rate_text, rate_unit
 
 if TYPE_CHECKING:
     from pipeline.settings.model import Settings
-    from pipeline.tables.enforced import Enforced
+    from pipeline.tables.brokers.enforced import Enforced
 
 _MOST_DECIMALS: Final = 16
 _LEVELS: Final = (

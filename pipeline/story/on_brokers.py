@@ -7,7 +7,7 @@ from quota.entity import label
 from quota.units import rate_text
 
 if TYPE_CHECKING:
-    from pipeline.tables.enforced import Enforced
+    from pipeline.tables.brokers.enforced import Enforced
 
 
 def on_brokers_row(one: "Enforced") -> dict[str, Any]:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from pipeline.tables.unpublished import Unpublished
+from pipeline.tables.throttles.unpublished import Unpublished
 from quota.units import rate_text
 from schemas.throttle_event_row import verb, written_ms
 

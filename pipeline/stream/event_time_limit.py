@@ -14,7 +14,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.stream.collected_batch import CollectedBatch, summed
+from pipeline.stream.reading.collected_batch import CollectedBatch, summed
 
 log = logging.getLogger(__name__)
 

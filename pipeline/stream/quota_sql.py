@@ -13,7 +13,7 @@ from pipeline.errors import first_line
 from pipeline.jvm.jars import spark_jars
 from pipeline.jvm.java import find_java
 from pipeline.settings.model import Settings
-from pipeline.stream.session import build_spark_session
+from pipeline.stream.spark.session import build_spark_session
 from pipeline.tables.address import full_address
 from pipeline.tables.errors import QuotaEditRefused, QuotasLeftInvalid
 from pipeline.tables.from_settings import open_quota_table

@@ -19,9 +19,9 @@ from pipeline.settings.model import EngineSettings
 from pipeline.stream.batch_facts import BatchFacts
 from pipeline.stream.stored_usage import StoredUsage, evaluation_of, read_stored_usage
 from pipeline.tables.job_tables import JobTables
-from pipeline.tables.newest_batch import newest_batch
 from pipeline.tables.port import TableWriter
 from pipeline.tables.quotas.source import QuotaSource
+from pipeline.tables.reading.newest_batch import newest_batch
 from pipeline.throttle.assembly import new_engine
 from pipeline.throttle.decider import Decided, Decider
 from quota.regrid import windows_divide

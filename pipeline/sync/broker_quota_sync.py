@@ -8,7 +8,7 @@ from pipeline.sync.cluster_quotas import ClusterQuotas
 from pipeline.sync.present_brokers import PresentBrokers
 from pipeline.sync.sources import Sources
 from pipeline.sync.telling import Telling
-from pipeline.tables.broker_quotas import BrokerQuotasTable
+from pipeline.tables.brokers.quotas import BrokerQuotasTable
 from quota.broker_sync import BrokerSync
 from quota.broker_writes import Change
 

@@ -10,8 +10,8 @@ from typing import Final
 
 from pipeline.clock import Clock
 from pipeline.sync.cluster_quotas import ClusterQuotas
-from pipeline.tables.broker_quota_rows import APPLIED, NOT_APPLIED, PENDING
-from pipeline.tables.broker_quotas import BrokerQuotasTable, StoredState
+from pipeline.tables.brokers.quotas import BrokerQuotasTable, StoredState
+from pipeline.tables.brokers.rows import APPLIED, NOT_APPLIED, PENDING
 from quota.broker_entries import EntryKey
 from quota.broker_writes import Change, Owned
 

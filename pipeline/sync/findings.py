@@ -9,7 +9,7 @@ from pipeline.sync.inspection import inspect
 from pipeline.sync.lock import running_sync
 from pipeline.sync.words import drift_line
 from pipeline.tables.address import table_uri
-from pipeline.tables.broker_quota_rows import NAME
+from pipeline.tables.brokers.rows import NAME
 from pipeline.tables.reader import DeltaRsReader
 from quota.units import age_text
 

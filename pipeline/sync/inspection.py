@@ -9,9 +9,9 @@ from pipeline.settings.model import Settings
 from pipeline.sync.assembly import cluster_name, new_control, open_sources
 from pipeline.sync.cluster_quotas import KafkaQuotas
 from pipeline.tables.address import table_uri
-from pipeline.tables.broker_quota_rows import NAME
-from pipeline.tables.broker_quotas import state_of
-from pipeline.tables.table_rows import TableRows
+from pipeline.tables.brokers.quotas import state_of
+from pipeline.tables.brokers.rows import NAME
+from pipeline.tables.reading.table_rows import TableRows
 from quota.broker_entries import EntryKey
 from quota.broker_writes import Change, Drift, Owned, Refusal
 

@@ -18,7 +18,7 @@ from pipeline.sync.cluster_quotas import KafkaQuotas
 from pipeline.sync.lock import sync_lock
 from pipeline.sync.metrics import SyncMetrics
 from pipeline.sync.upkeep import SyncUpkeep
-from pipeline.tables.broker_quotas import BrokerQuotasTable
+from pipeline.tables.brokers.quotas import BrokerQuotasTable
 from quota.broker_sync import BrokerSync
 
 log = logging.getLogger(__name__)

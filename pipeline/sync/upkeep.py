@@ -8,8 +8,8 @@ from pipeline.clock import Clock
 from pipeline.errors import PipelineError, first_line
 from pipeline.settings.model import TablesSettings
 from pipeline.tables.address import table_uri
-from pipeline.tables.broker_quota_rows import NAME
-from pipeline.tables.broker_quotas_upkeep import trim_changes
+from pipeline.tables.brokers.rows import NAME
+from pipeline.tables.brokers.upkeep import trim_changes
 from pipeline.tables.maintenance import clean, compact
 
 log = logging.getLogger(__name__)

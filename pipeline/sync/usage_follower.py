@@ -13,9 +13,9 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from pipeline.tables.column_range import newest_in
 from pipeline.tables.opening import Options, open_table, reading
-from pipeline.tables.table_query import select
+from pipeline.tables.reading.column_range import newest_in
+from pipeline.tables.reading.table_query import select
 
 COLUMNS: Final = (
     "sample_start_ms",

@@ -7,7 +7,7 @@ from typing import Final, Self
 from pipeline.tables.append_guard import checked_epoch
 from pipeline.tables.port import TableWriter
 from pipeline.tables.sensor_state import SensorStateTable
-from pipeline.tables.throttle_outbox import DeltaOutbox
+from pipeline.tables.throttles.outbox import DeltaOutbox
 
 WRITTEN_BY_THE_JOB: Final = (
     "dead_letters",

@@ -15,7 +15,7 @@ from deltalake.exceptions import CommitFailedError
 from pipeline.tables.errors import LostRace
 from pipeline.tables.opening import Options, open_table
 from pipeline.tables.port import Condition
-from pipeline.tables.table_query import count
+from pipeline.tables.reading.table_query import count
 
 _MANY_FILES: Final = 200
 _ATTEMPTS: Final = 5

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from pipeline.tables.column_range import newest_in
 from pipeline.tables.opening import Options, open_table
 from pipeline.tables.port import Condition
-from pipeline.tables.table_query import newest_of_each, select
+from pipeline.tables.reading.column_range import newest_in
+from pipeline.tables.reading.table_query import newest_of_each, select
 
 
 class DeltaRsReader:

@@ -5,8 +5,8 @@ import pyarrow.compute as pc
 
 from pipeline.clock import Moment
 from pipeline.failpoints import failpoint
-from pipeline.tables.newest_batch import newest_rows
 from pipeline.tables.port import TableWriter
+from pipeline.tables.reading.newest_batch import newest_rows
 from pipeline.throttle.decider import Decider
 from quota.evaluation import Evaluation
 from schemas.arrow import conform

@@ -18,7 +18,7 @@ from pipeline.stream import micro_batch
 from pipeline.stream.batch_rules import BatchRules
 from pipeline.stream.micro_batch import MicroBatch
 from pipeline.tables.sensor_state import SensorStateTable
-from pipeline.tables.throttle_outbox import DeltaOutbox
+from pipeline.tables.throttles.outbox import DeltaOutbox
 from pipeline.throttle import lifecycle, publisher, purgatory
 from pipeline.throttle.decider import Decider
 from pipeline.throttle.purgatory import ThrottlePurgatory

@@ -126,7 +126,7 @@ def _moved_line(client: Mapping[str, Any]) -> dict[str, Any]:
 
 def _moved_clients(settings: "Settings", edit: "QuotaEdit") -> list[dict[str, Any]]:
     from pipeline.tables.address import table_uri
-    from pipeline.tables.live_clients import live_clients
+    from pipeline.tables.throttles.live_clients import live_clients
 
     clients = live_clients(table_uri(settings.tables.root, "usage"))
     if not clients.num_rows:

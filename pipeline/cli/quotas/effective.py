@@ -43,10 +43,10 @@ def effective(
     from pipeline.settings.loading import load_settings
     from pipeline.story.on_brokers import on_brokers_line, on_brokers_row
     from pipeline.tables.address import table_uri
-    from pipeline.tables.enforced import enforced_for
+    from pipeline.tables.brokers.enforced import enforced_for
     from pipeline.tables.from_settings import open_quota_table
-    from pipeline.tables.live_clients import live_clients
     from pipeline.tables.quotas.source import QuotaSource
+    from pipeline.tables.throttles.live_clients import live_clients
     from quota.effective import effective as resolved
 
     user, client_id = client.or_arguments(user, client_id)

@@ -49,7 +49,7 @@ def chargeback(
     from pipeline.reports.periods import known_period, periods
     from pipeline.settings.loading import load_settings
     from pipeline.tables.from_settings import open_quota_table
-    from pipeline.tables.minute_sums import Minutes
+    from pipeline.tables.reading.minute_sums import Minutes
     from pipeline.text_file import refuse_unwritable
 
     known_period(by)

@@ -10,7 +10,7 @@ from pipeline.clock import wall_ms
 from pipeline.errors import PipelineError
 
 if TYPE_CHECKING:
-    from pipeline.tables.minute_sums import Minutes
+    from pipeline.tables.reading.minute_sums import Minutes
 
 Since = Annotated[str, typer.Option(help="Begin of the range: 30d (ago), ISO 8601 in UTC, or epoch ms.")]
 Until = Annotated[str, typer.Option(help="End of the range, in the same formats.")]

@@ -47,8 +47,8 @@ def rightsizing(
     from pipeline.reports.rightsizing_page import rightsizing_page
     from pipeline.settings.loading import load_settings
     from pipeline.tables.from_settings import open_quota_table
-    from pipeline.tables.minute_sums import Minutes
     from pipeline.tables.quotas.source import QuotaSource
+    from pipeline.tables.reading.minute_sums import Minutes
     from pipeline.text_file import refuse_unwritable
 
     for option, path in (("--html", html), ("--candidate", candidate)):

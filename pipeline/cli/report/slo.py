@@ -41,7 +41,7 @@ def slo(
     from pipeline.reports.service_level_page import service_level_page
     from pipeline.settings.loading import load_settings
     from pipeline.tables.from_settings import open_quota_table
-    from pipeline.tables.minute_sums import Minutes
+    from pipeline.tables.reading.minute_sums import Minutes
     from pipeline.text_file import refuse_unwritable
     from quota.owners import Owners
 

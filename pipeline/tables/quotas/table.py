@@ -24,9 +24,9 @@ from pipeline.tables.errors import (
     VersionIsAnother,
 )
 from pipeline.tables.opening import Options, open_table, reading
-from pipeline.tables.query import answer, rows_where
 from pipeline.tables.quotas.edit import QuotaChange, QuotaValues, altered, validated
-from pipeline.tables.table_rows import rows_of
+from pipeline.tables.reading.query import answer, rows_where
+from pipeline.tables.reading.table_rows import rows_of
 from schemas.quota_row import QuotaRow
 
 _ATTEMPTS: Final = 5

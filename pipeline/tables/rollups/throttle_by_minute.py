@@ -15,12 +15,12 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from pipeline.tables.column_range import newest_value, oldest_value
-from pipeline.tables.last_throttles import last_throttles
 from pipeline.tables.port import TableWriter
 from pipeline.tables.reader import DeltaRsReader
+from pipeline.tables.reading.column_range import newest_value, oldest_value
+from pipeline.tables.reading.time_slices import TimeSlices
 from pipeline.tables.rollups.held_minutes import COLUMNS, Records
-from pipeline.tables.time_slices import TimeSlices
+from pipeline.tables.throttles.last import last_throttles
 from pipeline.tables.tried_again import tried_again
 from quota.owners import Owners
 from schemas.arrow import arrow_schema, conform

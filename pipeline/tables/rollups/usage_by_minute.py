@@ -19,10 +19,10 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.tables.column_range import newest_value, oldest_value
 from pipeline.tables.port import Condition, TableWriter
+from pipeline.tables.reading.column_range import newest_value, oldest_value
+from pipeline.tables.reading.time_slices import TimeSlices
 from pipeline.tables.rollups.sums import COLUMNS, NAMES, summed_by
-from pipeline.tables.time_slices import TimeSlices
 from pipeline.tables.tried_again import tried_again
 from schemas.arrow import conform
 from schemas.usage_by_minute_row import UsageByMinuteRow

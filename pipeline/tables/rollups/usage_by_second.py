@@ -19,10 +19,10 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from pipeline.tables.column_range import newest_value, oldest_value
 from pipeline.tables.port import TableWriter
+from pipeline.tables.reading.column_range import newest_value, oldest_value
+from pipeline.tables.reading.time_slices import TimeSlices
 from pipeline.tables.rollups.sums import COLUMNS, NAMES, summed_by
-from pipeline.tables.time_slices import TimeSlices
 from pipeline.tables.tried_again import tried_again
 from schemas.arrow import conform
 from schemas.usage_by_second_row import UsageBySecondRow

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.cli.demo_console import DemoConsole
+from pipeline.cli.services.demo_console import DemoConsole
 from pipeline.throttle.log_line import line_with_command
 from pipeline.throttle.outbox import Written
 from schemas.client_key import ClientKey

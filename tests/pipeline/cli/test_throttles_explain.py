@@ -15,7 +15,7 @@ from pipeline.tables.address import table_uri
 from pipeline.tables.layout import TABLES, create_missing
 from pipeline.tables.quotas.edit import QuotaChange
 from pipeline.tables.quotas.table import QuotaTable
-from pipeline.tables.unpublished import why_unpublished
+from pipeline.tables.throttles.unpublished import why_unpublished
 from quota.evaluation import Evaluation
 from tests.pipeline.cli.running import kquota
 from tests.pipeline.replay.kept import AUDIT, KeptJob

@@ -9,7 +9,7 @@ import pytest
 from pipeline.settings.model import Settings, TablesSettings
 from pipeline.tables.address import table_uri
 from pipeline.tables.reader import read_table
-from pipeline.tables.throttle_list import running_throttles
+from pipeline.tables.throttles.listed import running_throttles
 from tests.pipeline.cli.running import kquota
 from tests.pipeline.dashboard.lived_tables import HOSTILE, LivedTables
 from tests.waiting import PATIENCE_SECONDS

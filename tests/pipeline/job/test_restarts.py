@@ -14,8 +14,8 @@ from pipeline.errors import PipelineError
 from pipeline.job.job import Job
 from pipeline.job.listeners import Listeners
 from pipeline.settings.model import KafkaSettings, Settings, StreamSettings, TablesSettings
-from pipeline.stream.reading_rules import ReadingRules
-from pipeline.stream.spark_starter import SparkStarter
+from pipeline.stream.reading.reading_rules import ReadingRules
+from pipeline.stream.spark.spark_starter import SparkStarter
 from tests.log_messages import messages_of
 from tests.waiting import PATIENCE_SECONDS, wait_until
 

@@ -23,10 +23,10 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from pipeline.stream.collect import collect
-from pipeline.stream.collected_batch import CollectedBatch
-from pipeline.stream.dead_letters import capped
 from pipeline.stream.event_time_limit import limit_event_times
+from pipeline.stream.reading.collect import collect
+from pipeline.stream.reading.collected_batch import CollectedBatch
+from pipeline.stream.reading.dead_letters import capped
 from quota.engine import QuotaEngine
 from quota.snapshot import QuotaSnapshot
 from schemas.arrow import conform

@@ -10,9 +10,9 @@ import pyarrow as pa
 from pydantic import ValidationError
 from pyspark.sql import DataFrame, SparkSession
 
-from pipeline.stream.aggregate import LARGEST_SUM
-from pipeline.stream.collected_batch import CollectedBatch
-from pipeline.stream.reading_rules import ReadingRules
+from pipeline.stream.reading.aggregate import LARGEST_SUM
+from pipeline.stream.reading.collected_batch import CollectedBatch
+from pipeline.stream.reading.reading_rules import ReadingRules
 from schemas.usage_event import UsageEvent
 
 APPENDED_AT_MS = 1_700_000_010_000

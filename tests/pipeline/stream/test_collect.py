@@ -7,9 +7,9 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from pipeline.stream.aggregate import LARGEST_SUM
-from pipeline.stream.collect import collect
-from pipeline.stream.collected_batch import DEAD_LETTER_SCHEMA, USAGE_SCHEMA
+from pipeline.stream.reading.aggregate import LARGEST_SUM
+from pipeline.stream.reading.collect import collect
+from pipeline.stream.reading.collected_batch import DEAD_LETTER_SCHEMA, USAGE_SCHEMA
 from tests.pipeline.stream.messages import (
     APPENDED_AT_MS,
     DAY_MS,

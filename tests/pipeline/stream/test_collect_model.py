@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
-from pipeline.stream.collect import collect
+from pipeline.stream.reading.collect import collect
 from tests.pipeline.stream.messages import APPENDED_AT_MS, DAY_MS, RULES, dead, event, expected_of, raw_frame, usage
 
 pytestmark = pytest.mark.spark

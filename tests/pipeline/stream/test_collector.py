@@ -3,7 +3,7 @@ import json
 import pytest
 from pyspark.sql import SparkSession
 
-from pipeline.stream.collect import Collector
+from pipeline.stream.reading.collect import Collector
 from tests.pipeline.stream.messages import RULES, message, raw_frame
 
 pytestmark = pytest.mark.spark

@@ -6,8 +6,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pipeline.stream.collected_batch import DEAD_LETTER_SCHEMA
-from pipeline.stream.dead_letters import capped
+from pipeline.stream.reading.collected_batch import DEAD_LETTER_SCHEMA
+from pipeline.stream.reading.dead_letters import capped
 
 NO_OBJECT = "element must be a JSON object"
 

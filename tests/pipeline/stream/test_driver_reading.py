@@ -5,9 +5,9 @@ import json
 import pyarrow as pa
 import pytest
 
-from pipeline.stream.collect import read_on_driver
-from pipeline.stream.decode import OFFSET_BITS
-from pipeline.stream.driver_reading import MarkedMessage, read_again
+from pipeline.stream.reading.collect import read_on_driver
+from pipeline.stream.reading.decode import OFFSET_BITS
+from pipeline.stream.reading.driver_reading import MarkedMessage, read_again
 from tests.pipeline.stream.messages import (
     APPENDED_AT_MS,
     DAY_MS,

@@ -1,7 +1,7 @@
 """The rules Spark applies are those of the model."""
 
-from pipeline.stream.event_rules import EVENT_STRUCT
-from pipeline.stream.field_rules import FIELD_RULES
+from pipeline.stream.reading.event_rules import EVENT_STRUCT
+from pipeline.stream.reading.field_rules import FIELD_RULES
 from schemas.usage_event import LARGEST_MEASURE, UsageEvent
 
 RULES = {rule.name: rule for rule in FIELD_RULES}

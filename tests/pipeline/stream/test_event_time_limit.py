@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.stream.aggregate import LARGEST_SUM
-from pipeline.stream.collected_batch import DEAD_LETTER_SCHEMA, USAGE_SCHEMA, CollectedBatch, summed
 from pipeline.stream.event_time_limit import EventsAhead, limit_event_times
+from pipeline.stream.reading.aggregate import LARGEST_SUM
+from pipeline.stream.reading.collected_batch import DEAD_LETTER_SCHEMA, USAGE_SCHEMA, CollectedBatch, summed
 
 WINDOW_MS = 1_000
 LIMIT_MS = 10_500

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 from pyspark.sql import SparkSession
 
-from pipeline.stream.collect import collect
+from pipeline.stream.reading.collect import collect
 from tests.pipeline.stream import fuzz
 from tests.pipeline.stream.fuzz_corpus import append_times, beyond, comparable, large_messages, messages
 from tests.pipeline.stream.messages import RULES, event, raw_frame

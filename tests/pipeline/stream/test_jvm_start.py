@@ -5,7 +5,7 @@ from threading import Thread
 
 import pytest
 
-from pipeline.stream.jvm_start import pass_on
+from pipeline.stream.spark.jvm_start import pass_on
 
 NOISE = b"WARNING: Using incubator modules: jdk.incubator.vector\n"
 

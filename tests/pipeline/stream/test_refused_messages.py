@@ -5,8 +5,8 @@ import json
 import pytest
 from pyspark.sql import SparkSession
 
-from pipeline.stream.collect import collect
-from pipeline.stream.collected_batch import DEAD_LETTER_SCHEMA, USAGE_SCHEMA
+from pipeline.stream.reading.collect import collect
+from pipeline.stream.reading.collected_batch import DEAD_LETTER_SCHEMA, USAGE_SCHEMA
 from tests.pipeline.stream.messages import (
     APPENDED_AT_MS,
     DAY_MS,

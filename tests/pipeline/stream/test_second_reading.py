@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from pipeline.stream.second_reading import decode_again
+from pipeline.stream.reading.second_reading import decode_again
 from tests.pipeline.stream.messages import PARTITION, raw_frame
 
 pytestmark = pytest.mark.spark

@@ -8,9 +8,9 @@ from kafka import KafkaAdminClient, KafkaProducer
 from pyspark.sql import DataFrame, SparkSession
 
 from pipeline.demo.broker import EmbeddedBroker
-from pipeline.stream.collect import collect
-from pipeline.stream.collected_batch import CollectedBatch
-from pipeline.stream.source import RAW_COLUMNS, read_usage_topic
+from pipeline.stream.reading.collect import collect
+from pipeline.stream.reading.collected_batch import CollectedBatch
+from pipeline.stream.reading.source import RAW_COLUMNS, read_usage_topic
 from tests.pipeline.stream.messages import RULES, message
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker]

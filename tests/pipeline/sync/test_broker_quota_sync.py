@@ -12,8 +12,8 @@ from pipeline.sync.sources import Sources
 from pipeline.sync.usage_follower import UsageFollower
 from pipeline.tables.address import table_uri
 from pipeline.tables.audit import local_audit
-from pipeline.tables.broker_quota_rows import NAME
-from pipeline.tables.broker_quotas import BrokerQuotasTable
+from pipeline.tables.brokers.quotas import BrokerQuotasTable
+from pipeline.tables.brokers.rows import NAME
 from pipeline.tables.errors import Fenced
 from pipeline.tables.layout import create_missing
 from pipeline.tables.quotas.edit import QuotaChange

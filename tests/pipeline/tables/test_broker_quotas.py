@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 
 from pipeline.tables.address import table_uri
-from pipeline.tables.broker_quota_rows import APPLIED, NAME, NOT_APPLIED, PENDING, demands, newest_changes
-from pipeline.tables.broker_quotas import BrokerQuotasTable
-from pipeline.tables.broker_quotas_upkeep import trim_changes
+from pipeline.tables.brokers.quotas import BrokerQuotasTable
+from pipeline.tables.brokers.rows import APPLIED, NAME, NOT_APPLIED, PENDING, demands, newest_changes
+from pipeline.tables.brokers.upkeep import trim_changes
 from pipeline.tables.errors import Fenced
 from pipeline.tables.layout import TABLES, create_missing
 from pipeline.tables.reader import DeltaRsReader
-from pipeline.tables.table_rows import TableRows
+from pipeline.tables.reading.table_rows import TableRows
 from quota.broker_entries import EntryKey, EntryKind
 from quota.broker_writes import Change
 

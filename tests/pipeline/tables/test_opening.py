@@ -9,11 +9,9 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from pipeline.tables.column_range import newest_value
 from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.errors import TableMissing, TableUnreadable
 from pipeline.tables.layout import TABLES, create_missing
-from pipeline.tables.live_clients import live_clients
 from pipeline.tables.opening import open_table
 from pipeline.tables.ownership import owner_of
 from pipeline.tables.quotas.edit import QuotaChange
@@ -22,7 +20,9 @@ from pipeline.tables.quotas.origin import origin_of
 from pipeline.tables.quotas.source import newest_valid
 from pipeline.tables.quotas.table import EditAudit, QuotaTable
 from pipeline.tables.reader import read_table
-from pipeline.tables.time_slices import TimeSlices
+from pipeline.tables.reading.column_range import newest_value
+from pipeline.tables.reading.time_slices import TimeSlices
+from pipeline.tables.throttles.live_clients import live_clients
 
 AUDIT = EditAudit(actor="carol", host="ops1", tool_version="0.1.0", reason="")
 

@@ -12,7 +12,7 @@ from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.layout import TABLES, create_missing
 from pipeline.tables.maintenance import compact, trim
 from pipeline.tables.reader import read_table
-from pipeline.tables.time_slices import TimeSlices
+from pipeline.tables.reading.time_slices import TimeSlices
 from schemas.arrow import conform
 from schemas.usage_row import UsageRow
 

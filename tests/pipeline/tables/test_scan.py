@@ -11,7 +11,7 @@ from deltalake.fs import DeltaStorageHandler
 from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.maintenance import trim
 from pipeline.tables.reader import read_table
-from pipeline.tables.time_slices import TimeSlices
+from pipeline.tables.reading.time_slices import TimeSlices
 
 READS: dict[str, Callable[[str], Any]] = {
     "read_table": read_table,

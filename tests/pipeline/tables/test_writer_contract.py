@@ -9,11 +9,11 @@ import pytest
 from deltalake import DeltaTable
 
 from pipeline.tables.address import table_uri
-from pipeline.tables.column_range import newest_value
 from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.errors import EpochNotRaised, Fenced, TableMissing, VersionWentBack
 from pipeline.tables.layout import TABLES, create_missing
 from pipeline.tables.port import TableWriter
+from pipeline.tables.reading.column_range import newest_value
 from schemas.arrow import arrow_schema, conform
 from schemas.usage_row import UsageRow
 from tests.fakes.table import MemoryTable, MemoryWriter

@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.tables.address import table_uri
+from pipeline.tables.reading.time_slices import TimeSlices
 from pipeline.tables.rollups import usage_by_second
 from pipeline.tables.rollups.usage_by_second import LATENESS_MS, SLICE_MS, by_second
-from pipeline.tables.time_slices import TimeSlices
 from schemas.arrow import arrow_schema, conform
 from schemas.usage_by_second_row import UsageBySecondRow
 from schemas.usage_row import UsageRow

@@ -1,0 +1,83 @@
+"""`kquota run`: the job against your cluster."""
+
+from contextlib import nullcontext
+from typing import Annotated
+
+import typer
+
+from pipeline.allocator import return_memory_at_once
+from pipeline.cli.options import (
+    BootstrapServers,
+    CommandConfig,
+    ConfigFile,
+    MetricsClients,
+    MetricsPort,
+    TablesRoot,
+    flags,
+    metrics_flags,
+)
+from pipeline.cli.services.dashboard import DEFAULT_PORT
+
+
+def run(
+    config: ConfigFile = None,
+    bootstrap_server: BootstrapServers = None,
+    command_config: CommandConfig = None,
+    tables: TablesRoot = None,
+    checkpoint: Annotated[str | None, typer.Option(help="Spark's checkpoint folder.", show_default=False)] = None,
+    run_dir: Annotated[str | None, typer.Option(help="Folder of the lock file.", show_default=False)] = None,
+    job: Annotated[str | None, typer.Option(help="Name of the job.", show_default=False)] = None,
+    trigger_ms: Annotated[
+        int | None, typer.Option(help="Shortest time between the starts of two micro-batches.", show_default=False)
+    ] = None,
+    no_wait: Annotated[
+        bool, typer.Option("--no-wait", help="End with exit code 6 when the cluster does not answer.")
+    ] = False,
+    metrics_port: MetricsPort = None,
+    metrics_clients: MetricsClients = False,
+    dashboard: Annotated[bool, typer.Option("--dashboard", help="Run `kquota dashboard` beside it.")] = False,
+    dashboard_port: Annotated[
+        int, typer.Option(help="Where that listens, on this machine only; 0 means any free one.", min=0, max=65_535)
+    ] = DEFAULT_PORT,
+    sync: Annotated[
+        bool, typer.Option("--sync", help="Keep the brokers' own quotas too, as `kquota quotas sync` does.")
+    ] = False,
+) -> None:
+    """Run the job until SIGTERM or Ctrl-C: read usage, decide, throttle, release, record.
+
+    Missing tables are created; topics are checked and never changed (see `kquota topics create`). With --sync, the end
+    of one of the two is the end of both.
+    """
+    return_memory_at_once()
+    from pipeline.cli.services.beside import dashboard_beside
+    from pipeline.cli.services.console import log_batch, log_throttles
+    from pipeline.cli.signals import call_on_signals
+    from pipeline.job.job import Job
+    from pipeline.job.listeners import Listeners
+    from pipeline.job.metrics import job_metrics
+    from pipeline.log import set_up_logging
+    from pipeline.metrics.endpoint import metrics_endpoint
+    from pipeline.settings.loading import load_settings
+    from pipeline.sync.beside import sync_beside
+    from pipeline.tables.from_settings import create_tables
+
+    given = flags(
+        bootstrap_server,
+        command_config,
+        tables,
+        stream={"trigger_ms": trigger_ms, "checkpoint": checkpoint},
+        job=job,
+        run_dir=run_dir,
+        metrics=metrics_flags(metrics_port, metrics_clients),
+    )
+    settings = load_settings(config, given)
+    set_up_logging(settings.log_level)
+    listeners, registry = job_metrics(settings, Listeners(log_throttles, log_batch))
+    running = Job(settings, listeners, waits=not no_wait)
+    with call_on_signals(running.stop), metrics_endpoint(settings.metrics, registry):
+        create_tables(settings.tables)
+        with (
+            dashboard_beside(dashboard, dashboard_port, config, settings.tables.root),
+            sync_beside(settings, running.stop) if sync else nullcontext(),
+        ):
+            running.run()

@@ -1,0 +1,1 @@
+"""`kquota throttles …`."""

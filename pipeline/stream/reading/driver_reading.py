@@ -1,0 +1,286 @@
+"""Reads marked messages again on the driver, in place of a second Spark job, where that gives the same.
+
+A second job costs as much as a small batch itself. Python reads a few messages in less than a millisecond, but not all
+of them as Spark does. So it reads plain ones only, and leaves every other message, and every one of which the first
+reading has seen something else, to `second_reading`. What is refused, and with which words, comes from the same
+`FIELD_RULES`.
+
+A message is plain if it is UTF-8 without escapes, is not deeply nested, and holds no number that Spark would write in
+another way, no key twice and no name that is neither a text nor an integer.
+"""
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import pyarrow as pa
+
+from pipeline.stream.reading.aggregate import GROUP_KEYS
+from pipeline.stream.reading.collected_batch import DEAD_LETTER_SCHEMA, USAGE_SCHEMA, summed
+from pipeline.stream.reading.decode import OFFSET_BITS
+from pipeline.stream.reading.field_rules import (
+    FIELD_RULES,
+    LARGEST_BIGINT,
+    MANY_DIGITS,
+    NO_JSON,
+    NO_OBJECT,
+    NO_OBJECTS,
+    SMALLEST_BIGINT,
+    FieldRule,
+    must_be_at_least,
+    must_be_at_most,
+    must_be_present,
+    must_be_shorter,
+    must_be_typed,
+    must_be_younger,
+    must_not_be_empty,
+)
+
+_MOST_BRACKETS: Final = 100  # far below the depth at which Spark's parser gives up
+_MOST_DIGITS: Final = 100  # and the length of a number
+_DIGITS = re.compile(rf"[0-9]{{{_MOST_DIGITS}}}")
+_LAST_OF_TWO_BYTES: Final = "\uffff"
+_NO_BRACKETS: Final = re.compile(r"[^][{}]+")
+_TOO_SMALL: Final = re.compile(f"-{MANY_DIGITS}")
+_TOO_LARGE: Final = re.compile(MANY_DIGITS)
+
+
+class _NotPlain(Exception):
+    """Spark may read this in another way."""
+
+
+@dataclass(frozen=True, slots=True)
+class MarkedMessage:
+    """A message that the first reading has marked.
+
+    Attributes:
+        mark: The first reading's: partition, offset, and whether nothing of it was counted.
+        topic: Where it is.
+        appended_at_ms: When it was appended.
+        value: Its value; None if it was not carried along.
+        suspect_count: How many of its elements were not counted, if some were.
+    """
+
+    mark: int
+    topic: str
+    appended_at_ms: int
+    value: bytes | None
+    suspect_count: int
+
+    @property
+    def is_unread(self) -> bool:
+        """Whether nothing of it was counted."""
+        return bool(self.mark >> OFFSET_BITS & 1)
+
+
+@dataclass
+class Reread:
+    """What was read again.
+
+    Attributes:
+        events: Good events that were not counted yet, with their append times.
+        letters: Rows of `DEAD_LETTER_SCHEMA`.
+        ignored_count: Messages that hold nothing.
+        left: Marks of the messages for `second_reading`.
+    """
+
+    events: list[tuple[Mapping[str, Any], int]] = field(default_factory=list)
+    letters: list[dict[str, Any]] = field(default_factory=list)
+    ignored_count: int = 0
+    left: list[int] = field(default_factory=list)
+
+    def usage(self, sample_window_ms: int) -> pa.Table:
+        """The good events as `USAGE_SCHEMA`, one row per group."""
+        rows = [_usage_row(event, appended_at_ms, sample_window_ms) for event, appended_at_ms in self.events]
+        return summed(pa.Table.from_pylist(rows, USAGE_SCHEMA))
+
+    def dead_letters(self) -> pa.Table:
+        """The dead letters as `DEAD_LETTER_SCHEMA`, in no particular order."""
+        return pa.Table.from_pylist(self.letters, DEAD_LETTER_SCHEMA)
+
+
+def read_again(messages: Sequence[MarkedMessage], max_event_age_ms: int) -> Reread:
+    """Read marked messages element by element, with causes.
+
+    Args:
+        messages: Each only once.
+        max_event_age_ms: See `ReadingRules`.
+    """
+    read = Reread()
+    for message in messages:
+        try:
+            elements = _judged(message, max_event_age_ms)
+            refused = [_letter(message, *one) for one in elements if one[1] is not None]
+        except _NotPlain:
+            read.left.append(message.mark)
+            continue
+        if not message.is_unread and len(refused) != message.suspect_count:
+            read.left.append(message.mark)
+            continue
+        read.letters += refused
+        if message.is_unread:
+            read.ignored_count += not elements
+            read.events += [(one[2], message.appended_at_ms) for one in elements if one[1] is None]
+    return read
+
+
+def _judged(message: MarkedMessage, max_event_age_ms: int) -> list[tuple[int | None, str | None, Any]]:
+    """Place, cause and content of each element; a message that is no array of elements is its own and only one."""
+    text = _plain_text(message.value)
+    try:
+        parsed = _DECODER.decode(text)
+    except json.JSONDecodeError:
+        return [(None, NO_JSON, None)]
+    if isinstance(parsed, list):
+        return [(place, _cause(one, message, max_event_age_ms), one) for place, one in enumerate(parsed)]
+    if not isinstance(parsed, dict):
+        return [(None, NO_OBJECTS, None)]
+    return [(None, _cause(parsed, message, max_event_age_ms), parsed)]
+
+
+def _plain_text(value: bytes | None) -> str:
+    if value is None or b"\\" in value:
+        raise _NotPlain
+    try:
+        text = value.decode()
+    except UnicodeDecodeError as exc:
+        raise _NotPlain from exc
+    if "\ufffd" in text or "\ufeff" in text or _DIGITS.search(text) or _depth(text) > _MOST_BRACKETS:
+        raise _NotPlain
+    return text
+
+
+def _depth(text: str) -> int:
+    """At least how deeply nested the message is; brackets inside names count, too."""
+    deepest = depth = 0
+    for bracket in _NO_BRACKETS.sub("", text):
+        depth += 1 if bracket in "[{" else -1
+        deepest = max(deepest, depth)
+    return deepest
+
+
+def _integer(literal: str) -> int:
+    if literal == "-0":
+        raise _NotPlain
+    return int(literal)
+
+
+def _other_number(literal: str) -> float:
+    number = float(literal)
+    if not math.isfinite(number):
+        raise _NotPlain
+    return number
+
+
+def _no_constant(_name: str) -> float:
+    # NaN and Infinity are not JSON.
+    message = "not JSON"
+    raise json.JSONDecodeError(message, "", 0)
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        raise _NotPlain
+    return fields
+
+
+_DECODER: Final = json.JSONDecoder(
+    parse_int=_integer, parse_float=_other_number, parse_constant=_no_constant, object_pairs_hook=_object
+)
+
+
+def _cause(element: Any, message: MarkedMessage, max_event_age_ms: int) -> str | None:
+    """The first rule that an element breaks, as `event_rules.broken_rule` says it; None for a good event."""
+    if not isinstance(element, dict):
+        return NO_OBJECT
+    for rule in FIELD_RULES:
+        value = element.get(rule.name)
+        if (cause := _broken(rule, value)) is not None:
+            return cause
+    too_old = element["event_time_ms"] < message.appended_at_ms - max_event_age_ms
+    return must_be_younger(max_event_age_ms) if too_old else None
+
+
+def _broken(rule: FieldRule, value: Any) -> str | None:
+    """The first rule that the value of one field breaks."""
+    if value is None:
+        return must_be_present(rule) if rule.required else None
+    if rule.spark_type == "STRING":
+        return _broken_by_text(rule, value)
+    if rule.spark_type == "BOOLEAN":
+        return None if isinstance(value, bool) else must_be_typed(rule)
+    return _broken_by_number(rule, value)
+
+
+def _broken_by_text(rule: FieldRule, value: Any) -> str | None:
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        raise _NotPlain  # it is read as its JSON text, as Spark writes it
+    text = str(value)
+    if not text and not rule.may_be_empty:
+        return must_not_be_empty(rule)
+    is_too_long = rule.max_utf8_bytes is not None and len(text.encode()) > rule.max_utf8_bytes
+    return must_be_shorter(rule) if is_too_long else None
+
+
+def _broken_by_number(rule: FieldRule, value: Any) -> str | None:
+    if isinstance(value, str):
+        if _TOO_SMALL.fullmatch(value):
+            return must_be_at_least(rule)
+        return must_be_at_most(rule) if _TOO_LARGE.fullmatch(value) else must_be_typed(rule)
+    if isinstance(value, bool) or not isinstance(value, int):
+        return must_be_typed(rule)
+    if value < (SMALLEST_BIGINT if rule.at_least is None else rule.at_least):
+        return must_be_at_least(rule)
+    return must_be_at_most(rule) if value > (LARGEST_BIGINT if rule.at_most is None else rule.at_most) else None
+
+
+def _holds_fraction(value: Any) -> bool:
+    """Whether a number is in it that Spark may write with other digits."""
+    if isinstance(value, dict):
+        return any(map(_holds_fraction, value.values()))
+    return any(map(_holds_fraction, value)) if isinstance(value, list) else isinstance(value, float)
+
+
+def _usage_row(event: Mapping[str, Any], appended_at_ms: int, sample_window_ms: int) -> dict[str, Any]:
+    """An event as a group of its own; see `aggregate`."""
+    fields = {rule.name: rule.default if (value := event.get(rule.name)) is None else value for rule in FIELD_RULES}
+    time_ms = min(fields["event_time_ms"], appended_at_ms)
+    request_time_ns = [one for one in (fields["io_time_ns"], fields["network_time_ns"]) if one is not None]
+    is_exempt = fields["throttle_exempt"]
+    return {
+        "sample_start_ms": time_ms - time_ms % sample_window_ms,
+        **{name: str(fields[name]) for name in GROUP_KEYS[1:]},
+        "produced_bytes": fields["produced_bytes"],
+        "fetched_bytes": fields["fetched_bytes"],
+        "io_time_ns": None if is_exempt else fields["io_time_ns"],
+        "network_time_ns": None if is_exempt else fields["network_time_ns"],
+        "exempt_time_ns": sum(request_time_ns) if is_exempt and request_time_ns else None,
+        "request_count": fields["request_count"],
+        "event_count": 1,
+        "clamped_count": int(fields["event_time_ms"] > appended_at_ms),
+        "last_event_ms": time_ms,
+    }
+
+
+def _letter(message: MarkedMessage, place: int | None, cause: str | None, element: Any) -> dict[str, Any]:
+    value = message.value
+    if place is not None:
+        if _holds_fraction(element):
+            raise _NotPlain
+        text = json.dumps(element, ensure_ascii=False, separators=(",", ":"))
+        if max(text) > _LAST_OF_TWO_BYTES:
+            raise _NotPlain  # Spark writes the others as two escapes
+        value = text.encode()
+    return {
+        "appended_at_ms": message.appended_at_ms,
+        "topic": message.topic,
+        "partition": message.mark >> OFFSET_BITS >> 1,
+        "offset": message.mark & 2**OFFSET_BITS - 1,
+        "element_index": place,
+        "cause": cause,
+        "value": value,
+    }

@@ -1,0 +1,1 @@
+"""Reading tables: statistics, queries, scans."""

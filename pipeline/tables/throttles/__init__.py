@@ -1,0 +1,1 @@
+"""The table `throttle_events`, and what is told of it."""

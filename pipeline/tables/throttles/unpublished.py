@@ -1,0 +1,99 @@
+"""Why nothing was published for a decision: one cause, from what the tables hold."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from pipeline.tables.address import table_uri
+from pipeline.tables.port import Condition
+from pipeline.tables.quotas.table import QuotaTable
+from pipeline.tables.reading.table_rows import TableRows
+from schemas.throttle_event_row import written_ms
+
+Cause = Literal["shadow", "no_time", "not_applied", "extension", "too_old", "told_already", "edited"]
+
+_DAY_MS: Final = 86_400_000
+_COLUMNS: Final = ("publish_seq", "action", "cause", "throttle_time_ms", "throttled_until_ms", "decision_id")
+_BATCH: Final = ("query_id", "batch_id")
+
+
+@dataclass(frozen=True, slots=True)
+class Unpublished:
+    """Why a decision has no record of its own.
+
+    Attributes:
+        cause: shadow: its quota is in shadow mode. no_time: X is 0 ms, rounded. not_applied: another quota type
+            throttles as long or longer. extension: it made a running throttle longer, under the id of the decision that
+            began that one. too_old: when it could be published. told_already: its client was held, and the end would
+            not have moved clearly. edited: an edit changed its quota before it could be published.
+        record: extension: the record that was published; told_already: the one that held the client. Else None.
+        age_ms: too_old: its age when its batch was collected; None if it grew too old afterwards, during a restart.
+        quota_version: edited: the version that came into force. Else None.
+    """
+
+    cause: Cause
+    record: Mapping[str, Any] | None = None
+    age_ms: int | None = None
+    quota_version: int | None = None
+
+
+def why_unpublished(root: str, quotas: QuotaTable, decision: Mapping[str, Any], max_age_ms: int) -> Unpublished:
+    """The reason, by the order in which the job itself decides.
+
+    Args:
+        root: Root of the tables.
+        quotas: The quota table.
+        decision: A row of `decisions` whose id no record has.
+        max_age_ms: `stream.max_decision_age_ms`.
+    """
+    if decision["mode"] == "shadow":
+        return Unpublished("shadow")
+    if not decision["applied"]:
+        return Unpublished("not_applied" if decision["throttle_time_ms"] else "no_time")
+    records = _records(root, decision)
+    own = [row for row in records if row["cause"] == "violation" and _is_of_batch(row, decision)]
+    if own:
+        return Unpublished("extension", record=own[-1])
+    collected_ms = _collected_ms(root, decision)
+    age_ms = collected_ms - decision["evaluated_at_ms"]
+    if age_ms > max_age_ms:
+        return Unpublished("too_old", age_ms=age_ms)
+    # A row is written when its slice begins.
+    before = [row for row in records if written_ms(row) <= collected_ms]
+    if before and before[-1]["action"] == "throttle":
+        return Unpublished("told_already", record=before[-1])
+    version = _edit_since(quotas, decision["quota_version"], collected_ms)
+    return Unpublished("too_old") if version is None else Unpublished("edited", quota_version=version)
+
+
+def _records(root: str, decision: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The records of its client within a day of it, in their order."""
+    at_ms = decision["evaluated_at_ms"]
+    where: list[Condition] = [
+        *((name, "=", decision[name]) for name in ("broker_id", "user", "client_id")),
+        ("evaluated_at_ms", ">=", at_ms - _DAY_MS),
+        ("evaluated_at_ms", "<=", at_ms + _DAY_MS),
+    ]
+    rows = TableRows(table_uri(root, "throttle_events")).read([*_COLUMNS, *_BATCH], where)
+    return sorted(rows, key=lambda row: row["publish_seq"])
+
+
+def _is_of_batch(row: Mapping[str, Any], decision: Mapping[str, Any]) -> bool:
+    return all(row[name] == decision[name] for name in _BATCH)
+
+
+def _collected_ms(root: str, decision: Mapping[str, Any]) -> int:
+    """When the driver collected its batch, by wall clock; the time of its events if that is no longer kept."""
+    where: list[Condition] = [(name, "=", decision[name]) for name in _BATCH]
+    found = TableRows(table_uri(root, "batches")).read(["processed_at_ms"], where)
+    return int(found[0]["processed_at_ms"] if found else decision["evaluated_at_ms"])
+
+
+def _edit_since(quotas: QuotaTable, version: int, collected_ms: int) -> int | None:
+    """The first later version that was in force within a minute of the batch; None if there is none."""
+    commits = [
+        commit.version
+        for commit in quotas.history(None)
+        if commit.version > version and commit.committed_at.timestamp() * 1_000 <= collected_ms + 60_000
+    ]
+    return min(commits, default=None)
