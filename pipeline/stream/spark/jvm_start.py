@@ -1,7 +1,7 @@
-"""Starts Spark's JVM, and passes on what it writes to standard error, without the line that every start writes.
+"""Starts Spark's JVM, and passes on what it writes to standard error, without the lines that every start writes.
 
-Spark's launcher adds the module jdk.incubator.vector to each JVM, and the JVM then warns of it. No option of Java or
-Spark switches the warning off, and nobody can act on it.
+Spark's launcher adds the module jdk.incubator.vector to each JVM, and opens a package that Java 25 no longer has. The
+JVM then warns of both. No option of Java or Spark switches the warnings off, and nobody can act on them.
 """
 
 import os
@@ -12,7 +12,10 @@ from typing import Any, Final
 from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
 
-_OF_EVERY_START: Final = b"WARNING: Using incubator modules: jdk.incubator.vector\n"
+_OF_EVERY_START: Final = (
+    b"WARNING: Using incubator modules: jdk.incubator.vector\n",
+    b"WARNING: package sun.security.action not in java.base\n",
+)
 _STDERR: Final = 2
 
 _launch: Any = launch_gateway  # pyspark has no types for it
@@ -35,16 +38,18 @@ def start_jvm(settings: Mapping[str, str]) -> None:
 
 
 def pass_on(source: int, target: int) -> None:
-    """Copy from one file descriptor to another until the end, but for that line; closes the first.
+    """Copy from one file descriptor to another until the end, but for those lines; closes the first.
 
-    What is not a whole line yet is passed on at once, too, unless it may become that line.
+    What is not a whole line yet is passed on at once, too, unless it may become one of them.
     """
     held = b""
     with open(source, "rb", buffering=0) as stream:
         while chunk := stream.read(65_536):
-            held = (held + chunk).replace(_OF_EVERY_START, b"")
+            held += chunk
+            for line in _OF_EVERY_START:
+                held = held.replace(line, b"")
             begun = held.rpartition(b"\n")[2]
-            kept = begun if begun and _OF_EVERY_START.startswith(begun) else b""
+            kept = begun if begun and any(line.startswith(begun) for line in _OF_EVERY_START) else b""
             _write(target, held[: len(held) - len(kept)])
             held = kept
         _write(target, held)

@@ -1,4 +1,4 @@
-"""What Spark's JVM writes to standard error arrives as it is, but for the one line that each of its starts writes."""
+"""What Spark's JVM writes to standard error arrives as it is, but for the lines that each of its starts writes."""
 
 import os
 from threading import Thread
@@ -7,7 +7,10 @@ import pytest
 
 from pipeline.stream.spark.jvm_start import pass_on
 
-NOISE = b"WARNING: Using incubator modules: jdk.incubator.vector\n"
+NOISES = (
+    b"WARNING: Using incubator modules: jdk.incubator.vector\n",
+    b"WARNING: package sun.security.action not in java.base\n",
+)
 
 
 def passed_on(*chunks: bytes) -> bytes:
@@ -25,12 +28,10 @@ def passed_on(*chunks: bytes) -> bytes:
         return stream.read()
 
 
-@pytest.mark.parametrize(
-    "chunks",
-    [(NOISE,), (NOISE[:20], NOISE[20:]), tuple(NOISE[place : place + 1] for place in range(len(NOISE)))],
-    ids=["whole", "halves", "bytes"],
-)
-def test_the_line_of_every_start_is_left_out_however_it_is_cut(chunks: tuple[bytes, ...]) -> None:
+@pytest.mark.parametrize("noise", NOISES)
+@pytest.mark.parametrize("length", [100, 20, 1])
+def test_a_line_of_every_start_is_left_out_however_it_is_cut(noise: bytes, length: int) -> None:
+    chunks = [noise[place : place + length] for place in range(0, len(noise), length)]
     assert passed_on(b"before\n", *chunks, b"after\n") == b"before\nafter\n"
 
 
