@@ -1,0 +1,37 @@
+#!/bin/sh
+# Makes the folder that the image holds: a virtual environment with the locked packages, Java among them, and the jars
+# of the lock. The Dockerfile runs it; it needs no root, and runs on any machine with Python 3.11.
+#
+#   deploy/image/make.sh FOLDER
+#
+# If /run/secrets/jars.env is there, it is read first: it may set DEFAULT_ARTIFACT_REPOSITORY, for a mirror of jars.
+set -eu
+folder="$1"
+here=$(cd "$(dirname "$0")" && pwd)
+cd "$here/../.."
+if [ -s /run/secrets/jars.env ]; then
+  set -a
+  . /run/secrets/jars.env
+  set +a
+fi
+
+mkdir -p "$folder"
+"${PYTHON:-python3}" -m venv "$folder/venv"
+pip="$folder/venv/bin/python -m pip --disable-pip-version-check --no-cache-dir"
+$pip install --quiet --require-hashes -r deploy/image/requirements.lock
+$pip install --quiet --no-deps --no-build-isolation .
+
+# The cache is read only in the image, so all that is ever written there is made now: jars, and the shim of Java.
+KQUOTA_CACHE="$folder/cache"
+export KQUOTA_CACHE
+"$folder/venv/bin/kquota" jars fetch
+"$folder/venv/bin/kquota" jars verify
+# What executors and spark-submit need beside Spark's own jars, in one folder.
+mkdir -p "$folder/connectors"
+"$folder/venv/bin/python" -c 'from pipeline.jvm.jars import spark_jars; print(*spark_jars(), sep="\n")' |
+  while read -r jar; do ln -sf "$jar" "$folder/connectors/$(basename "$jar")"; done
+"$folder/venv/bin/python" -c 'from pipeline.jvm.java import find_java; print(find_java().home)' >"$folder/java-home"
+
+cp deploy/image/entrypoint.sh deploy/image/health.py deploy/image/job.py deploy/image/make-user.sh LICENSE "$folder/"
+chmod 755 "$folder/entrypoint.sh"
+"$folder/venv/bin/python" -m compileall -q "$folder/venv/lib" || true # some packages bring files for other Pythons
