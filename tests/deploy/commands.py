@@ -1,0 +1,164 @@
+"""The programs of kquota that the files of deploy/ start: with which command, variables, ports and probes.
+
+Compose file, manifests (rendered by kubectl), Databricks bundle, systemd units and image are read as data, so that a
+test can hold them against the command line and the settings.
+"""
+
+import json
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import yaml
+
+DEPLOY: Final = Path(__file__).parents[2] / "deploy"
+BASE: Final = DEPLOY / "kubernetes" / "base"
+OVERLAYS: Final = (BASE, *sorted((DEPLOY / "kubernetes" / "overlays").iterdir()))
+UNITS: Final = tuple(sorted((DEPLOY / "systemd").glob("*.service")))
+_IMAGE: Final = "kquota:0.1.0"
+_METRICS_OPTION: Final = "--metrics-port"
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """One command of kquota that a file starts.
+
+    Attributes:
+        where: File and name, for messages.
+        words: The command line without `kquota`.
+        variables: That the file sets for it.
+        probed: (port, path) that probes and health checks ask it for.
+    """
+
+    where: str
+    words: Sequence[str]
+    variables: Mapping[str, str] = field(default_factory=dict)
+    probed: frozenset[tuple[int, str]] = frozenset()
+
+    @property
+    def name(self) -> str:
+        """Of the program: the first word, and of a group the second too."""
+        two = self.words[0] in {"meter", "quotas", "topics"}
+        return " ".join(self.words[: 2 if two else 1])
+
+    @property
+    def ports(self) -> frozenset[int]:
+        """On which it listens, by its flags."""
+        named = dict(zip(self.words, self.words[1:], strict=False))
+        ports = {int(named[_METRICS_OPTION])} if _METRICS_OPTION in named else set()
+        if self.words[0] == "gate":
+            ports.add(int(named.get("--listen", ":8787").rpartition(":")[2]))
+        if self.words[0] == "dashboard":
+            ports.add(int(named.get("--port", "8788")))
+        return frozenset(ports)
+
+
+def compose_file() -> Any:
+    """The compose file, with its merged mappings."""
+    return yaml.safe_load((DEPLOY / "compose" / "compose.yaml").read_text("utf-8"))
+
+
+@cache
+def rendered(folder: Path) -> list[dict[str, Any]]:
+    """The objects that kubectl makes of a folder; the test is skipped without it."""
+    kubectl = shutil.which("kubectl")
+    if kubectl is None:
+        pytest.skip("needs kubectl, for `kubectl kustomize`")
+    done = subprocess.run([kubectl, "kustomize", folder], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return list(yaml.safe_load_all(done.stdout))
+
+
+def bundle() -> dict[str, Any]:
+    """The Databricks bundle with its included files."""
+    folder = DEPLOY / "databricks"
+    whole: dict[str, Any] = yaml.safe_load((folder / "databricks.yml").read_text("utf-8"))
+    whole["resources"] = {}
+    for path in sorted(folder.glob("resources/*.yml")):
+        for kind, named in yaml.safe_load(path.read_text("utf-8"))["resources"].items():
+            whole["resources"].setdefault(kind, {}).update(named)
+    return whole
+
+
+def unit_lines(unit: Path) -> dict[str, str]:
+    """The settings of a systemd unit; of a key that is there twice the last one."""
+    pairs = (line.partition("=") for line in unit.read_text("utf-8").splitlines() if re.match(r"\w+=", line))
+    return {key: value for key, _, value in pairs}
+
+
+def programs() -> Iterator[Program]:
+    """All of them, those of the manifests too if there is a kubectl."""
+    yield from compose_programs()
+    yield from unit_programs()
+    yield from bundle_programs()
+    if shutil.which("kubectl") is not None:
+        for folder in OVERLAYS:
+            yield from manifest_programs(folder)
+
+
+def compose_programs() -> Iterator[Program]:
+    """Services of the compose file with the image of kquota."""
+    for name, service in compose_file()["services"].items():
+        if service["image"] == _IMAGE:
+            probe = _probed_by(service["healthcheck"].get("test", ()))
+            variables = {key: str(value) for key, value in service["environment"].items()}
+            yield Program(f"compose.yaml {name}", service["command"], variables, frozenset(probe))
+
+
+def unit_programs() -> Iterator[Program]:
+    """What the units start."""
+    for unit in UNITS:
+        lines = unit_lines(unit)
+        command, *words = shlex.split(lines["ExecStart"].replace("%i", "1"))
+        assert command == "/opt/kquota/.venv/bin/kquota"
+        variables = dict(entry.split("=", 1) for entry in shlex.split(lines["Environment"]))
+        yield Program(unit.name, words, variables)
+
+
+def bundle_programs() -> Iterator[Program]:
+    """Tasks of the bundle that run kquota_job.py."""
+    for name, job in bundle()["resources"]["jobs"].items():
+        clusters = {one["job_cluster_key"]: one["new_cluster"] for one in job["job_clusters"]}
+        for task in job["tasks"]:
+            if task["spark_python_task"]["python_file"].endswith("kquota_job.py"):
+                variables = clusters[task["job_cluster_key"]]["spark_env_vars"]
+                yield Program(f"bundle {name}", task["spark_python_task"]["parameters"], variables)
+
+
+def manifest_programs(folder: Path) -> Iterator[Program]:
+    """Containers of pods with the image of kquota, and the two kinds of SparkApplication."""
+    for one in rendered(folder):
+        where = f"{folder.name} {one['kind']}"
+        spec = one.get("spec", {})
+        if one["kind"] == "SparkApplication":
+            pod = spec.get("driverSpec", {}).get("podTemplateSpec") or spec["driver"]["template"]
+            (container,) = pod["spec"]["containers"]
+            words = spec.get("driverArgs") or spec["arguments"]
+            yield Program(where, words, probed=frozenset(_probes_of(container)))
+        elif "template" in spec:
+            for container in spec["template"]["spec"]["containers"]:
+                variables = {entry["name"]: entry["value"] for entry in container.get("env", ())}
+                where = f"{folder.name} {one['metadata']['name']} {container['name']}"
+                assert container["image"] == _IMAGE
+                yield Program(where, container["args"], variables, frozenset(_probes_of(container)))
+
+
+def _probes_of(container: Mapping[str, Any]) -> Iterator[tuple[int, str]]:
+    ports = {port["name"]: port["containerPort"] for port in container.get("ports", ())}
+    for kind in ("startupProbe", "livenessProbe", "readinessProbe"):
+        probe = container.get(kind, {})
+        if "httpGet" in probe:
+            yield ports[probe["httpGet"]["port"]], probe["httpGet"]["path"]
+        yield from _probed_by(probe.get("exec", {}).get("command", ()))
+
+
+def _probed_by(command: Sequence[str]) -> Iterator[tuple[int, str]]:
+    for port, path in re.findall(r"http://127\.0\.0\.1:(\d+)(/\w+)", json.dumps(list(command))):
+        yield int(port), path

@@ -1,0 +1,74 @@
+"""The compose file and what it mounts, against published schemas and the programs that read them."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.deploy.checkers import checker, of_the_system, run
+from tests.deploy.commands import DEPLOY, compose_file
+
+FOLDER = DEPLOY / "compose"
+
+
+def test_the_schema_of_compose_allows_the_file() -> None:
+    done = run(checker("check-jsonschema"), "--builtin-schema", "vendor.compose-spec", FOLDER / "compose.yaml")
+    assert done.returncode == 0, done.stdout
+
+
+def test_a_key_that_compose_does_not_have_is_found(tmp_path: Path) -> None:
+    spoilt = compose_file()
+    spoilt["services"]["job"]["heathcheck"] = {}
+    (tmp_path / "compose.yaml").write_text(yaml.safe_dump(spoilt), "utf-8")
+    done = run(checker("check-jsonschema"), "--builtin-schema", "vendor.compose-spec", tmp_path / "compose.yaml")
+    assert "heathcheck" in done.stdout
+
+
+def test_what_services_wait_for_mount_and_read_is_defined() -> None:
+    whole = compose_file()
+    for service in whole["services"].values():
+        assert set(service.get("depends_on", ())) <= set(whole["services"])
+        assert set(service.get("secrets", ())) <= set(whole["secrets"])
+        named = [volume.split(":")[0] for volume in service.get("volumes", ())]
+        assert {name for name in named if not name.startswith(".")} <= set(whole["volumes"])
+
+
+def test_nothing_runs_as_root_or_can_gain_rights() -> None:
+    for service in compose_file()["services"].values():
+        if service["image"].startswith("kquota:"):
+            assert service["cap_drop"] == ["ALL"]
+            assert service["read_only"] is True
+
+
+def test_promtool_accepts_the_configuration_of_prometheus(tmp_path: Path) -> None:
+    promtool = of_the_system("promtool", "prometheus")
+    text = (FOLDER / "prometheus.yml").read_text("utf-8")
+    (tmp_path / "rules.yml").symlink_to(DEPLOY / "prometheus" / "rules.yml")
+    token = tmp_path / "gate-token"
+    token.write_text("0", "utf-8")
+    (tmp_path / "prometheus.yml").write_text(text.replace("/run/secrets/gate-token", str(token)), "utf-8")
+    done = run(promtool, "check", "config", tmp_path / "prometheus.yml")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_grafana_gets_the_dashboard_and_its_prometheus() -> None:
+    (provider,) = yaml.safe_load((FOLDER / "grafana" / "dashboards.yaml").read_text("utf-8"))["providers"]
+    (source,) = yaml.safe_load((FOLDER / "grafana" / "datasource.yaml").read_text("utf-8"))["datasources"]
+    mounts = dict(volume.split(":")[:2] for volume in compose_file()["services"]["grafana"]["volumes"])
+    assert mounts["../grafana/kquota.json"].rpartition("/")[0] == provider["options"]["path"]
+    board = json.loads((DEPLOY / "grafana" / "kquota.json").read_text("utf-8"))
+    (variable,) = board["templating"]["list"]
+    assert (variable["type"], variable["query"]) == ("datasource", source["type"])
+    assert source["url"] == "http://prometheus:9090"
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_the_secrets_are_made_once(again: bool, tmp_path: Path) -> None:
+    script = tmp_path / "secrets.sh"
+    script.write_bytes((FOLDER / "secrets.sh").read_bytes())
+    made = [run("/bin/sh", script).stdout for _ in range(2 if again else 1)]
+    names = {Path(one["file"]).name for one in compose_file()["secrets"].values()}
+    assert {path.name for path in (tmp_path / "secrets").iterdir()} == names
+    assert all(len(path.read_text("utf-8")) == 32 for path in (tmp_path / "secrets").iterdir())
+    assert not again or made[1] == ""

@@ -1,0 +1,106 @@
+"""The manifests, as kubectl renders them, against the schemas of Kubernetes and of the two operators."""
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.deploy.checkers import checker, given_schemas, mistakes_by, run
+from tests.deploy.commands import BASE, OVERLAYS, rendered
+
+VERSIONS = ["1.31.0", "1.37.0"]
+OPERATED = {"kubeflow-spark-operator": "sparkoperator.k8s.io/v1beta2", "apache-spark-operator": "spark.apache.org/v1"}
+
+
+def operated(overlay: str) -> dict[str, Any]:
+    """The one object of an overlay that an operator keeps."""
+    objects = rendered(BASE.parent / "overlays" / overlay)
+    (found,) = (one for one in objects if one["kind"] in {"SparkApplication", "SparkCluster"})
+    return copy.deepcopy(found)
+
+
+def validated(objects: list[dict[str, Any]], version: str, folder: Path) -> str:
+    path = folder / "rendered.yaml"
+    path.write_text(yaml.safe_dump_all(objects), "utf-8")
+    done = run(checker("kubernetes-validate"), "--strict", "--quiet", "-k", version, path)
+    return done.stdout + done.stderr if done.returncode else ""
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("folder", OVERLAYS, ids=lambda folder: folder.name)
+def test_the_objects_are_those_of_the_schemas_of_kubernetes(folder: Path, version: str, tmp_path: Path) -> None:
+    native = [one for one in rendered(folder) if not one["kind"].startswith("Spark")]
+    assert validated(native, version, tmp_path) == ""
+
+
+def test_a_field_that_kubernetes_does_not_have_is_found(tmp_path: Path) -> None:
+    objects = copy.deepcopy(rendered(BASE))
+    job = next(one for one in objects if one["kind"] == "StatefulSet")
+    job["spec"]["template"]["spec"]["containers"][0]["livenesProbe"] = {}
+    assert "livenesProbe" in validated(objects, VERSIONS[-1], tmp_path)
+
+
+@pytest.mark.parametrize("folder", OVERLAYS, ids=lambda folder: folder.name)
+def test_every_pod_keeps_to_the_restricted_standard(folder: Path) -> None:
+    for pod in pod_specs(rendered(folder)):
+        own = pod["securityContext"]
+        assert (own["runAsNonRoot"], own["seccompProfile"]) == (True, {"type": "RuntimeDefault"})
+        for container in pod["containers"]:
+            context = container["securityContext"]
+            assert context["capabilities"] == {"drop": ["ALL"]}
+            assert context["allowPrivilegeEscalation"] is False
+
+
+def pod_specs(objects: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    found = [one["spec"]["template"]["spec"] for one in objects if "containers" in _template(one)]
+    for one in objects:
+        spec = one.get("spec", {})
+        if one["apiVersion"] == OPERATED["apache-spark-operator"] and one["kind"] == "SparkApplication":
+            found += [spec[role]["podTemplateSpec"]["spec"] for role in ("driverSpec", "executorSpec")]
+        if one["apiVersion"] == OPERATED["kubeflow-spark-operator"]:
+            roles = (spec["driver"], spec["executor"])
+            found += [{"securityContext": role["podSecurityContext"], "containers": [role]} for role in roles]
+    return found
+
+
+def _template(one: dict[str, Any]) -> Any:
+    return one.get("spec", {}).get("template", {}).get("spec", {}) if one["kind"] != "SparkCluster" else {}
+
+
+@pytest.mark.parametrize("overlay", OPERATED)
+def test_the_application_is_of_the_operator_and_the_job_of_the_base_is_gone(overlay: str) -> None:
+    assert operated(overlay)["apiVersion"] == OPERATED[overlay]
+    kinds = {(one["kind"], one["metadata"]["name"]) for one in rendered(BASE.parent / "overlays" / overlay)}
+    assert ("StatefulSet", "kquota-job") not in kinds
+
+
+def test_the_models_of_the_kubeflow_operator_know_all_of_its_application() -> None:
+    assert mistakes_by("against_kubeflow.py", operated("kubeflow-spark-operator")) == ""
+
+
+@pytest.mark.parametrize(
+    ("spoil", "told"),
+    [
+        (lambda spec: spec["driver"].update(memoryOverHead="2g"), "memoryOverHead"),
+        (lambda spec: spec.pop("mainApplicationFile"), "mainApplicationFile"),
+        (lambda spec: spec["executor"].update(instances="two"), "instances"),
+    ],
+)
+def test_a_mistake_in_the_application_is_found_by_those_models(spoil: Any, told: str) -> None:
+    spoilt = operated("kubeflow-spark-operator")
+    spoil(spoilt["spec"])
+    assert told in mistakes_by("against_kubeflow.py", spoilt)
+
+
+@pytest.mark.parametrize("overlay", [*OPERATED, "apache-spark-cluster"])
+def test_the_definition_of_the_operator_allows_the_object(overlay: str) -> None:
+    assert mistakes_by("against_crd.py", operated(overlay), given_schemas()) == ""
+
+
+@pytest.mark.parametrize("overlay", [*OPERATED, "apache-spark-cluster"])
+def test_a_field_that_the_definition_does_not_have_is_found(overlay: str) -> None:
+    spoilt = operated(overlay)
+    spoilt["spec"]["sparkConfig"] = {}
+    assert "sparkConfig" in mistakes_by("against_crd.py", spoilt, given_schemas())
