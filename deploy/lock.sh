@@ -7,23 +7,33 @@ cd "$(dirname "$0")/.."
 compile="${VENV:-.venv}/bin/python -m piptools compile --quiet --generate-hashes --allow-unsafe --strip-extras
   --no-header --no-annotate --no-emit-index-url --no-emit-find-links --no-emit-trusted-host --no-emit-options"
 
+# What the image holds is a part of it, locked beside it, with the same versions and hashes: deploy/image/requirements.lock.
+# What judges the files of deploy/ has a lock of its own: deploy/check/requirements.lock.
+
 # Everything pyproject.toml names: dependencies, extras, groups, and the build back-end with what it needs for
 # editable installs, because the project itself is installed without build isolation.
 named=$(mktemp)
-trap 'rm -f "$named"' EXIT
-"${VENV:-.venv}/bin/python" >"$named" <<'PYTHON'
+held=$(mktemp)
+trap 'rm -f "$named" "$held"' EXIT
+"${VENV:-.venv}/bin/python" - "$named" "$held" <<'PYTHON'
+import sys
 import tomllib
+from pathlib import Path
 
 with open("pyproject.toml", "rb") as file:
     told = tomllib.load(file)
-lists = [told["build-system"]["requires"], ["editables"], told["project"]["dependencies"]]
-lists += [*told["project"]["optional-dependencies"].values(), *told["dependency-groups"].values()]
-print(*(line for lines in lists for line in lines if isinstance(line, str)), sep="\n")
+held = [told["build-system"]["requires"], told["project"]["dependencies"]]
+held += told["project"]["optional-dependencies"].values()
+named = [*held, ["editables"], *told["dependency-groups"].values()]
+for path, lists in zip(sys.argv[1:], (named, held), strict=True):
+    Path(path).write_text("".join(f"{line}\n" for lines in lists for line in lines if isinstance(line, str)))
 PYTHON
 
 $compile "$@" --output-file deploy/requirements.lock "$named"
+$compile "$@" --constraint deploy/requirements.lock --output-file deploy/image/requirements.lock "$held"
+$compile "$@" --output-file deploy/check/requirements.lock deploy/check/requirements.in
 
-if grep -nE '://|^-' deploy/requirements.lock; then
-  echo "lock: deploy/requirements.lock must hold no address or option; got the lines above" >&2
+if grep -nE '://|^-' deploy/requirements.lock deploy/*/requirements.lock; then
+  echo "lock: a lock must hold no address or option; got the lines above" >&2
   exit 1
 fi

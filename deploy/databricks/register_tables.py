@@ -1,7 +1,7 @@
 """Makes the tables of the job known to a catalog: `register_tables.py CATALOG SCHEMA ROOT`. It can be repeated.
 
-The job writes its tables by address and needs no catalog. SQL, views and the dashboard find them by name. The tables are
-external ones: to drop one from the catalog leaves its files alone.
+The job writes its tables by address and needs no catalog. SQL, views and the dashboard find them by name. The tables
+are external ones: to drop one from the catalog leaves its files alone.
 """
 
 import sys

@@ -35,9 +35,9 @@ def schema_of(folder: Path, one: dict[str, Any]) -> dict[str, Any] | None:
     for path in sorted(folder.glob("*.yaml")):
         for crd in yaml.safe_load_all(path.read_text("utf-8")):
             if crd and (crd["spec"]["group"], crd["spec"]["names"]["kind"]) == (group, one["kind"]):
-                return next(
-                    each["schema"]["openAPIV3Schema"] for each in crd["spec"]["versions"] if each["name"] == version
-                )
+                versions = {each["name"]: each["schema"]["openAPIV3Schema"] for each in crd["spec"]["versions"]}
+                found: dict[str, Any] = versions[version]
+                return found
     return None
 
 
