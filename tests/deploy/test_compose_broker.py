@@ -1,0 +1,143 @@
+"""The broker of the compose file: the image's own set-up program reads its variables, and a real broker starts on them.
+
+Names of hosts, ports and folders alone are others than in the containers.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+from kafka import KafkaConsumer, KafkaProducer
+from kafka.admin import KafkaAdminClient, NewTopic
+
+from pipeline.demo.process import free_ports
+from pipeline.jvm.jars import broker_classpath
+from pipeline.jvm.java import find_java
+from schemas.topic_names import USAGE_TOPIC
+from tests.deploy.checkers import run
+from tests.deploy.commands import DEPLOY, compose_file, compose_programs
+from tests.waiting import wait_until
+
+_DATA = "/var/lib/kafka/data"
+_LOG_SETTINGS = "file:/etc/kafka/kquota/log4j2.properties"
+pytestmark = pytest.mark.broker
+
+
+class ComposeBroker:
+    """What stands here for what the compose file names: `here` translates."""
+
+    def __init__(self, folder: Path) -> None:
+        inside, host, controller = free_ports(3)
+        self.address = f"127.0.0.1:{host}"
+        self._stands_for = {
+            "kafka:19092": f"127.0.0.1:{inside}",
+            "CONTAINERS://:19092": f"CONTAINERS://127.0.0.1:{inside}",
+            "HOST://:9092": f"HOST://{self.address}",
+            "HOST://localhost:9092": f"HOST://{self.address}",
+            "CONTROLLER://:9093": f"CONTROLLER://127.0.0.1:{controller}",
+            "1@kafka:9093": f"1@127.0.0.1:{controller}",
+            _DATA: str(folder / "data"),
+            _LOG_SETTINGS: (folder / "log4j2.properties").as_uri(),
+        }
+        self.folder = folder
+        settings = (DEPLOY / "compose" / "log4j2.properties").read_text("utf-8")
+        (folder / "log4j2.properties").write_text(self.here(settings), "utf-8")
+
+    def here(self, text: str) -> str:
+        for name, stands_for in self._stands_for.items():
+            text = text.replace(name, stands_for)
+        return text
+
+    def java(self, *options: str) -> list[str]:
+        return [str(find_java().executable), "-Xmx384m", *options, "-cp", ":".join(map(str, broker_classpath()))]
+
+    def set_up(self, variables: Mapping[str, str]) -> Path:
+        """Have the image's program write server.properties and format the folder; gives that file."""
+        folders = [self.folder / name for name in ("default", "mounted", "final")]
+        for folder in folders:
+            folder.mkdir()
+        for name in ("log4j2.yaml", "tools-log4j2.yaml"):
+            (folders[0] / name).write_text("Configuration:\n  Loggers:\n    Root:\n      level: ERROR\n", "utf-8")
+        done = subprocess.run(
+            [*self.java(), "kafka.docker.KafkaDockerWrapper", "setup"]
+            + [
+                f"--{name}-configs-dir={folder}"
+                for name, folder in zip(("default", "mounted", "final"), folders, strict=True)
+            ],
+            env={**os.environ, **variables},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return folders[-1] / "server.properties"
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ComposeBroker]:
+    compose = ComposeBroker(tmp_path_factory.mktemp("compose"))
+    given = compose_file()["services"]["kafka"]["environment"]
+    variables = {key: compose.here(str(value)) for key, value in given.items()}
+    properties = compose.set_up(variables)
+    command = [*compose.java(variables["KAFKA_LOG4J_OPTS"]), "kafka.Kafka", str(properties)]
+    with (compose.folder / "broker.log").open("w") as log, subprocess.Popen(command, stdout=log, stderr=log) as process:
+        try:
+            wait_until(lambda: _answers(compose, process), "the broker to answer")
+            yield compose
+        finally:
+            process.kill()
+
+
+def _answers(compose: ComposeBroker, process: "subprocess.Popen[bytes]") -> bool:
+    assert process.poll() is None, (compose.folder / "broker.log").read_text("utf-8")
+    done = kquota(compose, "topics", "check")
+    return done.returncode != 6
+
+
+def kquota(compose: ComposeBroker, *words: str) -> "subprocess.CompletedProcess[str]":
+    return run(sys.executable, "-m", "pipeline.cli.main", *words, "--bootstrap-server", compose.address)
+
+
+@contextmanager
+def started(name: str, compose: ComposeBroker) -> Iterator[None]:
+    """A service of kquota with its own command and variables."""
+    (program,) = (one for one in compose_programs() if one.where == f"compose.yaml {name}")
+    words = [compose.here(word) for word in program.words]
+    variables = {key: compose.here(value) for key, value in program.variables.items()}
+    command = [sys.executable, "-m", "pipeline.cli.main", *words, "--metrics-port", "0"]
+    with subprocess.Popen(command, env={**os.environ, **variables}) as process:
+        try:
+            yield
+        finally:
+            process.terminate()
+    assert process.returncode == 0
+
+
+def test_the_topics_are_made_and_the_meter_turns_the_brokers_log_into_usage(broker: ComposeBroker) -> None:
+    assert kquota(broker, "topics", "create").returncode == 0
+    assert kquota(broker, "topics", "check").returncode == 0
+    with closing(KafkaAdminClient(bootstrap_servers=broker.address)) as admin:
+        admin.create_topics([NewTopic("orders", 1, 1)])
+    with closing(KafkaProducer(bootstrap_servers=broker.address, client_id="etl")) as producer:
+        producer.send("orders", b"one").get()
+    with started("meter", broker):
+        wait_until(lambda: "etl" in _metered_clients(broker), "usage of the client")
+
+
+def _metered_clients(broker: ComposeBroker) -> set[str]:
+    reader = KafkaConsumer(
+        USAGE_TOPIC,
+        bootstrap_servers=broker.address,
+        auto_offset_reset="earliest",
+        isolation_level="read_committed",
+        consumer_timeout_ms=1_000,
+        client_id="test",
+    )
+    with closing(reader):
+        values = [json.loads(message.value) for message in reader]
+    return {event["client_id"] for value in values for event in (value if isinstance(value, list) else [value])}
