@@ -204,10 +204,19 @@ def fetch(progress: Progress = lambda _line: None) -> FetchReport:
     return JarStore(read_lock()).fetch(progress)
 
 
-def pyspark_jars_folder() -> Path | None:
-    """The `jars` folder of the installed pyspark; None without it. Does not import pyspark."""
+def pyspark_jars_folder(environ: Mapping[str, str] = os.environ) -> Path | None:
+    """The `jars` folder of the installed pyspark; None without it. Does not import pyspark.
+
+    Args:
+        environ: SPARK_HOME is read from it. Under spark-submit pyspark is imported from an archive in that folder, and
+            the jars are beside it.
+    """
     spec = importlib.util.find_spec("pyspark")
-    return Path(spec.origin).parent / "jars" if spec and spec.origin else None
+    if spec is None or spec.origin is None:
+        return None
+    package = Path(spec.origin).parent
+    home = environ.get("SPARK_HOME")
+    return Path(home, "jars") if home and not package.is_dir() else package / "jars"
 
 
 def _checked(jar_set: str) -> list[Path]:

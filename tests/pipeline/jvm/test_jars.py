@@ -1,6 +1,8 @@
 """Fetching and checking jars: with sources that are folders, so without network or JVM."""
 
 import hashlib
+import sys
+import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,7 +12,7 @@ import pytest
 from pipeline.command_line import command_text
 from pipeline.jvm.errors import JarAltered, JarMissing, JarsUnavailable
 from pipeline.jvm.jar_lock import LockedJar
-from pipeline.jvm.jars import JarStore
+from pipeline.jvm.jars import JarStore, pyspark_jars_folder
 
 CONTENT = {"one-1.jar": b"first jar", "two-2.jar": b"second jar"}
 
@@ -148,3 +150,20 @@ def test_jars_of_pyspark_are_never_fetched(tmp_path: Path) -> None:
     pyspark_jars.mkdir(parents=True)
     (pyspark_jars / "one-1.jar").write_bytes(CONTENT["one-1.jar"])
     assert jars.check(jars.locked[0]) == pyspark_jars / "one-1.jar"
+
+
+def test_pysparks_jars_are_in_its_package() -> None:
+    folder = pyspark_jars_folder({"SPARK_HOME": "/elsewhere"})
+    assert folder is not None
+    assert list(folder.glob("spark-sql_*.jar"))
+
+
+def test_under_spark_submit_pyspark_is_in_an_archive_and_its_jars_are_in_spark_home(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive = tmp_path / "pyspark.zip"
+    with zipfile.ZipFile(archive, "w") as made:
+        made.writestr("pyspark/__init__.py", "")
+    monkeypatch.syspath_prepend(archive)
+    monkeypatch.delitem(sys.modules, "pyspark", raising=False)
+    assert pyspark_jars_folder({"SPARK_HOME": "/opt/spark"}) == Path("/opt/spark/jars")
