@@ -9,6 +9,7 @@ import yaml
 
 from tests.deploy.checkers import checker, given_schemas, mistakes_by, run
 from tests.deploy.commands import BASE, OVERLAYS, rendered
+from tests.pages.blocks import ROOT, blocks_of
 
 VERSIONS = ["1.31.0", "1.37.0"]
 OPERATED = {"kubeflow-spark-operator": "sparkoperator.k8s.io/v1beta2", "apache-spark-operator": "spark.apache.org/v1"}
@@ -67,6 +68,24 @@ def pod_specs(objects: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _template(one: dict[str, Any]) -> Any:
     return one.get("spec", {}).get("template", {}).get("spec", {}) if one["kind"] != "SparkCluster" else {}
+
+
+def test_the_overlay_of_the_page_renders_with_the_image_and_the_settings_of_the_site(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "deploy-kubernetes.md").read_text("utf-8")
+    (text,) = (block.text for block in blocks_of(page) if block.language == "yaml")
+    site = tmp_path / "kquota-site"
+    site.mkdir()
+    (tmp_path / "kquota").symlink_to(ROOT)
+    (site / "kustomization.yaml").write_text(text, "utf-8")
+    (site / "kquota.toml").write_text('job = "of-the-site"\n', "utf-8")
+    objects = rendered(site)
+    images = {pod["image"] for spec in pod_specs(objects) for pod in spec["containers"]}
+    assert images == {"registry.example.com/platform/kquota:0.1.0"}
+    (config_map,) = (one for one in objects if one["kind"] == "ConfigMap")
+    assert config_map["data"] == {"kquota.toml": 'job = "of-the-site"\n'}
+    (job,) = (one for one in objects if one["kind"] == "StatefulSet")
+    mounted = {volume.get("configMap", {}).get("name") for volume in job["spec"]["template"]["spec"]["volumes"]}
+    assert config_map["metadata"]["name"] in mounted
 
 
 @pytest.mark.parametrize("overlay", OPERATED)
