@@ -1,6 +1,6 @@
 """`python -m tests.deploy`: runs the tests of deploy/ and prints one row for each target; `make deploy-check` calls it.
 
-With --renew the table is written into docs/deploy.md, with the day, the machine and the versions of what judged.
+Those that need Spark are left to `make test`. With --renew the table is written into docs/deploy.md, with the day, the machine and the versions of what judged.
 """
 
 import argparse
@@ -42,7 +42,17 @@ def main() -> int:
     given, rest = parser.parse_known_args()
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}"]
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            "-m",
+            "not spark",
+            f"--junitxml={report}",
+        ]
         files = [str(Path(__file__).with_name(f"{name}.py")) for name in TARGETS]
         schemas = str(Path(given.schemas).absolute()) if given.schemas else ""
         done = subprocess.run(
