@@ -1,6 +1,7 @@
 """`python -m tests.deploy`: runs the tests of deploy/ and prints one row for each target; `make deploy-check` calls it.
 
-Those that need Spark are left to `make test`. With --renew the table is written into docs/deploy.md, with the day, the machine and the versions of what judged.
+Those that need Spark are left to `make test`. With --renew the table is written into docs/deploy.md, with the day, the
+machine and the versions of what judged.
 """
 
 import argparse
@@ -91,7 +92,8 @@ def versions() -> Iterator[str]:
     python = ENVIRONMENT / "bin" / "python"
     if python.exists():
         frozen = subprocess.run([python, "-m", "pip", "freeze"], capture_output=True, text=True, check=True).stdout
-        yield from (line.replace("==", " ") for line in frozen.splitlines() if line.partition("==")[0] in _TOOLS)
+        installed = (line.partition("==") for line in frozen.splitlines())
+        yield from (f"{name} {version}" for name, _, version in installed if name.replace("_", "-") in _TOOLS)
     for name, command in (
         ("kubectl", ["kubectl", "version", "--client"]),
         ("systemd", ["systemd-analyze", "--version"]),
