@@ -20,7 +20,7 @@ from pipeline.jvm.java import find_java
 from pipeline.settings.model import SparkSettings
 from pipeline.stream.checkpoint_files import has_scheme
 from pipeline.stream.errors import JvmEnded
-from pipeline.stream.reading.collect import collect
+from pipeline.stream.reading.collect import collect, collect_on_driver
 from pipeline.stream.reading.reading_rules import ReadingRules
 from pipeline.stream.spark.session import build_spark_session, starts_a_jvm
 
@@ -129,3 +129,4 @@ def _warm_up(session: SparkSession, rules: ReadingRules) -> None:
     )
     for _ in range(_WARM_UP_RUNS):
         collect(raw, rules)
+        collect_on_driver(raw, rules, _WARM_UP_ROWS)

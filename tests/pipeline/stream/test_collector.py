@@ -3,31 +3,35 @@ import json
 import pytest
 from pyspark.sql import SparkSession
 
-from pipeline.stream.reading.collect import Collector
+from pipeline.stream.reading.collect import Collector, collect_on_driver
+from pipeline.stream.reading.small_batch import fetch, read_small_batch
 from tests.pipeline.stream.messages import RULES, message, raw_frame
 
 pytestmark = pytest.mark.spark
 
 
-def test_a_batch_is_for_one_task_while_its_messages_hold_few_events(spark: SparkSession) -> None:
+def test_the_driver_reads_a_batch_while_its_messages_hold_few_events(spark: SparkSession) -> None:
     collector = Collector(RULES, 100)
-    assert not collector.is_small(1), "nothing is known of the first batch"
+    assert [collector.is_small(count) for count in (None, 0, 500, 501)] == [False, True, True, False], (
+        "nothing seen yet"
+    )
     collector(raw_frame(spark, [message(), message()]), 2)
-    assert [collector.is_small(count) for count in (None, 0, 10_000, 10_001)] == [False, True, True, False]
+    assert [collector.is_small(count) for count in (None, 0, 50_000, 50_001)] == [False, True, True, False]
     array = json.dumps([json.loads(message())] * 100).encode()
     collector(raw_frame(spark, [array, array]), 2)
-    assert [collector.is_small(count) for count in (100, 101)] == [True, False]
+    assert [collector.is_small(count) for count in (500, 501)] == [True, False]
 
 
-def test_one_task_and_many_collect_the_same(spark: SparkSession) -> None:
-    frame = raw_frame(spark, [message(user=f"u{number % 7}") for number in range(50)] + [b"broken", None])
-    collector = Collector(RULES, 100)
-    wide, narrow = collector(frame, None), collector(frame, 52)
-    assert not collector.is_small(None)
-    order = [("user", "ascending")]
-    assert wide.usage.sort_by(order).equals(narrow.usage.sort_by(order))
-    assert wide.dead_letters.equals(narrow.dead_letters)
-    assert (wide.good_count, wide.dead_count, wide.ignored_count) == (50, 1, 1)
+@pytest.mark.parametrize("blanks", [4_096 - len(message()), 131_072 - len(message())])
+def test_a_message_too_large_to_fetch_is_read_by_spark(spark: SparkSession, blanks: int) -> None:
+    fits, too_large = message() + b" " * blanks, message() + b" " * (blanks + 1)
+    frame = raw_frame(spark, [fits, too_large, message(), too_large[:-1] + b"x"])
+    message_count = 1_001 if blanks < 5_000 else 1_000
+    fetched = fetch(frame, len(fits))
+    assert [value is None for value in fetched["value"].to_pylist()] == [False, True, False, True]
+    assert [one.offset for one in read_small_batch(fetched, RULES).left] == [1, 3]
+    batch = collect_on_driver(frame, RULES, message_count)
+    assert (batch.good_count, batch.dead_count) == (3, 1)
 
 
 def test_a_message_of_junk_is_counted_whole_and_leaves_a_few_dead_letters(spark: SparkSession) -> None:
