@@ -23,7 +23,7 @@ FAILPOINTS: Final[Mapping[str, str]] = {
     "batch.pinned": "the quota version of a batch is pinned, nothing of it is read",
     "batch.collected": "usage is summed, nothing of the batch is stored",
     "dead_letters.appended": "dead letters of a batch are stored, its usage is not",
-    "usage.appended": "usage and facts of a batch are stored, it is not decided",
+    "usage.appended": "usage and facts of a batch are stored, nothing of its decisions is",
     "batch.decided": "a batch is decided, its decisions are not stored",
     "decisions.appended": "decisions of a batch are stored, its row of `batches` may be stored or not",
     "batches.appended": "the row of `batches` is stored, the decisions may be stored or not",
