@@ -4,7 +4,8 @@
     2 collect aggregates                                      5 publisher: outbox, then one Kafka transaction
     3 append dead_letters, then usage with the batch's facts  6 hold in purgatory; return: Spark commits
 
-Step 4 is computed while step 3 writes. It writes nothing, and no look sees it, before the usage is stored.
+Step 4 is computed while step 3 writes. It writes nothing, and no look sees it, before the usage is stored. What it
+appends is written beside step 5: a start completes the newest stored batch, whichever of its tables are missing.
 
 A batch may have to be run again after a failure at any point: Spark repeats the last batch that was not committed,
 with the same id and the same records. Every append carries the query's id, with the batch id as its version, and is
@@ -115,13 +116,14 @@ class MicroBatch:
                 )
             appended = input_appended.result()
             failpoint("batch.decided")
-            self._append_outcome(decided, facts)
-            failpoint("batch.recorded")
+            decided_at = self._clock.now()
+            with _beside(self._append_outcome, decided, facts) as outcome_appended:
+                published = self._publish(decided, facts)
+            outcome_appended.result()
         else:
-            collected = appended = began
+            collected = appended = decided_at = began
             facts, decided, causes = stored.facts, stored.decided, {}
-        decided_at = self._clock.now()
-        published = self._publish(decided, facts)
+            published = self._publish(decided, facts)
         failpoint("batch.published")
         done = self._clock.now()
         self._report(
@@ -213,6 +215,7 @@ class MicroBatch:
             self._tables.decisions.append(decisions, versions, {})
             failpoint("decisions.appended")
             batches_appended.result()
+        failpoint("batch.recorded")
 
     def _append_facts(self, facts: BatchFacts) -> None:
         evaluation = facts.evaluation
@@ -251,6 +254,7 @@ class BatchReport:
     """What a batch did and how long its steps took, for the status line and the metrics.
 
     A batch is decided while its usage is stored: `append_ms` ends when it is stored, `decide_ms` is what comes after.
+    `publish_ms` includes the appends to `decisions` and `batches`, which are done beside it.
 
     `dead_causes` has how many elements were refused for which cause; those that `dead_letters` only counts are under
     `MORE_REFUSED`. It is empty for a batch that was taken from the tables.

@@ -44,7 +44,9 @@ class SmallBatch:
 
 
 def fetch(raw: DataFrame, largest_bytes: int) -> pa.Table:
-    """Fetch the messages of a batch as they are, in one task.
+    """Fetch the messages of a batch as they are.
+
+    A task waits for the broker most of its time, so there are as many as there are cores, and no more.
 
     Args:
         raw: A static frame with the columns `source.RAW_COLUMNS`.
@@ -54,7 +56,8 @@ def fetch(raw: DataFrame, largest_bytes: int) -> pa.Table:
         One row per message: `value` BINARY, null for one that is null or too large; `size_bytes` INT, null for a null
         value; `topic`, `partition`, `offset`, and `appended_at_ms` BIGINT.
     """
-    return select(raw.coalesce(1), _columns, largest_bytes).toArrow()
+    cores = raw.sparkSession.sparkContext.defaultParallelism
+    return select(raw.coalesce(cores), _columns, largest_bytes).toArrow()
 
 
 def read_small_batch(messages: pa.Table, rules: ReadingRules) -> SmallBatch:
