@@ -16,14 +16,12 @@ from pipeline.stream.reading.second_reading import DEAD_LETTER_COLUMNS, decode_a
 from pipeline.stream.reading.small_batch import fetch, read_small_batch
 
 # Up to here one core of the driver reads a batch in the time that two cores of Spark need for planning and reading it.
-_EVENTS_OF_DRIVER: Final = 50_000
+_EVENTS_OF_DRIVER: Final = 100_000
 # Of a batch whose messages nobody has seen yet: what a meter sends at once.
 _EVENTS_PER_MESSAGE: Final = 100.0
 
-# The largest message that is fetched, when there are few and when there are many: at most 200 MB in all.
-_FEW_MESSAGES: Final = 1_000
-_LARGEST_OF_FEW_BYTES: Final = 131_072
-_LARGEST_OF_MANY_BYTES: Final = 4_096
+# Most messages of a batch, and the largest message that is then fetched. Few sizes: each is a plan that Spark compiles.
+_LARGEST_BYTES: Final = ((1_000, 131_072), (16_000, 8_192), (_EVENTS_OF_DRIVER, 1_310))
 
 _ORDER: Final = [(name, "ascending") for name in ("partition", "offset", "element_index")]
 
@@ -98,10 +96,9 @@ def collect_on_driver(raw: DataFrame, rules: ReadingRules, message_count: int) -
     Args:
         raw: As in `collect`.
         rules: As in `collect`.
-        message_count: How many offsets the batch covers.
+        message_count: How many offsets the batch covers, at most 100 000.
     """
-    largest_bytes = _LARGEST_OF_FEW_BYTES if message_count <= _FEW_MESSAGES else _LARGEST_OF_MANY_BYTES
-    read = read_small_batch(fetch(raw, largest_bytes), rules)
+    read = read_small_batch(fetch(raw, largest_bytes(message_count)), rules)
     if not read.left:
         return _batch([read.usage], [read.dead_letters], read.ignored_count)
     messages = pa.table(
@@ -114,6 +111,11 @@ def collect_on_driver(raw: DataFrame, rules: ReadingRules, message_count: int) -
     again = _read_again(raw, messages, rules)
     ignored_count = read.ignored_count + _ignored_count(again)
     return _batch([read.usage, _usage(again)], [read.dead_letters, _dead_letters(again)], ignored_count)
+
+
+def largest_bytes(message_count: int) -> int:
+    """The largest message that is fetched with so many others, 100 000 at most. A batch is at most 131 MB."""
+    return next(size_bytes for most, size_bytes in _LARGEST_BYTES if message_count <= most)
 
 
 def _batch(usages: list[pa.Table], dead_letters: list[pa.Table], ignored_count: int) -> CollectedBatch:

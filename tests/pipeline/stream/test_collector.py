@@ -3,7 +3,7 @@ import json
 import pytest
 from pyspark.sql import SparkSession
 
-from pipeline.stream.reading.collect import Collector, collect_on_driver
+from pipeline.stream.reading.collect import Collector, collect_on_driver, largest_bytes
 from pipeline.stream.reading.small_batch import fetch, read_small_batch
 from tests.pipeline.stream.messages import RULES, message, raw_frame
 
@@ -12,25 +12,31 @@ pytestmark = pytest.mark.spark
 
 def test_the_driver_reads_a_batch_while_its_messages_hold_few_events(spark: SparkSession) -> None:
     collector = Collector(RULES, 100)
-    assert [collector.is_small(count) for count in (None, 0, 500, 501)] == [False, True, True, False], (
+    assert [collector.is_small(count) for count in (None, 0, 1_000, 1_001)] == [False, True, True, False], (
         "nothing seen yet"
     )
     collector(raw_frame(spark, [message(), message()]), 2)
-    assert [collector.is_small(count) for count in (None, 0, 50_000, 50_001)] == [False, True, True, False]
+    assert [collector.is_small(count) for count in (None, 0, 100_000, 100_001)] == [False, True, True, False]
     array = json.dumps([json.loads(message())] * 100).encode()
     collector(raw_frame(spark, [array, array]), 2)
-    assert [collector.is_small(count) for count in (500, 501)] == [True, False]
+    assert [collector.is_small(count) for count in (1_000, 1_001)] == [True, False]
 
 
-@pytest.mark.parametrize("blanks", [4_096 - len(message()), 131_072 - len(message())])
-def test_a_message_too_large_to_fetch_is_read_by_spark(spark: SparkSession, blanks: int) -> None:
-    fits, too_large = message() + b" " * blanks, message() + b" " * (blanks + 1)
-    frame = raw_frame(spark, [fits, too_large, message(), too_large[:-1] + b"x"])
-    message_count = 1_001 if blanks < 5_000 else 1_000
+@pytest.mark.parametrize(
+    ("message_count", "size_bytes"),
+    [(0, 131_072), (1_000, 131_072), (1_001, 8_192), (16_000, 8_192), (16_001, 1_310), (100_000, 1_310)],
+)
+def test_of_many_messages_only_smaller_ones_are_fetched(message_count: int, size_bytes: int) -> None:
+    assert largest_bytes(message_count) == size_bytes
+
+
+def test_a_message_too_large_to_fetch_is_read_by_spark(spark: SparkSession) -> None:
+    fits = message() + b" " * (largest_bytes(0) - len(message()))
+    frame = raw_frame(spark, [fits, fits + b" ", message(), fits + b"x"])
     fetched = fetch(frame, len(fits))
     assert [value is None for value in fetched["value"].to_pylist()] == [False, True, False, True]
     assert [one.offset for one in read_small_batch(fetched, RULES).left] == [1, 3]
-    batch = collect_on_driver(frame, RULES, message_count)
+    batch = collect_on_driver(frame, RULES, 4)
     assert (batch.good_count, batch.dead_count) == (3, 1)
 
 
