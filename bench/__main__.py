@@ -31,6 +31,7 @@ BENCHES: Final = {
     "recovery": "from kill -9 until the first record is readable, 100 k entities",
     "request_logger": "what a broker pays for its request log at 5 000 requests a second: CPU, MB/s, produce p99",
     "rollup": "the roll-ups by minute: CPU of the driver for each minute, 10 k clients that all send and are all held",
+    "scale": "batch time, memory and a restart with 10 k, 100 k and 1 M entities",
     "six_clients": "six stock clients of one broker, Java among them, while a quota is raised and cut in the table",
     "split_client": "a stock client on two brokers, 90/10 and then 10/90: their sum, with mirrored T and with levels",
     "stop": "from SIGTERM to the end of the process: starting, idle, under load, in a backlog",

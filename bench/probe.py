@@ -8,7 +8,8 @@ the table.
     python -m bench.probe [--minutes 8] [--messages objects arrays] [--events-per-second 20000] [--clients 10000]
 
 It is compared with an empty Spark query on the same topic under the same load, in the same run: a trigger that reads
-offsets and does nothing. The ratios at the end are to the p50 of its last minute.
+offsets and does nothing. The ratios at the end are to the p50 of its last minute. After the last minute the job is
+stopped for some seconds, and the micro-batches are counted until it has caught up.
 """
 
 import argparse
@@ -29,6 +30,7 @@ from bench.cpu import CpuMeter, java_below
 from bench.machine import machine_line
 from bench.prober import PROBE_BOUND, Prober
 from bench.stage import child, job
+from bench.stall import BatchAge, stall
 from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.from_settings import wanted_topics
 from pipeline.cluster.topics import create_topics
@@ -43,7 +45,7 @@ STEPS: Final = ("collect_ms", "append_ms", "decide_ms", "publish_ms", "age_ms")
 _MINUTE_SECONDS: Final = 60.0
 _PROBES_PER_MINUTE: Final = 60  # more quotas than probes do no harm
 _LINES_TOLD: Final = 60
-_FACT = re.compile(r"(\w+_ms)=(\d+)")
+_FACT = re.compile(r"(events|\w+_ms)=(\d+)")
 _EMPTY_QUERY = """
 import sys, time
 from pipeline.stream.spark.spark_starter import SparkStarter
@@ -104,6 +106,7 @@ def _measure(messages: str, arguments: argparse.Namespace) -> None:
         generator = stack.enter_context(child(load))
         empty_ms = _empty_query(broker.bootstrap_servers, folder, arguments)
         minutes = [Minute()]
+        batches: list[BatchAge] = []
         last_lines: deque[str] = deque(maxlen=_LINES_TOLD)
 
         def heard(line: str) -> None:
@@ -111,10 +114,13 @@ def _measure(messages: str, arguments: argparse.Namespace) -> None:
             facts = {name: int(value) for name, value in _FACT.findall(line)}
             for step in STEPS if "collect_ms" in facts else ():
                 minutes[-1].steps_ms[step].append(facts[step])
+            if "age_ms" in facts:
+                batches.append(BatchAge(facts["events"], facts["age_ms"]))
 
         with job(folder, broker.bootstrap_servers, arguments.trigger_ms, heard) as running:
             processes = {"generator": generator.pid, "broker": broker.pid, "driver": running.pid}
-            processes |= {"JVM": java_below(running.pid), "prober": os.getpid()}
+            java = java_below(running.pid)
+            processes |= {"JVM": java, "prober": os.getpid()}
             meter = CpuMeter({name: pid for name, pid in processes.items() if pid is not None})
             with Prober(broker.bootstrap_servers) as prober:
                 for number in range(arguments.minutes):
@@ -123,10 +129,12 @@ def _measure(messages: str, arguments: argparse.Namespace) -> None:
                     _print_minute(number, minutes[-1])
                     minutes.append(Minute())
                 missing = prober.missing
+            told_of_stall = stall([running.pid, *([java] if java else [])], batches)
         lateness_ms = read_table(str(folder / "tables" / "throttle_events"), ["lateness_ms"])["lateness_ms"]
     if missing:
         sys.exit(f"the job must publish a record for each probe; got none for {missing}\n{''.join(last_lines)}")
     _print_summary(minutes[: arguments.minutes], empty_ms, lateness_ms.drop_null().to_pylist())
+    print(told_of_stall, flush=True)
 
 
 def _prepare(folder: Path, bootstrap_servers: str, probes: int) -> None:

@@ -45,7 +45,11 @@ class Prober:
         self.missing = ""
 
     def __enter__(self) -> Self:
-        self._consumer.poll(timeout_ms=2_000)
+        # The topic's end is asked for only now. A record of before that answer would never be read.
+        while not self._consumer.assignment():
+            self._consumer.poll(timeout_ms=100)
+        for partition in self._consumer.assignment():
+            self._consumer.position(partition)
         return self
 
     def __exit__(

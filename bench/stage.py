@@ -35,7 +35,7 @@ def job(
         folder: where the job keeps everything.
         bootstrap_servers: of the broker.
         trigger_ms: of the query.
-        heard: called on a thread, with every line of the job's log after that.
+        heard: called with every line of the job's log, from its start; once the job is running on a thread.
     """
     command = [sys.executable, "-m", "pipeline.cli.main", "run", "--bootstrap-server", bootstrap_servers]
     command += ["--tables", str(folder / "tables"), "--checkpoint", str(folder / "checkpoint")]
@@ -45,6 +45,7 @@ def job(
         told: list[bytes] = []
         for line in stderr:
             told.append(line)
+            heard(line.decode())
             if b"running; trigger" in line:
                 break
         else:

@@ -4,6 +4,9 @@
     2 collect aggregates                                      5 publisher: outbox, then one Kafka transaction
     3 append dead_letters, then usage with the batch's facts  6 hold in purgatory; return: Spark commits
 
+Step 4 is computed while step 3 writes. It writes nothing, and no look sees it, before the usage is stored. What it
+appends is written beside step 5: a start completes the newest stored batch, whichever of its tables are missing.
+
 A batch may have to be run again after a failure at any point: Spark repeats the last batch that was not committed,
 with the same id and the same records. Every append carries the query's id, with the batch id as its version, and is
 skipped if the table has that version already. A batch that is already in `usage` is taken from there, with its stored
@@ -11,9 +14,11 @@ time and quota version, and not from Kafka.
 """
 
 import logging
-from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import ParamSpec, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -39,6 +44,9 @@ from schemas.decision_row import DecisionRow
 from schemas.usage_row import UsageRow
 
 log = logging.getLogger(__name__)
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 Collect = Callable[[DataFrame, int | None], CollectedBatch]
 """Collects Spark's batch; the second argument is how many messages it has, None if that is not known."""
@@ -102,17 +110,20 @@ class MicroBatch:
             batch = self._limited(batch, collected)
             facts = self._facts(query_id, batch_id, snapshot.version, batch, offsets, collected)
             causes = causes_of(batch.dead_letters, batch.dead_count)
-            self._append_input(batch, facts)
-            appended = self._clock.now()
-            decided = self._decider.decide(snapshot, batch.usage, facts.evaluation, self._clock.now())
+            with _beside(self._append_input, batch, facts) as input_appended:
+                decided = self._decider.decide(
+                    snapshot, batch.usage, facts.evaluation, self._clock.now(), input_appended.result
+                )
+            appended = input_appended.result()
             failpoint("batch.decided")
-            self._append_outcome(decided, facts)
-            failpoint("batch.recorded")
+            decided_at = self._clock.now()
+            with _beside(self._append_outcome, decided, facts) as outcome_appended:
+                published = self._publish(decided, facts)
+            outcome_appended.result()
         else:
-            collected = appended = began
+            collected = appended = decided_at = began
             facts, decided, causes = stored.facts, stored.decided, {}
-        decided_at = self._clock.now()
-        published = self._publish(decided, facts)
+            published = self._publish(decided, facts)
         failpoint("batch.published")
         done = self._clock.now()
         self._report(
@@ -163,7 +174,8 @@ class MicroBatch:
         late = pc.less_equal(usage["last_event_ms"], evaluated_at_ms - self._rules.late_after_ms)
         return int(pc.sum(usage["event_count"].filter(late)).as_py() or 0)
 
-    def _append_input(self, batch: CollectedBatch, facts: BatchFacts) -> None:
+    def _append_input(self, batch: CollectedBatch, facts: BatchFacts) -> Moment:
+        """Returns when it was done."""
         evaluation = facts.evaluation
         versions = {evaluation.query_id: evaluation.batch_id}
         identity: dict[str, str | int] = {
@@ -184,6 +196,7 @@ class MicroBatch:
         )
         self._tables.usage.append(usage, versions, facts.to_metadata())
         failpoint("usage.appended")
+        return self._clock.now()
 
     def _append_outcome(self, decided: Decided, facts: BatchFacts) -> None:
         evaluation = facts.evaluation
@@ -198,11 +211,11 @@ class MicroBatch:
             quota_version=evaluation.quota_version,
         )
         # Two tables and two commits that do not depend on each other: done side by side, they take the time of one.
-        with ThreadPoolExecutor(max_workers=1, thread_name_prefix="append") as side_by_side:
-            batches = side_by_side.submit(self._append_facts, facts)
+        with _beside(self._append_facts, facts) as batches_appended:
             self._tables.decisions.append(decisions, versions, {})
             failpoint("decisions.appended")
-            batches.result()
+            batches_appended.result()
+        failpoint("batch.recorded")
 
     def _append_facts(self, facts: BatchFacts) -> None:
         evaluation = facts.evaluation
@@ -229,9 +242,19 @@ class MicroBatch:
         return self._purgatory.violated(decided.violations, evaluation, versions)
 
 
+@contextmanager
+def _beside(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Iterator[Future[T]]:
+    """Do work on a thread of its own, while the block runs. It is done when the block ends."""
+    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="append") as side_by_side:
+        yield side_by_side.submit(work, *args, **kwargs)
+
+
 @dataclass(frozen=True, slots=True)
 class BatchReport:
     """What a batch did and how long its steps took, for the status line and the metrics.
+
+    A batch is decided while its usage is stored: `append_ms` ends when it is stored, `decide_ms` is what comes after.
+    `publish_ms` includes the appends to `decisions` and `batches`, which are done beside it.
 
     `dead_causes` has how many elements were refused for which cause; those that `dead_letters` only counts are under
     `MORE_REFUSED`. It is empty for a batch that was taken from the tables.

@@ -5,6 +5,7 @@ only (`evaluated_at_ms`, never this clock), so a replay decides the same. A look
 `evaluated_at_ms` plus the steady time that has passed since; it never flows into a batch.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from threading import Lock
 
@@ -94,7 +95,14 @@ class Decider:
         """Facts of the newest recorded batch, with the quota version in force now."""
         return self._last
 
-    def decide(self, snapshot: QuotaSnapshot, usage: pa.Table, evaluation: Evaluation, now: Moment) -> Decided:
+    def decide(
+        self,
+        snapshot: QuotaSnapshot,
+        usage: pa.Table,
+        evaluation: Evaluation,
+        now: Moment,
+        wait_until_stored: Callable[[], object] = lambda: None,
+    ) -> Decided:
         """Record a batch's usage and decide it under the quota version it has pinned.
 
         Args:
@@ -102,6 +110,8 @@ class Decider:
             usage: Measure columns of `usage`; may have no rows.
             evaluation: Facts of the batch; its time must not be below the previous batch's.
             now: The moment that stands for its time, for the event clock of later looks only.
+            wait_until_stored: Called once the batch is decided; returns when its usage is stored. No look sees usage
+                that may still be lost. If it raises, the engine is ahead of the tables and must not be used again.
         """
         with self._lock:
             self._engine.load_quotas(snapshot)
@@ -115,6 +125,7 @@ class Decider:
                 self._engine.load_quotas(self._in_force)
             self._last = replace(evaluation, quota_version=self._in_force.version)
             self._steady_at_last_ms = now.steady_ms
+            wait_until_stored()
         return Decided(decisions, violations)
 
     def resume(self, evaluation: Evaluation, now: Moment) -> None:

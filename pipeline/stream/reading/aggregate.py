@@ -1,7 +1,7 @@
 """Sums usage events per sample window and client, and in the same pass counts everything that is not an event."""
 
 from collections.abc import Sequence
-from typing import Final, Literal
+from typing import Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -26,12 +26,7 @@ SUMS: Final = (
 _DEFAULTS: Final = {rule.name: rule.default for rule in FIELD_RULES}
 
 
-Kept = Literal["refused", "marked"]
-
-
-def aggregate(
-    decoded: DataFrame, sample_window_ms: int, columns: Sequence[str] = (), of: Kept = "refused"
-) -> DataFrame:
+def aggregate(decoded: DataFrame, sample_window_ms: int, columns: Sequence[str] = ()) -> DataFrame:
     """Sum usage per sample window, broker, user and client-id.
 
     An event that is later than its record's append time counts as of the append time. An event at exactly the append
@@ -40,21 +35,19 @@ def aggregate(
     Args:
         decoded: rows of `decode` or `second_reading.decode_again`.
         sample_window_ms: span of a sample window, > 0; windows start at multiples of it since the epoch.
-        columns: columns of `decoded` that are kept for some rows; null in every other row.
-        of: for which: those marked `REFUSED`, or those marked to be read again.
+        columns: columns of `decoded` that are kept for rows marked `REFUSED`; null in every other row.
 
     Returns:
         One row per group: `GROUP_KEYS`, `mark`, `columns`, `SUMS` BIGINT and `last_event_ms`. Exempt
         events are groups of their own. Rows that are not events have null `GROUP_KEYS` and are counted in
         `event_count`. A sum is null if no event of the group had a value: there was no request of that type.
     """
-    return group(decoded, _keys, (sample_window_ms, tuple(columns), of), _sums)
+    return group(decoded, _keys, (sample_window_ms, tuple(columns)), _sums)
 
 
-def _keys(sample_window_ms: int, columns: tuple[str, ...], of: Kept) -> tuple[Column, ...]:
+def _keys(sample_window_ms: int, columns: tuple[str, ...]) -> tuple[Column, ...]:
     is_event = F.coalesce(F.col("mark"), F.lit(EXEMPT)) == EXEMPT
     event_time_ms = F.least("event_time_ms", "appended_at_ms")
-    is_kept = F.col("mark") == REFUSED if of == "refused" else F.col("mark") >= 0
     keys = [
         event_time_ms - F.pmod(event_time_ms, F.lit(sample_window_ms)),
         _or_default("broker_id"),
@@ -64,7 +57,7 @@ def _keys(sample_window_ms: int, columns: tuple[str, ...], of: Kept) -> tuple[Co
     return (
         *[F.when(is_event, key).alias(name) for name, key in zip(GROUP_KEYS, keys, strict=True)],
         F.col("mark"),
-        *[F.when(is_kept, F.col(name)).alias(name) for name in columns],
+        *[F.when(F.col("mark") == REFUSED, F.col(name)).alias(name) for name in columns],
     )
 
 

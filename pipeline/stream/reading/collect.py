@@ -10,26 +10,24 @@ from pyspark.sql import DataFrame
 from pipeline.stream.reading.aggregate import aggregate
 from pipeline.stream.reading.collected_batch import DEAD_LETTER_SCHEMA, USAGE_SCHEMA, CollectedBatch, added_up
 from pipeline.stream.reading.dead_letters import capped
-from pipeline.stream.reading.decode import CARRIED_COLUMNS, EXEMPT, IGNORED, OFFSET_BITS, REFUSED, decode
-from pipeline.stream.reading.driver_reading import MarkedMessage, Reread, read_again
+from pipeline.stream.reading.decode import EXEMPT, IGNORED, OFFSET_BITS, REFUSED, decode
 from pipeline.stream.reading.reading_rules import ReadingRules
 from pipeline.stream.reading.second_reading import DEAD_LETTER_COLUMNS, decode_again
+from pipeline.stream.reading.small_batch import fetch, read_small_batch
 
-# A second task needs a shuffle and a stage of its own, about 40 ms. In that time one core reads 10 000 events. So one
-# task is quicker for fewer events, and all cores are quicker for many more.
-_EVENTS_OF_ONE_TASK: Final = 10_000
+# Up to here one core of the driver reads a batch in the time that two cores of Spark need for planning and reading it.
+_EVENTS_OF_DRIVER: Final = 100_000
+# Of a batch whose messages nobody has seen yet: what a meter sends at once.
+_EVENTS_PER_MESSAGE: Final = 100.0
 
-# Bounds of what the driver reads again: one message, and all of a batch together. If every message of a batch is
-# refused, 160 MB come along.
-_CARRIED_BYTES: Final = 16_384
-_MESSAGES_OF_DRIVER: Final = 2_000
-_BYTES_OF_DRIVER: Final = 1_048_576
+# Most messages of a batch, and the largest message that is then fetched. Few sizes: each is a plan that Spark compiles.
+_LARGEST_BYTES: Final = ((1_000, 131_072), (16_000, 8_192), (_EVENTS_OF_DRIVER, 1_310))
 
 _ORDER: Final = [(name, "ascending") for name in ("partition", "offset", "element_index")]
 
 
 class Collector:
-    """Collects one micro-batch after the other, each with as many tasks as its size is worth.
+    """Collects one micro-batch after the other: a small one on the driver, any other with all cores of Spark.
 
     It estimates the size of the next batch from the number of events per message of the last one.
 
@@ -41,7 +39,7 @@ class Collector:
     def __init__(self, rules: ReadingRules, dead_letters_per_message: int) -> None:
         self._rules = rules
         self._dead_letters_per_message = dead_letters_per_message
-        self._events_per_message: float | None = None
+        self._events_per_message = _EVENTS_PER_MESSAGE
 
     def __call__(self, frame: DataFrame, message_count: int | None) -> CollectedBatch:
         """Collect one batch.
@@ -50,82 +48,33 @@ class Collector:
             frame: Spark's batch of Kafka records.
             message_count: how many offsets it covers; None if that is not known.
         """
-        batch = collect(frame, self._rules, in_one_task=self.is_small(message_count))
+        if self.is_small(message_count):
+            batch = collect_on_driver(frame, self._rules, message_count or 0)
+        else:
+            batch = collect(frame, self._rules)
         if message_count:
             self._events_per_message = (batch.good_count + batch.dead_count) / message_count
         return replace(batch, dead_letters=capped(batch.dead_letters, self._dead_letters_per_message))
 
     def is_small(self, message_count: int | None) -> bool:
-        """Whether one task is enough for a batch. False for the first batch, and for a batch of unknown size."""
-        if message_count is None or self._events_per_message is None:
-            return False
-        return message_count * max(self._events_per_message, 1.0) <= _EVENTS_OF_ONE_TASK
+        """Whether the driver reads a batch. False for a batch of unknown size."""
+        return message_count is not None and message_count * max(self._events_per_message, 1.0) <= _EVENTS_OF_DRIVER
 
 
-def collect(raw: DataFrame, rules: ReadingRules, in_one_task: bool = False) -> CollectedBatch:
-    """Read, sum and fetch one micro-batch.
+def collect(raw: DataFrame, rules: ReadingRules) -> CollectedBatch:
+    """Read, sum and fetch one micro-batch with all cores.
 
-    This is one Spark job if nothing is refused, or if what is refused can be read on the driver (`driver_reading`).
-    Otherwise a second job reads messages with faults again, so `raw` must give the same rows each time. A Kafka
-    micro-batch does, or it fails because its offsets are gone.
+    This is one Spark job if nothing is refused. Otherwise a second job reads messages with faults again, so `raw` must
+    give the same rows each time. A Kafka micro-batch does, or it fails because its offsets are gone.
 
     Args:
         raw: a static frame with the columns `source.RAW_COLUMNS`, as `foreachBatch` hands it over.
         rules: of the job.
-        in_one_task: read and sum in one task, without a shuffle. This is quicker for few events. The values of
-            refused messages come along, which for many would be too much.
     """
-    raw = raw.coalesce(1) if in_one_task else raw
-    carried_bytes = _CARRIED_BYTES if in_one_task else 0
-    decoded = decode(raw, rules.max_event_age_ms, carried_bytes)
-    groups = aggregate(decoded, rules.sample_window_ms, CARRIED_COLUMNS if carried_bytes else (), "marked").toArrow()
-    usages, dead_letters, ignored_count = [_usage(groups)], DEAD_LETTER_SCHEMA.empty_table(), _ignored_count(groups)
-    marked = groups.filter(pc.greater_equal(groups["mark"], 0))
-    if marked.num_rows:
-        reread = read_on_driver(marked, rules) if carried_bytes else None
-        if reread is not None:
-            usages.append(reread.usage(rules.sample_window_ms))
-            ignored_count += reread.ignored_count
-            dead_letters = reread.dead_letters()
-        left = marked["mark"] if reread is None else pa.chunked_array([reread.left], pa.int64())
-        if len(left):
-            again = _read_again(raw, left, rules)
-            usages.append(_usage(again))
-            ignored_count += _ignored_count(again)
-            dead_letters = pa.concat_tables([dead_letters, _dead_letters(again)])
-    usage = added_up(usages)
-    return CollectedBatch(
-        usage=usage,
-        dead_letters=dead_letters.sort_by(_ORDER),
-        good_count=pc.sum(usage["event_count"]).as_py() or 0,
-        clamped_count=pc.sum(usage["clamped_count"]).as_py() or 0,
-        ignored_count=ignored_count,
-        dead_count=dead_letters.num_rows,
-        newest_event_ms=pc.max(usage["last_event_ms"]).as_py(),
-    )
-
-
-def read_on_driver(marked: pa.Table, rules: ReadingRules) -> Reread | None:
-    """Read marked messages that were carried along; None if they are too many, for Spark to read them all.
-
-    Args:
-        marked: the groups of `aggregate` with a mark to read again, with `CARRIED_COLUMNS`.
-        rules: of the job.
-    """
-    if marked.num_rows > _MESSAGES_OF_DRIVER or marked["carried"].nbytes > _BYTES_OF_DRIVER:
-        return None
-    messages = [
-        MarkedMessage(mark, topic, appended_at_ms, value, count)
-        for mark, topic, appended_at_ms, value, count in zip(
-            *(marked[name].to_pylist() for name in ("mark", "topic", "appended_at_ms", "carried", "event_count")),
-            strict=True,
-        )
-    ]
-    return read_again(messages, rules.max_event_age_ms)
-
-
-def _read_again(raw: DataFrame, marks: pa.ChunkedArray, rules: ReadingRules) -> pa.Table:
-    """Read marked messages again from the topic."""
+    groups = aggregate(decode(raw, rules.max_event_age_ms), rules.sample_window_ms).toArrow()
+    marks = groups["mark"].filter(pc.greater_equal(groups["mark"], 0))
+    if not len(marks):
+        return _batch([_usage(groups)], [], _ignored_count(groups))
     place = pc.shift_right(marks, OFFSET_BITS)
     messages = pa.table(
         {
@@ -134,6 +83,57 @@ def _read_again(raw: DataFrame, marks: pa.ChunkedArray, rules: ReadingRules) -> 
             "unread": pc.equal(pc.bit_wise_and(place, 1), 1),
         }
     )
+    again = _read_again(raw, messages, rules)
+    return _batch([_usage(groups), _usage(again)], [_dead_letters(again)], sum(map(_ignored_count, (groups, again))))
+
+
+def collect_on_driver(raw: DataFrame, rules: ReadingRules, message_count: int) -> CollectedBatch:
+    """Do what `collect` does, with the same result: fetch the messages, and read and sum them on the driver.
+
+    This is one small Spark job. A second one reads messages of which the driver can not be sure that it reads them as
+    Spark does, and those that are too large to fetch.
+
+    Args:
+        raw: As in `collect`.
+        rules: As in `collect`.
+        message_count: How many offsets the batch covers, at most 100 000.
+    """
+    read = read_small_batch(fetch(raw, largest_bytes(message_count)), rules)
+    if not read.left:
+        return _batch([read.usage], [read.dead_letters], read.ignored_count)
+    messages = pa.table(
+        {
+            "partition": pa.array([message.partition for message in read.left], pa.int32()),
+            "offset": pa.array([message.offset for message in read.left], pa.int64()),
+            "unread": pa.array([True] * len(read.left)),
+        }
+    )
+    again = _read_again(raw, messages, rules)
+    ignored_count = read.ignored_count + _ignored_count(again)
+    return _batch([read.usage, _usage(again)], [read.dead_letters, _dead_letters(again)], ignored_count)
+
+
+def largest_bytes(message_count: int) -> int:
+    """The largest message that is fetched with so many others, 100 000 at most. A batch is at most 131 MB."""
+    return next(size_bytes for most, size_bytes in _LARGEST_BYTES if message_count <= most)
+
+
+def _batch(usages: list[pa.Table], dead_letters: list[pa.Table], ignored_count: int) -> CollectedBatch:
+    usage = added_up(usages)
+    letters = pa.concat_tables([DEAD_LETTER_SCHEMA.empty_table(), *dead_letters])
+    return CollectedBatch(
+        usage=usage,
+        dead_letters=letters.sort_by(_ORDER),
+        good_count=pc.sum(usage["event_count"]).as_py() or 0,
+        clamped_count=pc.sum(usage["clamped_count"]).as_py() or 0,
+        ignored_count=ignored_count,
+        dead_count=letters.num_rows,
+        newest_event_ms=pc.max(usage["last_event_ms"]).as_py(),
+    )
+
+
+def _read_again(raw: DataFrame, messages: pa.Table, rules: ReadingRules) -> pa.Table:
+    """Read messages again from the topic: `partition`, `offset`, and whether nothing of it was counted (`unread`)."""
     decoded = decode_again(raw, raw.sparkSession.createDataFrame(messages), rules.max_event_age_ms)
     return aggregate(decoded, rules.sample_window_ms, DEAD_LETTER_COLUMNS).toArrow()
 

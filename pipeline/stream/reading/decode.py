@@ -1,7 +1,7 @@
 """The first reading of Kafka messages as usage events: fast, each message is parsed once, as a whole.
 
 A message is one JSON object or an array of objects. This reading does not explain what it refuses: it marks the
-message, or the element, and `second_reading` or `driver_reading` reads it again. So for good messages no causes are
+message, or the element, and `second_reading` reads it again. So for good messages no causes are
 carried along, and the cost is little more than that of a bare `from_json`.
 """
 
@@ -40,11 +40,7 @@ _NAMES: Final = tuple(rule.name for rule in FIELD_RULES if rule.spark_type == "S
 _REPLACEMENT_CHARACTER: Final = "\ufffd"  # what from_json reads invalid UTF-8 as
 
 
-CARRIED_COLUMNS: Final = ("topic", "carried", "appended_at_ms")
-"""What is known of a marked message, if messages are carried along; `carried` is its value."""
-
-
-def decode(raw: DataFrame, max_event_age_ms: int, carried_bytes: int = 0) -> DataFrame:
+def decode(raw: DataFrame, max_event_age_ms: int) -> DataFrame:
     """Read the usage events of a frame of messages.
 
     A user, client-id or broker that is not a JSON string is taken as its JSON text; a lone surrogate becomes `?`.
@@ -53,26 +49,18 @@ def decode(raw: DataFrame, max_event_age_ms: int, carried_bytes: int = 0) -> Dat
     Args:
         raw: frame with the columns `source.RAW_COLUMNS`, streaming or static.
         max_event_age_ms: see `ReadingRules`.
-        carried_bytes: carry messages of at most this size along, so that whoever reads marked ones again has them;
-            0 for none.
 
     Returns:
         One row per element, and one row for a message without readable elements. Columns: the fields of `UsageEvent`
-        (optional ones null where absent), `appended_at_ms` BIGINT and `mark` BIGINT; and if messages are carried
-        along `topic` STRING and `carried` BINARY, null for a larger one. The mark is null, `EXEMPT`,
+        (optional ones null where absent), `appended_at_ms` BIGINT and `mark` BIGINT. The mark is null, `EXEMPT`,
         `IGNORED`, or says what to read again. The event's fields have a meaning only where the mark is null or
         `EXEMPT`.
     """
-    carries = carried_bytes > 0
-    elements = select(select(raw, _parsed, carried_bytes), _exploded, carries).filter(_is_element())
-    return select(select(elements, _fields, carries), _marked, max_event_age_ms, carries)
+    elements = select(select(raw, _parsed), _exploded).filter(_is_element())
+    return select(select(elements, _fields), _marked, max_event_age_ms)
 
 
-def _carried(carries: bool) -> tuple[Column, ...]:
-    return (F.col("topic"), F.col("carried")) if carries else ()
-
-
-def _parsed(carried_bytes: int) -> tuple[Column, ...]:
+def _parsed() -> tuple[Column, ...]:
     text = F.col("value").cast("string")
     length = F.octet_length("value")
     cut = F.substring(F.col("value"), F.lit(1), length - 1).cast("string")
@@ -87,11 +75,10 @@ def _parsed(carried_bytes: int) -> tuple[Column, ...]:
         F.unix_millis("timestamp").alias("appended_at_ms"),
         F.col("partition"),
         F.col("offset"),
-        *((F.col("topic"), F.when(length <= carried_bytes, F.col("value")).alias("carried")) if carried_bytes else ()),
     )
 
 
-def _exploded(carries: bool) -> tuple[Column, ...]:
+def _exploded() -> tuple[Column, ...]:
     is_object = F.col("opening") == "{"
     an_object, elements = F.col("object"), F.col("array")["elements"]
     object_is_whole = an_object["_corrupt"].isNull() & an_object[END_KEY].isNotNull()
@@ -107,7 +94,6 @@ def _exploded(carries: bool) -> tuple[Column, ...]:
         F.col("appended_at_ms"),
         F.col("partition"),
         F.col("offset"),
-        *_carried(carries),
     )
 
 
@@ -116,23 +102,22 @@ def _is_element() -> Column:
     return F.col("element")[END_KEY].isNull()
 
 
-def _fields(carries: bool) -> tuple[Column, ...]:
+def _fields() -> tuple[Column, ...]:
     is_object = F.col("is_object")
     return (
         *[F.when(is_object, F.col("object")[name]).otherwise(F.col("element")[name]).alias(name) for name in _FIELDS],
         *[F.col(name) for name in ("is_null", "is_whole", "appended_at_ms", "partition", "offset")],
-        *_carried(carries),
     )
 
 
-def _marked(max_event_age_ms: int, carries: bool) -> tuple[Column, ...]:
+def _marked(max_event_age_ms: int) -> tuple[Column, ...]:
     mark = (
         F.when(F.col("is_null"), F.lit(IGNORED).cast("bigint"))
         .when(~F.col("is_whole"), _read_again_at(is_whole_message=True))
         .when(is_suspect(F.col, max_event_age_ms), _read_again_at(is_whole_message=False))
         .when(F.col("throttle_exempt"), F.lit(EXEMPT).cast("bigint"))
     )
-    return (*[F.col(name) for name in _FIELDS], F.col("appended_at_ms"), mark.alias("mark"), *_carried(carries))
+    return (*[F.col(name) for name in _FIELDS], F.col("appended_at_ms"), mark.alias("mark"))
 
 
 def _read_again_at(*, is_whole_message: bool) -> Column:

@@ -1,9 +1,8 @@
-"""Reads marked messages again on the driver, in place of a second Spark job, where that gives the same.
+"""Reads messages with faults on the driver, element by element and with causes, where that gives the same as Spark.
 
-A second job costs as much as a small batch itself. Python reads a few messages in less than a millisecond, but not all
-of them as Spark does. So it reads plain ones only, and leaves every other message, and every one of which the first
-reading has seen something else, to `second_reading`. What is refused, and with which words, comes from the same
-`FIELD_RULES`.
+A Spark job for them costs as much as a small batch itself. Python reads a few messages in less than a millisecond, but
+not all of them as Spark does. So it reads plain ones only, and leaves every other message to `second_reading`. What is
+refused, and with which words, comes from the same `FIELD_RULES`.
 
 A message is plain if it is UTF-8 without escapes, is not deeply nested, and holds no number that Spark would write in
 another way, no key twice and no name that is neither a text nor an integer.
@@ -14,13 +13,14 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 
-from pipeline.stream.reading.aggregate import GROUP_KEYS
-from pipeline.stream.reading.collected_batch import DEAD_LETTER_SCHEMA, USAGE_SCHEMA, summed
-from pipeline.stream.reading.decode import OFFSET_BITS
+from pipeline.stream.reading.collected_batch import DEAD_LETTER_SCHEMA
+from pipeline.stream.reading.event_columns import usage_of
 from pipeline.stream.reading.field_rules import (
     FIELD_RULES,
     LARGEST_BIGINT,
@@ -46,6 +46,7 @@ _LAST_OF_TWO_BYTES: Final = "\uffff"
 _NO_BRACKETS: Final = re.compile(r"[^][{}]+")
 _TOO_SMALL: Final = re.compile(f"-{MANY_DIGITS}")
 _TOO_LARGE: Final = re.compile(MANY_DIGITS)
+_NAMES: Final = frozenset(rule.name for rule in FIELD_RULES if rule.spark_type == "STRING")
 
 
 class _NotPlain(Exception):
@@ -53,27 +54,22 @@ class _NotPlain(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class MarkedMessage:
-    """A message that the first reading has marked.
+class Message:
+    """A message of a batch.
 
     Attributes:
-        mark: The first reading's: partition, offset, and whether nothing of it was counted.
         topic: Where it is.
+        partition: Of the topic.
+        offset: In the partition.
         appended_at_ms: When it was appended.
-        value: Its value; None if it was not carried along.
-        suspect_count: How many of its elements were not counted, if some were.
+        value: Its value; None if it was too large to be fetched.
     """
 
-    mark: int
     topic: str
+    partition: int
+    offset: int
     appended_at_ms: int
     value: bytes | None
-    suspect_count: int
-
-    @property
-    def is_unread(self) -> bool:
-        """Whether nothing of it was counted."""
-        return bool(self.mark >> OFFSET_BITS & 1)
 
 
 @dataclass
@@ -81,29 +77,30 @@ class Reread:
     """What was read again.
 
     Attributes:
-        events: Good events that were not counted yet, with their append times.
+        events: Good events, with their append times.
         letters: Rows of `DEAD_LETTER_SCHEMA`.
         ignored_count: Messages that hold nothing.
-        left: Marks of the messages for `second_reading`.
+        left: The messages for `second_reading`.
     """
 
     events: list[tuple[Mapping[str, Any], int]] = field(default_factory=list)
     letters: list[dict[str, Any]] = field(default_factory=list)
     ignored_count: int = 0
-    left: list[int] = field(default_factory=list)
+    left: list[Message] = field(default_factory=list)
 
     def usage(self, sample_window_ms: int) -> pa.Table:
         """The good events as `USAGE_SCHEMA`, one row per group."""
-        rows = [_usage_row(event, appended_at_ms, sample_window_ms) for event, appended_at_ms in self.events]
-        return summed(pa.Table.from_pylist(rows, USAGE_SCHEMA))
+        events = [_event(fields) for fields, _ in self.events]
+        appended_at_ms = np.fromiter((at_ms for _, at_ms in self.events), np.int64, len(events))
+        return usage_of(events, appended_at_ms, sample_window_ms)
 
     def dead_letters(self) -> pa.Table:
         """The dead letters as `DEAD_LETTER_SCHEMA`, in no particular order."""
         return pa.Table.from_pylist(self.letters, DEAD_LETTER_SCHEMA)
 
 
-def read_again(messages: Sequence[MarkedMessage], max_event_age_ms: int) -> Reread:
-    """Read marked messages element by element, with causes.
+def read_again(messages: Sequence[Message], max_event_age_ms: int) -> Reread:
+    """Read messages element by element, with causes.
 
     Args:
         messages: Each only once.
@@ -115,19 +112,15 @@ def read_again(messages: Sequence[MarkedMessage], max_event_age_ms: int) -> Rere
             elements = _judged(message, max_event_age_ms)
             refused = [_letter(message, *one) for one in elements if one[1] is not None]
         except _NotPlain:
-            read.left.append(message.mark)
-            continue
-        if not message.is_unread and len(refused) != message.suspect_count:
-            read.left.append(message.mark)
+            read.left.append(message)
             continue
         read.letters += refused
-        if message.is_unread:
-            read.ignored_count += not elements
-            read.events += [(one[2], message.appended_at_ms) for one in elements if one[1] is None]
+        read.ignored_count += not elements
+        read.events += [(one[2], message.appended_at_ms) for one in elements if one[1] is None]
     return read
 
 
-def _judged(message: MarkedMessage, max_event_age_ms: int) -> list[tuple[int | None, str | None, Any]]:
+def _judged(message: Message, max_event_age_ms: int) -> list[tuple[int | None, str | None, Any]]:
     """Place, cause and content of each element; a message that is no array of elements is its own and only one."""
     text = _plain_text(message.value)
     try:
@@ -193,7 +186,7 @@ _DECODER: Final = json.JSONDecoder(
 )
 
 
-def _cause(element: Any, message: MarkedMessage, max_event_age_ms: int) -> str | None:
+def _cause(element: Any, message: Message, max_event_age_ms: int) -> str | None:
     """The first rule that an element breaks, as `event_rules.broken_rule` says it; None for a good event."""
     if not isinstance(element, dict):
         return NO_OBJECT
@@ -245,28 +238,15 @@ def _holds_fraction(value: Any) -> bool:
     return any(map(_holds_fraction, value)) if isinstance(value, list) else isinstance(value, float)
 
 
-def _usage_row(event: Mapping[str, Any], appended_at_ms: int, sample_window_ms: int) -> dict[str, Any]:
-    """An event as a group of its own; see `aggregate`."""
-    fields = {rule.name: rule.default if (value := event.get(rule.name)) is None else value for rule in FIELD_RULES}
-    time_ms = min(fields["event_time_ms"], appended_at_ms)
-    request_time_ns = [one for one in (fields["io_time_ns"], fields["network_time_ns"]) if one is not None]
-    is_exempt = fields["throttle_exempt"]
-    return {
-        "sample_start_ms": time_ms - time_ms % sample_window_ms,
-        **{name: str(fields[name]) for name in GROUP_KEYS[1:]},
-        "produced_bytes": fields["produced_bytes"],
-        "fetched_bytes": fields["fetched_bytes"],
-        "io_time_ns": None if is_exempt else fields["io_time_ns"],
-        "network_time_ns": None if is_exempt else fields["network_time_ns"],
-        "exempt_time_ns": sum(request_time_ns) if is_exempt and request_time_ns else None,
-        "request_count": fields["request_count"],
-        "event_count": 1,
-        "clamped_count": int(fields["event_time_ms"] > appended_at_ms),
-        "last_event_ms": time_ms,
-    }
+def _event(fields: Mapping[str, Any]) -> SimpleNamespace:
+    """An event for `usage_of`. Only a name may be of another type than its column: an integer is read as its text."""
+    values = {rule.name: fields.get(rule.name) for rule in FIELD_RULES}
+    return SimpleNamespace(
+        **{name: str(value) if name in _NAMES and value is not None else value for name, value in values.items()}
+    )
 
 
-def _letter(message: MarkedMessage, place: int | None, cause: str | None, element: Any) -> dict[str, Any]:
+def _letter(message: Message, place: int | None, cause: str | None, element: Any) -> dict[str, Any]:
     value = message.value
     if place is not None:
         if _holds_fraction(element):
@@ -278,8 +258,8 @@ def _letter(message: MarkedMessage, place: int | None, cause: str | None, elemen
     return {
         "appended_at_ms": message.appended_at_ms,
         "topic": message.topic,
-        "partition": message.mark >> OFFSET_BITS >> 1,
-        "offset": message.mark & 2**OFFSET_BITS - 1,
+        "partition": message.partition,
+        "offset": message.offset,
         "element_index": place,
         "cause": cause,
         "value": value,

@@ -10,10 +10,10 @@ RAW_COLUMNS: Final = ("value", "topic", "partition", "offset", "timestamp")
 
 _SOURCE_NAME = "usage"
 
-# A consumer that has reached the end of the log asks for more at once, and the broker keeps that fetch for 500 ms by
-# default. The second reading of a batch goes back on the same consumer and waits for it: half a second per partition.
+# A consumer at the end of the log asks for more at once, and the broker keeps that fetch for 500 ms by default. The
+# next batch, and the second reading of this one, use the same consumer and would have to wait for that answer first.
 # A micro-batch only asks for what is there already, so nothing is gained by waiting.
-_FETCH_WAIT_MS = 10
+_FETCH_WAIT_MS = 1
 
 
 def read_usage_topic(

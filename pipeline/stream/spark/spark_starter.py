@@ -1,8 +1,4 @@
-"""Starts Spark on a thread of its own, while the rest of the job starts, and warms it up.
-
-The first run of a plan takes seconds: the JVM loads classes and compiles generated code. So the plan is run on made-up
-messages first. The first real batch is then quick enough for its decisions to be published.
-"""
+"""Starts Spark on a thread of its own, while the rest of the job starts, and warms it up until it is wanted."""
 
 import os
 import subprocess
@@ -13,19 +9,16 @@ from typing import Any, Final, Self
 
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as F
 
 from pipeline.jvm.jars import spark_jars
 from pipeline.jvm.java import find_java
 from pipeline.settings.model import SparkSettings
 from pipeline.stream.checkpoint_files import has_scheme
 from pipeline.stream.errors import JvmEnded
-from pipeline.stream.reading.collect import collect
 from pipeline.stream.reading.reading_rules import ReadingRules
 from pipeline.stream.spark.session import build_spark_session, starts_a_jvm
+from pipeline.stream.spark.warm_up import warm_up
 
-_WARM_UP_ROWS: Final = 2_000
-_WARM_UP_RUNS: Final = 2
 _POLL_SECONDS: Final = 0.1
 
 
@@ -40,7 +33,7 @@ class SparkStarter:
         rules: What the plan is warmed up with. With other rules Spark would generate and compile other code.
 
     Attributes:
-        warms_up: Set when there is a session and only the warm-up is left, seconds before `session` returns.
+        warms_up: Set when there is a session; `session` returns it at once, or after a run of the warm-up.
     """
 
     def __init__(self, spark: SparkSettings, checkpoint: str, rules: ReadingRules) -> None:
@@ -50,6 +43,7 @@ class SparkStarter:
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="spark-start")
         self._session: Future[SparkSession] | None = None
         self._starts_jvm = False
+        self._wanted = Event()
         self.warms_up = Event()
 
     def __enter__(self) -> Self:
@@ -60,14 +54,14 @@ class SparkStarter:
         def start() -> SparkSession:
             session = build_spark_session(self._spark, jars, self._checkpoint_is_local)
             self.warms_up.set()
-            _warm_up(session, self._rules)
+            warm_up(session, self._rules, self._wanted)
             return session
 
         self._session = self._pool.submit(start)
         return self
 
     def session(self) -> SparkSession:
-        """Wait for the session. An error of its start is raised here."""
+        """Wait for the session, and end its warm-up. An error of its start is raised here."""
         return self._begun().result()
 
     def session_unless(self, given_up: Event) -> SparkSession | None:
@@ -92,6 +86,7 @@ class SparkStarter:
         if self._session is None:
             message = "enter the starter before asking for its session"
             raise RuntimeError(message)
+        self._wanted.set()
         return self._session
 
     def _cut_short(self, session: Future[SparkSession]) -> None:
@@ -113,19 +108,3 @@ def _jvm() -> "subprocess.Popen[bytes] | None":
     """The JVM that this process has started, running or not."""
     gateway: Any = SparkContext._gateway
     return getattr(gateway, "proc", None)
-
-
-def _warm_up(session: SparkSession, rules: ReadingRules) -> None:
-    number = F.col("id")
-    message = F.concat(
-        F.lit('{"event_time_ms":1,"user":"u'), number % 100, F.lit('","client_id":"c","produced_bytes":1}')
-    )
-    raw = session.range(_WARM_UP_ROWS).select(
-        message.cast("binary").alias("value"),
-        F.lit("warm-up").alias("topic"),
-        F.lit(0).alias("partition"),
-        number.alias("offset"),
-        F.timestamp_millis(F.lit(1_000)).alias("timestamp"),
-    )
-    for _ in range(_WARM_UP_RUNS):
-        collect(raw, rules)

@@ -7,7 +7,7 @@ dead letter. Chunks of comparable messages (see `fuzz_corpus`) must be read exac
 letters, counts and sums. For the others the number of elements is compared with Python's own reading. Messages have up
 to the largest size, names around the largest length, event times from 0 to 2^62, and brokers' clocks up to a day wrong.
 Each chunk also goes through the driver's steps: limited event times, rows of the tables, decisions. A part of each
-chunk is read on both paths: refused messages by Spark, and by the driver. Exit code 1 if anything differs.
+chunk is read on both paths: by Spark, and by the driver. Exit code 1 if anything differs.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from pipeline.stream.event_time_limit import limit_event_times
-from pipeline.stream.reading.collect import collect
+from pipeline.stream.reading.collect import collect, collect_on_driver
 from pipeline.stream.reading.collected_batch import CollectedBatch
 from pipeline.stream.reading.dead_letters import capped
 from quota.engine import QuotaEngine
@@ -128,9 +128,9 @@ def run_beyond(
 def compare_paths(
     spark: SparkSession, values: Sequence[bytes | None], appended_ms: Sequence[int], name: str, tally: Tally
 ) -> None:
-    """Refused messages are the same, whether the driver reads them again or Spark: good events, causes and texts."""
+    """A batch is the same, whether the driver reads it or Spark: sums, counts, causes and texts."""
     raw = raw_frame(spark, values[:ON_DRIVER_MESSAGES], appended_ms[:ON_DRIVER_MESSAGES])
-    by_spark, on_driver = collect(raw, RULES), collect(raw, RULES, in_one_task=True)
+    by_spark, on_driver = collect(raw, RULES), collect_on_driver(raw, RULES, len(values))
     _compare_usage(f"{name}, on the driver", usage(on_driver), usage(by_spark), tally)
     got, wanted = (batch.dead_letters.to_pylist() for batch in (on_driver, by_spark))
     tally.faults += [

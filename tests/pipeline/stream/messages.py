@@ -1,4 +1,4 @@
-"""Messages for the tests of reading, and the same reading in plain Python with `UsageEvent`."""
+"""Messages for the tests of reading, both paths of reading, and the same reading in plain Python with `UsageEvent`."""
 
 import json
 from collections import defaultdict
@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from pyspark.sql import DataFrame, SparkSession
 
 from pipeline.stream.reading.aggregate import LARGEST_SUM
+from pipeline.stream.reading.collect import collect, collect_on_driver
 from pipeline.stream.reading.collected_batch import CollectedBatch
 from pipeline.stream.reading.reading_rules import ReadingRules
 from schemas.usage_event import UsageEvent
@@ -190,3 +191,13 @@ def usage(batch: CollectedBatch) -> dict[tuple[Any, ...], dict[str, Any]]:
         assert key not in rows
         rows[key] = row
     return rows
+
+
+def collect_twice(raw: DataFrame, rules: ReadingRules) -> CollectedBatch:
+    """Collect a batch by Spark and on the driver. Both must have found the same."""
+    by_spark, on_driver = collect(raw, rules), collect_on_driver(raw, rules, raw.count())
+    assert usage(on_driver) == usage(by_spark)
+    assert on_driver.dead_letters.equals(by_spark.dead_letters)
+    for name in ("good_count", "clamped_count", "ignored_count", "dead_count", "newest_event_ms"):
+        assert getattr(on_driver, name) == getattr(by_spark, name), name
+    return on_driver

@@ -7,8 +7,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
-from pipeline.stream.reading.collect import collect
-from tests.pipeline.stream.messages import APPENDED_AT_MS, DAY_MS, RULES, dead, event, expected_of, raw_frame, usage
+from tests.pipeline.stream.messages import (
+    APPENDED_AT_MS,
+    DAY_MS,
+    RULES,
+    collect_twice,
+    dead,
+    event,
+    expected_of,
+    raw_frame,
+    usage,
+)
 
 pytestmark = pytest.mark.spark
 
@@ -59,7 +68,7 @@ values_strategy = st.one_of(documents, documents, fragments, st.binary(max_size=
 @settings(max_examples=25)
 @given(values=st.lists(values_strategy, min_size=20, max_size=60))
 def test_spark_reads_as_the_model_does(spark: SparkSession, values: list[bytes | None]) -> None:
-    batch = collect(raw_frame(spark, values), RULES)
+    batch = collect_twice(raw_frame(spark, values), RULES)
     expected = expected_of(values)
     assert [(offset, index) for offset, index, _ in dead(batch)] == expected.dead
     assert usage(batch) == expected.usage

@@ -3,31 +3,41 @@ import json
 import pytest
 from pyspark.sql import SparkSession
 
-from pipeline.stream.reading.collect import Collector
+from pipeline.stream.reading.collect import Collector, collect_on_driver, largest_bytes
+from pipeline.stream.reading.small_batch import fetch, read_small_batch
 from tests.pipeline.stream.messages import RULES, message, raw_frame
 
 pytestmark = pytest.mark.spark
 
 
-def test_a_batch_is_for_one_task_while_its_messages_hold_few_events(spark: SparkSession) -> None:
+def test_the_driver_reads_a_batch_while_its_messages_hold_few_events(spark: SparkSession) -> None:
     collector = Collector(RULES, 100)
-    assert not collector.is_small(1), "nothing is known of the first batch"
+    assert [collector.is_small(count) for count in (None, 0, 1_000, 1_001)] == [False, True, True, False], (
+        "nothing seen yet"
+    )
     collector(raw_frame(spark, [message(), message()]), 2)
-    assert [collector.is_small(count) for count in (None, 0, 10_000, 10_001)] == [False, True, True, False]
+    assert [collector.is_small(count) for count in (None, 0, 100_000, 100_001)] == [False, True, True, False]
     array = json.dumps([json.loads(message())] * 100).encode()
     collector(raw_frame(spark, [array, array]), 2)
-    assert [collector.is_small(count) for count in (100, 101)] == [True, False]
+    assert [collector.is_small(count) for count in (1_000, 1_001)] == [True, False]
 
 
-def test_one_task_and_many_collect_the_same(spark: SparkSession) -> None:
-    frame = raw_frame(spark, [message(user=f"u{number % 7}") for number in range(50)] + [b"broken", None])
-    collector = Collector(RULES, 100)
-    wide, narrow = collector(frame, None), collector(frame, 52)
-    assert not collector.is_small(None)
-    order = [("user", "ascending")]
-    assert wide.usage.sort_by(order).equals(narrow.usage.sort_by(order))
-    assert wide.dead_letters.equals(narrow.dead_letters)
-    assert (wide.good_count, wide.dead_count, wide.ignored_count) == (50, 1, 1)
+@pytest.mark.parametrize(
+    ("message_count", "size_bytes"),
+    [(0, 131_072), (1_000, 131_072), (1_001, 8_192), (16_000, 8_192), (16_001, 1_310), (100_000, 1_310)],
+)
+def test_of_many_messages_only_smaller_ones_are_fetched(message_count: int, size_bytes: int) -> None:
+    assert largest_bytes(message_count) == size_bytes
+
+
+def test_a_message_too_large_to_fetch_is_read_by_spark(spark: SparkSession) -> None:
+    fits = message() + b" " * (largest_bytes(0) - len(message()))
+    frame = raw_frame(spark, [fits, fits + b" ", message(), fits + b"x"])
+    fetched = fetch(frame, len(fits))
+    assert [value is None for value in fetched["value"].to_pylist()] == [False, True, False, True]
+    assert [one.offset for one in read_small_batch(fetched, RULES).left] == [1, 3]
+    batch = collect_on_driver(frame, RULES, 4)
+    assert (batch.good_count, batch.dead_count) == (3, 1)
 
 
 def test_a_message_of_junk_is_counted_whole_and_leaves_a_few_dead_letters(spark: SparkSession) -> None:

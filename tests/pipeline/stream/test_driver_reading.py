@@ -1,19 +1,15 @@
-"""What the driver reads again of marked messages, and what it leaves to Spark; `test_fuzz` compares the two."""
+"""What the driver reads of messages with faults, and what it leaves to Spark; `test_fuzz` compares the two."""
 
 import json
 
-import pyarrow as pa
 import pytest
 
-from pipeline.stream.reading.collect import read_on_driver
-from pipeline.stream.reading.decode import OFFSET_BITS
-from pipeline.stream.reading.driver_reading import MarkedMessage, read_again
+from pipeline.stream.reading.driver_reading import Message, read_again
 from tests.pipeline.stream.messages import (
     APPENDED_AT_MS,
     DAY_MS,
     LARGEST,
     PARTITION,
-    RULES,
     TOO_OLD,
     array,
     event,
@@ -23,9 +19,8 @@ from tests.pipeline.stream.messages import (
 OFFSET = 2**40 + 7
 
 
-def marked(value: bytes | None, *, unread: bool = True, suspect_count: int = 1) -> MarkedMessage:
-    mark = (PARTITION * 2 + int(unread)) << OFFSET_BITS | OFFSET
-    return MarkedMessage(mark, "usage", APPENDED_AT_MS, value, suspect_count)
+def sent(value: bytes | None) -> Message:
+    return Message("usage", PARTITION, OFFSET, APPENDED_AT_MS, value)
 
 
 @pytest.mark.parametrize(
@@ -51,7 +46,7 @@ def marked(value: bytes | None, *, unread: bool = True, suspect_count: int = 1) 
     ],
 )
 def test_a_refused_message_is_one_dead_letter_with_its_cause_and_its_own_bytes(value: bytes, cause: str) -> None:
-    read = read_again([marked(value)], DAY_MS)
+    read = read_again([sent(value)], DAY_MS)
     (letter,) = read.letters
     assert (letter["cause"], letter["value"], letter["element_index"]) == (cause, value, None)
     assert (letter["partition"], letter["offset"], letter["topic"]) == (PARTITION, OFFSET, "usage")
@@ -78,12 +73,12 @@ def test_a_refused_message_is_one_dead_letter_with_its_cause_and_its_own_bytes(v
     ],
 )
 def test_what_spark_may_read_in_another_way_is_left_to_it(value: bytes | None) -> None:
-    assert read_again([marked(value)], DAY_MS).left == [marked(value).mark]
+    assert read_again([sent(value)], DAY_MS).left == [sent(value)]
 
 
 def test_an_array_is_read_element_by_element() -> None:
     values = [event(), {"user": 7}, None, "text", event(produced_bytes=-1, unknown=[{"a b": None}])]
-    read = read_again([marked(array(*values))], DAY_MS)
+    read = read_again([sent(array(*values))], DAY_MS)
     assert [(one["element_index"], one["cause"]) for one in read.letters] == [
         (1, "'event_time_ms' must be present"),
         (2, "element must be a JSON object"),
@@ -95,35 +90,17 @@ def test_an_array_is_read_element_by_element() -> None:
     assert read.events == [(event(), APPENDED_AT_MS)]
 
 
-def test_of_a_message_that_was_read_only_suspect_elements_are_taken_and_their_number_must_agree() -> None:
-    value = array(event(), event(produced_bytes=-1))
-    assert len(read_again([marked(value, unread=False, suspect_count=1)], DAY_MS).letters) == 1
-    read = read_again([marked(value, unread=False, suspect_count=2)], DAY_MS)
-    assert (len(read.left), read.letters, read.events) == (1, [], [])
-
-
 def test_an_empty_array_is_ignored() -> None:
-    read = read_again([marked(b"[]")], DAY_MS)
+    read = read_again([sent(b"[]")], DAY_MS)
     assert (read.ignored_count, read.letters, read.left) == (1, [], [])
 
 
 def test_good_elements_are_summed_as_spark_sums_them() -> None:
     exempt = event(throttle_exempt=True, io_time_ns=2, network_time_ns=3, produced_bytes=None)
     late = event(event_time_ms=APPENDED_AT_MS + 5, client_id=7, request_count=4)
-    read = read_again([marked(array(event(io_time_ns=1), exempt, late, "bad"))], DAY_MS)
+    read = read_again([sent(array(event(io_time_ns=1), exempt, late, "bad"))], DAY_MS)
     rows = sorted(read.usage(1_000).to_pylist(), key=lambda row: row["client_id"])
     assert [row["client_id"] for row in rows] == ["7", "etl"]
     assert (rows[0]["last_event_ms"], rows[0]["clamped_count"], rows[0]["request_count"]) == (APPENDED_AT_MS, 1, 4)
     assert (rows[1]["produced_bytes"], rows[1]["io_time_ns"], rows[1]["exempt_time_ns"]) == (5, 1, 5)
     assert (rows[1]["event_count"], rows[1]["request_count"], rows[1]["network_time_ns"]) == (2, 2, None)
-
-
-@pytest.mark.parametrize(
-    ("count", "size_bytes", "is_read"),
-    [(2_000, 10, True), (2_001, 10, False), (64, 16_000, True), (66, 16_000, False)],
-)
-def test_many_messages_are_left_to_spark_all_together(count: int, size_bytes: int, is_read: bool) -> None:
-    message = marked(b"x" * size_bytes)
-    columns = {"mark": message.mark, "topic": "usage", "appended_at_ms": 1, "carried": message.value, "event_count": 1}
-    found = read_on_driver(pa.table({name: [value] * count for name, value in columns.items()}), RULES)
-    assert (found is not None) == is_read

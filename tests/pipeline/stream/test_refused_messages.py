@@ -5,7 +5,6 @@ import json
 import pytest
 from pyspark.sql import SparkSession
 
-from pipeline.stream.reading.collect import collect
 from pipeline.stream.reading.collected_batch import DEAD_LETTER_SCHEMA, USAGE_SCHEMA
 from tests.pipeline.stream.messages import (
     APPENDED_AT_MS,
@@ -16,6 +15,7 @@ from tests.pipeline.stream.messages import (
     TOO_OLD,
     TOPIC,
     array,
+    collect_twice,
     dead,
     event,
     message,
@@ -88,7 +88,7 @@ WHOLE_MESSAGES = [
 
 def test_a_bad_message_is_a_dead_letter_with_its_cause_and_its_own_bytes(spark: SparkSession) -> None:
     values = [value for value, _ in WHOLE_MESSAGES]
-    batch = collect(raw_frame(spark, values), RULES)
+    batch = collect_twice(raw_frame(spark, values), RULES)
     assert dead(batch) == [(offset, None, cause) for offset, (_, cause) in enumerate(WHOLE_MESSAGES)]
     assert batch.dead_letters["value"].to_pylist() == values
     assert set(batch.dead_letters["topic"].to_pylist()) == {TOPIC}
@@ -106,7 +106,7 @@ def test_a_bad_element_costs_only_itself(spark: SparkSession) -> None:
         array(good, event(produced_bytes=-1), event(produced_bytes=LARGEST + 1), good),
         array(event(user=...)),
     ]
-    batch = collect(raw_frame(spark, values), RULES)
+    batch = collect_twice(raw_frame(spark, values), RULES)
     no_object = "element must be a JSON object"
     assert dead(batch) == [
         (0, 1, no_object),
@@ -129,7 +129,7 @@ def test_a_thousand_bad_messages_among_good_ones_are_all_accounted_for(spark: Sp
     values: list[bytes] = []
     for number in range(1000):
         values += [message(user=f"u{number % 10}"), WHOLE_MESSAGES[number % len(WHOLE_MESSAGES)][0]]
-    batch = collect(raw_frame(spark, values), RULES)
+    batch = collect_twice(raw_frame(spark, values), RULES)
     assert batch.dead_letters["offset"].to_pylist() == list(range(1, 2000, 2))
     assert (batch.good_count, batch.dead_count) == (1000, 1000)
     assert {row["produced_bytes"] for row in usage(batch).values()} == {500}

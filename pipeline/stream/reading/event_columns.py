@@ -1,0 +1,60 @@
+"""Sums usage events that the driver has read, as `aggregate` does in Spark."""
+
+from collections.abc import Sequence
+from operator import attrgetter
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipeline.stream.reading.collected_batch import USAGE_SCHEMA, summed
+from pipeline.stream.reading.field_rules import FIELD_RULES
+
+_TYPES: Final = {"STRING": pa.string(), "BIGINT": pa.int64(), "BOOLEAN": pa.bool_()}
+_REQUEST_TIMES: Final = ("io_time_ns", "network_time_ns")
+
+
+def usage_of(events: Sequence[Any], appended_at_ms: npt.NDArray[np.int64], sample_window_ms: int) -> pa.Table:
+    """Sum events per sample window, broker, user and client-id; see `aggregate`.
+
+    Args:
+        events: Good ones, each with the fields of `UsageEvent` as attributes, None where absent.
+        appended_at_ms: Of the record of each.
+        sample_window_ms: Span of a sample window, > 0.
+
+    Returns:
+        `USAGE_SCHEMA`, one row per group.
+    """
+    if not events:
+        return USAGE_SCHEMA.empty_table()
+    columns = {
+        rule.name: _filled(pa.array(map(attrgetter(rule.name), events), _TYPES[rule.spark_type]), rule.default)
+        for rule in FIELD_RULES
+    }
+    sent_ms = columns["event_time_ms"].to_numpy()
+    times_ms = np.minimum(sent_ms, appended_at_ms)
+    columns |= {
+        "sample_start_ms": pa.array(times_ms - times_ms % sample_window_ms),
+        "last_event_ms": pa.array(times_ms),
+        "event_count": pa.array(np.ones(len(events), np.int64)),
+        "clamped_count": pa.array((sent_ms > appended_at_ms).astype(np.int64)),
+        "exempt_time_ns": pa.nulls(len(events), pa.int64()),
+    }
+    if pc.any(columns["throttle_exempt"]).as_py():
+        columns |= _exempt_apart(columns)
+    return summed(pa.table([columns[name] for name in USAGE_SCHEMA.names], schema=USAGE_SCHEMA))
+
+
+def _filled(column: pa.Array, default: Any) -> pa.Array:
+    return column if default is None or not column.null_count else column.fill_null(default)
+
+
+def _exempt_apart(columns: dict[str, pa.Array]) -> dict[str, pa.Array]:
+    """The request times, those of exempt events in a column of their own. It is null only if both of them are."""
+    is_exempt, (first, second) = columns["throttle_exempt"], (columns[name] for name in _REQUEST_TIMES)
+    nothing = pa.scalar(None, pa.int64())
+    total = pc.coalesce(pc.add(first, second), first, second)
+    charged = {name: pc.if_else(is_exempt, nothing, columns[name]) for name in _REQUEST_TIMES}
+    return {**charged, "exempt_time_ns": pc.if_else(is_exempt, total, nothing)}

@@ -1,0 +1,126 @@
+"""Reads a small micro-batch on the driver: Spark fetches its messages, and needs no plan for what is in them.
+
+For some thousand events Spark's planning costs more than the events. Messages of good events are read by
+`strict_reader`, those that it hands back by `driver_reading`, with causes, and what that leaves by Spark.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from pipeline.stream.reading.collected_batch import added_up
+from pipeline.stream.reading.column_cache import select
+from pipeline.stream.reading.driver_reading import Message, Reread, read_again
+from pipeline.stream.reading.event_columns import usage_of
+from pipeline.stream.reading.reading_rules import ReadingRules
+from pipeline.stream.reading.strict_reader import read_strictly
+
+# Bounds of what is read with causes: about 20 µs for a message of one event and 5 µs for an element of another array,
+# of which no message has more than commas, plus one. Spark takes seconds for as many.
+_MESSAGES_WITH_CAUSES: Final = 50_000
+_COMMAS_WITH_CAUSES: Final = 500_000
+_BYTES_WITH_CAUSES: Final = 16_777_216
+
+
+@dataclass(frozen=True, slots=True)
+class SmallBatch:
+    """What the driver has read of a batch.
+
+    Attributes:
+        usage: `USAGE_SCHEMA`, one row per group.
+        dead_letters: `DEAD_LETTER_SCHEMA`, in no particular order.
+        ignored_count: Messages with a null value or an empty array.
+        left: Messages that Spark must read.
+    """
+
+    usage: pa.Table
+    dead_letters: pa.Table
+    ignored_count: int
+    left: Sequence[Message]
+
+
+def fetch(raw: DataFrame, largest_bytes: int) -> pa.Table:
+    """Fetch the messages of a batch as they are.
+
+    A task waits for the broker most of its time, so there are as many as there are cores, and no more.
+
+    Args:
+        raw: A static frame with the columns `source.RAW_COLUMNS`.
+        largest_bytes: A larger value stays where it is. Each other number here makes Spark compile the plan again.
+
+    Returns:
+        One row per message: `value` BINARY, null for one that is null or too large; `size_bytes` INT, null for a null
+        value; `topic`, `partition`, `offset`, and `appended_at_ms` BIGINT.
+    """
+    cores = raw.sparkSession.sparkContext.defaultParallelism
+    return select(raw.coalesce(cores), _columns, largest_bytes).toArrow()
+
+
+def read_small_batch(messages: pa.Table, rules: ReadingRules) -> SmallBatch:
+    """Read the messages of a batch.
+
+    Args:
+        messages: As `fetch` returns them.
+        rules: Of the job.
+    """
+    values, appended_at_ms = messages["value"].to_pylist(), messages["appended_at_ms"].to_numpy()
+    read = [None if value is None else read_strictly(value) for value in values]
+    events, appended = _without_old(read, appended_at_ms, rules.max_event_age_ms)
+    is_null = messages["size_bytes"].is_null().to_numpy()
+    others = np.flatnonzero(np.array([found is None for found in read], bool) & ~is_null)
+    again = _with_causes(_messages(messages.take(others)), rules)
+    return SmallBatch(
+        usage=added_up([usage_of(events, appended, rules.sample_window_ms), again.usage(rules.sample_window_ms)]),
+        dead_letters=again.dead_letters(),
+        ignored_count=int(is_null.sum()) + sum(found == [] for found in read) + again.ignored_count,
+        left=again.left,
+    )
+
+
+def _columns(largest_bytes: int) -> tuple[Column, ...]:
+    size_bytes = F.octet_length("value")
+    return (
+        F.when(size_bytes <= largest_bytes, F.col("value")).alias("value"),
+        size_bytes.alias("size_bytes"),
+        F.col("topic"),
+        F.col("partition"),
+        F.col("offset"),
+        F.unix_millis("timestamp").alias("appended_at_ms"),
+    )
+
+
+def _without_old(
+    read: list[list[Any] | None], appended_at_ms: npt.NDArray[np.int64], max_event_age_ms: int
+) -> tuple[list[Any], npt.NDArray[np.int64]]:
+    """The events of all messages, and the append time of each. Messages with an event too old become None in `read`."""
+    while True:
+        events = [event for found in read if found for event in found]
+        places = np.repeat(np.arange(len(read)), [len(found) if found else 0 for found in read])
+        appended = appended_at_ms[places]
+        times_ms = np.fromiter((event.event_time_ms for event in events), np.int64, len(events))
+        old = times_ms < appended - max_event_age_ms
+        if not old.any():
+            return events, appended
+        for place in np.unique(places[old]).tolist():
+            read[place] = None
+
+
+def _with_causes(messages: list[Message], rules: ReadingRules) -> Reread:
+    values = [message.value or b"" for message in messages]
+    is_too_much = (
+        len(messages) > _MESSAGES_WITH_CAUSES
+        or sum(map(len, values)) > _BYTES_WITH_CAUSES
+        or sum(value.count(b",") for value in values) > _COMMAS_WITH_CAUSES
+    )
+    return Reread(left=messages) if is_too_much else read_again(messages, rules.max_event_age_ms)
+
+
+def _messages(table: pa.Table) -> list[Message]:
+    names = ("topic", "partition", "offset", "appended_at_ms", "value")
+    return [Message(*fields) for fields in zip(*(table[name].to_pylist() for name in names), strict=True)]

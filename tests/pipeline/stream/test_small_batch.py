@@ -1,0 +1,59 @@
+"""What of a small batch the driver reads, and what it leaves to Spark."""
+
+import pyarrow as pa
+import pytest
+
+from pipeline.stream.reading.small_batch import read_small_batch
+from tests.pipeline.stream.messages import APPENDED_AT_MS, DAY_MS, PARTITION, RULES, array, event, message
+
+
+def fetched(values: list[bytes | None]) -> pa.Table:
+    sizes = [None if value is None else len(value) for value in values]
+    return pa.table(
+        {
+            "value": pa.array(values, pa.binary()),
+            "size_bytes": pa.array(sizes, pa.int32()),
+            "topic": ["usage"] * len(values),
+            "partition": pa.array([PARTITION] * len(values), pa.int32()),
+            "offset": pa.array(range(len(values)), pa.int64()),
+            "appended_at_ms": pa.array([APPENDED_AT_MS] * len(values), pa.int64()),
+        }
+    )
+
+
+def test_each_message_is_read_in_one_of_the_ways() -> None:
+    old = event(event_time_ms=APPENDED_AT_MS - DAY_MS - 1)
+    values = [message(), None, b"[]", b"no JSON", message(client_id=7), array(event(), old), message(user=True)]
+    read = read_small_batch(fetched(values), RULES)
+    assert [one.offset for one in read.left] == [6]
+    assert sorted(zip(*(read.dead_letters[name].to_pylist() for name in ("offset", "element_index")), strict=True)) == [
+        (3, None),
+        (5, 1),
+    ]
+    assert read.ignored_count == 2
+    assert {row["client_id"]: row["event_count"] for row in read.usage.to_pylist()} == {"etl": 2, "7": 1}
+
+
+def test_an_empty_batch_has_empty_tables() -> None:
+    read = read_small_batch(fetched([]), RULES)
+    assert (read.usage.num_rows, read.dead_letters.num_rows, read.ignored_count, list(read.left)) == (0, 0, 0, [])
+
+
+@pytest.mark.parametrize(
+    ("values", "is_read"),
+    [
+        ([b"x"] * 50_000, True),
+        ([b"x"] * 50_001, False),
+        ([b"," * 250_000] * 2, True),
+        ([b"," * 250_000, b"," * 250_001], False),
+        ([b"x" * 8_388_608] * 2, True),
+        ([b"x" * 8_388_608, b"x" * 8_388_609], False),
+    ],
+)
+def test_more_than_the_driver_reads_quickly_is_left_to_spark_all_together(
+    values: list[bytes | None], is_read: bool
+) -> None:
+    read = read_small_batch(fetched([message(), *values]), RULES)
+    assert len(read.left) == (0 if is_read else len(values))
+    assert read.dead_letters.num_rows == (len(values) if is_read else 0)
+    assert read.usage.num_rows == 1

@@ -1,0 +1,45 @@
+"""What looks may see of a batch that is decided but not stored yet."""
+
+import errno
+from threading import Event, Thread
+
+import pytest
+
+from pipeline.clock import Moment
+from quota.evaluation import Evaluation
+from tests.pipeline.throttle.loop import USAGE, HandLoop
+
+NOTHING = USAGE.empty_table()
+
+
+def evaluation_of(batch_id: int, at_ms: int) -> Evaluation:
+    return Evaluation("query", batch_id, at_ms, quota_version=1)
+
+
+def test_a_look_waits_until_the_usage_of_the_batch_is_stored() -> None:
+    loop = HandLoop({"user": "alice", "client_id": "", "producer_byte_rate": 100.0})
+    held = loop.purgatory.held()
+    seen: list[int] = []
+    is_stored = Event()
+    look = Thread(target=lambda: seen.append(loop.decider.look(held, Moment(0, 0))[0].batch_id))
+
+    def wait_until_stored() -> None:
+        look.start()
+        look.join(0.2)
+        assert look.is_alive(), "a look must not see usage that is not stored"
+        is_stored.set()
+
+    loop.decider.decide(loop.quotas, NOTHING, evaluation_of(7, 1_000), Moment(0, 1_000), wait_until_stored)
+    look.join(5)
+    assert is_stored.is_set()
+    assert seen == [7]
+
+
+def test_a_batch_whose_usage_is_not_stored_is_not_decided() -> None:
+    loop = HandLoop({"user": "alice", "client_id": "", "producer_byte_rate": 100.0})
+
+    def wait_until_stored() -> None:
+        raise OSError(errno.ENOSPC, "no space")
+
+    with pytest.raises(OSError, match="no space"):
+        loop.decider.decide(loop.quotas, NOTHING, evaluation_of(7, 1_000), Moment(0, 1_000), wait_until_stored)
