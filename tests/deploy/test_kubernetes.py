@@ -60,9 +60,12 @@ def pod_specs(objects: list[dict[str, Any]]) -> list[dict[str, Any]]:
         spec = one.get("spec", {})
         if one["apiVersion"] == OPERATED["apache-spark-operator"] and one["kind"] == "SparkApplication":
             found += [spec[role]["podTemplateSpec"]["spec"] for role in ("driverSpec", "executorSpec")]
+        if one["kind"] == "SparkCluster":
+            roles = ("masterSpec", "workerSpec")
+            found += [spec[role]["statefulSetSpec"]["template"]["spec"] for role in roles]
         if one["apiVersion"] == OPERATED["kubeflow-spark-operator"]:
-            roles = (spec["driver"], spec["executor"])
-            found += [{"securityContext": role["podSecurityContext"], "containers": [role]} for role in roles]
+            for role in (spec["driver"], spec["executor"]):
+                found += [{"securityContext": role["podSecurityContext"], "containers": [role]}]
     return found
 
 
