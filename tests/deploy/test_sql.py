@@ -24,6 +24,7 @@ from quota.snapshot import QuotaSnapshot
 from schemas.throttle_event_row import verb, written_ms
 from tests.deploy.sql_texts import QUOTA_HISTORY, VIEWS, panel_queries, statements, widget_queries
 from tests.deploy.written_tables import WrittenTables
+from tests.pages.blocks import PAGES, blocks_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -105,6 +106,20 @@ def test_a_panel_of_grafana_shows_something(written: Written, title: str) -> Non
 @pytest.mark.parametrize("name", WIDGETS)
 def test_a_widget_of_databricks_shows_something(written: Written, name: str) -> None:
     assert shows_something(written.sql(WIDGETS[name]))
+
+
+EXAMPLES = [
+    statement
+    for page in PAGES
+    for block in blocks_of(page.read_text("utf-8"))
+    if block.language == "sql"
+    for statement in statements(block.text)
+]
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_an_example_of_the_pages_shows_something(written: Written, example: str) -> None:
+    assert shows_something(written.sql(example))
 
 
 def complete_usage(written: Written) -> list[Row]:
