@@ -249,7 +249,7 @@ SELECT date AS day, cluster, topic, cause,
   max(appended_at_ms) AS newest_at_ms,
   timestamp_millis(max(appended_at_ms)) AS newest_at,
   max_by(concat(topic, ':', partition, ':', offset), appended_at_ms) AS newest_place,
-  max_by(substring(decode(value, 'UTF-8'), 1, 200), appended_at_ms) AS newest_value
+  max_by(substring(make_valid_utf8(CAST(value AS STRING)), 1, 200), appended_at_ms) AS newest_value
 FROM dead_letters
 GROUP BY date, cluster, topic, cause;
 

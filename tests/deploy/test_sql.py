@@ -278,8 +278,9 @@ def test_dead_letters_are_counted_by_the_cause_that_the_jobs_reading_found(writt
     expected = Counter(row["cause"] for row in written.rows("dead_letters"))
     rows = written.sql("SELECT * FROM dead_letters_by_cause")
     assert {row["cause"]: row["letters"] for row in rows} == expected
-    assert len(expected) == 2
-    assert "not json" in {row["newest_value"] for row in rows}
+    assert len(expected) >= 2
+    assert sum(expected.values()) == 3
+    assert any("is no text" in row["newest_value"] for row in rows)
 
 
 def test_batches_tell_their_messages_their_age_and_when_their_records_were_stored(written: Written) -> None:

@@ -10,7 +10,7 @@ from pipeline.stream.reading.collect import Collector
 from pipeline.stream.reading.collected_batch import CollectedBatch
 from pipeline.tables.address import table_uri
 from pipeline.tables.job_tables import WRITTEN_BY_THE_JOB
-from pipeline.tables.maintenance import compact
+from pipeline.tables.maintenance import clean, compact
 from tests.pipeline.dashboard.lived_tables import LivedTables, Sender
 from tests.pipeline.dashboard.shop import quota
 from tests.pipeline.stream.messages import RULES, raw_frame
@@ -80,6 +80,7 @@ class WrittenTables(LivedTables):
         self._collector = Collector(RULES, dead_letters_per_message=100)
         self.live(20, STEP_MS)
         self.send_garbage()
+        self.job.send(b"\xff\xfe is no text")
         self.live(60, STEP_MS)
         self.edit([quota("alice", "etl", producer_byte_rate=250_000.0, owner="data-platform")], "month end")
         self.live(_NIGHT_SECONDS - 80, STEP_MS)
@@ -91,6 +92,7 @@ class WrittenTables(LivedTables):
         self.roll_up()
         for name in WRITTEN_BY_THE_JOB:
             compact(table_uri(self.root, name), many_files=1)
+            clean(table_uri(self.root, name))
 
     def _collected(self, frame: Any, count: int | None) -> CollectedBatch:
         messages = self.job.messages[self.job.spark.span(frame.batch_id)]
