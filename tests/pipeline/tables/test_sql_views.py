@@ -11,7 +11,7 @@ from tests.pipeline.cli.running import kquota
 @pytest.mark.parametrize("file", [VIEWS, QUOTA_HISTORY])
 def test_no_variable_is_left(file: str) -> None:
     text = view_sql(file, "s3://lake/kquota/", "main.kquota")
-    assert "$" not in text
+    assert "${" not in text
     assert "USE main.kquota;" in text
     assert "s3://lake/kquota/quotas" in text
 
