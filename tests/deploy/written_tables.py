@@ -21,14 +21,17 @@ if TYPE_CHECKING:
 DAY_MS: Final = 86_400_000
 STEP_MS: Final = 5_000
 
+# All eight levels hold for somebody. To an empty client-id the levels that name a default one do not apply.
 QUOTAS: Final = (
     quota("alice", "etl", producer_byte_rate=100_000.0, owner="data-platform", note="nightly loads"),
     quota("alice", "", producer_byte_rate=900_000.0, consumer_byte_rate=50_000.0, owner="alice's team"),
     quota("search", "<default>", consumer_byte_rate=100_000.0, request_percentage=20.0, owner="search"),
     quota("vip", "", mode="exempt", owner="board"),
     quota("ml", "", consumer_byte_rate=50_000.0, mode="shadow", owner="ml"),
-    quota("", "shared", producer_byte_rate=70_000.0),
+    quota("", "shared", request_percentage=30.0),
     quota("<default>", "legacy", producer_byte_rate=40_000.0),
+    quota("<default>", "<default>", consumer_byte_rate=1e9),
+    quota("gone", "", producer_byte_rate=1.0, note="until May"),
     quota("<default>", "", producer_byte_rate=120_000.0, owner="platform"),
     quota("", "<default>", request_percentage=50.0),
 )
@@ -55,7 +58,7 @@ SENDERS: Final = (
     Sender("vip", "etl", _steady(produced_bytes=900_000)),
     Sender("ml", "train", _steady(fetched_bytes=90_000)),
     Sender("bob", "shared", _steady(produced_bytes=30_000)),
-    Sender("bob", "legacy", _steady(produced_bytes=30_000), broker_id="2"),
+    Sender("carol", "legacy", _steady(produced_bytes=30_000), broker_id="2"),
     Sender("hog", "bulk", _by_day),
 )
 
@@ -87,7 +90,7 @@ class WrittenTables(LivedTables):
         self.roll_up()
         self.job.clock.advance(today_ms - self.now_ms)
         self.live(_DAY_SECONDS - 20, STEP_MS)
-        self.edit([quota("bob", "", producer_byte_rate=500_000.0)], "new team", without=[("", "shared")])
+        self.edit([quota("bob", "", producer_byte_rate=500_000.0)], "new team", without=[("gone", "")])
         self.live(20, STEP_MS)
         self.roll_up()
         for name in WRITTEN_BY_THE_JOB:
