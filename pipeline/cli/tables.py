@@ -1,15 +1,12 @@
-"""`kquota tables`: create the Delta tables."""
+"""`kquota tables`: create the Delta tables, and print SQL for views over them."""
+
+from typing import Annotated
 
 import typer
 
 from pipeline.cli.options import ConfigFile, Output, TablesRoot, flags
 
-app = typer.Typer(help="Create the Delta tables of the pipeline.", no_args_is_help=True)
-
-
-@app.callback()
-def _tables() -> None:
-    """Keep `create` a command of its own: Typer would merge a single command into the group."""
+app = typer.Typer(help="Create the Delta tables of the pipeline; print SQL for views over them.", no_args_is_help=True)
 
 
 @app.command("create")
@@ -36,3 +33,25 @@ def create(config: ConfigFile = None, tables: TablesRoot = None, output: Output 
         for name in TABLES
     ]
     print_rows(rows, output, Layout(names=frozenset({"address"})))
+
+
+@app.command("views")
+def views(
+    config: ConfigFile = None,
+    tables: TablesRoot = None,
+    schema: Annotated[
+        str, typer.Option("--schema", help="Where to register tables and views: schema, or catalog.schema.")
+    ] = "kquota",
+    quota_history: Annotated[
+        bool, typer.Option("--quota-history", help="The views of quota edits instead; not for Unity Catalog.")
+    ] = False,
+) -> None:
+    """Print Spark SQL that makes views over the tables: who is throttled and why, usage, chargeback, health.
+
+    Nothing is run. The text is for spark-sql -f, and for an editor or a warehouse of Databricks.
+    """
+    from pipeline.settings.loading import load_settings
+    from pipeline.tables.sql_views import QUOTA_HISTORY, VIEWS, view_sql
+
+    root = load_settings(config, flags(tables=tables)).tables.root
+    typer.echo(view_sql(QUOTA_HISTORY if quota_history else VIEWS, root, schema), nl=False)

@@ -103,6 +103,7 @@ class JobRun:
             next_due_ms=self._purgatory.next_due_ms,
             steady_ms=lambda: clock.now().steady_ms,
             quota_version=lambda: self._quotas.pin().version,
+            spark_progress=lambda: self._query.progress() if self._query is not None else None,
         )
         self._reaper = Background("reaper", self._reap, self._failed)
         self._looker = Background("looker", self._look, self._failed)

@@ -1,11 +1,15 @@
 """Who hears what the job does."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from pipeline.stream.micro_batch import BatchReport
 from pipeline.throttle.outbox import Announce
+
+
+def _nothing() -> None:
+    return None
 
 
 @dataclass(frozen=True)
@@ -17,12 +21,14 @@ class RunGauges:
         next_due_ms: When the next look or end of a throttle is due, on the steady clock; None = nothing is held.
         steady_ms: That clock.
         quota_version: The version in force.
+        spark_progress: What Spark says of the newest micro-batch: empty before the first one, None without a query.
     """
 
     held: Callable[[], int]
     next_due_ms: Callable[[], int | None]
     steady_ms: Callable[[], int]
     quota_version: Callable[[], int]
+    spark_progress: Callable[[], Mapping[str, Any] | None] = _nothing
 
 
 def _not_heard(_what: Any) -> None:

@@ -18,6 +18,7 @@ from pipeline.clock import Clock, SystemClock, wall_ms
 from pipeline.job.client_metrics import client_metrics
 from pipeline.job.listeners import Listeners, RunGauges, both
 from pipeline.job.overview import overview_of
+from pipeline.job.spark_progress import progress_metrics
 from pipeline.metrics.column_histogram import ColumnHistogram
 from pipeline.metrics.registry import ReadAtScrape, new_registry
 from pipeline.settings.model import Settings
@@ -168,6 +169,7 @@ class JobMetrics:
             ("kquota_config_version", "Version of the quotas in force.", gauges.quota_version()),
         ):
             yield GaugeMetricFamily(name, documentation, value)
+        yield from progress_metrics(gauges.spark_progress())
 
     def _now_seconds(self) -> float:
         return self._clock.now().wall_ms / 1000

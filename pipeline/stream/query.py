@@ -2,10 +2,11 @@
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from threading import Event
+from typing import Any
 from weakref import WeakMethod
 
 from py4j.protocol import Py4JError
@@ -71,6 +72,20 @@ class UsageQuery:
     def is_active(self) -> bool:
         """Whether Spark still runs the query."""
         return self._query is not None and self._query.isActive
+
+    def progress(self) -> Mapping[str, Any] | None:
+        """What Spark says of the newest micro-batch: empty before the first one, None if the query does not run.
+
+        Any thread may ask. It costs no work in the stream: Spark keeps the newest progress in any case.
+        """
+        # If the JVM has ended, so has the query.
+        with suppress(Py4JError, OSError):
+            if self._query is not None and self._query.isActive:
+                # pyspark misses a rate that Spark leaves out, because a batch took no time.
+                with suppress(KeyError):
+                    return self._query.lastProgress or {}
+                return {}
+        return None
 
     def failure(self) -> BaseException | None:
         """What ended the query: a batch's exception or Spark's own error. None while it runs or if it was stopped."""

@@ -8,6 +8,8 @@ print), and then one of
     demo                played beside a running demo
     run                 lines of what the demo itself prints, in `console`; its command starts the demo
     unplayed: REASON    not played, because
+
+Statements of `sql` are run by tests/deploy/test_sql.py.
 """
 
 from collections.abc import Iterator
@@ -22,7 +24,7 @@ from tests.pages.shape import WAYS
 ROOT: Final = Path(__file__).parents[2]
 PAGES: Final = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
 SHELL_LANGUAGES: Final = ("sh", "console")
-LANGUAGES: Final = (*SHELL_LANGUAGES, "python", "json", "yaml", "toml", "properties", "text")
+LANGUAGES: Final = (*SHELL_LANGUAGES, "python", "json", "yaml", "toml", "properties", "text", "sql")
 UNPLAYED: Final = "unplayed: "
 
 

@@ -39,17 +39,23 @@ class LivedTables:
         quotas: Rows of `quotas`.
         senders: The clients.
         start_ms: The wall clock at the start.
+        engine: Its settings.
     """
 
     def __init__(
-        self, folder: Path, quotas: Sequence[Mapping[str, Any]], senders: Sequence[Sender], start_ms: int
+        self,
+        folder: Path,
+        quotas: Sequence[Mapping[str, Any]],
+        senders: Sequence[Sender],
+        start_ms: int,
+        engine: EngineSettings = EngineSettings(),  # noqa: B008 - it is frozen
     ) -> None:
         self.job = HandJob(folder, {"producer_byte_rate": 1e9})
         self.job.settings = Settings(
             job="hand",
             cluster="test",
             tables=self.job.settings.tables,
-            engine=EngineSettings(),
+            engine=engine,
             stream=StreamSettings(max_decision_age_ms=60_000),
         )
         self.root = self.job.settings.tables.root

@@ -1,0 +1,317 @@
+-- Views over the tables of kquota, in Spark SQL: for Spark 4 with Delta, and for Databricks.
+--
+-- Two variables: ${schema}, where tables and views are registered (kquota, or main.kquota in Unity Catalog), and
+-- ${tables_root}, the root of the tables (`tables.root` of the settings; a full path or URI). Either let Spark fill them in:
+--
+--     spark-sql -f deploy/sql/views.sql -d schema=kquota -d tables_root=/srv/kquota/tables
+--
+-- or print the text with both filled in, for a SQL editor, a warehouse or a job: kquota tables views --schema main.kquota
+--
+-- Every statement can be repeated. Nothing here writes a row. Instants are columns _ms (epoch) and, beside them,
+-- TIMESTAMP. Days, weeks (ISO) and months are those of UTC, whatever the time zone of the session is.
+
+CREATE SCHEMA IF NOT EXISTS ${schema};
+USE ${schema};
+
+-- The tables. One that is registered already stays as it is.
+CREATE TABLE IF NOT EXISTS quotas USING DELTA LOCATION '${tables_root}/quotas';
+CREATE TABLE IF NOT EXISTS usage USING DELTA LOCATION '${tables_root}/usage';
+CREATE TABLE IF NOT EXISTS batches USING DELTA LOCATION '${tables_root}/batches';
+CREATE TABLE IF NOT EXISTS decisions USING DELTA LOCATION '${tables_root}/decisions';
+CREATE TABLE IF NOT EXISTS throttle_events USING DELTA LOCATION '${tables_root}/throttle_events';
+CREATE TABLE IF NOT EXISTS sensor_state USING DELTA LOCATION '${tables_root}/sensor_state';
+CREATE TABLE IF NOT EXISTS dead_letters USING DELTA LOCATION '${tables_root}/dead_letters';
+CREATE TABLE IF NOT EXISTS broker_quotas USING DELTA LOCATION '${tables_root}/broker_quotas';
+CREATE TABLE IF NOT EXISTS usage_by_second USING DELTA LOCATION '${tables_root}/usage_by_second';
+CREATE TABLE IF NOT EXISTS usage_by_minute USING DELTA LOCATION '${tables_root}/usage_by_minute';
+CREATE TABLE IF NOT EXISTS throttle_by_minute USING DELTA LOCATION '${tables_root}/throttle_by_minute';
+
+-- Whose client it is, and which quota holds for it ------------------------------------------------------------------
+
+CREATE OR REPLACE VIEW client_levels
+COMMENT 'Every client that is known, with the entities of the eight levels at which a quota can hold for it, the most specific first. The other views join it with quotas.'
+AS
+SELECT c.cluster, c.user, c.client_id, e.level, e.entity_user, e.entity_client_id
+FROM (
+  SELECT cluster, user, client_id FROM usage_by_minute
+  UNION
+  SELECT cluster, user, client_id FROM throttle_events
+) AS c
+LATERAL VIEW inline(array(
+  named_struct('level', 1, 'entity_user', c.user, 'entity_client_id', c.client_id),
+  named_struct('level', 2, 'entity_user', c.user, 'entity_client_id', '<default>'),
+  named_struct('level', 3, 'entity_user', c.user, 'entity_client_id', ''),
+  named_struct('level', 4, 'entity_user', '<default>', 'entity_client_id', c.client_id),
+  named_struct('level', 5, 'entity_user', '<default>', 'entity_client_id', '<default>'),
+  named_struct('level', 6, 'entity_user', '<default>', 'entity_client_id', ''),
+  named_struct('level', 7, 'entity_user', '', 'entity_client_id', c.client_id),
+  named_struct('level', 8, 'entity_user', '', 'entity_client_id', '<default>')
+)) e AS level, entity_user, entity_client_id
+-- An empty client-id has no name that a quota could give.
+WHERE c.client_id <> '' OR e.level NOT IN (1, 4, 7);
+
+CREATE OR REPLACE VIEW client_owners
+COMMENT 'The owner of each client: that of the most specific row of quotas that covers it and names one, whatever its bounds and mode are. Owners are those of today. Who owned a client when it was used is told by kquota report chargeback.'
+AS
+SELECT l.cluster, l.user, l.client_id, min_by(q.owner, CASE WHEN q.owner IS NOT NULL THEN l.level END) AS owner
+FROM client_levels AS l
+LEFT JOIN quotas AS q ON q.user = l.entity_user AND q.client_id = l.entity_client_id AND q.owner <> ''
+GROUP BY l.cluster, l.user, l.client_id;
+
+CREATE OR REPLACE VIEW client_bounds
+COMMENT 'The quota that holds for each client, by quota type, with the level that matched and the sensor that the client shares with others. Rows in shadow mode are left out. Bound is null where the row is exempt. The switch kquota mode, which makes all quotas shadow, is a property of the table and can not be seen here.'
+AS
+WITH bounds AS (
+  SELECT q.user, q.client_id, q.mode, t.quota_type, CASE WHEN q.mode = 'enforce' THEN t.bound END AS bound
+  FROM quotas AS q
+  LATERAL VIEW inline(array(
+    named_struct('quota_type', 'producer_byte_rate', 'bound', q.producer_byte_rate),
+    named_struct('quota_type', 'consumer_byte_rate', 'bound', q.consumer_byte_rate),
+    named_struct('quota_type', 'request_percentage', 'bound', q.request_percentage)
+  )) t AS quota_type, bound
+  WHERE q.mode = 'exempt' OR (q.mode = 'enforce' AND t.bound IS NOT NULL)
+), matched AS (
+  SELECT l.cluster, l.user, l.client_id, b.quota_type,
+    min(l.level) AS level,
+    min_by(b.mode, l.level) AS mode,
+    min_by(b.bound, l.level) AS bound
+  FROM client_levels AS l
+  JOIN bounds AS b ON b.user = l.entity_user AND b.client_id = l.entity_client_id
+  -- As in Kafka: a default client-id never bounds an empty one.
+  WHERE l.client_id <> '' OR l.level IN (3, 6)
+  GROUP BY l.cluster, l.user, l.client_id, b.quota_type
+)
+SELECT cluster, user, client_id, quota_type, level, mode, bound,
+  CASE WHEN level IN (7, 8) THEN '' ELSE user END AS sensor_user,
+  CASE WHEN level IN (3, 6) THEN '' ELSE client_id END AS sensor_client_id
+FROM matched;
+
+-- Throttles -----------------------------------------------------------------------------------------------------------
+
+CREATE OR REPLACE VIEW throttle_log
+COMMENT 'Every record that was published, newest last by publish_seq: what it did (throttle, extend, renew, release), to whom, until when, and why in words. Rates are in kB per second, or percent of one thread.'
+AS
+WITH records AS (
+  SELECT *,
+    throttled_until_ms - throttle_time_ms AS written_at_ms,
+    lag(action) OVER of_client AS last_action,
+    lag(decision_id) OVER of_client AS last_decision_id,
+    CASE WHEN quota_type = 'request_percentage' THEN concat(format_number(observed, 1), ' %')
+      ELSE concat(format_number(observed / 1000, 1), ' kB/s') END AS observed_text,
+    CASE WHEN bound IS NULL THEN 'none'
+      WHEN quota_type = 'request_percentage' THEN concat(format_number(bound, 1), ' %')
+      ELSE concat(format_number(bound / 1000, 1), ' kB/s') END AS bound_text,
+    concat(format_number(window_ms / 1000, 1), ' s') AS window_text,
+    concat(format_number(throttle_time_ms / 1000, 1), ' s') AS wait_text,
+    concat(format_number(owed_ms / 1000, 1), ' s') AS owed_text
+  FROM throttle_events
+  WINDOW of_client AS (PARTITION BY cluster, broker_id, user, client_id ORDER BY publish_seq)
+)
+SELECT publish_seq, written_at_ms, timestamp_millis(written_at_ms) AS written_at,
+  cluster, broker_id, user, client_id, quota_type,
+  CASE WHEN action = 'release' THEN 'release'
+    WHEN cause <> 'violation' THEN 'renew'
+    WHEN last_action = 'throttle' AND last_decision_id = decision_id THEN 'extend'
+    ELSE 'throttle' END AS verb,
+  cause,
+  CASE
+    WHEN action = 'release' AND bound IS NULL THEN 'its quota was taken away'
+    WHEN action = 'release' AND cause = 'quota_changed' THEN concat('its quota was edited: now ', bound_text)
+    WHEN action = 'release' AND owed_ms > 0 THEN concat('its time is over, and ', owed_ms, ' ms that it owes are let go')
+    WHEN action = 'release' THEN 'its time is over and it owes nothing more'
+    WHEN cause = 'violation' THEN concat('used ', observed_text, ' over ', window_text, ', its quota is ', bound_text, ': wait ', wait_text)
+    WHEN cause = 'quota_changed' THEN concat('its quota was edited to ', bound_text, ' and it owes ', owed_text, ': wait ', wait_text)
+    ELSE concat('has not paid back what it used above ', bound_text, ', owes ', owed_text, ': wait ', wait_text)
+  END AS reason,
+  observed, bound, window_ms, owed_ms, throttle_time_ms,
+  throttled_until_ms, throttled_until, decision_id, batch_id, quota_version, lateness_ms, date
+FROM records;
+
+CREATE OR REPLACE VIEW throttled_now
+COMMENT 'The clients that must wait at this moment, by the wall clock of whoever asks, with the reason, the end and the owner. A client whose last record has ended is not here, also if the job is down: throttles lapse on their own.'
+AS
+WITH now AS (
+  SELECT unix_millis(current_timestamp()) AS now_ms
+), newest AS (
+  SELECT max_by(struct(l.*), l.publish_seq) AS record
+  FROM throttle_log AS l
+  -- A release may end before the throttle that it ends: from the first throttle that may run on, every record counts.
+  WHERE l.publish_seq >= (SELECT min(e.publish_seq) FROM throttle_events AS e CROSS JOIN now WHERE e.throttled_until_ms > now.now_ms)
+  GROUP BY l.cluster, l.broker_id, l.user, l.client_id
+)
+SELECT n.record.cluster, n.record.broker_id, n.record.user, n.record.client_id, o.owner,
+  n.record.quota_type, n.record.verb, n.record.reason, n.record.observed, n.record.bound,
+  n.record.throttled_until_ms, n.record.throttled_until,
+  n.record.throttled_until_ms - now.now_ms AS remaining_ms,
+  n.record.decision_id, n.record.quota_version
+FROM newest AS n
+CROSS JOIN now
+LEFT JOIN client_owners AS o
+  ON o.cluster = n.record.cluster AND o.user = n.record.user AND o.client_id = n.record.client_id
+WHERE n.record.verb <> 'release' AND n.record.throttled_until_ms > now.now_ms;
+
+CREATE OR REPLACE VIEW throttled_by_day
+COMMENT 'How long each client was held, and how often it was throttled, by day and quota type. The owner is the one of that time. The time of a throttle is added when the record after it is stored, so a throttle that runs is not in it yet.'
+AS
+SELECT date AS day, cluster, broker_id, user, client_id, owner, quota_type,
+  sum(held_ms) / 1000 AS held_seconds,
+  sum(throttle_count) AS throttles,
+  sum(renewal_count) AS renewals,
+  count(DISTINCT CASE WHEN held_ms > 0 THEN minute_start_ms END) AS minutes_held
+FROM throttle_by_minute
+GROUP BY date, cluster, broker_id, user, client_id, owner, quota_type;
+
+-- Usage ---------------------------------------------------------------------------------------------------------------
+
+CREATE OR REPLACE VIEW client_usage_by_minute
+COMMENT 'What each client used per minute, summed over brokers, exact to the byte. Request time is that of io and network threads, without exempt requests. The owner is the one of today.'
+AS
+SELECT u.minute_start_ms, u.minute_start, u.date AS day, u.cluster, u.user, u.client_id, o.owner,
+  u.produced_bytes, u.fetched_bytes, u.request_time_ns, u.exempt_time_ns, u.request_count
+FROM (
+  SELECT minute_start_ms, minute_start, date, cluster, user, client_id,
+    coalesce(sum(produced_bytes), 0) AS produced_bytes,
+    coalesce(sum(fetched_bytes), 0) AS fetched_bytes,
+    coalesce(sum(io_time_ns), 0) + coalesce(sum(network_time_ns), 0) AS request_time_ns,
+    coalesce(sum(exempt_time_ns), 0) AS exempt_time_ns,
+    sum(request_count) AS request_count
+  FROM usage_by_minute
+  GROUP BY minute_start_ms, minute_start, date, cluster, user, client_id
+) AS u
+LEFT JOIN client_owners AS o ON o.cluster = u.cluster AND o.user = u.user AND o.client_id = u.client_id;
+
+CREATE OR REPLACE VIEW client_usage_by_hour
+COMMENT 'client_usage_by_minute, summed by hour.'
+AS
+SELECT minute_start_ms - minute_start_ms % 3600000 AS hour_start_ms,
+  timestamp_millis(minute_start_ms - minute_start_ms % 3600000) AS hour_start,
+  day, cluster, user, client_id, owner,
+  sum(produced_bytes) AS produced_bytes, sum(fetched_bytes) AS fetched_bytes,
+  sum(request_time_ns) AS request_time_ns, sum(exempt_time_ns) AS exempt_time_ns, sum(request_count) AS request_count
+FROM client_usage_by_minute
+GROUP BY minute_start_ms - minute_start_ms % 3600000, day, cluster, user, client_id, owner;
+
+CREATE OR REPLACE VIEW client_usage_by_day
+COMMENT 'client_usage_by_minute, summed by day of UTC.'
+AS
+SELECT day, cluster, user, client_id, owner,
+  sum(produced_bytes) AS produced_bytes, sum(fetched_bytes) AS fetched_bytes,
+  sum(request_time_ns) AS request_time_ns, sum(exempt_time_ns) AS exempt_time_ns, sum(request_count) AS request_count
+FROM client_usage_by_minute
+GROUP BY day, cluster, user, client_id, owner;
+
+CREATE OR REPLACE VIEW chargeback
+COMMENT 'What each owner used, by day, ISO week and month: choose one period_kind. Bytes are exact. Clients are charged to their owner of today, and those without one to null. For the owner at the time of the usage: kquota report chargeback.'
+AS
+SELECT p.period_kind, p.period, min(u.day) AS first_day, max(u.day) AS last_day, u.cluster, u.owner,
+  count(DISTINCT u.user, u.client_id) AS clients,
+  sum(u.produced_bytes) AS produced_bytes, sum(u.fetched_bytes) AS fetched_bytes,
+  sum(u.request_time_ns) AS request_time_ns, sum(u.exempt_time_ns) AS exempt_time_ns,
+  sum(u.request_count) AS request_count
+FROM client_usage_by_day AS u
+LATERAL VIEW inline(array(
+  named_struct('period_kind', 'day', 'period', CAST(u.day AS STRING)),
+  named_struct('period_kind', 'week', 'period', concat(extract(YEAROFWEEK FROM u.day), '-W', lpad(CAST(extract(WEEK FROM u.day) AS STRING), 2, '0'))),
+  named_struct('period_kind', 'month', 'period', substring(CAST(u.day AS STRING), 1, 7))
+)) p AS period_kind, period
+GROUP BY p.period_kind, p.period, u.cluster, u.owner;
+
+CREATE OR REPLACE VIEW use_against_bound
+COMMENT 'What each sensor used per second, as the mean of a minute, against the bound that holds for it today. A mean of a minute is smoother than the rate that decides, which is measured over 10 to 12 s: a client can be throttled in a minute whose ratio is below 1. Bounds of the past are in throttle_log and decisions. Sums are over all brokers: with scope broker, where each broker has the bound for itself, the ratio is too high.'
+AS
+WITH used AS (
+  SELECT u.cluster, u.minute_start_ms, u.minute_start, u.day, u.user, u.client_id, t.quota_type, t.used
+  FROM client_usage_by_minute AS u
+  LATERAL VIEW inline(array(
+    named_struct('quota_type', 'producer_byte_rate', 'used', CAST(u.produced_bytes AS DOUBLE)),
+    named_struct('quota_type', 'consumer_byte_rate', 'used', CAST(u.fetched_bytes AS DOUBLE)),
+    named_struct('quota_type', 'request_percentage', 'used', u.request_time_ns * 1e-7)
+  )) t AS quota_type, used
+)
+SELECT u.minute_start_ms, u.minute_start, u.day, u.cluster, b.sensor_user, b.sensor_client_id, b.quota_type,
+  b.level, b.bound,
+  count(*) AS clients,
+  sum(u.used) / 60 AS used_per_second,
+  sum(u.used) / 60 / b.bound AS used_ratio
+FROM used AS u
+JOIN client_bounds AS b
+  ON b.cluster = u.cluster AND b.user = u.user AND b.client_id = u.client_id AND b.quota_type = u.quota_type
+WHERE b.bound IS NOT NULL
+GROUP BY u.minute_start_ms, u.minute_start, u.day, u.cluster, b.sensor_user, b.sensor_client_id, b.quota_type, b.level, b.bound;
+
+-- Whether the pipeline works --------------------------------------------------------------------------------------
+
+CREATE OR REPLACE VIEW dead_letters_by_cause
+COMMENT 'What was refused, by day, topic and cause, with the newest example. Where one message holds very many bad elements only the first ones have a row. Batch_facts counts all.'
+AS
+SELECT date AS day, cluster, topic, cause,
+  count(*) AS letters,
+  max(appended_at_ms) AS newest_at_ms,
+  timestamp_millis(max(appended_at_ms)) AS newest_at,
+  max_by(concat(topic, ':', partition, ':', offset), appended_at_ms) AS newest_place,
+  max_by(substring(make_valid_utf8(CAST(value AS STRING)), 1, 200), appended_at_ms) AS newest_value
+FROM dead_letters
+GROUP BY date, cluster, topic, cause;
+
+CREATE OR REPLACE VIEW batch_facts
+COMMENT 'Every micro-batch: its events and messages, the age of its newest event when it was collected, the time until its first and last record was stored, and the time since the batch before. The tables have no more times of steps: Prometheus has collect, append, decide and publish as kquota_batch_duration_seconds.'
+AS
+WITH read AS (
+  SELECT *,
+    aggregate(flatten(transform(map_values(from_json(nullif(end_offsets, ''), 'map<string,map<string,bigint>>')), o -> map_values(o))), CAST(0 AS BIGINT), (a, b) -> a + b) AS end_offset_sum,
+    aggregate(flatten(transform(map_values(from_json(nullif(start_offsets, ''), 'map<string,map<string,bigint>>')), o -> map_values(o))), CAST(0 AS BIGINT), (a, b) -> a + b) AS start_offset_sum
+  FROM batches
+), stored AS (
+  SELECT cluster, query_id, batch_id, count(*) AS records,
+    min(throttled_until_ms - throttle_time_ms) AS first_ms, max(throttled_until_ms - throttle_time_ms) AS last_ms
+  FROM throttle_events
+  WHERE due_ms IS NULL AND cause = 'violation'
+  GROUP BY cluster, query_id, batch_id
+)
+SELECT b.cluster, b.query_id, b.batch_id, b.evaluated_at_ms, b.evaluated_at,
+  b.processed_at_ms, timestamp_millis(b.processed_at_ms) AS processed_at,
+  b.quota_version, b.end_offset_sum - b.start_offset_sum AS messages,
+  b.good_count, b.late_count, b.clamped_count, b.ignored_count, b.dead_count,
+  b.processed_at_ms - b.evaluated_at_ms AS age_ms,
+  b.processed_at_ms - lag(b.processed_at_ms) OVER (PARTITION BY b.cluster ORDER BY b.processed_at_ms, b.batch_id) AS since_last_ms,
+  coalesce(s.records, 0) AS records,
+  s.first_ms - b.processed_at_ms AS collected_to_first_record_ms,
+  s.last_ms - b.processed_at_ms AS collected_to_last_record_ms,
+  b.date
+FROM read AS b
+LEFT JOIN stored AS s ON s.cluster = b.cluster AND s.query_id = b.query_id AND s.batch_id = b.batch_id;
+
+CREATE OR REPLACE VIEW quota_versions
+COMMENT 'Which version of the quotas decided, from when to when, in how many batches. Who edited what and why: kquota quotas history, or the views of quota_history.sql.'
+AS
+SELECT cluster, quota_version,
+  min(evaluated_at_ms) AS first_evaluated_at_ms, min(evaluated_at) AS first_evaluated_at,
+  max(evaluated_at_ms) AS last_evaluated_at_ms, max(evaluated_at) AS last_evaluated_at,
+  count(*) AS batches, sum(good_count) AS good_count
+FROM batches
+GROUP BY cluster, quota_version;
+
+CREATE OR REPLACE VIEW freshness
+COMMENT 'The newest instant in each table that the job writes, and how long ago that is. decisions, throttle_events and dead_letters stand still while nobody is over quota or sends garbage. Roll-ups follow one to two minutes behind usage. Batches stand still without usage.'
+AS
+SELECT table_name, measured_by, newest_ms, timestamp_millis(newest_ms) AS newest_at,
+  (unix_millis(current_timestamp()) - newest_ms) / 1000 AS age_seconds
+FROM (
+  SELECT 'batches' AS table_name, 'processed_at_ms' AS measured_by, max(processed_at_ms) AS newest_ms FROM batches
+  UNION ALL
+  SELECT 'usage', 'evaluated_at_ms', max(evaluated_at_ms) FROM usage
+  UNION ALL
+  SELECT 'decisions', 'evaluated_at_ms', max(evaluated_at_ms) FROM decisions
+  UNION ALL
+  SELECT 'throttle_events', 'written_at_ms', max(throttled_until_ms - throttle_time_ms) FROM throttle_events
+  UNION ALL
+  SELECT 'sensor_state', 'evaluated_at_ms', max(evaluated_at_ms) FROM sensor_state
+  UNION ALL
+  SELECT 'dead_letters', 'appended_at_ms', max(appended_at_ms) FROM dead_letters
+  UNION ALL
+  SELECT 'usage_by_second', 'second_start_ms', max(second_start_ms) FROM usage_by_second
+  UNION ALL
+  SELECT 'usage_by_minute', 'minute_start_ms', max(minute_start_ms) FROM usage_by_minute
+  UNION ALL
+  SELECT 'throttle_by_minute', 'minute_start_ms', max(minute_start_ms) FROM throttle_by_minute
+);

@@ -1,0 +1,113 @@
+"""The shape of the dashboards in deploy/, without what shows them: Grafana and Databricks can not be run here.
+
+That of the AI/BI dashboard is what Databricks exports: https://github.com/databricks/bundle-examples has such files.
+"""
+
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.deploy.running_prometheus import DEPLOY
+from tests.deploy.sql_texts import AI_BI_BOARD, QUOTA_HISTORY, SQL_BOARD, VIEWS, read_board, statements, widgets
+
+GRAFANA_BOARDS = (DEPLOY / "grafana" / "kquota.json", SQL_BOARD)
+GRAFANA_COLUMNS = 24
+AI_BI_COLUMNS = 6
+VERSIONS = {"counter": 2, "table": 2, "bar": 3, "line": 3}
+MADE = re.compile(r"CREATE OR REPLACE VIEW (\w+)|CREATE TABLE IF NOT EXISTS (\w+)")
+
+
+def made() -> set[str]:
+    """Tables and views that views.sql makes."""
+    return {view or table for view, table in MADE.findall(VIEWS.read_text("utf-8"))}
+
+
+def cells(place: dict[str, int], width: str, height: str) -> list[tuple[int, int]]:
+    return [(place["x"] + column, place["y"] + row) for column in range(place[width]) for row in range(place[height])]
+
+
+def assert_no_overlap(places: list[list[tuple[int, int]]], columns: int) -> None:
+    taken = Counter(cell for place in places for cell in place)
+    assert max(taken.values()) == 1
+    assert max(column for column, _ in taken) < columns
+
+
+@pytest.mark.parametrize("path", GRAFANA_BOARDS, ids=lambda path: path.name)
+def test_panels_of_grafana_have_places_ids_and_descriptions_of_their_own(path: Path) -> None:
+    board = read_board(path)
+    panels = board["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    assert_no_overlap([cells(panel["gridPos"], "w", "h") for panel in panels], GRAFANA_COLUMNS)
+    for panel in panels:
+        if panel["type"] != "row":
+            assert panel["description"] or path != SQL_BOARD
+            assert panel["fieldConfig"]["defaults"]["unit"]
+            assert panel["datasource"]["uid"] == "${datasource}"
+            assert all(target["datasource"] == panel["datasource"] for target in panel["targets"])
+    source = next(variable for variable in board["templating"]["list"] if variable["name"] == "datasource")
+    assert {panel["datasource"]["type"] for panel in panels if panel["type"] != "row"} == {
+        "prometheus" if path != SQL_BOARD else source["query"]
+    }
+
+
+def test_the_boards_of_grafana_do_not_replace_each_other() -> None:
+    assert len({read_board(path)["uid"] for path in GRAFANA_BOARDS}) == len(GRAFANA_BOARDS)
+
+
+def test_sql_names_nothing_but_what_the_file_makes() -> None:
+    panels = [target["rawSqlQuery"] for panel in read_board(SQL_BOARD)["panels"] for target in panel.get("targets", ())]
+    datasets = ["".join(dataset["queryLines"]) for dataset in read_board(AI_BI_BOARD)["datasets"]]
+    in_panels = {name for text in panels for name in re.findall(r"FROM \$\{schema\}\.(\w+)", text)}
+    in_datasets = {name for text in datasets for name in re.findall(r"FROM (\w+)", text)}
+    assert in_panels <= made()
+    assert in_datasets <= made()
+    assert all("$" not in text for text in datasets)
+
+
+def test_datasets_are_named_once_complete_and_used() -> None:
+    datasets = read_board(AI_BI_BOARD)["datasets"]
+    names = [dataset["name"] for dataset in datasets]
+    assert len(set(names)) == len(names)
+    for dataset in datasets:
+        assert {"name", "displayName", "queryLines", "catalog", "schema"} == set(dataset)
+        assert all(line.endswith("\n") for line in dataset["queryLines"])
+    assert {one["query"]["datasetName"] for widget in widgets() for one in widget["queries"]} == set(names)
+
+
+def test_pages_are_grids_of_widgets_that_do_not_overlap() -> None:
+    pages = read_board(AI_BI_BOARD)["pages"]
+    items = [item for page in pages for item in page["layout"]]
+    assert len({item["widget"]["name"] for item in items}) == len(items)
+    for page in pages:
+        assert {"name", "displayName", "layout", "pageType", "layoutVersion"} == set(page)
+        assert (page["pageType"], page["layoutVersion"]) == ("PAGE_TYPE_CANVAS", "GRID_V1")
+        assert_no_overlap([cells(item["position"], "width", "height") for item in page["layout"]], AI_BI_COLUMNS)
+    texts = [item["widget"] for item in items if "queries" not in item["widget"]]
+    assert all(set(text) == {"name", "multilineTextboxSpec"} for text in texts)
+
+
+def shown_fields(encodings: dict[str, Any]) -> list[str]:
+    columns = encodings.get("columns", list(encodings.values()))
+    return [column["fieldName"] for column in columns]
+
+
+@pytest.mark.parametrize("widget", list(widgets()), ids=lambda widget: widget["name"])
+def test_a_widget_shows_the_fields_that_it_asks_for(widget: dict[str, Any]) -> None:
+    spec = widget["spec"]
+    (query,) = widget["queries"]
+    assert query["name"] == "main_query"
+    assert spec["version"] == VERSIONS[spec["widgetType"]]
+    assert spec["frame"]["showTitle"]
+    assert spec["frame"]["title"]
+    assert sorted(shown_fields(spec["encodings"])) == sorted(field["name"] for field in query["query"]["fields"])
+
+
+@pytest.mark.parametrize("path", [VIEWS, QUOTA_HISTORY], ids=lambda path: path.name)
+def test_every_view_has_a_comment_and_no_text_hides_a_semicolon(path: Path) -> None:
+    for statement in statements(path.read_text("utf-8")):
+        assert statement.count("'") % 2 == 0
+        if "VIEW" in statement.partition("\n")[0]:
+            assert statement.splitlines()[1].startswith("COMMENT '")
