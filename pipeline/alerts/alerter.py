@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 
 from pipeline.alerts.decision import Rules, decide
 from pipeline.alerts.delivery import Delivery
@@ -20,8 +21,11 @@ from pipeline.settings.model import AlertsSettings, Settings
 
 log = logging.getLogger(__name__)
 
+_MOST_LINES: Final = 200
+"""So many changes of one look get a line each in the log."""
+
 Look = Callable[[int], Facts]
-"""All that is known at an instant; raises nothing."""
+"""All that is known at an instant."""
 
 
 class Alerter:
@@ -52,18 +56,25 @@ class Alerter:
         self._saved: AlertsState | None = None
 
     def step(self, now_ms: int) -> None:
-        """One look, at an instant of the wall clock."""
+        """One look, at an instant of the wall clock. One that fails changes nothing, is told, and is made again."""
+        try:
+            facts = self._look(now_ms)
+        except Exception:
+            log.exception("the alerts could not be looked for; it is tried again")
+            return
         alerts = self._settings.alerts
         rules = Rules(alerts.resolve_after_ms, alerts.repeat_ms)
-        self._book, changes = decide(self._book, self._look(now_ms), now_ms, rules)
+        self._book, changes = decide(self._book, facts, now_ms, rules)
         messages = messages_of(changes, self._book, self._settings.job, alerts.external_url)
         # First the file: what a receiver hears of is known after a crash, too.
         self._save({one.name: [*one.waiting(), *messages] for one in self._deliveries})
         for delivery in self._deliveries:
             delivery.put(messages)
         self._metrics.looked(self._book, ((one.name, len(one.waiting())) for one in self._deliveries), now_ms)
-        for change in changes:
+        for change in changes[:_MOST_LINES]:
             log.info("%s %s: %s", change.status, change.key[0], change.watched.annotations.get("summary", ""))
+        if len(changes) > _MOST_LINES:
+            log.info("and %d more alerts at the same time", len(changes) - _MOST_LINES)
 
     def run(self, wait: Callable[[float], bool], now: Callable[[], int] = wall_ms) -> None:
         """Look until told to stop.

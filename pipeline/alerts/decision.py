@@ -20,15 +20,15 @@ class Watched:
         since_ms: From when on it has been so; the alert's `startsAt`.
         told_ms: When it was last told; None = it is pending.
         gone_ms: From when on it has not been so; None = it is so, or nearly. The alert's `endsAt`.
-        labels: As they were when it began, so that an alert keeps its group.
-        annotations: As they were when it was last so. They are no part of what two are compared by.
+        labels: As they were when it began, so that an alert keeps its group; empty while it is pending.
+        annotations: As they were when it was last told.
     """
 
     since_ms: int
     told_ms: int | None
     gone_ms: int | None
-    labels: Mapping[str, str]
-    annotations: Mapping[str, str] = field(compare=False)
+    labels: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def is_firing(self) -> bool:
@@ -87,7 +87,7 @@ def decide(book: Book, facts: Facts, now_ms: int, rules: Rules) -> tuple[dict[Ke
             changes.append(Change("resolved", key, after))
             continue
         if _is_due(after, finding, now_ms, rules):
-            after = replace(after, told_ms=now_ms)
+            after = _told(after, finding, now_ms)
             changes.append(Change("firing", key, after))
         remembered[key] = after
     return remembered, changes
@@ -103,11 +103,18 @@ def _next(before: Watched | None, finding: Finding | None, now_ms: int) -> Watch
     if before is None or not before.is_firing:
         if finding is None or not is_so:
             return None
-        since_ms = now_ms if before is None else before.since_ms
-        return Watched(since_ms, None, None, finding.labels, finding.annotations)
+        return before or Watched(now_ms, None, None)
     if finding is None:
         return before if before.gone_ms is not None else replace(before, gone_ms=now_ms)
-    return replace(before, gone_ms=None, annotations=finding.annotations if is_so else before.annotations)
+    return before if before.gone_ms is None else replace(before, gone_ms=None)
+
+
+def _told(watched: Watched, finding: Finding | None, now_ms: int) -> Watched:
+    if finding is None:
+        return replace(watched, told_ms=now_ms)
+    words = finding.words()
+    labels = watched.labels if watched.is_firing else words.labels
+    return Watched(watched.since_ms, now_ms, watched.gone_ms, labels, words.annotations)
 
 
 def _has_ended(watched: Watched, now_ms: int, rules: Rules) -> bool:

@@ -12,6 +12,7 @@ from pipeline.alerts.metrics import ReceiverCounts
 from pipeline.alerts.payload import Message
 from pipeline.alerts.receiver import Answer, Receiver
 from pipeline.background import Background
+from pipeline.errors import first_line
 
 log = logging.getLogger(__name__)
 
@@ -109,11 +110,18 @@ class Delivery:
             message = self._under_way
         if message is None:
             return _IDLE_SECONDS
-        answer = self._receiver.send(message)
+        answer = self._sent(message)
         if answer.verdict == "later":
             return self._failed(answer)
         self._settle(answer, len(message["alerts"]))
         return 0.0
+
+    def _sent(self, message: Message) -> Answer:
+        try:
+            return self._receiver.send(message)
+        except Exception as exc:  # a defect must not end the thread: what waits would never arrive
+            log.exception("%s: a message could not be sent", self.name)
+            return Answer("later", first_line(exc))
 
     def _settle(self, answer: Answer, alerts: int) -> None:
         with self._lock:

@@ -1,8 +1,12 @@
 """`kquota alerts`: tell people by webhook and Kafka topic, and test that they can be told."""
 
+from typing import Final
+
 import typer
 
 from pipeline.cli.options import BootstrapServers, CommandConfig, ConfigFile, MetricsPort, Output, TablesRoot, flags
+
+_NICER: Final = 5
 
 app = typer.Typer(help="Tell people of throttles, clients near their bounds, and trouble.", no_args_is_help=True)
 
@@ -24,6 +28,7 @@ def run(
     from pipeline.allocator import do_without_pandas, return_memory_at_once
 
     return_memory_at_once()
+    import os
     from functools import partial
 
     from pipeline.alerts.running import run_alerts
@@ -38,6 +43,7 @@ def run(
     settings = load_settings(config, flags(bootstrap_server, command_config, tables, metrics={"port": metrics_port}))
     set_up_logging(settings.log_level)
     do_without_pandas()
+    os.nice(_NICER)  # a job on the same machine goes first
     place = (settings.run_dir, settings.job, settings.tables.root)
     registry = new_registry("alerts")
     with wait_until_stopped() as wait, metrics_endpoint(settings.metrics, registry):

@@ -268,6 +268,20 @@ def test_a_state_that_can_not_be_written_is_counted_and_alerts_go_out(tmp_path: 
     assert ("KquotaThrottled", "alice", "firing") in inbox.alerts()
 
 
+def test_a_look_that_fails_is_made_again_and_changes_nothing(
+    tmp_path: Path, inbox: Inbox, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    tables = tables_of(tmp_path, over_quota("alice"))
+    told = Told(tables.root, tmp_path, {"ops": inbox.url}, pending_ms=600_000, resolve_after_ms=0)
+    live(tables, told, 4)
+    with monkeypatch.context() as broken:
+        broken.setattr("pipeline.alerts.running.facts_of", lambda *_arguments: 1 / 0)
+        told.look(tables.now_ms)
+    assert "could not be looked for; it is tried again" in caplog.text
+    live(tables, told, 1)
+    assert inbox.alerts() == [("KquotaThrottled", "alice", "firing")]
+
+
 def test_two_processes_do_not_tell_the_same_alerts(tmp_path: Path, inbox: Inbox) -> None:
     told = Told(str(tmp_path), tmp_path, {"ops": inbox.url})
     path = state_path(told.settings)

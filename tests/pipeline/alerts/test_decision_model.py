@@ -1,5 +1,6 @@
 """The decision against a naive model that keeps the whole past of each key and looks at all of it every time."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -8,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from pipeline.alerts.decision import Book, Change, Rules, decide
-from pipeline.alerts.facts import Facts, Finding
+from pipeline.alerts.facts import Facts, Finding, Words
 
 RULES = Rules(resolve_after_ms=60, repeat_ms=200)
 PENDING_MS = {"Slow": 30, "Quick": 0}
@@ -55,6 +56,14 @@ class Past:
         return None
 
 
+def words_of(thing: str, now_ms: int) -> Callable[[], Words]:
+    return lambda: Words({"thing": thing, "begins": str(now_ms)}, {"told": str(now_ms)})
+
+
+def is_found(key: tuple[str, ...], findings: list[Finding]) -> bool:
+    return any(finding.key == key for finding in findings)
+
+
 class DecisionAgainstThePast(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
@@ -63,6 +72,7 @@ class DecisionAgainstThePast(RuleBasedStateMachine):
         self.pasts = {key: Past() for key in KEYS}
         self.firing: set[tuple[str, ...]] = set()
         self.changes: list[Change] = []
+        self.labels: dict[tuple[str, ...], dict[str, str]] = {}
 
     @rule(step_ms=st.integers(0, 45), slow=SEEN, quick=SEEN, known=st.booleans())
     def look(self, step_ms: int, slow: str, quick: str, known: bool) -> None:
@@ -72,7 +82,7 @@ class DecisionAgainstThePast(RuleBasedStateMachine):
             words[name, "b"] = word if known or word == "unknown" else "not"
         self.now_ms += step_ms
         findings = [
-            Finding(key, word == "so", {"thing": key[1]}, {}, PENDING_MS[key[0]])
+            Finding(key, word == "so", words_of(key[1], self.now_ms), PENDING_MS[key[0]])
             for key, word in words.items()
             if word in {"so", "nearly"}
         ]
@@ -86,6 +96,12 @@ class DecisionAgainstThePast(RuleBasedStateMachine):
         assert {one.key: (one.status, one.watched.since_ms, one.watched.gone_ms) for one in self.changes} == expected
         assert len(self.changes) == len(expected)
         for change in self.changes:
+            words = change.watched.labels, change.watched.annotations
+            if change.key not in self.firing:
+                self.labels[change.key] = {"thing": change.key[1], "begins": str(self.now_ms)}
+            assert words[0] == self.labels[change.key], "an alert keeps its labels"
+            if change.status == "firing" and is_found(change.key, findings):
+                assert words[1] == {"told": str(self.now_ms)}
             assert change.status == "firing" or change.key in self.firing, "no end without a begin"
             (self.firing.add if change.status == "firing" else self.firing.discard)(change.key)
 

@@ -104,6 +104,20 @@ def test_a_message_that_would_be_refused_again_is_passed_over_and_told(
     assert "ops: 3 alerts are lost, it would refuse them again: 413" in caplog.text
 
 
+def test_a_defect_of_a_receiver_does_not_end_the_queue(
+    inbox: Inbox, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue = Queue(inbox)
+    queue.delivery.put([message(1)])
+    with monkeypatch.context() as broken:
+        broken.setattr(Webhook, "send", lambda *_arguments: 1 / 0)
+        queue.delivery.step()
+    assert "ZeroDivisionError" in caplog.text
+    queue.seconds += 60
+    queue.delivery.step()
+    assert numbers(inbox) == [1]
+
+
 def test_one_line_of_the_log_tells_an_outage_and_one_its_end(inbox: Inbox, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     queue = Queue(inbox)

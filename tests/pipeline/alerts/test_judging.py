@@ -54,7 +54,7 @@ def test_a_sensor_is_at_a_threshold_nearly_at_it_or_below(used: float, near: lis
 
 def test_a_shadow_sensor_hides_none_behind_it() -> None:
     seen = state(sensor(2.0, "shadow", "ml"), sensor(1.5), sensor(0.5, user="web"))
-    assert [one.labels["user"] for one in found(seen, AT_BOUND)] == ["alice"]
+    assert [one.words().labels["user"] for one in found(seen, AT_BOUND)] == ["alice"]
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_tables_that_can_not_be_read_leave_all_else_unknown_even_if_the_job_wait
     facts = facts_of(state(sensor(2.0), failure="'usage' is damaged"), 3, True, RULES)
     (stalled,) = facts.findings
     assert (stalled.key, stalled.pending_ms) == ((STALLED,), 60_000)
-    assert stalled.annotations["description"] == "'usage' is damaged"
+    assert stalled.words().annotations["description"] == "'usage' is damaged"
     assert "KquotaDeadLetters" in facts.unknown
     assert {NEAR_BOUND, AT_BOUND, THROTTLED} < facts.unknown
 
@@ -96,12 +96,12 @@ def test_a_throttle_whose_bound_is_gone_and_whose_owner_is_unknown_has_words_too
     }  # fmt: skip
     (finding,) = found(state(running=[RunningThrottle(row, NOW_MS, 1)]), THROTTLED)
     assert finding.key == (THROTTLED, "2", "alice", "")
-    assert finding.labels == {
+    assert finding.words().labels == {
         "alertname": THROTTLED, "severity": "warning", "user": "alice", "broker_id": "2",
         "quota_type": "request_percentage",
     }  # fmt: skip
-    assert finding.annotations["summary"] == "alice/* is throttled for its request_percentage: 12.5 %"
-    assert finding.annotations["action"].endswith("throttles explain 01234567")
+    assert finding.words().annotations["summary"] == "alice/* is throttled for its request_percentage: 12.5 %"
+    assert finding.words().annotations["action"].endswith("throttles explain 01234567")
 
 
 @pytest.mark.parametrize(("length", "expected"), [(99, "x" * 99), (100, "x" * 100), (101, "x" * 99 + "…")])

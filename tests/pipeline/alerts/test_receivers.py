@@ -38,7 +38,7 @@ def test_secrets_are_looked_up_in_files_and_in_the_environment(tmp_path: Path, m
     [
         (
             {"webhooks": {"ops": f"ftp://host/{HIDDEN}"}},
-            "'alerts.webhooks.ops' an http or https URL; got another scheme",
+            "'alerts.webhooks.ops' must be an http or https URL; got another scheme",
         ),
         ({"webhooks": {"ops": f"file:///{HIDDEN}"}}, "must be an http or https URL; got another scheme"),
         ({"webhooks": {"ops": f"http:///{HIDDEN}"}}, "got none with a host"),
