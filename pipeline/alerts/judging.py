@@ -29,7 +29,7 @@ def facts_of(state: State, dead_letters: int, is_idle: bool, rules: AlertsSettin
     Args:
         state: What the tables say.
         dead_letters: How many were refused in the last `rules.dead_letters_ms`.
-        is_idle: The job was seen to wait for usage, and there is none: then no batch is no failure, and all rates are 0.
+        is_idle: The job was seen to wait for usage, and there is none: that is no failure, and all rates are 0.
         rules: Thresholds and spans.
     """
     findings = [*_stalled(state, is_idle, rules)]
