@@ -96,12 +96,11 @@ class DecisionAgainstThePast(RuleBasedStateMachine):
         assert {one.key: (one.status, one.watched.since_ms, one.watched.gone_ms) for one in self.changes} == expected
         assert len(self.changes) == len(expected)
         for change in self.changes:
-            words = change.watched.labels, change.watched.annotations
             if change.key not in self.firing:
                 self.labels[change.key] = {"thing": change.key[1], "begins": str(self.now_ms)}
-            assert words[0] == self.labels[change.key], "an alert keeps its labels"
+            assert change.watched.labels == self.labels[change.key], "an alert keeps its labels"
             if change.status == "firing" and is_found(change.key, findings):
-                assert words[1] == {"told": str(self.now_ms)}
+                assert change.watched.annotations == {"told": str(self.now_ms)}
             assert change.status == "firing" or change.key in self.firing, "no end without a begin"
             (self.firing.add if change.status == "firing" else self.firing.discard)(change.key)
 
