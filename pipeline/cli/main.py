@@ -31,6 +31,7 @@ _COMMANDS: Final = {
     "simulate": Place("pipeline.cli.simulate", "simulate"),
     "what-if": Place("pipeline.cli.what_if", "what_if"),
     "quotas": Place("pipeline.cli.quotas.commands", "app"),
+    "alerts": Place("pipeline.cli.alerts", "app"),
     "throttles": Place("pipeline.cli.throttles.commands", "app"),
     "report": Place("pipeline.cli.report.commands", "app"),
     "tables": Place("pipeline.cli.tables", "app"),

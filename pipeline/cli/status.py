@@ -44,7 +44,7 @@ def status(
 def _lines(found: "JobStatus", gate: str | None) -> list[tuple[str, str]]:
     is_behind = found.last_batch_quotas is not None and found.last_batch_quotas != found.quotas
     return [
-        ("job", f"{found.job}: " + (f"up, process {found.process}" if found.process else "down on this machine")),
+        ("job", f"{found.job}: {_process_text(found)}"),
         ("batch", _batch_text(found)),
         (
             "quotas",
@@ -58,6 +58,14 @@ def _lines(found: "JobStatus", gate: str | None) -> list[tuple[str, str]]:
         ("gate", gate or f"none at {DEFAULT_LISTEN}"),
         ("tables", found.tables),
     ]
+
+
+def _process_text(found: "JobStatus") -> str:
+    if not found.process:
+        return "down on this machine"
+    waited_ms = found.last_wait_age_ms
+    waited = "" if waited_ms is None else f"; it last waited for usage {waited_ms / 1000:.1f} s ago"
+    return f"up, process {found.process}{waited}"
 
 
 def _batch_text(found: "JobStatus") -> str:

@@ -114,7 +114,12 @@ def _document(state: "Overview", limit: int | None) -> dict[str, Any]:
 
     document = asdict(state)
     lines = document.pop("lines")[:limit]
-    verdicts = {"is_stalled": state.is_stalled(state.read_at_ms), "is_behind": state.is_behind}
+    now_ms = state.read_at_ms
+    verdicts = {
+        "activity": state.activity(now_ms),
+        "is_stalled": state.is_stalled(now_ms),
+        "is_behind": state.is_behind,
+    }
     return {**document, **verdicts, "lines": lines}
 
 

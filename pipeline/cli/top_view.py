@@ -82,13 +82,28 @@ def _head(state: "Overview", now_ms: int) -> list[Styled]:
         ),
     ]
     if state.is_stalled(now_ms):
-        since = "yet" if age_ms is None else f"for {age_text(age_ms)}"
-        why = "it gets no usage, or it hangs" if status.process else "no job runs on this machine"
-        lines.append(("bold white on red", f"STALLED: no micro-batch {since}; {why}"))
+        lines.append(_without_news(state, now_ms))
     elif state.is_behind:
         lag = age_text(status.lag_ms or 0)
         lines.append(("bold white on red", f"BEHIND: the newest usage was {lag} old; too old to throttle by"))
     return [(style, printable(text)) for style, text in lines]
+
+
+def _without_news(state: "Overview", now_ms: int) -> Styled:
+    """Why no batch comes, in plain words, as far as it is known on this machine."""
+    status, age_ms, activity = state.status, state.batch_age_ms(now_ms), state.activity(now_ms)
+    since = "no micro-batch yet" if age_ms is None else f"no micro-batch for {age_text(age_ms)}"
+    looked = "" if status.last_wait_age_ms is None else age_text(status.last_wait_age_ms + now_ms - state.read_at_ms)
+    if activity == "idle":
+        return "bold yellow", f"IDLE: {since}; the job waits, and no client has used anything (looked {looked} ago)"
+    if activity == "hung":
+        return "bold white on red", f"HUNG: {since}; process {status.process} last looked for usage {looked} ago"
+    if activity == "unknown":
+        return (
+            "bold white on red",
+            f"STALLED: {since}; the job has not yet looked for usage: it starts, or hangs",
+        )
+    return "bold white on red", f"STALLED: {since}; no job runs on this machine"
 
 
 def _table(lines: "Sequence[Line]", now_ms: int, width: int | None) -> list[Styled]:

@@ -75,7 +75,7 @@ class Answers:
 
     def _events(self, query: Query) -> dict[str, Any]:
         state = self._state()
-        rows = [event_row(row) for row in state.recent]
+        rows = [event_row(row, state.levels) for row in state.recent]
         wanted = [row for row in rows if _is_wanted(row, query) and row["at_ms"] >= (query.since_ms or 0)]
         return {"now_ms": state.now_ms, "events": wanted[: query.limit]}
 

@@ -23,9 +23,9 @@ _OPEN: Final = ("/healthz", "/readyz")
 class Guard:
     """Refuses what must not be answered, and adds the headers that keep a browser from loading anything else.
 
-    Everything below /api/ needs the token, if there is one; the page itself holds no data and asks for it. Without a
-    token only names of this machine are answered: a web page elsewhere could have its own name lead here, and read
-    what this page may read.
+    Everything below /api/, and /metrics, needs the token, if there is one; the page itself holds no data and asks for
+    it. Without a token only names of this machine are answered: a web page elsewhere could have its own name lead here,
+    and read what this page may read.
 
     Args:
         app: What is guarded.
@@ -59,7 +59,7 @@ class Guard:
             if path in _OPEN or _is_this_machine(host):
                 return None
             return refused(421, f"'Host' must be a name of this machine; got {host[:80]}", "open it as 127.0.0.1")
-        if not path.startswith("/api/"):
+        if not path.startswith("/api/") and path != "/metrics":
             return None
         given = headers.get("authorization", "").encode()
         if hmac.compare_digest(given, self._wanted):

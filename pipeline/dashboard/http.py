@@ -4,6 +4,7 @@
     GET /api/v1/…                         see /api/v1/openapi.json
     POST /api/v1/quotas/…                 a candidate: planned, tried, and with --allow-edits made
     GET /api/v1/stream                    server-sent events: the state, at once and whenever it has changed
+    GET /metrics                          Prometheus' text format
     GET /healthz                          200 while the process works
     GET /readyz                           200 once the tables can be read, else 503
 
@@ -17,6 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
@@ -30,6 +32,7 @@ from pipeline.dashboard.api import Answers
 from pipeline.dashboard.errors import EditRefused
 from pipeline.dashboard.feed import Feed, encoded
 from pipeline.dashboard.guard import Guard, refused
+from pipeline.dashboard.metrics import STREAM, CountedRequests, tell_age
 from pipeline.dashboard.openapi import PARAMETERS, document
 from pipeline.dashboard.query import Query, read_query
 from pipeline.errors import PipelineError
@@ -44,7 +47,13 @@ _STATUS: Final = {1: 500, 2: 400, 3: 404, 4: 409, 5: 422, 6: 503}
 Answer = Callable[[Request], Awaitable[Response]]
 
 
-def build_app(feed: Feed, answers: Answers, token: str | None = None, now: Callable[[], int] = wall_ms) -> Starlette:
+def build_app(
+    feed: Feed,
+    answers: Answers,
+    token: str | None = None,
+    now: Callable[[], int] = wall_ms,
+    registry: CollectorRegistry | None = None,
+) -> Starlette:
     """Make the ASGI application.
 
     Args:
@@ -52,7 +61,11 @@ def build_app(feed: Feed, answers: Answers, token: str | None = None, now: Calla
         answers: What the API says.
         token: Requests to the API must carry it as `Authorization: Bearer …`; None: no token is needed.
         now: The wall clock.
+        registry: What /metrics tells, to which the requests and the age of what is shown are added; None: one of its
+            own.
     """
+    registry = CollectorRegistry() if registry is None else registry
+    tell_age(registry, feed, now)
 
     @asynccontextmanager
     async def lifespan(_app: Starlette) -> AsyncIterator[None]:
@@ -67,15 +80,19 @@ def build_app(feed: Feed, answers: Answers, token: str | None = None, now: Calla
     routes += [Route(path, _answered(path, say, now)) for path, say in answers.by_path().items()]
     routes += [Route(path, _posted(do), methods=["POST"]) for path, do in answers.by_posted_path().items()]
     routes += [
-        Route("/api/v1/stream", partial(_stream, feed, now)),
+        Route(STREAM, partial(_stream, feed, now)),
         Route("/api/v1/openapi.json", _openapi),
         Route("/healthz", _healthz),
         Route("/readyz", partial(_readyz, feed)),
+        Route("/metrics", partial(_metrics, registry)),
     ]
     return Starlette(
         routes=routes,
         lifespan=lifespan,
-        middleware=[Middleware(Guard, token=token)],
+        middleware=[
+            Middleware(CountedRequests, registry=registry, routes=[route.path for route in routes]),
+            Middleware(Guard, token=token),
+        ],
         exception_handlers={PipelineError: _failed, HTTPException: _not_ours},
     )
 
@@ -111,7 +128,7 @@ def _posted(do: Callable[[Mapping[str, Any]], Any]) -> Answer:
 
 
 async def _stream(feed: Feed, now: Callable[[], int], request: Request) -> Response:
-    query = read_query(request.query_params.multi_items(), PARAMETERS["/api/v1/stream"], now())
+    query = read_query(request.query_params.multi_items(), PARAMETERS[STREAM], now())
     whole = query.view == "now"
 
     async def events() -> AsyncIterator[bytes]:
@@ -157,6 +174,11 @@ async def _readyz(feed: Feed, _request: Request) -> Response:
     if state is None or state.health.state == "unreadable":
         return JSONResponse({"status": "not ready", "why": "" if state is None else state.health.text}, 503)
     return JSONResponse({"status": "ready", "health": state.health.state})
+
+
+async def _metrics(registry: CollectorRegistry, _request: Request) -> Response:
+    text = await run_in_threadpool(generate_latest, registry)
+    return Response(text, media_type=CONTENT_TYPE_LATEST)
 
 
 async def _failed(_request: Request, exc: Exception) -> Response:

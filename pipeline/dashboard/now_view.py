@@ -61,8 +61,8 @@ def talker_row(rate: SensorRate, held: Mapping[tuple[str, str], Any]) -> dict[st
     }
 
 
-def event_row(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A record of the throttle topic, in short."""
+def event_row(row: Mapping[str, Any], levels: Levels) -> dict[str, Any]:
+    """A record of the throttle topic, in short, with the owner of the quota that its client has now."""
     return {
         "at_ms": written_ms(row),
         "verb": verb(row),
@@ -80,6 +80,7 @@ def event_row(row: Mapping[str, Any]) -> dict[str, Any]:
         "decision_id": row["decision_id"],
         "quota_version": row["quota_version"],
         "publish_seq": row["publish_seq"],
+        "owner": levels.get((row["user"], row["client_id"], row["quota_type"]), {}).get("owner"),
     }
 
 

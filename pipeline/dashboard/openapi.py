@@ -11,8 +11,8 @@ _WHAT: Final[Mapping[str, tuple[str, tuple[str, ...], str]]] = {
         "throttles",
     ),
     "/api/v1/events": (
-        "The newest records of the throttle topic, newest first.",
-        ("user", "client_id", "since", "limit"),
+        "The newest records of the throttle topic, newest first, each with the owner of the quota its client has now.",
+        ("user", "client_id", "owner", "since", "limit"),
         "events",
     ),
     "/api/v1/client": (

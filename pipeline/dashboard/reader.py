@@ -32,6 +32,7 @@ _NEEDED: Final = ("quotas", "batches", "usage", "throttle_events")
 _LOOK_BACK_MS: Final = 6 * 3_600_000
 """How far before the newest record the beginning of a running throttle is looked for."""
 _BATCHES_KEPT: Final = 240
+_MOST_RECENT: Final = 200
 
 JobProcess = Callable[[], str | None]
 """The process that holds the job's lock on this machine, as text; None if none does."""
@@ -60,6 +61,7 @@ class TablesReader:
         self._owners: dict[tuple[str, str], str | None] = {}
         self._rates: LiveRates | None = None
         self._running = RunningThrottles()
+        self._resolved: dict[tuple[str, str], list[dict[str, Any]]] = {}
         self._seen_batches: set[tuple[str, int]] = set()
         self._usage_at_ms = -1
         self._committed_at_ms: dict[str, int | None] = {}
@@ -132,6 +134,7 @@ class TablesReader:
             "scope": self._scope or newest.scope,
         }
         self._owners = {(row["user"], row["client_id"]): row["owner"] for row in newest.rows}
+        self._resolved = {}
         if self._rates is not None:
             self._rates.load(self._quotas.pin(), self._owners, self._window(self._rates))
 
@@ -218,7 +221,7 @@ class TablesReader:
         self._was_seen = self._was_seen or process is not None
         batch = self.batches[-1] if self.batches else None
         found = health(now_ms, batch, process, was_seen=self._was_seen, failure=failure)
-        running = self._running.running(now_ms)
+        running, recent = self._running.running(now_ms), self._running.recent(_MOST_RECENT)
         if is_new or self._last_health is None or found.state != self._last_health.state:
             self._seq += 1
         self._last_health = found
@@ -231,24 +234,30 @@ class TablesReader:
             quotas=self._quota_facts,
             batch=batch,
             running=running,
-            levels=self._levels(running),
+            levels=self._levels([*(one.row for one in running), *recent]),
             sensors=() if rates is None else rates.sensors(),
             rates_at_ms=0 if rates is None else rates.at_ms,
             seconds=() if rates is None else rates.totals(),
             active_clients=0 if rates is None else rates.active_clients,
-            recent=self._running.recent(200),
+            recent=recent,
             sources=tuple(
                 Source(name, table.version, self._committed_at_ms.get(name), _told(table.failure))
                 for name, table in self.tables.items()
             ),
         )
 
-    def _levels(self, running: list[Any]) -> dict[tuple[str, str, str], dict[str, Any]]:
-        if self._rates is None or not running:
+    def _levels(self, rows: list[Mapping[str, Any]]) -> Mapping[tuple[str, str, str], Mapping[str, Any]]:
+        """The levels of the clients of these records, by the quotas in force; each client is resolved once."""
+        if self._rates is None:
             return {}
-        rows = [one.row for one in running]
-        found = self._rates.resolve([row["user"] for row in rows], [row["client_id"] for row in rows])
-        return {(row["user"], row["client_id"], row["quota_type"]): row for row in found}
+        clients = {(row["user"], row["client_id"]) for row in rows}
+        self._resolved = {client: self._resolved[client] for client in clients & self._resolved.keys()}
+        new = sorted(clients - self._resolved.keys())
+        if new:
+            found = self._rates.resolve([user for user, _ in new], [client_id for _, client_id in new])
+            for row in found:
+                self._resolved.setdefault((row["user"], row["client_id"]), []).append(row)
+        return {(*client, row["quota_type"]): row for client, of_client in self._resolved.items() for row in of_client}
 
 
 def _told(failure: PipelineError | None) -> str | None:

@@ -11,6 +11,7 @@ from pipeline.dashboard.feed import Feed
 from pipeline.dashboard.http import build_app
 from pipeline.dashboard.reader import JobProcess, TablesReader
 from pipeline.gate.server import Listen
+from pipeline.metrics.registry import new_registry
 from pipeline.settings.model import Settings
 from pipeline.web_server import bound_socket, web_server
 
@@ -70,7 +71,8 @@ def _parts(
 ) -> tuple[Starlette, Feed]:
     reader = TablesReader(settings.tables.root, job_process, settings.scope)
     feed = Feed(reader)
-    return build_app(feed, Answers(reader, feed, settings, may_write), token), feed
+    app = build_app(feed, Answers(reader, feed, settings, may_write), token, registry=new_registry("dashboard"))
+    return app, feed
 
 
 def _bound(listen: Listen) -> socket.socket:

@@ -47,7 +47,7 @@ class State:
         quotas: Version in force, the newest version, scope and mode.
         batch: The newest row of `batches`; None before the first.
         running: Who is held.
-        levels: See `now_view.Levels`.
+        levels: See `now_view.Levels`; of the clients of `running` and `recent`.
         sensors: All rates, the nearest to their bound first.
         rates_at_ms: The instant of the rates, in event time.
         seconds: See `LiveRates.totals`.
@@ -92,6 +92,6 @@ class State:
             "totals": totals(self.running, self.seconds, self.sensors, self.active_clients),
             "throttled": [throttled_row(one, self.levels) for one in self.running[:MOST_THROTTLED]],
             "talkers": [talker_row(one, held) for one in self.sensors[:MOST_TALKERS]],
-            "recent": [event_row(row) for row in self.recent[:MOST_RECENT]],
+            "recent": [event_row(row, self.levels) for row in self.recent[:MOST_RECENT]],
             "seconds": [list(second) for second in self.seconds[-181:-1]],
         }

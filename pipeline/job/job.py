@@ -22,6 +22,7 @@ from pipeline.cluster.from_settings import resource_names, wanted_topics
 from pipeline.cluster.permissions import refuse_unpermitted
 from pipeline.cluster.topics import check_topics, refuse_unfit
 from pipeline.errors import PipelineError, first_line
+from pipeline.job.heartbeat import Heartbeat
 from pipeline.job.job_run import JobRun, Place
 from pipeline.job.listeners import Listeners
 from pipeline.job.lock import JobLock
@@ -52,6 +53,7 @@ class Job:
         self._listeners = listeners
         self._waits = waits
         self._clock = SystemClock()
+        self._heartbeat = Heartbeat(settings.run_dir, settings.job, settings.tables.root)
         self._stopping = Event()
         self.ready = Event()
 
@@ -158,6 +160,7 @@ class Job:
     def _run_once(self, place: Place, starter: SparkStarter) -> BaseException | None:
         """One life of the query; returns what ended it, None if it was asked to stop."""
         run: JobRun | None = None
+        self._heartbeat.forget()
         try:
             if self._settings.tables.writer == "delta-spark" and starter.session_unless(self._stopping) is None:
                 return None
@@ -176,6 +179,9 @@ class Job:
                 failure = run.failure()
                 if failure is not None:
                     return failure
+                now_ms = self._clock.now().wall_ms
+                if self._heartbeat.is_due(now_ms) and run.is_waiting():
+                    self._heartbeat.beat(now_ms)
         except Exception as exc:
             log.debug("the start failed", exc_info=True)
             return exc

@@ -183,6 +183,10 @@ class JobRun:
         """What has ended the query or one of the threads; None while all is well."""
         return self._failure or (self._query.failure() if self._query is not None else None)
 
+    def is_waiting(self) -> bool:
+        """Whether the query has done all there is, and waits for its next trigger."""
+        return self._query is not None and self._query.is_waiting()
+
     def close(self) -> None:
         """Stop the query between two batches, then the threads, then leave the topic."""
         if self._query is not None:

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import pyarrow.compute as pc
 
+from pipeline.job.heartbeat import Activity, activity_of
 from pipeline.job.newest_usage import NewestUsage, usage_until
 from pipeline.job.status import JobStatus, Reading, status_from
 from pipeline.settings.model import Settings
@@ -100,6 +101,13 @@ class Overview:
         """Whether what is shown may no longer be so: there is no new batch."""
         age_ms = self.batch_age_ms(now_ms)
         return age_ms is None or age_ms > self.stalled_after_ms
+
+    def activity(self, now_ms: int) -> Activity:
+        """What the job does; see `activity_of`."""
+        waited_ms = self.status.last_wait_age_ms
+        waited_now_ms = None if waited_ms is None else waited_ms + max(now_ms - self.read_at_ms, 0)
+        is_up = self.status.process is not None
+        return activity_of(is_up, self.batch_age_ms(now_ms), waited_now_ms, self.stalled_after_ms)
 
     @property
     def is_behind(self) -> bool:

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
+from pipeline.job.heartbeat import last_beat_ms
 from pipeline.job.lock import job_process
 from pipeline.settings.model import Settings
 from pipeline.tables.address import full_address
@@ -26,6 +27,7 @@ class JobStatus:
         last_batch_id: The newest recorded micro-batch; None if there is none.
         last_batch_age_ms: How long ago it was read; 0 for one that was stored after the command began.
         lag_ms: How old its newest event was then. None without a batch.
+        last_wait_age_ms: How long ago its query was last seen to wait for usage; None if that is not known here.
         last_batch_quotas: The quota version it was decided with; None without a batch.
         quotas: The quota version in force: the newest valid one.
         newest_quotas: The newest version; another one than `quotas` if it is not valid.
@@ -41,6 +43,7 @@ class JobStatus:
     last_batch_id: int | None
     last_batch_age_ms: int | None
     lag_ms: int | None
+    last_wait_age_ms: int | None
     last_batch_quotas: int | None
     quotas: int
     newest_quotas: int
@@ -57,6 +60,7 @@ class Reading:
     Attributes:
         at_ms: The instant, by wall clock.
         process: The id of the process that holds the job's lock, as text; None if none of this machine does.
+        waited_ms: When the job's query was last seen to wait for usage; None if that is not known here.
         quotas: The newest version of the quota table, valid or not.
         in_force: Its newest valid version.
         batch: The newest row of `batches`; None without a batch.
@@ -65,6 +69,7 @@ class Reading:
 
     at_ms: int
     process: str | None
+    waited_ms: int | None
     quotas: QuotaTableState
     in_force: QuotaSnapshot
     batch: Mapping[str, Any] | None
@@ -84,6 +89,7 @@ class Reading:
         return cls(
             at_ms=now_ms,
             process=job_process(settings.run_dir, settings.job, root),
+            waited_ms=last_beat_ms(settings.run_dir, settings.job, root),
             quotas=newest,
             in_force=newest_valid(table, newest.version),
             batch=newest_batch_under(root),
@@ -113,6 +119,7 @@ def status_from(settings: Settings, read: Reading) -> JobStatus:
         last_batch_id=None if batch is None else batch["batch_id"],
         last_batch_age_ms=None if batch is None else max(read.at_ms - batch["processed_at_ms"], 0),
         lag_ms=None if batch is None else batch["processed_at_ms"] - batch["evaluated_at_ms"],
+        last_wait_age_ms=None if read.waited_ms is None else max(read.at_ms - read.waited_ms, 0),
         last_batch_quotas=None if batch is None else batch["quota_version"],
         quotas=read.in_force.version,
         newest_quotas=read.quotas.version,

@@ -12,7 +12,7 @@ def new_registry(program: str) -> CollectorRegistry:
     """A registry with what all programs tell: version, memory, processor time and open files.
 
     Args:
-        program: job, gate, meter or sync.
+        program: job, gate, meter, sync, dashboard or alerts.
     """
     registry = _WithoutCreated(auto_describe=False)
     ProcessCollector(registry=registry)

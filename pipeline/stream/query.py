@@ -87,6 +87,14 @@ class UsageQuery:
                 return {}
         return None
 
+    def is_waiting(self) -> bool:
+        """Whether the query rests between two triggers: it has asked for new messages and done what there was."""
+        if self._query is None:
+            return False
+        with suppress(Py4JError, OSError):  # the JVM has ended
+            return bool(self._query.isActive and not self._query.status["isTriggerActive"])
+        return False
+
     def failure(self) -> BaseException | None:
         """What ended the query: a batch's exception or Spark's own error. None while it runs or if it was stopped."""
         if self._failure is not None:

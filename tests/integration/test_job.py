@@ -1,8 +1,10 @@
 """The whole job with a real broker, Spark and Delta: one process, observed from outside."""
 
 import json
+import os
 import re
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,11 +16,13 @@ from deltalake import DeltaTable, write_deltalake
 
 from pipeline.demo.broker import EmbeddedBroker
 from pipeline.demo.process import free_ports
+from pipeline.job.heartbeat import is_idle, last_beat_ms
 from schemas.arrow import arrow_schema
 from schemas.quota_row import QuotaRow
 from tests.integration.running_job import RunningJob, running_job, usage
 from tests.metrics_reading import metrics_named_in
 from tests.pages.blocks import blocks_of
+from tests.pipeline.alerts.receiving import receiving
 from tests.waiting import PATIENCE_SECONDS
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
@@ -69,6 +73,31 @@ def test_a_quota_written_by_delta_rs_decides_the_next_batch(job: RunningJob) -> 
     job.send(usage("carol", 600))
     record = job.wait_for_record(user="carol", action="throttle")
     assert (record["bound"], record["quota_version"]) == (50.0, before + 1)
+
+
+def test_a_process_beside_it_tells_a_webhook_who_is_throttled(job: RunningJob) -> None:
+    with receiving() as inbox:
+        alerts = {"KQUOTA_ALERTS__WEBHOOKS__ops": inbox.url, "KQUOTA_ALERTS__LOOK_EVERY_MS": "200"}
+        command = [sys.executable, "-m", "pipeline.cli.main", "alerts", "run"]
+        with subprocess.Popen(command, env={**os.environ, **job.environment, **alerts}) as process:
+            job.send(usage("grace", 60_000))
+            record = job.wait_for_record(user="grace", action="throttle")
+            job.wait_until(lambda: ("KquotaThrottled", "grace", "firing") in inbox.alerts(), "the alert")
+            process.terminate()
+            assert process.wait(PATIENCE_SECONDS) == 0
+        (alert,) = [one for each in inbox.taken for one in each["alerts"] if one["labels"].get("user") == "grace"]
+    assert alert["annotations"]["action"].endswith(f"throttles explain {record['decision_id'][:8]}")
+
+
+def test_a_job_that_waits_for_usage_says_when_it_last_did(job: RunningJob) -> None:
+    settings = job.settings
+    place = settings.run_dir, settings.job, settings.tables.root
+    job.wait_until(lambda: last_beat_ms(*place) is not None, "the query to wait")
+    first_ms = last_beat_ms(*place) or 0
+    job.wait_until(lambda: (last_beat_ms(*place) or 0) > first_ms, "the query to wait again")
+    told = json.loads(job.command("status", "-o", "json").stdout)
+    assert 0 <= told["last_wait_age_ms"] < PATIENCE_SECONDS * 1_000
+    assert is_idle(*place, last_beat_ms(*place) or 0)
 
 
 def test_the_shadow_switch_releases_at_once_and_nothing_more_is_published(job: RunningJob) -> None:

@@ -39,6 +39,9 @@ def run(
     dashboard_port: Annotated[
         int, typer.Option(help="Where that listens, on this machine only; 0 means any free one.", min=0, max=65_535)
     ] = DEFAULT_PORT,
+    alerts: Annotated[
+        bool, typer.Option("--alerts", help="Run `kquota alerts run` beside it: tell the receivers of the settings.")
+    ] = False,
     sync: Annotated[
         bool, typer.Option("--sync", help="Keep the brokers' own quotas too, as `kquota quotas sync` does.")
     ] = False,
@@ -49,7 +52,7 @@ def run(
     of one of the two is the end of both.
     """
     return_memory_at_once()
-    from pipeline.cli.services.beside import dashboard_beside
+    from pipeline.cli.services.beside import alerts_beside, dashboard_beside
     from pipeline.cli.services.console import log_batch, log_throttles
     from pipeline.cli.signals import call_on_signals
     from pipeline.job.job import Job
@@ -78,6 +81,7 @@ def run(
         create_tables(settings.tables)
         with (
             dashboard_beside(dashboard, dashboard_port, config, settings.tables.root),
+            alerts_beside(alerts, settings, config, command_config),
             sync_beside(settings, running.stop) if sync else nullcontext(),
         ):
             running.run()

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,28 @@ def test_a_throttle_counts_down_to_nothing_and_the_batch_ages() -> None:
     later = texts(shown, NOON_MS + 12_000, 100)
     assert " 0.0 s " in later[-1]
     assert "batch 812, 12.4 s ago" in later[0]
-    assert later[2] == "STALLED: no micro-batch for 12 s; it gets no usage, or it hangs"
+    assert later[2] == "STALLED: no micro-batch for 12 s; the job has not yet looked for usage: it starts, or hangs"
+
+
+@pytest.mark.parametrize(
+    ("waited_ms", "process", "expected"),
+    [
+        (
+            300,
+            "4711",
+            "IDLE: no micro-batch for 12 s; the job waits, and no client has used anything (looked 12 s ago)",
+        ),
+        (9_000, "4711", "HUNG: no micro-batch for 12 s; process 4711 last looked for usage 21 s ago"),
+        (300, None, "STALLED: no micro-batch for 12 s; no job runs on this machine"),
+    ],
+)
+def test_a_cluster_without_usage_is_told_from_a_job_that_hangs(
+    waited_ms: int, process: str | None, expected: str
+) -> None:
+    shown = state(line("alice", 212_000.0))
+    object.__setattr__(shown, "status", replace(shown.status, last_wait_age_ms=waited_ms, process=process))
+    assert texts(shown, NOON_MS + 12_000, 100)[2] == expected[:100]
+    assert texts(shown, NOON_MS, 100)[2].split()[0] == "client", "a new batch says that all is well"
 
 
 def test_a_state_that_can_not_be_read_anew_says_why() -> None:
@@ -134,6 +156,7 @@ def test_programs_get_one_document_with_all_figures(root: str) -> None:
         ("alice", 5.0, 1),
         ("bob", 0.5, 0),
     ]
+    assert document["activity"] == "down"
     assert (document["is_stalled"], document["totals"]["clients"], document["status"]["held_clients"]) == (True, 2, 1)
     assert len(json.loads(kquota("top", "--once", "--limit", "1", "-o", "json", "--tables", root).stdout)["lines"]) == 1
 

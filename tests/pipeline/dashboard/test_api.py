@@ -68,6 +68,18 @@ def test_a_throttle_has_its_level_its_owner_and_its_begin(asked: Any, shop: Live
         assert row["owner"] == {"alice": "data-platform", "guest": "platform"}[row["user"]]
 
 
+def test_records_are_found_by_the_owner_of_the_quota_of_their_client(asked: Any) -> None:
+    events = get(asked, "events")["events"]
+    owners = {"alice": "data-platform", "guest": "platform"}
+    assert {(row["user"], row["owner"]) for row in events} == set(owners.items())
+    for user, owner in owners.items():
+        of_owner = get(asked, "events", owner=owner)["events"]
+        assert of_owner == [row for row in events if row["user"] == user]
+        assert of_owner
+    assert get(asked, "events", owner="nobody")["events"] == []
+    assert len(get(asked, "events", owner="data-platform", limit=1)["events"]) == 1
+
+
 def test_the_rates_are_those_of_describe(asked: Any, shop: LivedTables) -> None:
     described = json.loads(kquota("quotas", "describe", "-o", "json", "--tables", shop.root).stdout)
     rows = {(row["user"], row["client_id"]): row for row in get(asked, "quotas")["rows"]}

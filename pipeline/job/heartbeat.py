@@ -1,0 +1,111 @@
+"""Tells a job that waits for usage from one that hangs: both write no micro-batch.
+
+The job notes in a file when its query was last seen to wait between two triggers. A query that waits has asked the
+usage topic and found nothing new. One that hangs in a batch, or in a call to the brokers, is not seen to wait. The file
+lies beside the tables where they are on a local disk, else in the job's run folder.
+"""
+
+import logging
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Final, Literal
+
+from pipeline.job.lock import job_process, tables_lock_file
+
+log = logging.getLogger(__name__)
+
+BEAT_EVERY_MS: Final = 1_000
+LATE_AFTER_MS: Final = 15_000
+"""A job that was not seen to wait for longer is not idle: something keeps it."""
+
+
+Activity = Literal["working", "idle", "hung", "unknown", "down"]
+
+
+def activity_of(is_up: bool, batch_age_ms: int | None, beat_age_ms: int | None, stalled_after_ms: int) -> Activity:
+    """What the job does.
+
+    Args:
+        is_up: A process of this machine holds its lock.
+        batch_age_ms: How old the newest micro-batch is; None without one.
+        beat_age_ms: How long ago the query was last seen to wait; None if it was not.
+        stalled_after_ms: A batch up to this age is new.
+
+    Returns:
+        working: batches come. idle: none comes, and the query waits for usage. hung: none comes, and it does not wait.
+        unknown: none comes, and it was not yet seen to wait: it starts, or hangs. down: not running on this machine.
+    """
+    if not is_up:
+        return "down"
+    if batch_age_ms is not None and batch_age_ms <= stalled_after_ms:
+        return "working"
+    if beat_age_ms is None:
+        return "unknown"
+    return "idle" if beat_age_ms <= LATE_AFTER_MS else "hung"
+
+
+class Heartbeat:
+    """Notes instants at which the query waits. For one thread.
+
+    Args:
+        run_dir: The job's run folder.
+        job: The job's name.
+        tables_root: Where its tables are, or will be.
+    """
+
+    def __init__(self, run_dir: Path, job: str, tables_root: str) -> None:
+        self._place = partial(_file, run_dir, job, tables_root)
+        self._last_ms = 0
+        self._has_failed = False
+
+    def forget(self) -> None:
+        """Begin anew: what an earlier life of the query noted says nothing about this one."""
+        with suppress(OSError):
+            self._place().unlink(missing_ok=True)
+
+    def is_due(self, now_ms: int) -> bool:
+        """Whether the last one was noted long enough ago, or the clock was set back."""
+        return not 0 <= now_ms - self._last_ms < BEAT_EVERY_MS
+
+    def beat(self, now_ms: int) -> None:
+        """Note an instant of the wall clock. A disk that takes nothing is told once, and ends nothing."""
+        self._last_ms = now_ms
+        path = self._place()
+        try:
+            new = path.with_name(f"{path.name}.new")
+            new.write_text(f"{now_ms}\n", encoding="ascii")
+            new.replace(path)
+        except OSError as exc:
+            if not self._has_failed:
+                log.warning("%s can not be written (%s): nobody can tell an idle job from one that hangs",
+                            path, exc.strerror)  # fmt: skip
+            self._has_failed = True
+
+
+def last_beat_ms(run_dir: Path, job: str, tables_root: str) -> int | None:
+    """When the job was last seen to wait, by its wall clock; None if that is not known here."""
+    try:
+        return int(_file(run_dir, job, tables_root).read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return None
+
+
+def is_idle(run_dir: Path, job: str, tables_root: str, now_ms: int) -> bool:
+    """Whether the job runs on this machine and waits for usage, so that no micro-batch is no failure.
+
+    Args:
+        run_dir: The job's run folder.
+        job: The job's name.
+        tables_root: Where its tables are.
+        now_ms: Wall clock.
+    """
+    beat_ms = last_beat_ms(run_dir, job, tables_root)
+    return (
+        beat_ms is not None and now_ms - beat_ms <= LATE_AFTER_MS and job_process(run_dir, job, tables_root) is not None
+    )
+
+
+def _file(run_dir: Path, job: str, tables_root: str) -> Path:
+    beside = tables_lock_file(tables_root)
+    return run_dir / f"{job}.heartbeat" if beside is None else beside.with_suffix(".heartbeat")

@@ -1,0 +1,303 @@
+"""From real tables to a real HTTP server: what is told, to whom, once, and again after trouble and restarts."""
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pipeline.alerts.alerter import own_state
+from pipeline.alerts.errors import AlertsAreRunning
+from pipeline.alerts.state_file import read_state, state_path
+from tests.pipeline.alerts.receiving import Inbox, receiving
+from tests.pipeline.alerts.told import Told
+from tests.pipeline.dashboard.lived_tables import HOSTILE, LivedTables, Sender
+from tests.pipeline.dashboard.shop import START_MS, quota
+
+QUOTAS = (
+    quota("alice", "etl", producer_byte_rate=100_000.0, owner="data-platform"),
+    quota("bob", "", producer_byte_rate=100_000.0, owner="data-platform"),
+    quota("web", "", producer_byte_rate=100_000.0, owner="web"),
+    quota("ml", "", consumer_byte_rate=50_000.0, mode="shadow", owner="ml"),
+    quota("<default>", "", producer_byte_rate=100_000.0),
+)
+
+
+@pytest.fixture
+def inbox() -> Iterator[Inbox]:
+    with receiving() as running:
+        yield running
+
+
+def tables_of(folder: Path, *senders: Sender) -> LivedTables:
+    """With one more client, far below its quota: somebody always sends."""
+    others = Sender("others", "beat", lambda _: {"produced_bytes": 1_000})
+    return LivedTables(folder / "tables", QUOTAS, [*senders, others], START_MS)
+
+
+def live(tables: LivedTables, told: Told, seconds: int, step: int = 1) -> None:
+    """Time passes; every so many seconds there is a batch, and a look at it."""
+    for _ in range(seconds // step):
+        tables.live(step, step * 1_000)
+        told.look(tables.now_ms)
+
+
+def over_quota(user: str, client_id: str = "etl", seconds: float = 1e9) -> Sender:
+    return Sender(user, client_id, lambda second: {"produced_bytes": 500_000 if second < seconds else 0})
+
+
+def test_a_throttle_is_told_once_when_it_begins_and_once_when_it_has_ended(tmp_path: Path, inbox: Inbox) -> None:
+    tables = tables_of(tmp_path, over_quota("alice", seconds=3))
+    told = Told(tables.root, tmp_path, {"ops": inbox.url})
+    live(tables, told, 8)
+    assert Counter(inbox.alerts())["KquotaThrottled", "alice", "firing"] == 1
+    live(tables, told, 45, step=3)
+    of_throttle = [alert for alert in inbox.alerts() if alert[0] == "KquotaThrottled"]
+    assert of_throttle == [("KquotaThrottled", "alice", "firing"), ("KquotaThrottled", "alice", "resolved")]
+    begin, end = (
+        alert for message in inbox.taken for alert in message["alerts"]
+        if alert["labels"]["alertname"] == "KquotaThrottled"
+    )  # fmt: skip
+    assert begin["fingerprint"] == end["fingerprint"]
+    assert begin["startsAt"] == end["startsAt"] < end["endsAt"]
+    assert begin["endsAt"] == "0001-01-01T00:00:00Z"
+    assert told.metric("firing", alertname="KquotaThrottled") == 0
+    assert told.metric("sent_total", receiver="ops") == len(inbox.alerts())
+
+
+def test_the_message_is_that_of_alertmanager(tmp_path: Path, inbox: Inbox) -> None:
+    tables = tables_of(tmp_path, over_quota("alice"))
+    told = Told(tables.root, tmp_path, {"ops": inbox.url}, external_url="https://board.example/")
+    live(tables, told, 4)
+    message = inbox.taken[0]
+    assert set(message) == {
+        "receiver", "status", "alerts", "groupLabels", "commonLabels", "commonAnnotations", "externalURL", "version",
+        "groupKey", "truncatedAlerts",
+    }  # fmt: skip
+    assert (message["version"], message["receiver"], message["status"]) == ("4", "ops", "firing")
+    assert message["groupKey"] == 'kquota-shop:{owner="data-platform"}'
+    assert message["groupLabels"] == {"owner": "data-platform"}
+    (alert,) = message["alerts"]
+    assert set(alert) == {"status", "labels", "annotations", "startsAt", "endsAt", "generatorURL", "fingerprint"}
+    assert alert["labels"] == message["commonLabels"] == {
+        "alertname": "KquotaThrottled", "severity": "warning", "cluster": "test", "user": "alice", "client_id": "etl",
+        "quota_type": "producer_byte_rate", "owner": "data-platform",
+    }  # fmt: skip
+    assert alert["annotations"]["summary"].startswith("alice/etl is throttled for its producer_byte_rate: ")
+    assert " throttles explain " in alert["annotations"]["action"]
+    assert alert["generatorURL"] == "https://board.example/client?user=alice&client_id=etl"
+    assert len(alert["fingerprint"]) == 16
+    assert alert["startsAt"].endswith("Z")
+
+
+def test_alerts_of_one_look_are_grouped_by_the_owner_of_the_quota(tmp_path: Path, inbox: Inbox) -> None:
+    senders = [over_quota(user) for user in ("alice", "bob", "web", "guest")]
+    tables = tables_of(tmp_path, *senders)
+    told = Told(tables.root, tmp_path, {"ops": inbox.url})
+    tables.live(4)
+    told.look(tables.now_ms)
+    groups = {
+        message["groupLabels"].get("owner"): {alert["labels"]["user"] for alert in message["alerts"]}
+        for message in inbox.taken
+    }
+    assert groups == {"data-platform": {"alice", "bob"}, "web": {"web"}, None: {"guest"}}
+    assert len(inbox.taken) == 3
+    assert Counter(message["truncatedAlerts"] for message in inbox.taken) == {0: 3}
+
+
+def test_the_status_is_that_of_the_whole_group_though_only_changes_are_listed(tmp_path: Path, inbox: Inbox) -> None:
+    tables = tables_of(tmp_path, over_quota("alice", seconds=3), over_quota("bob"))
+    told = Told(tables.root, tmp_path, {"ops": inbox.url}, pending_ms=600_000)
+    live(tables, told, 60, step=3)
+    last = inbox.taken[-1]
+    assert [(alert["labels"]["user"], alert["status"]) for alert in last["alerts"]] == [("alice", "resolved")]
+    assert (last["status"], last["truncatedAlerts"]) == ("firing", 1)
+
+
+def test_a_client_near_its_bound_is_told_after_a_while_and_does_not_flap(tmp_path: Path, inbox: Inbox) -> None:
+    # Over windows of 10 s its rate goes up and down across 80 % of its quota, and never below 75 %.
+    rates = Sender("web", "tracker", lambda s: {"produced_bytes": 0 if s >= 48 else 76_000 if s % 24 < 12 else 69_500})
+    tables = tables_of(tmp_path, rates)
+    told = Told(tables.root, tmp_path, {"ops": inbox.url}, pending_ms=3_000, resolve_after_ms=0)
+    used = []
+    for _ in range(16):
+        tables.live(3)
+        told.look(tables.now_ms)
+        used.append(told.facts_at(tables.now_ms).findings)
+    (first,) = [alert for message in inbox.taken for alert in message["alerts"]]
+    assert first["labels"]["alertname"] == "KquotaNearBound"
+    assert first["annotations"]["summary"].startswith("web/* uses 8")
+    assert {finding.is_so for found in used[6:] for finding in found} == {True, False}, "it crosses 80 %"
+    tables.live(20, step_ms=4_000)
+    told.look(tables.now_ms)
+    told.look(tables.now_ms)
+    assert inbox.alerts() == [("KquotaNearBound", "web", "firing"), ("KquotaNearBound", "web", "resolved")]
+
+
+def test_a_shadow_quota_alerts_nobody(tmp_path: Path, inbox: Inbox) -> None:
+    tables = tables_of(tmp_path, Sender("ml", "train", lambda _: {"fetched_bytes": 90_000}))
+    told = Told(tables.root, tmp_path, {"ops": inbox.url}, pending_ms=0)
+    live(tables, told, 12, step=3)
+    assert inbox.requests == []
+
+
+def test_what_goes_on_is_told_again_after_the_repeat_interval(tmp_path: Path, inbox: Inbox) -> None:
+    tables = tables_of(tmp_path, over_quota("alice"))
+    told = Told(tables.root, tmp_path, {"ops": inbox.url}, repeat_ms=4_000, pending_ms=600_000)
+    live(tables, told, 12)
+    assert inbox.alerts() == [("KquotaThrottled", "alice", "firing")] * 3
+    assert len({alert["startsAt"] for message in inbox.taken for alert in message["alerts"]}) == 1
+
+
+def test_refused_messages_are_told_even_if_nobody_looked_then(tmp_path: Path, inbox: Inbox) -> None:
+    tables = tables_of(tmp_path)
+    tables.send_garbage()
+    tables.live(200, step_ms=10_000)
+    told = Told(tables.root, tmp_path, {"ops": inbox.url})
+    told.look(tables.now_ms)
+    (alert,) = inbox.taken[0]["alerts"]
+    assert alert["labels"]["alertname"] == "KquotaDeadLetters"
+    assert alert["annotations"]["summary"] == "2 usage events or messages were refused in 5 min"
+    live(tables, told, 150, step=10)
+    assert [status for *_, status in inbox.alerts()] == ["firing", "resolved"]
+
+
+@pytest.mark.parametrize(("is_idle", "expected"), [(False, ["firing"]), (True, [])])
+def test_a_job_without_batches_is_told_unless_it_waits_for_usage(
+    is_idle: bool, expected: list[str], tmp_path: Path, inbox: Inbox
+) -> None:
+    tables = tables_of(tmp_path)
+    tables.live(2)
+    told = Told(tables.root, tmp_path, {"ops": inbox.url}, is_idle=is_idle)
+    told.look(tables.now_ms + 60_000)
+    assert inbox.requests == []
+    told.look(tables.now_ms + 60_001)
+    assert [status for name, _, status in inbox.alerts() if name == "KquotaStalled"] == expected
+    tables.job.clock.advance(120_000)
+    live(tables, told, 20, step=5)
+    assert [status for *_, status in inbox.alerts()] == [*expected, *(["resolved"] if expected else [])]
+
+
+def test_while_no_batch_comes_nothing_is_said_about_rates(tmp_path: Path, inbox: Inbox) -> None:
+    tables = tables_of(tmp_path, Sender("web", "tracker", lambda _: {"produced_bytes": 88_000}))
+    told = Told(tables.root, tmp_path, {"ops": inbox.url}, pending_ms=0, resolve_after_ms=0)
+    tables.live(13)
+    told.look(tables.now_ms)
+    assert {name for name, *_ in inbox.alerts()} == {"KquotaNearBound", "KquotaAtBound"}
+    count = len(inbox.alerts())
+    told.look(tables.now_ms + 50_000)
+    assert len(inbox.alerts()) == count
+
+
+def test_tables_that_are_missing_are_told_as_a_pipeline_that_does_not_work(tmp_path: Path, inbox: Inbox) -> None:
+    told = Told(str(tmp_path / "nothing"), tmp_path, {"ops": inbox.url})
+    told.look(START_MS)
+    told.look(START_MS + 59_999)
+    assert inbox.requests == []
+    told.look(START_MS + 60_000)
+    assert inbox.alerts() == [("KquotaStalled", "", "firing")]
+    assert "nothing" in inbox.taken[0]["alerts"][0]["annotations"]["description"]
+    assert inbox.taken[0]["groupLabels"] == {}
+
+
+def test_a_restart_tells_nothing_again_and_ends_what_ended_meanwhile(tmp_path: Path, inbox: Inbox) -> None:
+    tables = tables_of(tmp_path, over_quota("alice", seconds=3))
+    live(tables, Told(tables.root, tmp_path, {"ops": inbox.url}, pending_ms=600_000), 4)
+    assert inbox.alerts() == [("KquotaThrottled", "alice", "firing")]
+    live(tables, Told(tables.root, tmp_path, {"ops": inbox.url}, pending_ms=600_000), 3)
+    assert inbox.alerts() == [("KquotaThrottled", "alice", "firing")]
+    tables.live(45, step_ms=3_000)
+    live(tables, Told(tables.root, tmp_path, {"ops": inbox.url}, pending_ms=600_000), 15, step=5)
+    assert inbox.alerts() == [("KquotaThrottled", "alice", "firing"), ("KquotaThrottled", "alice", "resolved")]
+
+
+def test_what_a_killed_process_had_not_sent_is_sent_by_the_next_one(tmp_path: Path, inbox: Inbox) -> None:
+    tables = tables_of(tmp_path, over_quota("alice"))
+    tables.live(3)
+    Told(tables.root, tmp_path, {"ops": inbox.url}).look(tables.now_ms, send=False)
+    assert inbox.requests == []
+    second = Told(tables.root, tmp_path, {"ops": inbox.url})
+    second.send()
+    assert ("KquotaThrottled", "alice", "firing") in inbox.alerts()
+
+
+def test_a_process_killed_after_it_sent_sends_the_same_again(tmp_path: Path, inbox: Inbox) -> None:
+    tables = tables_of(tmp_path, over_quota("alice"))
+    tables.live(3)
+    Told(tables.root, tmp_path, {"ops": inbox.url}).look(tables.now_ms)  # and dies before it notes that it has
+    Told(tables.root, tmp_path, {"ops": inbox.url}).send()
+    first, again = inbox.taken
+    assert first == again
+
+
+def test_a_receiver_that_is_down_keeps_no_other_waiting_and_gets_all_of_it_later(tmp_path: Path, inbox: Inbox) -> None:
+    tables = tables_of(tmp_path, over_quota("alice", seconds=3))
+    steady = [0.0]
+    with receiving() as other:
+        other.answers = [500] * 10_000
+        told = Told(tables.root, tmp_path, {"ops": inbox.url, "other": other.url}, steady_seconds=lambda: steady[0])
+        live(tables, told, 40, step=4)
+        assert ("KquotaThrottled", "alice", "resolved") in inbox.alerts()
+        assert len(other.requests) == 1, "it rests between two tries"
+        assert told.metric("waiting_messages", receiver="other") == len(inbox.taken)
+        other.answers, other.requests = [], []
+        while told.deliveries[1].waiting():
+            steady[0] += 60
+            told.send()
+        assert other.alerts() == inbox.alerts()
+        assert [{**one, "receiver": ""} for one in other.taken] == [{**one, "receiver": ""} for one in inbox.taken]
+
+
+def test_a_damaged_state_is_set_aside_and_said(tmp_path: Path, inbox: Inbox, caplog: pytest.LogCaptureFixture) -> None:
+    tables = tables_of(tmp_path, over_quota("alice"))
+    path = state_path(Told(tables.root, tmp_path, {"ops": inbox.url}).settings)
+    path.write_text('{"version": 1, "watched": [{"key"', encoding="utf-8")
+    live(tables, Told(tables.root, tmp_path, {"ops": inbox.url}), 4)
+    assert "is not the state of alerts" in caplog.text
+    assert path.with_name("shop.alerts.json.damaged").read_text().startswith('{"version": 1')
+    assert ("KquotaThrottled", "alice", "firing") in inbox.alerts()
+    assert read_state(path).book
+
+
+def test_a_state_that_can_not_be_written_is_counted_and_alerts_go_out(tmp_path: Path, inbox: Inbox) -> None:
+    tables = tables_of(tmp_path, over_quota("alice"))
+    told = Told(tables.root, tmp_path, {"ops": inbox.url})
+    (tmp_path / "shop.alerts.json.new").mkdir()
+    live(tables, told, 4)
+    assert told.metric("state_failures_total") > 0
+    assert ("KquotaThrottled", "alice", "firing") in inbox.alerts()
+
+
+def test_a_look_that_fails_is_made_again_and_changes_nothing(
+    tmp_path: Path, inbox: Inbox, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    tables = tables_of(tmp_path, over_quota("alice"))
+    told = Told(tables.root, tmp_path, {"ops": inbox.url}, pending_ms=600_000, resolve_after_ms=0)
+    live(tables, told, 4)
+    with monkeypatch.context() as broken:
+        broken.setattr("pipeline.alerts.running.facts_of", lambda *_arguments: 1 / 0)
+        told.look(tables.now_ms)
+    assert "could not be looked for; it is tried again" in caplog.text
+    live(tables, told, 1)
+    assert inbox.alerts() == [("KquotaThrottled", "alice", "firing")]
+
+
+def test_two_processes_do_not_tell_the_same_alerts(tmp_path: Path, inbox: Inbox) -> None:
+    told = Told(str(tmp_path), tmp_path, {"ops": inbox.url})
+    path = state_path(told.settings)
+    with own_state(path), pytest.raises(AlertsAreRunning, match=r"stop the other one"), own_state(path):
+        pass
+
+
+def test_hostile_names_are_escaped_and_cut_and_stay_apart(tmp_path: Path, inbox: Inbox) -> None:
+    long = "\x1b[2J" + "n" * 20_000
+    names = [HOSTILE, "a\nb\u202e", f"{long}1", f"{long}2"]
+    tables = tables_of(tmp_path, *(over_quota("guest", name) for name in names))
+    told = Told(tables.root, tmp_path, {"ops": inbox.url}, external_url="https://board.example", pending_ms=600_000)
+    live(tables, told, 4)
+    alerts = [alert for message in inbox.taken for alert in message["alerts"]]
+    assert len({alert["fingerprint"] for alert in alerts}) == len(alerts) == 4
+    shown = {alert["labels"]["client_id"] for alert in alerts}
+    assert {HOSTILE, r"a\nb\u202e"} < shown
+    texts = [text for alert in alerts for part in ("labels", "annotations") for text in alert[part].values()]
+    assert all(text.isprintable() and len(text) < 400 for text in texts)
