@@ -18,7 +18,8 @@ with open("pyproject.toml", "rb") as file:
     told = tomllib.load(file)
 lists = [told["build-system"]["requires"], ["editables"], told["project"]["dependencies"]]
 lists += [*told["project"]["optional-dependencies"].values(), *told["dependency-groups"].values()]
-print(*(line for lines in lists for line in lines if isinstance(line, str)), sep="\n")
+own = told["project"]["name"]  # an extra may be made of others
+print(*(line for lines in lists for line in lines if isinstance(line, str) and not line.startswith(own)), sep="\n")
 PYTHON
 
 $compile "$@" --output-file deploy/requirements.lock "$named"
