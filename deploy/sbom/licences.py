@@ -28,11 +28,11 @@ def licences_of_package(name: str, version: str) -> list[dict[str, Any]]:
         return []
     if installed.version != version:
         return []
-    metadata = installed.metadata
-    if expression := metadata.get("License-Expression"):
-        return [{"expression": expression}]
-    told = (metadata.get("License") or "").strip()
-    classifiers = sorted(line for line in metadata.get_all("Classifier") or [] if line.startswith(_CLASSIFIER))
+    lines = installed.metadata.get_all
+    if expressions := lines("License-Expression"):
+        return [{"expression": expressions[0]}]
+    told = "".join(lines("License") or []).strip()
+    classifiers = sorted(line for line in lines("Classifier") or [] if line.startswith(_CLASSIFIER))
     if told in _ABBREVIATIONS or not classifiers:
         return _named(told)
     return _named(classifiers[0].removeprefix(_CLASSIFIER))
