@@ -2,7 +2,7 @@
 VENV ?= .venv
 export VENV
 .DEFAULT_GOAL := help
-.PHONY: help run test test-long explore pages deploy-check lint typecheck bench faults soak clean ready
+.PHONY: help run test test-long explore pages deploy-check lint typecheck bench faults soak dist clean ready
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1	\2/'
@@ -45,6 +45,11 @@ faults: ready ## kill the job at every failpoint, restart it, verify all it wrot
 
 soak: ready ## load, kills, a broker that comes and goes, edits and garbage for MINUTES=1.5, then the same verifier
 	@exec $(VENV)/bin/python -m tests.soak --minutes $(or $(MINUTES),1.5) $(ARGS)
+
+dist: ready ## dist/: the wheel to install, and the list of its parts with hashes and licences (CycloneDX)
+	@rm -rf dist
+	@$(VENV)/bin/python -m hatchling build --target wheel --directory dist
+	@$(VENV)/bin/python -m deploy.sbom dist
 
 clean: ## remove the environment and what tools left behind; the demo's data in .kquota stay
 	@rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

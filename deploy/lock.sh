@@ -25,8 +25,11 @@ with open("pyproject.toml", "rb") as file:
 held = [told["build-system"]["requires"], told["project"]["dependencies"]]
 held += told["project"]["optional-dependencies"].values()
 named = [*held, ["editables"], *told["dependency-groups"].values()]
+own = told["project"]["name"]  # an extra may be made of others
 for path, lists in zip(sys.argv[1:], (named, held), strict=True):
-    Path(path).write_text("".join(f"{line}\n" for lines in lists for line in lines if isinstance(line, str)))
+    lines = [line for lines in lists for line in lines if isinstance(line, str) and not line.startswith(own)]
+    Path(path).write_text("".join(f"{line}
+" for line in lines))
 PYTHON
 
 $compile "$@" --output-file deploy/requirements.lock "$named"

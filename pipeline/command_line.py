@@ -20,6 +20,9 @@ TABLES_ROOT: Final = "KQUOTA_TABLES__ROOT"
 About = Literal["tables", "cluster", "program"]
 """What a command needs to find: the tables, the cluster, or neither."""
 
+DISTRIBUTION: Final = "kafka-quota-pipeline"
+"""The name under which pip knows kquota."""
+
 _NAME: Final = "kquota"
 # Variable to the option that says the same and wins over it.
 _VARIABLES: Final[Mapping[About, Mapping[str, str]]] = {
@@ -68,6 +71,19 @@ def command_text(*arguments: str, about: About = "tables") -> str:
     ]
     program = _program(sys.argv[0], sys.executable, os.environ.get("PATH"), _folder())
     return " ".join([*settings, *map(shlex.quote, (*program, *arguments))])
+
+
+def extra_text(extra: str) -> str:
+    """A command that installs an extra of kquota beside this Python, as text for a shell in this process's folder.
+
+    pip takes kquota itself as it is installed, wherever its wheel came from, and adds what the extra names.
+    """
+    return pip_text("install", f"{DISTRIBUTION}[{extra}]")
+
+
+def pip_text(*arguments: str) -> str:
+    """A command of the pip of this Python, whatever the shell calls `pip`. As text, like `command_text`."""
+    return shlex.join([str(_from_folder(Path(sys.executable), _folder())), "-m", "pip", *arguments])
 
 
 def path_text(path: Path) -> str:

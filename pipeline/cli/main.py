@@ -18,6 +18,7 @@ from pipeline.errors import PipelineError, first_line
 from pipeline.process_end import exit_code_of, run_to_exit
 
 _INTERRUPTED: Final = 130
+_OF_THE_JOB: Final = frozenset({"pyspark", "delta", "py4j"})
 
 _COMMANDS: Final = {
     "run": Place("pipeline.cli.services.run", "run"),
@@ -108,9 +109,17 @@ def exit_code() -> int:
 
 
 def _report_unexpected(failure: Exception) -> int:
-    """Print one line for a failure that has no error class: a damaged file, a full disk, a defect of kquota."""
+    """Print one line for a failure that has no error class: a damaged file, a full disk, a defect of kquota.
+
+    Commands import what they need when they run. One that needs Spark ends here if only the core is installed.
+    """
     if os.environ.get("KQUOTA_LOG_LEVEL") == "DEBUG":
         traceback.print_exception(failure)
+    if isinstance(failure, ModuleNotFoundError) and (library := str(failure.name).partition(".")[0]) in _OF_THE_JOB:
+        from pipeline.jvm.errors import JobExtraMissing
+
+        sys.stderr.write(f"kquota: {JobExtraMissing(library)}\n")
+        return JobExtraMissing.exit_code
     line = f"{type(failure).__name__}: {first_line(failure)}"
     sys.stderr.write(
         f"kquota: {line}. To mend it: repeat it with KQUOTA_LOG_LEVEL=DEBUG, which shows where it happened\n"

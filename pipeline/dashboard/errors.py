@@ -14,7 +14,7 @@ PipelineError
 
 from collections.abc import Sequence
 
-from pipeline.command_line import command_text
+from pipeline.command_line import command_text, extra_text
 from pipeline.errors import PipelineError
 
 
@@ -29,7 +29,7 @@ class DashboardExtraMissing(PipelineError):
         self.library = library
         super().__init__(
             f"'kquota dashboard' must have starlette and uvicorn; got no {library}",
-            "pip install 'kafka-quota-pipeline[dashboard]'",
+            extra_text("dashboard"),
         )
 
 

@@ -7,6 +7,7 @@ PipelineError
 └── of the side-car: ListenAddressInvalid, ListenUnguarded, ListenBusy, GateTokenInvalid, GateExtraMissing
 """
 
+from pipeline.command_line import extra_text
 from pipeline.errors import PipelineError
 
 
@@ -152,5 +153,5 @@ class GateExtraMissing(PipelineError):
         self.library = library
         super().__init__(
             f"'kquota gate' must have starlette and uvicorn; got no {library}",
-            "pip install 'kafka-quota-pipeline[gate]'",
+            extra_text("gate"),
         )

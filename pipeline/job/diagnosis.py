@@ -82,8 +82,9 @@ def _java() -> Iterator[Diagnosis]:
 def _jars() -> Iterator[Diagnosis]:
     store = JarStore(read_lock())
     problems = store.verify()
-    for problem in problems:
-        yield Diagnosis("error", "jars", str(problem))
+    for problem in problems[:1]:
+        others = f"{len(problems)} of {len(store.locked)} are missing or altered, the first: " if problems[1:] else ""
+        yield Diagnosis("error", "jars", f"{others}{problem}")
     if not problems:
         yield Diagnosis("ok", "jars", "every locked jar is there and has its sha256")
 

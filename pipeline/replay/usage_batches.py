@@ -5,7 +5,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final, Literal
-from zlib import crc32
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +14,7 @@ from pipeline.tables.address import table_uri
 from pipeline.tables.reading.time_slices import TimeSlices
 from quota.replay import batches_of
 from quota.replay_engine import NumberedUsage
+from quota.shares import ALL_USERS, Share
 from quota.usage import Usage
 from schemas.client_key import ClientKey
 
@@ -25,26 +25,6 @@ _TIMES: Final = ("io_time_ns", "network_time_ns")
 _CLIENT: Final = "client"
 _LEFT_OUT: Final = -1
 _NAMES: Final = ("broker_id", "user", "client_id")
-
-
-@dataclass(frozen=True, slots=True)
-class Share:
-    """A share of all users, the same in every process.
-
-    Attributes:
-        number: Which share, from 0 to `of` − 1.
-        of: How many shares there are.
-    """
-
-    number: int
-    of: int
-
-    def has(self, user: str) -> bool:
-        """Whether a user belongs to this share."""
-        return crc32(user.encode()) % self.of == self.number
-
-
-ALL_USERS: Final = Share(0, 1)
 
 
 @dataclass(frozen=True, slots=True)

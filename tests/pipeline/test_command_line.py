@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pipeline import command_line
-from pipeline.command_line import carry, carry_nothing, command_text, path_text
+from pipeline.command_line import carry, carry_nothing, command_text, extra_text, path_text
 
 ECHO = '#!/bin/sh\necho "$0"; echo "$KQUOTA_CONFIG,$KQUOTA_TABLES__ROOT,$KQUOTA_COMMAND_CONFIG"; printf "%s\\n" "$@"\n'
 
@@ -123,3 +123,19 @@ def test_a_path_is_shown_as_the_folder_sees_it(tmp_path: Path, monkeypatch: pyte
     monkeypatch.chdir(tmp_path)
     assert path_text(tmp_path / "demo" / "kquota.toml") == "demo/kquota.toml"
     assert path_text(tmp_path.parent / "other") == str(tmp_path.parent / "other")
+
+
+def test_an_extra_is_installed_by_the_pip_of_this_python_whatever_pip_the_shell_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python = tmp_path / "an environment" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text(ECHO)
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+    monkeypatch.chdir(tmp_path)
+    shown = pasted(extra_text("job"))
+    assert (shown[0], shown[2:]) == (
+        "an environment/bin/python",
+        ["-m", "pip", "install", "kafka-quota-pipeline[job]"],
+    )

@@ -57,8 +57,10 @@ def _run(
     from pipeline.cli.services.beside import free_port
     from pipeline.cli.services.demo_console import DemoConsole
     from pipeline.cli.signals import call_on_signals
+    from pipeline.dashboard.errors import DashboardExtraMissing
     from pipeline.demo.run import Demo
     from pipeline.demo.starting_over import start_over
+    from pipeline.jvm.first_fetch import fetch_missing
     from pipeline.log import set_up_logging
     from pipeline.settings.loading import load_settings
 
@@ -67,8 +69,12 @@ def _run(
     if fresh:
         start_over(place, settings.job)
     count = place.choose_brokers(brokers)
+    fetch_missing()
+    page_port = free_port(port)
+    if port is not None and page_port is None:
+        sys.stderr.write(f"no web page: {DashboardExtraMissing('starlette or uvicorn')}\n")
     console = DemoConsole(place.candidate, watched=sys.stdout.isatty() and sys.stderr.isatty())
-    running = Demo(place, settings, console.listeners(), console.client_report, count, free_port(port))
+    running = Demo(place, settings, console.listeners(), console.client_report, count, page_port)
     with call_on_signals(running.stop):
         running.run(duration)
     if running.bounds is None:

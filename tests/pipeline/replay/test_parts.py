@@ -19,9 +19,10 @@ from pipeline.replay.outcome import ReplayResult
 from pipeline.replay.part_replay import replay_part
 from pipeline.replay.quotas import Timeline
 from pipeline.replay.request import Plan, ReplayRequest, slice_length_ms, warm_up_ms
-from pipeline.replay.usage_batches import Share, Source
+from pipeline.replay.usage_batches import Source
 from pipeline.settings.model import EngineSettings
 from pipeline.tables.address import table_uri
+from quota.shares import Share
 from quota.snapshot import QuotaSnapshot
 from tests.pipeline.replay.histories import T0_MS, History, in_one_piece
 from tests.quota.factories import quota_row
@@ -71,7 +72,7 @@ def test_these_histories_have_all_that_is_hard_to_divide(source: Source, tmp_pat
     for seed in range(4):
         request = History(Random(seed), source, 1_000, seed % 2 == 0).write(str(tmp_path / str(seed)))
         plan = Plan.of(request, 5_000).for_processes(6)
-        shared += request.has_shared_client_ids()
+        shared += not request.can_be_divided()
         divided += len(plan.parts) == 6
         edited += len(request.quotas[0].snapshots) > 1
         held += any(outcome.throttle_ms > 5_000 for outcome in replayed(plan)[0].outcomes.values())
@@ -95,11 +96,6 @@ def test_users_are_divided_between_processes_unless_a_quota_bounds_a_client_id_o
 
 def with_quotas(request: ReplayRequest, *snapshots: QuotaSnapshot) -> ReplayRequest:
     return replace(request, quotas=tuple(Timeline((0,), (snapshot,)) for snapshot in snapshots))
-
-
-def test_a_user_belongs_to_one_share() -> None:
-    for user in ("alice", "bob", "ünï", ""):
-        assert sum(Share(number, 5).has(user) for number in range(5)) == 1
 
 
 def test_slices_begin_with_the_warm_up_and_end_at_whole_windows(tmp_path: Path) -> None:

@@ -1,0 +1,85 @@
+"""A disk with tables and checkpoint is lost, or the throttle topic; docs/upgrade.md says how the job comes back."""
+
+import shutil
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kafka import KafkaAdminClient
+
+from pipeline.demo.broker import EmbeddedBroker
+from tests.integration.running_job import RunningJob, running_job, usage
+from tests.waiting import wait_until
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.long]
+
+BOUND = ("--user-defaults", "--add-config", "producer_byte_rate=1kB/s", "--reason", "test")
+
+
+@pytest.fixture(scope="module")
+def job(broker: EmbeddedBroker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningJob]:
+    """A job that has throttled somebody, and was killed. Its quotas are in a file."""
+    with running_job("lost", tmp_path_factory.mktemp("lost"), broker.bootstrap_servers) as made:
+        succeed(made, "quotas", "alter", *BOUND)
+        made.start()
+        made.send(usage("before", 500_000))
+        made.wait_for_record(user="before", action="throttle")
+        (made.folder / "quotas.yaml").write_text(succeed(made, "quotas", "export"))
+        made.kill()
+        yield made
+
+
+def succeed(job: RunningJob, *arguments: str) -> str:
+    done = job.command(*arguments)
+    assert done.returncode == 0, (arguments, done.stdout, done.stderr)
+    return done.stdout
+
+
+def test_tables_without_their_past_are_refused_with_the_old_checkpoint_and_the_message_says_what_to_do(
+    job: RunningJob,
+) -> None:
+    shutil.rmtree(job.folder / "tables")
+    succeed(job, "tables", "create")
+    refused = job.command("run")
+    assert refused.returncode == 5
+    assert "must have written these tables" in refused.stderr
+    assert str(Path(job.folder) / "checkpoint") in refused.stderr
+
+
+def test_with_the_quotas_of_the_file_and_a_new_checkpoint_it_goes_on_after_the_records_on_the_topic(
+    job: RunningJob,
+) -> None:
+    shutil.rmtree(job.folder / "checkpoint")
+    succeed(job, "quotas", "apply", "-f", str(job.folder / "quotas.yaml"), "--reason", "the disk was lost")
+    before = job.records()
+    job.start()
+    job.send(usage("after", 500_000))
+    job.wait_for_record(user="after", action="throttle")
+    records = job.records()
+    assert records[: len(before)] == before
+    assert [record["publish_seq"] for record in records] == list(range(len(records)))
+    assert job.stop() == 0
+
+
+def test_what_is_left_on_the_usage_topic_is_counted_again_once(job: RunningJob) -> None:
+    rows = job.table("usage", ["user", "produced_bytes"]).to_pylist()
+    sums = {user: sum(row["produced_bytes"] for row in rows if row["user"] == user) for user in ("before", "after")}
+    assert sums == {"before": 500_000, "after": 500_000}
+
+
+def test_after_the_loss_of_the_throttle_topic_records_are_numbered_on(job: RunningJob) -> None:
+    last_seq = job.records()[-1]["publish_seq"]
+    admin: Any = KafkaAdminClient(bootstrap_servers=job.bootstrap_servers)
+    with closing(admin):
+        admin.delete_topics([f"{job.name}.throttle"])
+        wait_until(lambda: f"{job.name}.throttle" not in admin.list_topics(), "the topic to be gone")
+    job.create_topics()
+    job.start()
+    job.send(usage("later", 500_000))
+    record = job.wait_for_record(user="later", action="throttle")
+    assert record["publish_seq"] > last_seq
+    numbers = [record["publish_seq"] for record in job.records()]
+    assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
+    assert job.stop() == 0
