@@ -55,7 +55,7 @@ def build_spark_session(
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
     master = spark.master
-    if master is None and _SUBMITTED not in os.environ:
+    if not may_be_a_cluster(spark) and master is None:
         master = "local[*]"
     if master is not None and master.startswith("local"):
         _prepare_local_process()
@@ -112,6 +112,11 @@ def _session_conf(spark: SparkSettings, checkpoint_is_local: bool) -> dict[str, 
         settings["spark.sql.streaming.checkpointFileManagerClass"] = _LOCAL_CHECKPOINT_MANAGER
     settings |= {key: value for key, value in conf.items() if key not in MERGED}
     return settings
+
+
+def may_be_a_cluster(spark: SparkSettings) -> bool:
+    """Whether a session is not surely local: with a master of another kind, or one that spark-submit has chosen."""
+    return not spark.master.startswith("local") if spark.master is not None else _SUBMITTED in os.environ
 
 
 def starts_a_jvm() -> bool:
