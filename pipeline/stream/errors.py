@@ -151,7 +151,20 @@ class ExecutorsMissing(PipelineError):
             f"'spark.master' {master} must give an executor ({wanted}); got none for {waited_seconds:.0f} s, so no "
             f"usage is read",
             "see on the master's page whether a worker is alive with that much free; start one, end another "
-            "application, limit it with 'spark.cores.max', or ask for less in 'spark.conf'",
+            "application, limit it with 'spark.cores.max', or ask for less in 'spark.conf'; a master that was started anew "
+            "does not know this job: start the job again",
+        )
+
+
+class ConnectorsMissing(PipelineError):
+    """spark-submit has started a JVM without the Kafka connector."""
+
+    exit_code = 2
+
+    def __init__(self) -> None:
+        super().__init__(
+            "spark-submit must be given the connectors of Kafka and Delta; got a class path without them",
+            'submit with --jars "$(kquota jars paths)"',
         )
 
 

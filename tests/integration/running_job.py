@@ -59,6 +59,11 @@ class RunningJob:
         }
 
     @property
+    def usage_topic(self) -> str:
+        """The topic that it reads: its own, or another job's if the settings say so."""
+        return self.environment["KQUOTA_KAFKA__USAGE_TOPIC"]
+
+    @property
     def settings(self) -> Settings:
         """The settings with which the process runs."""
         before = dict(os.environ)
