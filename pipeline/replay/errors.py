@@ -75,6 +75,8 @@ class ExecutorPythonUnfit(PipelineError):
         cause: In their words.
     """
 
+    exit_code = 6
+
     def __init__(self, master: str, python: str, cause: str, needed: tuple[str, ...]) -> None:
         self.python = python
         self.cause = cause

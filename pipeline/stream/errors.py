@@ -13,6 +13,7 @@ PipelineError
 from collections.abc import Sequence
 from typing import Final
 
+from pipeline.command_line import command_text
 from pipeline.errors import PipelineError
 
 _NO_MEMORY: Final = 52
@@ -151,8 +152,8 @@ class ExecutorsMissing(PipelineError):
             f"'spark.master' {master} must give an executor ({wanted}); got none for {waited_seconds:.0f} s, so no "
             f"usage is read",
             "see on the master's page whether a worker is alive with that much free; start one, end another "
-            "application, limit it with 'spark.cores.max', or ask for less in 'spark.conf'; a master that was started anew "
-            "does not know this job: start the job again",
+            "application, limit it with 'spark.cores.max', or ask for less in 'spark.conf'; a master that was started "
+            "anew does not know this job: start the job again",
         )
 
 
@@ -164,7 +165,7 @@ class ConnectorsMissing(PipelineError):
     def __init__(self) -> None:
         super().__init__(
             "spark-submit must be given the connectors of Kafka and Delta; got a class path without them",
-            'submit with --jars "$(kquota jars paths)"',
+            f'submit with --jars "$({command_text("jars", "paths", about="program")})"',
         )
 
 

@@ -59,7 +59,7 @@ def run(
     from pipeline.log import set_up_logging
     from pipeline.metrics.endpoint import metrics_endpoint
     from pipeline.settings.loading import load_settings
-    from pipeline.stream.spark.submitted import runs_in_the_cluster
+    from pipeline.stream.spark.submitted import refuse_without_connectors, runs_in_the_cluster
     from pipeline.sync.beside import sync_beside
     from pipeline.tables.from_settings import create_tables
 
@@ -74,6 +74,7 @@ def run(
     )
     settings = load_settings(config, given)
     set_up_logging(settings.log_level)
+    refuse_without_connectors()
     if runs_in_the_cluster():
         refuse_state_on_one_node(settings)
     listeners, registry = job_metrics(settings, Listeners(log_throttles, log_batch))

@@ -56,9 +56,8 @@ def build_spark_session(
         ConnectorsMissing: spark-submit was not given the jars.
     """
     refuse_spark_connect(spark)
-    if SparkContext._active_spark_context is None:
-        refuse_without_connectors()
-        use_log_settings(LOG_SETTINGS)
+    refuse_without_connectors()
+    use_log_settings(LOG_SETTINGS)
     # These print each error a second time, as a line of JSON with the whole Java stack. The exception has all of it.
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)

@@ -40,7 +40,7 @@ def refuse_without_connectors() -> None:
     Raises:
         ConnectorsMissing: It has none.
     """
-    if is_submitted() and _resource(_CONNECTOR) is None:
+    if _is_fresh() and _resource(_CONNECTOR) is None:
         raise ConnectorsMissing
 
 
@@ -49,12 +49,17 @@ def use_log_settings(settings: Path) -> None:
 
     Without them Spark logs some dozen lines for each micro-batch.
     """
-    if not is_submitted():
+    if not _is_fresh():
         return
     jvm: Any = _jvm()
     given = jvm.java.lang.System.getProperty("log4j2.configurationFile")
     if given is None and not any(_resource(name) for name in _OPERATORS_LOG):
         jvm.org.apache.logging.log4j.core.config.Configurator.reconfigure(jvm.java.net.URI(settings.as_uri()))
+
+
+def _is_fresh() -> bool:
+    """Whether this is a program that was submitted, and not a notebook, whose session runs already."""
+    return is_submitted() and SparkContext._active_spark_context is None
 
 
 def _conf() -> SparkConf:
