@@ -13,6 +13,7 @@ from threading import Event
 from typing import Final
 
 from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from pipeline.jvm.jars import spark_jars
@@ -79,7 +80,7 @@ def run_on_spark(plan: Plan, session: SparkSession) -> tuple[list[ReplayResult],
     replayed = context.parallelize(plan.parts, tasks).map(lambda part: replay_part(plan, part, lambda: None))
     try:
         results = replayed.collect()
-    except Py4JJavaError as exc:
+    except (Py4JJavaError, PySparkException) as exc:
         cause = _UNFIT.search(str(exc))
         if cause is None:
             raise

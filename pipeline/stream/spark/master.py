@@ -14,6 +14,7 @@ from typing import Final, TypeVar
 
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import SparkContext
+from pyspark.errors import PySparkException
 
 from pipeline.errors import first_line
 from pipeline.stream.errors import MasterUnreachable, SparkGivenUp
@@ -79,7 +80,7 @@ def _refuse_silent(master: str, places: Sequence[tuple[str, int]]) -> None:
 def _made(master: str, make: Callable[[], Made]) -> Made:
     try:
         return make()
-    except Py4JJavaError as exc:
+    except (Py4JJavaError, PySparkException) as exc:
         if _STOPPED not in str(exc):
             raise
         context = SparkContext._active_spark_context
