@@ -205,9 +205,14 @@ def fetch(progress: Progress = lambda _line: None) -> FetchReport:
 
 
 def pyspark_jars_folder() -> Path | None:
-    """The `jars` folder of the installed pyspark; None without it. Does not import pyspark."""
+    """The `jars` folder of the installed pyspark; None without it. Does not import pyspark.
+
+    spark-submit lets Python import pyspark from a zip; its jars are then in the Spark that SPARK_HOME names.
+    """
     spec = importlib.util.find_spec("pyspark")
-    return Path(spec.origin).parent / "jars" if spec and spec.origin else None
+    folder = Path(spec.origin).parent / "jars" if spec and spec.origin else None
+    home = os.environ.get("SPARK_HOME")
+    return Path(home, "jars") if home and folder is not None and not folder.is_dir() else folder
 
 
 def _checked(jar_set: str) -> list[Path]:

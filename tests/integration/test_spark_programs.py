@@ -34,7 +34,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneClus
 
 
 def submit(cluster: StandaloneCluster, folder: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Run spark-submit to its end, in a folder of its own."""
+    """Run spark-submit to its end, in a folder of its own. It writes all that the program says to standard output."""
     return subprocess.run(
         [SUBMIT, *words],
         cwd=folder,
@@ -76,7 +76,7 @@ def test_without_the_connectors_spark_submit_is_refused_with_the_option_that_is_
 ) -> None:
     done = submit(cluster, tmp_path, "--master", "local[1]", str(app(tmp_path)), "run", "--tables", "tables")
     assert done.returncode == 2
-    assert re.search(r'To mend it: submit with --jars "\$\(.* jars paths\)"', done.stderr)
+    assert re.search(r'To mend it: submit with --jars "\$\(.* jars paths\)"', done.stdout)
     assert not (tmp_path / "tables").exists()
 
 
@@ -88,7 +88,7 @@ def test_state_on_the_disk_of_a_node_that_the_cluster_chooses_is_refused(
     in_a_pod = ("--master", "local[1]", "--conf", "spark.kubernetes.submitInDriver=true")
     done = submit(cluster, tmp_path, *in_a_pod, *jars, str(app(tmp_path)), "run", "--tables", "tables")
     assert done.returncode == 2
-    assert "'tables.root' must be in a store that every node reaches" in done.stderr
+    assert "'tables.root' must be in a store that every node reaches" in done.stdout
     assert not (tmp_path / "tables").exists()
 
 

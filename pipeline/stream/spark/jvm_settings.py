@@ -54,7 +54,8 @@ def jvm_settings(
     own = conf.get(_OPTIONS, "")
     if not _CHOICE_OF_COLLECTOR.search(own):
         options.append("-XX:+UseParallelGC")
-    options += _class_archive_options(jars if starts_local else ())
+    if starts_local:  # an archive is made for this class path alone
+        options += _class_archive_options(jars)
     settings[_OPTIONS] = " ".join([*options, *([own] if own else ())])
     return settings
 
