@@ -130,6 +130,7 @@ class Rig:
         """End everything that still runs."""
         for process in self.generators.values():
             process.kill()
+            process.communicate()
         self.job.close()
 
     def _read_to(self) -> dict[int, int]:

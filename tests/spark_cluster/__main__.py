@@ -46,7 +46,7 @@ def _table(same: Comparison, killed: Killed) -> str:
     columns = "| what | compared | lost | duplicated | different |"
     of_two = sum(same.rows.values())
     rows = [
-        f"| rows of the local job and of the one on the cluster | {of_two} | 0 | 0 | {sum(same.differing.values())} |"
+        f"| rows of both jobs, against each other | {of_two} | 0 | 0 | {sum(same.differing.values())} |"
     ]
     names = ("verifier: the local job", "verifier: the job on the cluster", f"verifier: {_kills(killed)}")
     for name, verdict in zip(names, (*same.verdicts, killed.verdict), strict=True):
