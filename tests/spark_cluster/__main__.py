@@ -45,9 +45,7 @@ def main() -> int:
 def _table(same: Comparison, killed: Killed) -> str:
     columns = "| what | compared | lost | duplicated | different |"
     of_two = sum(same.rows.values())
-    rows = [
-        f"| rows of both jobs, against each other | {of_two} | 0 | 0 | {sum(same.differing.values())} |"
-    ]
+    rows = [f"| rows of both jobs, against each other | {of_two} | 0 | 0 | {sum(same.differing.values())} |"]
     names = ("verifier: the local job", "verifier: the job on the cluster", f"verifier: {_kills(killed)}")
     for name, verdict in zip(names, (*same.verdicts, killed.verdict), strict=True):
         sums = " | ".join(str(verdict[kind]) for kind in ("lost", "duplicated", "different"))
