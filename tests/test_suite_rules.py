@@ -16,7 +16,7 @@ SHORTEST_LIMIT_SECONDS = 60
 LONGEST_PAUSE_SECONDS = 0.1
 
 # Programs that are run by hand and tell how long they took.
-PROGRAMS = ("faults", "soak", "pipeline/stream/fuzz.py")
+PROGRAMS = ("faults", "soak", "spark_cluster", "pipeline/stream/fuzz.py")
 # They compare a clock, or what was sent, with time that they have measured themselves: true on every machine.
 COMPARING = ("waiting.py", "purgatory/test_monotonic_clock.py", "pipeline/demo/test_clients.py")
 PROFILE_OPTIONS = {"deadline", "suppress_health_check", "derandomize", "database"}

@@ -58,3 +58,14 @@ def list_jars(output: Output = "table") -> None:
         for jar in store.locked
     ]
     print_rows(rows, output, _LAYOUT)
+
+
+@app.command("paths")
+def jar_paths() -> None:
+    """Print the paths of Spark's connectors in one line with commas, as `spark-submit --jars` takes them.
+
+    Each is compared with the lock first. Exit code 1 when one is missing or altered.
+    """
+    from pipeline.jvm.jars import spark_jars
+
+    typer.echo(",".join(str(jar) for jar in spark_jars()))

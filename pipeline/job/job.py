@@ -27,7 +27,7 @@ from pipeline.job.job_run import JobRun, Place
 from pipeline.job.listeners import Listeners
 from pipeline.job.lock import JobLock
 from pipeline.settings.model import Settings
-from pipeline.stream.errors import QueryFailed
+from pipeline.stream.errors import MasterUnreachable, QueryFailed
 from pipeline.stream.reading.reading_rules import ReadingRules
 from pipeline.stream.spark.spark_starter import SparkStarter
 
@@ -82,7 +82,7 @@ class Job:
                 # After the cheap checks: what they refuse is told at once, not when Spark has started.
                 settings = self._settings
                 rules = ReadingRules.from_settings(settings)
-                starter = SparkStarter(settings.spark, settings.stream.checkpoint, rules)
+                starter = SparkStarter(settings.spark, settings.stream.checkpoint, rules, self._waits)
                 stack.enter_context(starter)
             self._run_with_restarts(place, starter)
 
@@ -192,8 +192,14 @@ class Job:
 
 
 def _may_be_tried_again(failure: BaseException) -> bool:
-    """Not when another driver has taken over, nor when settings or data forbid it: those do not pass by waiting."""
-    return not (isinstance(failure, PipelineError) and failure.exit_code in {2, 4, 5})
+    """Not when another driver has taken over, nor when settings or data forbid it: those do not pass by waiting.
+
+    Nor when there is no session and nobody is to wait for one.
+    """
+    return not (
+        isinstance(failure, MasterUnreachable)
+        or (isinstance(failure, PipelineError) and failure.exit_code in {2, 4, 5})
+    )
 
 
 def _given_up(failure: BaseException, failures: int) -> PipelineError:

@@ -1,28 +1,45 @@
 """The same replays on the executors of a Spark cluster, for ranges that are too long for one machine.
 
 Each part is one task: one replay for a share of the users. Every task reads the whole range through delta-rs and keeps
-the usage of its users. Executors need this package with its dependencies, and a root they can reach.
+the usage of its users. Executors get this package with the session; they need its dependencies, and a root they reach.
 """
 
 import os
+import re
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from threading import Event
+from typing import Final
 
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from pipeline.jvm.jars import spark_jars
 from pipeline.jvm.java import find_java
+from pipeline.replay.errors import ExecutorPythonUnfit
 from pipeline.replay.local_run import joined
 from pipeline.replay.outcome import ReplayResult
 from pipeline.replay.part_replay import replay_part
 from pipeline.replay.request import Plan
+from pipeline.replay.shipped_package import NEEDED, zip_package
 from pipeline.settings.model import SparkSettings
+from pipeline.stream.spark.executor_watch import ExecutorWatch
+from pipeline.stream.spark.master import when_master_answers
+from pipeline.stream.spark.scratch import scratch_folder
 from pipeline.stream.spark.session import build_spark_session, refuse_spark_connect
+
+_SETTLED_SECONDS: Final = 2.5
+_POLL_SECONDS: Final = 0.2
+_UNFIT: Final = re.compile(r"No module named '[^']+'|[^\n]*different (minor )?version[^\n]*|Cannot run program [^\n]*")
 
 
 @contextmanager
 def replay_session(settings: SparkSettings) -> Iterator[SparkSession]:
     """A session for replays: the one this process has, or else a new one that ends with the block.
+
+    On a cluster its executors get this package, and the block begins when there are some.
 
     Raises:
         SparkConnectRefused: The environment or the settings ask for Spark Connect, which has no RDDs.
@@ -30,12 +47,21 @@ def replay_session(settings: SparkSettings) -> Iterator[SparkSession]:
     refuse_spark_connect(settings)
     found = SparkSession.getActiveSession()
     os.environ["JAVA_HOME"] = str(find_java().home)
-    session = build_spark_session(settings, spark_jars(), app_name="kquota what-if")
-    try:
-        yield session
-    finally:
-        if found is None:
-            session.stop()
+    with ExecutorWatch() as watch:
+        session = when_master_answers(
+            settings.master or "",
+            lambda: build_spark_session(settings, spark_jars(), app_name="kquota what-if"),
+            Event(),
+        )
+        try:
+            if not str(session.sparkContext.master).startswith("local"):
+                # Spark hands out the file itself, also to executors that come later; it stays until the process ends.
+                session.sparkContext.addPyFile(str(zip_package(scratch_folder())))
+                _await_executors(watch)
+            yield session
+        finally:
+            if found is None:
+                session.stop()
 
 
 def run_on_spark(plan: Plan, session: SparkSession) -> tuple[list[ReplayResult], str]:
@@ -45,10 +71,27 @@ def run_on_spark(plan: Plan, session: SparkSession) -> tuple[list[ReplayResult],
         What each replay found, and a description of where it ran.
 
     Raises:
+        ExecutorPythonUnfit: The Python of the executors can not run a replay.
         UsageNotKept: The range has no usage.
     """
     context = session.sparkContext
     plan = plan.for_processes(context.defaultParallelism)
     tasks = len(plan.parts)
     replayed = context.parallelize(plan.parts, tasks).map(lambda part: replay_part(plan, part, lambda: None))
-    return joined(plan, replayed.collect()), f"Spark {session.version} at {context.master}, {tasks} tasks"
+    try:
+        results = replayed.collect()
+    except (Py4JJavaError, PySparkException) as exc:
+        cause = _UNFIT.search(str(exc))
+        if cause is None:
+            raise
+        raise ExecutorPythonUnfit(str(context.master), str(context.pythonExec), cause[0], NEEDED) from exc
+    return joined(plan, results), f"Spark {session.version} at {context.master}, {tasks} tasks"
+
+
+def _await_executors(watch: ExecutorWatch) -> None:
+    """Wait until there are executors and no more come: they decide into how many parts the work is divided."""
+    count, since = 0, time.monotonic()
+    while not count or time.monotonic() - since < _SETTLED_SECONDS:
+        if watch.count != count:
+            count, since = watch.count, time.monotonic()
+        time.sleep(_POLL_SECONDS)

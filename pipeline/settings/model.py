@@ -202,6 +202,9 @@ class SparkSettings(Branch):
     master: str | None = Field(None, description="null: local[*], or what spark-submit sets")
     shuffle_partitions: int | None = Field(None, gt=0, description="null: the number of cores")
     driver_memory: str = Field("1g", pattern=r"^\d+[mg]$", description="heap of the driver's JVM, taken at its start")
+    shared_folders: tuple[str, ...] = Field(
+        (), description="folders that every node of the cluster mounts: state may be there in deploy mode cluster"
+    )
     conf: dict[str, SecretStr] = Field(
         default_factory=dict,
         description="further Spark settings, passed on unchanged; no value is printed, as many hold credentials",

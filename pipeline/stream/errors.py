@@ -13,6 +13,7 @@ PipelineError
 from collections.abc import Sequence
 from typing import Final
 
+from pipeline.command_line import command_text
 from pipeline.errors import PipelineError
 
 _NO_MEMORY: Final = 52
@@ -115,3 +116,82 @@ class QueryFailed(PipelineError):
             f"the streaming query must run until it is stopped; got: {reason}",
             "see the log above for the cause; a restart continues where it ended",
         )
+
+
+class MasterUnreachable(PipelineError):
+    """No master of the Spark cluster answers.
+
+    Attributes:
+        master: Its address.
+        cause: What the network answered.
+    """
+
+    exit_code = 6
+
+    def __init__(self, master: str, cause: str) -> None:
+        self.master = master
+        self.cause = cause
+        super().__init__(
+            f"no Spark master answers at {master}: {cause}",
+            "start it, or name the address that its log gives (Starting Spark master at …) in 'spark.master'",
+        )
+
+
+class ExecutorsMissing(PipelineError):
+    """The Spark cluster gives this application no executor. Nothing is raised for it: the job waits, and says so.
+
+    Attributes:
+        master: Its address.
+    """
+
+    exit_code = 6
+
+    def __init__(self, master: str, wanted: str, waited_seconds: float) -> None:
+        self.master = master
+        super().__init__(
+            f"'spark.master' {master} must give an executor ({wanted}); got none for {waited_seconds:.0f} s, so no "
+            f"usage is read",
+            "see on the master's page whether a worker is alive with that much free; start one, end another "
+            "application, limit it with 'spark.cores.max', or ask for less in 'spark.conf'; a master that was started "
+            "anew does not know this job: start the job again",
+        )
+
+
+class ConnectorsMissing(PipelineError):
+    """spark-submit has started a JVM without the Kafka connector."""
+
+    exit_code = 2
+
+    def __init__(self) -> None:
+        super().__init__(
+            "spark-submit must be given the connectors of Kafka and Delta; got a class path without them",
+            f'submit with --jars "$({command_text("jars", "paths", about="program")})"',
+        )
+
+
+class StateOnOneNode(PipelineError):
+    """The driver runs on a node that the cluster chooses, and its state would stay there.
+
+    Attributes:
+        setting: Which setting names the place.
+        place: The place.
+    """
+
+    exit_code = 2
+
+    def __init__(self, setting: str, place: str) -> None:
+        self.setting = setting
+        self.place = place
+        super().__init__(
+            f"'{setting}' must be in a store that every node reaches, because the cluster chooses the driver's node "
+            f"(deploy mode cluster); got {place}, which is on one node's disk",
+            "name a store (s3://…, abfss://…), list the folder in 'spark.shared_folders' if every node mounts it, or "
+            "submit with --deploy-mode client",
+        )
+
+
+class SparkGivenUp(PipelineError):
+    """Nobody waits for the session any more."""
+
+    def __init__(self) -> None:
+        super().__init__("the Spark session must be wanted until it is there; got the end of the job", "start it again")

@@ -18,6 +18,7 @@ from bench.machine import machine_line
 from pipeline.demo.broker import EmbeddedBroker
 from pipeline.failpoints import FAILPOINTS
 from pipeline.jvm.jars import fetch
+from tests.faults.report import replace_table
 from tests.faults.rounds import Outcome, play
 
 
@@ -40,7 +41,7 @@ def main() -> int:
     table = _table(outcomes)
     print(f"\n{machine_line()}\n\n{table}")  # noqa: T201
     if given.report:
-        _replace_table(given.report, f"{machine_line()}\n\n{table}\n")
+        replace_table(given.report, f"{machine_line()}\n\n{table}\n")
     return int(any(not outcome.verdict["equal"] for outcome in outcomes))
 
 
@@ -89,15 +90,6 @@ def _table(outcomes: list[Outcome]) -> str:
         slowest = max(outcome.recovery_seconds for outcome in own)
         rows.append(f"| `{point}` | {len(own)} | {compared} | {sums[0]} | {sums[1]} | {sums[2]} | {slowest:.1f} |")
     return "\n".join(rows)
-
-
-_BEGIN, _END = "<!-- measured -->\n", "<!-- /measured -->"
-
-
-def _replace_table(report: Path, text: str) -> None:
-    before, _, rest = report.read_text(encoding="utf-8").partition(_BEGIN)
-    _, _, after = rest.partition(_END)
-    report.write_text(f"{before}{_BEGIN}{text}{_END}{after}", encoding="utf-8")
 
 
 if __name__ == "__main__":

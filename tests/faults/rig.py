@@ -63,7 +63,7 @@ class Rig:
     def begin_load(self, seed: int, *options: str) -> Path:
         """Start a generator, which runs until `end_load`. Returns its ledger."""
         ledger = self.ledgers / f"ledger-{len(self.generators)}.jsonl"
-        command = [sys.executable, "-m", "tests.faults.generator", "--topic", f"{self.job.name}.usage"]
+        command = [sys.executable, "-m", "tests.faults.generator", "--topic", self.job.usage_topic]
         command += ["--bootstrap-server", self.job.bootstrap_servers, "--ledger", str(ledger), "--seed", str(seed)]
         self.generators[ledger] = subprocess.Popen([*command, *options], stdin=subprocess.PIPE)
         return ledger
@@ -113,7 +113,7 @@ class Rig:
         """
         command = [sys.executable, "-m", "tests.faults.verifier", "--json", "--tables", self.tables]
         command += ["--bootstrap-server", self.job.bootstrap_servers]
-        command += ["--usage-topic", f"{self.job.name}.usage", "--throttle-topic", f"{self.job.name}.throttle"]
+        command += ["--usage-topic", self.job.usage_topic, "--throttle-topic", f"{self.job.name}.throttle"]
         command += ["--rules", rules_of(self.job.settings).to_json()]
         command += ["--starts", ",".join(str(start_ms) for start_ms in starts_in(self.job.log, time.time()))]
         for check, least in at_least.items():
@@ -130,18 +130,19 @@ class Rig:
         """End everything that still runs."""
         for process in self.generators.values():
             process.kill()
+            process.communicate()
         self.job.close()
 
     def _read_to(self) -> dict[int, int]:
         rows = self.job.table("batches", ["processed_at_ms", "end_offsets"]).to_pylist()
         ends: dict[int, int] = {}
         for row in sorted(rows, key=lambda row: int(row["processed_at_ms"])):
-            of_topic = json.loads(row["end_offsets"])[f"{self.job.name}.usage"]
+            of_topic = json.loads(row["end_offsets"])[self.job.usage_topic]
             ends |= {int(partition): offset for partition, offset in of_topic.items()}
         return {partition: end for partition, end in ends.items() if end}
 
     def _ends(self) -> dict[int, int]:
-        topic = f"{self.job.name}.usage"
+        topic = self.job.usage_topic
         consumer: Any = KafkaConsumer(bootstrap_servers=self.job.bootstrap_servers)
         partitions = [TopicPartition(topic, number) for number in consumer.partitions_for_topic(topic) or ()]
         ends = consumer.end_offsets(partitions)

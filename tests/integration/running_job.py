@@ -35,6 +35,7 @@ class RunningJob:
     folder: Path
     bootstrap_servers: str
     overrides: dict[str, str] = field(default_factory=dict)
+    program: Sequence[str] = (sys.executable, "-m", "pipeline.cli.main")
     log: list[str] = field(default_factory=list)
     process: "subprocess.Popen[bytes] | None" = None
     _log_reader: Thread | None = None
@@ -59,6 +60,11 @@ class RunningJob:
         }
 
     @property
+    def usage_topic(self) -> str:
+        """The topic that it reads: its own, or another job's if the settings say so."""
+        return self.environment["KQUOTA_KAFKA__USAGE_TOPIC"]
+
+    @property
     def settings(self) -> Settings:
         """The settings with which the process runs."""
         before = dict(os.environ)
@@ -79,7 +85,7 @@ class RunningJob:
         """Start the process. Returns when the job is running."""
         since = len(self.log)
         self.process = spawn(
-            [sys.executable, "-m", "pipeline.cli.main", "run"],
+            [*self.program, "run"],
             cwd=Path.cwd(),
             output=subprocess.PIPE,
             env={**os.environ, **self.environment},

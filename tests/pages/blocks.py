@@ -6,6 +6,7 @@ print), and then one of
     pure                played without broker and Spark
     pure exact          so, and every character of the answer is compared
     demo                played beside a running demo
+    cluster             played with a broker and a Spark cluster, which the page starts
     run                 lines of what the demo itself prints, in `console`; its command starts the demo
     unplayed: REASON    not played, because
 

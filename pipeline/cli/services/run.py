@@ -58,9 +58,11 @@ def run(
     from pipeline.job.job import Job
     from pipeline.job.listeners import Listeners
     from pipeline.job.metrics import job_metrics
+    from pipeline.job.state_place import refuse_state_on_one_node
     from pipeline.log import set_up_logging
     from pipeline.metrics.endpoint import metrics_endpoint
     from pipeline.settings.loading import load_settings
+    from pipeline.stream.spark.submitted import refuse_without_connectors, runs_in_the_cluster
     from pipeline.sync.beside import sync_beside
     from pipeline.tables.from_settings import create_tables
 
@@ -75,6 +77,9 @@ def run(
     )
     settings = load_settings(config, given)
     set_up_logging(settings.log_level)
+    refuse_without_connectors()
+    if runs_in_the_cluster():
+        refuse_state_on_one_node(settings)
     listeners, registry = job_metrics(settings, Listeners(log_throttles, log_batch))
     running = Job(settings, listeners, waits=not no_wait)
     with call_on_signals(running.stop), metrics_endpoint(settings.metrics, registry):

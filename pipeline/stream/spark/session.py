@@ -12,15 +12,19 @@ from pyspark.sql import SparkSession
 
 from pipeline.settings.model import SparkSettings
 from pipeline.stream.errors import SparkConnectRefused
-from pipeline.stream.spark.jvm_settings import MERGED, jvm_settings
+from pipeline.stream.spark.jvm_settings import LOG_SETTINGS, MERGED, jvm_settings
 from pipeline.stream.spark.jvm_start import start_jvm
 from pipeline.stream.spark.scratch import scratch_folder
+from pipeline.stream.spark.submitted import (
+    is_submitted,
+    refuse_without_connectors,
+    submitted_jars,
+    use_log_settings,
+)
 
 _LOCAL_CHECKPOINT_MANAGER = (
     "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 )
-_SUBMITTED = "PYSPARK_GATEWAY_PORT"
-"""Set by spark-submit, which has then started the JVM and chosen the master."""
 
 
 def build_spark_session(
@@ -49,13 +53,16 @@ def build_spark_session(
 
     Raises:
         SparkConnectRefused: the environment, the settings or the running session asks for Spark Connect.
+        ConnectorsMissing: spark-submit was not given the jars.
     """
     refuse_spark_connect(spark)
+    refuse_without_connectors()
+    use_log_settings(LOG_SETTINGS)
     # These print each error a second time, as a line of JSON with the whole Java stack. The exception has all of it.
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
     master = spark.master
-    if master is None and _SUBMITTED not in os.environ:
+    if not may_be_a_cluster(spark) and master is None:
         master = "local[*]"
     if master is not None and master.startswith("local"):
         _prepare_local_process()
@@ -65,6 +72,8 @@ def build_spark_session(
     is_first = starts_a_jvm()
     starts_local = is_first and master is not None and master.startswith("local")
     settings = _session_conf(spark, checkpoint_is_local)
+    # What was submitted is given to executors already; named again, it would be sent twice.
+    jars = () if submitted_jars() else jars
     settings |= jvm_settings(spark, jars, starts_local=starts_local, scratch=scratch_folder() if is_first else None)
     for key, value in settings.items():
         builder = builder.config(key, value)
@@ -114,9 +123,14 @@ def _session_conf(spark: SparkSettings, checkpoint_is_local: bool) -> dict[str, 
     return settings
 
 
+def may_be_a_cluster(spark: SparkSettings) -> bool:
+    """Whether a session is not surely local: with a master of another kind, or one that spark-submit has chosen."""
+    return not spark.master.startswith("local") if spark.master is not None else is_submitted()
+
+
 def starts_a_jvm() -> bool:
     """Whether a new session starts a JVM: not if a notebook, spark-submit or an earlier session has started one."""
-    return SparkContext._gateway is None and _SUBMITTED not in os.environ
+    return SparkContext._gateway is None and not is_submitted()
 
 
 def refuse_spark_connect(spark: SparkSettings) -> None:

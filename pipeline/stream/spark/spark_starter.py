@@ -3,10 +3,12 @@
 import os
 import subprocess
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from threading import Event
 from types import TracebackType
 from typing import Any, Final, Self
 
+from py4j.protocol import Py4JError
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
@@ -16,8 +18,10 @@ from pipeline.settings.model import SparkSettings
 from pipeline.stream.checkpoint_files import has_scheme
 from pipeline.stream.errors import JvmEnded
 from pipeline.stream.reading.reading_rules import ReadingRules
-from pipeline.stream.spark.session import build_spark_session, starts_a_jvm
-from pipeline.stream.spark.warm_up import warm_up
+from pipeline.stream.spark.executor_watch import ExecutorWatch
+from pipeline.stream.spark.master import when_master_answers
+from pipeline.stream.spark.session import build_spark_session, may_be_a_cluster, starts_a_jvm
+from pipeline.stream.spark.warm_up import JOB_GROUP, warm_up
 
 _POLL_SECONDS: Final = 0.1
 
@@ -31,19 +35,23 @@ class SparkStarter:
         spark: The settings' branch.
         checkpoint: The query's checkpoint; a local one gets the quicker checkpoint manager.
         rules: What the plan is warmed up with. With other rules Spark would generate and compile other code.
+        waits: Whether a master that does not answer is waited for; if not, `session` raises `MasterUnreachable`.
 
     Attributes:
         warms_up: Set when there is a session; `session` returns it at once, or after a run of the warm-up.
     """
 
-    def __init__(self, spark: SparkSettings, checkpoint: str, rules: ReadingRules) -> None:
+    def __init__(self, spark: SparkSettings, checkpoint: str, rules: ReadingRules, waits: bool = True) -> None:
         self._spark = spark
         self._rules = rules
         self._checkpoint_is_local = not has_scheme(checkpoint)
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="spark-start")
         self._session: Future[SparkSession] | None = None
         self._starts_jvm = False
+        self._waits = waits
+        self._given_up = Event()
         self._wanted = Event()
+        self._watch = ExecutorWatch()
         self.warms_up = Event()
 
     def __enter__(self) -> Self:
@@ -51,13 +59,18 @@ class SparkStarter:
         os.environ["JAVA_HOME"] = str(find_java().home)
         self._starts_jvm = starts_a_jvm()
 
+        def build() -> SparkSession:
+            return build_spark_session(self._spark, jars, self._checkpoint_is_local)
+
         def start() -> SparkSession:
-            session = build_spark_session(self._spark, jars, self._checkpoint_is_local)
+            session = when_master_answers(self._spark.master or "", build, self._given_up, self._waits)
             self.warms_up.set()
             warm_up(session, self._rules, self._wanted)
             return session
 
         self._session = self._pool.submit(start)
+        if may_be_a_cluster(self._spark):
+            self._watch.__enter__()
         return self
 
     def session(self) -> SparkSession:
@@ -75,6 +88,8 @@ class SparkStarter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._given_up.set()
+        self._watch.__exit__()
         session = self._session
         if session is not None and not session.cancel():
             self._cut_short(session)
@@ -90,11 +105,17 @@ class SparkStarter:
         return self._session
 
     def _cut_short(self, session: Future[SparkSession]) -> None:
-        """Kill the JVM if the session is still being made and this starter has started the JVM: nobody needs it now."""
-        while self._starts_jvm and not session.done():
-            process = _jvm()
+        """End the making of the session, which nobody needs now: kill the JVM if this starter has started it.
+
+        Otherwise cancel the warm-up, which would wait for executors for ever where there are none.
+        """
+        while not session.done():
+            process = _jvm() if self._starts_jvm else None
             if process is not None:
                 process.kill()
+            elif self.warms_up.is_set():
+                with suppress(Py4JError, OSError):
+                    SparkContext.getOrCreate().cancelJobGroup(JOB_GROUP)
             wait([session], _POLL_SECONDS)
 
     def jvm_ended(self) -> JvmEnded | None:

@@ -13,6 +13,8 @@ from pyspark.sql import functions as F
 from pipeline.stream.reading.collect import collect, collect_on_driver
 from pipeline.stream.reading.reading_rules import ReadingRules
 
+JOB_GROUP: Final = "kquota-warm-up"
+"""Spark's name for these runs; they are cancelled by it."""
 _ROWS: Final = 2_000
 _RUNS: Final = 2
 
@@ -25,6 +27,7 @@ def warm_up(session: SparkSession, rules: ReadingRules, wanted: Event) -> None:
         rules: Of the job. With others Spark would compile other code.
         wanted: Set when somebody waits for the session.
     """
+    session.sparkContext.setJobGroup(JOB_GROUP, "first run of the plan", interruptOnCancel=True)
     number = F.col("id")
     message = F.concat(
         F.lit('{"event_time_ms":1,"user":"u'), number % 100, F.lit('","client_id":"c","produced_bytes":1}')

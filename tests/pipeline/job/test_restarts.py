@@ -14,6 +14,7 @@ from pipeline.errors import PipelineError
 from pipeline.job.job import Job
 from pipeline.job.listeners import Listeners
 from pipeline.settings.model import KafkaSettings, Settings, StreamSettings, TablesSettings
+from pipeline.stream.errors import MasterUnreachable
 from pipeline.stream.reading.reading_rules import ReadingRules
 from pipeline.stream.spark.spark_starter import SparkStarter
 from tests.log_messages import messages_of
@@ -102,6 +103,12 @@ def test_a_job_that_gives_up_says_what_failed_and_where_to_look(tmp_path: Path) 
 def test_a_job_that_gives_up_ends_with_the_error_that_says_what_to_do(tmp_path: Path) -> None:
     failure = PipelineError("'epoch' must be 1; got 2", "stop the other driver", exit_code=4)
     assert FailingOnce(tmp_path, failure).give_up() is failure
+
+
+def test_a_spark_master_that_nobody_waits_for_ends_the_job_at_once(tmp_path: Path) -> None:
+    failure = MasterUnreachable("spark://there:7077", "there:7077: refused")
+    assert FailingOnce(tmp_path, failure).give_up() is failure
+    assert failure.exit_code == 6
 
 
 @pytest.mark.usefixtures("impatient")

@@ -1,0 +1,69 @@
+"""The job on a real Spark cluster: a standalone master, and workers of one core each, as processes."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pipeline.demo.broker import EmbeddedBroker
+from tests.faults.rig import rig
+from tests.spark_cluster.rounds import TABLES, on_cluster, play_kills, play_same
+from tests.spark_cluster.standalone import StandaloneCluster, standalone_cluster
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.long]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneCluster]:
+    """A cluster of two workers."""
+    with standalone_cluster(tmp_path_factory.mktemp("spark")) as running:
+        yield running
+
+
+def test_a_job_on_a_cluster_decides_what_a_local_job_decides(
+    cluster: StandaloneCluster, broker: EmbeddedBroker, tmp_path: Path
+) -> None:
+    same = play_same(cluster, tmp_path, broker.bootstrap_servers, 21)
+    assert same.differing == dict.fromkeys(TABLES, 0)
+    assert min(same.rows.values()) > 10
+    assert [verdict["differences"] for verdict in same.verdicts] == [[], []]
+
+
+def test_workers_killed_under_load_cost_nothing_and_are_told_in_plain_words(
+    cluster: StandaloneCluster, broker: EmbeddedBroker, tmp_path: Path
+) -> None:
+    killed = play_kills(cluster, tmp_path, broker.bootstrap_servers, 22, 3)
+    assert killed.verdict["differences"] == []
+    assert len(killed.told) == len(killed.recovery_seconds) == 3
+    for line in killed.told:
+        assert re.search(r" WARNING .*executor \d+ at 127\.0\.0\.1\S* is lost: .*Its tasks run again", line)
+    assert killed.foreign == []
+
+
+def test_a_job_waits_for_a_master_and_then_for_executors_and_says_both(broker: EmbeddedBroker, tmp_path: Path) -> None:
+    cluster = StandaloneCluster(tmp_path / "spark", memory="1g")
+    with rig("waiting", tmp_path, broker.bootstrap_servers, None, **on_cluster(cluster)) as rigged:
+        job = rigged.job
+        try:
+            rigged.begin_load(23)
+            rigged.start(wait=False)
+            job.wait_for_line(f"no Spark master answers at {cluster.master}: 127.0.0.1:{cluster.port}: ")
+            cluster.start(0)
+            job.wait_for_line(f"'spark.master' {cluster.master} must give an executor (600m of memory and a core)")
+            cluster.add_worker()
+            job.wait_for_line(f"1 executor at {cluster.master}; new: 0 at 127.0.0.1")
+            job.wait_for_line("batch_id=")
+            assert job.stop() == 0
+        finally:
+            cluster.close()
+
+
+def test_a_job_that_waits_for_executors_ends_at_once_when_asked_to(broker: EmbeddedBroker, tmp_path: Path) -> None:
+    with (
+        standalone_cluster(tmp_path / "spark", workers=0) as cluster,
+        rig("asked", tmp_path, broker.bootstrap_servers, None, **on_cluster(cluster)) as rigged,
+    ):
+        rigged.start(wait=False)
+        rigged.job.wait_for_line("must give an executor")
+        assert rigged.job.stop() == 0

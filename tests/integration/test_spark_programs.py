@@ -1,0 +1,164 @@
+"""Programs on a real Spark cluster: the wheel under spark-submit, and what-if on its executors."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.demo.broker import EmbeddedBroker
+from pipeline.jvm.jars import spark_jars
+from pipeline.tables.quotas.edit import QuotaChange
+from tests.faults.rig import rig
+from tests.pipeline.replay.kept import KeptJob
+from tests.quota.factories import usage_row
+from tests.spark_cluster.programs import app, installed_wheel, python_without_us
+from tests.spark_cluster.standalone import StandaloneCluster, spark_home, standalone_cluster
+from tests.waiting import PATIENCE_SECONDS, wait_until
+
+pytestmark = [pytest.mark.spark, pytest.mark.long]
+SUBMIT = str(spark_home() / "bin" / "spark-submit")
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneCluster]:
+    """A cluster of two workers."""
+    with standalone_cluster(tmp_path_factory.mktemp("spark")) as running:
+        yield running
+
+
+def submit(cluster: StandaloneCluster, folder: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run spark-submit to its end, in a folder of its own. It writes all that the program says to standard output."""
+    return subprocess.run(
+        [SUBMIT, *words],
+        cwd=folder,
+        env={**cluster.environment, "PYTHONPATH": os.getcwd(), **variables},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        check=False,
+    )
+
+
+@pytest.mark.broker
+def test_the_wheel_runs_under_spark_submit_on_the_cluster(
+    cluster: StandaloneCluster, broker: EmbeddedBroker, tmp_path: Path
+) -> None:
+    variables = {**cluster.environment, "PYTHONPATH": str(installed_wheel(tmp_path))}
+    with rig("submitted", tmp_path, broker.bootstrap_servers, None, **variables) as rigged:
+        rigged.job.program = [
+            *(SUBMIT, "--master", cluster.master, "--deploy-mode", "client", "--driver-memory", "512m"),
+            *("--executor-memory", "600m", "--jars", ",".join(map(str, spark_jars())), str(app(tmp_path))),
+        ]
+        rigged.begin_load(31)
+        rigged.start()
+        log = rigged.job.log
+        rigged.job.wait_for_line(f"2 executors at {cluster.master}")
+        since = len(log)
+        wait_until(lambda: sum("batch_id=" in line for line in log[since:]) > 3, "micro-batches")
+        assert [line for line in log[since:] if " INFO " in line and line[2:3] != ":"] == [], "Spark's own"
+        rigged.end_load()
+        rigged.drain()
+        assert rigged.job.process is not None
+        os.killpg(rigged.job.process.pid, signal.SIGTERM)
+        rigged.job.process.wait(PATIENCE_SECONDS)
+        assert rigged.verdict({"batches": 3, "usage": 50, "ledger": 100})["differences"] == []
+
+
+def test_without_the_connectors_spark_submit_is_refused_with_the_option_that_is_missing(
+    cluster: StandaloneCluster, tmp_path: Path
+) -> None:
+    done = submit(cluster, tmp_path, "--master", "local[1]", str(app(tmp_path)), "run", "--tables", "tables")
+    assert done.returncode == 2
+    assert re.search(r'To mend it: submit with --jars "\$\(.* jars paths\)"', done.stdout)
+    assert not (tmp_path / "tables").exists()
+
+
+def test_state_on_the_disk_of_a_node_that_the_cluster_chooses_is_refused(
+    cluster: StandaloneCluster, tmp_path: Path
+) -> None:
+    jars = ("--jars", ",".join(map(str, spark_jars())))
+    # What the pod of a driver on Kubernetes is started with, in deploy mode cluster.
+    in_a_pod = ("--master", "local[1]", "--conf", "spark.kubernetes.submitInDriver=true")
+    done = submit(cluster, tmp_path, *in_a_pod, *jars, str(app(tmp_path)), "run", "--tables", "tables")
+    assert done.returncode == 2
+    assert "'tables.root' must be in a store that every node reaches" in done.stdout
+    assert not (tmp_path / "tables").exists()
+
+
+def test_standalone_has_no_deploy_mode_cluster_for_python(cluster: StandaloneCluster, tmp_path: Path) -> None:
+    done = submit(cluster, tmp_path, "--master", cluster.master, "--deploy-mode", "cluster", str(app(tmp_path)), "run")
+    assert done.returncode != 0
+    assert "not supported for python applications on standalone clusters" in done.stderr
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> KeptJob:
+    """Twenty minutes in which four users use 3 kB/s under a bound of 5 kB/s."""
+    job = KeptJob(str(tmp_path_factory.mktemp("kept")), QuotaChange("<default>", "", {"producer_byte_rate": 5_000.0}))
+    for _ in range(1_200):
+        job.clock.advance(1_000)
+        users = [f"u{number}" for number in range(4)]
+        job.batch([usage_row(job.clock.wall_ms, user=user, produced_bytes=3_000) for user in users])
+    job.flush()
+    candidate = Path(job.root) / "candidate.yaml"
+    candidate.write_text("quotas:\n- {user: <default>, client_id: '', producer_byte_rate: 2000}\n", encoding="utf-8")
+    return job
+
+
+def what_if(kept: KeptJob, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    ends = ["--since", str(kept.clock.wall_ms - 900_000), "--until", str(kept.clock.wall_ms + 1)]
+    command = [sys.executable, "-m", "pipeline.cli.main", "what-if", "-f", f"{kept.root}/candidate.yaml"]
+    return subprocess.run(
+        [*command, "--from", "usage", *ends, "--tables", kept.root, "-o", "json", *words],
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        check=False,
+    )
+
+
+def on_executors(cluster: StandaloneCluster, python: Path) -> dict[str, str]:
+    conf = json.dumps({"spark.executor.memory": "600m"})
+    return {
+        "KQUOTA_SPARK__MASTER": cluster.master,
+        "KQUOTA_SPARK__CONF": conf,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "PYSPARK_PYTHON": str(python),
+    }
+
+
+def document(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    assert done.returncode == 0, done.stderr
+    (found,) = json.loads(done.stdout)
+    return dict(found)
+
+
+def test_what_if_takes_its_own_code_to_the_executors_and_comes_to_the_same(
+    cluster: StandaloneCluster, kept: KeptJob, tmp_path: Path
+) -> None:
+    there = document(what_if(kept, "--on", "spark", **on_executors(cluster, python_without_us(tmp_path))))
+    here = document(what_if(kept))
+    assert f"at {cluster.master}, 2 tasks" in there["about"]["ran_on"]
+    for of_the_run in ("ran_on", "seconds"):
+        del there["about"][of_the_run], here["about"][of_the_run]
+    assert there == here
+    assert here["totals"]["throttled"] == 4
+
+
+def test_executors_without_the_packages_that_a_replay_needs_are_named_in_one_line(
+    cluster: StandaloneCluster, kept: KeptJob, tmp_path: Path
+) -> None:
+    alone = python_without_us(tmp_path, with_packages=False)
+    done = what_if(kept, "--on", "spark", **on_executors(cluster, alone))
+    assert done.returncode == 6
+    told = done.stderr.splitlines()[-1]
+    assert told.startswith(f"kquota: the executors of {cluster.master} must run '{alone}' of this version with ")
+    assert re.search("got No module named '(deltalake|numpy|pyarrow|pydantic|yaml)'. To mend it: install", told)

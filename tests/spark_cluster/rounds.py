@@ -1,0 +1,164 @@
+"""What is played on a cluster: the same usage locally and there, and workers that are killed under load."""
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from tests.faults.rig import Rig, rig
+from tests.spark_cluster.standalone import HOST, StandaloneCluster
+
+TABLES: Final = ("usage", "decisions", "dead_letters")
+"""What two jobs must have in common."""
+_OF_ONE_JOB: Final = ("query_id", "decision_id")
+"""Columns that name the job, or are made of its name."""
+_PRELOAD_SECONDS: Final = 20.0
+_BETWEEN_KILLS_SECONDS: Final = 4.0
+_SAME_CUT: Final = {
+    # The usage is there before the first job starts, so both cut it into the same batches.
+    "KQUOTA_STREAM__MAX_OFFSETS_PER_TRIGGER": "150",
+    "KQUOTA_STREAM__MAX_DECISION_AGE_MS": "3600000",
+}
+KILLED_AT_LEAST: Final = {
+    **{"messages": 300, "batches": 10, "usage": 200, "dead_letters": 20, "ledger": 300},
+    **{"decisions": 10, "applied": 10, "begins": 5, "renewals": 5, "looks": 10, "publish_seq": 20, "topic": 20},
+}
+"""What the verifier must have compared of a round with kills."""
+SAME_AT_LEAST: Final = {"messages": 300, "batches": 5, "usage": 200, "dead_letters": 20, "decisions": 10, "ledger": 300}
+"""What it must have compared of each of the two jobs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What a local job and a job on a cluster have made of the same usage.
+
+    Attributes:
+        rows: How many rows each table has, by name.
+        differing: How many rows only one of the two has, by name.
+        verdicts: The verifier's JSON: of the local job, and of the one on the cluster.
+        batch_seconds: The seconds of the median micro-batch: of the local job, and of the one on the cluster.
+    """
+
+    rows: dict[str, int]
+    differing: dict[str, int]
+    verdicts: tuple[dict[str, Any], dict[str, Any]]
+    batch_seconds: tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Killed:
+    """A job whose workers were killed.
+
+    Attributes:
+        recovery_seconds: For each kill, from it to the end of the first micro-batch that began after it.
+        told: The lines of the log about lost executors.
+        foreign: Lines of the log that are not in the project's form.
+        verdict: The verifier's JSON.
+    """
+
+    recovery_seconds: list[float]
+    told: list[str]
+    foreign: list[str]
+    verdict: dict[str, Any]
+
+
+def on_cluster(cluster: StandaloneCluster) -> dict[str, str]:
+    """The variables of a job on the cluster."""
+    return {
+        "KQUOTA_SPARK__MASTER": cluster.master,
+        "KQUOTA_SPARK__CONF": json.dumps({"spark.executor.memory": "600m"}),
+        "SPARK_LOCAL_IP": HOST,
+    }
+
+
+def play_same(cluster: StandaloneCluster, folder: Path, bootstrap_servers: str, seed: int) -> Comparison:
+    """Let two jobs read the same topic, one after the other: a local one, and one on the cluster."""
+    with _rig(f"local-{seed}", folder, bootstrap_servers, _SAME_CUT) as local:
+        local.begin_load(seed)
+        time.sleep(_PRELOAD_SECONDS)
+        local.end_load()
+        _run_dry(local)
+        topic = {"KQUOTA_KAFKA__USAGE_TOPIC": local.job.usage_topic}
+        with _rig(f"there-{seed}", folder, bootstrap_servers, {**_SAME_CUT, **topic, **on_cluster(cluster)}) as there:
+            there.generators.update(local.generators)
+            _run_dry(there)
+            rows = {name: (_rows(local, name), _rows(there, name)) for name in TABLES}
+            return Comparison(
+                rows={name: len(of_local) for name, (of_local, _) in rows.items()},
+                differing={name: len(set(one) ^ set(other)) for name, (one, other) in rows.items()},
+                verdicts=(local.verdict(SAME_AT_LEAST), there.verdict(SAME_AT_LEAST)),
+                batch_seconds=(_median_batch_seconds(local), _median_batch_seconds(there)),
+            )
+
+
+def play_kills(cluster: StandaloneCluster, folder: Path, bootstrap_servers: str, seed: int, kills: int) -> Killed:
+    """Kill a worker with its executor under load, so many times in a row; each time a new worker takes its place."""
+    recovery_seconds = []
+    with _rig(f"killed-{seed}", folder, bootstrap_servers, on_cluster(cluster)) as rigged:
+        job = rigged.job
+        rigged.begin_load(seed)
+        rigged.start()
+        for _ in range(kills):
+            time.sleep(_BETWEEN_KILLS_SECONDS)
+            began, since = time.monotonic(), len(job.log)
+            cluster.kill_worker(len(cluster.workers) - 1)
+            # The batch that ends first had begun before.
+            job.wait_until(lambda since=since: len(_batches(job.log[since:])) > 1, "two batches")  # type: ignore[misc]
+            recovery_seconds.append(time.monotonic() - began)
+            job.wait_for_line("is lost", since)
+            cluster.add_worker()
+            job.wait_for_line("new: ", since)
+        time.sleep(_BETWEEN_KILLS_SECONDS)
+        rigged.end_load()
+        rigged.drain()
+        job.stop()
+        told = [line for line in job.log if "is lost" in line]
+        return Killed(recovery_seconds, told, _foreign(job.log), rigged.verdict(KILLED_AT_LEAST))
+
+
+@contextmanager
+def _rig(name: str, folder: Path, bootstrap_servers: str, overrides: dict[str, str]) -> Iterator[Rig]:
+    place = folder / name
+    place.mkdir(parents=True)
+    with rig(name, place, bootstrap_servers, None, **overrides) as rigged:
+        yield rigged
+
+
+def _run_dry(rigged: Rig) -> None:
+    rigged.start()
+    rigged.drain()
+    code = rigged.job.stop()
+    assert code == 0, "\n".join(rigged.job.log[-40:])
+
+
+def _rows(rigged: Rig, name: str) -> list[tuple[Any, ...]]:
+    """All rows without what names the job, in an order of their own."""
+    table = rigged.job.table(name)
+    rows = table.drop_columns([column for column in _OF_ONE_JOB if column in table.column_names]).to_pylist()
+    return _numbered(sorted(tuple(map(repr, row.values())) for row in rows))
+
+
+def _numbered(rows: list[tuple[str, ...]]) -> list[tuple[Any, ...]]:
+    """Equal rows are told apart by a number, so that a repeated one counts."""
+    numbered: list[tuple[Any, ...]] = []
+    for row in rows:
+        repeat = numbered[-1][-1] + 1 if numbered and numbered[-1][:-1] == row else 0
+        numbered.append((*row, repeat))
+    return numbered
+
+
+def _batches(log: list[str]) -> list[str]:
+    return [line for line in log if " batch_id=" in line]
+
+
+def _median_batch_seconds(rigged: Rig) -> float:
+    collected = [float(line.partition("collect_ms=")[2].split()[0]) for line in _batches(rigged.job.log)]
+    return sorted(collected)[len(collected) // 2] / 1000
+
+
+def _foreign(log: list[str]) -> list[str]:
+    """The project's own lines begin with the time of the day; Spark's with the date, and Java's with anything."""
+    return [line for line in log if line[2:3] != ":" or line[5:6] != ":"]

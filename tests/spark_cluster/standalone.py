@@ -1,0 +1,131 @@
+"""A standalone Spark cluster on this machine: a master and workers as processes, from the pip package of pyspark."""
+
+import importlib.util
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from subprocess import Popen
+from typing import Final
+
+from pipeline.demo.process import free_ports, kill, spawn, terminate
+from pipeline.jvm.java import find_java
+from tests.waiting import wait_until
+
+HOST: Final = "127.0.0.1"
+_MAIN: Final = "org.apache.spark.deploy"
+_GRACE_SECONDS: Final = 10.0
+
+
+def spark_home() -> Path:
+    """The folder of pyspark, which is a whole Spark."""
+    spec = importlib.util.find_spec("pyspark")
+    assert spec is not None
+    assert spec.origin is not None
+    return Path(spec.origin).parent
+
+
+@dataclass
+class StandaloneCluster:
+    """A master and its workers. Executors are children of their worker, in its process group.
+
+    Attributes:
+        folder: For the logs of master and workers, and for what executors write.
+        cores: Of each worker.
+        memory: Of each worker, as Spark writes it.
+        master: Its address, `spark://…`.
+        workers: The workers that were started, in order; those that were killed too.
+    """
+
+    folder: Path
+    cores: int = 1
+    memory: str = "2g"
+    port: int = field(default_factory=lambda: free_ports(1)[0])
+    workers: "list[Popen[bytes]]" = field(default_factory=list)
+    _master: "Popen[bytes] | None" = None
+
+    @property
+    def master(self) -> str:
+        """Its address."""
+        return f"spark://{HOST}:{self.port}"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables of master, workers and drivers."""
+        return {
+            **os.environ,
+            "SPARK_LOCAL_IP": HOST,
+            "SPARK_HOME": str(spark_home()),
+            "JAVA_HOME": str(find_java().home),
+            "PYSPARK_PYTHON": sys.executable,
+            "SPARK_NO_DAEMONIZE": "1",
+            # Executors find nothing of this checkout by themselves.
+            "PYTHONPATH": "",
+            "PYTHONSAFEPATH": "1",
+        }
+
+    def start(self, workers: int) -> None:
+        """Start the master and so many workers. Returns when the master has all of them."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        web = free_ports(1)[0]
+        arguments = ["--host", HOST, "--port", str(self.port), "--webui-port", str(web)]
+        self._master = self._spawn("master", f"{_MAIN}.master.Master", *arguments)
+        wait_until(lambda: "Starting Spark master at" in self.log("master"), "the master")
+        for _ in range(workers):
+            self.add_worker()
+        self.wait_for_workers(workers)
+
+    def add_worker(self) -> int:
+        """Start one more worker. Returns its number; the first one has 0."""
+        number = len(self.workers)
+        arguments = ["--host", HOST, "--cores", str(self.cores), "--memory", self.memory, "--webui-port"]
+        arguments += [str(free_ports(1)[0]), "--work-dir", str(self.folder / f"work-{number}"), self.master]
+        self.workers.append(self._spawn(f"worker-{number}", f"{_MAIN}.worker.Worker", *arguments))
+        return number
+
+    def wait_for_workers(self, count: int) -> None:
+        """Wait until so many workers in all have been registered."""
+        wait_until(lambda: len(re.findall("Registering worker", self.log("master"))) >= count, f"{count} workers")
+
+    def kill_worker(self, number: int) -> None:
+        """Send SIGKILL to a worker and its executors."""
+        for pid in self.executors(number):
+            os.kill(pid, 9)
+        kill(self.workers[number])
+
+    def executors(self, number: int) -> list[int]:
+        """The process ids of a worker's executors."""
+        children = Path(f"/proc/{self.workers[number].pid}/task").glob("*/children")
+        return [int(pid) for found in children for pid in found.read_text().split()]
+
+    def log(self, name: str) -> str:
+        """What a process has written so far."""
+        path = self.folder / f"{name}.log"
+        return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+
+    def close(self) -> None:
+        """End all processes."""
+        with ExitStack() as stack:
+            for process in (self._master, *self.workers):
+                if process is not None:
+                    stack.callback(terminate, process, _GRACE_SECONDS)
+
+    def _spawn(self, name: str, main_class: str, *arguments: str) -> "Popen[bytes]":
+        command = [str(spark_home() / "bin" / "spark-class"), main_class, *arguments]
+        environment: Mapping[str, str] = {**self.environment, "SPARK_DAEMON_MEMORY": "256m"}
+        with open(self.folder / f"{name}.log", "wb") as log:
+            return spawn(command, cwd=self.folder, output=log, env=environment)
+
+
+@contextmanager
+def standalone_cluster(folder: Path, workers: int = 2) -> Iterator[StandaloneCluster]:
+    """A running cluster. Its processes are ended when the block ends, also if the test fails."""
+    cluster = StandaloneCluster(folder)
+    try:
+        cluster.start(workers)
+        yield cluster
+    finally:
+        cluster.close()
