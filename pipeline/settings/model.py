@@ -10,8 +10,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Final, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, model_validator
+from pydantic import BeforeValidator, Field, SecretStr, model_validator
 
+from pipeline.settings.branch import Branch
+from pipeline.settings.store import StoreAddress, StoreSettings
 from schemas.topic_names import MARKER_TOPIC, THROTTLE_TOPIC, USAGE_TOPIC
 
 
@@ -35,12 +37,6 @@ _NOT_IN_A_FOLDER: Final = re.compile(r"[#?\[\]\\]|%[0-9A-Fa-f]{2}")
 Cap = Annotated[Literal["sample_window", "window", "none"] | int, BeforeValidator(_known_cap)]
 
 
-class Branch(BaseModel):
-    """One frozen branch of the settings tree."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
 class KafkaSettings(Branch):
     """Where the topics live and how every Kafka client of the job signs in."""
 
@@ -60,7 +56,9 @@ class KafkaSettings(Branch):
 class TablesSettings(Branch):
     """Where the Delta tables live and who writes them."""
 
-    root: str = Field(".kquota/tables", description="a folder, s3://… or abfss://…")
+    root: str = Field(
+        ".kquota/tables", description="a folder, or a place in an object store: s3://…, abfss://… or gs://…"
+    )
     writer: Literal["delta-rs", "delta-spark"] = Field(
         "delta-rs", description="delta-rs: 15 ms per commit; delta-spark: 0.5 s, with Spark's access to the store"
     )
@@ -83,7 +81,9 @@ class TablesSettings(Branch):
 class StreamSettings(Branch):
     """The streaming query."""
 
-    checkpoint: str = Field(".kquota/checkpoint", description="Spark's checkpoint folder of this job")
+    checkpoint: str = Field(
+        ".kquota/checkpoint", description="Spark's checkpoint of this job: a folder, or a place in an object store"
+    )
     trigger_ms: int = Field(500, ge=50, description="shortest time between the starts of two micro-batches")
     max_offsets_per_trigger: int = Field(2_000_000, gt=0, description="most messages one micro-batch takes")
     starting_offsets: Literal["earliest", "latest"] = Field(
@@ -200,6 +200,7 @@ class Settings(Branch):
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field("INFO", description="how much the job logs")
     kafka: KafkaSettings = KafkaSettings()
     tables: TablesSettings = TablesSettings()
+    store: StoreSettings = StoreSettings()
     stream: StreamSettings = StreamSettings()
     engine: EngineSettings = EngineSettings()
     purgatory: PurgatorySettings = PurgatorySettings()
@@ -218,6 +219,17 @@ class Settings(Branch):
                 f"'tables.root' must be a path without {found[0]}, which Delta takes for a part of a URI; got {folder}"
             )
             raise ValueError(msg)
+        return self
+
+    @model_validator(mode="after")
+    def _addresses_know_their_store(self) -> Self:
+        # `model_copy`, because the default branches are shared by all settings.
+        for name, key in (("tables", "root"), ("stream", "checkpoint")):
+            branch = getattr(self, name)
+            address = getattr(branch, key)
+            if "://" in address:
+                known = StoreAddress(address, self.store)
+                self.__dict__[name] = branch.model_copy(update={key: known})
         return self
 
     @model_validator(mode="after")

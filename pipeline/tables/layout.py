@@ -12,6 +12,7 @@ from typing import Final
 from deltalake import DeltaTable
 from pydantic import BaseModel
 
+from pipeline.store.access import delta_rs_options
 from pipeline.tables.address import is_local, table_uri
 from pipeline.tables.errors import TableMissing
 from pipeline.tables.opening import open_table
@@ -157,13 +158,13 @@ def _create(uri: str, definition: TableDefinition, options: dict[str, str] | Non
 
 def _create_empty(uri: str, definition: TableDefinition, options: dict[str, str] | None) -> DeltaTable:
     return DeltaTable.create(
-        uri,
+        str(uri),
         arrow_schema(definition.model),
         mode="ignore",
         partition_by=list(definition.partition_by),
         name=definition.name,
         description=(definition.model.__doc__ or "").partition("\n")[0],
         configuration=definition.configuration,
-        storage_options=options,
+        storage_options=options or delta_rs_options(uri),
         raise_if_key_not_exists=False,  # the kquota.* properties are ours, not Delta's
     )
