@@ -16,7 +16,7 @@ from pipeline.cluster.topics import check_topics
 from pipeline.command_line import command_text
 from pipeline.errors import PipelineError
 from pipeline.job.lock import lock_file
-from pipeline.jvm.jar_lock import read_lock
+from pipeline.jvm.jar_lock import jars_of
 from pipeline.jvm.jars import JarStore
 from pipeline.jvm.java import CHOSEN, find_java
 from pipeline.process_lock import holder_of
@@ -25,6 +25,7 @@ from pipeline.store.access import STORE_SCHEMES, scheme_of
 from pipeline.store.probe import refuse_unfit
 from pipeline.stream.checkpoint import Checkpoint
 from pipeline.stream.checkpoint_files import open_without_spark
+from pipeline.stream.spark.store_access import jar_sets
 from pipeline.stream.starting_offsets import refuse_gaps, spans_of
 from pipeline.sync.findings import sync_findings
 from pipeline.tables.address import is_local, table_uri
@@ -54,7 +55,7 @@ class Diagnosis:
 def diagnose(settings: Settings) -> Iterator[Diagnosis]:
     """Look at everything, in the order a start needs it; findings come as they are made."""
     yield from _guarded("java", _java)
-    yield from _guarded("jars", _jars)
+    yield from _guarded("jars", lambda: _jars(settings))
     yield from _guarded("lock", lambda: _lock(settings))
     yield from _guarded("disk", lambda: _disk(settings))
     yield from _guarded("store", lambda: _store(settings))
@@ -82,13 +83,13 @@ def _java() -> Iterator[Diagnosis]:
     yield Diagnosis("ok", "java", f"{kind} {java.version} at {java.home}, from {java.origin}{another}")
 
 
-def _jars() -> Iterator[Diagnosis]:
-    store = JarStore(read_lock())
+def _jars(settings: Settings) -> Iterator[Diagnosis]:
+    store = JarStore(jars_of(*jar_sets(settings)))
     problems = store.verify()
     for problem in problems:
         yield Diagnosis("error", "jars", str(problem))
     if not problems:
-        yield Diagnosis("ok", "jars", "every locked jar is there and has its sha256")
+        yield Diagnosis("ok", "jars", "every locked jar that is needed is there and has its sha256")
 
 
 def _lock(settings: Settings) -> Iterator[Diagnosis]:

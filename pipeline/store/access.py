@@ -17,7 +17,7 @@ STORE_SCHEMES: Final = (*S3_SCHEMES, "abfs", "abfss", "az", "gs")
 """The stores that delta-rs and obstore know."""
 _ENDPOINT: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 _REGION: Final = ("AWS_REGION", "AWS_DEFAULT_REGION")
-_FILE_SYSTEM: Final = "org.apache.hadoop.fs.s3a.S3AFileSystem"
+_HADOOP: Final = "org.apache.hadoop.fs.s3a"
 
 
 def scheme_of(address: str) -> str:
@@ -61,7 +61,8 @@ def hadoop_settings(store: StoreSettings, environ: Mapping[str, str] = os.enviro
     """
     endpoint = endpoint_of(store, environ)
     found = {
-        "fs.s3.impl": _FILE_SYSTEM,
+        "fs.s3.impl": f"{_HADOOP}.S3AFileSystem",
+        "fs.AbstractFileSystem.s3.impl": f"{_HADOOP}.S3A",
         # With it, a file that must not be there yet is created by a conditional put. Without it, S3A looks first and
         # then writes, and two writers of one table could overwrite each other's commits.
         "fs.s3a.performance.flags": "create",

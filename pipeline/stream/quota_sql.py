@@ -14,6 +14,7 @@ from pipeline.jvm.jars import spark_jars
 from pipeline.jvm.java import find_java
 from pipeline.settings.model import Settings
 from pipeline.stream.spark.session import build_spark_session
+from pipeline.stream.spark.store_access import jar_sets, with_store
 from pipeline.tables.address import full_address
 from pipeline.tables.errors import QuotaEditRefused, QuotasLeftInvalid
 from pipeline.tables.from_settings import open_quota_table
@@ -41,8 +42,9 @@ def run_sql(settings: Settings, statement: str, audit: EditAudit) -> list[dict[s
     location = full_address(table.uri)
     os.environ["JAVA_HOME"] = str(find_java().home)
     with TemporaryDirectory(prefix="kquota-sql-") as warehouse:
-        spark = settings.spark.with_default_conf({"spark.sql.warehouse.dir": warehouse})
-        session = build_spark_session(spark, spark_jars(), app_name="kquota-quotas-sql")
+        spark = with_store(settings, reads_tables=True).with_default_conf({"spark.sql.warehouse.dir": warehouse})
+        jars = spark_jars(*jar_sets(settings, reads_tables=True))
+        session = build_spark_session(spark, jars, app_name="kquota-quotas-sql")
         # What fails is raised, and said in one line; Spark would log each of its layers with a stack trace first.
         session.sparkContext.setLogLevel("OFF")
         try:

@@ -6,6 +6,7 @@ messages first. The first real batch is then quick enough for its decisions to b
 
 import os
 import subprocess
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from threading import Event
 from types import TracebackType
@@ -38,13 +39,17 @@ class SparkStarter:
         spark: The settings' branch.
         checkpoint: The query's checkpoint; a local one gets the quicker checkpoint manager.
         rules: What the plan is warmed up with. With other rules Spark would generate and compile other code.
+        jar_sets: Optional sets of jars that are needed too.
 
     Attributes:
         warms_up: Set when there is a session and only the warm-up is left, seconds before `session` returns.
     """
 
-    def __init__(self, spark: SparkSettings, checkpoint: str, rules: ReadingRules) -> None:
+    def __init__(
+        self, spark: SparkSettings, checkpoint: str, rules: ReadingRules, jar_sets: Sequence[str] = ()
+    ) -> None:
         self._spark = spark
+        self._jar_sets = jar_sets
         self._rules = rules
         self._checkpoint_is_local = not has_scheme(checkpoint)
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="spark-start")
@@ -53,7 +58,7 @@ class SparkStarter:
         self.warms_up = Event()
 
     def __enter__(self) -> Self:
-        jars = spark_jars()
+        jars = spark_jars(*self._jar_sets)
         os.environ["JAVA_HOME"] = str(find_java().home)
         self._starts_jvm = starts_a_jvm()
 
