@@ -2,7 +2,7 @@
 VENV ?= .venv
 export VENV
 .DEFAULT_GOAL := help
-.PHONY: help run test test-long explore pages lint typecheck bench faults soak clean ready
+.PHONY: help run test test-long explore pages lint typecheck bench faults soak object-store clean ready
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1	\2/'
@@ -42,6 +42,9 @@ faults: ready ## kill the job at every failpoint, restart it, verify all it wrot
 
 soak: ready ## load, kills, a broker that comes and goes, edits and garbage for MINUTES=1.5, then the same verifier
 	@exec $(VENV)/bin/python -m tests.soak --minutes $(or $(MINUTES),1.5) $(ARGS)
+
+object-store: ready ## the job with its tables in an object store: kills, verified, and requests a day by trigger; writes docs/object-stores.md
+	@exec $(VENV)/bin/python -m bench.object_store $(ARGS)
 
 clean: ## remove the environment and what tools left behind; the demo's data in .kquota stay
 	@rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
