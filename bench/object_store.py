@@ -103,7 +103,7 @@ def _round(folder: Path, store: ObjectStore, bootstrap_servers: str, number: int
     overrides = {**store.environment, "KQUOTA_TABLES__ROOT": f"s3://{BUCKET}/{name}/tables"}
     if is_stored:
         overrides["KQUOTA_STREAM__CHECKPOINT"] = f"s3://{BUCKET}/{name}/checkpoint"
-    with rig(name, place, bootstrap_servers, **overrides) as rigged:
+    with rig(name, place, bootstrap_servers, None, **overrides) as rigged:
         # The verifier knows nothing of kquota's settings.
         rigged.environment = {**os.environ, **store.aws_environment}
         rigged.begin_load(number)
@@ -130,7 +130,8 @@ def _kill_and_start(rigged: Rig, draw: random.Random) -> float:
 
 def _by_trigger(folder: Path, store: ObjectStore, given: argparse.Namespace) -> list[str]:
     rows = [
-        "| trigger ms | checkpoint | batches a minute | p50 ms | p99 ms | PUT a day | LIST a day | GET a day | $ a month |",
+        "| trigger ms | checkpoint | batches a minute | p50 ms | p99 ms | PUT a day | LIST a day | GET a day "
+        "| $ a month |",
         "|" + " --- |" * 9,
     ]
     print("\n" + "\n".join(rows), flush=True)
@@ -181,8 +182,8 @@ def _row(measured: Measured) -> str:
     p50, p99 = _percentiles(measured.latencies_ms)
     days = " | ".join(f"{asked.a_day(count):,}".replace(",", " ") for count in (asked.puts, asked.lists, asked.gets))
     where = "in the store" if measured.is_checkpoint_stored else "local"
-    pace = measured.batches / asked.seconds * 60
-    return f"| {measured.trigger_ms} | {where} | {pace:.0f} | {p50:.0f} | {p99:.0f} | {days} | {asked.dollars_a_month:.0f} |"
+    pace, dollars = measured.batches / asked.seconds * 60, asked.dollars_a_month
+    return f"| {measured.trigger_ms} | {where} | {pace:.0f} | {p50:.0f} | {p99:.0f} | {days} | {dollars:.0f} |"
 
 
 def _percentiles(values: Sequence[float]) -> tuple[float, float]:

@@ -16,6 +16,7 @@ from typing import Final
 import pytest
 from pydantic import SecretStr
 
+from pipeline.settings.environment import store_variables
 from pipeline.settings.store import StoreAddress, StoreSettings
 from tests.waiting import wait_until
 
@@ -50,12 +51,7 @@ class ObjectStore:
     @property
     def environment(self) -> dict[str, str]:
         """The same as variables of kquota's settings."""
-        return {
-            "KQUOTA_STORE__ENDPOINT": self.endpoint,
-            "KQUOTA_STORE__REGION": REGION,
-            "KQUOTA_STORE__ACCESS_KEY_ID": KEY,
-            "KQUOTA_STORE__SECRET_ACCESS_KEY": SECRET,
-        }
+        return store_variables(self.settings)
 
     @property
     def aws_environment(self) -> dict[str, str]:

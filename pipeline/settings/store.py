@@ -57,9 +57,9 @@ class StoreAddress(str):
         made.store = store
         return made
 
-    def __getnewargs__(self) -> tuple[str, StoreSettings]:
+    def __reduce__(self) -> tuple[type["StoreAddress"], tuple[str, StoreSettings]]:
         """For copies, also in other processes."""
-        return str(self), self.store
+        return StoreAddress, (str(self), self.store)
 
     def below(self, name: str) -> "StoreAddress":
         """The address of what has this name under this one."""

@@ -6,6 +6,7 @@ import pickle
 import pytest
 from pydantic import SecretStr, ValidationError
 
+from pipeline.settings.environment import store_variables
 from pipeline.settings.loading import load_settings
 from pipeline.settings.model import Settings, StreamSettings, TablesSettings
 from pipeline.settings.store import StoreAddress, StoreSettings
@@ -127,3 +128,13 @@ def test_variables_set_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
     root = load_settings().tables.root
     assert isinstance(root, StoreAddress)
     assert root.store.secret_access_key == SecretStr(SECRET)
+
+
+def test_another_process_can_be_told_the_same_by_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = StoreSettings(
+        endpoint="https://store", region="r", access_key_id=SecretStr("key"), secret_access_key=SecretStr(SECRET),
+        options={"aws_checksum_algorithm": SecretStr("sha256")},
+    )  # fmt: skip
+    for name, value in store_variables(store).items():
+        monkeypatch.setenv(name, value)
+    assert load_settings().store == store
