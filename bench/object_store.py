@@ -14,7 +14,6 @@ client's first event above its quota until a `read_committed` reader has the thr
 
 import argparse
 import os
-import random
 import re
 import statistics
 import sys
@@ -34,15 +33,12 @@ from bench.store_requests import GET_PRICE, PUT_PRICE, AccessLog, Requests
 from pipeline.demo.broker import EmbeddedBroker
 from pipeline.jvm.jars import fetch
 from pipeline.settings.loading import load_settings
-from tests.faults.rig import Rig, rig
+from tests.faults.stored_rounds import KILLS, play_stored
 from tests.object_store import BUCKET, INSTALL, ObjectStore, object_store, versitygw
 
 PAGE: Final = Path(__file__).parents[1] / "docs" / "object-stores.md"
-_KILLS: Final = 2
-_LIFE_SECONDS: Final = (6.0, 14.0)
 _WARM_UP_SECONDS: Final = 20.0
 _LOAD: Final = ("2000", "1000", "1")  # events a second, clients, events a message
-_AT_LEAST: Final = {"messages": 100, "batches": 10, "usage": 50, "decisions": 5, "publish_seq": 10, "topic": 10}
 _AGE: Final = re.compile(r"\bage_ms=(\d+)")
 
 
@@ -103,36 +99,14 @@ def _killed(folder: Path, store: ObjectStore, given: argparse.Namespace) -> tupl
 
 
 def _round(folder: Path, store: ObjectStore, bootstrap_servers: str, number: int, is_stored: bool) -> tuple[bool, str]:
-    draw, name = random.Random(number), f"store-{number}-{'s3' if is_stored else 'local'}"
-    place = folder / name
-    place.mkdir()
-    overrides = {**store.environment, "KQUOTA_TABLES__ROOT": f"s3://{BUCKET}/{name}/tables"}
-    if is_stored:
-        overrides["KQUOTA_STREAM__CHECKPOINT"] = f"s3://{BUCKET}/{name}/checkpoint"
-    with rig(name, place, bootstrap_servers, None, **overrides) as rigged:
-        # The verifier knows nothing of kquota's settings.
-        rigged.environment = {**os.environ, **store.aws_environment}
-        rigged.begin_load(number)
-        rigged.start()
-        recoveries = [_kill_and_start(rigged, draw) for _ in range(_KILLS)]
-        time.sleep(_LIFE_SECONDS[0])
-        rigged.end_load()
-        rigged.drain()
-        rigged.job.stop()
-        verdict = rigged.verdict(_AT_LEAST)
+    outcome = play_stored(folder, store, bootstrap_servers, number, is_stored)
+    verdict = outcome.verdict
     for difference in verdict["differences"]:
         print(f"    {difference}", flush=True)
     found = " | ".join(str(verdict[kind]) for kind in ("lost", "duplicated", "different"))
-    where = "in the store" if is_stored else "local"
-    compared = sum(verdict["compared"].values())
-    row = f"| {number + 1} | {where} | {_KILLS} | {compared} | {found} | {max(recoveries):.1f} |"
+    where, compared = "in the store" if is_stored else "local", sum(verdict["compared"].values())
+    row = f"| {number + 1} | {where} | {KILLS} | {compared} | {found} | {outcome.recovery_seconds:.1f} |"
     return bool(verdict["equal"]), row
-
-
-def _kill_and_start(rigged: Rig, draw: random.Random) -> float:
-    time.sleep(draw.uniform(*_LIFE_SECONDS))
-    rigged.job.kill()
-    return rigged.start()
 
 
 def _by_trigger(folder: Path, store: ObjectStore, given: argparse.Namespace) -> list[str]:
