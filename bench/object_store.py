@@ -7,9 +7,9 @@ Without rounds, or without triggers, that part of the page stays as it is.
 The store is versitygw, which speaks S3, keeps objects on this machine's disk, and refuses a conditional put as Amazon
 does. Broker, load, job and store share the machine.
 
-First the kills: each round has a load, a job that is killed with SIGKILL twice at random moments and started again,
-and the verifier of the fault tests. Then, for each trigger, a job under steady load: latency from the produce call of a
-client's first event above its quota until a `read_committed` reader has the throttle record, and requests at the store.
+First, for each trigger, a job under steady load: latency from the produce call of a client's first event above its
+quota until a `read_committed` reader has the throttle record, and requests at the store. Then the kills: each round has
+a load, a job that is killed with SIGKILL twice at random moments and started again, and the verifier of the fault tests.
 """
 
 import argparse
@@ -37,7 +37,7 @@ from tests.faults.stored_rounds import KILLS, play_stored
 from tests.object_store import BUCKET, INSTALL, ObjectStore, object_store, versitygw
 
 PAGE: Final = Path(__file__).parents[1] / "docs" / "object-stores.md"
-_WARM_UP_SECONDS: Final = 20.0
+_WARM_UP_SECONDS: Final = 10.0
 _LOAD: Final = ("2000", "1000", "1")  # events a second, clients, events a message
 _AGE: Final = re.compile(r"\bage_ms=(\d+)")
 
@@ -69,33 +69,34 @@ def main() -> int:
     fetch(lambda line: print(line, file=sys.stderr), "s3")
     machine = f"{machine_line()}, store versitygw on the same machine"
     print(machine)
-    are_equal = True
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         with object_store(folder) as store, _environment(store):
-            if given.rounds:
-                are_equal, rows = _killed(folder, store, given)
-                _report(given, "kills", [machine, "", *rows])
             if given.triggers or given.stored:
-                _report(given, "triggers", [machine, "", *_by_trigger(folder, store, given)])
+                _by_trigger(folder, store, given, machine)
+            are_equal = _killed(folder, store, given, machine)
     return int(not are_equal)
 
 
-def _killed(folder: Path, store: ObjectStore, given: argparse.Namespace) -> tuple[bool, list[str]]:
+def _killed(folder: Path, store: ObjectStore, given: argparse.Namespace, machine: str) -> bool:
+    """Whether nothing was lost in any round. The page has each round as soon as it is judged."""
     rows = [
         "| round | checkpoint | kills | compared | lost | duplicated | different | recovery s, worst |",
         "|" + " --- |" * 8,
     ]
-    print("\n".join(rows), flush=True)
+    places = [(number, checkpoint) for number in range(given.rounds) for checkpoint in given.checkpoints]
+    if not places:
+        return True
+    print("\n" + "\n".join(rows), flush=True)
     are_equal = True
     with EmbeddedBroker(folder / "killed-broker") as broker:
-        for checkpoint in given.checkpoints:
-            for number in range(given.rounds):
-                is_equal, row = _round(folder, store, broker.bootstrap_servers, number, checkpoint == "stored")
-                print(row, flush=True)
-                rows.append(row)
-                are_equal = are_equal and is_equal
-    return are_equal, rows
+        for number, checkpoint in places:
+            is_equal, row = _round(folder, store, broker.bootstrap_servers, number, checkpoint == "stored")
+            print(row, flush=True)
+            rows.append(row)
+            _report(given, "kills", [machine, "", *rows])
+            are_equal = are_equal and is_equal
+    return are_equal
 
 
 def _round(folder: Path, store: ObjectStore, bootstrap_servers: str, number: int, is_stored: bool) -> tuple[bool, str]:
@@ -109,25 +110,23 @@ def _round(folder: Path, store: ObjectStore, bootstrap_servers: str, number: int
     return bool(verdict["equal"]), row
 
 
-def _by_trigger(folder: Path, store: ObjectStore, given: argparse.Namespace) -> list[str]:
+def _by_trigger(folder: Path, store: ObjectStore, given: argparse.Namespace, machine: str) -> None:
+    """Measure each trigger. The page has each as soon as it is measured."""
     rows = [
-        "| trigger ms | checkpoint | batches a minute | p50 ms | p99 ms | PUT a day | LIST a day | GET a day "
+        "| trigger ms | checkpoint | batches a minute | probes | p50 ms | p99 ms | PUT a day | LIST a day | GET a day "
         "| $ a month |",
-        "|" + " --- |" * 9,
+        "|" + " --- |" * 10,
     ]
     print("\n" + "\n".join(rows), flush=True)
+    load = f"{_LOAD[0]} events a second of {_LOAD[1]} clients"
+    prices = f"Prices: S3 Standard, us-east-1, {PUT_PRICE} $ for 1000 PUT or LIST, {GET_PRICE} $ for 1000 GET; 30 days."
+    about = f"Each was measured for {given.seconds:g} s, with {load}. {prices}"
     cases = [(trigger_ms, False) for trigger_ms in given.triggers] + [(trigger_ms, True) for trigger_ms in given.stored]
     for trigger_ms, is_stored in cases:
         row = _row(_measured(folder, store, trigger_ms, is_stored, given.seconds))
         print(row, flush=True)
         rows.append(row)
-    prices = f"Prices: S3 Standard, us-east-1, {PUT_PRICE} $ for 1000 PUT or LIST, {GET_PRICE} $ for 1000 GET; 30 days."
-    return [
-        *rows,
-        "",
-        f"Each was measured for {given.seconds} s, with {_LOAD[0]} events a second of {_LOAD[1]} clients. {prices}",
-        "",
-    ]
+        _report(given, "triggers", [machine, "", *rows, "", about])
 
 
 def _measured(folder: Path, store: ObjectStore, trigger_ms: int, is_stored: bool, seconds: float) -> Measured:
@@ -164,7 +163,8 @@ def _row(measured: Measured) -> str:
     days = " | ".join(f"{asked.a_day(count):,}".replace(",", " ") for count in (asked.puts, asked.lists, asked.gets))
     where = "in the store" if measured.is_checkpoint_stored else "local"
     pace, dollars = measured.batches / asked.seconds * 60, asked.dollars_a_month
-    return f"| {measured.trigger_ms} | {where} | {pace:.0f} | {p50:.0f} | {p99:.0f} | {days} | {dollars:.0f} |"
+    latency = f"{len(measured.latencies_ms)} | {p50:.0f} | {p99:.0f}"
+    return f"| {measured.trigger_ms} | {where} | {pace:.0f} | {latency} | {days} | {dollars:.0f} |"
 
 
 def _percentiles(values: Sequence[float]) -> tuple[float, float]:
