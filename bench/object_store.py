@@ -1,6 +1,6 @@
 """The job with its tables in an object store: nothing is lost by kills, and what it costs by trigger.
 
-    python -m bench.object_store [--rounds 3] [--checkpoints local stored] [--triggers 250 500 1000 2000 5000]
+    python -m bench.object_store [--triggers 250 500 1000] [--rounds 3] [--checkpoints local stored]
 
 Without rounds, or without triggers, that part of the page stays as it is.
 
