@@ -9,7 +9,7 @@ does. Broker, load, job and store share the machine.
 
 First, for each trigger, a job under steady load: latency from the produce call of a client's first event above its
 quota until a `read_committed` reader has the throttle record, and requests at the store. Then the kills: each round has
-a load, a job that is killed with SIGKILL twice at random moments and started again, and the verifier of the fault tests.
+a load, a job that is killed with SIGKILL twice at random moments, and the verifier of the fault tests.
 """
 
 import argparse
