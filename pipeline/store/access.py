@@ -63,10 +63,6 @@ def hadoop_settings(store: StoreSettings, environ: Mapping[str, str] = os.enviro
     found = {
         "fs.s3.impl": f"{_HADOOP}.S3AFileSystem",
         "fs.AbstractFileSystem.s3.impl": f"{_HADOOP}.S3A",
-        # With it, a file that must not be there yet is created by a conditional put. Without it, S3A looks first and
-        # then writes, and two writers of one table could overwrite each other's commits.
-        "fs.s3a.performance.flags": "create",
-        "fs.s3a.create.conditional.enabled": "true",
         "fs.s3a.endpoint": endpoint,
         "fs.s3a.path.style.access": "true" if endpoint else None,
         "fs.s3a.endpoint.region": _first_set(store.region, _REGION, environ) or ("us-east-1" if endpoint else None),

@@ -40,12 +40,10 @@ def test_delta_rs_gets_what_the_settings_say() -> None:
     }
 
 
-def test_hadoop_gets_the_same_and_creates_files_by_conditional_put() -> None:
+def test_hadoop_gets_the_same() -> None:
     assert hadoop_settings(STORE, {}) == {
         "spark.hadoop.fs.s3.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem",
         "spark.hadoop.fs.AbstractFileSystem.s3.impl": "org.apache.hadoop.fs.s3a.S3A",
-        "spark.hadoop.fs.s3a.performance.flags": "create",
-        "spark.hadoop.fs.s3a.create.conditional.enabled": "true",
         "spark.hadoop.fs.s3a.endpoint": "http://store:9000",
         "spark.hadoop.fs.s3a.path.style.access": "true",
         "spark.hadoop.fs.s3a.endpoint.region": "eu-north-1",
