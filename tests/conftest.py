@@ -103,29 +103,16 @@ def spark() -> Iterator["SparkSession"]:
         yield session
 
 
-@pytest.fixture
-def spark_with_store(spark: "SparkSession", store: "ObjectStore") -> "SparkSession":
-    """The same session, which reaches the store too. Run-time settings reach Hadoop as those of a start do."""
-    from pipeline.store.access import hadoop_settings  # noqa: PLC0415 - as above
-
-    for key, value in hadoop_settings(store.settings).items():
-        spark.conf.set(key.removeprefix("spark.hadoop."), value)
-    return spark
-
-
 @contextmanager
 def spark_session() -> Iterator["SparkSession"]:
     """Such a session, ended with the block."""
     from pipeline.jvm.jars import spark_jars  # noqa: PLC0415 - as above, for pyspark
     from pipeline.settings.model import SparkSettings  # noqa: PLC0415
     from pipeline.stream.spark.session import build_spark_session  # noqa: PLC0415
-    from tests.object_store import versitygw  # noqa: PLC0415
 
-    # With the jars for a store where there is one to test with.
-    jar_sets = () if versitygw() is None else ("s3",)
-    fetch(lambda _: None, *jar_sets)
+    fetch()
     os.environ["JAVA_HOME"] = str(find_java().home)  # pyspark's launcher looks nowhere else but PATH
-    session = build_spark_session(SparkSettings(), spark_jars(*jar_sets), checkpoint_is_local=True)
+    session = build_spark_session(SparkSettings(), spark_jars(), checkpoint_is_local=True)
     try:
         yield session
     finally:

@@ -33,6 +33,7 @@ def _known_cap(cap: object) -> object:
 # delta-rs takes these for parts of a URI, also in the path of a folder: it reads another folder, or none.
 _NOT_IN_A_FOLDER: Final = re.compile(r"[#?\[\]\\]|%[0-9A-Fa-f]{2}")
 
+_S3: Final = ("s3://", "s3a://")
 
 Cap = Annotated[Literal["sample_window", "window", "none"] | int, BeforeValidator(_known_cap)]
 
@@ -60,7 +61,8 @@ class TablesSettings(Branch):
         ".kquota/tables", description="a folder, or a place in an object store: s3://…, abfss://… or gs://…"
     )
     writer: Literal["delta-rs", "delta-spark"] = Field(
-        "delta-rs", description="delta-rs: 15 ms per commit; delta-spark: 0.5 s, with Spark's access to the store"
+        "delta-rs",
+        description="delta-rs: 15 ms per commit; delta-spark: 0.5 s, with Spark's access to the store; not in S3",
     )
     usage_retention_ms: int = Field(
         7_200_000, ge=60_000, description="how long rows of `usage` and `sensor_state` are kept"
@@ -230,6 +232,17 @@ class Settings(Branch):
             if "://" in address:
                 known = StoreAddress(address, self.store)
                 self.__dict__[name] = branch.model_copy(update={key: known})
+        return self
+
+    @model_validator(mode="after")
+    def _writer_overwrites_nothing(self) -> Self:
+        if self.tables.writer == "delta-spark" and self.tables.root.lower().startswith(_S3):
+            # Seen with Delta 4.4.0 and Hadoop 3.5.0: the second of two files of the same name is accepted.
+            msg = (
+                "'tables.writer' must be delta-rs for tables in S3, where Spark's writer looks whether a commit is "
+                "there and then writes it, so that two drivers could overwrite each other's; got delta-spark"
+            )
+            raise ValueError(msg)
         return self
 
     @model_validator(mode="after")

@@ -80,6 +80,11 @@ _QUOTA_CONSTRAINTS: Final = {
 }
 
 
+# A writer reads the log's entries since the newest checkpoint again and again, and a store charges for each. With 50 of
+# them an append took 49 GET and 56 ms at a server on the same machine; with 10 it took 15 GET and 29 ms.
+_IN_A_STORE: Final = {"delta.checkpointInterval": "10"}
+
+
 @dataclass(frozen=True, slots=True)
 class TableDefinition:
     """A table: its name under the root, its rows, and how they are stored."""
@@ -164,7 +169,7 @@ def _create_empty(uri: str, definition: TableDefinition, options: dict[str, str]
         partition_by=list(definition.partition_by),
         name=definition.name,
         description=(definition.model.__doc__ or "").partition("\n")[0],
-        configuration=definition.configuration,
+        configuration={**definition.configuration, **({} if is_local(uri) else _IN_A_STORE)},
         storage_options=options or delta_rs_options(uri),
         raise_if_key_not_exists=False,  # the kquota.* properties are ours, not Delta's
     )

@@ -1,7 +1,6 @@
-"""What Spark needs where it reads or writes an object store itself: settings, and an optional set of jars.
+"""What Spark needs for a checkpoint in an object store: settings, and an optional set of jars.
 
-It does so for a checkpoint in a store, for tables that the writer delta-spark writes, and for SQL on the quota table.
-With a local checkpoint and the writer delta-rs it needs none of this, whatever the tables' root is.
+With a local checkpoint it needs none of this, wherever the tables are: delta-rs reads and writes those.
 """
 
 from typing import Final
@@ -15,33 +14,19 @@ _S3_JARS: Final = "s3"
 _CHECKPOINT_MANAGER: Final = "org.apache.spark.internal.io.cloud.AbortableStreamBasedCheckpointFileManager"
 
 
-def jar_sets(settings: Settings, *, reads_tables: bool = False) -> tuple[str, ...]:
-    """The optional sets of jars that Spark needs.
-
-    Args:
-        settings: The whole tree.
-        reads_tables: Spark reads or writes tables, whatever writer the settings name.
-    """
-    return (_S3_JARS,) if _reaches_s3(settings, reads_tables) else ()
+def jar_sets(settings: Settings) -> tuple[str, ...]:
+    """The optional sets of jars that Spark needs."""
+    return (_S3_JARS,) if _is_checkpoint_in_s3(settings) else ()
 
 
-def with_store(settings: Settings, *, reads_tables: bool = False) -> SparkSettings:
-    """The settings of Spark, with what it needs to reach the store. The operator's own entries stay as they are.
-
-    Args:
-        settings: The whole tree.
-        reads_tables: As above.
-    """
-    if not _reaches_s3(settings, reads_tables):
+def with_store(settings: Settings) -> SparkSettings:
+    """The settings of Spark, with what it needs to reach the store. The operator's own entries stay as they are."""
+    if not _is_checkpoint_in_s3(settings):
         return settings.spark
     entries = hadoop_settings(settings.store)
-    if scheme_of(settings.stream.checkpoint) in S3_SCHEMES:
-        entries["spark.sql.streaming.checkpointFileManagerClass"] = _CHECKPOINT_MANAGER
+    entries["spark.sql.streaming.checkpointFileManagerClass"] = _CHECKPOINT_MANAGER
     return settings.spark.with_default_conf(entries)
 
 
-def _reaches_s3(settings: Settings, reads_tables: bool) -> bool:
-    tables = settings.tables
-    by_spark = [settings.stream.checkpoint]
-    by_spark += [tables.root] if reads_tables or tables.writer == "delta-spark" else []
-    return any(scheme_of(address) in S3_SCHEMES for address in by_spark)
+def _is_checkpoint_in_s3(settings: Settings) -> bool:
+    return scheme_of(settings.stream.checkpoint) in S3_SCHEMES

@@ -1,4 +1,4 @@
-"""What every `TableWriter` must do, tested with both adapters on a disk and in an object store.
+"""What every `TableWriter` must do, tested with both adapters on a disk, and with delta-rs in an object store.
 
 Where no file is needed, the fake in memory is tested too.
 """
@@ -41,13 +41,7 @@ class Kind:
         return f"{self.adapter} {self.place}"
 
 
-_STORED_BY_SPARK = pytest.param(Kind("delta-spark", "store"), marks=[pytest.mark.spark, pytest.mark.long])
-DELTA = (
-    Kind("delta-rs"),
-    Kind("delta-rs", "store"),
-    pytest.param(Kind("delta-spark"), marks=pytest.mark.spark),
-    _STORED_BY_SPARK,
-)
+DELTA = (Kind("delta-rs"), Kind("delta-rs", "store"), pytest.param(Kind("delta-spark"), marks=pytest.mark.spark))
 on_files = pytest.mark.parametrize("kind", DELTA, indirect=True, ids=str)
 
 
@@ -77,7 +71,7 @@ def new_writer(kind: Kind, request: pytest.FixtureRequest) -> NewWriter:
         return lambda uri: DeltaRsWriter(uri, "job")
     from pipeline.tables.delta_spark import DeltaSparkWriter  # noqa: PLC0415 - loads pyspark
 
-    spark = request.getfixturevalue("spark" if kind.place == "disk" else "spark_with_store")
+    spark = request.getfixturevalue("spark")
     return lambda uri: DeltaSparkWriter(spark, uri, "job")
 
 
