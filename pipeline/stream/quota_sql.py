@@ -52,13 +52,15 @@ def run_sql(settings: Settings, statement: str, audit: EditAudit) -> list[dict[s
         create_missing(folder, [TABLES["quotas"]])
         copy = QuotaTable(folder)
         copy.edit(lambda _: before.rows, audit, once_stored=before.rows)
-        rows = _run(settings.spark, copy, statement, audit)
+        rows = _run(settings.spark, copy, statement, audit, is_copy=True)
         after = copy.read().rows
     table.edit(lambda _: after, audit, if_version=before.version, once_stored=before.rows)
     return rows
 
 
-def _run(spark: SparkSettings, table: QuotaTable, statement: str, audit: EditAudit) -> list[dict[str, Any]]:
+def _run(
+    spark: SparkSettings, table: QuotaTable, statement: str, audit: EditAudit, *, is_copy: bool = False
+) -> list[dict[str, Any]]:
     location = full_address(table.uri)
     os.environ["JAVA_HOME"] = str(find_java().home)
     with TemporaryDirectory(prefix="kquota-sql-") as warehouse:
@@ -72,7 +74,8 @@ def _run(spark: SparkSettings, table: QuotaTable, statement: str, audit: EditAud
             with table.lock():
                 before = table.read()
                 rows = [row.asDict() for row in session.sql(statement).collect()]
-                _refuse_invalid(table, before)
+                if not is_copy:  # what is left of a copy is judged before it is stored
+                    _refuse_invalid(table, before)
             return rows
         except (PySparkException, Py4JJavaError) as exc:
             raise QuotaEditRefused([Mistake(_reason(exc))], _A_STATEMENT) from exc

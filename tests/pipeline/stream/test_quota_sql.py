@@ -114,13 +114,14 @@ def test_in_a_store_what_a_statement_leaves_is_one_edit(store: ObjectStore, tmp_
         "SELECT user FROM quotas ORDER BY user": [{"user": "alice"}, {"user": "bob"}],
         "UPDATE quotas SET producer_byte_rate = 2e6 WHERE user = 'alice'": [{"num_affected_rows": 1}],
         "UPDATE quotas SET producer_byte_rate = 0": "CHECK constraint producer_byte_rate_is_positive",
-        "INSERT INTO quotas SELECT * FROM quotas": "row 2",
+        "INSERT INTO quotas SELECT * FROM quotas": "quotas were not changed: ",
     }
     ran = run(root, statements, tmp_path, **store.environment)
     for answer, wanted in zip(map(json.loads, ran.stdout.splitlines()), statements.values(), strict=True):
         if isinstance(wanted, list):
             assert answer == wanted
         else:
+            assert answer[0] == "QuotaEditRefused"
             assert wanted in answer[1]
     newest = table.read()
     assert {row["user"]: row["producer_byte_rate"] for row in newest.rows} == {"alice": 2e6, "bob": 1.0}
