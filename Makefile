@@ -2,7 +2,7 @@
 VENV ?= .venv
 export VENV
 .DEFAULT_GOAL := help
-.PHONY: help run test test-long explore pages deploy-check lint typecheck bench faults soak cluster dist clean ready
+.PHONY: help run test test-long explore pages deploy-check lint typecheck bench faults soak cluster object-store dist clean ready
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1	\2/'
@@ -53,6 +53,9 @@ dist: ready ## dist/: the wheel to install, and the list of its parts with hashe
 
 cluster: ready ## the job on a Spark cluster of two workers: the same decisions as locally, and workers killed under load (ARGS="--kills 1")
 	@exec $(VENV)/bin/python -m tests.spark_cluster --report docs/cluster.md $(ARGS)
+
+object-store: ready ## the job with its tables in an object store: kills, verified, and requests a day by trigger; writes docs/object-stores.md
+	@exec $(VENV)/bin/python -m bench.object_store $(ARGS)
 
 clean: ## remove the environment and what tools left behind; the demo's data in .kquota stay
 	@rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

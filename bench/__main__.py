@@ -26,6 +26,7 @@ BENCHES: Final = {
     "edit": "from a quota edit to the release on the topic, without traffic",
     "held": "100 k clients throttled, renewed and released at once, and what of it is the table's",
     "meter": "log lines a second of the meter of request logs, on one core",
+    "object_store": "tables on a server that speaks S3: kills, requests a day and latency by trigger; writes its page",
     "old_table": "a table after 200 000 commits and upkeep, compared with a new one",
     "probe": "from a client's event to its throttle record, under 20 k ev/s, minute by minute",
     "recovery": "from kill -9 until the first record is readable, 100 k entities",

@@ -100,7 +100,8 @@ def _measure(messages: str, arguments: argparse.Namespace) -> None:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         broker = stack.enter_context(EmbeddedBroker(folder / "broker"))
-        _prepare(folder, broker.bootstrap_servers, arguments.minutes * _PROBES_PER_MINUTE)
+        settings = Settings(tables=TablesSettings(root=str(folder / "tables")))
+        prepare(settings, broker.bootstrap_servers, arguments.minutes * _PROBES_PER_MINUTE)
         load = [sys.executable, "-m", "bench.load", broker.bootstrap_servers]
         load += [str(arguments.events_per_second), str(arguments.clients), str(EVENTS_PER_MESSAGE[messages])]
         generator = stack.enter_context(child(load))
@@ -137,8 +138,8 @@ def _measure(messages: str, arguments: argparse.Namespace) -> None:
     print(told_of_stall, flush=True)
 
 
-def _prepare(folder: Path, bootstrap_servers: str, probes: int) -> None:
-    settings = Settings(tables=TablesSettings(root=str(folder / "tables")))
+def prepare(settings: Settings, bootstrap_servers: str, probes: int) -> None:
+    """Create topics and tables, and a quota for each of so many probes."""
     with ClusterAccess(bootstrap_servers).admin() as admin:
         create_topics(admin, wanted_topics(settings))
     create_tables(settings.tables)

@@ -25,7 +25,12 @@ def child(command: Sequence[str], stderr: int = subprocess.DEVNULL) -> Iterator[
 
 @contextmanager
 def job(
-    folder: Path, bootstrap_servers: str, trigger_ms: int, heard: Callable[[str], None]
+    folder: Path,
+    bootstrap_servers: str,
+    trigger_ms: int,
+    heard: Callable[[str], None],
+    tables: str | None = None,
+    checkpoint: str | None = None,
 ) -> Iterator["subprocess.Popen[bytes]"]:
     """`kquota run` with tables, checkpoint and lock under a folder. The block begins when the job is running.
 
@@ -36,9 +41,12 @@ def job(
         bootstrap_servers: of the broker.
         trigger_ms: of the query.
         heard: called with every line of the job's log, from its start; once the job is running on a thread.
+        tables: root of its tables, if it is not under the folder.
+        checkpoint: likewise.
     """
     command = [sys.executable, "-m", "pipeline.cli.main", "run", "--bootstrap-server", bootstrap_servers]
-    command += ["--tables", str(folder / "tables"), "--checkpoint", str(folder / "checkpoint")]
+    command += ["--tables", tables or str(folder / "tables")]
+    command += ["--checkpoint", checkpoint or str(folder / "checkpoint")]
     command += ["--trigger-ms", str(trigger_ms), "--run-dir", str(folder)]
     with child(command, subprocess.PIPE) as running:
         stderr = running.stderr or io.BytesIO()

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from pipeline.demo.broker import EmbeddedBroker
+    from tests.object_store import ObjectStore
 
 # The one profile of all tests; tests/test_suite_rules.py refuses others. No example is too slow (speed is measured by
 # bench/) and none too large (each strategy bounds what it draws). The same code gets the same examples, so that what
@@ -77,6 +78,15 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator["EmbeddedBroker
     fetch()
     options = BrokerOptions(request_log=True)
     with EmbeddedBroker(tmp_path_factory.mktemp("broker"), USERS, options=options) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator["ObjectStore"]:
+    """A running store that speaks S3. Take an address of your own in it. Skips where no such server is installed."""
+    from tests.object_store import object_store  # noqa: PLC0415 - as above
+
+    with object_store(tmp_path_factory.mktemp("store")) as running:
         yield running
 
 

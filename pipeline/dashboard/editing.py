@@ -1,6 +1,7 @@
 """Edits of a quota from the page: planned, tried on recorded usage, made by the code of `kquota quotas alter`."""
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -10,6 +11,8 @@ from threading import Lock
 from typing import Any, Final
 
 from pipeline.dashboard.errors import EditRefused, EditsForbidden, WhatIfFailed
+from pipeline.settings.environment import store_variables
+from pipeline.settings.store import StoreAddress
 from pipeline.tables.address import table_uri
 from pipeline.tables.audit import local_audit
 from pipeline.tables.quotas.diff import differences, entity_texts
@@ -76,9 +79,15 @@ class Editing:
             candidate.write_text(json.dumps(to_document(edit.rows)), encoding="utf-8")
             command = [sys.executable, "-m", "pipeline.cli.main", "what-if", "--quotas", str(candidate), "-o", "json"]
             command += ["--from", "usage", "--since", _REPLAYED, "--tables", self._root]
+            store = store_variables(self._root.store) if isinstance(self._root, StoreAddress) else {}
             try:
                 done = subprocess.run(  # noqa: S603 - our own command
-                    command, capture_output=True, text=True, timeout=_REPLAY_SECONDS, check=False
+                    command,
+                    capture_output=True,
+                    text=True,
+                    timeout=_REPLAY_SECONDS,
+                    check=False,
+                    env={**os.environ, **store},
                 )
             except subprocess.TimeoutExpired as exc:
                 msg = f"it took more than {_REPLAY_SECONDS} s"

@@ -16,16 +16,19 @@ from pipeline.cluster.topics import check_topics
 from pipeline.command_line import command_text
 from pipeline.errors import PipelineError
 from pipeline.job.lock import lock_file
-from pipeline.jvm.jar_lock import read_lock
+from pipeline.jvm.jar_lock import jars_of
 from pipeline.jvm.jars import JarStore
 from pipeline.jvm.java import CHOSEN, find_java
 from pipeline.process_lock import holder_of
 from pipeline.settings.model import Settings
+from pipeline.store.access import STORE_SCHEMES, scheme_of
+from pipeline.store.probe import refuse_unfit
 from pipeline.stream.checkpoint import Checkpoint
 from pipeline.stream.checkpoint_files import open_without_spark
+from pipeline.stream.spark.store_access import jar_sets
 from pipeline.stream.starting_offsets import refuse_gaps, spans_of
 from pipeline.sync.findings import sync_findings
-from pipeline.tables.address import table_uri
+from pipeline.tables.address import is_local, table_uri
 from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.from_settings import open_quota_table
 from pipeline.tables.layout import TABLES
@@ -52,9 +55,10 @@ class Diagnosis:
 def diagnose(settings: Settings) -> Iterator[Diagnosis]:
     """Look at everything, in the order a start needs it; findings come as they are made."""
     yield from _guarded("java", _java)
-    yield from _guarded("jars", _jars)
+    yield from _guarded("jars", lambda: _jars(settings))
     yield from _guarded("lock", lambda: _lock(settings))
     yield from _guarded("disk", lambda: _disk(settings))
+    yield from _guarded("store", lambda: _store(settings))
     yield from _guarded("tables", lambda: _tables(settings))
     yield from _guarded("quotas", lambda: _quotas(settings))
     yield from _guarded("checkpoint", lambda: _checkpoint(settings))
@@ -79,14 +83,14 @@ def _java() -> Iterator[Diagnosis]:
     yield Diagnosis("ok", "java", f"{kind} {java.version} at {java.home}, from {java.origin}{another}")
 
 
-def _jars() -> Iterator[Diagnosis]:
-    store = JarStore(read_lock())
+def _jars(settings: Settings) -> Iterator[Diagnosis]:
+    store = JarStore(jars_of(*jar_sets(settings)))
     problems = store.verify()
     for problem in problems[:1]:
         others = f"{len(problems)} of {len(store.locked)} are missing or altered, the first: " if problems[1:] else ""
         yield Diagnosis("error", "jars", f"{others}{problem}")
     if not problems:
-        yield Diagnosis("ok", "jars", "every locked jar is there and has its sha256")
+        yield Diagnosis("ok", "jars", "every locked jar that is needed is there and has its sha256")
 
 
 def _lock(settings: Settings) -> Iterator[Diagnosis]:
@@ -96,7 +100,7 @@ def _lock(settings: Settings) -> Iterator[Diagnosis]:
 
 
 def _disk(settings: Settings) -> Iterator[Diagnosis]:
-    if "://" in settings.tables.root:
+    if not is_local(settings.tables.root):
         return
     place = Path(settings.tables.root)
     while not place.exists():
@@ -104,6 +108,14 @@ def _disk(settings: Settings) -> Iterator[Diagnosis]:
     free_bytes = shutil.disk_usage(place).free
     severity: Literal["ok", "warning"] = "warning" if free_bytes < _LITTLE_SPACE_BYTES else "ok"
     yield Diagnosis(severity, "disk", f"{free_bytes / 1e9:.1f} GB free under {settings.tables.root}")
+
+
+def _store(settings: Settings) -> Iterator[Diagnosis]:
+    for address in (settings.tables.root, settings.stream.checkpoint):
+        if scheme_of(address) in STORE_SCHEMES:
+            refuse_unfit(address)
+            text = f"{address}: lists, writes, reads, deletes, and refuses to overwrite (conditional put)"
+            yield Diagnosis("ok", "store", text)
 
 
 def _tables(settings: Settings) -> Iterator[Diagnosis]:

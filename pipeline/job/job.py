@@ -30,6 +30,7 @@ from pipeline.settings.model import Settings
 from pipeline.stream.errors import MasterUnreachable, QueryFailed
 from pipeline.stream.reading.reading_rules import ReadingRules
 from pipeline.stream.spark.spark_starter import SparkStarter
+from pipeline.stream.spark.store_access import jar_sets, with_store
 
 log = logging.getLogger(__name__)
 
@@ -82,7 +83,9 @@ class Job:
                 # After the cheap checks: what they refuse is told at once, not when Spark has started.
                 settings = self._settings
                 rules = ReadingRules.from_settings(settings)
-                starter = SparkStarter(settings.spark, settings.stream.checkpoint, rules, self._waits)
+                starter = SparkStarter(
+                    with_store(settings), settings.stream.checkpoint, rules, self._waits, jar_sets(settings)
+                )
                 stack.enter_context(starter)
             self._run_with_restarts(place, starter)
 

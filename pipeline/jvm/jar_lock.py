@@ -11,7 +11,9 @@ from pathlib import Path
 
 from pipeline.jvm.errors import JarLockInvalid
 
-SETS = ("spark", "broker")
+SETS = ("spark", "broker", "s3")
+OPTIONAL_SETS = ("s3",)
+"""Sets that are fetched only when they are asked for."""
 ORIGINS = ("maven", "pyspark")
 
 # A checkout has the lock under deploy/; a wheel carries it beside this module.
@@ -29,7 +31,8 @@ class LockedJar:
     """One line of the lock.
 
     Attributes:
-        jar_set: "spark" (beside pyspark's jars) or "broker" (class path of the embedded broker).
+        jar_set: "spark" (beside pyspark's jars), "broker" (class path of the embedded broker) or "s3" (beside those of
+            "spark", where Spark itself reads or writes a store that speaks S3).
         group, artifact, version: Maven coordinates.
         origin: "maven", or "pyspark" for a jar that pyspark ships.
         size_bytes: exact size of the file.
@@ -86,6 +89,15 @@ def read_lock(path: Path | None = None) -> list[LockedJar]:
         else:
             notes = []
     return jars
+
+
+def jars_of(*with_sets: str) -> list[LockedJar]:
+    """The locked jars that every machine needs, and those of the optional sets that are named.
+
+    Raises:
+        JarLockInvalid: as `read_lock`.
+    """
+    return [jar for jar in read_lock() if jar.jar_set not in OPTIONAL_SETS or jar.jar_set in with_sets]
 
 
 def format_lock(jars: Sequence[LockedJar]) -> str:

@@ -23,7 +23,7 @@ from pipeline.command_line import command_text, extra_text, pip_text
 from pipeline.errors import PipelineError
 from pipeline.jvm.cache import cache_folder
 from pipeline.jvm.errors import JarAltered, JarMissing, JarsUnavailable
-from pipeline.jvm.jar_lock import LockedJar, lock_path, read_lock, sha256_of
+from pipeline.jvm.jar_lock import OPTIONAL_SETS, LockedJar, jars_of, lock_path, read_lock, sha256_of
 from pipeline.jvm.jar_sources import JarSource, machine_sources
 
 Progress = Callable[[str], object]
@@ -206,16 +206,20 @@ class JarStore:
             if self._pyspark_jars is None:
                 return extra_text("job")
             return f"reinstall it: {pip_text('install', '--force-reinstall', '--no-deps', 'pyspark==4.2.0')}"
-        return command_text("jars", "fetch", about="program")
+        of_its_set = ("--with", jar.jar_set) if jar.jar_set in OPTIONAL_SETS else ()
+        return command_text("jars", "fetch", *of_its_set, about="program")
 
 
-def spark_jars() -> list[Path]:
+def spark_jars(*with_sets: str) -> list[Path]:
     """Jars that Spark needs beside its own (Kafka source, Delta), each checked against the lock.
+
+    Args:
+        with_sets: optional sets that are needed too.
 
     Raises:
         JarLockInvalid, JarMissing, JarAltered: see there.
     """
-    return _checked("spark")
+    return [path for jar_set in ("spark", *with_sets) for path in _checked(jar_set)]
 
 
 def broker_classpath() -> list[Path]:
@@ -227,9 +231,9 @@ def broker_classpath() -> list[Path]:
     return _checked("broker")
 
 
-def fetch(progress: Progress = lambda _line: None) -> FetchReport:
-    """Fetches every locked jar that is missing; see `JarStore.fetch`."""
-    return JarStore(read_lock()).fetch(progress)
+def fetch(progress: Progress = lambda _line: None, *with_sets: str) -> FetchReport:
+    """Fetches every locked jar that is missing, those of optional sets if they are named; see `JarStore.fetch`."""
+    return JarStore(jars_of(*with_sets)).fetch(progress)
 
 
 def pyspark_jars_folder(environ: Mapping[str, str] = os.environ) -> Path | None:

@@ -1,13 +1,15 @@
 """The environment variables of kquota: one for each setting, and some for what is no setting."""
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from typing import Final
 
-from pydantic import BaseModel
+from pydantic import BaseModel, SecretStr
 
 from pipeline.settings.model import Settings
+from pipeline.settings.store import StoreSettings
 
 PREFIX: Final = "KQUOTA_"
 
@@ -32,6 +34,17 @@ _OF_A_SERVICE: Final = re.compile(
 def variable_of(key: str) -> str:
     """The variable of a setting, by its dotted key: `stream.trigger_ms` -> `KQUOTA_STREAM__TRIGGER_MS`."""
     return PREFIX + key.replace(".", "__").upper()
+
+
+def store_variables(store: StoreSettings) -> dict[str, str]:
+    """The variables that set a store as these settings do, for a process of our own. They hold the secrets."""
+    values: dict[str, str] = {}
+    for name, value in store:
+        if isinstance(value, SecretStr | str):
+            values[name] = value.get_secret_value() if isinstance(value, SecretStr) else value
+    if store.options:
+        values["options"] = json.dumps({key: value.get_secret_value() for key, value in store.options.items()})
+    return {variable_of(f"store.{name}"): value for name, value in values.items()}
 
 
 def setting_keys() -> list[str]:

@@ -23,7 +23,7 @@ from pipeline.settings.environment import (
 from pipeline.settings.errors import InvalidSettings, SettingsFileUnreadable
 from pipeline.settings.model import Settings
 
-_HOLDS_SECRETS: Final = ("kafka.client", "spark.conf", "alerts.webhooks", "alerts.signing_keys")
+_HOLDS_SECRETS: Final = ("kafka.client", "spark.conf", "alerts.webhooks", "alerts.signing_keys", "store")
 
 
 def load_settings(file: Path | None = None, flags: Mapping[str, Any] | None = None) -> Settings:

@@ -10,8 +10,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Final, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, model_validator
+from pydantic import BeforeValidator, Field, SecretStr, model_validator
 
+from pipeline.settings.branch import Branch
+from pipeline.settings.store import StoreAddress, StoreSettings
 from schemas.topic_names import MARKER_TOPIC, THROTTLE_TOPIC, USAGE_TOPIC
 
 
@@ -31,14 +33,9 @@ def _known_cap(cap: object) -> object:
 # delta-rs takes these for parts of a URI, also in the path of a folder: it reads another folder, or none.
 _NOT_IN_A_FOLDER: Final = re.compile(r"[#?\[\]\\]|%[0-9A-Fa-f]{2}")
 
+_S3: Final = ("s3://", "s3a://")
 
 Cap = Annotated[Literal["sample_window", "window", "none"] | int, BeforeValidator(_known_cap)]
-
-
-class Branch(BaseModel):
-    """One frozen branch of the settings tree."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class KafkaSettings(Branch):
@@ -60,9 +57,12 @@ class KafkaSettings(Branch):
 class TablesSettings(Branch):
     """Where the Delta tables live and who writes them."""
 
-    root: str = Field(".kquota/tables", description="a folder, s3://… or abfss://…")
+    root: str = Field(
+        ".kquota/tables", description="a folder, or a place in an object store: s3://…, abfss://… or gs://…"
+    )
     writer: Literal["delta-rs", "delta-spark"] = Field(
-        "delta-rs", description="delta-rs: 15 ms per commit; delta-spark: 0.5 s, with Spark's access to the store"
+        "delta-rs",
+        description="delta-rs: 15 ms per commit; delta-spark: 0.5 s, with Spark's access to the store; not in S3",
     )
     usage_retention_ms: int = Field(
         7_200_000, ge=60_000, description="how long rows of `usage` and `sensor_state` are kept"
@@ -83,7 +83,9 @@ class TablesSettings(Branch):
 class StreamSettings(Branch):
     """The streaming query."""
 
-    checkpoint: str = Field(".kquota/checkpoint", description="Spark's checkpoint folder of this job")
+    checkpoint: str = Field(
+        ".kquota/checkpoint", description="Spark's checkpoint of this job: a folder, or a place in an object store"
+    )
     trigger_ms: int = Field(500, ge=50, description="shortest time between the starts of two micro-batches")
     max_offsets_per_trigger: int = Field(2_000_000, gt=0, description="most messages one micro-batch takes")
     starting_offsets: Literal["earliest", "latest"] = Field(
@@ -235,6 +237,7 @@ class Settings(Branch):
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field("INFO", description="how much the job logs")
     kafka: KafkaSettings = KafkaSettings()
     tables: TablesSettings = TablesSettings()
+    store: StoreSettings = StoreSettings()
     stream: StreamSettings = StreamSettings()
     engine: EngineSettings = EngineSettings()
     purgatory: PurgatorySettings = PurgatorySettings()
@@ -252,6 +255,28 @@ class Settings(Branch):
         if found is not None:
             msg = (
                 f"'tables.root' must be a path without {found[0]}, which Delta takes for a part of a URI; got {folder}"
+            )
+            raise ValueError(msg)
+        return self
+
+    @model_validator(mode="after")
+    def _addresses_know_their_store(self) -> Self:
+        # `model_copy`, because the default branches are shared by all settings.
+        for name, key in (("tables", "root"), ("stream", "checkpoint")):
+            branch = getattr(self, name)
+            address = getattr(branch, key)
+            if "://" in address:
+                known = StoreAddress(address, self.store)
+                self.__dict__[name] = branch.model_copy(update={key: known})
+        return self
+
+    @model_validator(mode="after")
+    def _writer_overwrites_nothing(self) -> Self:
+        if self.tables.writer == "delta-spark" and self.tables.root.lower().startswith(_S3):
+            # Seen with Delta 4.4.0 and Hadoop 3.5.0: the second of two files of the same name is accepted.
+            msg = (
+                "'tables.writer' must be delta-rs for tables in S3, where Spark's writer looks whether a commit is "
+                "there and then writes it, so that two drivers could overwrite each other's; got delta-spark"
             )
             raise ValueError(msg)
         return self

@@ -1,16 +1,20 @@
 """The files of Spark's checkpoint: on a local disk, or with a scheme (s3://…, file:/…) on Hadoop's file systems.
 
-A checkpoint with a scheme is read as Spark itself writes it: by Hadoop's classes in Spark's JVM, with Spark's settings
-for the store.
+The job reads a checkpoint with a scheme as Spark itself writes it: by Hadoop's classes in Spark's JVM, with Spark's
+settings for the store. `kquota doctor`, which starts no JVM, reads one in an object store by itself.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from pipeline.errors import first_line
+from pipeline.store.access import STORE_SCHEMES, scheme_of
+from pipeline.store.errors import StoreUnfit
+from pipeline.store.objects import StoreObjects
 from pipeline.stream.errors import CheckpointUnreadable
 
 if TYPE_CHECKING:  # `kquota doctor` reads checkpoints where no pyspark is installed
@@ -112,6 +116,32 @@ class HadoopFiles:
             raise CheckpointUnreadable(self.checkpoint, first_line(exc)) from exc
 
 
+class StoreFiles:
+    """A checkpoint in an object store, read without Spark."""
+
+    def __init__(self, checkpoint: str) -> None:
+        self.checkpoint = checkpoint
+        self._objects = StoreObjects(checkpoint)
+
+    def text(self, name: str) -> str | None:
+        """See `CheckpointFiles`."""
+        with self._told():
+            content = self._objects.read(name)
+        return None if content is None else content.decode("utf-8")
+
+    def names(self, folder: str) -> list[str]:
+        """See `CheckpointFiles`."""
+        with self._told():
+            return self._objects.names(folder)
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        try:
+            yield
+        except StoreUnfit as exc:
+            raise CheckpointUnreadable(self.checkpoint, exc.cause) from exc
+
+
 def has_scheme(checkpoint: str) -> bool:
     """Whether a checkpoint is a URI, for Hadoop's file systems, and not a path on a local disk."""
     return _SCHEME.match(checkpoint) is not None
@@ -128,12 +158,17 @@ def open_checkpoint(checkpoint: str, spark: "SparkSession") -> CheckpointFiles:
 
 
 def open_without_spark(checkpoint: str) -> CheckpointFiles | None:
-    """The files of a checkpoint that can be read without a JVM; None for one that is not on a local disk.
+    """The files of a checkpoint that can be read without a JVM; None where only Hadoop's classes can read them.
 
     Args:
         checkpoint: A path on a local disk, or a URI. One with the scheme `file` is on a local disk.
+
+    Raises:
+        StoreLibraryMissing: It is in an object store, and nothing is installed that reads from there.
     """
     if not has_scheme(checkpoint):
         return LocalFiles(checkpoint, Path(checkpoint))
+    if scheme_of(checkpoint) in STORE_SCHEMES:
+        return StoreFiles(checkpoint)
     parts = urlsplit(checkpoint)
     return LocalFiles(checkpoint, Path(unquote(parts.path))) if parts.scheme.lower() == "file" else None

@@ -1,4 +1,4 @@
-"""Spark SQL on the quota table, under the edit lock."""
+"""Spark SQL on the quota table, under the edit lock, or on a copy of it where it is in an object store."""
 
 import json
 import os
@@ -12,11 +12,12 @@ from pyspark.errors import PySparkException
 from pipeline.errors import first_line
 from pipeline.jvm.jars import spark_jars
 from pipeline.jvm.java import find_java
-from pipeline.settings.model import Settings
+from pipeline.settings.model import Settings, SparkSettings
 from pipeline.stream.spark.session import build_spark_session
-from pipeline.tables.address import full_address
+from pipeline.tables.address import full_address, is_local
 from pipeline.tables.errors import QuotaEditRefused, QuotasLeftInvalid
 from pipeline.tables.from_settings import open_quota_table
+from pipeline.tables.layout import TABLES, create_missing
 from pipeline.tables.quotas.table import EditAudit, QuotaTable, QuotaTableState
 from quota.errors import InvalidQuotas
 from quota.mistakes import Mistake
@@ -29,19 +30,41 @@ _VIOLATED: Final = "[DELTA_VIOLATE_CONSTRAINT"
 def run_sql(settings: Settings, statement: str, audit: EditAudit) -> list[dict[str, Any]]:
     """Run one statement on the table `quotas` in a session of its own.
 
+    A table in an object store is not written by Spark, whose commits there could overwrite those of others: the
+    statement runs on a copy on this machine, and what it leaves is stored as every other edit is.
+
     Returns:
         The rows of its result: of an UPDATE the number of rows it touched.
 
     Raises:
-        QuotaEditRefused: Spark or a CHECK constraint refuses the statement; the table is as it was.
-        QuotasLeftInvalid: The statement was carried out and left rows that no constraint can refuse, an entity twice.
+        QuotaEditRefused: Spark or a CHECK constraint refuses the statement, or, in a store, it leaves rows that are no
+            valid quotas; the table is as it was.
+        QuotasLeftInvalid: On a local disk: the statement was carried out and left rows that no constraint can refuse,
+            an entity twice.
         QuotaTableBusy: Another edit holds the lock.
+        VersionIsAnother: In a store: another edit came first.
     """
     table = open_quota_table(settings.tables)
+    if is_local(table.uri):
+        return _run(settings.spark, table, statement, audit)
+    before = table.read()
+    with TemporaryDirectory(prefix="kquota-sql-") as folder:
+        create_missing(folder, [TABLES["quotas"]])
+        copy = QuotaTable(folder)
+        copy.edit(lambda _: before.rows, audit, once_stored=before.rows)
+        rows = _run(settings.spark, copy, statement, audit, is_copy=True)
+        after = copy.read().rows
+    table.edit(lambda _: after, audit, if_version=before.version, once_stored=before.rows)
+    return rows
+
+
+def _run(
+    spark: SparkSettings, table: QuotaTable, statement: str, audit: EditAudit, *, is_copy: bool = False
+) -> list[dict[str, Any]]:
     location = full_address(table.uri)
     os.environ["JAVA_HOME"] = str(find_java().home)
     with TemporaryDirectory(prefix="kquota-sql-") as warehouse:
-        spark = settings.spark.with_default_conf({"spark.sql.warehouse.dir": warehouse})
+        spark = spark.with_default_conf({"spark.sql.warehouse.dir": warehouse})
         session = build_spark_session(spark, spark_jars(), app_name="kquota-quotas-sql")
         # What fails is raised, and said in one line; Spark would log each of its layers with a stack trace first.
         session.sparkContext.setLogLevel("OFF")
@@ -51,7 +74,8 @@ def run_sql(settings: Settings, statement: str, audit: EditAudit) -> list[dict[s
             with table.lock():
                 before = table.read()
                 rows = [row.asDict() for row in session.sql(statement).collect()]
-                _refuse_invalid(table, before)
+                if not is_copy:  # what is left of a copy is judged before it is stored
+                    _refuse_invalid(table, before)
             return rows
         except (PySparkException, Py4JJavaError) as exc:
             raise QuotaEditRefused([Mistake(_reason(exc))], _A_STATEMENT) from exc

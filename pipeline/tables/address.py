@@ -3,10 +3,13 @@
 from pathlib import Path
 from shlex import quote
 
+from pipeline.command_line import command_text
+from pipeline.settings.store import StoreAddress
+
 
 def table_uri(root: str, name: str) -> str:
     """Address of a table under a root (a folder, `s3://…`, `abfss://…`)."""
-    return f"{root.rstrip('/')}/{name}"
+    return root.below(name) if isinstance(root, StoreAddress) else f"{root.rstrip('/')}/{name}"
 
 
 def is_local(address: str) -> bool:
@@ -22,6 +25,6 @@ def full_address(address: str) -> str:
 def looking_at(table: str) -> str:
     """A command that shows rights and free space of a local table; for a store, what to look at there."""
     if not is_local(table):
-        return "address, credentials and rights of the store"
+        return command_text("doctor")
     path = quote(full_address(table))
     return f"ls -ld {path}; df -h {path}"

@@ -3,7 +3,7 @@
 import logging
 
 from pipeline.settings.model import TablesSettings
-from pipeline.tables.address import table_uri
+from pipeline.tables.address import is_local, table_uri
 from pipeline.tables.port import TableWriter
 from pipeline.tables.quotas.table import QuotaTable
 
@@ -11,7 +11,17 @@ log = logging.getLogger(__name__)
 
 
 def create_tables(tables: TablesSettings) -> list[str]:
-    """Create the tables that are missing, and return their names."""
+    """Create the tables that are missing, and return their names.
+
+    Raises:
+        StoreUnfit: The root is in an object store that does not do what tables need; nothing was created.
+        StoreUnreachable: The store does not answer.
+        StoreLibraryMissing: Nothing can look at the store.
+    """
+    if not is_local(tables.root):
+        from pipeline.store.probe import refuse_unfit  # noqa: PLC0415 - as below
+
+        refuse_unfit(tables.root)
     # Here and below, not at the top: most commands only open the quota table, and need neither writers nor pyarrow.
     from pipeline.tables.layout import create_missing  # noqa: PLC0415
 

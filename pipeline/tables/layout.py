@@ -12,6 +12,7 @@ from typing import Final
 from deltalake import DeltaTable
 from pydantic import BaseModel
 
+from pipeline.store.access import delta_rs_options
 from pipeline.tables.address import is_local, table_uri
 from pipeline.tables.errors import TableMissing
 from pipeline.tables.opening import open_table
@@ -77,6 +78,11 @@ _QUOTA_CONSTRAINTS: Final = {
     "mode_is_known": "mode = 'enforce' OR mode = 'shadow' OR mode = 'exempt'",
     "entity_is_named": "user != '' OR client_id != ''",
 }
+
+
+# A writer reads the log's entries since the newest checkpoint again and again, and a store charges for each. With 50 of
+# them an append took 49 GET and 56 ms at a server on the same machine; with 10 it took 15 GET and 29 ms.
+_IN_A_STORE: Final = {"delta.checkpointInterval": "10"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,13 +163,13 @@ def _create(uri: str, definition: TableDefinition, options: dict[str, str] | Non
 
 def _create_empty(uri: str, definition: TableDefinition, options: dict[str, str] | None) -> DeltaTable:
     return DeltaTable.create(
-        uri,
+        str(uri),
         arrow_schema(definition.model),
         mode="ignore",
         partition_by=list(definition.partition_by),
         name=definition.name,
         description=(definition.model.__doc__ or "").partition("\n")[0],
-        configuration=definition.configuration,
-        storage_options=options,
+        configuration={**definition.configuration, **({} if is_local(uri) else _IN_A_STORE)},
+        storage_options=options or delta_rs_options(uri),
         raise_if_key_not_exists=False,  # the kquota.* properties are ours, not Delta's
     )

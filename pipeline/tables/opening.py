@@ -10,10 +10,11 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from pipeline.errors import first_line
+from pipeline.store.access import delta_rs_options
 from pipeline.tables.errors import TableMissing, TableUnreadable
 
 Options = Mapping[str, str] | None
-"""Options of delta-rs, for stores that need them."""
+"""Options of delta-rs in place of those that an address brings along."""
 
 # What delta-rs says of a version that is above the newest one, and of one whose log entries were cleaned away.
 _NO_SUCH_VERSION: Final = ("LogSegment end version", "No table metadata or protocol found in delta log")
@@ -34,8 +35,9 @@ def open_table(uri: str, version: int | None = None, storage_options: Options = 
         TableUnreadable: the store does not answer or refuses, or the table's log is damaged.
     """
     place = uri if version is None else f"{uri}, version {version}"
+    options = dict(storage_options) if storage_options else delta_rs_options(uri)
     try:
-        return DeltaTable(uri, version=version, storage_options=dict(storage_options) if storage_options else None)
+        return DeltaTable(str(uri), version=version, storage_options=options)
     except TableNotFoundError as exc:
         # delta-rs has one error for a folder that does not exist and for one that may not be read.
         if "PermissionDenied" in str(exc):

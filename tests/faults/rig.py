@@ -13,7 +13,6 @@ from typing import Any
 from kafka import KafkaConsumer, TopicPartition
 
 from pipeline.failpoints import VARIABLE
-from pipeline.settings.model import TablesSettings
 from pipeline.tables.from_settings import open_quota_table
 from pipeline.tables.layout import create_missing
 from pipeline.tables.quotas.edit import QuotaChange
@@ -43,22 +42,24 @@ class Rig:
         job: The process under test.
         ledgers: The folder of the generators' ledgers.
         generators: The generators by their ledgers.
+        environment: Of the verifier, which knows nothing of kquota's settings; None = that of this process.
     """
 
     job: RunningJob
     ledgers: Path
     generators: dict[Path, "subprocess.Popen[bytes]"] = field(default_factory=dict)
+    environment: dict[str, str] | None = None
 
     def set_quotas(self, factor: float = 1.0) -> None:
         """Set the default quotas of every user, multiplied by a factor."""
-        table = open_quota_table(TablesSettings(root=self.tables))
+        table = open_quota_table(self.job.settings.tables)
         values = {name: rate * factor for name, rate in RATES.items()}
         table.alter([QuotaChange(user="<default>", client_id="", values=values)], _AUDIT)
 
     @property
     def tables(self) -> str:
         """The root of the job's tables."""
-        return str(self.job.folder / "tables")
+        return self.job.settings.tables.root
 
     def begin_load(self, seed: int, *options: str) -> Path:
         """Start a generator, which runs until `end_load`. Returns its ledger."""
@@ -120,7 +121,7 @@ class Rig:
             command += ["--at-least", f"{check}={least}"]
         for ledger in self.generators:
             command += ["--ledger", str(ledger)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300, env=self.environment)
         if not done.stdout:
             raise AssertionError(done.stderr)
         found: dict[str, Any] = json.loads(done.stdout)

@@ -172,7 +172,7 @@ class RunningJob:
 
     def table(self, name: str, columns: Sequence[str] | None = None) -> pa.Table:
         """The rows of one of its tables."""
-        return read_table(table_uri(str(self.folder / "tables"), name), columns)
+        return read_table(table_uri(self.settings.tables.root, name), columns)
 
     def _wait_until(self, is_so: Callable[[], bool], what: str) -> None:
         try:

@@ -18,7 +18,7 @@ def sql(
     """Run one Spark SQL statement on the quota table, under the same lock as every other edit.
 
     On a local disk no other SQL writer may touch the table at the same time: Spark and delta-rs do not see each
-    other's commits in time there.
+    other's commits in time there. In an object store the statement runs on a copy, and its outcome is one edit.
     """
     from pipeline.cli.output import print_rows
     from pipeline.settings.loading import load_settings

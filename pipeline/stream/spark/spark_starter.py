@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from threading import Event
@@ -36,13 +37,22 @@ class SparkStarter:
         checkpoint: The query's checkpoint; a local one gets the quicker checkpoint manager.
         rules: What the plan is warmed up with. With other rules Spark would generate and compile other code.
         waits: Whether a master that does not answer is waited for; if not, `session` raises `MasterUnreachable`.
+        jar_sets: Optional sets of jars that are needed too.
 
     Attributes:
         warms_up: Set when there is a session; `session` returns it at once, or after a run of the warm-up.
     """
 
-    def __init__(self, spark: SparkSettings, checkpoint: str, rules: ReadingRules, waits: bool = True) -> None:
+    def __init__(
+        self,
+        spark: SparkSettings,
+        checkpoint: str,
+        rules: ReadingRules,
+        waits: bool = True,
+        jar_sets: Sequence[str] = (),
+    ) -> None:
         self._spark = spark
+        self._jar_sets = jar_sets
         self._rules = rules
         self._checkpoint_is_local = not has_scheme(checkpoint)
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="spark-start")
@@ -55,7 +65,7 @@ class SparkStarter:
         self.warms_up = Event()
 
     def __enter__(self) -> Self:
-        jars = spark_jars()
+        jars = spark_jars(*self._jar_sets)
         os.environ["JAVA_HOME"] = str(find_java().home)
         self._starts_jvm = starts_a_jvm()
 

@@ -6,7 +6,8 @@ import pytest
 
 from pipeline.job.diagnosis import Diagnosis, diagnose
 from pipeline.settings.model import Settings, StreamSettings, TablesSettings
-from pipeline.tables.layout import create_missing
+from pipeline.tables.layout import TABLES, create_missing
+from tests.object_store import BUCKET, ObjectStore
 from tests.pipeline.stream.test_checkpoint import write_checkpoint
 
 
@@ -17,7 +18,7 @@ def findings(root: Path, checkpoint: str) -> list[Diagnosis]:
     return [finding for finding in diagnose(settings) if finding.subject == "checkpoint"]
 
 
-@pytest.mark.parametrize("checkpoint", ["s3://bucket/checkpoint", "abfss://container@account/checkpoint"])
+@pytest.mark.parametrize("checkpoint", ["hdfs://namenode/checkpoint", "dbfs:/checkpoint"])
 def test_a_checkpoint_that_only_spark_can_read_is_said_to_be_unchecked(tmp_path: Path, checkpoint: str) -> None:
     (finding,) = findings(tmp_path, checkpoint)
     assert finding.severity == "warning"
@@ -35,3 +36,37 @@ def test_a_checkpoint_on_this_disk_is_compared_with_the_tables(tmp_path: Path, i
     (finding,) = findings(tmp_path, checkpoint)
     assert finding.severity == "error"
     assert f"'checkpoint' {checkpoint} must have written these tables" in finding.text
+
+
+@pytest.mark.usefixtures("_obstore")
+def test_a_store_is_tried_and_a_checkpoint_there_is_compared_without_spark(store: ObjectStore, tmp_path: Path) -> None:
+    root, checkpoint = store.address("doctor/tables"), store.address("doctor/checkpoint")
+    create_missing(root)
+    write_checkpoint(store.folder / BUCKET / "doctor" / "checkpoint", planned=3, committed=3)
+    settings = Settings(
+        store=store.settings,
+        tables=TablesSettings(root=str(root)),
+        stream=StreamSettings(checkpoint=str(checkpoint)),
+        run_dir=tmp_path,
+    )
+    found = [finding for finding in diagnose(settings) if finding.subject in {"store", "disk", "tables", "checkpoint"}]
+    told = [finding.text for finding in found if finding.severity == "ok"]
+    works = "lists, writes, reads, deletes, and refuses to overwrite (conditional put)"
+    assert told[:2] == [f"{root}: {works}", f"{checkpoint}: {works}"]
+    assert len(told) == 2 + len(TABLES)
+    (wrong,) = (finding for finding in found if finding.severity != "ok")
+    assert f"'checkpoint' {checkpoint} must have written these tables" in wrong.text
+
+
+@pytest.mark.usefixtures("_obstore")
+def test_a_store_that_can_not_be_used_is_told_once_for_each_address(store: ObjectStore, tmp_path: Path) -> None:
+    tables = TablesSettings(root="s3://nobucket/tables")
+    settings = Settings(store=store.settings, tables=tables, run_dir=tmp_path)
+    (wrong,) = (finding for finding in diagnose(settings) if finding.subject == "store")
+    assert wrong.severity == "error"
+    assert wrong.text.startswith("can not list s3://nobucket/tables: there is no such bucket. To mend it: create it")
+
+
+@pytest.fixture
+def _obstore() -> None:
+    pytest.importorskip("obstore", reason="needs the package obstore: pip install '.[object-store]'")

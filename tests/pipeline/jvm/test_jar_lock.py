@@ -25,7 +25,7 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     ("line", "reason"),
     [
         (f"spark a:b:1 maven 7 {DIGEST} more", "must have 5 fields; got 6"),
-        (f"peer a:b:1 maven 7 {DIGEST}", "'set' must be one of spark, broker; got 'peer'"),
+        (f"peer a:b:1 maven 7 {DIGEST}", "'set' must be one of spark, broker, s3; got 'peer'"),
         (f"spark a:b maven 7 {DIGEST}", "'coordinates' must be group:artifact:version; got 'a:b'"),
         (f"spark a:b:1 https://x 7 {DIGEST}", "'origin' must be one of maven, pyspark; got 'https://x'"),
         (f"spark a:b:1 maven -7 {DIGEST}", "'bytes' must be a whole number; got '-7'"),

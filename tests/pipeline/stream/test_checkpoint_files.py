@@ -62,7 +62,7 @@ def test_without_spark_a_local_disk_can_be_read_and_no_other_store(tmp_path: Pat
         files = open_without_spark(checkpoint)
         assert files is not None
         assert Checkpoint.read(files) is not None
-    assert open_without_spark("s3://bucket/checkpoint") is None
+    assert open_without_spark("hdfs://namenode/checkpoint") is None
 
 
 @pytest.mark.spark

@@ -4,8 +4,10 @@ Each statement runs in a process of its own: the session it stops would be that 
 """
 
 import json
+import os
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ from pipeline.jvm.jars import fetch
 from pipeline.tables.layout import TABLES, create_missing
 from pipeline.tables.quotas.edit import QuotaChange
 from pipeline.tables.quotas.table import EditAudit, QuotaTable
+from tests.object_store import ObjectStore
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]
 
@@ -27,10 +30,10 @@ FOLDER = "tables of João's 100% team"
 SESSION = """
 import json, sys
 from pipeline.errors import PipelineError
-from pipeline.settings.model import Settings, TablesSettings
+from pipeline.settings.loading import load_settings
 from pipeline.stream.quota_sql import run_sql
 from pipeline.tables.quotas.table import EditAudit
-settings = Settings(tables=TablesSettings(root=sys.argv[1]))
+settings = load_settings(flags={"tables": {"root": sys.argv[1]}})
 audit = EditAudit("carol", "ops1", "0.1.0", "month end")
 for statement in sys.argv[2:]:
     try:
@@ -51,6 +54,19 @@ def table(tmp_path: Path) -> QuotaTable:
     return table
 
 
+def run(root: str, statements: Iterable[str], folder: Path, **environment: str) -> "subprocess.CompletedProcess[str]":
+    """Run statements one after the other on the table under a root."""
+    return subprocess.run(
+        [sys.executable, "-c", SESSION, root, *statements],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=180,
+        cwd=folder,
+        env={**os.environ, **environment},
+    )
+
+
 def test_statements_land_with_their_reason_or_leave_the_table_as_it_was(table: QuotaTable, tmp_path: Path) -> None:
     version = table.read().version
     statements = {
@@ -63,14 +79,7 @@ def test_statements_land_with_their_reason_or_leave_the_table_as_it_was(table: Q
         "UPDATE quotas SET producer_byte_rate = 0": "CHECK constraint producer_byte_rate_is_positive",
         "INSERT INTO quotas SELECT * FROM quotas WHERE user = 'bob'": f"so v{version + 3} stays in force: row 3",
     }
-    ran = subprocess.run(
-        [sys.executable, "-c", SESSION, str(Path(table.uri).parent), *statements],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=180,
-        cwd=tmp_path,
-    )
+    ran = run(str(Path(table.uri).parent), statements, tmp_path)
     selected, updated, merged, deleted, *refused = map(json.loads, ran.stdout.splitlines())
     assert [(row["user"], row["producer_byte_rate"]) for row in selected] == [
         ("alice", 1.0),
@@ -92,6 +101,32 @@ def test_statements_land_with_their_reason_or_leave_the_table_as_it_was(table: Q
     audits = [commit.audit for commit in table.history(4)]
     assert audits == [EditAudit("carol", "ops1", "0.1.0", "month end")] * 4
     assert [path.name for path in tmp_path.iterdir()] == [FOLDER], "Spark leaves nothing in the working folder"
+
+
+def test_in_a_store_what_a_statement_leaves_is_one_edit(store: ObjectStore, tmp_path: Path) -> None:
+    fetch()
+    root = store.address("sql")
+    create_missing(root, [TABLES["quotas"]])
+    table = QuotaTable(root)
+    table.alter([QuotaChange(user, "", {"producer_byte_rate": 1.0}) for user in ("alice", "bob")], AUDIT)
+    version = table.read().version
+    statements = {
+        "SELECT user FROM quotas ORDER BY user": [{"user": "alice"}, {"user": "bob"}],
+        "UPDATE quotas SET producer_byte_rate = 2e6 WHERE user = 'alice'": [{"num_affected_rows": 1}],
+        "UPDATE quotas SET producer_byte_rate = 0": "CHECK constraint producer_byte_rate_is_positive",
+        "INSERT INTO quotas SELECT * FROM quotas": "quotas were not changed: ",
+    }
+    ran = run(root, statements, tmp_path, **store.environment)
+    for answer, wanted in zip(map(json.loads, ran.stdout.splitlines()), statements.values(), strict=True):
+        if isinstance(wanted, list):
+            assert answer == wanted
+        else:
+            assert answer[0] == "QuotaEditRefused"
+            assert wanted in answer[1]
+    newest = table.read()
+    assert {row["user"]: row["producer_byte_rate"] for row in newest.rows} == {"alice": 2e6, "bob": 1.0}
+    assert newest.version == version + 1, "a query and what was refused left no version"
+    assert table.history(1)[0].audit == EditAudit("carol", "ops1", "0.1.0", "month end")
 
 
 def test_a_statement_waits_for_the_lock_like_every_edit(table: QuotaTable, tmp_path: Path) -> None:

@@ -7,8 +7,10 @@ from deltalake.exceptions import DeltaError
 
 from pipeline.tables.address import table_uri
 from pipeline.tables.layout import TABLES, create_missing
+from pipeline.tables.opening import open_table
 from schemas.arrow import arrow_schema
 from schemas.quota_row import QuotaRow
+from tests.object_store import ObjectStore
 
 
 def quota_rows(**values: object) -> pa.Table:
@@ -77,3 +79,12 @@ def test_a_row_that_is_just_valid_is_accepted(tmp_path: Path, valid: dict[str, o
     uri = table_uri(str(tmp_path), "quotas")
     write_deltalake(uri, quota_rows(**valid), mode="append")
     assert DeltaTable(uri).count() == 1
+
+
+def test_a_table_in_a_store_has_a_checkpoint_more_often_than_one_on_a_disk(store: ObjectStore, tmp_path: Path) -> None:
+    intervals = {}
+    for root in (str(tmp_path), store.address("layout")):
+        create_missing(root, [TABLES["usage"]])
+        configuration = open_table(table_uri(root, "usage")).metadata().configuration
+        intervals[root] = configuration["delta.checkpointInterval"]
+    assert list(intervals.values()) == ["50", "10"]

@@ -1,44 +1,73 @@
-"""What every `TableWriter` must do, tested with both adapters, and with the fake in memory where no file is needed."""
+"""What every `TableWriter` must do, tested with both adapters on a disk, and with delta-rs in an object store.
+
+Where no file is needed, the fake in memory is tested too.
+"""
 
 import json
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from threading import Event
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
 
 from pipeline.tables.address import table_uri
 from pipeline.tables.delta_rs import DeltaRsWriter
-from pipeline.tables.errors import EpochNotRaised, Fenced, TableMissing, VersionWentBack
+from pipeline.tables.errors import EpochNotRaised, Fenced, LostRace, TableMissing, TableUnwritable, VersionWentBack
 from pipeline.tables.layout import TABLES, create_missing
+from pipeline.tables.opening import open_table
 from pipeline.tables.port import TableWriter
 from pipeline.tables.reading.column_range import newest_value
 from schemas.arrow import arrow_schema, conform
 from schemas.usage_row import UsageRow
 from tests.fakes.table import MemoryTable, MemoryWriter
+from tests.object_store import ObjectStore
 
 START_MS = 1_700_000_000_000
 NewWriter = Callable[[str], TableWriter]
 
 
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """An adapter, and where its table is."""
+
+    adapter: str
+    place: str = "disk"
+
+    def __str__(self) -> str:
+        return f"{self.adapter} {self.place}"
+
+
+DELTA = (Kind("delta-rs"), Kind("delta-rs", "store"), pytest.param(Kind("delta-spark"), marks=pytest.mark.spark))
+on_files = pytest.mark.parametrize("kind", DELTA, indirect=True, ids=str)
+
+
+@pytest.fixture(params=[Kind("memory"), *DELTA], ids=str)
+def kind(request: pytest.FixtureRequest) -> Kind:
+    found: Kind = request.param
+    return found
+
+
 @pytest.fixture
-def root(tmp_path: Path) -> str:
-    create_missing(str(tmp_path), [TABLES["usage"]])
-    return str(tmp_path)
+def root(kind: Kind, request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    place = str(tmp_path)
+    if kind.place == "store":
+        store: ObjectStore = request.getfixturevalue("store")
+        place = store.address(f"contract/{tmp_path.parent.name}/{tmp_path.name}")
+    create_missing(place, [TABLES["usage"]])
+    return place
 
 
-DELTA = ("delta-rs", pytest.param("delta-spark", marks=pytest.mark.spark))
-on_files = pytest.mark.parametrize("new_writer", DELTA, indirect=True)
-
-
-@pytest.fixture(params=["memory", *DELTA])
-def new_writer(request: pytest.FixtureRequest) -> NewWriter:
+@pytest.fixture
+def new_writer(kind: Kind, request: pytest.FixtureRequest) -> NewWriter:
     """Opens another writer of a table; each call is another driver."""
-    if request.param == "memory":
+    if kind.adapter == "memory":
         table = MemoryTable("usage", arrow_schema(UsageRow).empty_table())
         return lambda _: MemoryWriter(table, "job")
-    if request.param == "delta-rs":
+    if kind.adapter == "delta-rs":
         return lambda uri: DeltaRsWriter(uri, "job")
     from pipeline.tables.delta_spark import DeltaSparkWriter  # noqa: PLC0415 - loads pyspark
 
@@ -159,7 +188,7 @@ def test_an_append_before_the_epoch_is_refused(new_writer: NewWriter, uri: str) 
 def test_maintenance_may_commit_between_two_appends(writer: TableWriter, uri: str) -> None:
     writer.append(usage("alice"), {"q1": 0}, {})
     writer.append(usage("bob"), {"q1": 1}, {})
-    DeltaTable(uri).optimize.compact()
+    open_table(uri).optimize.compact()
     assert writer.append(usage("carol"), {"q1": 2}, {})
     assert stored_users(writer) == ["alice", "bob", "carol"]
 
@@ -208,11 +237,39 @@ def test_every_adapter_writes_the_statistics_that_tell_the_newest_value(writer: 
 @on_files
 def test_the_protocol_stays_plain(writer: TableWriter, uri: str) -> None:
     writer.append(usage("alice"), {"q1": 0}, {})
-    protocol = DeltaTable(uri).protocol()
+    protocol = open_table(uri).protocol()
     assert (protocol.min_reader_version, protocol.min_writer_version) == (1, 2)
 
 
 @on_files
-def test_a_missing_table_is_named(new_writer: NewWriter, tmp_path: Path) -> None:
+def test_a_missing_table_is_named(new_writer: NewWriter, root: str) -> None:
     with pytest.raises(TableMissing, match=r"no Delta table at .*nowhere"):
-        new_writer(str(tmp_path / "nowhere"))
+        new_writer(table_uri(root, "nowhere"))
+
+
+@on_files
+def test_drivers_that_commit_at_the_same_time_overwrite_nothing(
+    new_writer: NewWriter, kind: Kind, root: str, uri: str
+) -> None:
+    writers = {"first": new_writer(uri), "second": DeltaRsWriter(uri, "maintenance")}
+    for writer in writers.values():
+        writer.raise_epoch(1)
+    stored: dict[str, int] = dict.fromkeys(writers, 0)
+    first_is_done = Event()
+
+    def append(name: str, least: int) -> None:
+        number = 0
+        while number < least or (name == "second" and not first_is_done.is_set()):
+            with suppress(LostRace, TableUnwritable):
+                stored[name] += writers[name].append(usage(f"{name}-{number}"), {name: number}, {})
+            number += 1
+
+    with ThreadPoolExecutor(1) as pool:
+        beside = pool.submit(append, "second", 1)
+        append("first", 4 if kind.adapter == "delta-spark" else 20)
+        first_is_done.set()
+        beside.result()
+    users = stored_users(writers["second"])
+    assert {name: sum(user.startswith(name) for user in users) for name in writers} == stored
+    assert len(set(users)) == len(users)
+    assert stored["first"] > 0

@@ -1,0 +1,214 @@
+"""The job with its tables in an object store: nothing is lost by kills, and what it costs by trigger.
+
+    python -m bench.object_store [--triggers 250 500 1000] [--rounds 3] [--checkpoints local stored]
+
+Without rounds, or without triggers, that part of the page stays as it is.
+
+The store is versitygw, which speaks S3, keeps objects on this machine's disk, and refuses a conditional put as Amazon
+does. Broker, load, job and store share the machine.
+
+First, for each trigger, a job under steady load: latency from the produce call of a client's first event above its
+quota until a `read_committed` reader has the throttle record, and requests at the store. Then the kills: each round has
+a load, a job that is killed with SIGKILL twice at random moments, and the verifier of the fault tests.
+"""
+
+import argparse
+import os
+import re
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from bench.machine import machine_line
+from bench.probe import prepare
+from bench.prober import Prober
+from bench.stage import child, job
+from bench.store_requests import GET_PRICE, PUT_PRICE, AccessLog, Requests
+from pipeline.demo.broker import EmbeddedBroker
+from pipeline.jvm.jars import fetch
+from pipeline.settings.loading import load_settings
+from tests.faults.stored_rounds import KILLS, play_stored
+from tests.object_store import BUCKET, INSTALL, ObjectStore, object_store, versitygw
+
+PAGE: Final = Path(__file__).parents[1] / "docs" / "object-stores.md"
+_WARM_UP_SECONDS: Final = 10.0
+_LOAD: Final = ("2000", "1000", "1")  # events a second, clients, events a message
+_AGE: Final = re.compile(r"\bage_ms=(\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One job under steady load.
+
+    Attributes:
+        trigger_ms: Of its query.
+        is_checkpoint_stored: Its checkpoint is in the store too.
+        latencies_ms: Of the probes.
+        batches: How many it completed.
+        requests: At the store.
+    """
+
+    trigger_ms: int
+    is_checkpoint_stored: bool
+    latencies_ms: list[float]
+    batches: int
+    requests: Requests
+
+
+def main() -> int:
+    """Kill, measure, print, and write the page. Returns 1 if anything was lost, written twice or different."""
+    given = _arguments()
+    if versitygw() is None:
+        sys.exit(f"needs versitygw, a server that speaks S3: {INSTALL}")
+    fetch(lambda line: print(line, file=sys.stderr), "s3")
+    machine = f"{machine_line()}, store versitygw on the same machine"
+    print(machine)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        with object_store(folder) as store, _environment(store):
+            if given.triggers or given.stored:
+                _by_trigger(folder, store, given, machine)
+            are_equal = _killed(folder, store, given, machine)
+    return int(not are_equal)
+
+
+def _killed(folder: Path, store: ObjectStore, given: argparse.Namespace, machine: str) -> bool:
+    """Whether nothing was lost in any round. The page has each round as soon as it is judged."""
+    rows = [
+        "| round | checkpoint | kills | compared | lost | duplicated | different | recovery s, worst |",
+        "|" + " --- |" * 8,
+    ]
+    places = [(number, checkpoint) for number in range(given.rounds) for checkpoint in given.checkpoints]
+    if not places:
+        return True
+    print("\n" + "\n".join(rows), flush=True)
+    are_equal = True
+    with EmbeddedBroker(folder / "killed-broker") as broker:
+        for number, checkpoint in places:
+            is_equal, row = _round(folder, store, broker.bootstrap_servers, number, checkpoint == "stored")
+            print(row, flush=True)
+            rows.append(row)
+            _report(given, "kills", [machine, "", *rows])
+            are_equal = are_equal and is_equal
+    return are_equal
+
+
+def _round(folder: Path, store: ObjectStore, bootstrap_servers: str, number: int, is_stored: bool) -> tuple[bool, str]:
+    outcome = play_stored(folder, store, bootstrap_servers, number, is_stored)
+    verdict = outcome.verdict
+    for difference in verdict["differences"]:
+        print(f"    {difference}", flush=True)
+    found = " | ".join(str(verdict[kind]) for kind in ("lost", "duplicated", "different"))
+    where, compared = "in the store" if is_stored else "local", sum(verdict["compared"].values())
+    row = f"| {number + 1} | {where} | {KILLS} | {compared} | {found} | {outcome.recovery_seconds:.1f} |"
+    return bool(verdict["equal"]), row
+
+
+def _by_trigger(folder: Path, store: ObjectStore, given: argparse.Namespace, machine: str) -> None:
+    """Measure each trigger. The page has each as soon as it is measured."""
+    rows = [
+        "| trigger ms | checkpoint | batches a minute | probes | p50 ms | p99 ms | PUT a day | LIST a day | GET a day "
+        "| $ a month |",
+        "|" + " --- |" * 10,
+    ]
+    print("\n" + "\n".join(rows), flush=True)
+    load = f"{_LOAD[0]} events a second of {_LOAD[1]} clients"
+    prices = f"Prices: S3 Standard, us-east-1, {PUT_PRICE} $ for 1000 PUT or LIST, {GET_PRICE} $ for 1000 GET; 30 days."
+    about = f"Each was measured for {given.seconds:g} s, with {load}. {prices}"
+    cases = [(trigger_ms, False) for trigger_ms in given.triggers] + [(trigger_ms, True) for trigger_ms in given.stored]
+    for trigger_ms, is_stored in cases:
+        row = _row(_measured(folder, store, trigger_ms, is_stored, given.seconds))
+        print(row, flush=True)
+        rows.append(row)
+        _report(given, "triggers", [machine, "", *rows, "", about])
+
+
+def _measured(folder: Path, store: ObjectStore, trigger_ms: int, is_stored: bool, seconds: float) -> Measured:
+    name = f"trigger-{trigger_ms}-{is_stored}"
+    place, root = folder / name, f"s3://{BUCKET}/{name}"
+    place.mkdir()
+    ages: list[str] = []
+    checkpoint = f"{root}/checkpoint" if is_stored else None
+    with EmbeddedBroker(place / "broker") as broker:
+        settings = load_settings(flags={"tables": {"root": f"{root}/tables"}})
+        prepare(settings, broker.bootstrap_servers, 2 * int(seconds + _WARM_UP_SECONDS))
+        with (
+            child([sys.executable, "-m", "bench.load", broker.bootstrap_servers, *_LOAD]),
+            job(place, broker.bootstrap_servers, trigger_ms, _batches_into(ages), f"{root}/tables", checkpoint),
+            Prober(broker.bootstrap_servers) as prober,
+        ):
+            prober.probe(_WARM_UP_SECONDS)
+            log, before, began = AccessLog(store.access_log), len(ages), time.monotonic()
+            latencies_ms = prober.probe(seconds)
+            requests = Requests.of(log.new_lines(), time.monotonic() - began)
+            return Measured(trigger_ms, is_stored, latencies_ms, len(ages) - before, requests)
+
+
+def _batches_into(ages: list[str]) -> Any:
+    def heard(line: str) -> None:
+        ages.extend(_AGE.findall(line))
+
+    return heard
+
+
+def _row(measured: Measured) -> str:
+    asked = measured.requests
+    p50, p99 = _percentiles(measured.latencies_ms)
+    days = " | ".join(f"{asked.a_day(count):,}".replace(",", " ") for count in (asked.puts, asked.lists, asked.gets))
+    where = "in the store" if measured.is_checkpoint_stored else "local"
+    pace, dollars = measured.batches / asked.seconds * 60, asked.dollars_a_month
+    latency = f"{len(measured.latencies_ms)} | {p50:.0f} | {p99:.0f}"
+    return f"| {measured.trigger_ms} | {where} | {pace:.0f} | {latency} | {days} | {dollars:.0f} |"
+
+
+def _percentiles(values: Sequence[float]) -> tuple[float, float]:
+    if len(values) < 2:
+        return float("nan"), float("nan")
+    cuts = statistics.quantiles(values, n=100, method="inclusive")
+    return cuts[49], cuts[98]
+
+
+@contextmanager
+def _environment(store: ObjectStore) -> Iterator[None]:
+    before = dict(os.environ)
+    os.environ.update(store.environment)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def _report(given: argparse.Namespace, part: str, lines: Sequence[str]) -> None:
+    """Put a part between its marks of the page."""
+    if given.no_report:
+        return
+    begin, end = f"<!-- measured: {part} -->\n", f"<!-- /measured: {part} -->"
+    before, _, rest = PAGE.read_text(encoding="utf-8").partition(begin)
+    _, _, after = rest.partition(end)
+    text = "\n".join(lines)
+    PAGE.write_text(f"{before}{begin}\n{text}\n\n{end}{after}", encoding="utf-8")
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench.object_store", description="Tables in an object store.")
+    parser.add_argument("--rounds", type=int, default=3, help="of kills, for each place of the checkpoint")
+    places = ["local", "stored"]
+    parser.add_argument("--checkpoints", nargs="+", choices=places, default=places, help="where it is in these rounds")
+    parser.add_argument("--triggers", type=int, nargs="*", default=[250, 500, 1_000, 2_000, 5_000], help="in ms")
+    parser.add_argument(
+        "--stored", type=int, nargs="*", default=[1_000], help="triggers with a checkpoint in the store"
+    )
+    parser.add_argument("--seconds", type=float, default=60, help="that each trigger is measured")
+    parser.add_argument("--no-report", action="store_true", help="print only, and leave the page as it is")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Object stores: how they are reached, and whether they do what tables need."""

@@ -1,0 +1,151 @@
+"""One set of settings, told to delta-rs and to Hadoop."""
+
+import copy
+import pickle
+
+import pytest
+from pydantic import SecretStr, ValidationError
+
+from pipeline.settings.environment import store_variables
+from pipeline.settings.loading import load_settings
+from pipeline.settings.model import Settings, StreamSettings, TablesSettings
+from pipeline.settings.store import StoreAddress, StoreSettings
+from pipeline.store.access import delta_rs_options, hadoop_settings, scheme_of
+from pipeline.tables.address import is_local, table_uri
+
+SECRET = "not-to-be-seen"  # noqa: S105 - nothing's secret
+STORE = StoreSettings(
+    endpoint="http://store:9000",
+    region="eu-north-1",
+    access_key_id=SecretStr("key"),
+    secret_access_key=SecretStr(SECRET),
+    session_token=SecretStr("token"),
+)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_of_aws_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_REGION", "AWS_DEFAULT_REGION"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_delta_rs_gets_what_the_settings_say() -> None:
+    assert delta_rs_options(StoreAddress("s3://bucket/tables", STORE)) == {
+        "aws_endpoint": "http://store:9000",
+        "aws_allow_http": "true",
+        "aws_region": "eu-north-1",
+        "aws_access_key_id": "key",
+        "aws_secret_access_key": SECRET,
+        "aws_session_token": "token",
+    }
+
+
+def test_hadoop_gets_the_same() -> None:
+    assert hadoop_settings(STORE, {}) == {
+        "spark.hadoop.fs.s3.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem",
+        "spark.hadoop.fs.AbstractFileSystem.s3.impl": "org.apache.hadoop.fs.s3a.S3A",
+        "spark.hadoop.fs.s3a.endpoint": "http://store:9000",
+        "spark.hadoop.fs.s3a.path.style.access": "true",
+        "spark.hadoop.fs.s3a.endpoint.region": "eu-north-1",
+        "spark.hadoop.fs.s3a.access.key": "key",
+        "spark.hadoop.fs.s3a.secret.key": SECRET,
+        "spark.hadoop.fs.s3a.session.token": "token",
+    }
+
+
+def test_without_settings_delta_rs_is_left_to_its_own_environment_and_hadoop_is_told_of_it() -> None:
+    assert delta_rs_options(StoreAddress("s3://bucket/tables", StoreSettings())) is None
+    found = hadoop_settings(StoreSettings(), {"AWS_ENDPOINT_URL": "http://a", "AWS_DEFAULT_REGION": "us-west-2"})
+    assert found["spark.hadoop.fs.s3a.endpoint"] == "http://a"
+    assert found["spark.hadoop.fs.s3a.endpoint.region"] == "us-west-2"
+    assert not [key for key in found if key.endswith((".access.key", ".secret.key"))]
+
+
+def test_an_endpoint_of_the_environment_may_be_http_without_another_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://store:9000")
+    options = delta_rs_options(StoreAddress("s3://bucket/tables", StoreSettings()))
+    assert options == {"aws_endpoint": "http://store:9000", "aws_allow_http": "true"}
+
+
+def test_other_stores_get_their_own_options_and_none_of_amazons() -> None:
+    store = StoreSettings(region="eu-north-1", options={"azure_storage_account_key": SecretStr(SECRET)})
+    address = StoreAddress("abfss://c@account.dfs.core.windows.net/tables", store)
+    assert delta_rs_options(address) == {"azure_storage_account_key": SECRET}
+
+
+@pytest.mark.parametrize(
+    ("address", "scheme"), [("s3://b/t", "s3"), ("S3A://b", "s3a"), ("gs://b", "gs"), (".kquota", ""), ("/a:b", "")]
+)
+def test_the_scheme_of_an_address(address: str, scheme: str) -> None:
+    assert scheme_of(address) == scheme
+    assert is_local(address) is (scheme == "")
+
+
+def test_addresses_of_the_settings_and_those_below_them_know_their_store() -> None:
+    settings = Settings(
+        store=STORE,
+        tables=TablesSettings(root="s3://bucket/tables/"),
+        stream=StreamSettings(checkpoint="s3://bucket/checkpoint"),
+    )
+    uri = table_uri(settings.tables.root, "usage")
+    assert uri == "s3://bucket/tables/usage"
+    for address in (uri, settings.stream.checkpoint, copy.copy(uri), pickle.loads(pickle.dumps(uri))):  # noqa: S301
+        assert isinstance(address, StoreAddress)
+        assert address.store == STORE
+
+
+def test_a_folder_stays_a_plain_text_and_the_defaults_are_not_touched() -> None:
+    Settings(store=STORE, tables=TablesSettings(root="s3://bucket/tables"))
+    assert type(Settings().tables.root) is str
+    assert Settings().tables.root == ".kquota/tables"
+    assert delta_rs_options(table_uri(".kquota/tables", "usage")) is None
+
+
+def test_no_secret_is_printed() -> None:
+    settings = Settings(store=STORE, tables=TablesSettings(root="s3://bucket/tables"))
+    for text in (repr(settings), str(settings), repr(settings.tables.root), settings.model_dump_json()):
+        assert SECRET not in text
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"endpoint": "store:9000"}, "'store.endpoint' must begin with http:// or https://; got store:9000"),
+        ({"access_key_id": "key"}, "must be given together; got one of them"),
+    ],
+)
+def test_a_store_that_can_not_be_meant_is_refused(values: dict[str, str], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        StoreSettings.model_validate(values)
+
+
+@pytest.mark.parametrize(
+    ("root", "is_refused"),
+    [("s3://b/t", True), ("S3A://b/t", True), ("abfss://c@a.dfs.core.windows.net/t", False), (".kquota/tables", False)],
+)
+def test_the_writer_of_spark_is_refused_where_it_could_overwrite_commits(root: str, is_refused: bool) -> None:
+    values = {"tables": {"root": root, "writer": "delta-spark"}}
+    if not is_refused:
+        assert Settings.model_validate(values).tables.writer == "delta-spark"
+        return
+    with pytest.raises(ValidationError, match=r"'tables\.writer' must be delta-rs for tables in S3"):
+        Settings.model_validate(values)
+
+
+def test_variables_set_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KQUOTA_STORE__SECRET_ACCESS_KEY", SECRET)
+    monkeypatch.setenv("KQUOTA_STORE__ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("KQUOTA_TABLES__ROOT", "s3://bucket/tables")
+    root = load_settings().tables.root
+    assert isinstance(root, StoreAddress)
+    assert root.store.secret_access_key == SecretStr(SECRET)
+
+
+def test_another_process_can_be_told_the_same_by_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = StoreSettings(
+        endpoint="https://store", region="r", access_key_id=SecretStr("key"), secret_access_key=SecretStr(SECRET),
+        options={"aws_checksum_algorithm": SecretStr("sha256")},
+    )  # fmt: skip
+    for name, value in store_variables(store).items():
+        monkeypatch.setenv(name, value)
+    assert load_settings().store == store
