@@ -12,7 +12,7 @@ from pipeline.tables.address import table_uri
 from pipeline.tables.errors import TableMissing
 from pipeline.tables.opening import Options, local_path, open_table, reading
 from pipeline.tables.port import Condition
-from pipeline.tables.reading.column_range import newest_in, oldest_in
+from pipeline.tables.reading.column_range import file_statistics, newest_in, oldest_in
 from pipeline.tables.reading.query import answer, column_names, rows_where
 from pipeline.tables.reading.table_query import run, select
 from pipeline.tables.reading.table_rows import Row, rows_of
@@ -108,6 +108,22 @@ class WatchedTable:
         if known is None or known[0] != minute or known[1] is None:
             self._oldest[column] = known = (minute, oldest_in(table, column))
         return known[1]
+
+    def rows_about(self, column: str, since: int, until: int) -> int:
+        """About how many rows have a value in a range, from the statistics of the files; otherwise as `read`.
+
+        Args:
+            column: An INT64 column with statistics.
+            since: Inclusive.
+            until: Exclusive.
+        """
+        files = file_statistics(self.opened())
+        rows = 0.0
+        columns = (files.column(name).to_pylist() for name in ("num_records", f"min.{column}", f"max.{column}"))
+        for count, least, most in zip(*columns, strict=True):
+            if count and least is not None and most >= since and least < until:
+                rows += count * (min(most + 1, until) - max(least, since)) / (most + 1 - least)
+        return int(rows)
 
     def opened(self) -> DeltaTable:
         """The handle.

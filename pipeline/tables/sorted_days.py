@@ -1,4 +1,4 @@
-"""Days of a roll-up by minute rewritten as one file each, sorted by client: to read one client is then to read few pages.
+"""Days of a roll-up by minute as one file each, sorted by client: to read one client is to read few pages.
 
 A day is read and rewritten at one version of the table, in one commit. If the job has committed meanwhile, delta-rs
 refuses that commit and the rewrite is made again. A rewrite that is killed leaves files that no version names; a later
@@ -73,7 +73,9 @@ def _due(table: DeltaTable, many_files: int) -> list[str]:
         by_day.setdefault(str(day), []).append(at_ms)
     quiet_since_ms = max(added_ms) - _QUIET_MS
     return sorted(
-        day for day, at_ms in by_day.items() if len(at_ms) > many_files or (len(at_ms) > 1 and max(at_ms) < quiet_since_ms)
+        day
+        for day, at_ms in by_day.items()
+        if len(at_ms) > many_files or (len(at_ms) > 1 and max(at_ms) < quiet_since_ms)
     )
 
 
