@@ -1,5 +1,7 @@
 """Days of a roll-up by minute as one file each, sorted by client: to read one client is to read few pages.
 
+The writer of delta-rs may put a run of some thousand rows a little earlier or later; that costs a page or two.
+
 A day is read and rewritten at one version of the table, in one commit. If the job has committed meanwhile, delta-rs
 refuses that commit and the rewrite is made again. A rewrite that is killed leaves files that no version names; a later
 cleaning removes them. So no row is lost or doubled, and what the table records of the job's appends stays as it is.
@@ -10,6 +12,7 @@ Spark needs `skipChangeCommits` for both.
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Final
 
 from arro3.core import DataType, RecordBatch, RecordBatchReader, Table
@@ -29,7 +32,7 @@ from pipeline.tables.reading.column_range import file_statistics
 MANY_FILES: Final = 60
 """A day is rewritten when it has more files: an hour of the roll-up."""
 _QUIET_MS: Final = 3_600_000
-_ROWS_AT_ONCE: Final = 100_000
+ROWS_AT_ONCE: Final = 100_000
 # One file for each day, whatever its size; row groups of which the writer holds little.
 _FILE_BYTES: Final = 2**40
 _ROW_GROUP_ROWS: Final = 131_072
@@ -39,15 +42,17 @@ _ENGINE: Final = {"datafusion.execution.target_partitions": "1"}
 _HOOKS: Final = PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=False)
 
 
-def sort_days(uri: str, many_files: int = MANY_FILES, storage_options: Options = None) -> int:
+def sort_days(
+    uri: str, many_files: int = MANY_FILES, rows_at_once: int = ROWS_AT_ONCE, storage_options: Options = None
+) -> int:
     """Rewrite each day that has many files, or several and none for an hour.
 
-    Takes the memory of `_ROWS_AT_ONCE` rows and of a row group, however long a day is; of the largest user, if that
-    has more rows.
+    It takes the memory of `rows_at_once` rows and of a row group, however long a day is.
 
     Args:
         uri: Address of a roll-up by minute.
         many_files: A day may have as many; one more, and it is rewritten.
+        rows_at_once: About so many are in memory; those of one user always are together.
         storage_options: See `Options`.
 
     Returns:
@@ -58,7 +63,7 @@ def sort_days(uri: str, many_files: int = MANY_FILES, storage_options: Options =
     """
     rewritten = 0
     for day in committed(uri, lambda table: _due(table, many_files), storage_options):
-        committed(uri, lambda table, day=day: _rewrite(table, day), storage_options)  # type: ignore[misc]
+        committed(uri, partial(_rewrite, day=day, rows_at_once=rows_at_once), storage_options)
         rewritten += 1
     return rewritten
 
@@ -79,10 +84,10 @@ def _due(table: DeltaTable, many_files: int) -> list[str]:
     )
 
 
-def _rewrite(table: DeltaTable, day: str) -> None:
+def _rewrite(table: DeltaTable, day: str, rows_at_once: int) -> None:
     of_day = f"date = DATE '{day}'"
     users = _read(table, f'SELECT "user", count(*) AS n FROM source WHERE {of_day} GROUP BY 1 ORDER BY 1')  # noqa: S608
-    spans = list(_spans(users.column("user").to_pylist(), users.column("n").to_pylist()))
+    spans = list(_spans(users.column("user").to_pylist(), users.column("n").to_pylist(), rows_at_once))
     empty = _read(table, "SELECT * FROM source LIMIT 0")
 
     def batches() -> Iterator[RecordBatch]:
@@ -105,11 +110,11 @@ def _rewrite(table: DeltaTable, day: str) -> None:
     )
 
 
-def _spans(users: Sequence[str], rows: Sequence[int]) -> Iterator[tuple[str, str]]:
-    """The first and the last user of spans with about `_ROWS_AT_ONCE` rows."""
+def _spans(users: Sequence[str], rows: Sequence[int], at_once: int) -> Iterator[tuple[str, str]]:
+    """The first and the last user of spans with about so many rows."""
     first, held = 0, 0
     for place, count in enumerate(rows):
-        if held and held + count > _ROWS_AT_ONCE:
+        if held and held + count > at_once:
             yield users[first], users[place - 1]
             first, held = place, 0
         held += count
