@@ -1,4 +1,4 @@
-"""The dashboard's API over 10 000 clients and a week of minutes, while a job goes on: each view, and the server's memory.
+"""The dashboard's API over 10 000 clients and a week of minutes: the time of each view, and the server's memory.
 
 The tables are those of `bench.week`, after a round of upkeep. The server is `kquota dashboard` in a process of its own;
 meanwhile this process runs a micro-batch every half second. Requests come one after the other.
