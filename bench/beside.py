@@ -92,14 +92,14 @@ def _stretch(folder: Path, seconds: int) -> float:
         str(tables / "batches"), ["batch_id", "processed_at_ms"], [("evaluated_at_ms", ">=", since_ms - 10_000)]
     )
     collected_ms = dict(zip(rows["batch_id"].to_pylist(), rows["processed_at_ms"].to_pylist(), strict=True))
-    times_ms = []
+    times_ms: list[float] = []
     for commit in DeltaTable(tables / "batches").history(2_000):
         note = parse_commit_note(commit.get("userMetadata"))
         if note is None or commit["timestamp"] < since_ms:
             continue
         at_ms = collected_ms.get(max(map(int, json.loads(note["versions"]).values())))
         if at_ms is not None and at_ms >= since_ms:
-            times_ms.append(commit["timestamp"] - at_ms)
+            times_ms.append(float(commit["timestamp"] - at_ms))
     return statistics.median(times_ms)
 
 

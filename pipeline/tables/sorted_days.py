@@ -13,7 +13,7 @@ Spark needs `skipChangeCommits` for both.
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Final
+from typing import Any, Final, cast
 
 from arro3.core import DataType, RecordBatch, RecordBatchReader, Table
 from deltalake import (
@@ -87,7 +87,8 @@ def _due(table: DeltaTable, many_files: int) -> list[str]:
 def _rewrite(table: DeltaTable, day: str, rows_at_once: int) -> None:
     of_day = f"date = DATE '{day}'"
     users = _read(table, f'SELECT "user", count(*) AS n FROM source WHERE {of_day} GROUP BY 1 ORDER BY 1')  # noqa: S608
-    spans = list(_spans(users.column("user").to_pylist(), users.column("n").to_pylist(), rows_at_once))
+    names, rows = (cast(Any, users.column(name)).to_pylist() for name in ("user", "n"))  # the stubs say numpy
+    spans = list(_spans(names, rows, rows_at_once))
     empty = _read(table, "SELECT * FROM source LIMIT 0")
 
     def batches() -> Iterator[RecordBatch]:

@@ -99,7 +99,12 @@ def test_only_days_with_many_files_are_rewritten(uri: str, job: DeltaRsWriter) -
 
 
 def test_rewriting_while_the_job_writes_loses_and_doubles_nothing(uri: str, job: DeltaRsWriter) -> None:
-    writing = Thread(target=lambda: [write(job, number) or time.sleep(0.02) for number in range(40)])
+    def go_on() -> None:
+        for number in range(40):
+            write(job, number)
+            time.sleep(0.02)
+
+    writing = Thread(target=go_on)
     writing.start()
     rewritten = 0
     while writing.is_alive():
