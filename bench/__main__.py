@@ -16,6 +16,7 @@ BENCHES: Final = {
     "timers": "insert, cancel and expire: our timing wheels, heapq, Kafka's timer and a DelayQueue on the JVM",
     "purgatory": "the published purgatory benchmark: the 0.8 design, Kafka's own, ours object by object and in batches",
     "closed_loop": "does an offender end at its quota: k = 1.2 … 50, one hour on a clock set by hand",
+    "beside": "what a dashboard with one browser costs the job beside it: the time of its micro-batches",
     "broker_levels": "one quota on 1 to 30 brokers: how near their sum is to T; writes docs/broker-levels.md",
     "broker_quotas": "change and describe the native quotas of 10 000 entities on a real broker",
     "sync_on_broker": "keep the native quotas of 10 000 entities on a real broker: first sync, periods without changes",
@@ -28,6 +29,7 @@ BENCHES: Final = {
     "meter": "log lines a second of the meter of request logs, on one core",
     "object_store": "tables on a server that speaks S3: kills, requests a day and latency by trigger; writes its page",
     "old_table": "a table after 200 000 commits and upkeep, compared with a new one",
+    "page": "the dashboard's page in Chromium: first data, updates, the banner after kill -9, a release after an edit",
     "probe": "from a client's event to its throttle record, under 20 k ev/s, minute by minute",
     "recovery": "from kill -9 until the first record is readable, 100 k entities",
     "request_logger": "what a broker pays for its request log at 5 000 requests a second: CPU, MB/s, produce p99",
@@ -36,6 +38,7 @@ BENCHES: Final = {
     "six_clients": "six stock clients of one broker, Java among them, while a quota is raised and cut in the table",
     "split_client": "a stock client on two brokers, 90/10 and then 10/90: their sum, with mirrored T and with levels",
     "stop": "from SIGTERM to the end of the process: starting, idle, under load, in a backlog",
+    "views": "the dashboard's API over 10 000 clients and a week of minutes: p95 of each view, memory of the server",
     "what_if": "a day of 1 000 clients and a week of 100 clients, by the second, replayed with other quotas",
 }
 

@@ -6,10 +6,11 @@ every other shadow quota, were enforced.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 
 from quota.engine import QuotaEngine
@@ -51,25 +52,100 @@ class SensorRate:
     """The rate of one sensor under the quota that holds for it.
 
     Attributes:
-        quota: the bound.
-        broker_id: the sensor's broker; "" in cluster scope.
-        user: the user, if it is a tag of the sensor, else "".
-        client_id: the client-id, likewise.
+        quota_type: Of the quota.
+        user: A client of the sensor, the first one in the order asked.
+        client_id: Likewise.
+        sensor_user: The user, if it is a tag of the sensor, else "".
+        sensor_client_id: The client-id, likewise.
+        broker_id: The sensor's broker; "" in cluster scope.
+        clients: How many of the clients that were asked about share the sensor.
         observed: O, in the unit of the bound; above 0.
         bound: T.
+        level: Which of the eight levels matched.
+        mode: enforce or shadow.
+        entity: User and client-id of the row of `quotas`.
+        owner: Of that row, where it was looked up.
     """
 
-    quota: QuotaKey
-    broker_id: str
+    quota_type: str
     user: str
     client_id: str
+    sensor_user: str
+    sensor_client_id: str
+    broker_id: str
+    clients: int
     observed: float
     bound: float
+    level: int
+    mode: str
+    entity: tuple[str, str]
+    owner: str | None = None
 
     @property
     def used(self) -> float:
-        """O / T; above 1.0 the quota is violated."""
+        """O / T; above 1 the quota is violated."""
         return self.observed / self.bound
+
+    @property
+    def quota(self) -> QuotaKey:
+        """The bound."""
+        return QuotaKey(*self.entity, self.quota_type)
+
+
+def rates_of(
+    engine: QuotaEngine, clients: pa.Table, at_ms: int, levels: Callable[[], pa.Table] | None = None
+) -> list[SensorRate]:
+    """The rate of every sensor of some clients that has usage under an enforced bound, in the order of the clients.
+
+    Args:
+        engine: Has recorded the usage.
+        clients: As `QuotaEngine.evaluate` takes them.
+        at_ms: The instant, not before any event.
+        levels: What `engine.resolve(clients)` has answered, for who asks again and again; asked if there is any rate.
+    """
+    rates = engine.evaluate(clients, at_ms)
+    observed, bound = (np.asarray(rates[name].to_numpy(), np.float64) for name in ("observed", "bound"))
+    places = np.flatnonzero((observed > 0) & (bound > 0))
+    if not len(places):
+        return []
+    resolved = engine.resolve(clients) if levels is None else levels()
+    # Not by pa.array, which imports pandas to look at its values.
+    rows = resolved.take(pa.Array.from_buffers(pa.int64(), len(places), [None, pa.py_buffer(places.astype(np.int64))]))
+    found: dict[tuple[Any, ...], SensorRate] = {}
+    for row, place in zip(rows.to_pylist(), places.tolist(), strict=True):
+        if row["mode"] != "enforce":
+            continue
+        entity = entity_at(Level(row["level"]), row["user"], row["client_id"])
+        sensor = {name: row[name] for name in ("quota_type", "sensor_user", "sensor_client_id", "broker_id")}
+        key = (*sensor.values(), entity)
+        # Clients of one sensor share its rate.
+        before = found.get(key)
+        found[key] = (
+            replace(before, clients=before.clients + 1)
+            if before is not None
+            else SensorRate(
+                user=row["user"],
+                client_id=row["client_id"],
+                clients=1,
+                observed=float(observed[place]),
+                bound=float(bound[place]),
+                level=row["level"],
+                mode="enforce",
+                entity=entity,
+                **sensor,
+            )
+        )
+    return list(found.values())
+
+
+def shadow_rates(rates: Iterable[SensorRate], shadow: Container[tuple[str, str]]) -> list[SensorRate]:
+    """Of the rates of an engine with shadow quotas enforced those that are under one.
+
+    Args:
+        rates: Of `rates_of`.
+        shadow: The entities of quotas in shadow mode.
+    """
+    return [replace(rate, mode="shadow") for rate in rates if rate.entity in shadow]
 
 
 def sensor_rates(
@@ -88,7 +164,7 @@ def sensor_rates(
     if not shadow:
         return enforced
     seen = _rates(snapshot.with_shadow_enforced(), usage, at_ms, new_engine())
-    return enforced + [rate for rate in seen if (rate.quota.user, rate.quota.client_id) in shadow]
+    return enforced + shadow_rates(seen, shadow)
 
 
 def current_rates(
@@ -108,22 +184,13 @@ def _rates(snapshot: QuotaSnapshot, usage: pa.Table, at_ms: int, engine: QuotaEn
     engine.load_quotas(snapshot)
     engine.record(usage, at_ms)
     names = ["user", "client_id", *(["broker_id"] if engine.scope == "broker" else [])]
-    clients = usage.group_by(names, use_threads=False).aggregate([])
-    levels, owed = engine.resolve(clients).to_pylist(), engine.evaluate(clients, at_ms).to_pylist()
-    found = {}
-    for level, rate in zip(levels, owed, strict=True):
-        if level["mode"] == "enforce" and rate["observed"] > 0:
-            entity = entity_at(Level(level["level"]), level["user"], level["client_id"])
-            sensor = level["broker_id"], level["sensor_user"], level["sensor_client_id"]
-            quota = QuotaKey(*entity, level["quota_type"])
-            # Clients of one sensor share its rate.
-            found[quota, sensor] = SensorRate(quota, *sensor, rate["observed"], level["bound"])
-    return list(found.values())
+    return rates_of(engine, usage.group_by(names, use_threads=False).aggregate([]), at_ms)
 
 
 def _nearest(rates: Sequence[SensorRate]) -> CurrentRate:
-    found = max(rates, key=lambda rate: (rate.used, rate.broker_id, rate.user, rate.client_id))
-    return CurrentRate(found.observed, found.used, found.broker_id, found.user, found.client_id, len(rates))
+    found = max(rates, key=lambda rate: (rate.used, rate.broker_id, rate.sensor_user, rate.sensor_client_id))
+    sensor = found.broker_id, found.sensor_user, found.sensor_client_id
+    return CurrentRate(found.observed, found.used, *sensor, len(rates))
 
 
 def bounds_of(row: Mapping[str, Any]) -> dict[QuotaKey, float]:

@@ -1,30 +1,28 @@
 """Reads what the view Client shows: of one `<user, client-id>`, over a span of time."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import pyarrow as pa
 from arro3.core import Array, DataType
 
-from pipeline.dashboard.client_view import bands, decision_row, record_row
+from pipeline.dashboard.client_view import decision_row, record_row
 from pipeline.dashboard.errors import QueryRefused
 from pipeline.dashboard.now_view import throttled_row
 from pipeline.dashboard.query import Query
 from pipeline.dashboard.quota_timeline import bounds_over_time
 from pipeline.dashboard.reader import TablesReader
-from pipeline.dashboard.series_reading import Span, read_series
+from pipeline.dashboard.series_reading import read_series
 from pipeline.dashboard.state import State
+from pipeline.dashboard.throttle_reading import read_throttles
 from pipeline.story.on_brokers import on_brokers_line, on_brokers_row
 from pipeline.tables.brokers.enforced import enforced_for
 from pipeline.tables.errors import TableMissing
-from pipeline.tables.port import Condition
 from quota.effective import EffectiveQuota, effective
 from quota.entity import QUOTA_TYPES
 
 _DEFAULT_SPAN_MS: Final = 900_000
 _LONGEST_SPAN_MS: Final = 90 * 86_400_000
-_MOST_DECISIONS: Final = 1_000
-_MOST_RECORDS: Final = 200
 
 
 def client_document(reader: TablesReader, state: State, query: Query) -> dict[str, Any]:
@@ -45,9 +43,7 @@ def client_document(reader: TablesReader, state: State, query: Query) -> dict[st
         raise QueryRefused([f"'since' must be before 'until'; got {since_ms} and {until_ms}"])
     found = effective(snapshot, user, client_id, _clients_of(state, user, client_id))
     span, series = read_series(reader, found, (user, client_id), (since_ms, until_ms), state.rates_at_ms)
-    events = _of_client(reader, "throttle_events", user, client_id, span, early_ms=600_000)
-    decisions = _of_client(reader, "decisions", user, client_id, span)
-    decisions.sort(key=lambda row: (row["evaluated_at_ms"], row["batch_id"]))
+    told = read_throttles(reader, (user, client_id), span)
     held = [one for one in state.running if (one.row["user"], one.row["client_id"]) == (user, client_id)]
     on_brokers = enforced_for(reader.root, user, client_id, QUOTA_TYPES)
     timeline = bounds_over_time(reader, user, client_id, span.since_ms, span.until_ms)
@@ -61,21 +57,18 @@ def client_document(reader: TablesReader, state: State, query: Query) -> dict[st
         **series,
         "bounds": timeline.bounds,
         "edits": timeline.edits,
-        "bands": bands(events, span.since_ms),
-        "decisions": [decision_row(row) for row in decisions[-_MOST_DECISIONS:]],
-        "decisions_total": len(decisions),
-        "records_total": len(events),
-        "records": [record_row(row) for row in sorted(events, key=_seq, reverse=True)[:_MOST_RECORDS]],
+        "bands": told.bands,
+        "decisions": [decision_row(row) for row in told.decisions],
+        "decisions_total": told.decisions_total,
+        "records_total": told.records_total,
+        "has_more": told.has_more,
+        "records": [record_row(row) for row in told.records],
         "throttled": [throttled_row(one, state.levels) for one in held],
         "owed": [record_row(one.row) for one in held],
         "levels": [row.document() for row in found.levels],
         "effective": [_effective_row(one, state) for one in found.by_type],
         "on_brokers": [{**on_brokers_row(one), "text": on_brokers_line(one)} for one in on_brokers],
     }
-
-
-def _seq(row: Mapping[str, Any]) -> int:
-    return int(row["publish_seq"])
 
 
 def _effective_row(one: EffectiveQuota, state: State) -> dict[str, Any]:
@@ -111,18 +104,3 @@ def _clients_of(state: State, user: str, client_id: str) -> pa.Table:
 
 def _texts(values: Sequence[str]) -> pa.Array:
     return pa.array(Array(list(values), DataType.string()))
-
-
-def _of_client(
-    reader: TablesReader, name: str, user: str, client_id: str, span: Span, early_ms: int = 0
-) -> list[dict[str, Any]]:
-    where: list[Condition] = [
-        ("user", "=", user),
-        ("client_id", "=", client_id),
-        ("evaluated_at_ms", ">=", span.since_ms - early_ms),
-        ("evaluated_at_ms", "<", span.until_ms),
-    ]
-    try:
-        return reader.tables[name].rows(None, where)
-    except TableMissing:
-        return []

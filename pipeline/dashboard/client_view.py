@@ -12,6 +12,7 @@ from schemas.throttle_event_row import verb, written_ms
 MOST_POINTS: Final = 360
 _STEPS_SECONDS: Final = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1_800, 3_600, 7_200, 21_600, 86_400)
 _GAP_MS: Final = 10_000
+_MINUTE_MS: Final = 60_000
 _NS_PER_PERCENT_SECOND: Final = 1e7
 """One percent of one thread for one second."""
 
@@ -101,6 +102,35 @@ def bands(events: Iterable[Mapping[str, Any]], since_ms: int) -> list[dict[str, 
             }
         )
     return [band for band in found if band["end_ms"] > since_ms]
+
+
+def bands_of_minutes(minutes: Iterable[tuple[int, str, int, int]], step_ms: int) -> list[dict[str, Any]]:
+    """The spans in which a client was held, from its minutes: where it was held in each of some steps, it is one band.
+
+    Args:
+        minutes: (start, quota type, milliseconds held, records), in no order, each start and type once.
+        step_ms: Of the chart, at least a minute. Gaps shorter than that can not be seen.
+    """
+    found: list[dict[str, Any]] = []
+    open_bands: dict[str, dict[str, Any]] = {}
+    for start_ms, quota_type, held_ms, records in sorted(minutes):
+        if held_ms <= 0:
+            continue
+        last = open_bands.get(quota_type)
+        if last is not None and start_ms - last["end_ms"] < step_ms:
+            last["end_ms"] = start_ms + _MINUTE_MS
+            last["records"] += records
+            continue
+        open_bands[quota_type] = {
+            "start_ms": start_ms,
+            "end_ms": start_ms + _MINUTE_MS,
+            "quota_type": quota_type,
+            "decision_id": None,
+            "records": records,
+            "released": True,
+        }
+        found.append(open_bands[quota_type])
+    return found
 
 
 def decision_row(row: Mapping[str, Any]) -> dict[str, Any]:

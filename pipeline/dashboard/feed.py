@@ -7,12 +7,14 @@ from collections.abc import Callable
 from threading import Event, Lock, Thread
 from typing import Any, Final, Protocol
 
+from pipeline.allocator import return_freed_memory
 from pipeline.clock import wall_ms
 from pipeline.dashboard.state import State
 
 log = logging.getLogger(__name__)
 
 LOOK_EVERY_SECONDS: Final = 0.75
+_LOOKS_PER_TIDYING: Final = 80
 
 
 class Reader(Protocol):
@@ -38,6 +40,7 @@ class Feed:
         self._texts: dict[bool, bytes] = {}
         self._lock = Lock()
         self._waiting: set[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = set()
+        self._looks = 0
         self._over = Event()
         self._first = Event()
         self._thread = Thread(target=self._follow, name="dashboard-feed", daemon=True)
@@ -107,7 +110,14 @@ class Feed:
                     self._texts = {}
                 self._first.set()
                 self._wake()
+                self._tidy()
             self._over.wait(LOOK_EVERY_SECONDS)
+
+    def _tidy(self) -> None:
+        """After the first look, which reads the most, and then once a minute."""
+        if self._looks % _LOOKS_PER_TIDYING == 0:
+            return_freed_memory()
+        self._looks += 1
 
     def _wake(self) -> None:
         with self._lock:

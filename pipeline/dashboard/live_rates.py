@@ -6,7 +6,8 @@ if shadow quotas were enforced, as `quota.current_rates` does.
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -16,9 +17,12 @@ from numpy.typing import NDArray
 
 from pipeline.settings.model import EngineSettings
 from pipeline.throttle.assembly import new_engine
+from quota.current_rates import SensorRate, rates_of, shadow_rates
 from quota.engine import QuotaEngine, Scope
 from quota.entity import Level, entity_at
 from quota.snapshot import Quota, QuotaSnapshot
+
+__all__ = ["SECONDS_KEPT", "USAGE_COLUMNS", "LiveRates", "SensorRate"]
 
 SECONDS_KEPT: Final = 300
 USAGE_COLUMNS: Final = (
@@ -38,46 +42,6 @@ USAGE_COLUMNS: Final = (
 )
 _TOTALS: Final = ("produced_bytes", "fetched_bytes", "request_count")
 _FORGET_MS: Final = 300_000
-
-
-@dataclass(frozen=True, slots=True)
-class SensorRate:
-    """The rate under one quota, of one sensor.
-
-    Attributes:
-        quota_type: Of the quota.
-        user: A client of the sensor; with `client_id` its page is found.
-        client_id: Likewise.
-        sensor_user: The user, if it is a tag of the sensor, else "".
-        sensor_client_id: The client-id, likewise.
-        broker_id: The sensor's broker; "" in cluster scope.
-        clients: How many clients that were seen lately share the sensor.
-        observed: O.
-        bound: T.
-        level: Which of the eight levels matched.
-        mode: enforce or shadow.
-        entity: User and client-id of the row of `quotas`.
-        owner: Of that row.
-    """
-
-    quota_type: str
-    user: str
-    client_id: str
-    sensor_user: str
-    sensor_client_id: str
-    broker_id: str
-    clients: int
-    observed: float
-    bound: float
-    level: int
-    mode: str
-    entity: tuple[str, str]
-    owner: str | None
-
-    @property
-    def used(self) -> float:
-        """O / T; above 1 the quota is violated."""
-        return self.observed / self.bound
 
 
 class LiveRates:
@@ -167,13 +131,14 @@ class LiveRates:
         entities = self._clients()
         if entities is None:
             return []
-        found: dict[tuple[str, ...], SensorRate] = {}
-        for place, engine in enumerate(self._engines()):
-            for one in self._of_engine(engine, place, entities):
-                key = (one.quota_type, one.broker_id, one.sensor_user, one.sensor_client_id, *one.entity)
-                before = found.get(key)
-                found[key] = one if before is None else replace(before, clients=before.clients + 1)
-        return sorted(found.values(), key=lambda one: (-one.used, one.user, one.client_id, one.quota_type))
+        enforced, *seen = (
+            rates_of(engine, entities, self._at_ms, partial(self._levels, place, entities))
+            for place, engine in enumerate(self._engines())
+        )
+        shadow = {entity for entity, quota in self._quotas.items() if quota.mode == "shadow"}
+        found = [*enforced, *(one for rates in seen for one in shadow_rates(rates, shadow))]
+        owned = [replace(one, owner=self._owners.get(one.entity)) for one in found]
+        return sorted(owned, key=lambda one: (-one.used, one.user, one.client_id, one.quota_type))
 
     def resolve(self, users: list[str], client_ids: list[str]) -> list[dict[str, Any]]:
         """The level, owner and mode of each quota type for clients, as `QuotaEngine.resolve` says."""
@@ -190,42 +155,10 @@ class LiveRates:
     def _engines(self) -> list[QuotaEngine]:
         return [self._enforced] if self._shadow is None else [self._enforced, self._shadow]
 
-    def _of_engine(self, engine: QuotaEngine, place: int, entities: pa.Table) -> list[SensorRate]:
-        rates = engine.evaluate(entities, self._at_ms)
-        observed, bound = _floats(rates["observed"]), _floats(rates["bound"])
-        rows = np.flatnonzero((observed > 0) & (bound > 0))
-        if not len(rows):
-            return []
+    def _levels(self, place: int, entities: pa.Table) -> pa.Table:
         if place not in self._resolved:
-            self._resolved[place] = engine.resolve(entities)
-        found = self._resolved[place].take(pa.array(Array(rows.tolist(), DataType.int64()))).to_pylist()
-        return [
-            one
-            for row, at in zip(found, rows.tolist(), strict=True)
-            if (one := self._rate(row, float(observed[at]), float(bound[at]), is_shadow=place == 1)) is not None
-        ]
-
-    def _rate(self, row: dict[str, Any], observed: float, bound: float, is_shadow: bool) -> SensorRate | None:
-        entity = entity_at(Level(row["level"]), row["user"], row["client_id"])
-        quota = self._quotas[entity]
-        # The second engine is there for shadow quotas alone.
-        if is_shadow != (quota.mode == "shadow"):
-            return None
-        return SensorRate(
-            quota_type=row["quota_type"],
-            user=row["user"],
-            client_id=row["client_id"],
-            sensor_user=row["sensor_user"],
-            sensor_client_id=row["sensor_client_id"],
-            broker_id=row["broker_id"],
-            clients=1,
-            observed=observed,
-            bound=bound,
-            level=row["level"],
-            mode=quota.mode,
-            entity=entity,
-            owner=self._owners.get(entity),
-        )
+            self._resolved[place] = self._engines()[place].resolve(entities)
+        return self._resolved[place]
 
     def _note_clients(self, usage: pa.Table) -> None:
         names = ["user", "client_id", *(["broker_id"] if self.scope == "broker" else [])]

@@ -20,6 +20,11 @@ _MEASURES: Final = dict(
 )
 
 
+_MINUTE_MS: Final = 60_000
+_MOST_ROWS: Final = 2_000_000
+"""Of `usage`, for one chart. What has more is shown by the minute, from the table that is sorted by client."""
+
+
 class _RollUp(NamedTuple):
     name: str
     column: str
@@ -27,7 +32,7 @@ class _RollUp(NamedTuple):
 
 
 _ROLL_UPS: Final = (
-    _RollUp("usage_by_minute", "minute_start_ms", 60_000),
+    _RollUp("usage_by_minute", "minute_start_ms", _MINUTE_MS),
     _RollUp("usage_by_second", "second_start_ms", 1_000),
 )
 
@@ -71,6 +76,8 @@ def read_series(
     since_ms, until_ms = ends_ms
     settings = reader.engine_settings()
     bin_ms = step_ms(until_ms - since_ms, settings.sample_window_ms)
+    if bin_ms < _MINUTE_MS and _is_much(reader, since_ms, until_ms):
+        bin_ms = _MINUTE_MS
     span = Span(since_ms // bin_ms * bin_ms, -(-until_ms // bin_ms) * bin_ms, bin_ms)
     window_ms = settings.num_samples * settings.sample_window_ms - settings.sample_window_ms
     pieces = _pieces(reader, span, span.since_ms - max(window_ms, bin_ms) // bin_ms * bin_ms)
@@ -87,6 +94,16 @@ def read_series(
         is_alone = of_type["own"] == of_type["sensor"]
         series[one.quota_type] = {"observed": of_type["sensor"], "own": None if is_alone else of_type["own"]}
     return span, {"at_ms": at_ms, "series": series, "window_ms": max(window_ms, bin_ms), "source": pieces[0].table}
+
+
+def _is_much(reader: TablesReader, since_ms: int, until_ms: int) -> bool:
+    """Whether a span has more usage than is worth reading by the second. Only the statistics of files are read."""
+    if reader.tables["usage_by_minute"].newest_value("minute_start_ms") is None:
+        return False
+    try:
+        return reader.tables["usage"].rows_about("sample_start_ms", since_ms, until_ms) > _MOST_ROWS
+    except TableMissing:
+        return False
 
 
 def _pieces(reader: TablesReader, span: Span, since_ms: int) -> list[_Piece]:

@@ -10,7 +10,7 @@ from pipeline.dashboard.errors import DashboardPortBusy, DashboardUnguarded, Wri
 from pipeline.dashboard.feed import Feed
 from pipeline.dashboard.http import build_app
 from pipeline.dashboard.reader import JobProcess, TablesReader
-from pipeline.gate.server import Listen
+from pipeline.gate.listening import Listen
 from pipeline.metrics.registry import new_registry
 from pipeline.settings.model import Settings
 from pipeline.web_server import bound_socket, web_server

@@ -12,8 +12,8 @@ from pipeline.tables.address import table_uri
 from pipeline.tables.errors import TableMissing
 from pipeline.tables.opening import Options, local_path, open_table, reading
 from pipeline.tables.port import Condition
-from pipeline.tables.reading.column_range import newest_in, oldest_in
-from pipeline.tables.reading.query import answer, column_names, rows_where
+from pipeline.tables.reading.column_range import file_statistics, newest_in, oldest_in
+from pipeline.tables.reading.query import FILTER_FIRST, answer, column_names, rows_where
 from pipeline.tables.reading.table_query import run, select
 from pipeline.tables.reading.table_rows import Row, rows_of
 
@@ -87,11 +87,12 @@ class WatchedTable:
     def rows(self, columns: Sequence[str] | None = None, where: Sequence[Condition] = ()) -> list[Row]:
         """The same rows by column, for few of them; otherwise as `read`."""
         table = self.opened()
-        return rows_of(answer(table, rows_where(column_names(table) if columns is None else columns, where)))
+        sql = rows_where(column_names(table) if columns is None else columns, where)
+        return rows_of(answer(table, sql, engine=FILTER_FIRST))
 
     def query(self, sql: str) -> pa.Table:
         """The result of a query over `source`, the version seen last; otherwise as `read`."""
-        return run(self.opened(), sql)
+        return run(self.opened(), sql, engine=FILTER_FIRST)
 
     def newest_value(self, column: str) -> int | None:
         """The largest value of an INT64 column with statistics; None without rows or table."""
@@ -108,6 +109,22 @@ class WatchedTable:
         if known is None or known[0] != minute or known[1] is None:
             self._oldest[column] = known = (minute, oldest_in(table, column))
         return known[1]
+
+    def rows_about(self, column: str, since: int, until: int) -> int:
+        """About how many rows have a value in a range, from the statistics of the files; otherwise as `read`.
+
+        Args:
+            column: An INT64 column with statistics.
+            since: Inclusive.
+            until: Exclusive.
+        """
+        files = file_statistics(self.opened())
+        rows = 0.0
+        columns = (files.column(name).to_pylist() for name in ("num_records", f"min.{column}", f"max.{column}"))
+        for count, least, most in zip(*columns, strict=True):
+            if count and least is not None and most >= since and least < until:
+                rows += count * (min(most + 1, until) - max(least, since)) / (most + 1 - least)
+        return int(rows)
 
     def opened(self) -> DeltaTable:
         """The handle.

@@ -154,11 +154,11 @@ def lines_of(
         held[throttle["quota_type"], sensor].append(throttle)
     lines = []
     for rate in rates:
-        row = by_entity.get((rate.quota.user, rate.quota.client_id), {})
+        row = by_entity.get(rate.entity, {})
         is_shadow = row.get("mode") == "shadow"
-        sensor = rate.broker_id, rate.user, rate.client_id
-        line = _line(rate.quota.quota_type, sensor, row, rate.bound, rate.observed)
-        lines.append(_with_throttles(line, [] if is_shadow else held.pop((rate.quota.quota_type, sensor), [])))
+        sensor = rate.broker_id, rate.sensor_user, rate.sensor_client_id
+        line = _line(rate.quota_type, sensor, row, rate.bound, rate.observed)
+        lines.append(_with_throttles(line, [] if is_shadow else held.pop((rate.quota_type, sensor), [])))
     for (quota_type, sensor), throttles_of_sensor in held.items():
         # Held, and silent for as long as the windows reach back.
         newest = max(throttles_of_sensor, key=lambda throttle: int(throttle["publish_seq"]))

@@ -11,6 +11,7 @@ from pipeline.tables.address import table_uri
 from pipeline.tables.job_tables import WRITTEN_BY_THE_JOB
 from pipeline.tables.maintenance import clean, compact, trim
 from pipeline.tables.reading.column_range import newest_value
+from pipeline.tables.sorted_days import sort_days
 from pipeline.tables.tried_again import tried_again
 
 log = logging.getLogger(__name__)
@@ -25,6 +26,7 @@ _TIME_OF: Final = {
     "throttle_by_minute": "minute_start_ms",
 }
 _SHORT_LIVED: Final = ("usage", "sensor_state")
+_SORTED: Final = ("usage_by_minute", "throttle_by_minute")
 # Listing all files costs more than the rest of a round. Between two cleanings the log may grow by half.
 _ROUNDS_PER_CLEANING: Final = 5
 
@@ -71,7 +73,7 @@ class Upkeep:
     def _keep_up(self, name: str, cleaning: bool) -> None:
         uri = table_uri(self._tables.root, name)
         trimmed = trim(uri, _TIME_OF.get(name, _TIME), self._kept_from_ms(name))
-        compacted = compact(uri)
+        compacted = bool(sort_days(uri)) if name in _SORTED else compact(uri)
         removed = clean(uri) if cleaning else 0
         if trimmed or removed:
             log.info(

@@ -5,7 +5,7 @@ from typing import Annotated, Final
 
 import typer
 
-from pipeline.allocator import do_without_pandas, return_memory_at_once
+from pipeline.allocator import do_without_pandas, return_memory_at_once, return_query_memory_soon
 from pipeline.cli.options import ConfigFile, TablesRoot, flags
 
 DEFAULT_PORT: Final = 8788
@@ -34,6 +34,7 @@ def dashboard(
     Prints the page's address when it answers. Runs until SIGTERM or Ctrl-C.
     """
     return_memory_at_once()
+    return_query_memory_soon()
     import os
     import sys
     from functools import partial
@@ -46,7 +47,7 @@ def dashboard(
 
     try:
         from pipeline.dashboard.server import TOKEN_VARIABLE, DashboardServer
-        from pipeline.gate.server import Listen, read_token
+        from pipeline.gate.listening import Listen, read_token
     except ModuleNotFoundError as exc:
         raise DashboardExtraMissing(exc.name or "starlette") from exc
     settings = load_settings(config, flags(tables=tables))

@@ -51,7 +51,8 @@ def gate(
     from pipeline.settings.loading import load_settings
 
     try:
-        from pipeline.gate.server import GateServer, parse_listen, read_token
+        from pipeline.gate.listening import parse_listen, read_token
+        from pipeline.gate.server import GateServer
     except ModuleNotFoundError as exc:
         raise GateExtraMissing(exc.name or "starlette") from exc
     metrics = metrics_flags(None, metrics_clients)

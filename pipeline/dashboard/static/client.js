@@ -239,7 +239,7 @@ function story() {
 function records(found) {
   const rows = found.records.slice(0, 14);
   return h('section', { class: 'card', 'data-key': 'records', 'aria-labelledby': 'h-records', 'data-testid': 'records' },
-    h('header', {}, h('h2', { id: 'h-records' }, 'What was published'), h('span', { class: 'quiet' }, `the newest of ${count(found.records_total)} records and ${count(found.decisions_total)} decisions in this range`)),
+    h('header', {}, h('h2', { id: 'h-records' }, 'What was published'), h('span', { class: 'quiet' }, `the newest of ${found.has_more ? 'more than ' : ''}${count(found.records_total)} records and ${count(found.decisions_total)} decisions in this range`)),
     rows.length ? h('ol', { class: 'log' }, rows.map((row) => h('li', { 'data-key': `${row.at_ms}-${row.verb}-${row.decision_id}` },
       h('time', { class: 'num' }, clock(row.at_ms, true)), h('span', { class: `verb ${row.verb}` }, row.verb),
       h('button', { type: 'button', class: 'link', on: { click: () => pick(row.decision_id) } }, `decision ${row.decision_id.slice(0, 8)}`),

@@ -6,7 +6,7 @@ The engine reads only the columns and files it needs, and holds no whole table. 
 from collections.abc import Mapping, Sequence
 from datetime import date
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
 
 from arro3.core import Table
 from deltalake import DeltaTable, QueryBuilder
@@ -14,20 +14,29 @@ from deltalake import DeltaTable, QueryBuilder
 from pipeline.tables.opening import local_path, unreadable
 from pipeline.tables.port import Condition
 
+FILTER_FIRST: Final = {"datafusion.execution.parquet.pushdown_filters": "true"}
+"""For queries of few rows among many: the engine reads a filter's columns, and of the others only what it lets pass."""
 
-def answer(table: DeltaTable, sql: str, others: Mapping[str, DeltaTable] = MappingProxyType({})) -> Table:
+
+def answer(
+    table: DeltaTable,
+    sql: str,
+    others: Mapping[str, DeltaTable] = MappingProxyType({}),
+    engine: Mapping[str, str] | None = None,
+) -> Table:
     """The answer to a query over the table `source`, in the types of the engine.
 
     Args:
         table: the table at the version to read.
         sql: the query. Names and values in it are quoted by the caller.
         others: further tables, by the names that the query gives them.
+        engine: settings of the engine; None = its own.
 
     Raises:
         TableUnreadable: a file of the table can not be read.
     """
     try:
-        query = QueryBuilder().register("source", table)
+        query = QueryBuilder(None if engine is None else dict(engine)).register("source", table)
         for name, other in others.items():
             query = query.register(name, other)
         return query.execute(sql).read_all()

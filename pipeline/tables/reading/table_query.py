@@ -63,19 +63,25 @@ def newest_of_each(
     return run(table, last_values_of_each(keys, order, columns, where))
 
 
-def run(table: DeltaTable, sql: str, others: Mapping[str, DeltaTable] = MappingProxyType({})) -> pa.Table:
+def run(
+    table: DeltaTable,
+    sql: str,
+    others: Mapping[str, DeltaTable] = MappingProxyType({}),
+    engine: Mapping[str, str] | None = None,
+) -> pa.Table:
     """The result of a query over the table `source`; columns of the table have the table's types.
 
     Args:
         table: the table at the version to read.
         sql: the query. Names and values in it are quoted by the caller.
         others: further tables, by the names that the query gives them.
+        engine: see `answer`.
 
     Raises:
         TableUnreadable: a file of the table can not be read.
     """
     types = pa.schema(table.schema())
-    found = answer(table, sql, others)
+    found = answer(table, sql, others, engine)
     # The engine has types of its own for texts and bytes, which hold on to whole pages of a file. pyarrow's own cast
     # would load pyarrow.compute, which takes 30 ms: as long as a query.
     own = pa.schema(found.schema)

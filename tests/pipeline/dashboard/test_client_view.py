@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.dashboard.client_view import MOST_POINTS, bands, has_data, rates, step_ms
+from pipeline.dashboard.client_view import MOST_POINTS, bands, bands_of_minutes, has_data, rates, step_ms
 
 SUMS = {0: 100.0, 1_000: 300.0, 2_000: 0.0, 4_000: 200.0}
 
@@ -91,3 +91,29 @@ def test_a_gap_divides_bands() -> None:
 
 def test_what_ended_before_the_range_is_left_out() -> None:
     assert spans(event(1, 0, 1_000), event(2, 5_000, 500), since_ms=1_000) == [(5_000, 5_500, 1)]
+
+
+@pytest.mark.parametrize(
+    ("minutes", "step_ms", "expected"),
+    [
+        ([], 60_000, []),
+        ([(0, 1)], 60_000, [(0, 60_000, 3)]),
+        ([(0, 0)], 60_000, []),  # told of in that minute, and not held
+        ([(60_000, 1), (0, 1)], 60_000, [(0, 120_000, 6)]),
+        ([(0, 1), (120_000, 1)], 60_000, [(0, 60_000, 3), (120_000, 180_000, 3)]),
+        ([(0, 1), (120_000, 1)], 60_001, [(0, 180_000, 6)]),  # a gap shorter than a step can not be seen
+    ],
+)
+def test_minutes_become_bands(
+    minutes: list[tuple[int, int]], step_ms: int, expected: list[tuple[int, int, int]]
+) -> None:
+    found = bands_of_minutes([(start_ms, "producer_byte_rate", held_ms, 3) for start_ms, held_ms in minutes], step_ms)
+    assert [(band["start_ms"], band["end_ms"], band["records"]) for band in found] == expected
+
+
+def test_minutes_of_two_quota_types_are_bands_of_their_own() -> None:
+    found = bands_of_minutes([(0, "producer_byte_rate", 1, 1), (60_000, "consumer_byte_rate", 1, 1)], 60_000)
+    assert [(band["quota_type"], band["start_ms"]) for band in found] == [
+        ("producer_byte_rate", 0),
+        ("consumer_byte_rate", 60_000),
+    ]

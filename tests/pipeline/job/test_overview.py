@@ -9,7 +9,7 @@ import pytest
 from pipeline.job.overview import Overview, lines_of, overview_of
 from pipeline.settings.model import Settings, StreamSettings, TablesSettings
 from pipeline.tables.quotas.edit import QuotaChange
-from quota.current_rates import QuotaKey, SensorRate
+from quota.current_rates import SensorRate
 from quota.entity import QUOTA_TYPES
 from tests.pipeline.demo.played import new_job, throttle_one
 from tests.pipeline.replay.kept import KeptJob
@@ -20,7 +20,20 @@ END_MS = 1_700_000_060_000
 
 
 def rate(quota: tuple[str, str], user: str, client_id: str, observed: float, bound: float = 100.0) -> SensorRate:
-    return SensorRate(QuotaKey(*quota, RATE), "", user, client_id, observed, bound)
+    return SensorRate(
+        quota_type=RATE,
+        user=user or "some",
+        client_id=client_id or "some",
+        sensor_user=user,
+        sensor_client_id=client_id,
+        broker_id="",
+        clients=1,
+        observed=observed,
+        bound=bound,
+        level=1,
+        mode="enforce",
+        entity=quota,
+    )
 
 
 def throttle(user: str, client_id: str, sensor: tuple[str, str], **columns: Any) -> dict[str, Any]:

@@ -1,0 +1,146 @@
+"""The dashboard's API over 10 000 clients and a week of minutes: the time of each view, and the server's memory.
+
+The tables are those of `bench.week`, after a round of upkeep. The server is `kquota dashboard` in a process of its own;
+meanwhile this process runs a micro-batch every half second. Requests come one after the other.
+
+    python -m bench.views [--clients 10000] [--days 7] [--requests 40]
+
+Targets: p95 200 ms for every view, 200 MB of memory at most.
+"""
+
+import argparse
+import random
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event, Thread
+from typing import Final
+from urllib.error import URLError
+
+from bench.cpu import cpu_seconds
+from bench.machine import machine_line
+from bench.week import HELD, TRIGGER_MS, USERS, Week
+from pipeline.demo.process import terminate
+
+_RANGES: Final = ("15m", "1h", "6h", "24h", "7d")
+
+
+def main() -> None:
+    """Make the tables, ask, and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--clients", type=int, default=10_000)
+    parser.add_argument("--days", type=int, default=7)
+    parser.add_argument("--requests", type=int, default=40)
+    asked = parser.parse_args()
+    print(machine_line())
+    with tempfile.TemporaryDirectory() as folder:
+        began = time.perf_counter()
+        week = Week(Path(folder), asked.clients, asked.days, time.time_ns() // 1_000_000)
+        made_seconds = time.perf_counter() - began
+        week.keep_up()
+        print(f"{asked.clients} clients, {week.rows} rows of usage_by_minute; made in {made_seconds:.0f} s, ", end="")
+        print(f"one round of upkeep {time.perf_counter() - began - made_seconds:.0f} s")
+        with _going_on(week), _dashboard(week.root) as (address, pid):
+            _ask_all(address, pid, asked.clients, asked.requests)
+
+
+def _ask_all(address: str, pid: int, clients: int, requests: int) -> None:
+    peak_mb, _ = _memory_mb(pid)
+    print(f"memory of the server before the first request: {peak_mb:.0f} MB at most")
+    print(f"{f'ms, of {requests} requests':<24}{'p50':>8}{'p95':>8}{'most':>8}{'CPU':>8}{'bytes':>10}")
+    for name, path in _views(clients).items():
+        before = cpu_seconds(pid)
+        times_ms, size = [], 0
+        for _ in range(requests):
+            began = time.perf_counter()
+            with urllib.request.urlopen(f"{address}api/v1/{path()}", timeout=60) as answer:  # noqa: S310 - our server
+                size = len(answer.read())
+            times_ms.append((time.perf_counter() - began) * 1_000)
+        times_ms.sort()
+        cpu_ms = (cpu_seconds(pid) - before) / requests * 1_000
+        figures = (times_ms[requests // 2], times_ms[min(int(requests * 0.95), requests - 1)], times_ms[-1], cpu_ms)
+        print(f"{name:<24}" + "".join(f"{figure:>8.0f}" for figure in figures) + f"{size:>10}", flush=True)
+    peak_mb, now_mb = _memory_mb(pid)
+    print(f"memory of the server: {peak_mb:.0f} MB at most, {now_mb:.0f} MB at the end")
+
+
+def _views(clients: int) -> dict[str, Callable[[], str]]:
+    """Name -> makes the path of a request."""
+    chosen = random.Random(1)
+
+    def client(most: int) -> str:
+        number = chosen.randrange(most)
+        return f"user=team-{number % USERS:03}&client_id=service-{number:05}"
+
+    views: dict[str, Callable[[], str]] = {name: lambda name=name: name for name in ("summary", "throttles", "events")}  # type: ignore[misc]
+    for span in _RANGES:
+        views[f"client, {span}"] = lambda span=span: f"client?{client(clients)}&since={span}"  # type: ignore[misc]
+        views[f"held client, {span}"] = lambda span=span: f"client?{client(HELD)}&since={span}"  # type: ignore[misc]
+    views["explain"] = lambda: f"explain?{client(HELD)}"
+    views["quotas"] = lambda: "quotas"
+    views["quotas, search"] = lambda: "quotas?search=team-1"
+    views["quotas/history"] = lambda: "quotas/history"
+    views["pipeline"] = lambda: "pipeline"
+    views["dead_letters"] = lambda: "dead_letters"
+    return views
+
+
+@contextmanager
+def _going_on(week: Week) -> Iterator[None]:
+    """The job runs a micro-batch every half second."""
+    over = Event()
+
+    def run() -> None:
+        while not over.wait(TRIGGER_MS / 1_000):
+            week.step(time.time_ns() // 1_000_000)
+
+    thread = Thread(target=run)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+@contextmanager
+def _dashboard(root: str) -> Iterator[tuple[str, int]]:
+    """Its address and process id, once the tables are read."""
+    command = [sys.executable, "-m", "pipeline.cli.main", "dashboard", "--port", "0", "--tables", root]
+    started = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    try:
+        told = started.stderr.readline() if started.stderr else ""
+        if not told.startswith("dashboard: http"):
+            sys.exit(f"the dashboard must start; got {told}")
+        address = told.split()[1]
+        while not _is_ready(address):
+            time.sleep(0.1)
+        yield address, started.pid
+    finally:
+        terminate(started, 20)  # type: ignore[arg-type]
+
+
+def _is_ready(address: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{address}readyz", timeout=60) as answer:  # noqa: S310 - our server
+            return bool(answer.status == 200)
+    except URLError:
+        return False
+
+
+def _memory_mb(pid: int) -> tuple[float, float]:
+    """The most that a process has held, and what it holds now."""
+    lines = Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines()
+    kibibytes = {
+        name: int(rest.split()[0]) for name, _, rest in (line.partition(":") for line in lines) if "kB" in rest
+    }
+    return kibibytes["VmHWM"] * 1_024 / 1e6, kibibytes["VmRSS"] * 1_024 / 1e6
+
+
+if __name__ == "__main__":
+    main()
