@@ -1,0 +1,107 @@
+"""Catching up: a backlog that waits at the start, then backlogs that came while the peer stood still."""
+
+import time
+from dataclasses import dataclass
+from typing import Final
+
+from bench.peers.backlog import Backlog
+from bench.peers.life import Life, PeerFailed
+from bench.peers.oracle import Difference, Key, compare
+from bench.peers.results import Book, Results
+from bench.peers.roster import Peer, Place
+
+_PATIENCE_SECONDS: Final = 240.0
+
+
+@dataclass(frozen=True)
+class CaughtUp:
+    """What was measured in one life.
+
+    Attributes:
+        ready_seconds: from the start of the process until it said that it reads.
+        first_result_seconds: from the start of the process until the first result could be read.
+        rates: events per second of each backlog, from the moment at which the peer reads until its last result could
+            be read. The first one is that of a cold process.
+        memory_mb: peak of all its processes.
+        verdict: "right", or how the results differ from the right answer. Then the other figures mean nothing.
+    """
+
+    ready_seconds: float
+    first_result_seconds: float
+    rates: list[float]
+    memory_mb: float
+    verdict: str
+
+
+def catch_up(peer: Peer, place: Place, backlog: Backlog, rounds: int) -> CaughtUp:
+    """Let a peer catch up with some backlogs, and compare every sum.
+
+    Args:
+        peer: which.
+        place: with topics that exist and are empty.
+        backlog: is sent `rounds` + 1 times, each time later.
+        rounds: of the warm process.
+
+    Raises:
+        PeerFailed: it has ended, or gives no results.
+        PeerMissing: it cannot run here.
+    """
+    peer.command(place)  # makes what is missing, which is no part of a start
+    backlog.send(place.bootstrap_servers, place.source, place.shape, 0)
+    with peer.results(place) as results:
+        book = Book(results)
+        life = Life(peer, place)
+        try:
+            begins_ms = []
+            for copy in range(rounds + 1):
+                before = results.progress()
+                if copy:
+                    with life.paused():
+                        backlog.send(place.bootstrap_servers, place.source, place.shape, copy)
+                    begins_ms.append(time.time() * 1000)
+                else:
+                    life.await_ready()
+                    begins_ms.append(life.ready_ms)
+                difference = _await_right(life, results, book, before, backlog.expected(copy))
+                if not difference.is_right:
+                    break
+            memory_mb = life.peak_memory_mb
+        finally:
+            life.close()
+    expected = {key: sums for copy in range(len(begins_ms)) for key, sums in backlog.expected(copy).items()}
+    verdict = str(compare(expected, {key: sums for key, sums in book.sums.items() if key[1] != "closing"}))
+    rates = [
+        backlog.event_count / (_last_ms(book, backlog.expected(copy)) - begin_ms) * 1000
+        for copy, begin_ms in enumerate(begins_ms)
+    ]
+    return CaughtUp(
+        ready_seconds=(life.ready_ms - life.spawned_ms) / 1000,
+        first_result_seconds=(min(book.first_ms.values(), default=life.spawned_ms) - life.spawned_ms) / 1000,
+        rates=rates,
+        memory_mb=memory_mb,
+        verdict=verdict,
+    )
+
+
+def _await_right(
+    life: Life, results: Results, book: Book, before: object, expected: dict[Key, tuple[int, ...]]
+) -> Difference:
+    """Wait until the results are right, or stay wrong."""
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    while True:
+        try:
+            life.await_quiet(results, before, deadline - time.monotonic())
+        except PeerFailed:
+            if time.monotonic() < deadline:
+                raise
+            before = None
+        book.read()
+        found = {key: book.sums[key] for key in expected if key in book.sums}
+        difference = compare(expected, found)
+        if difference.is_right or before is None:
+            return difference
+        before = results.progress()
+
+
+def _last_ms(book: Book, expected: dict[Key, tuple[int, ...]]) -> float:
+    return max((book.last_ms[key] for key in expected if key in book.last_ms), default=float("inf"))
