@@ -107,8 +107,8 @@ class Backlog:
         end_ms = start_ms + count * 1000 // EVENTS_PER_SECOND
         closing_ms = -(-end_ms // 1000) * 1000 + _CLOSING_AFTER_MS
         batches: dict[Shape, Sequence[TimedBatch]] = {
-            "object": [*_objects(made), *_closing("object", closing_ms)],
-            "array": [*_arrays(made), *_closing("array", closing_ms)],
+            "object": [*_objects(made), *closing_batches("object", closing_ms)],
+            "array": [*_arrays(made), *closing_batches("array", closing_ms)],
         }
         sums = sums_of(value for _, value in made)
         return cls(batches, sums, count, closing_ms + _CLOSING_AFTER_MS - start_ms)
@@ -166,8 +166,8 @@ def _arrays(made: Sequence[tuple[bytes, bytes]]) -> Iterator[TimedBatch]:
         yield TimedBatch(number % PARTITIONS, messages[start : start + size])
 
 
-def _closing(shape: Shape, time_ms: int) -> Iterator[TimedBatch]:
-    """An event for each partition, with a key that belongs there."""
+def closing_batches(shape: Shape, time_ms: int) -> Iterator[TimedBatch]:
+    """An event for each partition, with a key that belongs there; it ends windows that are over 1.2 s before it."""
     open_partitions, number = set(range(PARTITIONS)), 0
     while open_partitions:
         key = f"{CLOSING_USER}/{number}".encode()

@@ -4,10 +4,10 @@ import time
 from dataclasses import dataclass
 from typing import Final
 
-from bench.peers.backlog import Backlog
-from bench.peers.life import Life, PeerFailed
-from bench.peers.oracle import Difference, Key, compare
-from bench.peers.results import Book, Results
+from bench.peers.backlog import CLOSING_USER, Backlog
+from bench.peers.life import Life
+from bench.peers.oracle import Key, compare
+from bench.peers.results import Book
 from bench.peers.roster import Peer, Place
 
 _PATIENCE_SECONDS: Final = 240.0
@@ -62,14 +62,13 @@ def catch_up(peer: Peer, place: Place, backlog: Backlog, rounds: int) -> CaughtU
                 else:
                     life.await_ready()
                     begins_ms.append(life.ready_ms)
-                difference = _await_right(life, results, book, before, backlog.expected(copy))
-                if not difference.is_right:
+                if not life.await_right(results, book, before, backlog.expected(copy), _PATIENCE_SECONDS).is_right:
                     break
             memory_mb = life.peak_memory_mb
         finally:
             life.close()
     expected = {key: sums for copy in range(len(begins_ms)) for key, sums in backlog.expected(copy).items()}
-    verdict = str(compare(expected, {key: sums for key, sums in book.sums.items() if key[1] != "closing"}))
+    verdict = str(compare(expected, {key: sums for key, sums in book.sums.items() if key[1] != CLOSING_USER}))
     rates = [
         backlog.event_count / (_last_ms(book, backlog.expected(copy)) - begin_ms) * 1000
         for copy, begin_ms in enumerate(begins_ms)
@@ -81,26 +80,6 @@ def catch_up(peer: Peer, place: Place, backlog: Backlog, rounds: int) -> CaughtU
         memory_mb=memory_mb,
         verdict=verdict,
     )
-
-
-def _await_right(
-    life: Life, results: Results, book: Book, before: object, expected: dict[Key, tuple[int, ...]]
-) -> Difference:
-    """Wait until the results are right, or stay wrong."""
-    deadline = time.monotonic() + _PATIENCE_SECONDS
-    while True:
-        try:
-            life.await_quiet(results, before, deadline - time.monotonic())
-        except PeerFailed:
-            if time.monotonic() < deadline:
-                raise
-            before = None
-        book.read()
-        found = {key: book.sums[key] for key in expected if key in book.sums}
-        difference = compare(expected, found)
-        if difference.is_right or before is None:
-            return difference
-        before = results.progress()
 
 
 def _last_ms(book: Book, expected: dict[Key, tuple[int, ...]]) -> float:

@@ -1,6 +1,6 @@
 """What the peers run in: a virtual environment for each Python one, compiled classes for the Java one.
 
-All are made once, under the project's cache folder. Another content of the requirements or of the source makes them anew.
+All are made once, under the project's cache folder. Other requirements or another source make them anew.
 """
 
 import hashlib

@@ -17,13 +17,13 @@ _SOURCE = """
 CREATE TABLE events (
   event_time_ms BIGINT, `user` STRING, client_id STRING,
   produced_bytes BIGINT, fetched_bytes BIGINT, io_time_ns BIGINT, network_time_ns BIGINT, request_count BIGINT,
-  at AS TO_TIMESTAMP_LTZ(event_time_ms, 3), WATERMARK FOR at AS at - INTERVAL '0.2' SECOND
+  event_at AS TO_TIMESTAMP_LTZ(event_time_ms, 3), WATERMARK FOR event_at AS event_at - INTERVAL '0.2' SECOND
 ) WITH ('connector' = 'kafka', 'topic' = '{topic}', 'properties.bootstrap.servers' = '{servers}',
   'properties.group.id' = '{name}', 'scan.startup.mode' = 'earliest-offset', 'format' = 'json')
 """
 _SINK = """
 CREATE TABLE sums (
-  second_ms BIGINT, key STRING,
+  second_ms BIGINT, `key` STRING,
   produced_bytes BIGINT, fetched_bytes BIGINT, io_time_ns BIGINT, network_time_ns BIGINT, request_count BIGINT
 ) WITH ('connector' = 'kafka', 'topic' = '{topic}', 'properties.bootstrap.servers' = '{servers}',
   'key.format' = 'raw', 'key.fields' = 'key', 'value.format' = 'json', 'sink.delivery-guarantee' = 'exactly-once',
@@ -33,7 +33,7 @@ _QUERY = """
 INSERT INTO sums
 SELECT UNIX_TIMESTAMP(DATE_FORMAT(window_start, 'yyyy-MM-dd HH:mm:ss')) * 1000, `user` || '/' || client_id,
   SUM(produced_bytes), SUM(fetched_bytes), SUM(io_time_ns), SUM(network_time_ns), SUM(request_count)
-FROM TABLE(TUMBLE(TABLE events, DESCRIPTOR(at), INTERVAL '1' SECOND))
+FROM TABLE(TUMBLE(TABLE events, DESCRIPTOR(event_at), INTERVAL '1' SECOND))
 GROUP BY window_start, window_end, `user`, client_id
 """
 

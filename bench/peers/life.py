@@ -4,18 +4,20 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Thread
 from typing import Final
 
+from bench.peers.oracle import Difference, Key, Sums, compare
 from bench.peers.processes import peak_memory_mb, signal_all, tree
-from bench.peers.results import Results
+from bench.peers.results import Book, Results
 from bench.peers.roster import Peer, Place
 from pipeline.demo.process import spawn
 
 _QUIET_SECONDS: Final = 3.0
+_REST_SECONDS: Final = 20.0
 _START_SECONDS: Final = 120.0
 _END_SECONDS: Final = 20.0
 _LOOK_SECONDS: Final = 0.05
@@ -65,9 +67,9 @@ class Life:
         deadline = time.monotonic() + seconds
         while not is_so():
             if self._process.poll() is not None:
-                raise self.failed(f"has ended before {what}")
+                raise self.failed("has ended before " + what)
             if time.monotonic() > deadline:
-                raise self.failed(f"took more than {seconds:g} s until {what}")
+                raise self.failed("took too long until " + what)
             time.sleep(_LOOK_SECONDS)
 
     def await_quiet(self, results: Results, before: object, seconds: float) -> None:
@@ -88,6 +90,34 @@ class Life:
             return time.monotonic() - since > _QUIET_SECONDS
 
         self.await_that(is_quiet, seconds, "its results come to rest")
+
+    def await_right(
+        self, results: Results, book: Book, before: object, expected: Mapping[Key, Sums], seconds: float
+    ) -> Difference:
+        """Wait until all expected results are right, or stay wrong while nothing new comes.
+
+        Args:
+            results: of the peer.
+            book: takes them, whenever they have come to rest.
+            before: progress of the results when there were none of the new ones.
+            expected: the right answer.
+            seconds: to wait at most.
+
+        Raises:
+            PeerFailed: it has ended, or gives no results at all.
+        """
+        self.await_quiet(results, before, seconds)
+        deadline = time.monotonic() + seconds
+        while True:
+            book.read()
+            difference = compare(expected, {key: book.sums[key] for key in expected if key in book.sums})
+            progress = results.progress()
+            rests_until = min(time.monotonic() + _REST_SECONDS, deadline)
+            while results.progress() == progress and time.monotonic() < rests_until and not difference.is_right:
+                time.sleep(_LOOK_SECONDS)
+            if difference.is_right or results.progress() == progress:
+                return difference
+            self.await_quiet(results, progress, max(deadline - time.monotonic(), _REST_SECONDS))
 
     @contextmanager
     def paused(self) -> Iterator[None]:

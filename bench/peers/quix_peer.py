@@ -3,8 +3,8 @@
 Arguments: bootstrap servers, input topic, output topic, object or array, state folder, a name, number of processes.
 
 Exactly once, state in RocksDB with a changelog topic, a result for each event. One process uses one core, so there are
-several of them in one consumer group. Objects are grouped by the key of their message; the events of arrays go through a
-repartition topic.
+several of them in one consumer group. Objects are grouped by the key of their message; the events of arrays go
+through a repartition topic.
 """
 
 import multiprocessing
@@ -48,7 +48,9 @@ def run(number: int) -> None:
         consumer_extra_config={"group.instance.id": f"{name}-{number}"},
         loglevel="WARNING",
     )
-    topic = application.topic(source, key_deserializer="str", value_deserializer="json", timestamp_extractor=_event_time)
+    topic = application.topic(
+        source, key_deserializer="str", value_deserializer="json", timestamp_extractor=_event_time
+    )
     events = application.dataframe(topic)
     if shape == "array":
         events = events.apply(lambda elements: elements, expand=True)
