@@ -12,6 +12,7 @@ from typing import Any, Final, Literal
 
 import numpy as np
 from crc32c import crc32c
+from kafka import KafkaConsumer, TopicPartition
 from kafka.partitioner.default import murmur2
 from kafka.record import MemoryRecordsBuilder
 from kafka.record.default_records import DefaultRecordBatchBuilder
@@ -57,6 +58,7 @@ class TimedBatch:
             builder.append(timestamp=None, key=key, value=value)
         builder.close()
         self.partition = partition
+        self.message_count = len(messages)
         self._bytes = np.frombuffer(bytearray(builder.buffer()), dtype=np.uint8)
         starts = [found.end() for found in re.finditer(_TIME, self._bytes.tobytes())]
         self._places = np.array(starts)[:, None] + np.arange(_DIGITS)
@@ -114,14 +116,33 @@ class Backlog:
         return cls(batches, sums, count, closing_ms + _CLOSING_AFTER_MS - start_ms)
 
     def send(self, bootstrap_servers: str, topic: str, shape: Shape, copy: int) -> None:
-        """Send one copy to a topic; each copy is later than the one before it by `span_ms`."""
+        """Send one copy to a topic; each copy is later than the one before it by `span_ms`.
+
+        Raises:
+            RuntimeError: the broker has not taken all of it.
+        """
+        before = messages_in(bootstrap_servers, topic)
         connection = BrokerConnection(bootstrap_servers)
         for batch in self.batches[shape]:
             connection.produce(topic, batch.partition, batch.shifted(copy * self.span_ms))
+        taken = messages_in(bootstrap_servers, topic) - before
+        sent = sum(batch.message_count for batch in self.batches[shape])
+        if taken != sent:
+            message = f"the broker must take {sent} messages; it took {taken}"
+            raise RuntimeError(message)
 
     def expected(self, copy: int) -> dict[Key, Sums]:
         """The sums that a copy must give."""
         return shifted(self.sums, copy * self.span_ms)
+
+
+def messages_in(bootstrap_servers: str, topic: str) -> int:
+    """How many messages a topic has that nobody has deleted or compacted. Waits for the leader of each partition."""
+    consumer: Any = KafkaConsumer(bootstrap_servers=bootstrap_servers)
+    partitions = [TopicPartition(topic, number) for number in consumer.partitions_for_topic(topic) or ()]
+    ends = consumer.end_offsets(partitions)
+    consumer.close()
+    return int(sum(ends.values()))
 
 
 def _events(count: int, clients: int, start_ms: int) -> Iterator[tuple[bytes, bytes]]:

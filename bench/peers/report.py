@@ -177,7 +177,7 @@ def _failures(measured: Measured) -> list[str]:
 
 
 def _is_right(run: Mapping[str, Any]) -> bool:
-    return run.get("verdict") == RIGHT
+    return str(run.get("verdict")) == RIGHT
 
 
 def _has_answered(run: Mapping[str, Any]) -> bool:

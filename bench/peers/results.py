@@ -227,7 +227,7 @@ def parquet_results(file: Path, at_ms: float, second: str) -> Iterator[Result]:
         second: name of the column with the second's start.
     """
     names = [second, "user", "client_id", *MEASURES]
-    columns = pq.ParquetFile(file).read(columns=names).to_pydict()  # type: ignore[no-untyped-call]
+    columns = pq.ParquetFile(file).read(columns=names).to_pydict()
     for second_ms, user, client_id, *sums in zip(*(columns[name] for name in names), strict=True):
         yield Result(at_ms, (second_ms, user, client_id), tuple(int(value or 0) for value in sums))
 

@@ -9,11 +9,15 @@ from typing import Any, Final
 
 from kafka import KafkaAdminClient
 
-from bench.peers.backlog import PARTITIONS, Shape
+from bench.peers.backlog import PARTITIONS, Shape, messages_in
 from bench.peers.environments import PeerMissing, python_of, streams_classpath
 from bench.peers.jars import peer_jars
 from bench.peers.results import FileResults, Results, TopicResults, UsageTableResults
+from pipeline.cluster.access import ClusterAccess
+from pipeline.cluster.from_settings import wanted_topics
+from pipeline.cluster.topics import create_topics
 from pipeline.jvm.java import find_java, find_jdk
+from pipeline.settings.model import KafkaSettings, Settings
 from pipeline.tables.audit import local_audit
 from pipeline.tables.layout import create_missing
 from pipeline.tables.quotas.edit import QuotaChange
@@ -67,6 +71,7 @@ class Place:
         admin: Any = KafkaAdminClient(bootstrap_servers=self.bootstrap_servers)
         admin.create_topics(dict.fromkeys((self.source, self.sink), _LOGGED_TOPIC), wait_for_metadata=True)
         admin.close()
+        messages_in(self.bootstrap_servers, self.source)  # a load that came before the leaders would be lost
 
 
 @dataclass(frozen=True)
@@ -132,6 +137,10 @@ def _spark(place: Place) -> Sequence[str]:
 def _kquota(place: Place) -> Sequence[str]:
     tables = place.folder / "tables"
     if not tables.exists():
+        names = {"throttle_topic": f"{place.name}.throttle", "marker_topic": f"{place.name}.marker"}
+        settings = Settings(kafka=KafkaSettings(usage_topic=place.source, **names))
+        with ClusterAccess(place.bootstrap_servers).admin() as admin:
+            create_topics(admin, wanted_topics(settings))
         create_missing(str(tables))
         changes = [QuotaChange("<default>", "<default>", {"producer_byte_rate": 1e9})]
         # Ten users that are far over their quota, so that there is something to decide.

@@ -45,7 +45,7 @@ def main() -> None:
             continue
         sums = summed(messages(spark, servers, topic, read, ends), shape).toArrow()
         draft = Path(folder) / f"{number}.draft"
-        pq.write_table(sums, draft)  # type: ignore[no-untyped-call]
+        pq.write_table(sums, draft)
         draft.rename(draft.with_suffix(".parquet"))
         read, number = ends, number + 1
 

@@ -166,6 +166,8 @@ def steady_name(peer: Peer) -> str:
 def measured(stages: Sequence[Stage], store: Store, only: str, *, afresh: bool) -> Iterator[tuple[str, dict[str, Any]]]:
     """Run what is not known yet. Gives the name and the measurement of each stage, as soon as it is there.
 
+    What could not be measured is not kept, so that it is tried again.
+
     Args:
         stages: in their order.
         store: of what was measured.
@@ -176,6 +178,7 @@ def measured(stages: Sequence[Stage], store: Store, only: str, *, afresh: bool) 
         is_wanted = re.search(only, stage.name) is not None
         known = None if is_wanted and afresh else store.known(stage.name, stage.asked)
         if known is None and is_wanted:
-            known = store.keep(stage.name, stage.asked, stage.run())
+            run = stage.run()
+            known = run if "failure" in run else store.keep(stage.name, stage.asked, run)
         if known is not None:
             yield stage.name, known

@@ -18,7 +18,7 @@ ALICE = (1_000, "alice", "etl")
 
 def write(file: Path, at_ms: int, produced_bytes: int | None, second: str = "second_ms") -> None:
     row = {second: 1_000, "user": "alice", "client_id": "etl", **dict.fromkeys(MEASURES, 1)}
-    pq.write_table(pa.Table.from_pylist([row | {"produced_bytes": produced_bytes}]), file)  # type: ignore[no-untyped-call]
+    pq.write_table(pa.Table.from_pylist([row | {"produced_bytes": produced_bytes}]), file)
     os.utime(file, ns=(at_ms * 1_000_000, at_ms * 1_000_000))
 
 
