@@ -32,12 +32,12 @@ from pipeline.jvm.jars import fetch
 _WHOLE: Final = Amounts(
     events=1_000_000,
     clients=10_000,
-    rounds=3,
+    rounds=2,
     events_per_second=20_000,
-    warm_seconds=20,
-    seconds=30,
-    native_seconds=60,
-    hours=0.25,
+    warm_seconds=15,
+    seconds=20,
+    native_seconds=75,
+    hours=0.1,
 )
 _QUICK: Final = Amounts(
     events=100_000,

@@ -1,6 +1,9 @@
 """Catching up: a backlog that waits at the start, then backlogs that came while the peer stood still."""
 
+import re
 import time
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -11,6 +14,8 @@ from bench.peers.results import Book
 from bench.peers.roster import Peer, Place
 
 _PATIENCE_SECONDS: Final = 240.0
+_STEP: Final = re.compile(r"(\w+)_ms=(\d+)")
+_ONE_STEP: Final = "collect_ms="
 
 
 @dataclass(frozen=True)
@@ -18,18 +23,22 @@ class CaughtUp:
     """What was measured in one life.
 
     Attributes:
+        events: of a backlog.
         ready_seconds: from the start of the process until it said that it reads.
         first_result_seconds: from the start of the process until the first result could be read.
         rates: events per second of each backlog, from the moment at which the peer reads until its last result could
             be read. The first one is that of a cold process.
         memory_mb: peak of all its processes.
+        steps_ms: what the peer itself logged of its last backlog, such as `collect_ms=812`, added up by name.
         verdict: "right", or how the results differ from the right answer. Then the other figures mean nothing.
     """
 
+    events: int
     ready_seconds: float
     first_result_seconds: float
     rates: list[float]
     memory_mb: float
+    steps_ms: dict[str, int]
     verdict: str
 
 
@@ -74,12 +83,21 @@ def catch_up(peer: Peer, place: Place, backlog: Backlog, rounds: int) -> CaughtU
         for copy, begin_ms in enumerate(begins_ms)
     ]
     return CaughtUp(
+        events=backlog.event_count,
         ready_seconds=(life.ready_ms - life.spawned_ms) / 1000,
         first_result_seconds=(min(book.first_ms.values(), default=life.spawned_ms) - life.spawned_ms) / 1000,
         rates=rates,
         memory_mb=memory_mb,
+        steps_ms=_steps_ms(line for at_ms, line in life.log if at_ms >= begins_ms[-1]),
         verdict=verdict,
     )
+
+
+def _steps_ms(lines: Iterable[str]) -> dict[str, int]:
+    steps_ms: Counter[str] = Counter()
+    for line in lines:
+        steps_ms.update({name: int(value) for name, value in _STEP.findall(line)} if _ONE_STEP in line else {})
+    return dict(steps_ms)
 
 
 def _last_ms(book: Book, expected: dict[Key, tuple[int, ...]]) -> float:

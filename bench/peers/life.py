@@ -35,6 +35,7 @@ class Life:
         place: where; its command has prepared it.
 
     Attributes:
+        log: its output: wall clock and line.
         spawned_ms: wall clock at its start.
         ready_ms: when it said that it reads; 0 before.
     """
@@ -42,7 +43,7 @@ class Life:
     def __init__(self, peer: Peer, place: Place) -> None:
         self._ready_text = peer.ready.encode()
         self.name = peer.name
-        self.log: list[str] = []
+        self.log: list[tuple[float, str]] = []
         self.ready_ms = 0.0
         command = list(peer.command(place))
         environment = {**os.environ, **peer.environment(place)}
@@ -153,7 +154,9 @@ class Life:
 
     def failed(self, what: str) -> PeerFailed:
         """The error that tells what it has not done, with the end of its log."""
-        return PeerFailed("\n".join([f"{self.name} {what}; the end of its log:", *self.log[-25:]]))
+        return PeerFailed(
+            "\n".join([f"{self.name} {what}; the end of its log:", *(line for _, line in self.log[-25:])])
+        )
 
     def _listen(self) -> None:
         stdout = self._process.stdout
@@ -163,4 +166,4 @@ class Life:
             for line in stdout:
                 if not self.ready_ms and self._ready_text in line:
                     self.ready_ms = time.time() * 1000
-                self.log.append(line.decode(errors="replace").rstrip())
+                self.log.append((time.time() * 1000, line.decode(errors="replace").rstrip()))

@@ -18,7 +18,7 @@ from pipeline.brokers.native_quotas import NativeQuotas
 from pipeline.cluster.access import ClusterAccess
 from pipeline.demo.broker import EmbeddedBroker
 from pipeline.demo.cluster import EmbeddedCluster
-from pipeline.demo.stock_client import StockProducer, StockWork
+from pipeline.demo.stock_client import StockProducer, StockWork, broker_throttle_ms
 
 BOUND: Final = 50_000.0
 REQUESTS_PER_SECOND: Final = 20.0
@@ -79,7 +79,7 @@ def first_slowed_ms(folder: Path) -> list[float]:
             began = time.perf_counter()
             producer.send(_TOPIC, bytes(_PROBE_BYTES)).get(30)
             taken_ms.append((time.perf_counter() - began) * 1000)
-            told_ms = producer.metrics()["producer-metrics"]["produce-throttle-time-max"]
+            _, told_ms = broker_throttle_ms(producer)
             producer.close(timeout=0)
             if not told_ms > 0:
                 message = f"the broker must throttle {name}; its answer told {told_ms} ms"

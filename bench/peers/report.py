@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from bench.page_part import write_part
 from bench.peers.backlog import SHAPES
-from bench.peers.roster import KQUOTA, PEERS, STREAMS, Peer
+from bench.peers.roster import BARE, KQUOTA, PEERS, STREAMS, Peer
 from bench.peers.stages import OVERLOADS, catch_up_name, steady_name
 from bench.time_plot import write_time_plot
 
@@ -23,6 +23,8 @@ _END: Final = "<!-- peers end -->"
 _PLOTS: Final = {"latency": "peers-latency.svg", "quotas": "peers-quotas.svg"}
 _MESSAGES: Final = {"object": "objects", "array": "arrays of 100"}
 _ANSWERED: Final = 0.9
+_STEPS: Final = ("collect", "append", "decide", "publish")
+_MS: Final = 1_000  # in a second
 _NOTHING: Final = ""
 
 
@@ -77,10 +79,25 @@ def _catch_up(measured: Measured) -> list[str]:
                 rows.append([peer.name, *_catch_up_cells(run)])
         if rows:
             head = ["", "sums", "warm, k ev/s", "cold, k ev/s", "start, s", "first result, s", "memory, MB"]
-            parts.append(
-                f"**Catching up, {_MESSAGES[shape]}**\n\n{_table(head, rows)}\n\n{_target(measured, shape)}".strip()
-            )
+            told = [f"**Catching up, {_MESSAGES[shape]}**", _table(head, rows)]
+            told += [line for line in (_target(measured, shape), _profile(measured, shape)) if line]
+            parts.append("\n\n".join(told))
     return parts
+
+
+def _profile(measured: Measured, shape: str) -> str:
+    """Where the time of our last backlog went, and what bare Spark needs for the reading alone."""
+    ours, bare = (measured.get(f"catch-up {name} {shape}", {}) for name in (KQUOTA, BARE))
+    steps_ms = {name: ours.get("steps_ms", {}).get(name, 0) for name in _STEPS}
+    if not (_is_right(ours) and _is_right(bare) and sum(steps_ms.values())):
+        return _NOTHING
+    whole_ms = _MS * ours["events"] / ours["rates"][-1]
+    bare_ms = _MS * ours["events"] / statistics.median(bare["rates"][1:] or bare["rates"])
+    steps = ", ".join(f"{name} {value} ms" for name, value in steps_ms.items())
+    return (
+        f"The last of these backlogs took {KQUOTA} {whole_ms:.0f} ms, by its own log: {steps}. "
+        f"For reading, parsing and summing alone {BARE} needs {bare_ms:.0f} ms."
+    )
 
 
 def _catch_up_cells(run: Mapping[str, Any]) -> list[str]:
@@ -181,7 +198,7 @@ def _is_right(run: Mapping[str, Any]) -> bool:
 
 
 def _has_answered(run: Mapping[str, Any]) -> bool:
-    return len(run["latency_ms"]) >= max(_ANSWERED * run["probe_count"], 2)
+    return bool(len(run["latency_ms"]) >= max(_ANSWERED * run["probe_count"], 2))
 
 
 def _cuts(values: Sequence[float]) -> list[float]:

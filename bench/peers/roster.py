@@ -86,6 +86,7 @@ class Peer:
         ready: text in its output from which on it reads.
         is_durable: whether it keeps its results and its place over a kill.
         environment: variables beside ours.
+        part: of the events of a backlog that it gets. A slow one would take minutes for all of them.
     """
 
     name: str
@@ -95,6 +96,7 @@ class Peer:
     ready: str = "READY"
     is_durable: bool = True
     environment: Callable[[Place], Mapping[str, str]] = field(default=lambda _: {})
+    part: float = 1.0
 
 
 def _topic(place: Place) -> Results:
@@ -167,6 +169,7 @@ def _kquota_environment(place: Place) -> Mapping[str, str]:
 
 KQUOTA: Final = "kquota"
 STREAMS: Final = "Kafka Streams"
+BARE: Final = "bare Spark"
 PEERS: Final = (
     Peer(
         KQUOTA,
@@ -194,9 +197,10 @@ PEERS: Final = (
         f"3.28.1, {_QUIX_PROCESSES} processes, exactly-once, commit interval 250 ms, RocksDB, a result for each event",
         _quix,
         _topic,
+        part=0.1,
     ),
     Peer(
-        "bare Spark",
+        BARE,
         "4.2.0, from_json, group by, toArrow; nothing is kept",
         _spark,
         lambda place: FileResults(Path(place.state)),

@@ -4,7 +4,6 @@ import re
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
@@ -85,10 +84,13 @@ class Stages:
     def __init__(self, amounts: Amounts) -> None:
         self._amounts = amounts
 
-    @cached_property
-    def _backlog(self) -> Backlog:
-        start_ms = (wall_ms() - _BACK_MS) // 1000 * 1000
-        return Backlog.build(self._amounts.events, self._amounts.clients, start_ms)
+        self._backlogs: dict[float, Backlog] = {}
+
+    def _backlog(self, part: float) -> Backlog:
+        if part not in self._backlogs:
+            start_ms = (wall_ms() - _BACK_MS) // 1000 * 1000
+            self._backlogs[part] = Backlog.build(round(self._amounts.events * part), self._amounts.clients, start_ms)
+        return self._backlogs[part]
 
     def all(self) -> list[Stage]:
         """In the order in which they run. Peers take turns in each shape, so that a slow hour meets all of them."""
@@ -105,7 +107,7 @@ class Stages:
     def _catch_up(self, peer: Peer, shape: Shape) -> Callable[[], dict[str, Any]]:
         def run() -> dict[str, Any]:
             return self._at_a_place(
-                peer, shape, lambda place: catch_up(peer, place, self._backlog, self._amounts.rounds)
+                peer, shape, lambda place: catch_up(peer, place, self._backlog(peer.part), self._amounts.rounds)
             )
 
         return run

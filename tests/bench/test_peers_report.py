@@ -12,7 +12,7 @@ from bench.peers.store import Store
 
 
 def caught(*rates: float, verdict: str = "right") -> dict[str, Any]:
-    times = {"ready_seconds": 4.25, "first_result_seconds": 6.0}
+    times = {"events": 100_000, "ready_seconds": 4.25, "first_result_seconds": 6.0, "steps_ms": {}}
     return {**times, "rates": list(rates), "memory_mb": 812.3, "verdict": verdict}
 
 
@@ -41,6 +41,15 @@ def test_a_loss_is_told_with_its_ratio() -> None:
     assert "| kquota | right | 200 | 100 | 4.2 | 6.0 | 812 |" in text
     assert "kquota ÷ Kafka Streams = 0.80; the target is 1: **not met**." in text
     assert "arrays" not in text  # not measured, so nothing is said
+
+
+def test_the_note_says_where_our_time_went() -> None:
+    ours = caught(100e3, 200e3) | {"steps_ms": {"collect": 420, "append": 30, "decide": 10, "publish": 5, "age": 9}}
+    runs = {f"catch-up {KQUOTA} object": ours, "catch-up bare Spark object": caught(100e3, 250e3)}
+    assert (
+        "The last of these backlogs took kquota 500 ms, by its own log: collect 420 ms, append 30 ms, decide 10 ms, "
+        "publish 5 ms. For reading, parsing and summing alone bare Spark needs 400 ms."
+    ) in markdown(runs, "", "")
 
 
 @pytest.mark.parametrize(("ours", "met"), [(399e3, "**not met**"), (400e3, "met")])
