@@ -16,7 +16,7 @@ Measured = Mapping[str, Mapping[str, Any]]
 
 RIGHT: Final = "right"
 TARGETS: Final = {"object": 1.0, "array": 4.0}
-"""Our catch-up rate divided by that of Kafka Streams."""
+"""Our warm catch-up rate divided by that of Kafka Streams."""
 
 _BEGIN: Final = "<!-- peers: written by `python -m bench peers` -->"
 _END: Final = "<!-- peers end -->"
@@ -111,8 +111,8 @@ def _catch_up_cells(run: Mapping[str, Any]) -> list[str]:
     return [RIGHT, shown, f"{cold:.0f}", *times, f"{run['memory_mb']:.0f}"]
 
 
-def ratio_to_streams(measured: Measured, shape: str) -> float | None:
-    """Our warm catch-up rate divided by that of Kafka Streams; None unless both have right sums.
+def ratios_to_streams(measured: Measured, shape: str) -> tuple[float, float] | None:
+    """Our catch-up rate divided by that of Kafka Streams, warm and cold; None unless both have right sums.
 
     Args:
         measured: by stage.
@@ -123,16 +123,18 @@ def ratio_to_streams(measured: Measured, shape: str) -> float | None:
         run = measured.get(f"catch-up {name} {shape}", {})
         if not _is_right(run) or len(run["rates"]) < 2:
             return None
-        rates.append(statistics.median(run["rates"][1:]))
-    return float(rates[0] / rates[1])
+        rates.append((statistics.median(run["rates"][1:]), run["rates"][0]))
+    (our_warm, our_cold), (their_warm, their_cold) = rates
+    return our_warm / their_warm, our_cold / their_cold
 
 
 def _target(measured: Measured, shape: str) -> str:
-    ratio = ratio_to_streams(measured, shape)
-    if ratio is None:
+    ratios = ratios_to_streams(measured, shape)
+    if ratios is None:
         return _NOTHING
-    met = "met" if ratio >= TARGETS[shape] else "**not met**"
-    return f"{KQUOTA} ÷ {STREAMS} = {ratio:.2f}; the target is {TARGETS[shape]:g}: {met}."
+    warm, cold = ratios
+    met = "met" if warm >= TARGETS[shape] else "**not met**"
+    return f"{KQUOTA} ÷ {STREAMS} = {warm:.2f} warm, {cold:.2f} cold; the target is {TARGETS[shape]:g}, warm: {met}."
 
 
 def _steady(measured: Measured) -> list[str]:

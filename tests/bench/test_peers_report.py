@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from bench.peers.report import markdown, ratio_to_streams, write_page
+from bench.peers.report import markdown, ratios_to_streams, write_page
 from bench.peers.roster import KQUOTA, PEERS, STREAMS
 from bench.peers.stages import OVERLOADS, Stage, measured
 from bench.peers.store import Store
@@ -36,10 +36,10 @@ def test_a_loss_is_told_with_its_ratio() -> None:
         f"catch-up {KQUOTA} object": caught(100e3, 210e3, 190e3, 200e3),
         f"catch-up {STREAMS} object": caught(90e3, 240e3, 250e3, 260e3),
     }
-    assert ratio_to_streams(runs, "object") == pytest.approx(0.8)
+    assert ratios_to_streams(runs, "object") == pytest.approx((200 / 250, 100 / 90))
     text = markdown(runs, "2 cores", "A million events.")
     assert "| kquota | right | 200 | 100 | 4.2 | 6.0 | 812 |" in text
-    assert "kquota ÷ Kafka Streams = 0.80; the target is 1: **not met**." in text
+    assert "kquota ÷ Kafka Streams = 0.80 warm, 1.11 cold; the target is 1, warm: **not met**." in text
     assert "arrays" not in text  # not measured, so nothing is said
 
 
@@ -55,7 +55,7 @@ def test_the_note_says_where_our_time_went() -> None:
 @pytest.mark.parametrize(("ours", "met"), [(399e3, "**not met**"), (400e3, "met")])
 def test_the_target_of_arrays_is_four_times(ours: float, met: str) -> None:
     runs = {f"catch-up {KQUOTA} array": caught(1.0, ours), f"catch-up {STREAMS} array": caught(1.0, 100e3)}
-    assert f"the target is 4: {met}." in markdown(runs, "", "")
+    assert f"the target is 4, warm: {met}." in markdown(runs, "", "")
 
 
 def test_a_peer_with_one_wrong_sum_has_no_speed_and_the_sum_is_named() -> None:
@@ -67,7 +67,7 @@ def test_a_peer_with_one_wrong_sum_has_no_speed_and_the_sum_is_named() -> None:
     text = markdown(runs, "", "")
     assert "| Kafka Streams | **wrong** |  |  |  |  |  |" in text
     assert "600" not in text
-    assert ratio_to_streams(runs, "object") is None
+    assert ratios_to_streams(runs, "object") is None
     assert f"* catch-up Kafka Streams object: wrong sums: {LOSS}" in text
     assert f"* steady Kafka Streams: wrong sums: {LOSS}" in text
 
