@@ -16,6 +16,7 @@ Each stage is kept under the cache folder for this commit. A run that is broken 
 """
 
 import argparse
+import os
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -69,7 +70,7 @@ def main() -> int:
     for name, run in measured(Stages(amounts).all(), store, given.only, afresh=given.fresh):
         done[name] = run
         print(f"{name}: {run.get('verdict') or run.get('failure') or 'measured'}", flush=True)
-    text = markdown(done, machine_line(), str(amounts))
+    text = markdown(done, f"{machine_line()}, load average {os.getloadavg()[0]:.1f} at the end", str(amounts))
     print(f"\n{text}")
     if given.page:
         write_page(given.page, text, done)
