@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from bench.page_part import write_part
 from bench.peers.backlog import SHAPES
-from bench.peers.roster import BARE, KQUOTA, PEERS, STREAMS, Peer
+from bench.peers.roster import BARE, KQUOTA, PEERS, STREAMS
 from bench.peers.stages import OVERLOADS, catch_up_name, steady_name
 from bench.time_plot import write_time_plot
 
@@ -36,7 +36,9 @@ def markdown(measured: Measured, machine: str, amounts: str) -> str:
         machine: in one line.
         amounts: what was asked for, in one line.
     """
+    settings = _table(["peer", "how it is set"], [[peer.name, peer.settings] for peer in PEERS])
     parts = [
+        settings,
         f"{machine}. {amounts}",
         *_catch_up(measured),
         *_steady(measured),
@@ -210,8 +212,3 @@ def _cuts(values: Sequence[float]) -> list[float]:
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *rows))
-
-
-def peers_listed(peers: Sequence[Peer] = PEERS) -> str:
-    """What is compared, one a line."""
-    return "\n".join(f"* **{peer.name}**: {peer.settings}." for peer in peers)

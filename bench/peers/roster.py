@@ -26,6 +26,7 @@ from pipeline.tables.quotas.table import QuotaTable
 TRIGGER_MS: Final = 250
 HEAP: Final = "-Xmx1g"
 _QUIX_PROCESSES: Final = 2
+_QUIX_PART: Final = 0.1
 _LOGGED_TOPIC: Final[Mapping[str, Any]] = {
     "num_partitions": PARTITIONS,
     "replication_factor": 1,
@@ -173,7 +174,8 @@ BARE: Final = "bare Spark"
 PEERS: Final = (
     Peer(
         KQUOTA,
-        f"the whole job: trigger {TRIGGER_MS} ms; usage, facts and decisions in Delta before a batch is committed",
+        f"the whole job, as `kquota run` starts it: trigger {TRIGGER_MS} ms; usage, the facts of a batch and decisions "
+        "are in Delta tables before a batch is committed. It also checks every event, measures rates, and decides",
         _kquota,
         lambda place: UsageTableResults(place.folder / "tables" / "usage"),
         ready="running; trigger",
@@ -181,27 +183,31 @@ PEERS: Final = (
     ),
     Peer(
         STREAMS,
-        "4.3.1, exactly_once_v2, RocksDB, 2 threads, static membership, results at each commit (100 ms)",
+        "4.3.1 in Java, `exactly_once_v2`, RocksDB with changelog topic, 2 threads, static membership, Jackson. Results "
+        "at each commit: 100 ms, its default for exactly-once",
         _streams,
         _topic,
     ),
     Peer(
         "Flink SQL",
-        "2.1.1, a cluster in one process, parallelism 2, checkpoints each 250 ms, results in transactions; heap state",
+        "PyFlink 2.1.1, a cluster in one process, parallelism 2, heap state, checkpoints each 250 ms, results in Kafka "
+        "transactions. A tumbling window gives its result when it ends",
         _flink,
         _topic,
         environment=_flink_environment,
     ),
     Peer(
         "Quix Streams",
-        f"3.28.1, {_QUIX_PROCESSES} processes, exactly-once, commit interval 250 ms, RocksDB, a result for each event",
+        f"3.28.1 in Python, {_QUIX_PROCESSES} processes, exactly-once, commit interval 250 ms, RocksDB with changelog "
+        f"topic, a result for each event. It gets backlogs of {_QUIX_PART:.0%} of the size",
         _quix,
         _topic,
-        part=0.1,
+        part=_QUIX_PART,
     ),
     Peer(
         BARE,
-        "4.2.0, from_json, group by, toArrow; nothing is kept",
+        "4.2.0: `from_json`, group by, `toArrow`. It keeps nothing, and sums nothing over two batches. It is what reading "
+        "with Spark costs at least",
         _spark,
         lambda place: FileResults(Path(place.state)),
         is_durable=False,
