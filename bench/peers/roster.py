@@ -183,8 +183,8 @@ PEERS: Final = (
     ),
     Peer(
         STREAMS,
-        "4.3.1 in Java, `exactly_once_v2`, RocksDB with changelog topic, 2 threads, static membership, Jackson. Results "
-        "at each commit: 100 ms, its default for exactly-once",
+        "4.3.1 in Java, `exactly_once_v2`, RocksDB with changelog topic, 2 threads, static membership, Jackson. "
+        "Results at each commit: 100 ms, its default for exactly-once",
         _streams,
         _topic,
     ),
@@ -206,8 +206,8 @@ PEERS: Final = (
     ),
     Peer(
         BARE,
-        "4.2.0: `from_json`, group by, `toArrow`. It keeps nothing, and sums nothing over two batches. It is what reading "
-        "with Spark costs at least",
+        "4.2.0: `from_json`, group by, `toArrow`. It keeps nothing, and sums nothing over two batches. It is what "
+        "reading with Spark costs at least",
         _spark,
         lambda place: FileResults(Path(place.state)),
         is_durable=False,
