@@ -19,6 +19,7 @@ from bench.peers.steady import SteadyLoad, steady
 from bench.peers.store import Store
 from pipeline.clock import wall_ms
 from pipeline.demo.broker import EmbeddedBroker
+from pipeline.errors import PipelineError
 
 OVERLOADS: Final = (1.2, 1.5, 2.0, 5.0, 10.0, 20.0, 50.0)
 _BACK_MS: Final = 3_600_000
@@ -130,7 +131,7 @@ class Stages:
                 place.create_topics()
                 try:
                     return asdict(measure(place))
-                except (PeerFailed, PeerMissing) as failure:
+                except (PeerFailed, PeerMissing, PipelineError) as failure:
                     return {"failure": str(failure)}
 
     def _quotas(self) -> dict[str, Any]:
