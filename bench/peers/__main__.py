@@ -35,9 +35,9 @@ _WHOLE: Final = Amounts(
     clients=10_000,
     rounds=2,
     events_per_second=20_000,
-    warm_seconds=30,
+    warm_seconds=20,
     seconds=20,
-    native_seconds=75,
+    native_seconds=60,
     hours=0.1,
 )
 _QUICK: Final = Amounts(
