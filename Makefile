@@ -2,7 +2,7 @@
 VENV ?= .venv
 export VENV
 .DEFAULT_GOAL := help
-.PHONY: help run test test-long explore pages deploy-check lint typecheck bench faults soak cluster object-store dist clean ready
+.PHONY: help run test test-long explore pages deploy-check lint typecheck bench bench-peers faults soak cluster object-store dist clean ready
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1	\2/'
@@ -39,6 +39,9 @@ typecheck: ready ## types, strictly
 
 bench: ready ## the benchmarks, one table each
 	@exec $(VENV)/bin/python -m bench $(ARGS)
+
+bench-peers: ready ## other stream processors and the brokers' own quotas beside ours; writes docs/peers.md (ARGS="--quick": in minutes)
+	@exec $(VENV)/bin/python -m bench.peers --page docs/peers.md $(ARGS)
 
 faults: ready ## kill the job at every failpoint, restart it, verify all it wrote (ARGS="--points usage.appended" picks some)
 	@exec $(VENV)/bin/python -m tests.faults --report docs/faults.md $(ARGS)

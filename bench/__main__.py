@@ -30,6 +30,7 @@ BENCHES: Final = {
     "object_store": "tables on a server that speaks S3: kills, requests a day and latency by trigger; writes its page",
     "old_table": "a table after 200 000 commits and upkeep, compared with a new one",
     "page": "the dashboard's page in Chromium: first data, updates, the banner after kill -9, a release after an edit",
+    "peers": "Kafka Streams, Flink, Quix, bare Spark and the brokers' quotas beside ours: right sums first, then speed",
     "probe": "from a client's event to its throttle record, under 20 k ev/s, minute by minute",
     "recovery": "from kill -9 until the first record is readable, 100 k entities",
     "request_logger": "what a broker pays for its request log at 5 000 requests a second: CPU, MB/s, produce p99",
@@ -58,7 +59,7 @@ def main(arguments: Sequence[str]) -> int:
         listed = "".join(f"\n  {name:<13} {what}" for name, what in BENCHES.items())
         sys.stderr.write(f"'bench' must be one or more of these names; got {', '.join(unknown)}:{listed}\n")
         return 2
-    commit, failed = _commit(), 0
+    commit, failed = commit_now(), 0
     for name in asked.names or BENCHES:
         print(f"\n== {name}: {BENCHES[name]}", flush=True)
         if asked.resume and _is_reported(name, commit):
@@ -107,7 +108,7 @@ def _is_reported(name: str, commit: str) -> bool:
     return _report(name).exists() and f" at commit {commit}." in _report(name).read_text(encoding="utf-8")
 
 
-def _commit() -> str:
+def commit_now() -> str:
     """The commit of this checkout, and whether code differs from it. Pages do not count: reports are pages."""
     head = _git("rev-parse", "--short", "HEAD")
     return f"{head or 'unknown'}{' (changed)' if _git('status', '--porcelain', '--', '.', ':!docs') else ''}"

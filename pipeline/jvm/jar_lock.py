@@ -8,11 +8,13 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from pipeline.jvm.errors import JarLockInvalid
 
-SETS = ("spark", "broker", "s3")
-OPTIONAL_SETS = ("s3",)
+SETS: Final = ("spark", "broker", "s3")
+"""The sets of the project's own lock."""
+OPTIONAL_SETS: Final = ("s3",)
 """Sets that are fetched only when they are asked for."""
 ORIGINS = ("maven", "pyspark")
 
@@ -20,8 +22,10 @@ ORIGINS = ("maven", "pyspark")
 _CHECKOUT_LOCK = Path(__file__).resolve().parents[2] / "deploy" / "jvm" / "jars.lock"
 _PACKAGED_LOCK = Path(__file__).with_name("jars.lock")
 
-_HEADER = """\
+HEADER: Final = """\
 # Jars beside those of pyspark. Written by `python -m pipeline.jvm.jars lock` from deploy/jvm/pom.xml.
+"""
+_FIELDS: Final = """\
 # set, group:artifact:version, origin (pyspark: taken from pyspark's own jars/ folder), bytes, sha256
 """
 
@@ -65,8 +69,12 @@ def lock_path() -> Path:
     return _CHECKOUT_LOCK if _CHECKOUT_LOCK.exists() else _PACKAGED_LOCK
 
 
-def read_lock(path: Path | None = None) -> list[LockedJar]:
+def read_lock(path: Path | None = None, sets: Sequence[str] = SETS) -> list[LockedJar]:
     """All locked jars, in file order.
+
+    Args:
+        path: of the lock; None = that of this installation.
+        sets: that may occur in it.
 
     Raises:
         JarLockInvalid: the file is missing, or a line is not five good fields.
@@ -82,7 +90,7 @@ def read_lock(path: Path | None = None) -> list[LockedJar]:
             notes.append(line[1:].strip())
         elif line.strip():
             try:
-                jars.append(_parse(line, " ".join(notes)))
+                jars.append(_parse(line, " ".join(notes), sets))
             except ValueError as error:
                 raise JarLockInvalid(path, number, str(error)) from error
             notes = []
@@ -100,10 +108,16 @@ def jars_of(*with_sets: str) -> list[LockedJar]:
     return [jar for jar in read_lock() if jar.jar_set not in OPTIONAL_SETS or jar.jar_set in with_sets]
 
 
-def format_lock(jars: Sequence[LockedJar]) -> str:
-    """The text of a lock file; `read_lock` of it gives the same jars."""
-    blocks = [_HEADER]
-    for jar_set in SETS:
+def format_lock(jars: Sequence[LockedJar], sets: Sequence[str] = SETS, header: str = HEADER) -> str:
+    """The text of a lock file; `read_lock` of it with the same `sets` gives the same jars.
+
+    Args:
+        jars: in the order of the file within their set.
+        sets: in the order of the file.
+        header: lines of notes that say who writes the file, each with its end.
+    """
+    blocks = [header + _FIELDS]
+    for jar_set in sets:
         lines = []
         for jar in jars:
             if jar.jar_set == jar_set:
@@ -119,7 +133,7 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _parse(line: str, note: str) -> LockedJar:
+def _parse(line: str, note: str, sets: Sequence[str]) -> LockedJar:
     fields = line.split()
     if len(fields) != 5:
         msg = f"must have 5 fields; got {len(fields)}"
@@ -127,7 +141,7 @@ def _parse(line: str, note: str) -> LockedJar:
     jar_set, coordinates, origin, size, sha256 = fields
     parts = coordinates.split(":")
     problems = {
-        f"'set' must be one of {', '.join(SETS)}; got '{jar_set}'": jar_set not in SETS,
+        f"'set' must be one of {', '.join(sets)}; got '{jar_set}'": jar_set not in sets,
         f"'coordinates' must be group:artifact:version; got '{coordinates}'": len(parts) != 3,
         f"'origin' must be one of {', '.join(ORIGINS)}; got '{origin}'": origin not in ORIGINS,
         f"'bytes' must be a whole number; got '{size}'": not size.isdecimal(),

@@ -10,23 +10,31 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from pipeline.jvm.errors import JarsUnavailable
-from pipeline.jvm.jar_lock import SETS, LockedJar, format_lock, sha256_of
+from pipeline.jvm.jar_lock import HEADER, SETS, LockedJar, format_lock, sha256_of
 from pipeline.jvm.jar_sources import JarSource
 
 _NAMESPACE = "{http://maven.apache.org/POM/4.0.0}"
 
 
-def jars_of_pom(pom: Path) -> list[LockedJar]:
+def jars_of_pom(pom: Path, sets: Sequence[str] = SETS) -> list[LockedJar]:
     """The jars the manifest names, profile by profile, with size 0 and no hash.
 
-    A comment inside a dependency becomes the entry's note.
+    A comment inside a dependency becomes the entry's note. The profiles are named for sets of `sets`.
     """
     parser = ElementTree.XMLParser(target=ElementTree.TreeBuilder(insert_comments=True))  # noqa: S314 - our own file
     root = ElementTree.parse(pom, parser).getroot()  # noqa: S314
-    return [jar for profile in root.iter(f"{_NAMESPACE}profile") for jar in _jars_of_profile(profile)]
+    return [jar for profile in root.iter(f"{_NAMESPACE}profile") for jar in _jars_of_profile(profile, sets)]
 
 
-def write_lock(pom: Path, lock: Path, sources: Sequence[JarSource], pyspark_jars: Path) -> list[LockedJar]:
+def write_lock(
+    pom: Path,
+    lock: Path,
+    sources: Sequence[JarSource],
+    pyspark_jars: Path,
+    *,
+    sets: Sequence[str] = SETS,
+    header: str = HEADER,
+) -> list[LockedJar]:
     """Fetches everything `pom` names and writes `lock`; returns its entries.
 
     `sources` must not contain a local repository: a jar that somebody built or patched there would be locked.
@@ -34,7 +42,7 @@ def write_lock(pom: Path, lock: Path, sources: Sequence[JarSource], pyspark_jars
     Raises:
         JarsUnavailable: no source has some of them.
     """
-    named = jars_of_pom(pom)
+    named = jars_of_pom(pom, sets)
     with tempfile.TemporaryDirectory(prefix="kquota-lock-") as folder:
         into = Path(folder)
         attempts: list[str] = []
@@ -47,14 +55,14 @@ def write_lock(pom: Path, lock: Path, sources: Sequence[JarSource], pyspark_jars
         if absent:
             raise JarsUnavailable(absent, attempts)
         locked = [replace(jar, size_bytes=path.stat().st_size, sha256=sha256_of(path)) for jar, path in places.items()]
-    lock.write_text(format_lock(locked), encoding="utf-8")
+    lock.write_text(format_lock(locked, sets, header), encoding="utf-8")
     return locked
 
 
-def _jars_of_profile(profile: ElementTree.Element) -> Iterator[LockedJar]:
+def _jars_of_profile(profile: ElementTree.Element, sets: Sequence[str]) -> Iterator[LockedJar]:
     jar_set = profile.findtext(f"{_NAMESPACE}id", "")
-    if jar_set not in SETS:
-        msg = f"'profile id' must be one of {', '.join(SETS)}; got '{jar_set}'"
+    if jar_set not in sets:
+        msg = f"'profile id' must be one of {', '.join(sets)}; got '{jar_set}'"
         raise ValueError(msg)
     for dependency in profile.iter(f"{_NAMESPACE}dependency"):
         comments = [child.text or "" for child in dependency if callable(child.tag)]  # a comment's tag is a function

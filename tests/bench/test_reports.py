@@ -18,7 +18,7 @@ def ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(bench, "REPORTS", tmp_path / "bench")
     monkeypatch.setattr(bench, "_run", run)
-    monkeypatch.setattr(bench, "_commit", lambda: "abc1234")
+    monkeypatch.setattr(bench, "commit_now", lambda: "abc1234")
     return names
 
 
@@ -42,7 +42,7 @@ def test_a_run_that_was_broken_off_goes_on(ran: list[str], monkeypatch: pytest.M
     bench.main(["--report", "edit"])
     bench.main(["--report", "--resume", "edit", "cli"])
     assert ran == ["edit", "cli"]
-    monkeypatch.setattr(bench, "_commit", lambda: "def5678")
+    monkeypatch.setattr(bench, "commit_now", lambda: "def5678")
     bench.main(["--report", "--resume", "edit"])
     assert ran == ["edit", "cli", "edit"]
 

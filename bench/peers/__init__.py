@@ -1,0 +1,1 @@
+"""Other stream processors beside ours, on the same messages and the same machine."""

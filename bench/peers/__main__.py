@@ -1,0 +1,81 @@
+"""Other stream processors and ours, side by side on the same messages.
+
+    python -m bench.peers [--events 1000000] [--only PATTERN] [--fresh] [--page docs/peers.md] [--quick]
+
+The task: sums of five measures by second, user and client-id, exactly once, from a topic of usage events. Every sum of
+every peer is compared with plain Python before any speed is printed.
+
+    catch-up   a backlog waits when the peer starts (cold). Then the peer is stopped (SIGSTOP), as many events come, and
+               it goes on (warm). The rate is that from its going on until its last result can be read
+    steady     20 000 events a second in keyed objects; from the produce call of a probe until its result can be read;
+               then kill -9, a restart at once, and the time until the result of a later probe can be read
+    quotas     the broker's own quotas: how soon, and where the rate of a client ends, on one broker and on two
+
+Each stage is kept under the cache folder for this commit. A run that is broken off goes on with the next stage;
+`--only` runs some of them.
+"""
+
+import argparse
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from bench.__main__ import commit_now
+from bench.machine import machine_line
+from bench.peers.environments import peers_folder
+from bench.peers.report import markdown, write_page
+from bench.peers.stages import Amounts, Stages, measured
+from bench.peers.store import Store
+from pipeline.jvm.jars import fetch
+
+_WHOLE: Final = Amounts(
+    events=1_000_000,
+    clients=10_000,
+    rounds=2,
+    events_per_second=20_000,
+    warm_seconds=20,
+    seconds=20,
+    native_seconds=60,
+    hours=0.1,
+)
+_QUICK: Final = Amounts(
+    events=100_000,
+    clients=10_000,
+    rounds=1,
+    events_per_second=2_000,
+    warm_seconds=5,
+    seconds=10,
+    native_seconds=25,
+    hours=0.02,
+)
+
+
+def main() -> int:
+    """Measure what is missing, print each stage as it is done, and then the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--events", type=int, help="of each backlog, in place of a million")
+    parser.add_argument("--only", default="", metavar="PATTERN", help="run the stages whose names match this pattern")
+    parser.add_argument("--fresh", action="store_true", help="measure anew what is known of this commit")
+    parser.add_argument("--quick", action="store_true", help="little of everything: to see that it works")
+    parser.add_argument("--page", type=Path, help="the page to write the tables into; plots are put beside it")
+    given = parser.parse_args()
+    amounts = _QUICK if given.quick else _WHOLE
+    if given.events:
+        amounts = replace(amounts, events=given.events)
+    fetch()
+    store = Store(peers_folder() / "measured", commit_now())
+    done: dict[str, dict[str, Any]] = {}
+    for name, run in measured(Stages(amounts).all(), store, given.only, afresh=given.fresh):
+        done[name] = run
+        print(f"{name}: {run.get('verdict') or run.get('failure') or 'measured'}", flush=True)
+    text = markdown(done, f"{machine_line()}, load average {os.getloadavg()[0]:.1f} at the end", str(amounts))
+    print(f"\n{text}")
+    if given.page:
+        write_page(given.page, text, done)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

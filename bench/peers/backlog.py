@@ -1,0 +1,203 @@
+"""What all peers read: the same messages for each of them, once as objects and once as arrays.
+
+A record batch is built once. To send it again later only its event times and its check sum are written anew.
+"""
+
+import random
+import re
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+import numpy as np
+from crc32c import crc32c
+from kafka import KafkaConsumer, TopicPartition
+from kafka.partitioner.default import murmur2
+from kafka.record import MemoryRecordsBuilder
+from kafka.record.default_records import DefaultRecordBatchBuilder
+
+from bench.load import BrokerConnection
+from bench.peers.oracle import Key, Sums, shifted, sums_of
+
+Shape = Literal["object", "array"]
+SHAPES: Final[tuple[Shape, ...]] = ("object", "array")
+
+PARTITIONS: Final = 4
+EVENTS_PER_SECOND: Final = 100_000
+"""Of event time."""
+CLOSING_USER: Final = "closing"
+"""Its events come last in each partition, and let windows of event time end. They are in no comparison."""
+
+_ARRAY_LENGTH: Final = 100
+_MESSAGES_PER_BATCH: Final[Mapping[Shape, int]] = {"object": 500, "array": 8}
+_CLOSING_AFTER_MS: Final = 2_000
+_TIME: Final = b'"event_time_ms":'
+_DIGITS: Final = 13  # of an event time, from 2001 to 2286
+_POWERS: Final = 10 ** np.arange(_DIGITS - 1, -1, -1)
+_CRC_OFFSET: Final = DefaultRecordBatchBuilder.CRC_OFFSET
+_CHECKED_FROM: Final = DefaultRecordBatchBuilder.ATTRIBUTES_OFFSET
+
+
+def partition_of(key: bytes) -> int:
+    """Where Kafka's own clients put a message with this key."""
+    return int(murmur2(key) & 0x7FFFFFFF) % PARTITIONS
+
+
+class TimedBatch:
+    """A record batch for one partition whose events can be moved in time.
+
+    Args:
+        partition: where it goes.
+        messages: pairs of key (or None) and value; each event of a value has a time of 13 digits.
+    """
+
+    def __init__(self, partition: int, messages: Sequence[tuple[bytes | None, bytes]]) -> None:
+        builder: Any = MemoryRecordsBuilder(2, 0, batch_size=2**31 - 1)
+        for key, value in messages:
+            builder.append(timestamp=None, key=key, value=value)
+        builder.close()
+        self.partition = partition
+        self.message_count = len(messages)
+        self._bytes = np.frombuffer(bytearray(builder.buffer()), dtype=np.uint8)
+        starts = [found.end() for found in re.finditer(_TIME, self._bytes.tobytes())]
+        self._places = np.array(starts)[:, None] + np.arange(_DIGITS)
+        self._times_ms = (self._bytes[self._places].astype(np.int64) - ord("0")) @ _POWERS
+
+    def shifted(self, by_ms: int) -> bytes:
+        """The batch with all events so much later than they were built, as bytes for a produce request."""
+        return self._with_times(self._times_ms + by_ms)
+
+    def at(self, now_ms: int) -> bytes:
+        """The batch with all events at this time."""
+        return self._with_times(np.full_like(self._times_ms, now_ms))
+
+    def _with_times(self, times_ms: "np.ndarray[Any, np.dtype[np.int64]]") -> bytes:
+        self._bytes[self._places] = times_ms[:, None] // _POWERS % 10 + ord("0")
+        checksum = struct.pack(">I", crc32c(self._bytes[_CHECKED_FROM:].tobytes()))
+        self._bytes[_CRC_OFFSET : _CRC_OFFSET + 4] = np.frombuffer(checksum, dtype=np.uint8)
+        return self._bytes.tobytes()
+
+
+@dataclass(frozen=True)
+class Backlog:
+    """Messages that wait in a topic, in both shapes, and the sums that they must give.
+
+    Attributes:
+        batches: of each shape, in the order in which they are sent.
+        sums: what the oracle makes of the messages as they are built.
+        event_count: without the closing ones.
+        span_ms: by how much a copy must be moved, so that it begins after the end of the one before it.
+    """
+
+    batches: Mapping[Shape, Sequence[TimedBatch]]
+    sums: Mapping[Key, Sums]
+    event_count: int
+    span_ms: int
+
+    @classmethod
+    def build(cls, events: int, clients: int, start_ms: int) -> "Backlog":
+        """Build one.
+
+        Args:
+            events: rounded up to whole arrays.
+            clients: distinct `<user, client-id>` pairs.
+            start_ms: time of the first event, a whole second.
+        """
+        count = -(-events // _ARRAY_LENGTH) * _ARRAY_LENGTH
+        made = list(_events(count, clients, start_ms))
+        end_ms = start_ms + count * 1000 // EVENTS_PER_SECOND
+        closing_ms = -(-end_ms // 1000) * 1000 + _CLOSING_AFTER_MS
+        batches: dict[Shape, Sequence[TimedBatch]] = {
+            "object": [*_objects(made), *closing_batches("object", closing_ms)],
+            "array": [*_arrays(made), *closing_batches("array", closing_ms)],
+        }
+        sums = sums_of(value for _, value in made)
+        return cls(batches, sums, count, closing_ms + _CLOSING_AFTER_MS - start_ms)
+
+    def send(self, bootstrap_servers: str, topic: str, shape: Shape, copy: int) -> None:
+        """Send one copy to a topic; each copy is later than the one before it by `span_ms`.
+
+        Raises:
+            RuntimeError: the broker has not taken all of it.
+        """
+        before = messages_in(bootstrap_servers, topic)
+        connection = BrokerConnection(bootstrap_servers)
+        for batch in self.batches[shape]:
+            connection.produce(topic, batch.partition, batch.shifted(copy * self.span_ms))
+        taken = messages_in(bootstrap_servers, topic) - before
+        sent = sum(batch.message_count for batch in self.batches[shape])
+        if taken != sent:
+            message = f"the broker must take {sent} messages; it took {taken}"
+            raise RuntimeError(message)
+
+    def expected(self, copy: int) -> dict[Key, Sums]:
+        """The sums that a copy must give."""
+        return shifted(self.sums, copy * self.span_ms)
+
+
+def messages_in(bootstrap_servers: str, topic: str) -> int:
+    """How many messages a topic has that nobody has deleted or compacted. Waits for the leader of each partition."""
+    consumer: Any = KafkaConsumer(bootstrap_servers=bootstrap_servers)
+    partitions = [TopicPartition(topic, number) for number in consumer.partitions_for_topic(topic) or ()]
+    ends = consumer.end_offsets(partitions)
+    consumer.close()
+    return int(sum(ends.values()))
+
+
+def _events(count: int, clients: int, start_ms: int) -> Iterator[tuple[bytes, bytes]]:
+    draw = random.Random(7)
+    for number in range(count):
+        client = draw.randrange(clients)
+        yield event(client, start_ms + number * 1000 // EVENTS_PER_SECOND, draw)
+
+
+def event(client: int, time_ms: int, draw: random.Random) -> tuple[bytes, bytes]:
+    """Key and JSON text of a random event of a client."""
+    user, client_id = f"user-{client % 1000}", f"client-{client}"
+    text = (
+        f'{{"event_time_ms":{time_ms},"user":"{user}","client_id":"{client_id}","broker_id":"{client % 3}",'
+        f'"produced_bytes":{draw.randrange(100_000)},"fetched_bytes":{draw.randrange(100_000)},'
+        f'"io_time_ns":{draw.randrange(1_000_000)},"network_time_ns":{draw.randrange(1_000_000)},"request_count":1}}'
+    )
+    return f"{user}/{client_id}".encode(), text.encode()
+
+
+def _objects(made: Sequence[tuple[bytes, bytes]]) -> Iterator[TimedBatch]:
+    waiting: list[list[tuple[bytes | None, bytes]]] = [[] for _ in range(PARTITIONS)]
+    partition_by_key: dict[bytes, int] = {}
+    for key, value in made:
+        if key not in partition_by_key:
+            partition_by_key[key] = partition_of(key)
+        partition = partition_by_key[key]
+        waiting[partition].append((key, value))
+        if len(waiting[partition]) == _MESSAGES_PER_BATCH["object"]:
+            yield TimedBatch(partition, waiting[partition])
+            waiting[partition] = []
+    yield from (TimedBatch(partition, messages) for partition, messages in enumerate(waiting) if messages)
+
+
+def _arrays(made: Sequence[tuple[bytes, bytes]]) -> Iterator[TimedBatch]:
+    starts = range(0, len(made), _ARRAY_LENGTH)
+    messages: list[tuple[bytes | None, bytes]] = [
+        (None, b"[" + b",".join(value for _, value in made[start : start + _ARRAY_LENGTH]) + b"]") for start in starts
+    ]
+    size = _MESSAGES_PER_BATCH["array"]
+    for number, start in enumerate(range(0, len(messages), size)):
+        yield TimedBatch(number % PARTITIONS, messages[start : start + size])
+
+
+def closing_batches(shape: Shape, time_ms: int) -> Iterator[TimedBatch]:
+    """An event for each partition, with a key that belongs there; it ends windows that are over 1.2 s before it."""
+    open_partitions, number = set(range(PARTITIONS)), 0
+    while open_partitions:
+        key = f"{CLOSING_USER}/{number}".encode()
+        partition = partition_of(key)
+        if partition in open_partitions:
+            open_partitions.remove(partition)
+            text = (
+                f'{{"event_time_ms":{time_ms},"user":"{CLOSING_USER}","client_id":"{number}","produced_bytes":1,'
+                '"fetched_bytes":1,"io_time_ns":1,"network_time_ns":1,"request_count":1}'
+            ).encode()
+            yield TimedBatch(partition, [(key, text) if shape == "object" else (None, b"[" + text + b"]")])
+        number += 1

@@ -1,0 +1,214 @@
+"""What the comparison says: tables and plots, losses included, and what each peer lacks for the job."""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from bench.page_part import write_part
+from bench.peers.backlog import SHAPES
+from bench.peers.roster import BARE, KQUOTA, PEERS, STREAMS
+from bench.peers.stages import OVERLOADS, catch_up_name, steady_name
+from bench.time_plot import write_time_plot
+
+Measured = Mapping[str, Mapping[str, Any]]
+"""By name of the stage."""
+
+RIGHT: Final = "right"
+TARGETS: Final = {"object": 1.0, "array": 4.0}
+"""Our warm catch-up rate divided by that of Kafka Streams."""
+
+_BEGIN: Final = "<!-- peers: written by `python -m bench peers` -->"
+_END: Final = "<!-- peers end -->"
+_PLOTS: Final = {"latency": "peers-latency.svg", "quotas": "peers-quotas.svg"}
+_MESSAGES: Final = {"object": "objects", "array": "arrays of 100"}
+_ANSWERED: Final = 0.9
+_STEPS: Final = ("collect", "append", "decide", "publish")
+_MS: Final = 1_000  # in a second
+_NOTHING: Final = ""
+
+
+def markdown(measured: Measured, machine: str, amounts: str) -> str:
+    """All tables of what has been measured.
+
+    Args:
+        measured: stages that are missing are left out.
+        machine: in one line.
+        amounts: what was asked for, in one line.
+    """
+    settings = _table(["peer", "how it is set"], [[peer.name, peer.settings] for peer in PEERS])
+    parts = [
+        settings,
+        f"{machine}. {amounts}",
+        *_catch_up(measured),
+        *_steady(measured),
+        *_quotas(measured),
+        *_failures(measured),
+    ]
+    return "\n\n".join(parts)
+
+
+def write_page(page: Path, text: str, measured: Measured) -> None:
+    """Put the text into a page, between its marks, and the plots beside it."""
+    pictures = []
+    latencies = {
+        peer.name: [(float(share), cut) for share, cut in enumerate(_cuts(run["latency_ms"]), 1)]
+        for peer in PEERS
+        if _is_right(run := measured.get(steady_name(peer), {})) and _has_answered(run)
+    }
+    if latencies:
+        title = "From an event to its result under steady load"
+        write_time_plot(
+            page.with_name(_PLOTS["latency"]), title, ("percent of the events", "ms"), {"": latencies}, level=0
+        )
+        pictures.append(f"![From an event to its result: percentiles]({_PLOTS['latency']})")
+    quotas = measured.get("quotas")
+    if quotas:
+        lines = {name: [(float(k), ratio) for k, ratio in row.items()] for name, row in _ratios(quotas).items()}
+        title = "Long-run rate / T of a client that wants k · T"
+        write_time_plot(page.with_name(_PLOTS["quotas"]), title, ("k", "rate / T"), {"": lines}, level=1)
+        pictures.append(f"![Long-run rate / T against k]({_PLOTS['quotas']})")
+    write_part(page, _BEGIN, _END, "\n\n".join([text, *pictures]))
+
+
+def _catch_up(measured: Measured) -> list[str]:
+    parts = []
+    for shape in SHAPES:
+        rows = []
+        for peer in PEERS:
+            run = measured.get(catch_up_name(peer, shape))
+            if run is not None:
+                rows.append([peer.name, *_catch_up_cells(run)])
+        if rows:
+            head = ["", "sums", "warm, k ev/s", "cold, k ev/s", "start, s", "first result, s", "memory, MB"]
+            told = [f"**Catching up, {_MESSAGES[shape]}**", _table(head, rows)]
+            told += [line for line in (_target(measured, shape), _profile(measured, shape)) if line]
+            parts.append("\n\n".join(told))
+    return parts
+
+
+def _profile(measured: Measured, shape: str) -> str:
+    """Where the time of our last backlog went, and what bare Spark needs for the reading alone."""
+    ours, bare = (measured.get(f"catch-up {name} {shape}", {}) for name in (KQUOTA, BARE))
+    steps_ms = {name: ours.get("steps_ms", {}).get(name, 0) for name in _STEPS}
+    if not (_is_right(ours) and _is_right(bare) and sum(steps_ms.values())):
+        return _NOTHING
+    whole_ms = _MS * ours["events"] / ours["rates"][-1]
+    bare_ms = _MS * ours["events"] / statistics.median(bare["rates"][1:] or bare["rates"])
+    steps = ", ".join(f"{name} {value} ms" for name, value in steps_ms.items())
+    return (
+        f"The last of these backlogs took {KQUOTA} {whole_ms:.0f} ms, by its own log: {steps}. "
+        f"For reading, parsing and summing alone {BARE} needs {bare_ms:.0f} ms."
+    )
+
+
+def _catch_up_cells(run: Mapping[str, Any]) -> list[str]:
+    if "failure" in run:
+        return ["not measured", *[_NOTHING] * 5]
+    if not _is_right(run):
+        return ["**wrong**", *[_NOTHING] * 5]
+    cold, *warm = (rate / 1000 for rate in run["rates"])
+    shown = f"{statistics.median(warm):.0f}" if warm else _NOTHING
+    times = [f"{run[name]:.1f}" for name in ("ready_seconds", "first_result_seconds")]
+    return [RIGHT, shown, f"{cold:.0f}", *times, f"{run['memory_mb']:.0f}"]
+
+
+def ratios_to_streams(measured: Measured, shape: str) -> tuple[float, float] | None:
+    """Our catch-up rate divided by that of Kafka Streams, warm and cold; None unless both have right sums.
+
+    Args:
+        measured: by stage.
+        shape: of the messages.
+    """
+    rates = []
+    for name in (KQUOTA, STREAMS):
+        run = measured.get(f"catch-up {name} {shape}", {})
+        if not _is_right(run) or len(run["rates"]) < 2:
+            return None
+        rates.append((statistics.median(run["rates"][1:]), run["rates"][0]))
+    (our_warm, our_cold), (their_warm, their_cold) = rates
+    return our_warm / their_warm, our_cold / their_cold
+
+
+def _target(measured: Measured, shape: str) -> str:
+    ratios = ratios_to_streams(measured, shape)
+    if ratios is None:
+        return _NOTHING
+    warm, cold = ratios
+    met = "met" if warm >= TARGETS[shape] else "**not met**"
+    return f"{KQUOTA} ÷ {STREAMS} = {warm:.2f} warm, {cold:.2f} cold; the target is {TARGETS[shape]:g}, warm: {met}."
+
+
+def _steady(measured: Measured) -> list[str]:
+    rows = []
+    for peer in PEERS:
+        run = measured.get(steady_name(peer))
+        if run is not None:
+            rows.append([peer.name, *_steady_cells(run)])
+    head = ["", "sums, the kill included", "p50, ms", "p99, ms", "back after kill −9, s", "memory, MB"]
+    return [f"**Steady load**\n\n{_table(head, rows)}"] if rows else []
+
+
+def _steady_cells(run: Mapping[str, Any]) -> list[str]:
+    if "failure" in run:
+        return ["not measured", *[_NOTHING] * 4]
+    if not _is_right(run):
+        return ["**wrong**", *[_NOTHING] * 4]
+    after = [f"{run['recovery_seconds']:.1f}", f"{run['memory_mb']:.0f}"]
+    if not _has_answered(run):
+        return [RIGHT, f"falls behind: {len(run['latency_ms'])} of {run['probe_count']} probes answered", "", *after]
+    cuts = _cuts(run["latency_ms"])
+    return [RIGHT, f"{cuts[49]:.0f}", f"{cuts[98]:.0f}", *after]
+
+
+def _quotas(measured: Measured) -> list[str]:
+    run = measured.get("quotas")
+    if run is None:
+        return []
+    rows = [[name, *(f"{ratio:.2f}" for ratio in row.values())] for name, row in _ratios(run).items()]
+    table = _table(["rate / T at k =", *(f"{k:g}" for k in OVERLOADS)], rows)
+    slowed, told = _cuts(run["slowed_ms"]), _cuts(run["told_ms"])
+    soon = _table(
+        ["from the first byte over the quota until", "p50, ms", "p99, ms"],
+        [
+            ["the broker has muted the client", f"{slowed[49]:.1f}", f"{slowed[98]:.1f}"],
+            ["kquota's record can be read, under the steady load", f"{told[49]:.0f}", f"{told[98]:.0f}"],
+        ],
+    )
+    return [f"**Against the broker's own quotas**\n\n{table}\n\n{soon}"]
+
+
+def _ratios(run: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+    return {
+        "the broker's quota, one broker": run["native"]["1"],
+        "the broker's quota, two brokers": run["native"]["2"],
+        "kquota, any number of brokers (simulated)": run["kquota"],
+    }
+
+
+def _failures(measured: Measured) -> list[str]:
+    """Why a figure is missing."""
+    told = []
+    for stage, run in measured.items():
+        if "failure" in run:
+            told.append(f"* {stage}: {run['failure'].splitlines()[0]}")
+        elif run.get("verdict", RIGHT) != RIGHT:
+            told.append(f"* {stage}: wrong sums: {run['verdict']}")
+    return ["\n".join(told)] if told else []
+
+
+def _is_right(run: Mapping[str, Any]) -> bool:
+    return str(run.get("verdict")) == RIGHT
+
+
+def _has_answered(run: Mapping[str, Any]) -> bool:
+    return bool(len(run["latency_ms"]) >= max(_ANSWERED * run["probe_count"], 2))
+
+
+def _cuts(values: Sequence[float]) -> list[float]:
+    """The 99 percentiles."""
+    return statistics.quantiles(values, n=100, method="inclusive")
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *rows))

@@ -1,0 +1,258 @@
+"""Reads the results of a peer from where it puts them, and since when each of them could be read."""
+
+import json
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event, Thread
+from types import TracebackType
+from typing import Any, Final, Protocol, Self
+
+import numpy as np
+import pyarrow.parquet as pq
+from kafka import KafkaConsumer, TopicPartition
+
+from bench.peers.oracle import MEASURES, Key, Sums
+
+_LOOK_SECONDS: Final = 0.02
+_READ_MS: Final = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One result as the peer wrote it.
+
+    Attributes:
+        at_ms: when it could be read at the latest; wall clock.
+        key: second and client.
+        sums: of the measures.
+    """
+
+    at_ms: float
+    key: Key
+    sums: Sums
+
+
+class Results(Protocol):
+    """Where a peer puts its results. Use it in a `with` block, which begins before the peer."""
+
+    adds: bool
+    """Whether results of one key are parts of a sum; otherwise the last one holds."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    def progress(self) -> object:
+        """Something that changes when there are new results. Costs little."""
+        ...
+
+    def read(self) -> Iterator[Result]:
+        """The results that have not been read yet."""
+        ...
+
+
+class TopicResults:
+    """Results in a topic, read committed.
+
+    While the peer runs nothing is read. A thread only asks for the last stable offsets, and remembers when they were
+    first seen. A result can be read as soon as the last stable offset is beyond it.
+
+    Args:
+        bootstrap_servers: of the broker.
+        topic: values are JSON objects with `second_ms`, `key` (user/client-id) and the measures.
+    """
+
+    adds = False
+
+    def __init__(self, bootstrap_servers: str, topic: str) -> None:
+        self._servers, self._topic = bootstrap_servers, topic
+        self._stop = Event()
+        self._thread = Thread(target=self._look, daemon=True)
+        self._seen: list[tuple[float, tuple[int, ...]]] = []
+        self._consumer: Any = self._new_consumer()
+        self._consumer.assign(self._partitions)
+        self._consumer.seek_to_beginning()
+
+    def _new_consumer(self) -> Any:
+        return KafkaConsumer(
+            bootstrap_servers=self._servers,
+            isolation_level="read_committed",
+            check_crcs=False,
+            max_poll_records=20_000,
+            fetch_max_wait_ms=100,
+            max_partition_fetch_bytes=8 << 20,
+        )
+
+    @property
+    def _partitions(self) -> list[TopicPartition]:
+        found = self._consumer.partitions_for_topic(self._topic)
+        return [TopicPartition(self._topic, number) for number in sorted(found or ())]
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        self._thread.join()
+        self._consumer.close()
+
+    def progress(self) -> object:
+        """See `Results`."""
+        return self._seen[-1][1] if self._seen else None
+
+    def read(self) -> Iterator[Result]:
+        """See `Results`."""
+        seen = list(self._seen)
+        if not seen:
+            return
+        times_ms = np.array([at_ms for at_ms, _ in seen])
+        stable = np.array([offsets for _, offsets in seen])
+        partitions = self._partitions
+        while any(self._consumer.position(one) < stable[-1, one.partition] for one in partitions):
+            for partition, records in self._consumer.poll(timeout_ms=_READ_MS).items():
+                offsets = np.array([record.offset for record in records])
+                first_seen = np.searchsorted(stable[:, partition.partition], offsets, side="right")
+                at_ms = times_ms[np.minimum(first_seen, len(times_ms) - 1)]
+                for record, readable_ms in zip(records, at_ms.tolist(), strict=True):
+                    yield _from_json(record.value, readable_ms)
+
+    def _look(self) -> None:
+        consumer = self._new_consumer()
+        partitions = self._partitions
+        while not self._stop.is_set():
+            ends = consumer.end_offsets(partitions)
+            offsets = tuple(ends[partition] for partition in partitions)
+            if not self._seen or offsets != self._seen[-1][1]:
+                self._seen.append((time.time() * 1000, offsets))
+            self._stop.wait(_LOOK_SECONDS)
+        consumer.close()
+
+
+def _from_json(value: bytes, at_ms: float) -> Result:
+    told = json.loads(value)
+    user, _, client_id = told["key"].partition("/")
+    return Result(at_ms, (told["second_ms"], user, client_id), tuple(int(told[name]) for name in MEASURES))
+
+
+class FileResults:
+    """Results in Parquet files of a folder, each with the sums of new messages.
+
+    Args:
+        folder: of the files; their times say since when they could be read.
+    """
+
+    adds = True
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._read: set[Path] = set()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        pass
+
+    def progress(self) -> object:
+        """See `Results`."""
+        return len(self._files())
+
+    def read(self) -> Iterator[Result]:
+        """See `Results`."""
+        for file in self._files():
+            if file not in self._read:
+                self._read.add(file)
+                yield from parquet_results(file, file.stat().st_mtime_ns / 1e6, "second_ms")
+
+    def _files(self) -> list[Path]:
+        return sorted(self._folder.glob("*.parquet"), key=lambda file: file.stat().st_mtime_ns)
+
+
+class UsageTableResults:
+    """Results in our Delta table `usage`: a row for each micro-batch, second, broker and client.
+
+    Args:
+        table: its folder. The time of a commit's file in the log is that from which on its rows can be read.
+    """
+
+    adds = True
+
+    def __init__(self, table: Path) -> None:
+        self._table = table
+        self._read: set[str] = set()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        pass
+
+    def progress(self) -> object:
+        """See `Results`."""
+        return self._commits()[-1:]
+
+    def read(self) -> Iterator[Result]:
+        """See `Results`."""
+        for commit in self._commits():
+            if commit.name in self._read:
+                continue
+            self._read.add(commit.name)
+            at_ms = commit.stat().st_mtime_ns / 1e6
+            for line in commit.read_text(encoding="utf-8").splitlines():
+                added = json.loads(line).get("add")
+                if added and added["dataChange"]:
+                    yield from parquet_results(self._table / added["path"], at_ms, "sample_start_ms")
+
+    def _commits(self) -> Sequence[Path]:
+        return sorted((self._table / "_delta_log").glob("*.json"))
+
+
+def parquet_results(file: Path, at_ms: float, second: str) -> Iterator[Result]:
+    """The rows of a file.
+
+    Args:
+        file: with the columns `second`, user, client_id and the measures.
+        at_ms: since when it could be read.
+        second: name of the column with the second's start.
+    """
+    names = [second, "user", "client_id", *MEASURES]
+    columns = pq.ParquetFile(file).read(columns=names).to_pydict()
+    for second_ms, user, client_id, *sums in zip(*(columns[name] for name in names), strict=True):
+        yield Result(at_ms, (second_ms, user, client_id), tuple(int(value or 0) for value in sums))
+
+
+class Book:
+    """All results of a peer so far.
+
+    Attributes:
+        sums: by second and client.
+        first_ms, last_ms: when the first and the last result of a key could be read.
+    """
+
+    def __init__(self, results: Results) -> None:
+        self._results = results
+        self.sums: dict[Key, Sums] = {}
+        self.first_ms: dict[Key, float] = {}
+        self.last_ms: dict[Key, float] = {}
+
+    def read(self) -> None:
+        """Take what is new."""
+        for result in self._results.read():
+            before = self.sums.get(result.key)
+            if self._results.adds and before is not None:
+                self.sums[result.key] = tuple(a + b for a, b in zip(before, result.sums, strict=True))
+            else:
+                self.sums[result.key] = result.sums
+            self.first_ms.setdefault(result.key, result.at_ms)
+            self.last_ms[result.key] = result.at_ms

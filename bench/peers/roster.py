@@ -1,0 +1,215 @@
+"""The peers: how each is started, and where its results are."""
+
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from kafka import KafkaAdminClient
+
+from bench.peers.backlog import PARTITIONS, Shape, messages_in
+from bench.peers.environments import PeerMissing, python_of, streams_classpath
+from bench.peers.jars import peer_jars
+from bench.peers.results import FileResults, Results, TopicResults, UsageTableResults
+from pipeline.cluster.access import ClusterAccess
+from pipeline.cluster.from_settings import wanted_topics
+from pipeline.cluster.topics import create_topics
+from pipeline.jvm.java import find_java, find_jdk
+from pipeline.settings.model import KafkaSettings, Settings
+from pipeline.tables.audit import local_audit
+from pipeline.tables.layout import create_missing
+from pipeline.tables.quotas.edit import QuotaChange
+from pipeline.tables.quotas.table import QuotaTable
+
+TRIGGER_MS: Final = 250
+HEAP: Final = "-Xmx1g"
+_QUIX_PROCESSES: Final = 2
+_QUIX_PART: Final = 0.1
+_LOGGED_TOPIC: Final[Mapping[str, Any]] = {
+    "num_partitions": PARTITIONS,
+    "replication_factor": 1,
+    "configs": {"message.timestamp.type": "LogAppendTime"},
+}
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where one peer works: topics of its own on a shared broker, and a folder.
+
+    Attributes:
+        bootstrap_servers: of the broker.
+        folder: empty; for state, tables and logs.
+        name: of topics and groups.
+        shape: of the messages.
+    """
+
+    bootstrap_servers: str
+    folder: Path
+    name: str
+    shape: Shape
+
+    @property
+    def source(self) -> str:
+        """The usage topic."""
+        return f"{self.name}.usage"
+
+    @property
+    def sink(self) -> str:
+        """The topic of results, for peers that have one."""
+        return f"{self.name}.sums"
+
+    @property
+    def state(self) -> str:
+        """A folder for state."""
+        state = self.folder / "state"
+        state.mkdir(exist_ok=True)
+        return str(state)
+
+    def create_topics(self) -> None:
+        """Create both."""
+        admin: Any = KafkaAdminClient(bootstrap_servers=self.bootstrap_servers)
+        admin.create_topics(dict.fromkeys((self.source, self.sink), _LOGGED_TOPIC), wait_for_metadata=True)
+        admin.close()
+        messages_in(self.bootstrap_servers, self.source)  # a load that came before the leaders would be lost
+
+
+@dataclass(frozen=True)
+class Peer:
+    """One of the stream processors.
+
+    Attributes:
+        name: in tables.
+        settings: what of it is not the default, for the page.
+        command: what starts it at a place. Prepares what must be there before. Raises `PeerMissing`.
+        results: where its results are.
+        ready: text in its output from which on it reads.
+        is_durable: whether it keeps its results and its place over a kill.
+        environment: variables beside ours.
+        part: of the events of a backlog that it gets. A slow one would take minutes for all of them.
+    """
+
+    name: str
+    settings: str
+    command: Callable[[Place], Sequence[str]]
+    results: Callable[[Place], Results]
+    ready: str = "READY"
+    is_durable: bool = True
+    environment: Callable[[Place], Mapping[str, str]] = field(default=lambda _: {})
+    part: float = 1.0
+
+
+def _topic(place: Place) -> Results:
+    return TopicResults(place.bootstrap_servers, place.sink)
+
+
+def _streams(place: Place) -> Sequence[str]:
+    java = str(find_java().executable)
+    command = [java, HEAP, "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", streams_classpath(), "StreamsPeer"]
+    return [*command, place.bootstrap_servers, place.source, place.sink, place.shape, place.state, place.name]
+
+
+def _flink(place: Place) -> Sequence[str]:
+    (jar,) = peer_jars("flink")
+    program = str(Path(__file__).with_name("flink_peer.py"))
+    command = [str(python_of("flink")), program, place.bootstrap_servers, place.source, place.sink]
+    return [*command, place.state, place.name, str(jar)]
+
+
+def _flink_environment(_place: Place) -> Mapping[str, str]:
+    jdk = find_jdk()  # Flink 2.1 is for Java 11 to 21
+    java = jdk or find_java()
+    if java.version > 21:
+        message = f"Flink 2.1 is for Java 11 to 21; the only Java here is {java.version}"
+        raise PeerMissing(message)
+    return {"JAVA_HOME": str(java.home), "JVM_ARGS": HEAP}
+
+
+def _quix(place: Place) -> Sequence[str]:
+    program = str(Path(__file__).with_name("quix_peer.py"))
+    command = [str(python_of("quix")), program, place.bootstrap_servers, place.source, place.sink, place.shape]
+    return [*command, place.state, place.name, str(_QUIX_PROCESSES)]
+
+
+def _spark(place: Place) -> Sequence[str]:
+    command = [sys.executable, "-m", "bench.peers.spark_peer", place.bootstrap_servers, place.source, place.shape]
+    return [*command, place.state]
+
+
+def _kquota(place: Place) -> Sequence[str]:
+    tables = place.folder / "tables"
+    if not tables.exists():
+        names = {"throttle_topic": f"{place.name}.throttle", "marker_topic": f"{place.name}.marker"}
+        settings = Settings(kafka=KafkaSettings(usage_topic=place.source, **names))
+        with ClusterAccess(place.bootstrap_servers).admin() as admin:
+            create_topics(admin, wanted_topics(settings))
+        create_missing(str(tables))
+        changes = [QuotaChange("<default>", "<default>", {"producer_byte_rate": 1e9})]
+        # Ten users that are far over their quota, so that there is something to decide.
+        changes += [QuotaChange(f"user-{number}", "", {"producer_byte_rate": 1_000.0}) for number in range(10)]
+        QuotaTable(str(tables)).alter(changes, local_audit("bench"))
+    return [sys.executable, "-m", "pipeline.cli.main", "run"]
+
+
+def _kquota_environment(place: Place) -> Mapping[str, str]:
+    return {
+        "KQUOTA_JOB": place.name,
+        "KQUOTA_CLUSTER": "peers",
+        "KQUOTA_RUN_DIR": str(place.folder),
+        "KQUOTA_KAFKA__BOOTSTRAP_SERVERS": place.bootstrap_servers,
+        "KQUOTA_KAFKA__USAGE_TOPIC": place.source,
+        "KQUOTA_KAFKA__THROTTLE_TOPIC": f"{place.name}.throttle",
+        "KQUOTA_KAFKA__MARKER_TOPIC": f"{place.name}.marker",
+        "KQUOTA_TABLES__ROOT": str(place.folder / "tables"),
+        "KQUOTA_STREAM__CHECKPOINT": str(place.folder / "checkpoint"),
+        "KQUOTA_STREAM__TRIGGER_MS": str(TRIGGER_MS),
+        "PYTHONPATH": os.getcwd(),
+    }
+
+
+KQUOTA: Final = "kquota"
+STREAMS: Final = "Kafka Streams"
+BARE: Final = "bare Spark"
+PEERS: Final = (
+    Peer(
+        KQUOTA,
+        f"the whole job, as `kquota run` starts it: trigger {TRIGGER_MS} ms; usage, the facts of a batch and decisions "
+        "are in Delta tables before a batch is committed. It also checks every event, measures rates, and decides",
+        _kquota,
+        lambda place: UsageTableResults(place.folder / "tables" / "usage"),
+        ready="running; trigger",
+        environment=_kquota_environment,
+    ),
+    Peer(
+        STREAMS,
+        "4.3.1 in Java, `exactly_once_v2`, RocksDB with changelog topic, 2 threads, static membership, Jackson. "
+        "Results at each commit: 100 ms, its default for exactly-once",
+        _streams,
+        _topic,
+    ),
+    Peer(
+        "Flink SQL",
+        "PyFlink 2.1.1, a cluster in one process, parallelism 2, heap state, checkpoints each 250 ms, results in Kafka "
+        "transactions. A tumbling window gives its result when it ends",
+        _flink,
+        _topic,
+        environment=_flink_environment,
+    ),
+    Peer(
+        "Quix Streams",
+        f"3.28.1 in Python, {_QUIX_PROCESSES} processes, exactly-once, commit interval 250 ms, RocksDB with changelog "
+        f"topic, a result for each event. It gets backlogs of {_QUIX_PART:.0%} of the size",
+        _quix,
+        _topic,
+        part=_QUIX_PART,
+    ),
+    Peer(
+        BARE,
+        "4.2.0: `from_json`, group by, `toArrow`. It keeps nothing, and sums nothing over two batches. It is what "
+        "reading with Spark costs at least",
+        _spark,
+        lambda place: FileResults(Path(place.state)),
+        is_durable=False,
+    ),
+)
