@@ -6,7 +6,6 @@ Numbers are compared with plain Python over the raw rows, read by delta-rs.
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -14,16 +13,14 @@ import pyarrow as pa
 import pytest
 
 from pipeline.clock import wall_ms
-from pipeline.tables.address import table_uri
 from pipeline.tables.quotas.history import versions
-from pipeline.tables.reader import read_table
 from pipeline.tables.throttles.listed import running_throttles
 from quota.engine import QuotaEngine
 from quota.owners import Owners
 from quota.snapshot import QuotaSnapshot
 from schemas.throttle_event_row import verb, written_ms
 from tests.deploy.sql_texts import QUOTA_HISTORY, VIEWS, panel_queries, statements, widget_queries
-from tests.deploy.written_tables import WrittenTables
+from tests.deploy.written_tables import Row, Written, WrittenTables
 from tests.pages.blocks import PAGES, blocks_of
 
 if TYPE_CHECKING:
@@ -39,32 +36,6 @@ VIEW_NAMES = [name for path in FILES for name in re.findall(r"CREATE OR REPLACE 
 PANELS = panel_queries(SCHEMA, "1970-01-01 00:00:00", "2999-01-01 00:00:00")
 WIDGETS = widget_queries()
 USED = ("produced_bytes", "fetched_bytes", "request_time_ns", "request_count")
-
-Row = dict[str, Any]
-
-
-@dataclass
-class Written:
-    """The tables, and the views over them."""
-
-    spark: "SparkSession"
-    tables: WrittenTables
-    _views: dict[str, list[Row]] = field(default_factory=dict)
-
-    def sql(self, query: str) -> list[Row]:
-        """What Spark answers."""
-        return [row.asDict() for row in self.spark.sql(query).collect()]
-
-    def view(self, name: str) -> list[Row]:
-        """All rows of a view, read once."""
-        if name not in self._views:
-            self._views[name] = self.sql(f"SELECT * FROM {name}")  # noqa: S608
-        return self._views[name]
-
-    def rows(self, name: str) -> list[Row]:
-        """All rows of a table, without Spark."""
-        found: list[Row] = read_table(table_uri(self.tables.root, name)).to_pylist()
-        return found
 
 
 @pytest.fixture(scope="module")

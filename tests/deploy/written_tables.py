@@ -1,6 +1,7 @@
 """Tables that the job's own engine, outbox, writers and roll-ups wrote, in a night and a day of a small shop."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -11,12 +12,15 @@ from pipeline.stream.reading.collected_batch import CollectedBatch
 from pipeline.tables.address import table_uri
 from pipeline.tables.job_tables import WRITTEN_BY_THE_JOB
 from pipeline.tables.maintenance import clean, compact
+from pipeline.tables.reader import read_table
 from tests.pipeline.dashboard.lived_tables import LivedTables, Sender
 from tests.pipeline.dashboard.shop import quota
 from tests.pipeline.stream.messages import RULES, raw_frame
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+Row = dict[str, Any]
 
 DAY_MS: Final = 86_400_000
 STEP_MS: Final = 5_000
@@ -103,3 +107,27 @@ class WrittenTables(LivedTables):
             return self._collect(frame, count)
         values = [message.value for message in messages]
         return self._collector(raw_frame(self._spark, values, messages[0].appended_at_ms), len(values))
+
+
+@dataclass
+class Written:
+    """The tables, and the views over them."""
+
+    spark: "SparkSession"
+    tables: WrittenTables
+    _views: dict[str, list[Row]] = field(default_factory=dict)
+
+    def sql(self, query: str) -> list[Row]:
+        """What Spark answers."""
+        return [row.asDict() for row in self.spark.sql(query).collect()]
+
+    def view(self, name: str) -> list[Row]:
+        """All rows of a view, read once."""
+        if name not in self._views:
+            self._views[name] = self.sql(f"SELECT * FROM {name}")  # noqa: S608
+        return self._views[name]
+
+    def rows(self, name: str) -> list[Row]:
+        """All rows of a table, without Spark."""
+        found: list[Row] = read_table(table_uri(self.tables.root, name)).to_pylist()
+        return found
