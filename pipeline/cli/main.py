@@ -33,6 +33,7 @@ _COMMANDS: Final = {
     "quotas": Place("pipeline.cli.quotas.commands", "app"),
     "throttles": Place("pipeline.cli.throttles.commands", "app"),
     "report": Place("pipeline.cli.report.commands", "app"),
+    "size": Place("pipeline.cli.size", "size"),
     "tables": Place("pipeline.cli.tables", "app"),
     "topics": Place("pipeline.cli.topics", "app"),
     "meter": Place("pipeline.cli.services.meter", "app"),
