@@ -4,16 +4,21 @@ Entities take turns to send, at a steady rate, until each has sent at least once
 them are above their quota and held whenever they have sent. Then the job is killed with its JVM and started again at
 once, under the same load.
 
-    python -m bench.scale [--entities 10000 100000 1000000] [--events-per-second 20000] [--seconds 20]
+    python -m bench.scale [--loads 10000:20000 …] [--seconds 20] [--write]
+
+A load is a number of entities, and how many events all of them send per second. With `--write` the figures become those
+of `kquota size` (`pipeline/sizing/measured.json`).
 
     collect, append, decide, publish   medians of a micro-batch, ms
-    batch                              the four together: median and longest
+    batch, longest                     the four together: median and longest
     driver, JVM                        the most memory that each has held, MB
+    cores                              CPU of both per second
     back                               from kill -9 until a micro-batch is done, s
     state                              of that: reading tables, rates and debts, s
 """
 
 import argparse
+import json
 import os
 import re
 import signal
@@ -21,12 +26,13 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
-from bench.cpu import java_below
+from bench.cpu import CpuMeter, java_below
 from bench.machine import machine_line
 from bench.stage import child, job
 from pipeline.cluster.access import ClusterAccess
@@ -38,6 +44,8 @@ from pipeline.tables.audit import local_audit
 from pipeline.tables.from_settings import create_tables, open_quota_table
 
 STEPS: Final = ("collect", "append", "decide", "publish")
+LOADS: Final = ("10000:20000", "100000:20000", "1000000:20000", "100000:100000")
+MEASURED: Final = Path(__file__).parents[1] / "pipeline" / "sizing" / "measured.json"
 _EVENTS_PER_MESSAGE: Final = 100
 _OFFENDERS: Final = 1_000  # entities with a bound that their first event is above
 _PATIENCE_SECONDS: Final = 120.0
@@ -45,22 +53,46 @@ _STEP = re.compile(r"(collect|append|decide|publish)_ms=(\d+)")
 _STATE = re.compile(r"tables and recovery ([\d.]+) s")
 
 
+@dataclass(frozen=True, slots=True)
+class Point:
+    """What was measured under one load; the names of its figures are those in the table above."""
+
+    entities: int
+    events_per_second: int
+    steps_ms: Mapping[str, float]
+    batch_ms: float
+    longest_batch_ms: float
+    driver_mb: float
+    jvm_mb: float
+    cores: float
+    back_s: float
+    state_s: float
+
+
 def main() -> None:
-    """Measure each number of entities and print a table."""
+    """Measure each load and print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--entities", type=int, nargs="+", default=[10_000, 100_000, 1_000_000])
-    parser.add_argument("--events-per-second", type=int, default=20_000)
+    parser.add_argument("--loads", nargs="+", default=LOADS, metavar="ENTITIES:EVENTS_PER_SECOND")
     parser.add_argument("--seconds", type=int, default=20, help="that are measured, after all entities have sent")
+    parser.add_argument("--write", action="store_true", help="take the figures for `kquota size`")
     given = parser.parse_args()
-    print(f"{machine_line()}\n{given.events_per_second} ev/s, arrays of {_EVENTS_PER_MESSAGE}, trigger 250 ms")
-    heading = "".join(f"{name:>9}" for name in (*STEPS, "batch", "longest", "driver", "JVM", "back", "state"))
-    print(f"{'entities':>9}{heading}", flush=True)
-    for entities in given.entities:
-        row = _measure(entities, given.events_per_second, given.seconds)
-        print(f"{entities:>9}{''.join(f'{figure:>9.1f}' for figure in row)}", flush=True)
+    print(f"{machine_line()}\narrays of {_EVENTS_PER_MESSAGE} events, trigger 250 ms")
+    names = (*STEPS, "batch", "longest", "driver", "JVM", "cores", "back", "state")
+    print(f"{'entities':>9}{'ev/s':>8}{''.join(f'{name:>9}' for name in names)}", flush=True)
+    points = []
+    for load in given.loads:
+        entities, events_per_second = map(int, load.split(":"))
+        point = _measure(entities, events_per_second, given.seconds)
+        points.append(point)
+        figures = [*point.steps_ms.values(), point.batch_ms, point.longest_batch_ms, point.driver_mb, point.jvm_mb]
+        figures += [point.cores, point.back_s, point.state_s]
+        print(f"{entities:>9}{events_per_second:>8}{''.join(f'{one:>9.1f}' for one in figures)}", flush=True)
+    if given.write:
+        measured = {"machine": machine_line(), "points": [asdict(point) for point in points]}
+        MEASURED.write_text(json.dumps(measured, indent=2) + "\n", encoding="utf-8")
 
 
-def _measure(entities: int, events_per_second: int, seconds: int) -> list[float]:
+def _measure(entities: int, events_per_second: int, seconds: int) -> Point:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         broker = stack.enter_context(EmbeddedBroker(folder / "broker"))
@@ -69,30 +101,35 @@ def _measure(entities: int, events_per_second: int, seconds: int) -> list[float]
         stack.enter_context(child([*load, str(events_per_second), str(entities), str(_EVENTS_PER_MESSAGE)]))
         lines: list[str] = []
         with job(folder, broker.bootstrap_servers, 250, lines.append) as running:
+            java = java_below(running.pid) or running.pid
             time.sleep(1.3 * entities / events_per_second + 15)
+            meter = CpuMeter({"driver": running.pid, "JVM": java})
             del lines[:]
             time.sleep(seconds)
-            batches = _batches(lines)
-            java = java_below(running.pid)
-            memory = [_peak_mb(pid) for pid in (running.pid, java) if pid is not None]
+            cores, batches = sum(meter.cores().values()), _batches(lines)
+            memory = [_peak_mb(pid) for pid in (running.pid, java)]
             for pid in (java, running.pid):
-                if pid is not None:
-                    os.kill(pid, signal.SIGKILL)
+                os.kill(pid, signal.SIGKILL)
         killed_at = time.monotonic()
         again: list[str] = []
         with job(folder, broker.bootstrap_servers, 250, again.append) as running:
             while not _batches(again) and time.monotonic() < killed_at + _PATIENCE_SECONDS:
                 time.sleep(0.05)
-            back = time.monotonic() - killed_at
-        state = _STATE.search("".join(again))
-    return [
-        *[statistics.median(batch[step] for batch in batches) for step in STEPS],
-        statistics.median(sum(batch.values()) for batch in batches),
-        max(sum(batch.values()) for batch in batches),
-        *memory,
-        back,
-        float(state[1]) if state else float("nan"),
-    ]
+            back_s = time.monotonic() - killed_at
+    state = _STATE.search("".join(again))
+    whole_ms = [sum(batch.values()) for batch in batches]
+    return Point(
+        entities=entities,
+        events_per_second=events_per_second,
+        steps_ms={step: statistics.median(batch[step] for batch in batches) for step in STEPS},
+        batch_ms=statistics.median(whole_ms),
+        longest_batch_ms=max(whole_ms),
+        driver_mb=round(memory[0]),
+        jvm_mb=round(memory[1]),
+        cores=round(cores, 2),
+        back_s=round(back_s, 1),
+        state_s=float(state[1]) if state else float("nan"),
+    )
 
 
 def _prepare(folder: Path, bootstrap_servers: str) -> None:

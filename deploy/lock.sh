@@ -28,8 +28,7 @@ named = [*held, ["editables"], *told["dependency-groups"].values()]
 own = told["project"]["name"]  # an extra may be made of others
 for path, lists in zip(sys.argv[1:], (named, held), strict=True):
     lines = [line for lines in lists for line in lines if isinstance(line, str) and not line.startswith(own)]
-    Path(path).write_text("".join(f"{line}
-" for line in lines))
+    Path(path).write_text("".join(f"{line}\n" for line in lines))
 PYTHON
 
 $compile "$@" --output-file deploy/requirements.lock "$named"

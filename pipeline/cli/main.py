@@ -35,6 +35,7 @@ _COMMANDS: Final = {
     "alerts": Place("pipeline.cli.alerts", "app"),
     "throttles": Place("pipeline.cli.throttles.commands", "app"),
     "report": Place("pipeline.cli.report.commands", "app"),
+    "size": Place("pipeline.cli.size", "size"),
     "tables": Place("pipeline.cli.tables", "app"),
     "topics": Place("pipeline.cli.topics", "app"),
     "meter": Place("pipeline.cli.services.meter", "app"),

@@ -1,0 +1,1 @@
+"""What a job of some size needs, from what was measured: `kquota size`."""

@@ -1,0 +1,81 @@
+"""What a job needs for a number of entities and of events: between the measured points, straight lines.
+
+Each figure is a line in the entities, through the points of the same events, plus a line in the events: what the point
+with more events needs beyond the one with as many entities. Beyond the last point the last line goes on.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from pipeline.sizing.measured import Measured, Point
+
+_FIGURES: Final = ("batch_ms", "driver_mb", "jvm_mb", "cores", "back_s")
+_TRIGGER_STEP_MS: Final = 50
+_LEAST_TRIGGER_MS: Final = 250
+_ROOM: Final = 1.5  # between what is used mostly and what must be there
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """What one job needs.
+
+    Attributes:
+        batch_ms: A micro-batch, mostly.
+        trigger_ms: The shortest trigger that leaves room for slow batches.
+        driver_mb: Memory of the Python process.
+        jvm_mb: Memory of Spark's JVM in local mode.
+        cores: CPU that is used on average.
+        back_s: From kill -9 until the next decisions.
+        is_measured: False if there are more entities or events than were measured.
+    """
+
+    batch_ms: float
+    trigger_ms: int
+    driver_mb: float
+    jvm_mb: float
+    cores: float
+    back_s: float
+    is_measured: bool
+
+
+def size_of(entities: int, events_per_second: int, measured: Measured) -> Size:
+    """What a job needs.
+
+    Args:
+        entities: Clients with usage in the last minutes, > 0.
+        events_per_second: Of all together, >= 0.
+        measured: The points.
+    """
+    *few_events, most_events = measured.points
+    figures = {
+        name: _at(entities, few_events, name)
+        + (events_per_second - few_events[0].events_per_second) * _per_event(few_events, most_events, name)
+        for name in _FIGURES
+    }
+    figures = {name: max(value, 0.0) for name, value in figures.items()}
+    steps = math.ceil(figures["batch_ms"] * _ROOM / _TRIGGER_STEP_MS)
+    return Size(
+        **figures,
+        trigger_ms=max(steps * _TRIGGER_STEP_MS, _LEAST_TRIGGER_MS),
+        is_measured=entities <= few_events[-1].entities and events_per_second <= most_events.events_per_second,
+    )
+
+
+def _at(entities: int, points: Sequence[Point], name: str) -> float:
+    """The line through the two points around a number of entities; below the first point its figure."""
+    if entities <= points[0].entities:
+        return float(getattr(points[0], name))
+    after = next((place for place, point in enumerate(points) if point.entities >= entities), len(points) - 1)
+    left, right = points[after - 1], points[after]
+    share = (entities - left.entities) / (right.entities - left.entities)
+    low, high = getattr(left, name), getattr(right, name)
+    return float(low + share * (high - low))
+
+
+def _per_event(points: Sequence[Point], most_events: Point, name: str) -> float:
+    """What one more event per second costs; not below 0, as the difference of two runs may be."""
+    same = next(point for point in points if point.entities == most_events.entities)
+    more = most_events.events_per_second - same.events_per_second
+    return max(float(getattr(most_events, name) - getattr(same, name)) / more, 0.0)

@@ -1,0 +1,52 @@
+"""What a job needs: the measured figures at the measured points, lines between them."""
+
+import pytest
+
+from pipeline.sizing.measured import PATH, Measured, Point, read_measured
+from pipeline.sizing.size import size_of
+
+
+def point(entities: int, events_per_second: int, figure: float) -> Point:
+    return Point(entities, events_per_second, figure, figure, figure, figure, figure)
+
+
+MEASURED = Measured("a machine", (point(10, 100, 100), point(20, 100, 200), point(120, 100, 400), point(20, 300, 600)))
+
+
+@pytest.mark.parametrize(
+    ("entities", "events_per_second", "figure", "is_measured"),
+    [
+        (10, 100, 100, True),
+        (20, 100, 200, True),
+        (120, 100, 400, True),
+        (20, 300, 600, True),
+        (1, 100, 100, True),
+        (15, 100, 150, True),
+        (70, 100, 300, True),
+        (70, 200, 500, True),
+        (120, 301, 802, False),
+        (170, 100, 500, False),
+        (10, 0, 0, True),
+    ],
+)
+def test_the_figures_are_lines_through_the_points(
+    entities: int, events_per_second: int, figure: float, is_measured: bool
+) -> None:
+    size = size_of(entities, events_per_second, MEASURED)
+    assert (size.batch_ms, size.driver_mb, size.jvm_mb, size.cores, size.back_s) == pytest.approx((figure,) * 5)
+    assert size.is_measured == is_measured
+
+
+@pytest.mark.parametrize(("entities", "trigger_ms"), [(10, 250), (15, 250), (20, 300), (120, 600)])
+def test_the_trigger_has_room_for_slow_batches(entities: int, trigger_ms: int) -> None:
+    assert size_of(entities, 100, MEASURED).trigger_ms == trigger_ms
+
+
+def test_the_figures_that_come_with_kquota_are_in_the_order_that_is_relied_on() -> None:
+    assert PATH.exists()
+    *few_events, most_events = read_measured().points
+    entities = [each.entities for each in few_events]
+    assert entities == sorted(set(entities))
+    assert len({each.events_per_second for each in few_events}) == 1
+    assert most_events.entities in entities
+    assert most_events.events_per_second > few_events[0].events_per_second
