@@ -2,12 +2,14 @@
 
 import json
 import re
+import tomllib
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from deploy.sbom.__main__ import main
 from deploy.sbom.bom import ROOT, bill_of_materials
 from deploy.sbom.requirements_lock import read_requirements, scopes
 
@@ -106,3 +108,14 @@ def test_a_lock_without_hashes_is_refused(tmp_path: Path) -> None:
     lock.write_text("numpy==2.4.0\nrich==14.0.0 \\\n    --hash=sha256:" + "0" * 64 + "\n")
     with pytest.raises(ValueError, match="must hold packages with hashes; got none for numpy"):
         read_requirements(lock)
+
+
+def test_the_command_writes_it_beside_the_wheel_under_name_and_version(
+    tmp_path: Path, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(tmp_path / "dist")
+    (written,) = (tmp_path / "dist").iterdir()
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    assert written.name == f"kafka-quota-pipeline-{project['version']}.cdx.json"
+    assert written.read_text("utf-8") == text
+    assert f"{len(json.loads(text)['components'])} parts" in capsys.readouterr().out
