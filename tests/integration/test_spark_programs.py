@@ -50,10 +50,13 @@ def submit(cluster: StandaloneCluster, folder: Path, *words: str, **variables: s
 def test_the_wheel_runs_under_spark_submit_on_the_cluster(
     cluster: StandaloneCluster, broker: EmbeddedBroker, tmp_path: Path
 ) -> None:
-    variables = {**cluster.environment, "PYTHONPATH": str(installed_wheel(tmp_path))}
+    site = installed_wheel(tmp_path)
+    log_settings = (site / "pipeline" / "stream" / "spark" / "log4j2.properties").as_uri()
+    variables = {**cluster.environment, "PYTHONPATH": str(site)}
     with rig("submitted", tmp_path, broker.bootstrap_servers, None, **variables) as rigged:
         rigged.job.program = [
             *(SUBMIT, "--master", cluster.master, "--deploy-mode", "client", "--driver-memory", "512m"),
+            *("--driver-java-options", f"-Dlog4j2.configurationFile={log_settings}"),
             *("--executor-memory", "600m", "--jars", ",".join(map(str, spark_jars())), str(app(tmp_path))),
         ]
         rigged.begin_load(31)

@@ -13,7 +13,7 @@ from pipeline.settings.model import SparkSettings
 # The JVM refuses two choices of a garbage collector, so an operator's choice replaces ours. Ours needs none of G1's
 # concurrent threads and barriers: a micro-batch leaves only short-lived garbage.
 _CHOICE_OF_COLLECTOR: Final = re.compile(r"-XX:\+Use\w+GC\b")
-LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties")
+_LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties")
 _OPTIONS: Final = "spark.driver.extraJavaOptions"
 _CLASS_PATH: Final = "spark.driver.extraClassPath"
 _JARS: Final = "spark.jars"
@@ -47,7 +47,7 @@ def jvm_settings(
         f"-Xms{memory}",
         "-XX:+AlwaysPreTouch",
         "-Xss4m",
-        f'"-Dlog4j2.configurationFile={LOG_SETTINGS.as_uri()}"',
+        f'"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}"',
     ]
     if scratch is not None:
         options.append(f'"-Djava.io.tmpdir={scratch}"')

@@ -12,14 +12,13 @@ from pyspark.sql import SparkSession
 
 from pipeline.settings.model import SparkSettings
 from pipeline.stream.errors import SparkConnectRefused
-from pipeline.stream.spark.jvm_settings import LOG_SETTINGS, MERGED, jvm_settings
+from pipeline.stream.spark.jvm_settings import MERGED, jvm_settings
 from pipeline.stream.spark.jvm_start import start_jvm
 from pipeline.stream.spark.scratch import scratch_folder
 from pipeline.stream.spark.submitted import (
     is_submitted,
     refuse_without_connectors,
     submitted_jars,
-    use_log_settings,
 )
 
 _LOCAL_CHECKPOINT_MANAGER = (
@@ -57,7 +56,6 @@ def build_spark_session(
     """
     refuse_spark_connect(spark)
     refuse_without_connectors()
-    use_log_settings(LOG_SETTINGS)
     # These print each error a second time, as a line of JSON with the whole Java stack. The exception has all of it.
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)

@@ -1,7 +1,6 @@
 """What spark-submit has decided before this process began: the JVM, the master, the jars and where the driver runs."""
 
 import os
-from pathlib import Path
 from typing import Any, Final
 
 from pyspark import SparkConf, SparkContext
@@ -10,7 +9,6 @@ from pipeline.stream.errors import ConnectorsMissing
 
 _GATEWAY: Final = "PYSPARK_GATEWAY_PORT"
 _CONNECTOR: Final = "org/apache/spark/sql/kafka010/KafkaSourceProvider.class"
-_OPERATORS_LOG: Final = ("log4j2.properties", "log4j2.xml", "log4j2.yaml", "log4j2.json")
 
 
 def is_submitted() -> bool:
@@ -42,19 +40,6 @@ def refuse_without_connectors() -> None:
     """
     if _is_fresh() and _resource(_CONNECTOR) is None:
         raise ConnectorsMissing
-
-
-def use_log_settings(settings: Path) -> None:
-    """Give a submitted JVM the job's settings of Spark's log, unless the operator has some.
-
-    Without them Spark logs some dozen lines for each micro-batch.
-    """
-    if not _is_fresh():
-        return
-    jvm: Any = _jvm()
-    given = jvm.java.lang.System.getProperty("log4j2.configurationFile")
-    if given is None and not any(_resource(name) for name in _OPERATORS_LOG):
-        jvm.org.apache.logging.log4j.core.config.Configurator.reconfigure(jvm.java.net.URI(settings.as_uri()))
 
 
 def _is_fresh() -> bool:
