@@ -24,11 +24,11 @@ $pip install --quiet --no-deps --no-build-isolation .
 # The cache is read only in the image, so all that is ever written there is made now: jars, and the shim of Java.
 KQUOTA_CACHE="$folder/cache"
 export KQUOTA_CACHE
-"$folder/venv/bin/kquota" jars fetch
-"$folder/venv/bin/kquota" jars verify
+"$folder/venv/bin/kquota" jars fetch --with s3
+"$folder/venv/bin/kquota" jars verify --with s3
 # What executors and spark-submit need beside Spark's own jars, in one folder.
 mkdir -p "$folder/connectors"
-"$folder/venv/bin/python" -c 'from pipeline.jvm.jars import spark_jars; print(*spark_jars(), sep="\n")' |
+"$folder/venv/bin/python" -c 'from pipeline.jvm.jars import spark_jars; print(*spark_jars("s3"), sep="\n")' |
   while read -r jar; do ln -sf "$jar" "$folder/connectors/$(basename "$jar")"; done
 "$folder/venv/bin/python" -c 'from pipeline.jvm.java import find_java; print(find_java().home)' >"$folder/java-home"
 
