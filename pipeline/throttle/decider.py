@@ -123,8 +123,10 @@ class Decider:
             else:
                 # An edit was adopted since the batch pinned its quotas: looks go on under the edit.
                 self._engine.load_quotas(self._in_force)
+            # A batch without newer usage does not set the clock of looks back: what is owed goes on shrinking.
+            if evaluation.evaluated_at_ms > self._last.evaluated_at_ms:
+                self._steady_at_last_ms = now.steady_ms
             self._last = replace(evaluation, quota_version=self._in_force.version)
-            self._steady_at_last_ms = now.steady_ms
             wait_until_stored()
         return Decided(decisions, violations)
 

@@ -43,3 +43,17 @@ def test_a_batch_whose_usage_is_not_stored_is_not_decided() -> None:
 
     with pytest.raises(OSError, match="no space"):
         loop.decider.decide(loop.quotas, NOTHING, evaluation_of(7, 1_000), Moment(0, 1_000), wait_until_stored)
+
+
+@pytest.mark.parametrize("step_ms", [50, 200])
+def test_a_client_is_released_although_batches_without_usage_go_on(step_ms: int) -> None:
+    """Garbage and empty arrays make batches, too; the time of looks must not begin again with each of them."""
+    loop = HandLoop({"user": "alice", "client_id": "", "producer_byte_rate": 1_000.0})
+    loop.batch(alice=20_000)
+    evaluated_at_ms = loop.clock.steady_ms
+    assert len(loop.purgatory) == 1
+    for number in range(30_000 // step_ms):
+        loop.advance(step_ms, step_ms)
+        loop.decider.decide(loop.quotas, NOTHING, evaluation_of(number + 1, evaluated_at_ms), loop.clock.now())
+    assert len(loop.purgatory) == 0
+    assert loop.told()[-1][:2] == ("release", "expired")
