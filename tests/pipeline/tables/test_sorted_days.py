@@ -18,7 +18,7 @@ from pipeline.tables.layout import TABLES, create_missing
 from pipeline.tables.sorted_days import sort_day
 from schemas.arrow import conform
 from schemas.usage_by_minute_row import UsageByMinuteRow
-from tests.waiting import PATIENCE_SECONDS, wait_until
+from tests.waiting import wait_until
 
 START_MS = 1_699_920_000_000
 DAY, NEXT_DAY = "2023-11-14", "2023-11-15"
@@ -131,10 +131,12 @@ def test_rewriting_while_the_job_writes_loses_and_doubles_nothing(uri: str, job:
 def test_a_rewrite_that_is_killed_changes_no_row_and_the_next_one_does_it(uri: str, job: DeltaRsWriter) -> None:
     write(job, *range(6))
     files = len(list(Path(uri).rglob("*.parquet*")))
-    endless = "import sys; from pipeline.tables.sorted_days import sort_day\nwhile True: sort_days(sys.argv[1], 0, 1)"
+    endless = "import sys; from pipeline.tables.sorted_days import sort_day\nwhile True: sort_day(sys.argv[1], 0, 0, 1)"
     with subprocess.Popen([sys.executable, "-c", endless, uri]) as rewriting:
-        wait_until(lambda: len(list(Path(uri).rglob("*.parquet*"))) > files, "a file that it writes", PATIENCE_SECONDS)
-        rewriting.kill()
+        try:
+            wait_until(lambda: len(list(Path(uri).rglob("*.parquet*"))) > files, "a file that it writes")
+        finally:
+            rewriting.kill()
     assert stored(job) == of(*range(6))
     write(job, 6)
     assert sort_day(uri, many_files=0) == DAY
