@@ -20,6 +20,7 @@ from pipeline.tables.address import table_uri
 from pipeline.tables.quotas.edit import QuotaChange
 from pipeline.tables.quotas.table import EditAudit
 from pipeline.tables.rollups.roll_ups import RollUps
+from pipeline.tables.sorted_days import sort_day
 from schemas.arrow import conform
 from schemas.batch_row import BatchRow
 from schemas.decision_row import DecisionRow
@@ -120,8 +121,11 @@ class Week:
         self.job.step()
 
     def keep_up(self) -> None:
-        """A round of the job's upkeep."""
+        """A round of the job's upkeep, and each day but the newest sorted, as its rounds did on that day."""
         Upkeep(self.job.settings.tables, self.job.clock, lambda: 0).round()
+        for name in ("usage_by_minute", "throttle_by_minute"):
+            while sort_day(table_uri(self.root, name), many_files=1) is not None:
+                pass
 
     def _write_days(self) -> None:
         first_ms = self._begin_ms - self._days * _DAY_MS

@@ -11,7 +11,7 @@ from pipeline.tables.address import table_uri
 from pipeline.tables.job_tables import WRITTEN_BY_THE_JOB
 from pipeline.tables.maintenance import clean, compact, trim
 from pipeline.tables.reading.column_range import newest_value
-from pipeline.tables.sorted_days import sort_days
+from pipeline.tables.sorted_days import sort_day
 from pipeline.tables.tried_again import tried_again
 
 log = logging.getLogger(__name__)
@@ -73,7 +73,7 @@ class Upkeep:
     def _keep_up(self, name: str, cleaning: bool) -> None:
         uri = table_uri(self._tables.root, name)
         trimmed = trim(uri, _TIME_OF.get(name, _TIME), self._kept_from_ms(name))
-        compacted = bool(sort_days(uri)) if name in _SORTED else compact(uri)
+        compacted = sort_day(uri) is not None if name in _SORTED else compact(uri)
         removed = clean(uri) if cleaning else 0
         if trimmed or removed:
             log.info(

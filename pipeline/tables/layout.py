@@ -46,12 +46,13 @@ _HOT: Final = {
     "delta.deletedFileRetentionDuration": "interval 6 hours",
 }
 
-# There is about one commit per minute. The writer's handle needs a checkpoint every 50 commits (see delta_rs).
+# There is about one commit per minute. The writer's handle needs a checkpoint every 50 commits (see delta_rs). Upkeep
+# rewrites the newest day every hour (see sorted_days), so replaced files are kept for hours only.
 _ROLL_UP: Final = {
     **_PLAIN,
     "delta.checkpointInterval": "50",
     "delta.logRetentionDuration": "interval 2 days",
-    "delta.deletedFileRetentionDuration": "interval 2 days",
+    "delta.deletedFileRetentionDuration": "interval 6 hours",
 }
 
 # Decisions name quota versions. Each version must stay readable at least as long as the decisions are kept.

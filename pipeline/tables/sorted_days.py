@@ -12,7 +12,6 @@ Spark needs `skipChangeCommits` for both.
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import Any, Final, cast
 
 from arro3.core import DataType, RecordBatch, RecordBatchReader, Table
@@ -31,7 +30,7 @@ from pipeline.tables.reading.column_range import file_statistics
 
 MANY_FILES: Final = 60
 """A day is rewritten when it has more files: an hour of the roll-up."""
-_QUIET_MS: Final = 3_600_000
+QUIET_MS: Final = 3_600_000
 ROWS_AT_ONCE: Final = 100_000
 # One file for each day, whatever its size; row groups of which the writer holds little.
 _FILE_BYTES: Final = 2**40
@@ -42,46 +41,51 @@ _ENGINE: Final = {"datafusion.execution.target_partitions": "1"}
 _HOOKS: Final = PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=False)
 
 
-def sort_days(
-    uri: str, many_files: int = MANY_FILES, rows_at_once: int = ROWS_AT_ONCE, storage_options: Options = None
-) -> int:
-    """Rewrite each day that has many files, or several and none for an hour.
+def sort_day(
+    uri: str,
+    many_files: int = MANY_FILES,
+    quiet_ms: int = QUIET_MS,
+    rows_at_once: int = ROWS_AT_ONCE,
+    storage_options: Options = None,
+) -> str | None:
+    """Rewrite the newest day that has many files, or several to which none was added for long. One day at a time.
 
     It takes the memory of `rows_at_once` rows and of a row group, however long a day is.
 
     Args:
         uri: Address of a roll-up by minute.
         many_files: A day may have as many; one more, and it is rewritten.
+        quiet_ms: So much older than the newest file of the table are all files of a day that is over.
         rows_at_once: About so many are in memory; those of one user always are together.
         storage_options: See `Options`.
 
     Returns:
-        Number of days that were rewritten.
+        The day, YYYY-MM-DD; None if none is due.
 
     Raises:
         LostRace: Other commits came first at every attempt.
     """
-    rewritten = 0
-    for day in committed(uri, lambda table: _due(table, many_files), storage_options):
-        committed(uri, partial(_rewrite, day=day, rows_at_once=rows_at_once), storage_options)
-        rewritten += 1
-    return rewritten
+
+    def sort(table: DeltaTable) -> str | None:
+        day = _due(table, many_files, quiet_ms)
+        if day is not None:
+            _rewrite(table, day, rows_at_once)
+        return day
+
+    return committed(uri, sort, storage_options)
 
 
-def _due(table: DeltaTable, many_files: int) -> list[str]:
+def _due(table: DeltaTable, many_files: int, quiet_ms: int) -> str | None:
     files = file_statistics(table)
     if not files.num_rows:
-        return []
+        return None
     added_ms = files.column("modification_time").cast(DataType.int64()).to_pylist()
     by_day: dict[str, list[int]] = {}
     for day, at_ms in zip(files.column("partition.date").to_pylist(), added_ms, strict=True):
         by_day.setdefault(str(day), []).append(at_ms)
-    quiet_since_ms = max(added_ms) - _QUIET_MS
-    return sorted(
-        day
-        for day, at_ms in by_day.items()
-        if len(at_ms) > many_files or (len(at_ms) > 1 and max(at_ms) < quiet_since_ms)
-    )
+    over_ms = max(added_ms) - quiet_ms
+    due = (day for day, at_ms in by_day.items() if len(at_ms) > many_files or (len(at_ms) > 1 and max(at_ms) < over_ms))
+    return max(due, default=None)
 
 
 def _rewrite(table: DeltaTable, day: str, rows_at_once: int) -> None:

@@ -15,13 +15,13 @@ from pipeline.tables.address import table_uri
 from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.errors import LostRace
 from pipeline.tables.layout import TABLES, create_missing
-from pipeline.tables.sorted_days import sort_days
+from pipeline.tables.sorted_days import sort_day
 from schemas.arrow import conform
 from schemas.usage_by_minute_row import UsageByMinuteRow
-from tests.waiting import PATIENCE_SECONDS, wait_until
+from tests.waiting import wait_until
 
-DAY_MS = 86_400_000
 START_MS = 1_699_920_000_000
+DAY, NEXT_DAY = "2023-11-14", "2023-11-15"
 NAMES = ("o'brien", "alice", "zoë", "")
 
 
@@ -64,7 +64,7 @@ def of(*numbers: int) -> list[tuple[object, ...]]:
 
 def test_a_day_becomes_one_file_in_the_order_of_clients_with_the_same_rows(uri: str, job: DeltaRsWriter) -> None:
     write(job, *range(8))
-    assert sort_days(uri, many_files=7) == 1
+    assert sort_day(uri, many_files=7) == DAY
     (file,) = DeltaTable(uri).file_uris()
     keys = [
         tuple(row.values()) for row in pq.read_table(file, columns=["user", "client_id", "minute_start_ms"]).to_pylist()
@@ -75,13 +75,13 @@ def test_a_day_becomes_one_file_in_the_order_of_clients_with_the_same_rows(uri: 
 
 def test_a_day_that_is_read_in_pieces_keeps_its_rows(uri: str, job: DeltaRsWriter) -> None:
     write(job, *range(8))
-    assert sort_days(uri, many_files=7, rows_at_once=20) == 1
+    assert sort_day(uri, many_files=7, rows_at_once=20) == DAY
     assert stored(job) == of(*range(8))
 
 
 def test_the_job_goes_on_where_it_was_and_repeats_nothing(uri: str, job: DeltaRsWriter) -> None:
     write(job, 0, 1)
-    sort_days(uri, many_files=1)
+    assert sort_day(uri, many_files=1) == DAY
     assert not job.append(minute(1), {"job:minute": START_MS + 60_000}, {}), "it is in the table already"
     write(job, 2)
     assert DeltaRsWriter(uri, "job").recorded_version("job:minute") == START_MS + 120_000
@@ -91,11 +91,23 @@ def test_the_job_goes_on_where_it_was_and_repeats_nothing(uri: str, job: DeltaRs
 def test_only_days_with_many_files_are_rewritten(uri: str, job: DeltaRsWriter) -> None:
     write(job, 0, 1, 2, 1_440, 1_441)
     before = DeltaTable(uri).version()
-    assert sort_days(uri, many_files=3) == 0
+    assert sort_day(uri, many_files=3) is None
     assert DeltaTable(uri).version() == before
-    assert sort_days(uri, many_files=2) == 1
+    assert sort_day(uri, many_files=2) == DAY
     assert len(DeltaTable(uri).file_uris()) == 3
     assert stored(job) == of(0, 1, 2, 1_440, 1_441)
+
+
+def test_a_day_that_is_over_is_rewritten_once_and_the_newest_is_left_alone(uri: str, job: DeltaRsWriter) -> None:
+    write(job, 0, 1)
+    time.sleep(0.01)
+    write(job, 1_440, 1_441)
+    assert sort_day(uri, many_files=60, quiet_ms=0) == DAY
+    time.sleep(0.01)
+    write(job, 1_442)
+    assert sort_day(uri, many_files=60, quiet_ms=0) is None
+    assert sort_day(uri, many_files=1) == NEXT_DAY
+    assert stored(job) == of(0, 1, 1_440, 1_441, 1_442)
 
 
 def test_rewriting_while_the_job_writes_loses_and_doubles_nothing(uri: str, job: DeltaRsWriter) -> None:
@@ -109,9 +121,9 @@ def test_rewriting_while_the_job_writes_loses_and_doubles_nothing(uri: str, job:
     rewritten = 0
     while writing.is_alive():
         with suppress(LostRace):  # other commits came first at every attempt; the next round does it
-            rewritten += sort_days(uri, many_files=2)
+            rewritten += sort_day(uri, many_files=2) is not None
     writing.join()
-    rewritten += sort_days(uri, many_files=1)
+    rewritten += sort_day(uri, many_files=1) is not None
     assert rewritten >= 1
     assert stored(job) == of(*range(40))
 
@@ -119,11 +131,13 @@ def test_rewriting_while_the_job_writes_loses_and_doubles_nothing(uri: str, job:
 def test_a_rewrite_that_is_killed_changes_no_row_and_the_next_one_does_it(uri: str, job: DeltaRsWriter) -> None:
     write(job, *range(6))
     files = len(list(Path(uri).rglob("*.parquet*")))
-    endless = "import sys; from pipeline.tables.sorted_days import sort_days\nwhile True: sort_days(sys.argv[1], 0, 1)"
+    endless = "import sys; from pipeline.tables.sorted_days import sort_day\nwhile True: sort_day(sys.argv[1], 0, 0, 1)"
     with subprocess.Popen([sys.executable, "-c", endless, uri]) as rewriting:
-        wait_until(lambda: len(list(Path(uri).rglob("*.parquet*"))) > files, "a file that it writes", PATIENCE_SECONDS)
-        rewriting.kill()
+        try:
+            wait_until(lambda: len(list(Path(uri).rglob("*.parquet*"))) > files, "a file that it writes")
+        finally:
+            rewriting.kill()
     assert stored(job) == of(*range(6))
     write(job, 6)
-    assert sort_days(uri, many_files=0) == 1
+    assert sort_day(uri, many_files=0) == DAY
     assert stored(job) == of(*range(7))
