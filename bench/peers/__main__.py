@@ -38,7 +38,7 @@ _WHOLE: Final = Amounts(
     warm_seconds=20,
     seconds=20,
     native_seconds=60,
-    hours=0.1,
+    hours=0.25,
 )
 _QUICK: Final = Amounts(
     events=100_000,

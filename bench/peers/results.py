@@ -17,6 +17,7 @@ from bench.peers.oracle import MEASURES, Key, Sums
 
 _LOOK_SECONDS: Final = 0.02
 _READ_MS: Final = 500
+_EMPTY_POLLS: Final = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +116,14 @@ class TopicResults:
         times_ms = np.array([at_ms for at_ms, _ in seen])
         stable = np.array([offsets for _, offsets in seen])
         partitions = self._partitions
-        while any(self._consumer.position(one) < stable[-1, one.partition] for one in partitions):
-            for partition, records in self._consumer.poll(timeout_ms=_READ_MS).items():
+        empty_polls = 0
+        # Behind the last result there may be ends of transactions, and what was aborted: they give no record to poll.
+        while empty_polls < _EMPTY_POLLS and any(
+            self._consumer.position(one) < stable[-1, one.partition] for one in partitions
+        ):
+            polled = self._consumer.poll(timeout_ms=_READ_MS)
+            empty_polls = 0 if polled else empty_polls + 1
+            for partition, records in polled.items():
                 offsets = np.array([record.offset for record in records])
                 first_seen = np.searchsorted(stable[:, partition.partition], offsets, side="right")
                 at_ms = times_ms[np.minimum(first_seen, len(times_ms) - 1)]

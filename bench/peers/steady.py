@@ -78,6 +78,7 @@ def steady(peer: Peer, place: Place, load: SteadyLoad) -> SteadyRun:
             life = Life(peer, place)
             try:
                 life.await_ready()
+                _await_first(life, results)
                 time.sleep(load.warm_seconds)
                 with Probes(place.bootstrap_servers, place.source) as probes:
                     time.sleep(load.seconds)
@@ -103,6 +104,12 @@ def steady(peer: Peer, place: Place, load: SteadyLoad) -> SteadyRun:
         memory_mb=memory_mb,
         verdict=str(difference),
     )
+
+
+def _await_first(life: Life, results: Results) -> None:
+    """Wait for a result. Without one, a kill would find a peer that has no checkpoint yet."""
+    before = results.progress()
+    life.await_that(lambda: results.progress() != before, _PATIENCE_SECONDS, "its first result")
 
 
 def _first_after(killed_ms: float, book: Book, sent_ms: Mapping[str, float]) -> float | None:
