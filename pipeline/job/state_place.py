@@ -38,7 +38,7 @@ def places_on_one_node(settings: Settings) -> Iterator[tuple[str, str]]:
 
 
 def _is_in_a_store(place: str) -> bool:
-    return has_scheme(place) and urlsplit(place).scheme.lower() != "file"
+    return has_scheme(place) and urlsplit(place).scheme != "file"
 
 
 def _path(place: str) -> PurePosixPath:
