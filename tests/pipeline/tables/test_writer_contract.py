@@ -266,8 +266,10 @@ def test_drivers_that_commit_at_the_same_time_overwrite_nothing(
 
     with ThreadPoolExecutor(1) as pool:
         beside = pool.submit(append, "second", 1)
-        append("first", 4 if kind.adapter == "delta-spark" else 20)
-        first_is_done.set()
+        try:
+            append("first", 4 if kind.adapter == "delta-spark" else 20)
+        finally:
+            first_is_done.set()
         beside.result()
     users = stored_users(writers["second"])
     assert {name: sum(user.startswith(name) for user in users) for name in writers} == stored
