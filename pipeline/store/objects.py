@@ -33,7 +33,7 @@ class StoreObjects:
             from obstore.store import from_url  # noqa: PLC0415 - of an extra
         except ImportError as exc:
             raise StoreLibraryMissing(address) from exc
-        options = delta_rs_options(address) or {}
+        options: Any = delta_rs_options(address) or {}
         client: Any = {"timeout": "5s", "connect_timeout": "5s"}
         if options.pop(_OF_THE_CLIENT, "") == "true":
             client["allow_http"] = True
