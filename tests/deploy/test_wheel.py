@@ -36,11 +36,12 @@ def of_the_checkout() -> set[str]:
     return {path.relative_to(ROOT).as_posix() for path in files if "__pycache__" not in path.parts}
 
 
-def test_every_file_of_the_four_packages_and_the_lock_of_the_jars_are_in_the_wheel_and_nothing_else(
+def test_every_file_of_the_four_packages_the_lock_of_the_jars_and_the_sql_are_in_the_wheel_and_nothing_else(
     wheel: Path,
 ) -> None:
     inside = {name for name in content(wheel) if not PurePosixPath(name).parts[0].endswith(".dist-info")}
-    assert inside == of_the_checkout() | {LOCK}
+    sql = {f"pipeline/tables/sql/{path.name}" for path in (ROOT / "deploy" / "sql").iterdir()}
+    assert inside == of_the_checkout() | {LOCK} | sql
 
 
 def test_what_the_demo_shows_and_starts_from_is_among_them(wheel: Path) -> None:

@@ -19,7 +19,10 @@ main()
 
 
 @pytest.mark.parametrize("command", ["run --bootstrap-server 127.0.0.1:1", "demo", "quotas sql SELECT"])
-def test_a_command_that_needs_spark_names_the_extra_in_one_line(command: str, tmp_path: Path) -> None:
+def test_a_command_that_needs_spark_names_the_extra_in_one_line(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     program = [sys.executable, "-c", WITHOUT_SPARK, *command.split()]
     done = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)
     assert done.returncode == 1

@@ -12,13 +12,14 @@ from typing import Any
 
 import pytest
 
+from pipeline.gate import listening
 from pipeline.gate.errors import GateTokenInvalid, ListenAddressInvalid, ListenBusy, ListenUnguarded
 from tests.pipeline.cli.running import kquota
 from tests.pipeline.gate.gate_setting import GateSetting
 from tests.waiting import PATIENCE_SECONDS
 
 gate_server = pytest.importorskip("pipeline.gate.server", reason="the extra gate is not installed")
-Listen = gate_server.Listen
+Listen = listening.Listen
 
 
 @pytest.mark.parametrize(
@@ -34,33 +35,33 @@ Listen = gate_server.Listen
     ],
 )
 def test_an_address_is_read(text: str, listen: Any, is_loopback: bool) -> None:
-    assert gate_server.parse_listen(text) == listen
+    assert listening.parse_listen(text) == listen
     assert listen.is_loopback == is_loopback
 
 
 @pytest.mark.parametrize("text", ["", "8787", ":8787", "127.0.0.1:", "127.0.0.1:65536", "a:b", "::1:80", "h:-1"])
 def test_a_text_that_is_not_an_address_is_refused(text: str) -> None:
     with pytest.raises(ListenAddressInvalid, match="'--listen' must be HOST:PORT; got"):
-        gate_server.parse_listen(text)
+        listening.parse_listen(text)
 
 
 def test_the_token_comes_from_the_file_else_from_the_environment(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("of-the-file \nrest\n")
     environ = {"KQUOTA_GATE_TOKEN": "of-the-environment"}
-    assert gate_server.read_token(tmp_path / "token", environ) == "of-the-file"
-    assert gate_server.read_token(None, environ) == "of-the-environment"
-    assert gate_server.read_token(None, {}) is None
+    assert listening.read_token(tmp_path / "token", environ) == "of-the-file"
+    assert listening.read_token(None, environ) == "of-the-environment"
+    assert listening.read_token(None, {}) is None
 
 
 @pytest.mark.parametrize("content", [b"", b"\nlater", b"two words", "schlüssel".encode(), b"\xff"])
 def test_a_token_that_no_header_can_carry_is_refused_and_not_quoted(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "token").write_bytes(content)
     with pytest.raises(GateTokenInvalid) as refused:
-        gate_server.read_token(tmp_path / "token")
+        listening.read_token(tmp_path / "token")
     assert "two" not in str(refused.value)
     assert "schl" not in str(refused.value)
     with pytest.raises(GateTokenInvalid, match="can not be read"):
-        gate_server.read_token(tmp_path / "none")
+        listening.read_token(tmp_path / "none")
 
 
 def test_an_address_that_others_can_reach_needs_a_token() -> None:

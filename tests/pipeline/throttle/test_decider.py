@@ -8,6 +8,7 @@ import pytest
 from pipeline.clock import Moment
 from quota.evaluation import Evaluation
 from tests.pipeline.throttle.loop import USAGE, HandLoop
+from tests.waiting import PATIENCE_SECONDS, never
 
 NOTHING = USAGE.empty_table()
 
@@ -25,12 +26,11 @@ def test_a_look_waits_until_the_usage_of_the_batch_is_stored() -> None:
 
     def wait_until_stored() -> None:
         look.start()
-        look.join(0.2)
-        assert look.is_alive(), "a look must not see usage that is not stored"
+        assert never(lambda: bool(seen)), "a look must not see usage that is not stored"
         is_stored.set()
 
     loop.decider.decide(loop.quotas, NOTHING, evaluation_of(7, 1_000), Moment(0, 1_000), wait_until_stored)
-    look.join(5)
+    look.join(PATIENCE_SECONDS)
     assert is_stored.is_set()
     assert seen == [7]
 
