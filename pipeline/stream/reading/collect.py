@@ -15,13 +15,13 @@ from pipeline.stream.reading.reading_rules import ReadingRules
 from pipeline.stream.reading.second_reading import DEAD_LETTER_COLUMNS, decode_again
 from pipeline.stream.reading.small_batch import fetch, read_small_batch
 
-# Up to here one core of the driver reads a batch in the time that two cores of Spark need for planning and reading it.
-_EVENTS_OF_DRIVER: Final = 100_000
+# Up to here one core of the driver reads a batch quicker than two of Spark, and the messages fit into memory twice.
+_EVENTS_OF_DRIVER: Final = 300_000
 # Of a batch whose messages nobody has seen yet: what a meter sends at once.
 _EVENTS_PER_MESSAGE: Final = 100.0
 
 # Most messages of a batch, and the largest message that is then fetched. Few sizes: each is a plan that Spark compiles.
-_LARGEST_BYTES: Final = ((1_000, 131_072), (16_000, 8_192), (_EVENTS_OF_DRIVER, 1_310))
+_LARGEST_BYTES: Final = ((1_000, 131_072), (8_000, 16_384), (30_000, 4_369), (100_000, 1_310), (_EVENTS_OF_DRIVER, 436))
 
 _ORDER: Final = [(name, "ascending") for name in ("partition", "offset", "element_index")]
 
@@ -96,7 +96,7 @@ def collect_on_driver(raw: DataFrame, rules: ReadingRules, message_count: int) -
     Args:
         raw: As in `collect`.
         rules: As in `collect`.
-        message_count: How many offsets the batch covers, at most 100 000.
+        message_count: How many offsets the batch covers, at most 300 000.
     """
     read = read_small_batch(fetch(raw, largest_bytes(message_count)), rules)
     if not read.left:
@@ -114,7 +114,7 @@ def collect_on_driver(raw: DataFrame, rules: ReadingRules, message_count: int) -
 
 
 def largest_bytes(message_count: int) -> int:
-    """The largest message that is fetched with so many others, 100 000 at most. A batch is at most 131 MB."""
+    """The largest message that is fetched with so many others, 300 000 at most. A batch is at most 131 MB."""
     return next(size_bytes for most, size_bytes in _LARGEST_BYTES if message_count <= most)
 
 

@@ -12,19 +12,28 @@ pytestmark = pytest.mark.spark
 
 def test_the_driver_reads_a_batch_while_its_messages_hold_few_events(spark: SparkSession) -> None:
     collector = Collector(RULES, 100)
-    assert [collector.is_small(count) for count in (None, 0, 1_000, 1_001)] == [False, True, True, False], (
+    assert [collector.is_small(count) for count in (None, 0, 3_000, 3_001)] == [False, True, True, False], (
         "nothing seen yet"
     )
     collector(raw_frame(spark, [message(), message()]), 2)
-    assert [collector.is_small(count) for count in (None, 0, 100_000, 100_001)] == [False, True, True, False]
+    assert [collector.is_small(count) for count in (None, 0, 300_000, 300_001)] == [False, True, True, False]
     array = json.dumps([json.loads(message())] * 100).encode()
     collector(raw_frame(spark, [array, array]), 2)
-    assert [collector.is_small(count) for count in (1_000, 1_001)] == [True, False]
+    assert [collector.is_small(count) for count in (3_000, 3_001)] == [True, False]
 
 
 @pytest.mark.parametrize(
     ("message_count", "size_bytes"),
-    [(0, 131_072), (1_000, 131_072), (1_001, 8_192), (16_000, 8_192), (16_001, 1_310), (100_000, 1_310)],
+    [
+        (0, 131_072),
+        (1_000, 131_072),
+        (1_001, 16_384),
+        (8_000, 16_384),
+        (30_000, 4_369),
+        (100_000, 1_310),
+        (100_001, 436),
+        (300_000, 436),
+    ],
 )
 def test_of_many_messages_only_smaller_ones_are_fetched(message_count: int, size_bytes: int) -> None:
     assert largest_bytes(message_count) == size_bytes

@@ -3,6 +3,7 @@
 import pyarrow as pa
 import pytest
 
+from pipeline.stream.reading import small_batch
 from pipeline.stream.reading.small_batch import read_small_batch
 from tests.pipeline.stream.messages import APPENDED_AT_MS, DAY_MS, PARTITION, RULES, array, event, message
 
@@ -32,6 +33,20 @@ def test_each_message_is_read_in_one_of_the_ways() -> None:
     ]
     assert read.ignored_count == 2
     assert {row["client_id"]: row["event_count"] for row in read.usage.to_pylist()} == {"etl": 2, "7": 1}
+
+
+def test_a_batch_that_is_read_in_parts_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    old = event(event_time_ms=APPENDED_AT_MS - DAY_MS - 1)
+    some = [message(), None, b"[]", b"no JSON", message(client_id=7), array(event(), old), message(user=True)]
+    values = [*some, message(user="bob"), *some, array(event(), event(user="bob")), None]
+    whole = read_small_batch(fetched(values), RULES)
+    for size_bytes in (1, 50, 200):
+        monkeypatch.setattr(small_batch, "_BYTES_AT_ONCE", size_bytes)
+        read = read_small_batch(fetched(values), RULES)
+        order = [("user", "ascending"), ("client_id", "ascending")]
+        assert read.usage.sort_by(order).equals(whole.usage.sort_by(order))
+        assert read.dead_letters.equals(whole.dead_letters)
+        assert (read.ignored_count, list(read.left)) == (whole.ignored_count, list(whole.left))
 
 
 def test_an_empty_batch_has_empty_tables() -> None:
