@@ -106,10 +106,11 @@ def _check_figures(case: Case, kind: str, name: str, row: Row, held: Held | None
 
 def _check_instant(case: Case, kind: str, name: str, row: Row, reign: Reign) -> None:
     """A look is evaluated at the instant of its batch plus the time since, under quotas that are not older."""
-    rules, latest_ms = case.rules, reign.instant_of(written_ms(row))
-    later_ms = row["evaluated_at_ms"] - latest_ms
-    in_time = -rules.longest_append_ms - rules.clock_slack_ms <= later_ms <= rules.clock_slack_ms
-    text = f"{name}: evaluated at {row['evaluated_at_ms']}; by the time since its batch it must be {latest_ms}"
+    rules, instant_ms = case.rules, reign.instant_of(written_ms(row))
+    earliest_ms = instant_ms - rules.longest_append_ms - rules.clock_slack_ms
+    latest_ms = reign.latest_instant_of(written_ms(row)) + rules.clock_slack_ms
+    in_time = earliest_ms <= row["evaluated_at_ms"] <= latest_ms
+    text = f"{name}: evaluated at {row['evaluated_at_ms']}; by the time since its batch it must be {instant_ms}"
     case.verdict.deny(kind, not in_time, text)
     outdated = written_ms(row) > reign.end_ms + rules.longest_append_ms + rules.clock_slack_ms
     case.verdict.deny(kind, outdated, f"{name}: based on batch {row['batch_id']}, after the next one was decided")

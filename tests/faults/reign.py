@@ -16,10 +16,13 @@ class Reign:
     Attributes:
         batch: The batch.
         following: The next one; None for the last.
+        since_ms: When the first batch of the same `evaluated_at_ms` was collected; None if it is this one. Batches
+            without newer usage do not set the time of looks back, unless the driver has started anew.
     """
 
     batch: Batch
     following: Batch | None
+    since_ms: int | None = None
 
     @property
     def begin_ms(self) -> int:
@@ -34,3 +37,7 @@ class Reign:
     def instant_of(self, wall_ms: int) -> int:
         """The event time that a look at this time is evaluated at, had the batch been decided when it was collected."""
         return self.batch.evaluated_at_ms + max(wall_ms - self.begin_ms, 0)
+
+    def latest_instant_of(self, wall_ms: int) -> int:
+        """The same, counted from the first batch of this event time."""
+        return self.batch.evaluated_at_ms + max(wall_ms - (self.since_ms or self.begin_ms), 0)

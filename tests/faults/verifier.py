@@ -69,6 +69,7 @@ def _check_batches(
     settings = batches[0].row["engine_settings"]
     case = Case(Books(evidence, settings), rules, verdict, evidence.starts)
     pinned_version = -1
+    since: Batch | None = None
     for batch, following in zip(batches, [*batches[1:], None], strict=True):
         rows = {name: by_key.get(batch.key, []) for name, by_key in by_batch.items()}
         unknown = batch.row["engine_settings"] != settings
@@ -77,7 +78,9 @@ def _check_batches(
         verdict.deny("batches", went_back, f"batch {batch.key}: quotas v{batch.quota_version} after v{pinned_version}")
         pinned_version = batch.quota_version
         case.newest_version = max(case.newest_version, pinned_version)
-        reign = Reign(batch, following)
+        if since is None or batch.evaluated_at_ms > since.evaluated_at_ms:
+            since = batch
+        reign = Reign(batch, following, since.processed_at_ms)
         decisions = check_batch(evidence, rows, batch, case.books, rules, verdict)
         case.emptied = {}
         if rows["sensor_state"]:

@@ -166,8 +166,9 @@ class OneByOne:
             self._in_force = snapshot
         else:
             self._engine.load_quotas(self._in_force)
+        if evaluation.evaluated_at_ms > self._last.evaluated_at_ms:
+            self._steady_at_last_ms = now.steady_ms
         self._last = replace(evaluation, quota_version=self._in_force.version)
-        self._steady_at_last_ms = now.steady_ms
         return decisions, violations
 
     def _owed(self, keys: list[ClientKey], evaluation: Evaluation) -> list[dict[str, Any]]:
