@@ -80,12 +80,12 @@ def test_a_process_beside_it_tells_a_webhook_who_is_throttled(job: RunningJob) -
         alerts = {"KQUOTA_ALERTS__WEBHOOKS__ops": inbox.url, "KQUOTA_ALERTS__LOOK_EVERY_MS": "200"}
         command = [sys.executable, "-m", "pipeline.cli.main", "alerts", "run"]
         with subprocess.Popen(command, env={**os.environ, **job.environment, **alerts}) as process:
-            job.send(usage("grace", 60_000))
-            record = job.wait_for_record(user="grace", action="throttle")
-            job.wait_until(lambda: ("KquotaThrottled", "grace", "firing") in inbox.alerts(), "the alert")
+            job.send(usage("wendy", 60_000))
+            record = job.wait_for_record(user="wendy", action="throttle")
+            job.wait_until(lambda: ("KquotaThrottled", "wendy", "firing") in inbox.alerts(), "the alert")
             process.terminate()
             assert process.wait(PATIENCE_SECONDS) == 0
-        (alert,) = [one for each in inbox.taken for one in each["alerts"] if one["labels"].get("user") == "grace"]
+        (alert,) = [one for each in inbox.taken for one in each["alerts"] if one["labels"].get("user") == "wendy"]
     assert alert["annotations"]["action"].endswith(f"throttles explain {record['decision_id'][:8]}")
 
 
