@@ -130,8 +130,9 @@ def _measure(messages: str, arguments: argparse.Namespace) -> None:
                     _print_minute(number, minutes[-1])
                     minutes.append(Minute())
                 missing = prober.missing
+            # Before the stall, which makes everything late.
+            lateness_ms = read_table(str(folder / "tables" / "throttle_events"), ["lateness_ms"])["lateness_ms"]
             told_of_stall = stall([running.pid, *([java] if java else [])], batches)
-        lateness_ms = read_table(str(folder / "tables" / "throttle_events"), ["lateness_ms"])["lateness_ms"]
     if missing:
         sys.exit(f"the job must publish a record for each probe; got none for {missing}\n{''.join(last_lines)}")
     _print_summary(minutes[: arguments.minutes], empty_ms, lateness_ms.drop_null().to_pylist())

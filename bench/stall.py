@@ -30,7 +30,7 @@ class BatchAge:
 def stall(pids: Sequence[int], batches: Sequence[BatchAge]) -> str:
     """Stop the job for `STALL_SECONDS` and say after how many micro-batches it is as quick as before.
 
-    The micro-batch that was under way when the job was stopped is not counted.
+    The first one is the one that was under way when the job was stopped, or the one with all that has piled up.
 
     Args:
         pids: All processes of the job.
@@ -44,9 +44,9 @@ def stall(pids: Sequence[int], batches: Sequence[BatchAge]) -> str:
     for pid in pids:
         os.kill(pid, signal.SIGCONT)
     deadline = time.monotonic() + _PATIENCE_SECONDS
-    while len(batches) < before + 1 + _BATCHES_AFTER and time.monotonic() < deadline:
+    while len(batches) < before + _BATCHES_AFTER and time.monotonic() < deadline:
         time.sleep(0.1)
-    after = batches[before + 1 :]
+    after = batches[before:]
     needed = next((place for place, batch in enumerate(after, 1) if batch.age_ms <= _AS_USUAL * usual_ms), None)
     told = ", ".join(f"{batch.events} events {batch.age_ms} ms" for batch in after[:5])
     return (
