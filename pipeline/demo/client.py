@@ -90,6 +90,8 @@ class DemoClientThread:
             try:
                 work()
             except (KafkaError, PipelineError, OSError) as exc:
+                if self._stopping.is_set():  # `leave` has failed what it waited for
+                    return
                 log.warning("%s: %s; trying again", self._thread.name, first_line(exc))
                 self._stopping.wait(RETRY_SECONDS)
 
