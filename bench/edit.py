@@ -12,17 +12,17 @@ The target is one trigger plus 150 ms.
 import argparse
 import json
 import statistics
-import sys
 import tempfile
 import time
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from kafka import KafkaConsumer, KafkaProducer
+from kafka import KafkaProducer
 
 from bench.machine import machine_line
 from bench.stage import job
+from bench.throttle_topic import throttle_reader, wait_for
 from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.from_settings import wanted_topics
 from pipeline.cluster.topics import create_topics
@@ -32,7 +32,7 @@ from pipeline.tables.audit import local_audit
 from pipeline.tables.from_settings import create_tables, open_quota_table
 from pipeline.tables.quotas.edit import QuotaChange
 from pipeline.tables.quotas.table import QuotaTable
-from schemas.topic_names import THROTTLE_TOPIC, USAGE_TOPIC
+from schemas.topic_names import USAGE_TOPIC
 
 _LOW, _HIGH = 1_000.0, 1e12
 
@@ -63,24 +63,18 @@ def main() -> None:
 def _edit(bootstrap_servers: str, quotas: QuotaTable, number: int) -> float:
     """Throttle a client that no other round uses, raise its bound, wait for its release. Returns the latency in ms."""
     user = f"edit-{number}"
-    consumer: Any = KafkaConsumer(
-        THROTTLE_TOPIC,
-        bootstrap_servers=bootstrap_servers,
-        isolation_level="read_committed",
-        auto_offset_reset="latest",
-    )
-    consumer.poll(timeout_ms=2_000)
+    consumer = throttle_reader(bootstrap_servers)
     _alter(quotas, user, _LOW)
     producer: Any = KafkaProducer(bootstrap_servers=bootstrap_servers, linger_ms=0)
     event = {"event_time_ms": time.time_ns() // 1_000_000, "user": user, "client_id": "e", "produced_bytes": 10**6}
     time.sleep(1)
     producer.send(USAGE_TOPIC, json.dumps(event).encode())
     producer.close()
-    _wait_for(consumer, user, "throttle")
+    wait_for(consumer, user, "throttle")
     time.sleep(0.5 + (number * 0.137) % 1)  # edits happen at any time between two triggers
     _alter(quotas, user, _HIGH)
     began = time.perf_counter()
-    _wait_for(consumer, user, "release")
+    wait_for(consumer, user, "release")
     latency_ms = (time.perf_counter() - began) * 1000
     consumer.close()
     return latency_ms
@@ -88,17 +82,6 @@ def _edit(bootstrap_servers: str, quotas: QuotaTable, number: int) -> float:
 
 def _alter(quotas: QuotaTable, user: str, bound: float) -> None:
     quotas.alter([QuotaChange(user, "", {"producer_byte_rate": bound})], local_audit("bench"))
-
-
-def _wait_for(consumer: Any, user: str, action: str) -> None:
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:
-        for records in consumer.poll(timeout_ms=1_000).values():
-            for record in records:
-                value = json.loads(record.value)
-                if (value["user"], value["action"]) == (user, action):
-                    return
-    sys.exit(f"no {action} of {user} within 30 s")
 
 
 if __name__ == "__main__":

@@ -24,11 +24,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from deltalake import DeltaTable
-from kafka import KafkaConsumer, KafkaProducer
+from kafka import KafkaProducer
 from playwright.sync_api import sync_playwright
 
 from bench.machine import machine_line
 from bench.stage import child, job
+from bench.throttle_topic import throttle_reader, wait_for
 from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.from_settings import wanted_topics
 from pipeline.cluster.topics import create_topics
@@ -39,7 +40,7 @@ from pipeline.tables.append_guard import parse_commit_note
 from pipeline.tables.audit import local_audit
 from pipeline.tables.from_settings import create_tables, open_quota_table
 from pipeline.tables.quotas.edit import QuotaChange
-from schemas.topic_names import THROTTLE_TOPIC, USAGE_TOPIC
+from schemas.topic_names import USAGE_TOPIC
 
 _TOKEN: Final = "bench"  # noqa: S105 - of this benchmark's own dashboard
 _PATIENCE_MS: Final = 90_000
@@ -174,18 +175,12 @@ def _commits(folder: Path, since_ms: float) -> list[tuple[int, float]]:
 def _edit(page: Any, address: str, bootstrap_servers: str, number: int) -> float:
     """Throttle a user, raise its bound in the page, wait for its release. Returns ms from the press of the button."""
     user = f"edit-{number}"
-    consumer: Any = KafkaConsumer(
-        THROTTLE_TOPIC,
-        bootstrap_servers=bootstrap_servers,
-        isolation_level="read_committed",
-        auto_offset_reset="latest",
-    )
-    consumer.poll(timeout_ms=2_000)
+    consumer = throttle_reader(bootstrap_servers)
     producer: Any = KafkaProducer(bootstrap_servers=bootstrap_servers, linger_ms=0)
     event = {"event_time_ms": time.time_ns() // 1_000_000, "user": user, "client_id": "e", "produced_bytes": 10**6}
     producer.send(USAGE_TOPIC, json.dumps(event).encode())
     producer.close()
-    _wait_for(consumer, user, "throttle")
+    wait_for(consumer, user, "throttle")
     page.goto(f"{address}quotas?search={user}")
     page.get_by_test_id("edit-row").first.click()
     page.get_by_test_id("field-producer_byte_rate").fill("1GB/s")
@@ -194,21 +189,10 @@ def _edit(page: Any, address: str, bootstrap_servers: str, number: int) -> float
     page.wait_for_selector("[data-testid=edit-write]:not([disabled])")
     began = time.perf_counter()
     page.get_by_test_id("edit-write").click()
-    _wait_for(consumer, user, "release")
+    wait_for(consumer, user, "release")
     latency_ms = (time.perf_counter() - began) * 1_000
     consumer.close()
     return latency_ms
-
-
-def _wait_for(consumer: Any, user: str, action: str) -> None:
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:
-        for records in consumer.poll(timeout_ms=500).values():
-            for record in records:
-                value = json.loads(record.value)
-                if (value["user"], value["action"]) == (user, action):
-                    return
-    sys.exit(f"no {action} of {user} within 30 s")
 
 
 def _kill(page: Any, address: str, running: "subprocess.Popen[bytes]") -> float:

@@ -6,9 +6,10 @@ import time
 from types import TracebackType
 from typing import Any, Final, Self
 
-from kafka import KafkaConsumer, KafkaProducer
+from kafka import KafkaProducer
 
-from schemas.topic_names import THROTTLE_TOPIC, USAGE_TOPIC
+from bench.throttle_topic import throttle_reader
+from schemas.topic_names import USAGE_TOPIC
 
 PROBE_BOUND: Final = 1_000.0
 """Bytes per second."""
@@ -32,24 +33,13 @@ class Prober:
     """
 
     def __init__(self, bootstrap_servers: str) -> None:
-        self._consumer: Any = KafkaConsumer(
-            THROTTLE_TOPIC,
-            bootstrap_servers=bootstrap_servers,
-            isolation_level="read_committed",
-            auto_offset_reset="latest",
-            fetch_max_wait_ms=500,
-        )
+        self._consumer = throttle_reader(bootstrap_servers)
         self._producer: Any = KafkaProducer(bootstrap_servers=bootstrap_servers, linger_ms=0)
         self._draw = random.Random(7)
         self._sent = 0
         self.missing = ""
 
     def __enter__(self) -> Self:
-        # The topic's end is asked for only now. A record of before that answer would never be read.
-        while not self._consumer.assignment():
-            self._consumer.poll(timeout_ms=100)
-        for partition in self._consumer.assignment():
-            self._consumer.position(partition)
         return self
 
     def __exit__(

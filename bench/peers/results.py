@@ -148,7 +148,19 @@ def _from_json(value: bytes, at_ms: float) -> Result:
     return Result(at_ms, (told["second_ms"], user, client_id), tuple(int(told[name]) for name in MEASURES))
 
 
-class FileResults:
+class _AlwaysThere:
+    """Results that can be read without a part of their own that runs."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        pass
+
+
+class FileResults(_AlwaysThere):
     """Results in Parquet files of a folder, each with the sums of new messages.
 
     Args:
@@ -160,14 +172,6 @@ class FileResults:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._read: set[Path] = set()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        pass
 
     def progress(self) -> object:
         """See `Results`."""
@@ -184,7 +188,7 @@ class FileResults:
         return sorted(self._folder.glob("*.parquet"), key=lambda file: file.stat().st_mtime_ns)
 
 
-class UsageTableResults:
+class UsageTableResults(_AlwaysThere):
     """Results in our Delta table `usage`: a row for each micro-batch, second, broker and client.
 
     Args:
@@ -196,14 +200,6 @@ class UsageTableResults:
     def __init__(self, table: Path) -> None:
         self._table = table
         self._read: set[str] = set()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        pass
 
     def progress(self) -> object:
         """See `Results`."""
