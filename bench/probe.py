@@ -105,7 +105,6 @@ def _measure(messages: str, arguments: argparse.Namespace) -> None:
         load = [sys.executable, "-m", "bench.load", broker.bootstrap_servers]
         load += [str(arguments.events_per_second), str(arguments.clients), str(EVENTS_PER_MESSAGE[messages])]
         generator = stack.enter_context(child(load))
-        empty_ms = _empty_query(broker.bootstrap_servers, folder, arguments)
         minutes = [Minute()]
         batches: list[BatchAge] = []
         last_lines: deque[str] = deque(maxlen=_LINES_TOLD)
@@ -133,6 +132,8 @@ def _measure(messages: str, arguments: argparse.Namespace) -> None:
             # Before the stall, which makes everything late.
             lateness_ms = read_table(str(folder / "tables" / "throttle_events"), ["lateness_ms"])["lateness_ms"]
             told_of_stall = stall([running.pid, *([java] if java else [])], batches)
+        # Last, so that its minutes leave no backlog to the job.
+        empty_ms = _empty_query(broker.bootstrap_servers, folder, arguments)
     if missing:
         sys.exit(f"the job must publish a record for each probe; got none for {missing}\n{''.join(last_lines)}")
     _print_summary(minutes[: arguments.minutes], empty_ms, lateness_ms.drop_null().to_pylist())

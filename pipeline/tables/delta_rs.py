@@ -1,11 +1,12 @@
 """The table writer on delta-rs. It is the one of the decision path: a commit takes about 10 ms.
 
-delta-rs does not look for duplicates by itself. An append is safe because of its order: refresh the handle, compare
-epoch and versions, append on the same handle with `max_commit_retries=0`. If anybody has committed in between,
-delta-rs refuses our commit, and the comparison is made again.
+delta-rs does not look for duplicates by itself. An append is safe because of its order: compare epoch and versions on
+a handle, append on the same handle with `max_commit_retries=0`. If anybody has committed since that handle was read,
+delta-rs refuses our commit; the handle is refreshed and the comparison made again.
 """
 
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final, cast
@@ -29,11 +30,18 @@ from pipeline.tables.reader import DeltaRsReader
 
 # Maintenance commits a few times a minute only. If more attempts than this fail in a row, there is another writer.
 _ATTEMPTS: Final = 5
+# An older driver that works off a backlog commits without a pause, until it is fenced.
+_ATTEMPTS_TO_FENCE: Final = 50
 
 # Each commit on a handle makes the next one 0.13 ms slower (measured: 8 ms at first, 236 ms after 2 500 commits).
 # A handle that is opened from a checkpoint starts fast again. The number is the tables' checkpointInterval, so there
 # is always a checkpoint to open from.
 _COMMITS_PER_HANDLE: Final = 50
+
+# How long a handle is used without a refresh after a commit of ours. To refresh it for each append takes a fifth of
+# the append's time. Another commit is found out by its entry in the log, so this must be far below `layout`'s shortest
+# log retention, 10 minutes, after which that entry may be gone.
+_TRUSTED_SECONDS: Final = 30.0
 
 # Maintenance cleans the log, outside of the decision path.
 _HOOKS: Final = PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=False)
@@ -63,6 +71,7 @@ class DeltaRsWriter(DeltaRsReader):
         self._lock = threading.Lock()
         self._handle = self._opened()
         self._commits_on_handle = 0
+        self._trusted_until = 0.0
 
     @property
     def version(self) -> int:
@@ -73,14 +82,14 @@ class DeltaRsWriter(DeltaRsReader):
     def raise_epoch(self, epoch: int) -> None:
         """See `TableWriter`."""
         with self._lock:
-            for _ in range(_ATTEMPTS):
+            for _ in range(_ATTEMPTS_TO_FENCE):
                 table = self._fresh()
                 refuse_taken_epoch(self.uri, epoch, table.transaction_version(self._job))
                 rows = pa.schema(cast(Any, table.schema())).empty_table()
                 if self._committed(table, rows, {self._job: epoch}, {}):
                     self._epoch = epoch
                     return
-        raise LostRace(self.uri, _ATTEMPTS)
+        raise LostRace(self.uri, _ATTEMPTS_TO_FENCE)
 
     def append(self, rows: pa.Table, versions: Mapping[str, int], metadata: Mapping[str, str]) -> bool:
         """See `TableWriter`."""
@@ -88,7 +97,7 @@ class DeltaRsWriter(DeltaRsReader):
             return True
         with self._lock:
             for _ in range(_ATTEMPTS):
-                table = self._fresh()
+                table = self._trusted()
                 epoch = checked_epoch(self.uri, self._epoch, table.transaction_version(self._job))
                 if is_written(self.uri, versions, table.transaction_version):
                     return False
@@ -111,6 +120,11 @@ class DeltaRsWriter(DeltaRsReader):
             notes = [parse_commit_note(commit.get("userMetadata")) for commit in self._opened().history(limit)]
         return [note for note in notes if note is not None]
 
+    def _trusted(self) -> DeltaTable:
+        """The handle as it is after a commit of ours a moment ago, or refreshed."""
+        may_be_used = self._commits_on_handle < _COMMITS_PER_HANDLE and time.monotonic() < self._trusted_until
+        return self._handle if may_be_used else self._fresh()
+
     def _fresh(self) -> DeltaTable:
         if self._commits_on_handle >= _COMMITS_PER_HANDLE:
             self._handle = self._opened()
@@ -123,13 +137,14 @@ class DeltaRsWriter(DeltaRsReader):
     def _committed(
         self, table: DeltaTable, rows: pa.Table, versions: Mapping[str, int], metadata: Mapping[str, str]
     ) -> bool:
-        """Append on a handle without refreshing it; False if another commit came first."""
+        """Append on a handle; False if another commit came since it was read."""
         properties = CommitProperties(
             custom_metadata={"userMetadata": commit_note(metadata, versions)},
             max_commit_retries=0,
             app_transactions=[Transaction(app_id, version) for app_id, version in versions.items()],
         )
         self._commits_on_handle += 1
+        self._trusted_until = 0.0
         with self._named_errors():
             try:
                 write_deltalake(
@@ -141,6 +156,7 @@ class DeltaRsWriter(DeltaRsReader):
                 )
             except CommitFailedError:
                 return False
+        self._trusted_until = time.monotonic() + _TRUSTED_SECONDS
         return True
 
     @contextmanager

@@ -5,6 +5,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
+from pipeline.tables import delta_rs
 from pipeline.tables.address import table_uri
 from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.errors import Fenced, LostRace, RowsRefused, TableUnwritable
@@ -108,3 +109,24 @@ def test_the_error_of_an_unwritable_store_names_the_table_and_the_remedy(uri: st
     Path(uri, "date=2023-11-14").write_text("a file where the partition's folder should be")
     with pytest.raises(TableUnwritable, match=r"can not be written: .* To mend it: nothing was written; .* ls -ld /"):
         job.append(dead_letters(), {"q1": 0}, {})
+
+
+def test_a_writer_that_has_rested_looks_again_before_it_appends(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The log's entries of the other driver may be cleaned by then, so that nothing would refuse the old one's commit.
+    monkeypatch.setattr(delta_rs, "_TRUSTED_SECONDS", 0.0)
+    older = writer(uri, 1)
+    older.append(dead_letters(), {"q1": 0}, {})
+    newer = writer(uri, 2)
+    newer.append(dead_letters(), {"q1": 1}, {})
+    log = Path(uri, "_delta_log")
+    DeltaTable(uri).create_checkpoint()
+    for entry in sorted(log.glob("*.json"))[1:]:
+        entry.unlink()
+    with pytest.raises(Fenced):
+        older.append(dead_letters(), {"q1": 2}, {})
+
+
+def test_a_handle_is_trusted_for_far_less_time_than_the_log_keeps_its_entries() -> None:
+    kept = {table.configuration["delta.logRetentionDuration"] for table in TABLES.values()}
+    assert kept == {"interval 10 minutes", "interval 2 days", "interval 400 days"}
+    assert delta_rs._TRUSTED_SECONDS <= 60
