@@ -134,7 +134,10 @@ def _killed_and_back(job: RunningJob, load: Load, seconds: int) -> dict[str, flo
 
 
 def _logged(job: RunningJob, since: int) -> dict[str, float]:
-    """What the log says about a start."""
+    """What the log says about a start. The line of the first batch comes after the batch's record."""
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    while not any("publish_ms=" in line for line in job.log[since:]) and time.monotonic() < deadline:
+        time.sleep(0.1)
 
     def number(pattern: str) -> float:
         return float(re.findall(pattern, "\n".join(job.log[since:]))[0])
