@@ -33,7 +33,7 @@ _PROBE: Final = "probe"
 _PROBES_PER_SECOND: Final = 10
 _TIME: Final = b"@"
 _PATIENCE_SECONDS: Final = 120.0
-_TARGETS: Final = {"state load": 3.0, "first record": 15.0}
+_TARGETS: Final = {"state load": 2.0, "first record": 12.0}
 _STEPS: Final = ("state load", "spark session", "query", "first batch", "first record")
 """What a start logs, one after the other (the session is begun before the state is loaded), and the whole."""
 
