@@ -45,6 +45,7 @@ class CollectedBatch:
         ignored_count: messages with a null value or an empty array.
         dead_count: refused elements and messages. `dead_letters` may have fewer rows, see `dead_letters.capped`.
         newest_event_ms: largest event time, clamped; None without events.
+        packed_event_count: events of packed messages, good and refused.
     """
 
     usage: pa.Table
@@ -54,6 +55,7 @@ class CollectedBatch:
     ignored_count: int
     dead_count: int
     newest_event_ms: int | None
+    packed_event_count: int = 0
 
 
 def added_up(tables: Sequence[pa.Table]) -> pa.Table:

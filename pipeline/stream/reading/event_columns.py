@@ -1,6 +1,6 @@
 """Sums usage events that the driver has read, as `aggregate` does in Spark."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from typing import Any, Final
 
@@ -13,6 +13,8 @@ from pipeline.stream.reading.collected_batch import USAGE_SCHEMA, summed
 from pipeline.stream.reading.field_rules import FIELD_RULES
 
 _TYPES: Final = {"STRING": pa.string(), "BIGINT": pa.int64(), "BOOLEAN": pa.bool_()}
+EVENT_SCHEMA: Final = pa.schema([(rule.name, _TYPES[rule.spark_type]) for rule in FIELD_RULES])
+"""The fields of `UsageEvent` as columns."""
 _REQUEST_TIMES: Final = ("io_time_ns", "network_time_ns")
 
 
@@ -30,17 +32,26 @@ def usage_of(events: Sequence[Any], appended_at_ms: npt.NDArray[np.int64], sampl
     if not events:
         return USAGE_SCHEMA.empty_table()
     columns = {
-        rule.name: _filled(pa.array(map(attrgetter(rule.name), events), _TYPES[rule.spark_type]), rule.default)
-        for rule in FIELD_RULES
+        name: pa.array(map(attrgetter(name), events), EVENT_SCHEMA.field(name).type) for name in EVENT_SCHEMA.names
     }
+    return usage_of_columns(columns, appended_at_ms, sample_window_ms)
+
+
+def usage_of_columns(
+    events: Mapping[str, pa.Array], appended_at_ms: npt.NDArray[np.int64], sample_window_ms: int
+) -> pa.Table:
+    """Do what `usage_of` does with the columns of `EVENT_SCHEMA`, null where absent."""
+    if not len(appended_at_ms):
+        return USAGE_SCHEMA.empty_table()
+    columns = {rule.name: _filled(events[rule.name], rule.default) for rule in FIELD_RULES}
     sent_ms = columns["event_time_ms"].to_numpy()
     times_ms = np.minimum(sent_ms, appended_at_ms)
     columns |= {
         "sample_start_ms": pa.array(times_ms - times_ms % sample_window_ms),
         "last_event_ms": pa.array(times_ms),
-        "event_count": pa.array(np.ones(len(events), np.int64)),
+        "event_count": pa.array(np.ones(len(times_ms), np.int64)),
         "clamped_count": pa.array((sent_ms > appended_at_ms).astype(np.int64)),
-        "exempt_time_ns": pa.nulls(len(events), pa.int64()),
+        "exempt_time_ns": pa.nulls(len(times_ms), pa.int64()),
     }
     if pc.any(columns["throttle_exempt"]).as_py():
         columns |= _exempt_apart(columns)
