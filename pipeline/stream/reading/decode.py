@@ -16,7 +16,7 @@ from pipeline.stream.reading.column_cache import select
 from pipeline.stream.reading.event_rules import EVENT_STRUCT, PARSER_OPTIONS, FieldOf, broken_rule
 from pipeline.stream.reading.field_rules import FIELD_RULES
 
-# Marks: null is a good event. Negative marks are the four below. Any other says what to read again: see
+# Marks: null is a good event. Negative marks are the five below. Any other says what to read again: see
 # `_read_again_at`.
 EXEMPT: Final = -1
 """A good event whose request time is exempt."""
@@ -26,6 +26,8 @@ REFUSED: Final = -3
 """Not a usage event; only the second reading sets this mark."""
 PACKED: Final = -4
 """A packed message, which Spark does not read: see `packed_messages`."""
+FOREIGN: Final = -5
+"""A good event of a user of another share; only the sums have this mark."""
 PACKED_BEGIN: Final = b"\xff\xff\xff\xff"
 """The first bytes of every Arrow IPC stream, and of no JSON: they are not UTF-8."""
 OFFSET_BITS: Final = 47

@@ -26,6 +26,7 @@ from pipeline.stream.reading.field_rules import (
     must_be_younger,
     must_not_be_empty,
 )
+from pipeline.stream.reading.others_usage import NO_OTHERS, OthersUsage
 from pipeline.stream.reading.packed_stream import PackedReader, PackedRefused
 from pipeline.stream.reading.reading_rules import ReadingRules
 
@@ -37,19 +38,21 @@ class Unpacked:
     """What was read from packed messages.
 
     Attributes:
-        usage: `USAGE_SCHEMA`, one row per group.
+        usage: `USAGE_SCHEMA`, one row per group, of the share's own users.
+        others: What is kept of others.
         dead_letters: `DEAD_LETTER_SCHEMA`, in no particular order.
         ignored_count: Messages without events.
         event_count: Events, good and refused.
     """
 
     usage: pa.Table
+    others: OthersUsage
     dead_letters: pa.Table
     ignored_count: int
     event_count: int
 
 
-NOTHING_PACKED: Final = Unpacked(USAGE_SCHEMA.empty_table(), DEAD_LETTER_SCHEMA.empty_table(), 0, 0)
+NOTHING_PACKED: Final = Unpacked(USAGE_SCHEMA.empty_table(), NO_OTHERS, DEAD_LETTER_SCHEMA.empty_table(), 0, 0)
 
 
 def read_packed(messages: pa.Table, rules: ReadingRules) -> Unpacked:
@@ -83,10 +86,10 @@ def read_packed(messages: pa.Table, rules: ReadingRules) -> Unpacked:
         found = (rows[dead].tolist(), elements[dead].tolist(), [causes[number - 1] for number in broken[dead].tolist()])
         letters += zip(*found, texts, strict=True)
         events, appended_at_ms = events.filter(pa.array(~dead)), appended_at_ms[~dead]
+    summed = usage_of_columns(events, appended_at_ms, rules)
     return Unpacked(
-        usage=usage_of_columns(
-            dict(zip(EVENT_SCHEMA.names, events.columns, strict=True)), appended_at_ms, rules.sample_window_ms
-        ),
+        usage=summed.usage,
+        others=summed.others,
         dead_letters=_dead_letters(messages, letters),
         ignored_count=len(values) - len(batches) - sum(element is None for _, element, *_ in letters),
         event_count=len(rows),

@@ -21,7 +21,8 @@ from pipeline.stream.reading.collected_batch import added_up
 from pipeline.stream.reading.column_cache import select
 from pipeline.stream.reading.decode import is_packed
 from pipeline.stream.reading.driver_reading import Message, Reread, read_again
-from pipeline.stream.reading.event_columns import usage_of
+from pipeline.stream.reading.event_columns import Summed, usage_of
+from pipeline.stream.reading.others_usage import OthersUsage, all_of
 from pipeline.stream.reading.packed_messages import read_packed
 from pipeline.stream.reading.reading_rules import ReadingRules
 from pipeline.stream.reading.strict_reader import read_strictly
@@ -40,7 +41,8 @@ class SmallBatch:
     """What the driver has read of a batch.
 
     Attributes:
-        usage: `USAGE_SCHEMA`, one row per group.
+        usage: `USAGE_SCHEMA`, one row per group, of the share's own users.
+        others: What is kept of others.
         dead_letters: `DEAD_LETTER_SCHEMA`, in no particular order.
         ignored_count: Messages with a null value or without events.
         left: Messages that Spark must read.
@@ -49,6 +51,7 @@ class SmallBatch:
     """
 
     usage: pa.Table
+    others: OthersUsage
     dead_letters: pa.Table
     ignored_count: int
     left: Sequence[Message]
@@ -81,12 +84,13 @@ def read_small_batch(messages: pa.Table, rules: ReadingRules) -> SmallBatch:
         rules: Of the job.
     """
     is_null, packed = messages["size_bytes"].is_null().to_numpy(), messages["is_packed"].to_numpy()
-    usages, letters, ignored_count, packed_event_count, others = [], [], int(is_null.sum()), 0, []
+    found: list[Summed] = []
+    letters, ignored_count, packed_event_count, left = [], int(is_null.sum()), 0, []
     for begin, end in _parts(messages["size_bytes"].fill_null(0).to_numpy()):
         part = messages.slice(begin, end - begin)
         if packed[begin:end].any():
             unpacked = read_packed(part.filter(pc.and_(part["is_packed"], part["value"].is_valid())), rules)
-            usages.append(unpacked.usage)
+            found.append(Summed(unpacked.usage, unpacked.others))
             letters.append(unpacked.dead_letters)
             ignored_count += unpacked.ignored_count
             packed_event_count += unpacked.event_count
@@ -94,12 +98,14 @@ def read_small_batch(messages: pa.Table, rules: ReadingRules) -> SmallBatch:
         places = begin + np.flatnonzero(~packed[begin:end])
         read = [None if value is None else read_strictly(value) for value in part["value"].to_pylist()]
         events, appended = _without_old(read, part["appended_at_ms"].to_numpy(), rules.max_event_age_ms)
-        usages.append(usage_of(events, appended, rules.sample_window_ms))
-        ignored_count += sum(found == [] for found in read)
-        others += [place for place, found in zip(places, read, strict=True) if found is None and not is_null[place]]
-    again = _with_causes(_messages(messages.take(pa.array(others, pa.int64()))), rules)
+        found.append(usage_of(events, appended, rules))
+        ignored_count += sum(one == [] for one in read)
+        left += [place for place, one in zip(places, read, strict=True) if one is None and not is_null[place]]
+    again = _with_causes(_messages(messages.take(pa.array(left, pa.int64()))), rules)
+    found.append(again.summed(rules))
     return SmallBatch(
-        usage=added_up([*usages, again.usage(rules.sample_window_ms)]),
+        usage=added_up([one.usage for one in found]),
+        others=all_of(one.others for one in found),
         dead_letters=pa.concat_tables([*letters, again.dead_letters()]),
         ignored_count=ignored_count + again.ignored_count,
         left=again.left,
