@@ -18,9 +18,14 @@ def table_uri(root: str, name: str) -> str:
     All shards of a job have one quota table, above their own roots.
     """
     if name == QUOTAS:
-        above = above_shard(root)
-        root = StoreAddress(above, root.store) if isinstance(root, StoreAddress) else above
+        root = shared_root(root)
     return root.below(name) if isinstance(root, StoreAddress) else f"{root.rstrip('/')}/{name}"
+
+
+def shared_root(root: str) -> str:
+    """The root that all shards of a job have in common; without shards the root itself."""
+    above = above_shard(root)
+    return StoreAddress(above, root.store) if isinstance(root, StoreAddress) else above
 
 
 def is_local(address: str) -> bool:

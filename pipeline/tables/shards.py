@@ -2,7 +2,7 @@
 
 from pipeline.errors import PipelineError
 from pipeline.settings.model import Settings
-from pipeline.settings.shard import above_shard
+from pipeline.tables.address import shared_root
 from pipeline.tables.audit import local_audit
 from pipeline.tables.ownership import owner_of
 from pipeline.tables.quotas.source import newest_valid
@@ -61,7 +61,7 @@ def claim_shards(table: QuotaTable, settings: Settings) -> None:
         UsersShareSensors: At the first start, a quota names no user.
     """
     share, stored = settings.share, table.shards()
-    above = above_shard(settings.tables.root)
+    above = shared_root(settings.tables.root)
     if share.of not in {1, stored} and stored == 1 and owner_of(above) is None:
         _refuse_undivided(table, share)
         table.set_shards(share.of, local_audit(f"the users are divided by {share.of} jobs"))

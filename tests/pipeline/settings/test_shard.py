@@ -8,7 +8,7 @@ from pipeline.settings.errors import InvalidSettings
 from pipeline.settings.loading import load_settings
 from pipeline.settings.model import Settings
 from pipeline.settings.shard import above_shard, job_of, other_jobs, shard_at
-from pipeline.tables.address import table_uri
+from pipeline.tables.address import shared_root, table_uri
 from quota.shares import ALL_USERS, Share
 
 
@@ -30,6 +30,7 @@ def test_all_shards_have_one_quota_table() -> None:
     assert table_uri(settings.tables.root, "quotas") == "s3://lake/tables/quotas"
     assert table_uri(settings.tables.root, "quotas").store.region == "eu-1"  # type: ignore[attr-defined]
     assert table_uri(settings.tables.root, "usage") == "s3://lake/tables/shard-1-of-3/usage"
+    assert shared_root(settings.tables.root).store.region == "eu-1"  # type: ignore[attr-defined]
     assert table_uri("/a/b", "quotas") == "/a/b/quotas"
 
 

@@ -207,6 +207,14 @@ def collect_twice(raw: DataFrame, rules: ReadingRules) -> CollectedBatch:
     by_spark, on_driver = collect(raw, rules), collect_on_driver(raw, rules, raw.count())
     assert usage(on_driver) == usage(by_spark)
     assert on_driver.dead_letters.equals(by_spark.dead_letters)
-    for name in ("good_count", "clamped_count", "ignored_count", "dead_count", "newest_event_ms", "packed_event_count"):
+    for name in (
+        "good_count",
+        "clamped_count",
+        "ignored_count",
+        "dead_count",
+        "newest_event_ms",
+        "packed_event_count",
+        "others_count",
+    ):
         assert getattr(on_driver, name) == getattr(by_spark, name), name
     return on_driver
