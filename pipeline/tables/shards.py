@@ -1,14 +1,17 @@
 """By how many jobs the users are divided: the first shard that starts writes it into the quota table of all of them."""
 
+from contextlib import suppress
+
 from pipeline.errors import PipelineError
 from pipeline.settings.model import Settings
 from pipeline.tables.address import shared_root
 from pipeline.tables.audit import local_audit
+from pipeline.tables.errors import TableMissing
 from pipeline.tables.ownership import owner_of
 from pipeline.tables.quotas.source import newest_valid
 from pipeline.tables.quotas.table import QuotaTable
 from quota.errors import InvalidQuotas
-from quota.shares import Share, undivided
+from quota.shares import undivided
 
 
 class ShardsDiffer(PipelineError):
@@ -53,6 +56,16 @@ class UsersShareSensors(PipelineError):
         )
 
 
+def refuse_other_division(settings: Settings) -> None:
+    """Check what `claim_shards` checks, before anything is made; without a quota table all is well.
+
+    Raises:
+        ShardsDiffer, UsersShareSensors: As `claim_shards` does.
+    """
+    with suppress(TableMissing):
+        _is_new(QuotaTable(settings.tables.root), settings)
+
+
 def claim_shards(table: QuotaTable, settings: Settings) -> None:
     """Write down by how many jobs the users are divided at the first start, and check it at later ones.
 
@@ -60,16 +73,24 @@ def claim_shards(table: QuotaTable, settings: Settings) -> None:
         ShardsDiffer: They are divided in another way, or one job for all users has written the tables above.
         UsersShareSensors: At the first start, a quota names no user.
     """
+    if _is_new(table, settings):
+        count = settings.share.of
+        table.set_shards(count, local_audit(f"the users are divided by {count} jobs"))
+
+
+def _is_new(table: QuotaTable, settings: Settings) -> bool:
+    """Whether the division has to be written down."""
     share, stored = settings.share, table.shards()
+    if share.of == stored:
+        return False
     above = shared_root(settings.tables.root)
-    if share.of not in {1, stored} and stored == 1 and owner_of(above) is None:
-        _refuse_undivided(table, share)
-        table.set_shards(share.of, local_audit(f"the users are divided by {share.of} jobs"))
-    elif share.of != stored:
+    if stored > 1 or owner_of(above) is not None:
         raise ShardsDiffer(above, stored, share.of)
+    _refuse_undivided(table)
+    return True
 
 
-def _refuse_undivided(table: QuotaTable, share: Share) -> None:
+def _refuse_undivided(table: QuotaTable) -> None:
     newest = table.read().version
     try:
         snapshot = newest_valid(table, newest)

@@ -82,6 +82,7 @@ def run(
     from pipeline.stream.spark.submitted import refuse_without_connectors, runs_in_the_cluster
     from pipeline.sync.beside import sync_beside
     from pipeline.tables.from_settings import create_tables
+    from pipeline.tables.shards import refuse_other_division
 
     given = flags(
         bootstrap_server,
@@ -97,6 +98,7 @@ def run(
     set_up_logging(settings.log_level)
     if sync and settings.shard is not None:
         raise SyncNeedsAllUsers(settings.shard)
+    refuse_other_division(settings)
     refuse_without_connectors()
     if runs_in_the_cluster():
         refuse_state_on_one_node(settings)

@@ -12,7 +12,7 @@ from pipeline.tables.ownership import claim
 from pipeline.tables.quotas.edit import QuotaChange
 from pipeline.tables.quotas.source import QuotaSource
 from pipeline.tables.quotas.table import EditAudit, QuotaTable
-from pipeline.tables.shards import ShardsDiffer, UsersShareSensors, claim_shards
+from pipeline.tables.shards import ShardsDiffer, UsersShareSensors, claim_shards, refuse_other_division
 
 AUDIT = EditAudit("carol", "ops1", "0.1.0", "")
 
@@ -58,6 +58,14 @@ def test_users_that_are_divided_are_not_divided_in_another_way(
     claimed(tmp_path, first)
     with pytest.raises(ShardsDiffer, match=message):
         claimed(tmp_path, then)
+
+
+def test_a_start_that_is_refused_makes_no_tables(tmp_path: Path) -> None:
+    refuse_other_division(settings_of(tmp_path, "0/3"))
+    claimed(tmp_path, "0/2")
+    with pytest.raises(ShardsDiffer):
+        refuse_other_division(settings_of(tmp_path, "0/3"))
+    assert not (tmp_path / "shard-0-of-3").exists()
 
 
 def test_users_of_one_job_are_not_divided(tmp_path: Path) -> None:
