@@ -1,5 +1,6 @@
 """Packed messages are read as arrays of JSON with the same events; what is no packed message is one dead letter."""
 
+import json
 import struct
 from random import Random
 from typing import Any
@@ -29,9 +30,7 @@ from tests.pipeline.stream.messages import (
 from tests.pipeline.stream.test_small_batch import fetched
 
 measures = st.none() | st.integers(0, LARGEST) | st.sampled_from([-1, LARGEST + 1, 2**63 - 1, -(2**63)])
-names = st.none() | st.sampled_from(
-    ["", "alice", "bob", "\u00e9" * 16_383, "\u00e9" * 16_384, 'a"b', "\U0001f600", "\n"]
-)
+names = st.none() | st.sampled_from(["", "alice", "bob", "\u00e9" * 16_383, "\u00e9" * 16_384, "a'b"])
 random_events = st.fixed_dictionaries(
     {},
     optional={
@@ -52,6 +51,11 @@ random_events = st.fixed_dictionaries(
 )
 
 
+def plain(events: list[dict[str, Any]]) -> bytes:
+    """An array without escapes, which the driver leaves to Spark."""
+    return json.dumps(events, ensure_ascii=False).encode()
+
+
 def found(read: SmallBatch) -> tuple[Any, ...]:
     """Usage, dead letters without their texts, and how many messages were ignored; in one order."""
     order = [(name, "ascending") for name in ("sample_start_ms", "broker_id", "user", "client_id", "io_time_ns")]
@@ -61,10 +65,9 @@ def found(read: SmallBatch) -> tuple[Any, ...]:
 
 @given(batch=st.lists(st.lists(random_events.map(lambda fields: event(**fields)), min_size=1, max_size=4), max_size=4))
 def test_the_same_events_are_read_packed_as_in_json(batch: list[list[dict[str, Any]]]) -> None:
-    in_json = read_small_batch(fetched([array(*events) for events in batch]), RULES)
+    in_json = read_small_batch(fetched([plain(events) for events in batch]), RULES)
+    assert not in_json.left
     read = read_small_batch(fetched([packed(*events) for events in batch]), RULES)
-    if in_json.left:  # escapes, which Spark reads
-        return
     assert found(read) == found(in_json)
     assert read.packed_event_count == sum(map(len, batch))
     assert not read.left
