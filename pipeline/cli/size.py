@@ -26,7 +26,7 @@ def size(
     shards = shards_for(entities, events, measured)
     found = size_of(ceil(entities / (shards or 1)), events, measured)
     rows = [
-        {"what": "jobs (kquota run --shard)", "needs": _jobs(shards)},
+        {"what": "jobs (setting shard)", "needs": _jobs(shards)},
         {"what": "micro-batch", "needs": f"{found.batch_ms:.0f} ms"},
         {"what": "trigger (stream.trigger_ms)", "needs": f"{found.trigger_ms} ms or more"},
         {"what": "memory of the driver", "needs": f"{found.driver_mb:.0f} MB"},

@@ -129,6 +129,13 @@ def test_columns_that_are_no_fields_are_ignored_and_optional_ones_may_be_missing
     assert found(read) == found(read_small_batch(fetched([array(event(), event())]), RULES))
 
 
+def test_a_column_that_is_no_field_may_hold_anything() -> None:
+    schema = pa.schema([pa.field("extra", pa.string()), *EVENT_SCHEMA])
+    value = packed(event(extra="abcd"), schema=schema).replace(b"abcd", b"\xffbcd")
+    read = read_small_batch(fetched([value]), RULES)
+    assert (read.usage["event_count"].to_pylist(), read.dead_letters.num_rows) == ([1], 0)
+
+
 def test_a_message_without_events_is_ignored() -> None:
     read = read_small_batch(fetched([packed(), GOOD]), RULES)
     assert (read.ignored_count, read.dead_letters.num_rows, read.usage["event_count"].to_pylist()) == (1, 0, [1])

@@ -43,6 +43,9 @@ def test_the_tables_of_a_shard_are_below_and_the_quotas_beside_them(tmp_path: Pa
 def test_a_shard_starts_again_and_writes_nothing_into_the_quota_table(tmp_path: Path) -> None:
     version = claimed(tmp_path, "0/2").read().version
     assert claimed(tmp_path, "0/2").read().version == claimed(tmp_path, "1/2").read().version == version
+    table = open_quota_table(settings_of(tmp_path, "0/2").tables)
+    table.set_shards(2, AUDIT)  # as one of two that start at the same time does
+    assert table.read().version == version
 
 
 @pytest.mark.parametrize(
