@@ -29,6 +29,7 @@ BENCHES: Final = {
     "meter": "log lines a second of the meter of request logs, on one core",
     "object_store": "tables on a server that speaks S3: kills, requests a day and latency by trigger; writes its page",
     "old_table": "a table after 200 000 commits and upkeep, compared with a new one",
+    "packed": "events a second of packed messages, compared with JSON arrays; equal sums first",
     "page": "the dashboard's page in Chromium: first data, updates, the banner after kill -9, a release after an edit",
     "peers": "Kafka Streams, Flink, Quix, bare Spark and the brokers' quotas beside ours: right sums first, then speed",
     "probe": "from a client's event to its throttle record, under 20 k ev/s, minute by minute",

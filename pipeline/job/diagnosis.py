@@ -33,12 +33,12 @@ from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.from_settings import open_quota_table
 from pipeline.tables.layout import TABLES
 from pipeline.tables.ownership import TablesOfAnotherJob, owner_of
-from pipeline.tables.quotas.source import newest_valid
+from pipeline.tables.quotas.source import newest_valid, valid_snapshot
 from pipeline.tables.quotas.table import QuotaTable
 from pipeline.tables.reader import read_table
 from pipeline.tables.reading.newest_batch import newest_batch
 from quota.errors import InvalidQuotas
-from quota.snapshot import QuotaSnapshot
+from quota.shares import Share
 
 _LITTLE_SPACE_BYTES = 1 << 30
 
@@ -129,19 +129,19 @@ def _quotas(settings: Settings) -> Iterator[Diagnosis]:
     table = open_quota_table(settings.tables)
     state = table.read()
     try:
-        QuotaSnapshot.from_rows(state.rows, version=state.version)
+        valid_snapshot(state, settings.share)
     except InvalidQuotas as exc:
         for problem in exc.problems:
             yield Diagnosis("error", "quotas", f"v{state.version}: {problem}")
-        yield Diagnosis("error", "quotas", _way_back(table, state.version))
+        yield Diagnosis("error", "quotas", _way_back(table, state.version, settings.share))
         return
     yield Diagnosis("ok", "quotas", f"v{state.version}: {len(state.rows)} entities, {state.scope}, {state.mode}")
 
 
-def _way_back(table: QuotaTable, invalid_version: int) -> str:
+def _way_back(table: QuotaTable, invalid_version: int, share: Share) -> str:
     """Which version the job keeps while the newest is invalid, and how to make the table valid again."""
     try:
-        kept = newest_valid(table, invalid_version - 1)
+        kept = newest_valid(table, invalid_version - 1, share)
     except InvalidQuotas:
         help_text = command_text("quotas", "sql", "--help")
         return f"no version is valid: the job does not start. To mend it: delete the rows named; how: {help_text}"

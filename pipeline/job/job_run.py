@@ -15,6 +15,7 @@ from pipeline.job.listeners import Listeners, RunGauges
 from pipeline.job.take_over import take_over
 from pipeline.job.upkeep import Upkeep
 from pipeline.settings.model import Settings
+from pipeline.settings.shard import other_jobs
 from pipeline.stream.batch_rules import BatchRules
 from pipeline.stream.checkpoint import Checkpoint
 from pipeline.stream.checkpoint_files import has_scheme, open_checkpoint
@@ -33,6 +34,7 @@ from pipeline.tables.ownership import claim
 from pipeline.tables.port import TableWriter
 from pipeline.tables.quotas.source import QuotaSource
 from pipeline.tables.rollups.roll_ups import RollUps
+from pipeline.tables.shards import claim_shards
 from pipeline.throttle.assembly import Ports, assemble
 from pipeline.throttle.kafka_topic import KafkaThrottleTopic
 
@@ -77,7 +79,8 @@ class JobRun:
         self._failure: BaseException | None = None
         self._query: UsageQuery | None = None
         quota_table = open_quota_table(settings.tables)
-        self._quotas = QuotaSource(quota_table)
+        self._quotas = QuotaSource(quota_table, settings.share)
+        self._quota_table = quota_table
         self._tables = JobTables.open(
             self._open_writer,
             settings.job,
@@ -90,6 +93,7 @@ class JobRun:
             marker_topic=settings.kafka.marker_topic,
             access=place.access,
             transaction_timeout_ms=settings.kafka.transaction_timeout_ms,
+            others=other_jobs(settings.job, settings.share),
         )
         self._enforcement = assemble(
             settings,
@@ -103,6 +107,7 @@ class JobRun:
             next_due_ms=self._purgatory.next_due_ms,
             steady_ms=lambda: clock.now().steady_ms,
             quota_version=lambda: self._quotas.pin().version,
+            quotas_refused=self._quotas.is_refused,
             spark_progress=lambda: self._query.progress() if self._query is not None else None,
         )
         self._reaper = Background("reaper", self._reap, self._failed)
@@ -124,10 +129,12 @@ class JobRun:
 
         Raises:
             TablesOfAnotherJob: The tables are another job's.
+            ShardsDiffer, UsersShareSensors: The users are, or can, not be divided so.
             Fenced: Another driver has taken over.
             ClusterUnreachable: The throttle topic can not be reached.
         """
         settings = self._settings
+        claim_shards(self._quota_table, settings)
         if settings.tables.writer == "delta-rs":
             claim(settings.tables.root, settings.job)
         recovered = take_over(

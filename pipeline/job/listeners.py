@@ -21,6 +21,7 @@ class RunGauges:
         next_due_ms: When the next look or end of a throttle is due, on the steady clock; None = nothing is held.
         steady_ms: That clock.
         quota_version: The version in force.
+        quotas_refused: Whether there is a newer version, which is not valid.
         spark_progress: What Spark says of the newest micro-batch: empty before the first one, None without a query.
     """
 
@@ -28,6 +29,7 @@ class RunGauges:
     next_due_ms: Callable[[], int | None]
     steady_ms: Callable[[], int]
     quota_version: Callable[[], int]
+    quotas_refused: Callable[[], bool] = lambda: False
     spark_progress: Callable[[], Mapping[str, Any] | None] = _nothing
 
 

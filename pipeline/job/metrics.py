@@ -167,6 +167,7 @@ class JobMetrics:
             ("kquota_purgatory_size", "Clients that are held.", gauges.held()),
             ("kquota_purgatory_overdue_seconds", "How long the next look has been due.", overdue_ms / 1000),
             ("kquota_config_version", "Version of the quotas in force.", gauges.quota_version()),
+            ("kquota_config_refused", "1 while the newest version of the quotas is refused.", gauges.quotas_refused()),
         ):
             yield GaugeMetricFamily(name, documentation, value)
         yield from progress_metrics(gauges.spark_progress())

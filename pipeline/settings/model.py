@@ -13,7 +13,9 @@ from typing import Annotated, Final, Literal, Self
 from pydantic import BeforeValidator, Field, SecretStr, model_validator
 
 from pipeline.settings.branch import Branch
+from pipeline.settings.shard import folder_of, job_of, shard_at
 from pipeline.settings.store import StoreAddress, StoreSettings
+from quota.shares import ALL_USERS, Share, share_of
 from schemas.topic_names import MARKER_TOPIC, THROTTLE_TOPIC, USAGE_TOPIC
 
 
@@ -34,6 +36,13 @@ def _known_cap(cap: object) -> object:
 _NOT_IN_A_FOLDER: Final = re.compile(r"[#?\[\]\\]|%[0-9A-Fa-f]{2}")
 
 _S3: Final = ("s3://", "s3a://")
+
+
+def _known_shard(shard: object) -> object:
+    if shard is not None:
+        share_of(str(shard))
+    return shard
+
 
 Cap = Annotated[Literal["sample_window", "window", "none"] | int, BeforeValidator(_known_cap)]
 
@@ -229,6 +238,11 @@ class Settings(Branch):
         pattern=r"^[a-z0-9][a-z0-9-]{0,40}$",
         description="its name, also of lock, group and transactions",
     )
+    shard: Annotated[str | None, BeforeValidator(_known_shard)] = Field(
+        None,
+        description="i/n, as 0/2: this job decides for one of n shares of the users, with folders of its own below "
+        "those of `tables.root` and `stream.checkpoint`; null: for all users",
+    )
     cluster: str | None = Field(None, description="written to every row; null: the broker's cluster id")
     scope: Literal["cluster", "broker"] | None = Field(
         None, description="null: the quota table's own kquota.scope property"
@@ -245,6 +259,28 @@ class Settings(Branch):
     metrics: MetricsSettings = MetricsSettings()
     alerts: AlertsSettings = AlertsSettings()
     spark: SparkSettings = SparkSettings()
+
+    @property
+    def share(self) -> Share:
+        """The users for whom this job decides."""
+        return ALL_USERS if self.shard is None else share_of(self.shard)
+
+    @model_validator(mode="after")
+    def _shard_has_its_own(self) -> Self:
+        found = shard_at(self.tables.root)
+        if self.shard is not None and found not in {None, share_of(self.shard)}:
+            msg = f"'shard' must be that of 'tables.root' {self.tables.root}; got {self.shard}"
+            raise ValueError(msg)
+        share = found if self.shard is None else share_of(self.shard)
+        if share is not None:
+            root, checkpoint = (folder_of(place, share) for place in (self.tables.root, self.stream.checkpoint))
+            self.__dict__ |= {
+                "shard": f"{share.number}/{share.of}",
+                "job": job_of(self.job, share),
+                "tables": self.tables.model_copy(update={"root": root}),
+                "stream": self.stream.model_copy(update={"checkpoint": checkpoint}),
+            }
+        return self
 
     @model_validator(mode="after")
     def _tables_are_found_again(self) -> Self:

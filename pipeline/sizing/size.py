@@ -10,10 +10,15 @@ from dataclasses import dataclass
 from typing import Final
 
 from pipeline.sizing.measured import Measured, Point
+from quota.shares import LARGEST_COUNT
 
 _FIGURES: Final = ("batch_ms", "driver_mb", "jvm_mb", "cores", "back_s")
 _TRIGGER_STEP_MS: Final = 50
 _LEAST_TRIGGER_MS: Final = 250
+LONGEST_BATCH_MS: Final = 1_500.0
+"""A longer micro-batch is more than one driver should have: throttles would come seconds late."""
+LARGEST_DRIVER_MB: Final = 3_000.0
+"""More memory is more than one driver should need: it has to be read again at a restart."""
 _ROOM: Final = 1.5  # between what is used mostly and what must be there
 
 
@@ -61,6 +66,21 @@ def size_of(entities: int, events_per_second: int, measured: Measured) -> Size:
         trigger_ms=max(steps * _TRIGGER_STEP_MS, _LEAST_TRIGGER_MS),
         is_measured=entities <= few_events[-1].entities and events_per_second <= most_events.events_per_second,
     )
+
+
+def shards_for(entities: int, events_per_second: int, measured: Measured) -> int | None:
+    """How many jobs the users should be divided by, so that none needs more than one driver should.
+
+    Each of them reads all events, and decides for its part of the entities.
+
+    Returns:
+        1 if one job is enough; None if no number is: then it is the events that are too many.
+    """
+    for count in range(1, LARGEST_COUNT + 1):
+        size = size_of(math.ceil(entities / count), events_per_second, measured)
+        if size.batch_ms <= LONGEST_BATCH_MS and size.driver_mb <= LARGEST_DRIVER_MB:
+            return count
+    return None
 
 
 def _at(entities: int, points: Sequence[Point], name: str) -> float:

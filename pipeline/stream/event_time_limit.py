@@ -61,6 +61,9 @@ def limit_event_times(
         return batch, None
     is_ahead = pc.greater(batch.usage["last_event_ms"], limit_ms)
     ahead = batch.usage.filter(is_ahead)
+    if not ahead.num_rows:  # the newest event is of a user of another share
+        return replace(batch, newest_event_ms=limit_ms), None
+    newest_ms = pc.max(ahead["last_event_ms"]).as_py()
     limited = _set_back(ahead, limit_ms, sample_window_ms)
     event_count = pc.sum(limited["clamped_count"]).as_py() - pc.sum(ahead["clamped_count"]).as_py()
     newest = ahead.slice(pc.index(ahead["last_event_ms"], newest_ms).as_py(), 1).to_pylist()[0]

@@ -24,7 +24,7 @@ def open_sources(settings: Settings) -> Sources:
         InvalidQuotas: No version of the quotas is valid.
     """
     uri, first_ms = table_uri(settings.tables.root, "usage"), settings.engine.rate_span_ms + _LATE_MS
-    source = QuotaSource(open_quota_table(settings.tables))
+    source = QuotaSource(open_quota_table(settings.tables), settings.share)
     quotas = ChosenQuotas(source, frozenset(settings.sync.users))
     sources = Sources(quotas, lambda: UsageFollower(uri, first_ms), settings.scope)
     sources.usage()

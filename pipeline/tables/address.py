@@ -2,14 +2,30 @@
 
 from pathlib import Path
 from shlex import quote
+from typing import Final
 
 from pipeline.command_line import command_text
+from pipeline.settings.shard import above_shard
 from pipeline.settings.store import StoreAddress
+
+QUOTAS: Final = "quotas"
+"""The name of the quota table."""
 
 
 def table_uri(root: str, name: str) -> str:
-    """Address of a table under a root (a folder, `s3://…`, `abfss://…`)."""
+    """Address of a table under a root (a folder, `s3://…`, `abfss://…`).
+
+    All shards of a job have one quota table, above their own roots.
+    """
+    if name == QUOTAS:
+        root = shared_root(root)
     return root.below(name) if isinstance(root, StoreAddress) else f"{root.rstrip('/')}/{name}"
+
+
+def shared_root(root: str) -> str:
+    """The root that all shards of a job have in common; without shards the root itself."""
+    above = above_shard(root)
+    return StoreAddress(above, root.store) if isinstance(root, StoreAddress) else above
 
 
 def is_local(address: str) -> bool:

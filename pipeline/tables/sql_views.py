@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from pipeline.errors import PipelineError
-from pipeline.tables.address import full_address
+from pipeline.tables.address import QUOTAS, full_address, table_uri
 
 VIEWS: Final = "views.sql"
 QUOTA_HISTORY: Final = "quota_history.sql"
@@ -46,4 +46,6 @@ def view_sql(file: str, root: str, schema: str) -> str:
         raise NotInSql(message, "move the tables to another folder, or register them by hand and drop these lines")
     folder = _CHECKOUT if _CHECKOUT.exists() else _PACKAGED
     text = (folder / file).read_text(encoding="utf-8")
+    # The quota table of a shard is beside its root.
+    text = text.replace(f"${{tables_root}}/{QUOTAS}", table_uri(root, QUOTAS))
     return text.replace("${schema}", schema).replace("${tables_root}", root)

@@ -1,6 +1,6 @@
 """The throttle topic on a real broker, through kafka-python's transactional producer."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -37,6 +37,7 @@ class KafkaThrottleTopic:
         access: How to reach the cluster.
         transaction_timeout_ms: The broker aborts a transaction that is open for longer.
         many: From so many records of a transaction on they are sent as prepared batches, which are the same to readers.
+        others: Jobs that write the same topic, each for clients of its own. Their records tell nothing of this job's.
     """
 
     def __init__(
@@ -47,10 +48,12 @@ class KafkaThrottleTopic:
         access: ClusterAccess,
         transaction_timeout_ms: int,
         many: int = MANY,
+        others: Collection[str] = (),
     ) -> None:
         self._job = job
         self._topic = topic
         self._access = access
+        self._others = frozenset(others)
         self._many = many
         self._columns = ColumnSender(topic, transaction_timeout_ms / 1000)
         identity = f"kquota-{job}"
@@ -121,8 +124,9 @@ class KafkaThrottleTopic:
                 for record in consumer.poll(timeout_ms=500).get(partition, []):
                     with suppress(UnreadableRecord):
                         sequence = ThrottleRecord.from_value(record.value).publish_seq
-                        job = dict(record.headers).get(JOB_HEADER) or b""
-                        highest = max(highest, TopicEnd(sequence, job.decode()))
+                        job = (dict(record.headers).get(JOB_HEADER) or b"").decode()
+                        if job not in self._others:
+                            highest = max(highest, TopicEnd(sequence, job))
             if highest != _EMPTY:
                 return highest
         return _EMPTY

@@ -17,6 +17,19 @@ from pipeline.cli.options import (
     metrics_flags,
 )
 from pipeline.cli.services.dashboard import DEFAULT_PORT
+from pipeline.errors import PipelineError
+
+
+class SyncNeedsAllUsers(PipelineError):
+    """`--sync` beside a shard: it needs the usage of all users."""
+
+    exit_code = 2
+
+    def __init__(self, shard: str) -> None:
+        super().__init__(
+            f"'--sync' must be without a shard, as it needs the usage of all users; got shard {shard}",
+            "leave --sync out, or run one job for all users",
+        )
 
 
 def run(
@@ -27,6 +40,10 @@ def run(
     checkpoint: Annotated[str | None, typer.Option(help="Spark's checkpoint folder.", show_default=False)] = None,
     run_dir: Annotated[str | None, typer.Option(help="Folder of the lock file.", show_default=False)] = None,
     job: Annotated[str | None, typer.Option(help="Name of the job.", show_default=False)] = None,
+    shard: Annotated[
+        str | None,
+        typer.Option(help="i/n, as 0/2: decide for one of n shares of the users (docs/shards.md).", show_default=False),
+    ] = None,
     trigger_ms: Annotated[
         int | None, typer.Option(help="Shortest time between the starts of two micro-batches.", show_default=False)
     ] = None,
@@ -65,6 +82,7 @@ def run(
     from pipeline.stream.spark.submitted import refuse_without_connectors, runs_in_the_cluster
     from pipeline.sync.beside import sync_beside
     from pipeline.tables.from_settings import create_tables
+    from pipeline.tables.shards import refuse_other_division
 
     given = flags(
         bootstrap_server,
@@ -72,11 +90,15 @@ def run(
         tables,
         stream={"trigger_ms": trigger_ms, "checkpoint": checkpoint},
         job=job,
+        shard=shard,
         run_dir=run_dir,
         metrics=metrics_flags(metrics_port, metrics_clients),
     )
     settings = load_settings(config, given)
     set_up_logging(settings.log_level)
+    if sync and settings.shard is not None:
+        raise SyncNeedsAllUsers(settings.shard)
+    refuse_other_division(settings)
     refuse_without_connectors()
     if runs_in_the_cluster():
         refuse_state_on_one_node(settings)

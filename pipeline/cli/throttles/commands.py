@@ -134,7 +134,7 @@ def verify(
     settings = load_settings(config, flags(tables=tables))
     now_ms = wall_ms()
     ends = parse_instant("--since", since, now_ms) if since else 0, parse_instant("--until", until, now_ms)
-    quotas = QuotaSource(open_quota_table(settings.tables))
+    quotas = QuotaSource(open_quota_table(settings.tables), settings.share)
     with progress_bar("replaying usage") as progress:
         found = verify_range(settings.tables.root, settings.scope or quotas.scope, quotas.at, *ends, progress)
     rows = [difference_row(mismatch) for mismatch in found.mismatches[:limit]]
@@ -151,7 +151,7 @@ def _verify_one(settings: "Settings", decision: dict[str, Any]) -> None:
     from pipeline.tables.from_settings import open_quota_table
     from pipeline.tables.quotas.source import QuotaSource
 
-    quotas = QuotaSource(open_quota_table(settings.tables))
+    quotas = QuotaSource(open_quota_table(settings.tables), settings.share)
     found = verify_decision(settings.tables.root, settings.scope or quotas.scope, quotas.at, decision)
     sys.stderr.write(f"{printable(verdict(found))}\n")
     if found.difference is not None:

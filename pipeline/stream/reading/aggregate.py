@@ -7,8 +7,10 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from pipeline.stream.reading.column_cache import group
-from pipeline.stream.reading.decode import EXEMPT, REFUSED
+from pipeline.stream.reading.decode import EXEMPT, FOREIGN, REFUSED
 from pipeline.stream.reading.field_rules import FIELD_RULES
+from pipeline.stream.reading.reading_rules import ReadingRules
+from quota.shares import Share
 
 LARGEST_SUM: Final = 2**53
 """The largest sum, 9 PB or 104 days in one sample window; larger ones are cut to it. Doubles are exact up to here."""
@@ -26,7 +28,7 @@ SUMS: Final = (
 _DEFAULTS: Final = {rule.name: rule.default for rule in FIELD_RULES}
 
 
-def aggregate(decoded: DataFrame, sample_window_ms: int, columns: Sequence[str] = ()) -> DataFrame:
+def aggregate(decoded: DataFrame, rules: ReadingRules, columns: Sequence[str] = ()) -> DataFrame:
     """Sum usage per sample window, broker, user and client-id.
 
     An event that is later than its record's append time counts as of the append time. An event at exactly the append
@@ -34,19 +36,23 @@ def aggregate(decoded: DataFrame, sample_window_ms: int, columns: Sequence[str] 
 
     Args:
         decoded: rows of `decode` or `second_reading.decode_again`.
-        sample_window_ms: span of a sample window, > 0; windows start at multiples of it since the epoch.
+        rules: of the job.
         columns: columns of `decoded` that are kept for rows marked `REFUSED`; null in every other row.
 
     Returns:
         One row per group: `GROUP_KEYS`, `mark`, `columns`, `SUMS` BIGINT and `last_event_ms`. Exempt
         events are groups of their own. Rows that are not events have null `GROUP_KEYS` and are counted in
-        `event_count`. A sum is null if no event of the group had a value: there was no request of that type.
+        `event_count`; so are all events of users of other shares, marked `FOREIGN`. A sum is null if no event of the
+        group had a value: there was no request of that type.
     """
-    return group(decoded, _keys, (sample_window_ms, tuple(columns)), _sums)
+    return group(decoded, _keys, (rules.sample_window_ms, rules.share, tuple(columns)), _sums)
 
 
-def _keys(sample_window_ms: int, columns: tuple[str, ...]) -> tuple[Column, ...]:
-    is_event = F.coalesce(F.col("mark"), F.lit(EXEMPT)) == EXEMPT
+def _keys(sample_window_ms: int, share: Share, columns: tuple[str, ...]) -> tuple[Column, ...]:
+    is_good = F.coalesce(F.col("mark"), F.lit(EXEMPT)) == EXEMPT
+    # Null where the user is null, which no good event has.
+    is_foreign = is_good & ~_is_of(share) if share.of > 1 else F.lit(False)
+    is_event = is_good & ~is_foreign
     event_time_ms = F.least("event_time_ms", "appended_at_ms")
     keys = [
         event_time_ms - F.pmod(event_time_ms, F.lit(sample_window_ms)),
@@ -56,9 +62,14 @@ def _keys(sample_window_ms: int, columns: tuple[str, ...]) -> tuple[Column, ...]
     ]
     return (
         *[F.when(is_event, key).alias(name) for name, key in zip(GROUP_KEYS, keys, strict=True)],
-        F.col("mark"),
+        F.when(is_foreign, F.lit(FOREIGN).cast("bigint")).otherwise(F.col("mark")).alias("mark"),
         *[F.when(F.col("mark") == REFUSED, F.col(name)).alias(name) for name in columns],
     )
+
+
+def _is_of(share: Share) -> Column:
+    """`Share.has` of the user."""
+    return F.crc32(F.col("user").cast("binary")) % share.of == share.number
 
 
 def _sums() -> tuple[Column, ...]:

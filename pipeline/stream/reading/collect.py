@@ -10,13 +10,19 @@ from pyspark.sql import DataFrame
 from pipeline.stream.reading.aggregate import aggregate
 from pipeline.stream.reading.collected_batch import DEAD_LETTER_SCHEMA, USAGE_SCHEMA, CollectedBatch, added_up
 from pipeline.stream.reading.dead_letters import capped
-from pipeline.stream.reading.decode import EXEMPT, IGNORED, OFFSET_BITS, REFUSED, decode
+from pipeline.stream.reading.decode import EXEMPT, FOREIGN, IGNORED, OFFSET_BITS, PACKED, REFUSED, decode
+from pipeline.stream.reading.others_usage import OthersUsage, all_of, newest
+from pipeline.stream.reading.packed_fetch import fetch_packed
+from pipeline.stream.reading.packed_messages import NOTHING_PACKED, Unpacked, read_packed
 from pipeline.stream.reading.reading_rules import ReadingRules
 from pipeline.stream.reading.second_reading import DEAD_LETTER_COLUMNS, decode_again
-from pipeline.stream.reading.small_batch import fetch, read_small_batch
+from pipeline.stream.reading.small_batch import SmallBatch, fetch, read_small_batch
+from quota.shares import Share
 
 # Up to here one core of the driver reads a batch quicker than two of Spark, and the messages fit into memory twice.
 _EVENTS_OF_DRIVER: Final = 300_000
+# An event of a packed message costs the driver less than this share of one in JSON; see docs/bench/packed.md.
+_PACKED_SHARE: Final = 0.3
 # Of a batch whose messages nobody has seen yet: what a meter sends at once.
 _EVENTS_PER_MESSAGE: Final = 100.0
 
@@ -29,10 +35,11 @@ _ORDER: Final = [(name, "ascending") for name in ("partition", "offset", "elemen
 class Collector:
     """Collects one micro-batch after the other: a small one on the driver, any other with all cores of Spark.
 
-    It estimates the size of the next batch from the number of events per message of the last one.
+    It estimates the size of the next batch from the number of events per message of the last one. Packed messages are
+    read on the driver in any case, of a large batch part by part.
 
     Args:
-        rules: of the job.
+        rules: of the job. Dead letters, and the counts of refused and ignored messages, are the first share's alone.
         dead_letters_per_message: largest number of dead letters of one message, > 0; see `dead_letters.capped`.
     """
 
@@ -53,28 +60,50 @@ class Collector:
         else:
             batch = collect(frame, self._rules)
         if message_count:
-            self._events_per_message = (batch.good_count + batch.dead_count) / message_count
-        return replace(batch, dead_letters=capped(batch.dead_letters, self._dead_letters_per_message))
+            event_count = batch.good_count + batch.others_count + batch.dead_count
+            self._events_per_message = (event_count - (1 - _PACKED_SHARE) * batch.packed_event_count) / message_count
+        return for_share(batch, self._rules.share, self._dead_letters_per_message)
 
     def is_small(self, message_count: int | None) -> bool:
         """Whether the driver reads a batch. False for a batch of unknown size."""
         return message_count is not None and message_count * max(self._events_per_message, 1.0) <= _EVENTS_OF_DRIVER
 
 
+def for_share(batch: CollectedBatch, share: Share, dead_letters_per_message: int) -> CollectedBatch:
+    """What a job keeps of a batch: all shards read the same faults, the first one writes them.
+
+    Args:
+        batch: Of all messages, with the usage of the share's own users.
+        share: Of the job.
+        dead_letters_per_message: See `dead_letters.capped`.
+    """
+    if share.number:
+        return replace(batch, dead_letters=batch.dead_letters.slice(0, 0), dead_count=0, ignored_count=0)
+    return replace(batch, dead_letters=capped(batch.dead_letters, dead_letters_per_message))
+
+
+def as_batch(read: SmallBatch) -> CollectedBatch:
+    """What the driver has read, if it has left nothing."""
+    packed = replace(NOTHING_PACKED, event_count=read.packed_event_count)
+    return _batch([read.usage], [read.dead_letters], read.ignored_count, packed, read.others)
+
+
 def collect(raw: DataFrame, rules: ReadingRules) -> CollectedBatch:
     """Read, sum and fetch one micro-batch with all cores.
 
-    This is one Spark job if nothing is refused. Otherwise a second job reads messages with faults again, so `raw` must
-    give the same rows each time. A Kafka micro-batch does, or it fails because its offsets are gone.
+    This is one Spark job if nothing is refused or packed. Otherwise a second job reads messages with faults again, and
+    a third brings the packed ones to the driver, so `raw` must give the same rows each time. A Kafka micro-batch does,
+    or it fails because its offsets are gone.
 
     Args:
         raw: a static frame with the columns `source.RAW_COLUMNS`, as `foreachBatch` hands it over.
         rules: of the job.
     """
-    groups = aggregate(decode(raw, rules.max_event_age_ms), rules.sample_window_ms).toArrow()
+    groups = aggregate(decode(raw, rules.max_event_age_ms), rules).toArrow()
     marks = groups["mark"].filter(pc.greater_equal(groups["mark"], 0))
+    packed = _read_packed(raw, rules) if pc.any(pc.equal(groups["mark"], PACKED)).as_py() else NOTHING_PACKED
     if not len(marks):
-        return _batch([_usage(groups)], [], _ignored_count(groups))
+        return _batch([_usage(groups)], [], _ignored_count(groups), packed, _others(groups))
     place = pc.shift_right(marks, OFFSET_BITS)
     messages = pa.table(
         {
@@ -84,7 +113,9 @@ def collect(raw: DataFrame, rules: ReadingRules) -> CollectedBatch:
         }
     )
     again = _read_again(raw, messages, rules)
-    return _batch([_usage(groups), _usage(again)], [_dead_letters(again)], sum(map(_ignored_count, (groups, again))))
+    ignored_count = sum(map(_ignored_count, (groups, again)))
+    others = all_of([_others(groups), _others(again)])
+    return _batch([_usage(groups), _usage(again)], [_dead_letters(again)], ignored_count, packed, others)
 
 
 def collect_on_driver(raw: DataFrame, rules: ReadingRules, message_count: int) -> CollectedBatch:
@@ -98,9 +129,14 @@ def collect_on_driver(raw: DataFrame, rules: ReadingRules, message_count: int) -
         rules: As in `collect`.
         message_count: How many offsets the batch covers, at most 300 000.
     """
-    read = read_small_batch(fetch(raw, largest_bytes(message_count)), rules)
+    most_bytes = largest_bytes(message_count)
+    read = read_small_batch(fetch(raw, most_bytes), rules)
+    if not read.left and not read.packed_left:
+        return as_batch(read)
+    packed = _read_packed(raw, rules, most_bytes) if read.packed_left else NOTHING_PACKED
+    packed = replace(packed, event_count=packed.event_count + read.packed_event_count)
     if not read.left:
-        return _batch([read.usage], [read.dead_letters], read.ignored_count)
+        return _batch([read.usage], [read.dead_letters], read.ignored_count, packed, read.others)
     messages = pa.table(
         {
             "partition": pa.array([message.partition for message in read.left], pa.int32()),
@@ -110,7 +146,8 @@ def collect_on_driver(raw: DataFrame, rules: ReadingRules, message_count: int) -
     )
     again = _read_again(raw, messages, rules)
     ignored_count = read.ignored_count + _ignored_count(again)
-    return _batch([read.usage, _usage(again)], [read.dead_letters, _dead_letters(again)], ignored_count)
+    usages, letters = [read.usage, _usage(again)], [read.dead_letters, _dead_letters(again)]
+    return _batch(usages, letters, ignored_count, packed, all_of([read.others, _others(again)]))
 
 
 def largest_bytes(message_count: int) -> int:
@@ -118,24 +155,41 @@ def largest_bytes(message_count: int) -> int:
     return next(size_bytes for most, size_bytes in _LARGEST_BYTES if message_count <= most)
 
 
-def _batch(usages: list[pa.Table], dead_letters: list[pa.Table], ignored_count: int) -> CollectedBatch:
-    usage = added_up(usages)
-    letters = pa.concat_tables([DEAD_LETTER_SCHEMA.empty_table(), *dead_letters])
+def _batch(
+    usages: list[pa.Table], dead_letters: list[pa.Table], ignored_count: int, packed: Unpacked, others: OthersUsage
+) -> CollectedBatch:
+    others = all_of([others, packed.others])
+    usage = added_up([*usages, packed.usage])
+    letters = pa.concat_tables([packed.dead_letters, *dead_letters])
     return CollectedBatch(
         usage=usage,
         dead_letters=letters.sort_by(_ORDER),
         good_count=pc.sum(usage["event_count"]).as_py() or 0,
         clamped_count=pc.sum(usage["clamped_count"]).as_py() or 0,
-        ignored_count=ignored_count,
+        ignored_count=ignored_count + packed.ignored_count,
         dead_count=letters.num_rows,
-        newest_event_ms=pc.max(usage["last_event_ms"]).as_py(),
+        newest_event_ms=newest([pc.max(usage["last_event_ms"]).as_py(), others.newest_event_ms]),
+        others_count=others.event_count,
+        packed_event_count=packed.event_count,
     )
 
 
 def _read_again(raw: DataFrame, messages: pa.Table, rules: ReadingRules) -> pa.Table:
     """Read messages again from the topic: `partition`, `offset`, and whether nothing of it was counted (`unread`)."""
     decoded = decode_again(raw, raw.sparkSession.createDataFrame(messages), rules.max_event_age_ms)
-    return aggregate(decoded, rules.sample_window_ms, DEAD_LETTER_COLUMNS).toArrow()
+    return aggregate(decoded, rules, DEAD_LETTER_COLUMNS).toArrow()
+
+
+def _read_packed(raw: DataFrame, rules: ReadingRules, larger_than_bytes: int = -1) -> Unpacked:
+    """Read the packed messages above a size; the driver has one partition of the batch in its memory at a time."""
+    parts = [read_packed(part, rules) for part in fetch_packed(raw, larger_than_bytes)]
+    return Unpacked(
+        usage=added_up([NOTHING_PACKED.usage, *(part.usage for part in parts)]),
+        others=all_of(part.others for part in parts),
+        dead_letters=pa.concat_tables([NOTHING_PACKED.dead_letters, *(part.dead_letters for part in parts)]),
+        ignored_count=sum(part.ignored_count for part in parts),
+        event_count=sum(part.event_count for part in parts),
+    )
 
 
 def _usage(groups: pa.Table) -> pa.Table:
@@ -151,6 +205,12 @@ def _usage(groups: pa.Table) -> pa.Table:
         exempt = exempt.append_column(name, column)
     charged = charged.append_column("exempt_time_ns", pa.nulls(charged.num_rows, pa.int64()))
     return added_up([table.select(USAGE_SCHEMA.names).cast(USAGE_SCHEMA) for table in (charged, exempt)])
+
+
+def _others(groups: pa.Table) -> OthersUsage:
+    foreign = groups.filter(pc.equal(groups["mark"], FOREIGN))
+    newest_event_ms = pc.max(foreign["last_event_ms"]).as_py()
+    return OthersUsage(pc.sum(foreign["event_count"]).as_py() or 0, newest_event_ms)
 
 
 def _ignored_count(groups: pa.Table) -> int:

@@ -34,17 +34,19 @@ class CollectedBatch:
     """What one micro-batch holds.
 
     Every element of every message is in exactly one of the counts good and dead. Every message without elements is in
-    exactly one of the counts ignored and dead.
+    exactly one of the counts ignored and dead. With a share of the users, events of others are in `others_count`.
 
     Attributes:
         usage: `USAGE_SCHEMA`, one row per sample window, broker, user and client-id; in no particular order.
         dead_letters: `DEAD_LETTER_SCHEMA`, one row per refused element or message; ordered by partition, offset and
             element.
-        good_count: usage events.
+        good_count: usage events, of the share's own users.
         clamped_count: usage events whose time was set back; after collection, to their record's append time.
         ignored_count: messages with a null value or an empty array.
         dead_count: refused elements and messages. `dead_letters` may have fewer rows, see `dead_letters.capped`.
-        newest_event_ms: largest event time, clamped; None without events.
+        newest_event_ms: largest event time of all users, clamped; None without events.
+        packed_event_count: events of packed messages, good and refused.
+        others_count: events of users of other shares.
     """
 
     usage: pa.Table
@@ -54,6 +56,8 @@ class CollectedBatch:
     ignored_count: int
     dead_count: int
     newest_event_ms: int | None
+    packed_event_count: int = 0
+    others_count: int = 0
 
 
 def added_up(tables: Sequence[pa.Table]) -> pa.Table:

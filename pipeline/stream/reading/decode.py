@@ -16,7 +16,7 @@ from pipeline.stream.reading.column_cache import select
 from pipeline.stream.reading.event_rules import EVENT_STRUCT, PARSER_OPTIONS, FieldOf, broken_rule
 from pipeline.stream.reading.field_rules import FIELD_RULES
 
-# Marks: null is a good event. Negative marks are the three below. Any other says what to read again: see
+# Marks: null is a good event. Negative marks are the five below. Any other says what to read again: see
 # `_read_again_at`.
 EXEMPT: Final = -1
 """A good event whose request time is exempt."""
@@ -24,6 +24,12 @@ IGNORED: Final = -2
 """A message with a null value or an empty array: it holds nothing, and nothing is wrong with it."""
 REFUSED: Final = -3
 """Not a usage event; only the second reading sets this mark."""
+PACKED: Final = -4
+"""A packed message, which Spark does not read: see `packed_messages`."""
+FOREIGN: Final = -5
+"""A good event of a user of another share; only the sums have this mark."""
+PACKED_BEGIN: Final = b"\xff\xff\xff\xff"
+"""The first bytes of every Arrow IPC stream, and of no JSON: they are not UTF-8."""
 OFFSET_BITS: Final = 47
 """The low 47 bits of a mark hold the offset. The bits above hold twice the partition (below 2^15), plus 1 for a whole
 message."""
@@ -53,8 +59,8 @@ def decode(raw: DataFrame, max_event_age_ms: int) -> DataFrame:
     Returns:
         One row per element, and one row for a message without readable elements. Columns: the fields of `UsageEvent`
         (optional ones null where absent), `appended_at_ms` BIGINT and `mark` BIGINT. The mark is null, `EXEMPT`,
-        `IGNORED`, or says what to read again. The event's fields have a meaning only where the mark is null or
-        `EXEMPT`.
+        `IGNORED`, `PACKED`, or says what to read again. The event's fields have a meaning only where the mark is null
+        or `EXEMPT`.
     """
     elements = select(select(raw, _parsed), _exploded).filter(_is_element())
     return select(select(elements, _fields), _marked, max_event_age_ms)
@@ -72,6 +78,7 @@ def _parsed() -> tuple[Column, ...]:
         F.when((opening == "{") & (closing == "}"), F.from_json(an_object, _OBJECT, PARSER_OPTIONS)).alias("object"),
         F.when((opening == "[") & (closing == "]"), F.from_json(an_array, _ARRAY, PARSER_OPTIONS)).alias("array"),
         opening.alias("opening"),
+        is_packed().alias("is_packed"),
         F.unix_millis("timestamp").alias("appended_at_ms"),
         F.col("partition"),
         F.col("offset"),
@@ -91,6 +98,7 @@ def _exploded() -> tuple[Column, ...]:
         is_object.alias("is_object"),
         F.col("opening").isNull().alias("is_null"),
         F.coalesce(is_whole, F.lit(False)).alias("is_whole"),
+        F.col("is_packed"),
         F.col("appended_at_ms"),
         F.col("partition"),
         F.col("offset"),
@@ -106,13 +114,14 @@ def _fields() -> tuple[Column, ...]:
     is_object = F.col("is_object")
     return (
         *[F.when(is_object, F.col("object")[name]).otherwise(F.col("element")[name]).alias(name) for name in _FIELDS],
-        *[F.col(name) for name in ("is_null", "is_whole", "appended_at_ms", "partition", "offset")],
+        *[F.col(name) for name in ("is_null", "is_whole", "is_packed", "appended_at_ms", "partition", "offset")],
     )
 
 
 def _marked(max_event_age_ms: int) -> tuple[Column, ...]:
     mark = (
         F.when(F.col("is_null"), F.lit(IGNORED).cast("bigint"))
+        .when(F.col("is_packed"), F.lit(PACKED).cast("bigint"))
         .when(~F.col("is_whole"), _read_again_at(is_whole_message=True))
         .when(is_suspect(F.col, max_event_age_ms), _read_again_at(is_whole_message=False))
         .when(F.col("throttle_exempt"), F.lit(EXEMPT).cast("bigint"))
@@ -124,6 +133,11 @@ def _read_again_at(*, is_whole_message: bool) -> Column:
     """The mark of a message to read again: as a whole if nothing of it was counted, else only its suspect elements."""
     place = F.col("partition").cast("bigint") * 2 + int(is_whole_message)
     return F.shiftleft(place, OFFSET_BITS).bitwiseOR(F.col("offset"))
+
+
+def is_packed() -> Column:
+    """Whether the column `value` is a packed message; null for a null value."""
+    return F.substring("value", 1, len(PACKED_BEGIN)) == F.lit(PACKED_BEGIN)
 
 
 def is_suspect(field: FieldOf, max_event_age_ms: int) -> Column:

@@ -2,7 +2,8 @@
 
 For some thousand events Spark's planning costs more than the events, and up to some hundred thousand msgspec on one
 core is quicker than Spark on two. Messages of good events are read by
-`strict_reader`, those that it hands back by `driver_reading`, with causes, and what that leaves by Spark.
+`strict_reader`, those that it hands back by `driver_reading`, with causes, and what that leaves by Spark. Packed
+messages are read by `packed_messages`, for which Spark has no words.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,13 +13,17 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from pipeline.stream.reading.collected_batch import added_up
 from pipeline.stream.reading.column_cache import select
+from pipeline.stream.reading.decode import is_packed
 from pipeline.stream.reading.driver_reading import Message, Reread, read_again
-from pipeline.stream.reading.event_columns import usage_of
+from pipeline.stream.reading.event_columns import Summed, usage_of
+from pipeline.stream.reading.others_usage import OthersUsage, all_of
+from pipeline.stream.reading.packed_messages import read_packed
 from pipeline.stream.reading.reading_rules import ReadingRules
 from pipeline.stream.reading.strict_reader import read_strictly
 
@@ -36,16 +41,22 @@ class SmallBatch:
     """What the driver has read of a batch.
 
     Attributes:
-        usage: `USAGE_SCHEMA`, one row per group.
+        usage: `USAGE_SCHEMA`, one row per group, of the share's own users.
+        others: What is kept of others.
         dead_letters: `DEAD_LETTER_SCHEMA`, in no particular order.
-        ignored_count: Messages with a null value or an empty array.
+        ignored_count: Messages with a null value or without events.
         left: Messages that Spark must read.
+        packed_event_count: Events of packed messages, good and refused.
+        packed_left: Whether there are packed messages that were too large to fetch.
     """
 
     usage: pa.Table
+    others: OthersUsage
     dead_letters: pa.Table
     ignored_count: int
     left: Sequence[Message]
+    packed_event_count: int
+    packed_left: bool
 
 
 def fetch(raw: DataFrame, largest_bytes: int) -> pa.Table:
@@ -59,7 +70,7 @@ def fetch(raw: DataFrame, largest_bytes: int) -> pa.Table:
 
     Returns:
         One row per message: `value` BINARY, null for one that is null or too large; `size_bytes` INT, null for a null
-        value; `topic`, `partition`, `offset`, and `appended_at_ms` BIGINT.
+        value; `is_packed` BOOLEAN; `topic`, `partition`, `offset`, and `appended_at_ms` BIGINT.
     """
     cores = raw.sparkSession.sparkContext.defaultParallelism
     return select(raw.coalesce(cores), _columns, largest_bytes).toArrow()
@@ -72,22 +83,34 @@ def read_small_batch(messages: pa.Table, rules: ReadingRules) -> SmallBatch:
         messages: As `fetch` returns them.
         rules: Of the job.
     """
-    is_null = messages["size_bytes"].is_null().to_numpy()
-    usages, ignored_count, others = [], int(is_null.sum()), []
+    is_null, packed = messages["size_bytes"].is_null().to_numpy(), messages["is_packed"].to_numpy()
+    found: list[Summed] = []
+    letters, ignored_count, packed_event_count, left = [], int(is_null.sum()), 0, []
     for begin, end in _parts(messages["size_bytes"].fill_null(0).to_numpy()):
         part = messages.slice(begin, end - begin)
-        appended_at_ms = part["appended_at_ms"].to_numpy()
+        if packed[begin:end].any():
+            unpacked = read_packed(part.filter(pc.and_(part["is_packed"], part["value"].is_valid())), rules)
+            found.append(Summed(unpacked.usage, unpacked.others))
+            letters.append(unpacked.dead_letters)
+            ignored_count += unpacked.ignored_count
+            packed_event_count += unpacked.event_count
+            part = part.filter(pc.invert(part["is_packed"]))
+        places = begin + np.flatnonzero(~packed[begin:end])
         read = [None if value is None else read_strictly(value) for value in part["value"].to_pylist()]
-        events, appended = _without_old(read, appended_at_ms, rules.max_event_age_ms)
-        usages.append(usage_of(events, appended, rules.sample_window_ms))
-        ignored_count += sum(found == [] for found in read)
-        others += [begin + place for place, found in enumerate(read) if found is None and not is_null[begin + place]]
-    again = _with_causes(_messages(messages.take(pa.array(others, pa.int64()))), rules)
+        events, appended = _without_old(read, part["appended_at_ms"].to_numpy(), rules.max_event_age_ms)
+        found.append(usage_of(events, appended, rules))
+        ignored_count += sum(one == [] for one in read)
+        left += [place for place, one in zip(places, read, strict=True) if one is None and not is_null[place]]
+    again = _with_causes(_messages(messages.take(pa.array(left, pa.int64()))), rules)
+    found.append(again.summed(rules))
     return SmallBatch(
-        usage=added_up([*usages, again.usage(rules.sample_window_ms)]),
-        dead_letters=again.dead_letters(),
+        usage=added_up([one.usage for one in found]),
+        others=all_of(one.others for one in found),
+        dead_letters=pa.concat_tables([*letters, again.dead_letters()]),
         ignored_count=ignored_count + again.ignored_count,
         left=again.left,
+        packed_event_count=packed_event_count,
+        packed_left=bool(pc.any(pc.and_(messages["is_packed"], messages["value"].is_null())).as_py()),
     )
 
 
@@ -103,6 +126,7 @@ def _columns(largest_bytes: int) -> tuple[Column, ...]:
     return (
         F.when(size_bytes <= largest_bytes, F.col("value")).alias("value"),
         size_bytes.alias("size_bytes"),
+        F.coalesce(is_packed(), F.lit(False)).alias("is_packed"),
         F.col("topic"),
         F.col("partition"),
         F.col("offset"),

@@ -76,6 +76,23 @@ def refuse_absent(rows: Iterable[QuotaValues], user: str, client_id: str, column
         raise QuotaEditRefused([Mistake(f"Invalid config(s): {','.join(absent)}")], remedy)
 
 
+def refuse_undivided(rows: Iterable[QuotaValues], before: Iterable[QuotaValues]) -> None:
+    """Refuse quotas without a user, where the users are divided by several jobs; those that were there are let be.
+
+    Raises:
+        QuotaEditRefused: Users of several shards would share the sensor of a row.
+    """
+    present = {(row["user"], row["client_id"]) for row in before}
+    found = [row for row in rows if not row["user"] and (row["user"], row["client_id"]) not in present]
+    if found:
+        mistakes = [
+            Mistake(f"the quota of {label(row['user'], row['client_id'])} must name a user or the default user")
+            for row in found
+        ]
+        remedy = "the users are divided by several jobs (shards), and users of two of them would share its sensor"
+        raise QuotaEditRefused(mistakes, remedy)
+
+
 def validated(rows: Sequence[QuotaValues], before: Iterable[QuotaValues] = ()) -> list[dict[str, Any]]:
     """The rows with all columns of `QuotaRow`.
 

@@ -8,6 +8,7 @@ from typing import Final, Literal
 from pipeline.tables.errors import TableMissing
 from pipeline.tables.quotas.table import QuotaTable, QuotaTableState
 from quota.errors import InvalidQuotas
+from quota.shares import ALL_USERS, Share, undivided
 from quota.snapshot import QuotaSnapshot
 
 log = logging.getLogger(__name__)
@@ -25,6 +26,7 @@ class QuotaSource:
 
     Args:
         table: The quota table; it must exist.
+        share: For whom the job decides. For a share of the users a version with a quota that names no user is invalid.
 
     Attributes:
         scope: The property `kquota.scope` of the newest valid version seen so far.
@@ -33,15 +35,20 @@ class QuotaSource:
         InvalidQuotas: No version that can still be read is valid.
     """
 
-    def __init__(self, table: QuotaTable) -> None:
+    def __init__(self, table: QuotaTable, share: Share = ALL_USERS) -> None:
         self._table = table
+        self._share = share
         self._lock = Lock()
         self._cache: OrderedDict[int, QuotaSnapshot] = OrderedDict()
         self._refused_version = -1
         newest = table.read()
         self.scope = _scope(newest)
-        self._pinned = self._valid(newest) or newest_valid(table, newest.version)
+        self._pinned = self._valid(newest) or newest_valid(table, newest.version, share)
         self._keep(self._pinned)
+
+    def is_refused(self) -> bool:
+        """Whether the newest version seen so far is invalid, so that an older one is in force."""
+        return self._refused_version > self._pinned.version
 
     def pin(self) -> QuotaSnapshot:
         """The newest valid version seen so far. Reads nothing."""
@@ -71,7 +78,7 @@ class QuotaSource:
 
     def _valid(self, stored: QuotaTableState) -> QuotaSnapshot | None:
         try:
-            snapshot = _snapshot(stored)
+            snapshot = valid_snapshot(stored, self._share)
         except InvalidQuotas as exc:
             if stored.version != self._refused_version:
                 self._refused_version = stored.version
@@ -86,8 +93,8 @@ class QuotaSource:
             self._cache.popitem(last=False)
 
 
-def newest_valid(table: QuotaTable, version: int) -> QuotaSnapshot:
-    """The newest valid version up to a given one, inclusive.
+def newest_valid(table: QuotaTable, version: int, share: Share = ALL_USERS) -> QuotaSnapshot:
+    """The newest valid version up to a given one, inclusive; see `QuotaSource`.
 
     Raises:
         InvalidQuotas: No version that is kept is valid. The error says what is wrong with the newest of them.
@@ -95,7 +102,7 @@ def newest_valid(table: QuotaTable, version: int) -> QuotaSnapshot:
     first: InvalidQuotas | None = None
     for candidate in range(version, -1, -1):
         try:
-            return _snapshot(table.read(candidate))
+            return valid_snapshot(table.read(candidate), share)
         except InvalidQuotas as exc:
             first = first or exc
         except TableMissing:
@@ -105,6 +112,18 @@ def newest_valid(table: QuotaTable, version: int) -> QuotaSnapshot:
 
 def _scope(stored: QuotaTableState) -> Scope:
     return "broker" if stored.scope == "broker" else "cluster"
+
+
+def valid_snapshot(stored: QuotaTableState, share: Share = ALL_USERS) -> QuotaSnapshot:
+    """A version as quotas.
+
+    Raises:
+        InvalidQuotas: It has rows that are none, or, where the users are divided, rows without a user.
+    """
+    snapshot = _snapshot(stored)
+    if share.of > 1 and (problems := undivided(snapshot.quotas)):
+        raise InvalidQuotas(snapshot.version, problems)
+    return snapshot
 
 
 def _snapshot(stored: QuotaTableState) -> QuotaSnapshot:

@@ -24,12 +24,13 @@ from pipeline.tables.errors import (
     VersionIsAnother,
 )
 from pipeline.tables.opening import Options, open_table, reading
-from pipeline.tables.quotas.edit import QuotaChange, QuotaValues, altered, validated
+from pipeline.tables.quotas.edit import QuotaChange, QuotaValues, altered, refuse_undivided, validated
 from pipeline.tables.reading.query import answer, rows_where
 from pipeline.tables.reading.table_rows import rows_of
 from schemas.quota_row import QuotaRow
 
 _ATTEMPTS: Final = 5
+_SHARDS: Final = "kquota.shards"
 
 Outcome = TypeVar("Outcome")
 
@@ -198,6 +199,26 @@ class QuotaTable:
 
         return self._committed(attempt)
 
+    def shards(self) -> int:
+        """By how many jobs the users are divided (property `kquota.shards`); 1 for one job."""
+        with reading(self.uri):
+            return _shards(self._opened())
+
+    def set_shards(self, count: int, audit: EditAudit) -> None:
+        """Set by how many jobs the users are divided. No edit makes a quota without a user from then on.
+
+        Raises:
+            QuotaTableBusy, LostRace, TableUnwritable: As `edit` does.
+        """
+
+        def attempt(table: DeltaTable) -> None:
+            if _shards(table) != count:
+                table.alter.set_table_properties(
+                    {_SHARDS: str(count)}, raise_if_not_exists=False, commit_properties=_properties(audit)
+                )
+
+        self._committed(attempt)
+
     def history(self, limit: int | None = None) -> list[QuotaCommit]:
         """The newest `limit` commits, newest first; None = all commits that the log still has."""
         with reading(self.uri):
@@ -231,7 +252,10 @@ class QuotaTable:
         before = _state(table)
         if if_version is not None and if_version != before.version:
             raise VersionIsAnother(self.uri, if_version, before.version)
-        return QuotaEdit(before, tuple(validated(change(before.rows), (*before.rows, *once_stored))), before.version)
+        rows = validated(change(before.rows), (*before.rows, *once_stored))
+        if _shards(table) > 1:
+            refuse_undivided(rows, before.rows)
+        return QuotaEdit(before, tuple(rows), before.version)
 
     def _committed(self, attempt: Callable[[DeltaTable], Outcome]) -> Outcome:
         with self.lock():
@@ -243,6 +267,10 @@ class QuotaTable:
                 except (DeltaError, OSError) as exc:
                     raise TableUnwritable(self.uri, first_line(exc)) from exc
         raise LostRace(self.uri, _ATTEMPTS)
+
+
+def _shards(table: DeltaTable) -> int:
+    return int(table.metadata().configuration.get(_SHARDS, "1"))
 
 
 def _state(table: DeltaTable) -> QuotaTableState:

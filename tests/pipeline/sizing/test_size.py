@@ -3,7 +3,7 @@
 import pytest
 
 from pipeline.sizing.measured import PATH, Measured, Point, read_measured
-from pipeline.sizing.size import size_of
+from pipeline.sizing.size import shards_for, size_of
 
 
 def point(entities: int, events_per_second: int, figure: float) -> Point:
@@ -50,3 +50,14 @@ def test_the_figures_that_come_with_kquota_are_in_the_order_that_is_relied_on() 
     assert len({each.events_per_second for each in few_events}) == 1
     assert most_events.entities in entities
     assert most_events.events_per_second > few_events[0].events_per_second
+
+
+@pytest.mark.parametrize(
+    ("entities", "events_per_second", "shards"),
+    [(120, 100, 1), (670, 100, 1), (671, 100, 2), (1_340, 100, 2), (1_341, 100, 3), (10, 1_000_000, None)],
+)
+def test_users_are_divided_until_one_driver_is_enough_for_its_entities(
+    entities: int, events_per_second: int, shards: int | None
+) -> None:
+    """A figure of 1 500 is that of 670 entities: the last line goes on."""
+    assert shards_for(entities, events_per_second, MEASURED) == shards

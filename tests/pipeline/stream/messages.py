@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pipeline.stream.reading.aggregate import LARGEST_SUM
 from pipeline.stream.reading.collect import collect, collect_on_driver
 from pipeline.stream.reading.collected_batch import CollectedBatch
+from pipeline.stream.reading.event_columns import EVENT_SCHEMA
 from pipeline.stream.reading.reading_rules import ReadingRules
 from schemas.usage_event import UsageEvent
 
@@ -45,6 +46,14 @@ def message(**fields: Any) -> bytes:
 def array(*elements: Any) -> bytes:
     """A message of several elements."""
     return json.dumps(elements).encode()
+
+
+def packed(*events: dict[str, Any], schema: pa.Schema = EVENT_SCHEMA, compression: str | None = None) -> bytes:
+    """A packed message of several events."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, schema, options=pa.ipc.IpcWriteOptions(compression=compression)) as writer:
+        writer.write_batch(pa.RecordBatch.from_pylist(list(events), schema))
+    return bytes(sink.getvalue().to_pybytes())
 
 
 def the_row(batch: CollectedBatch) -> dict[str, Any]:
@@ -198,6 +207,14 @@ def collect_twice(raw: DataFrame, rules: ReadingRules) -> CollectedBatch:
     by_spark, on_driver = collect(raw, rules), collect_on_driver(raw, rules, raw.count())
     assert usage(on_driver) == usage(by_spark)
     assert on_driver.dead_letters.equals(by_spark.dead_letters)
-    for name in ("good_count", "clamped_count", "ignored_count", "dead_count", "newest_event_ms"):
+    for name in (
+        "good_count",
+        "clamped_count",
+        "ignored_count",
+        "dead_count",
+        "newest_event_ms",
+        "packed_event_count",
+        "others_count",
+    ):
         assert getattr(on_driver, name) == getattr(by_spark, name), name
     return on_driver

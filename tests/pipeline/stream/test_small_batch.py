@@ -4,6 +4,7 @@ import pyarrow as pa
 import pytest
 
 from pipeline.stream.reading import small_batch
+from pipeline.stream.reading.decode import PACKED_BEGIN
 from pipeline.stream.reading.small_batch import read_small_batch
 from tests.pipeline.stream.messages import APPENDED_AT_MS, DAY_MS, PARTITION, RULES, array, event, message
 
@@ -14,6 +15,7 @@ def fetched(values: list[bytes | None]) -> pa.Table:
         {
             "value": pa.array(values, pa.binary()),
             "size_bytes": pa.array(sizes, pa.int32()),
+            "is_packed": pa.array([(value or b"").startswith(PACKED_BEGIN) for value in values], pa.bool_()),
             "topic": ["usage"] * len(values),
             "partition": pa.array([PARTITION] * len(values), pa.int32()),
             "offset": pa.array(range(len(values)), pa.int64()),
