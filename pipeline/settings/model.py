@@ -5,14 +5,15 @@ runs. Parts of the program receive the smallest branch they need, never the whol
 reads the values from defaults, file, environment and flags.
 """
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, SecretStr, model_validator
 
 from pipeline.settings.branch import Branch
+from pipeline.settings.catalog import TRIGGER_MS, CatalogRoot, is_in_catalog
+from pipeline.settings.place import refuse_unfit_place
 from pipeline.settings.store import StoreAddress, StoreSettings
 from schemas.topic_names import MARKER_TOPIC, THROTTLE_TOPIC, USAGE_TOPIC
 
@@ -29,11 +30,6 @@ def _known_cap(cap: object) -> object:
         raise ValueError(message)
     return cap_ms
 
-
-# delta-rs takes these for parts of a URI, also in the path of a folder: it reads another folder, or none.
-_NOT_IN_A_FOLDER: Final = re.compile(r"[#?\[\]\\]|%[0-9A-Fa-f]{2}")
-
-_S3: Final = ("s3://", "s3a://")
 
 Cap = Annotated[Literal["sample_window", "window", "none"] | int, BeforeValidator(_known_cap)]
 
@@ -58,11 +54,18 @@ class TablesSettings(Branch):
     """Where the Delta tables live and who writes them."""
 
     root: str = Field(
-        ".kquota/tables", description="a folder, or a place in an object store: s3://…, abfss://… or gs://…"
+        ".kquota/tables",
+        description="a folder; a place in an object store: s3://…, abfss://… or gs://…; or a schema of a Spark "
+        "catalog: catalog:main.kquota",
+    )
+    location: str | None = Field(
+        None,
+        description="of a root in a catalog: the folder or place in a store of its tables; null: the catalog chooses",
     )
     writer: Literal["delta-rs", "delta-spark"] = Field(
         "delta-rs",
-        description="delta-rs: 15 ms per commit; delta-spark: 0.5 s, with Spark's access to the store; not in S3",
+        description="delta-rs: 15 ms per commit; delta-spark: 0.5 s, with Spark's access to the store; not in S3; "
+        "for a root in a catalog it must be delta-spark",
     )
     usage_retention_ms: int = Field(
         7_200_000, ge=60_000, description="how long rows of `usage` and `sensor_state` are kept"
@@ -86,7 +89,12 @@ class StreamSettings(Branch):
     checkpoint: str = Field(
         ".kquota/checkpoint", description="Spark's checkpoint of this job: a folder, or a place in an object store"
     )
-    trigger_ms: int = Field(500, ge=50, description="shortest time between the starts of two micro-batches")
+    trigger_ms: int = Field(
+        500,
+        ge=50,
+        description="shortest time between the starts of two micro-batches; for tables in a catalog the default is "
+        f"{TRIGGER_MS}",
+    )
     max_offsets_per_trigger: int = Field(2_000_000, gt=0, description="most messages one micro-batch takes")
     starting_offsets: Literal["earliest", "latest"] = Field(
         "earliest", description="where a job without checkpoint and without stored batches begins"
@@ -248,37 +256,28 @@ class Settings(Branch):
 
     @model_validator(mode="after")
     def _tables_are_found_again(self) -> Self:
-        if "://" in self.tables.root:
-            return self
-        folder = str(Path(self.tables.root).absolute())
-        found = _NOT_IN_A_FOLDER.search(folder)
-        if found is not None:
-            msg = (
-                f"'tables.root' must be a path without {found[0]}, which Delta takes for a part of a URI; got {folder}"
-            )
-            raise ValueError(msg)
+        tables = self.tables
+        refuse_unfit_place(tables.root, tables.location, tables.writer, has_root="root" in tables.model_fields_set)
         return self
 
     @model_validator(mode="after")
     def _addresses_know_their_store(self) -> Self:
         # `model_copy`, because the default branches are shared by all settings.
-        for name, key in (("tables", "root"), ("stream", "checkpoint")):
+        for name, key in (("tables", "root"), ("tables", "location"), ("stream", "checkpoint")):
             branch = getattr(self, name)
             address = getattr(branch, key)
-            if "://" in address:
+            if address is not None and "://" in address:
                 known = StoreAddress(address, self.store)
                 self.__dict__[name] = branch.model_copy(update={key: known})
         return self
 
     @model_validator(mode="after")
-    def _writer_overwrites_nothing(self) -> Self:
-        if self.tables.writer == "delta-spark" and self.tables.root.lower().startswith(_S3):
-            # Seen with Delta 4.4.0 and Hadoop 3.5.0: the second of two files of the same name is accepted.
-            msg = (
-                "'tables.writer' must be delta-rs for tables in S3, where Spark's writer looks whether a commit is "
-                "there and then writes it, so that two drivers could overwrite each other's; got delta-spark"
-            )
-            raise ValueError(msg)
+    def _a_catalog_is_known(self) -> Self:
+        if is_in_catalog(self.tables.root):
+            root = CatalogRoot(self.tables.root, self.tables.location)
+            self.__dict__["tables"] = self.tables.model_copy(update={"root": root})
+            if "trigger_ms" not in self.stream.model_fields_set:
+                self.__dict__["stream"] = self.stream.model_copy(update={"trigger_ms": TRIGGER_MS})
         return self
 
     @model_validator(mode="after")

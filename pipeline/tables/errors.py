@@ -25,6 +25,7 @@ from typing import Final
 
 from pipeline.command_line import command_text
 from pipeline.errors import PipelineError
+from pipeline.settings.catalog import CatalogTable
 from pipeline.tables.address import full_address, looking_at
 from quota.mistakes import Mistake
 
@@ -120,8 +121,11 @@ class TableMissing(PipelineError):
         self.version = version
         self.newest_version = newest_version
         if version is None:
-            create = command_text("tables", "create", "--tables", self.table.rpartition("/")[0])
-            remedy = f"correct --tables or --config, or create new tables: {create}"
+            if isinstance(table, CatalogTable):
+                remedy = f"correct tables.root, or let the job create it: {command_text('run')}"
+            else:
+                create = command_text("tables", "create", "--tables", self.table.rpartition("/")[0])
+                remedy = f"correct --tables or --config, or create new tables: {create}"
             super().__init__(f"no Delta table at {self.table}", remedy, exit_code=2)
             return
         is_future = newest_version is not None and version > newest_version

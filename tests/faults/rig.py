@@ -13,6 +13,7 @@ from typing import Any
 from kafka import KafkaConsumer, TopicPartition
 
 from pipeline.failpoints import VARIABLE
+from pipeline.tables.address import place_of
 from pipeline.tables.from_settings import open_quota_table
 from pipeline.tables.layout import create_missing
 from pipeline.tables.quotas.edit import QuotaChange
@@ -58,8 +59,8 @@ class Rig:
 
     @property
     def tables(self) -> str:
-        """The root of the job's tables."""
-        return self.job.settings.tables.root
+        """Where the job's tables lie."""
+        return place_of(self.job.settings.tables.root)
 
     def begin_load(self, seed: int, *options: str) -> Path:
         """Start a generator, which runs until `end_load`. Returns its ledger."""
