@@ -6,7 +6,6 @@ sends steady load. Broker, generator, job and prober share the machine; each is 
 the table.
 
     python -m bench.probe [--minutes 8] [--messages objects arrays] [--events-per-second 20000] [--clients 10000]
-                          [--catalog]
 
 It is compared with an empty Spark query on the same topic under the same load, in the same run: a trigger that reads
 offsets and does nothing. The ratios at the end are to the p50 of its last minute. After the last minute the job is
@@ -101,7 +100,7 @@ def _measure(messages: str, arguments: argparse.Namespace) -> None:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         broker = stack.enter_context(EmbeddedBroker(folder / "broker"))
-        settings = Settings(tables=_tables(folder, arguments.catalog))
+        settings = Settings(tables=TablesSettings(root=str(folder / "tables")))
         prepare(settings, broker.bootstrap_servers, arguments.minutes * _PROBES_PER_MINUTE)
         load = [sys.executable, "-m", "bench.load", broker.bootstrap_servers]
         load += [str(arguments.events_per_second), str(arguments.clients), str(EVENTS_PER_MESSAGE[messages])]
@@ -119,7 +118,7 @@ def _measure(messages: str, arguments: argparse.Namespace) -> None:
             if "age_ms" in facts:
                 batches.append(BatchAge(facts["events"], facts["age_ms"]))
 
-        with job(folder, broker.bootstrap_servers, arguments.trigger_ms, heard, tables=settings.tables.root) as running:
+        with job(folder, broker.bootstrap_servers, arguments.trigger_ms, heard) as running:
             processes = {"generator": generator.pid, "broker": broker.pid, "driver": running.pid}
             java = java_below(running.pid)
             processes |= {"JVM": java, "prober": os.getpid()}
@@ -138,15 +137,6 @@ def _measure(messages: str, arguments: argparse.Namespace) -> None:
         sys.exit(f"the job must publish a record for each probe; got none for {missing}\n{''.join(last_lines)}")
     _print_summary(minutes[: arguments.minutes], empty_ms, lateness_ms.drop_null().to_pylist())
     print(told_of_stall, flush=True)
-
-
-def _tables(folder: Path, in_catalog: bool) -> TablesSettings:
-    """Tables under the folder, if asked for in Spark's own catalog; the job is told by environment variables."""
-    location = str(folder / "tables")
-    if not in_catalog:
-        return TablesSettings(root=location)
-    os.environ.update({"KQUOTA_TABLES__LOCATION": location, "KQUOTA_TABLES__WRITER": "delta-spark"})
-    return TablesSettings(root="catalog:spark_catalog.kquota", location=location, writer="delta-spark")
 
 
 def prepare(settings: Settings, bootstrap_servers: str, probes: int) -> None:
@@ -217,7 +207,6 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--events-per-second", type=int, default=20_000)
     parser.add_argument("--clients", type=int, default=10_000)
     parser.add_argument("--trigger-ms", type=int, default=250)
-    parser.add_argument("--catalog", action="store_true", help="tables in Spark's own catalog, written by Delta-Spark")
     return parser.parse_args()
 
 

@@ -17,6 +17,7 @@ from pipeline.tables.from_settings import claim_tables, open_catalog, open_quota
 from pipeline.tables.layout import TABLES, create_missing
 from pipeline.tables.ownership import TablesOfAnotherJob, owner_of
 from pipeline.tables.quotas.edit import QuotaChange
+from pipeline.tables.quotas.source import QuotaSource
 from pipeline.tables.quotas.table import EditAudit, QuotaTable
 from pipeline.tables.reader import DeltaRsReader
 from pipeline.tables.rollups.throttle_by_minute import ThrottleByMinute
@@ -26,6 +27,7 @@ from quota.owners import Owners
 from schemas.arrow import arrow_schema, conform
 from schemas.usage_row import UsageRow
 from tests.fakes.table import MemoryTable, MemoryWriter
+from tests.pages.blocks import ROOT, blocks_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 
+PAGE = ROOT / "docs" / "catalog-tables.md"
 AUDIT = EditAudit(actor="carol", host="ops1", tool_version="0.2.0", reason="#42")
 MINUTE_MS = 60_000
 T0_MS = 1_700_000_040_000
@@ -136,6 +139,22 @@ def test_quotas_are_read_as_they_were_at_a_version_whoever_wrote_them(
     assert {quotas.read(version).mode for version in range(first, newest + 1)} == {"enforce", "shadow"}
     with pytest.raises(TableMissing, match=rf"no version {newest + 1} of .*: the newest is {newest}"):
         quotas.read(newest + 1)
+
+
+def test_the_statements_of_the_page_edit_the_quotas(spark: "SparkSession", tables: TablesSettings) -> None:
+    create_missing(str(tables.location), [TABLES["quotas"]])
+    open_catalog(tables)
+    source = QuotaSource(open_quota_versions(tables))
+    (text,) = (block.text for block in blocks_of(PAGE.read_text(encoding="utf-8")) if block.language == "sql")
+    bounds, modes = [], []
+    for statement in text.replace("spark_catalog.kquota.quotas", root_of(tables).table("quotas").sql_name).split(";"):
+        if statement.strip():
+            spark.sql(statement).collect()
+            snapshot = source.poll() or source.pin()
+            bounds.append([row["producer_byte_rate"] for row in open_quota_versions(tables).read().rows])
+            modes.append(snapshot.mode)
+    assert bounds == [[1_000_000.0], [1_000_000.0], [], [], []]
+    assert modes == ["enforce", "enforce", "enforce", "shadow", "shadow"]
 
 
 def usage(batch_id: int, evaluated_at_ms: int, *samples: tuple[str, int, int]) -> pa.Table:
