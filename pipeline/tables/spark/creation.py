@@ -57,10 +57,11 @@ def refuse_forgetting(spark: "SparkSession", root: CatalogRoot) -> None:
 
 
 def _schema_location(root: CatalogRoot) -> str:
-    # Otherwise Spark makes a folder for it in the working folder. Other catalogs take no location of a schema.
+    # Otherwise Spark makes a folder for it in the working folder. It is not the tables' own folder, because DROP SCHEMA
+    # deletes it with all that is in it. Other catalogs take no location of a schema.
     if root.catalog != _SESSION_CATALOG or root.location is None:
         return ""
-    return f" LOCATION {literal(full_address(root.location))}"
+    return f" LOCATION {literal(full_address(table_uri(root, '_schema')))}"
 
 
 def _create(spark: "SparkSession", root: CatalogRoot, definition: TableDefinition) -> bool:
@@ -73,8 +74,6 @@ def _create(spark: "SparkSession", root: CatalogRoot, definition: TableDefinitio
             is_there = location is not None and DeltaTable.isDeltaTable(spark, location)
             spark.sql(_registered(address, location) if is_there else _created(address, location, definition)).collect()
             created = not is_there
-            if is_there:
-                _keep_log(SparkTable(spark, address), definition)
         if definition.constraints:
             _add_constraints(SparkTable(spark, address), definition)
     return created
@@ -94,14 +93,6 @@ def _created(address: CatalogTable, location: str | None, definition: TableDefin
     properties = definition.configuration_by_spark.items()
     clauses.append(f"TBLPROPERTIES ({', '.join(f'{literal(key)} = {literal(value)}' for key, value in properties)})")
     return " ".join(clauses)
-
-
-def _keep_log(table: SparkTable, definition: TableDefinition) -> None:
-    """Keep the log of a table that delta-rs has created as long as Spark wants it; it would refuse other changes."""
-    stored = table.detail()["properties"]
-    for key, value in definition.configuration_by_spark.items():
-        if definition.configuration[key] != value and stored.get(key) == definition.configuration[key]:
-            table.run(f"ALTER TABLE {{table}} SET TBLPROPERTIES ({literal(key)} = {literal(value)})")
 
 
 def _add_constraints(table: SparkTable, definition: TableDefinition) -> None:

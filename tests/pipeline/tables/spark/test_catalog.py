@@ -107,19 +107,19 @@ def test_spark_creates_what_delta_rs_creates_and_finds_it_again(
         claim_tables(tables, "second")
 
 
-def test_tables_that_delta_rs_has_created_are_registered_and_can_be_altered(tables: TablesSettings) -> None:
+def test_tables_that_delta_rs_has_created_are_registered_as_they_are(tables: TablesSettings) -> None:
     create_missing(str(tables.location))
+    before = {name: stored(str(tables.location), name) for name in TABLES}
     open_catalog(tables)
+    assert {name: stored(str(tables.location), name) for name in TABLES} == before
     claim_tables(tables, "first")
     assert owner_of(str(tables.location)) == "first"
-    properties = DeltaTable(f"{tables.location}/batches").metadata().configuration
-    assert properties["delta.logRetentionDuration"] == "interval 6 hours"
 
 
 def test_quotas_are_read_as_they_were_at_a_version_whoever_wrote_them(
     spark: "SparkSession", tables: TablesSettings
 ) -> None:
-    create_missing(str(tables.location), [TABLES["quotas"]])
+    create_missing(str(tables.location))
     open_catalog(tables)
     quotas, by_address = open_quota_versions(tables), QuotaTable(tables.root)
     name = root_of(tables).table("quotas").sql_name
@@ -142,7 +142,7 @@ def test_quotas_are_read_as_they_were_at_a_version_whoever_wrote_them(
 
 
 def test_the_statements_of_the_page_edit_the_quotas(spark: "SparkSession", tables: TablesSettings) -> None:
-    create_missing(str(tables.location), [TABLES["quotas"]])
+    create_missing(str(tables.location))
     open_catalog(tables)
     source = QuotaSource(open_quota_versions(tables))
     (text,) = (block.text for block in blocks_of(PAGE.read_text(encoding="utf-8")) if block.language == "sql")
@@ -150,9 +150,11 @@ def test_the_statements_of_the_page_edit_the_quotas(spark: "SparkSession", table
     for statement in text.replace("spark_catalog.kquota.quotas", root_of(tables).table("quotas").sql_name).split(";"):
         if statement.strip():
             spark.sql(statement).collect()
-            snapshot = source.poll() or source.pin()
-            bounds.append([row["producer_byte_rate"] for row in open_quota_versions(tables).read().rows])
-            modes.append(snapshot.mode)
+            source.poll()
+            newest = open_quota_versions(tables).read()
+            assert source.pin().version == newest.version
+            bounds.append([row["producer_byte_rate"] for row in newest.rows])
+            modes.append(newest.mode)
     assert bounds == [[1_000_000.0], [1_000_000.0], [], [], []]
     assert modes == ["enforce", "enforce", "enforce", "shadow", "shadow"]
 
@@ -185,6 +187,7 @@ def test_roll_ups_that_read_through_spark_write_what_those_through_delta_rs_writ
 ) -> None:
     from pipeline.tables.spark.reader import DeltaSparkReader  # noqa: PLC0415 - loads pyspark
 
+    create_missing(str(tables.location))
     open_catalog(tables)
     writer = DeltaRsWriter(f"{tables.location}/usage", "job")
     writer.raise_epoch(1)
@@ -200,6 +203,7 @@ def test_roll_ups_that_read_through_spark_write_what_those_through_delta_rs_writ
 def test_upkeep_deletes_merges_and_cleans_by_name(spark: "SparkSession", tables: TablesSettings) -> None:
     from pipeline.tables.spark.upkeep import SparkUpkeep  # noqa: PLC0415 - loads pyspark
 
+    create_missing(str(tables.location))
     open_catalog(tables)
     writer = DeltaRsWriter(f"{tables.location}/usage", "job")
     writer.raise_epoch(1)
@@ -224,6 +228,7 @@ def test_a_catalog_in_memory_without_a_location_is_refused(spark: "SparkSession"
     nowhere = tables.model_copy(update={"root": CatalogRoot(str(tables.root), None)})
     with pytest.raises(CatalogForgets, match=r"'tables.location' must be set for catalog:spark_catalog\."):
         open_catalog(nowhere)
+    create_missing(str(tables.location))
     open_catalog(tables)
     moved = tables.model_copy(update={"root": CatalogRoot(str(tables.root), f"{tables.location}-2")})
     with pytest.raises(TableElsewhere, match=r"quotas must lie at .*-2/quotas, by 'tables.location'; got .*/t/quotas"):
