@@ -57,7 +57,7 @@ class Upkeep:
         dropped = self._expire_idle()
         if dropped:
             log.info("dropped %d sensors that were idle for an hour", dropped)
-        cleaning = self._rounds % self._files.rounds_per_cleaning == 0
+        cleaning = self._rounds % self._files.rounds_per_cleaning == self._files.cleaning_round
         self._rounds += 1
         for name in WRITTEN_BY_THE_JOB:
             with tried_again(log, f"upkeep of {name}"):

@@ -12,9 +12,15 @@ SORTED: Final = ("usage_by_minute", "throttle_by_minute")
 
 
 class TableUpkeep(Protocol):
-    """Upkeep of the tables under a root. Each step can be repeated, and interrupted at any point."""
+    """Upkeep of the tables under a root. Each step can be repeated, and interrupted at any point.
+
+    Attributes:
+        rounds_per_cleaning: Files are cleaned in one of so many rounds.
+        cleaning_round: Which one, counted from 0.
+    """
 
     rounds_per_cleaning: int
+    cleaning_round: int
 
     def newest_value(self, name: str, column: str) -> int | None:
         """The largest value of an INT64 column of a table; None for a table without rows."""
@@ -42,6 +48,7 @@ class DeltaRsUpkeep:
 
     # Listing all files costs more than the rest of a round. Between two cleanings the log may grow by half.
     rounds_per_cleaning = 5
+    cleaning_round = 0
 
     def __init__(self, root: str) -> None:
         self._root = root

@@ -32,8 +32,9 @@ class SparkUpkeep:
         many_files: A table with more files is merged.
     """
 
-    # A cleaning lists all files by Spark's tasks, and the log is cleaned by Delta's own commits.
+    # A cleaning lists all files by Spark's tasks, so not at the start of a job; Delta's own commits clean the log.
     rounds_per_cleaning = 60
+    cleaning_round = 5
 
     def __init__(self, spark: "SparkSession", root: CatalogRoot, many_files: int = _MANY_FILES) -> None:
         self._spark = spark
