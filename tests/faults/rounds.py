@@ -2,8 +2,10 @@
 
 import signal
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 from pipeline.failpoints import FAILPOINTS
@@ -46,7 +48,7 @@ def play(
     seed: int,
     in_process: bool = False,
     goes_on_seconds: float = _GOES_ON_SECONDS,
-    **overrides: str,
+    overrides: Mapping[str, str] = MappingProxyType({}),
 ) -> Outcome:
     """Run one round with one failpoint.
 
@@ -65,7 +67,7 @@ def play(
     """
     name = f"{point.replace('.', '-').replace('_', '-')}-{seed}"
     folder.mkdir(parents=True, exist_ok=True)
-    with rig(name, folder, bootstrap_servers, **overrides) as rigged:
+    with rig(name, folder, bootstrap_servers, None, **overrides) as rigged:
         rigged.begin_load(seed)
         nth = NTH.get(point, _NTH_BATCH)
         if in_process:

@@ -60,7 +60,7 @@ def test_a_job_that_is_killed_leaves_what_a_job_leaves_that_is_not(
     point: str, broker: EmbeddedBroker, tmp_path: Path
 ) -> None:
     outcome = play(
-        point, tmp_path, broker.bootstrap_servers, 11, goes_on_seconds=_GOES_ON_SECONDS, **in_catalog(tmp_path)
+        point, tmp_path, broker.bootstrap_servers, 11, goes_on_seconds=_GOES_ON_SECONDS, overrides=in_catalog(tmp_path)
     )
     assert outcome.verdict["differences"] == []
     for check, least in AT_LEAST.items():
