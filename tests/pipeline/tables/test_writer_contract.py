@@ -47,7 +47,7 @@ DELTA = (
     Kind("delta-rs"),
     Kind("delta-rs", "store"),
     pytest.param(Kind("delta-spark"), marks=pytest.mark.spark),
-    pytest.param(Kind("delta-spark", "catalog"), marks=pytest.mark.spark),
+    pytest.param(Kind("delta-spark", "catalog"), marks=[pytest.mark.spark, pytest.mark.long]),
 )
 on_files = pytest.mark.parametrize("kind", DELTA, indirect=True, ids=str)
 

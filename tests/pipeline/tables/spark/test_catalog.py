@@ -80,6 +80,7 @@ def stored(folder: str, name: str) -> dict[str, Any]:
     }
 
 
+@pytest.mark.long
 def test_spark_creates_what_delta_rs_creates_and_finds_it_again(
     spark: "SparkSession", tables: TablesSettings, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -116,6 +117,7 @@ def test_tables_that_delta_rs_has_created_are_registered_as_they_are(tables: Tab
     assert owner_of(str(tables.location)) == "first"
 
 
+@pytest.mark.long
 def test_quotas_are_read_as_they_were_at_a_version_whoever_wrote_them(
     spark: "SparkSession", tables: TablesSettings
 ) -> None:
@@ -141,6 +143,7 @@ def test_quotas_are_read_as_they_were_at_a_version_whoever_wrote_them(
         quotas.read(newest + 1)
 
 
+@pytest.mark.long
 def test_the_statements_of_the_page_edit_the_quotas(spark: "SparkSession", tables: TablesSettings) -> None:
     create_missing(str(tables.location))
     open_catalog(tables)
@@ -182,6 +185,7 @@ def rolled(table: "RolledTable", name: str) -> list[dict[str, Any]]:
     return sorted(memory.rows.to_pylist(), key=str)
 
 
+@pytest.mark.long
 def test_roll_ups_that_read_through_spark_write_what_those_through_delta_rs_write(
     spark: "SparkSession", tables: TablesSettings
 ) -> None:
@@ -200,6 +204,7 @@ def test_roll_ups_that_read_through_spark_write_what_those_through_delta_rs_writ
         assert len(by_spark) >= least, name
 
 
+@pytest.mark.long
 def test_upkeep_deletes_merges_and_cleans_by_name(spark: "SparkSession", tables: TablesSettings) -> None:
     from pipeline.tables.spark.upkeep import SparkUpkeep  # noqa: PLC0415 - loads pyspark
 
