@@ -69,6 +69,13 @@ def full_address(address: str) -> str:
     return str(Path(address).absolute()) if is_local(address) else address
 
 
+def creating(table: str) -> str:
+    """A command that creates a table; one in a catalog is created by the job alone."""
+    if isinstance(table, CatalogTable):
+        return command_text("run")
+    return command_text("tables", "create", "--tables", full_address(table).rpartition("/")[0])
+
+
 def looking_at(table: str) -> str:
     """How to see rights and free space of a local table; for others, what to look at there."""
     if isinstance(table, CatalogTable):

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
 import pyarrow as pa
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
 from pipeline.errors import first_line
@@ -164,7 +165,7 @@ class DeltaSparkWriter(DeltaSparkReader):
         conflicts: list[str] = []
         try:
             yield conflicts
-        except PySparkException as exc:
+        except (PySparkException, Py4JJavaError) as exc:
             text = str(exc)
             cause = first_line(exc)
             if "Concurrent" in text and "DELTA_CONCURRENT" in text:
