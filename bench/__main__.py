@@ -22,6 +22,7 @@ BENCHES: Final = {
     "sync_on_broker": "keep the native quotas of 10 000 entities on a real broker: first sync, periods without changes",
     "broker_sync": "a period of `quotas sync` over 10 000 entities on 3 and 30 brokers, at rest and with all changing",
     "gate": "from a release that can be read until 200 threads and 2000 tasks go on",
+    "catalog": "tables in Spark's own catalog: time of a micro-batch and latency by trigger; writes its page",
     "catch_up": "events per second after an outage, compared with bare Spark on the same topic",
     "cli": "how long --help, throttles list, throttles explain, quotas describe and status take",
     "edit": "from a quota edit to the release on the topic, without traffic",

@@ -22,6 +22,7 @@ from pipeline.tables.layout import TABLES, create_missing
 from pipeline.tables.quotas.edit import QuotaChange
 from pipeline.tables.quotas.owners import StoredOwners
 from pipeline.tables.quotas.table import EditAudit, QuotaTable
+from pipeline.tables.reader import DeltaRsReader
 from pipeline.tables.rollups.throttle_by_minute import ThrottleByMinute
 from pipeline.tables.rollups.usage_by_minute import UsageByMinute
 from schemas.arrow import conform
@@ -114,10 +115,10 @@ def main() -> None:
     spent: dict[str, list[float]] = {"usage_by_minute": [], "throttle_by_minute": []}
     with tempfile.TemporaryDirectory() as root:
         stored = Stored(root, asked.clients)
-        usage = UsageByMinute(table_uri(root, "usage"), stored.writer("usage_by_minute"), "bench")
+        usage = UsageByMinute(DeltaRsReader(table_uri(root, "usage")), stored.writer("usage_by_minute"), "bench")
         owners = StoredOwners(stored.quotas)
         events_uri = table_uri(root, "throttle_events")
-        throttles = ThrottleByMinute(events_uri, stored.writer("throttle_by_minute"), "bench", owners.at)
+        throttles = ThrottleByMinute(DeltaRsReader(events_uri), stored.writer("throttle_by_minute"), "bench", owners.at)
         for minute in range(asked.minutes + 1):
             stored.write(minute)
             spent["usage_by_minute"].append(cpu_ms(usage.step))

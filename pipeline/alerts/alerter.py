@@ -17,7 +17,8 @@ from pipeline.alerts.receiver import Receiver
 from pipeline.alerts.state_file import AlertsState, read_state, state_path, write_state
 from pipeline.clock import wall_ms
 from pipeline.process_lock import LockHeld, ProcessLock
-from pipeline.settings.model import AlertsSettings, Settings
+from pipeline.settings.alerts import AlertsSettings
+from pipeline.settings.model import Settings
 
 log = logging.getLogger(__name__)
 

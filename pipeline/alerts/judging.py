@@ -9,7 +9,7 @@ from pipeline.alerts.words import client_text, link, shown
 from pipeline.command_line import command_text
 from pipeline.dashboard.live_rates import SensorRate
 from pipeline.dashboard.state import State
-from pipeline.settings.model import AlertsSettings
+from pipeline.settings.alerts import AlertsSettings
 from quota.units import age_text, bound_text, rate_text
 
 _SEVERITY: Final = {

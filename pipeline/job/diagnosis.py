@@ -28,7 +28,7 @@ from pipeline.stream.checkpoint_files import open_without_spark
 from pipeline.stream.spark.store_access import jar_sets
 from pipeline.stream.starting_offsets import refuse_gaps, spans_of
 from pipeline.sync.findings import sync_findings
-from pipeline.tables.address import is_local, table_uri
+from pipeline.tables.address import TablesInCatalog, is_local, known_place, table_uri
 from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.from_settings import open_quota_table
 from pipeline.tables.layout import TABLES
@@ -59,14 +59,22 @@ def diagnose(settings: Settings) -> Iterator[Diagnosis]:
     yield from _guarded("lock", lambda: _lock(settings))
     yield from _guarded("disk", lambda: _disk(settings))
     yield from _guarded("store", lambda: _store(settings))
-    yield from _guarded("tables", lambda: _tables(settings))
-    yield from _guarded("quotas", lambda: _quotas(settings))
-    yield from _guarded("checkpoint", lambda: _checkpoint(settings))
+    yield from _state(settings)
     if settings.kafka.bootstrap_servers:
         yield from _guarded("cluster", lambda: _cluster(settings))
         yield from _guarded("sync", lambda: _sync(settings))
     else:
         yield Diagnosis("warning", "cluster", "not looked at: no --bootstrap-server")
+
+
+def _state(settings: Settings) -> Iterator[Diagnosis]:
+    if known_place(settings.tables.root) is None:
+        reason = TablesInCatalog(settings.tables.root)
+        yield Diagnosis("warning", "tables", f"not looked at, nor quotas and checkpoint: {reason}")
+        return
+    yield from _guarded("tables", lambda: _tables(settings))
+    yield from _guarded("quotas", lambda: _quotas(settings))
+    yield from _guarded("checkpoint", lambda: _checkpoint(settings))
 
 
 def _guarded(subject: str, check: Callable[[], Iterator[Diagnosis]]) -> Iterator[Diagnosis]:
@@ -100,19 +108,20 @@ def _lock(settings: Settings) -> Iterator[Diagnosis]:
 
 
 def _disk(settings: Settings) -> Iterator[Diagnosis]:
-    if not is_local(settings.tables.root):
+    root = known_place(settings.tables.root)
+    if root is None or not is_local(root):
         return
-    place = Path(settings.tables.root)
+    place = Path(root)
     while not place.exists():
         place = place.parent
     free_bytes = shutil.disk_usage(place).free
     severity: Literal["ok", "warning"] = "warning" if free_bytes < _LITTLE_SPACE_BYTES else "ok"
-    yield Diagnosis(severity, "disk", f"{free_bytes / 1e9:.1f} GB free under {settings.tables.root}")
+    yield Diagnosis(severity, "disk", f"{free_bytes / 1e9:.1f} GB free under {root}")
 
 
 def _store(settings: Settings) -> Iterator[Diagnosis]:
-    for address in (settings.tables.root, settings.stream.checkpoint):
-        if scheme_of(address) in STORE_SCHEMES:
+    for address in (known_place(settings.tables.root), settings.stream.checkpoint):
+        if address is not None and scheme_of(address) in STORE_SCHEMES:
             refuse_unfit(address)
             text = f"{address}: lists, writes, reads, deletes, and refuses to overwrite (conditional put)"
             yield Diagnosis("ok", "store", text)

@@ -31,6 +31,7 @@ from pipeline.stream.errors import MasterUnreachable, QueryFailed
 from pipeline.stream.reading.reading_rules import ReadingRules
 from pipeline.stream.spark.spark_starter import SparkStarter
 from pipeline.stream.spark.store_access import jar_sets, with_store
+from pipeline.tables.from_settings import open_catalog
 
 log = logging.getLogger(__name__)
 
@@ -168,6 +169,7 @@ class Job:
             if self._settings.tables.writer == "delta-spark" and starter.session_unless(self._stopping) is None:
                 return None
             with step("tables and recovery"):
+                open_catalog(self._settings.tables)
                 run = JobRun(self._settings, place, self._clock, self._listeners)
                 recovered = run.take_over()
             with step("spark session"):

@@ -27,10 +27,9 @@ from pipeline.stream.reading.reading_rules import ReadingRules
 from pipeline.stream.reading.source import read_usage_topic
 from pipeline.stream.recovery import Recovered
 from pipeline.stream.starting_offsets import refuse_gaps, spans_of, starting_offsets
-from pipeline.tables.from_settings import open_quota_table, open_writer
+from pipeline.tables.from_settings import claim_tables, open_quota_versions, open_writer
 from pipeline.tables.job_tables import DriverEpoch, JobTables
 from pipeline.tables.noted_writer import NotedWriter
-from pipeline.tables.ownership import claim
 from pipeline.tables.port import TableWriter
 from pipeline.tables.quotas.source import QuotaSource
 from pipeline.tables.rollups.roll_ups import RollUps
@@ -78,9 +77,8 @@ class JobRun:
         self._listeners = listeners
         self._failure: BaseException | None = None
         self._query: UsageQuery | None = None
-        quota_table = open_quota_table(settings.tables)
+        quota_table = open_quota_versions(settings.tables)
         self._quotas = QuotaSource(quota_table, settings.share)
-        self._quota_table = quota_table
         self._tables = JobTables.open(
             self._open_writer,
             settings.job,
@@ -134,9 +132,8 @@ class JobRun:
             ClusterUnreachable: The throttle topic can not be reached.
         """
         settings = self._settings
-        claim_shards(self._quota_table, settings)
-        if settings.tables.writer == "delta-rs":
-            claim(settings.tables.root, settings.job)
+        claim_shards(settings)
+        claim_tables(settings.tables, settings.job)
         recovered = take_over(
             self._tables, self._place.epoch, self._quotas, self._enforcement, self._clock, settings.engine
         )

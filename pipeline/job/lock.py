@@ -12,7 +12,7 @@ from typing import Final, Self
 
 from pipeline.errors import PipelineError
 from pipeline.process_lock import LockHeld, ProcessLock, holder_of
-from pipeline.tables.address import is_local
+from pipeline.tables.address import local_folder
 
 _TABLES_LOCK: Final = ".kquota-job.lock"
 
@@ -24,8 +24,8 @@ def lock_file(run_dir: Path, job: str) -> Path:
 
 def tables_lock_file(tables_root: str) -> Path | None:
     """The lock file beside the tables; None where they are in no local folder that exists."""
-    is_folder = is_local(tables_root) and Path(tables_root).is_dir()
-    return Path(tables_root) / _TABLES_LOCK if is_folder else None
+    folder = local_folder(tables_root)
+    return None if folder is None else folder / _TABLES_LOCK
 
 
 def job_process(run_dir: Path, job: str, tables_root: str) -> str | None:

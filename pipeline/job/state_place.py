@@ -2,14 +2,12 @@
 
 from collections.abc import Iterator
 from pathlib import PurePosixPath
-from typing import Final
 from urllib.parse import unquote, urlsplit
 
+from pipeline.settings.catalog import CatalogRoot
 from pipeline.settings.model import Settings
 from pipeline.stream.checkpoint_files import has_scheme
 from pipeline.stream.errors import StateOnOneNode
-
-_KEPT: Final = ("tables.root", "stream.checkpoint")
 
 
 def refuse_state_on_one_node(settings: Settings) -> None:
@@ -32,9 +30,18 @@ def places_on_one_node(settings: Settings) -> Iterator[tuple[str, str]]:
     `spark.shared_folders`; or a URI of another scheme.
     """
     shared = [PurePosixPath(folder) for folder in settings.spark.shared_folders]
-    for setting, place in zip(_KEPT, (settings.tables.root, settings.stream.checkpoint), strict=True):
+    for setting, place in _kept(settings):
         if not (_is_in_a_store(place) or any(_path(place).is_relative_to(folder) for folder in shared)):
             yield setting, place
+
+
+def _kept(settings: Settings) -> Iterator[tuple[str, str]]:
+    root = settings.tables.root
+    if not isinstance(root, CatalogRoot):
+        yield "tables.root", root
+    elif root.location is not None:  # otherwise the catalog chooses a place that the cluster reaches
+        yield "tables.location", root.location
+    yield "stream.checkpoint", settings.stream.checkpoint
 
 
 def _is_in_a_store(place: str) -> bool:

@@ -7,11 +7,8 @@ from typing import Final
 from pipeline.allocator import return_freed_memory
 from pipeline.clock import Clock
 from pipeline.settings.model import TablesSettings
-from pipeline.tables.address import table_uri
+from pipeline.tables.from_settings import open_upkeep
 from pipeline.tables.job_tables import WRITTEN_BY_THE_JOB
-from pipeline.tables.maintenance import clean, compact, trim
-from pipeline.tables.reading.column_range import newest_value
-from pipeline.tables.sorted_days import sort_day
 from pipeline.tables.tried_again import tried_again
 
 log = logging.getLogger(__name__)
@@ -26,9 +23,6 @@ _TIME_OF: Final = {
     "throttle_by_minute": "minute_start_ms",
 }
 _SHORT_LIVED: Final = ("usage", "sensor_state")
-_SORTED: Final = ("usage_by_minute", "throttle_by_minute")
-# Listing all files costs more than the rest of a round. Between two cleanings the log may grow by half.
-_ROUNDS_PER_CLEANING: Final = 5
 
 
 class Upkeep:
@@ -52,6 +46,7 @@ class Upkeep:
         usage_read_until_ms: Callable[[], int | None] = lambda: None,
     ) -> None:
         self._tables = tables
+        self._files = open_upkeep(tables)
         self._clock = clock
         self._expire_idle = expire_idle
         self._usage_read_until_ms = usage_read_until_ms
@@ -62,7 +57,7 @@ class Upkeep:
         dropped = self._expire_idle()
         if dropped:
             log.info("dropped %d sensors that were idle for an hour", dropped)
-        cleaning = self._rounds % _ROUNDS_PER_CLEANING == 0
+        cleaning = self._rounds % self._files.rounds_per_cleaning == self._files.cleaning_round
         self._rounds += 1
         for name in WRITTEN_BY_THE_JOB:
             with tried_again(log, f"upkeep of {name}"):
@@ -71,10 +66,9 @@ class Upkeep:
         return self._tables.upkeep_interval_ms / 1000
 
     def _keep_up(self, name: str, cleaning: bool) -> None:
-        uri = table_uri(self._tables.root, name)
-        trimmed = trim(uri, _TIME_OF.get(name, _TIME), self._kept_from_ms(name))
-        compacted = sort_day(uri) is not None if name in _SORTED else compact(uri)
-        removed = clean(uri) if cleaning else 0
+        trimmed = self._files.trim(name, _TIME_OF.get(name, _TIME), self._kept_from_ms(name))
+        compacted = self._files.merge(name)
+        removed = self._files.clean(name) if cleaning else 0
         if trimmed or removed:
             log.info(
                 "upkeep of %s: %d old rows deleted, %s, %d replaced files removed",
@@ -98,6 +92,6 @@ class Upkeep:
         """The instant from which the retention of a table is counted back."""
         # Dead letters come also without usage, so they have an instant of their own.
         newest_of = name if name == "dead_letters" else "usage"
-        newest_ms = newest_value(table_uri(self._tables.root, newest_of), _TIME_OF.get(newest_of, _TIME))
+        newest_ms = self._files.newest_value(newest_of, _TIME_OF.get(newest_of, _TIME))
         wall_ms = self._clock.now().wall_ms
         return wall_ms if newest_ms is None else min(wall_ms, newest_ms)

@@ -5,14 +5,16 @@ runs. Parts of the program receive the smallest branch they need, never the whol
 reads the values from defaults, file, environment and flags.
 """
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, SecretStr, model_validator
 
+from pipeline.settings.alerts import AlertsSettings
 from pipeline.settings.branch import Branch
+from pipeline.settings.catalog import TRIGGER_MS, CatalogRoot, is_in_catalog
+from pipeline.settings.place import refuse_unfit_place
 from pipeline.settings.shard import folder_of, job_of, shard_at
 from pipeline.settings.store import StoreAddress, StoreSettings
 from quota.shares import ALL_USERS, Share, share_of
@@ -30,12 +32,6 @@ def _known_cap(cap: object) -> object:
         message = "must be sample_window, window, none or milliseconds above 0"
         raise ValueError(message)
     return cap_ms
-
-
-# delta-rs takes these for parts of a URI, also in the path of a folder: it reads another folder, or none.
-_NOT_IN_A_FOLDER: Final = re.compile(r"[#?\[\]\\]|%[0-9A-Fa-f]{2}")
-
-_S3: Final = ("s3://", "s3a://")
 
 
 def _known_shard(shard: object) -> object:
@@ -67,11 +63,18 @@ class TablesSettings(Branch):
     """Where the Delta tables live and who writes them."""
 
     root: str = Field(
-        ".kquota/tables", description="a folder, or a place in an object store: s3://…, abfss://… or gs://…"
+        ".kquota/tables",
+        description="a folder; a place in an object store: s3://…, abfss://… or gs://…; or a schema of a Spark "
+        "catalog: catalog:main.kquota",
+    )
+    location: str | None = Field(
+        None,
+        description="of a root in a catalog: the folder or place in a store of its tables; null: the catalog chooses",
     )
     writer: Literal["delta-rs", "delta-spark"] = Field(
         "delta-rs",
-        description="delta-rs: 15 ms per commit; delta-spark: 0.5 s, with Spark's access to the store; not in S3",
+        description="delta-rs: 15 ms per commit; delta-spark: 0.5 s, with Spark's access to the store; not in S3; "
+        "for a root in a catalog it must be delta-spark",
     )
     usage_retention_ms: int = Field(
         7_200_000, ge=60_000, description="how long rows of `usage` and `sensor_state` are kept"
@@ -95,7 +98,12 @@ class StreamSettings(Branch):
     checkpoint: str = Field(
         ".kquota/checkpoint", description="Spark's checkpoint of this job: a folder, or a place in an object store"
     )
-    trigger_ms: int = Field(500, ge=50, description="shortest time between the starts of two micro-batches")
+    trigger_ms: int = Field(
+        500,
+        ge=50,
+        description="shortest time between the starts of two micro-batches; for tables in a catalog the default is "
+        f"{TRIGGER_MS}",
+    )
     max_offsets_per_trigger: int = Field(2_000_000, gt=0, description="most messages one micro-batch takes")
     starting_offsets: Literal["earliest", "latest"] = Field(
         "earliest", description="where a job without checkpoint and without stored batches begins"
@@ -175,38 +183,6 @@ class MetricsSettings(Branch):
     )
 
 
-class AlertsSettings(Branch):
-    """What `kquota alerts` looks for, and whom it tells."""
-
-    webhooks: dict[str, SecretStr] = Field(
-        default_factory=dict,
-        description="name of a receiver -> its http or https URL, all or part of it as ${env:NAME} or ${file:/path}",
-    )
-    signing_keys: dict[str, SecretStr] = Field(
-        default_factory=dict,
-        description="name of a webhook -> ${env:NAME} or ${file:/path} of the key its messages are signed with",
-    )
-    topic: str | None = Field(None, min_length=1, description="a Kafka topic that is told too; null: none")
-    external_url: str | None = Field(
-        None, pattern=r"^https?://", description="address of the dashboard, for links in messages"
-    )
-    near_bound_percent: int = Field(80, ge=1, le=1_000, description="KquotaNearBound: a sensor uses so much of T")
-    at_bound_percent: int = Field(95, ge=1, le=1_000, description="KquotaAtBound: a sensor uses so much of T")
-    hysteresis_percent: int = Field(5, ge=0, le=100, description="both end only when it uses so much less")
-    pending_ms: int = Field(30_000, ge=0, description="both begin only when it has been so for so long")
-    stalled_after_ms: int = Field(60_000, ge=1_000, description="KquotaStalled: no micro-batch for longer")
-    dead_letters_ms: int = Field(300_000, ge=1_000, description="KquotaDeadLetters: refused messages in such a span")
-    resolve_after_ms: int = Field(60_000, ge=0, description="an alert ends when it has not been so for so long")
-    repeat_ms: int = Field(14_400_000, ge=1_000, description="an alert that goes on is told again so often")
-    look_every_ms: int = Field(2_000, ge=100, description="how often the tables are looked at")
-    timeout_ms: int = Field(10_000, ge=100, description="how long a receiver may take to answer")
-    longest_retry_ms: int = Field(60_000, ge=100, description="longest rest before a message is sent again")
-    queue_messages: int = Field(
-        1_000, ge=1, description="most messages that wait for one receiver; then the oldest is dropped and counted"
-    )
-    state_file: Path | None = Field(None, description="null: <run_dir>/<job>.alerts.json")
-
-
 class SparkSettings(Branch):
     """The Spark session of the job."""
 
@@ -267,6 +243,9 @@ class Settings(Branch):
 
     @model_validator(mode="after")
     def _shard_has_its_own(self) -> Self:
+        if self.shard is not None and is_in_catalog(self.tables.root):
+            msg = f"'shard' must not be set for tables in a catalog, which has no place for several; got {self.shard}"
+            raise ValueError(msg)
         found = shard_at(self.tables.root)
         if self.shard is not None and found not in {None, share_of(self.shard)}:
             msg = f"'shard' must be that of 'tables.root' {self.tables.root}; got {self.shard}"
@@ -284,37 +263,28 @@ class Settings(Branch):
 
     @model_validator(mode="after")
     def _tables_are_found_again(self) -> Self:
-        if "://" in self.tables.root:
-            return self
-        folder = str(Path(self.tables.root).absolute())
-        found = _NOT_IN_A_FOLDER.search(folder)
-        if found is not None:
-            msg = (
-                f"'tables.root' must be a path without {found[0]}, which Delta takes for a part of a URI; got {folder}"
-            )
-            raise ValueError(msg)
+        tables = self.tables
+        refuse_unfit_place(tables.root, tables.location, tables.writer, has_root="root" in tables.model_fields_set)
         return self
 
     @model_validator(mode="after")
     def _addresses_know_their_store(self) -> Self:
         # `model_copy`, because the default branches are shared by all settings.
-        for name, key in (("tables", "root"), ("stream", "checkpoint")):
+        for name, key in (("tables", "root"), ("tables", "location"), ("stream", "checkpoint")):
             branch = getattr(self, name)
             address = getattr(branch, key)
-            if "://" in address:
+            if address is not None and "://" in address:
                 known = StoreAddress(address, self.store)
                 self.__dict__[name] = branch.model_copy(update={key: known})
         return self
 
     @model_validator(mode="after")
-    def _writer_overwrites_nothing(self) -> Self:
-        if self.tables.writer == "delta-spark" and self.tables.root.lower().startswith(_S3):
-            # Seen with Delta 4.4.0 and Hadoop 3.5.0: the second of two files of the same name is accepted.
-            msg = (
-                "'tables.writer' must be delta-rs for tables in S3, where Spark's writer looks whether a commit is "
-                "there and then writes it, so that two drivers could overwrite each other's; got delta-spark"
-            )
-            raise ValueError(msg)
+    def _a_catalog_is_known(self) -> Self:
+        if is_in_catalog(self.tables.root):
+            root = CatalogRoot(self.tables.root, self.tables.location)
+            self.__dict__["tables"] = self.tables.model_copy(update={"root": root})
+            if "trigger_ms" not in self.stream.model_fields_set:
+                self.__dict__["stream"] = self.stream.model_copy(update={"trigger_ms": TRIGGER_MS})
         return self
 
     @model_validator(mode="after")

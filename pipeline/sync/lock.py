@@ -10,7 +10,7 @@ from typing import Final
 
 from pipeline.process_lock import LockHeld, ProcessLock, holder_of
 from pipeline.sync.errors import SyncIsRunning
-from pipeline.tables.address import is_local
+from pipeline.tables.address import local_folder
 
 _LOCK: Final = ".kquota-sync.lock"
 
@@ -41,5 +41,5 @@ def running_sync(tables_root: str) -> str | None:
 
 
 def _lock_file(tables_root: str) -> Path | None:
-    is_folder = is_local(tables_root) and Path(tables_root).is_dir()
-    return Path(tables_root) / _LOCK if is_folder else None
+    folder = local_folder(tables_root)
+    return None if folder is None else folder / _LOCK

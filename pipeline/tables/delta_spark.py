@@ -11,15 +11,14 @@ fenced between the two learns it before it publishes. Its one commit, which is g
 
 import json
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
 import pyarrow as pa
-from delta.tables import DeltaTable
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
-from pyspark.sql import functions as F
 
 from pipeline.errors import first_line
 from pipeline.tables.append_guard import (
@@ -30,19 +29,20 @@ from pipeline.tables.append_guard import (
     parse_commit_note,
     refuse_taken_epoch,
 )
-from pipeline.tables.errors import LostRace, RowsRefused, TableMissing, TableUnwritable
-from pipeline.tables.port import Condition
+from pipeline.tables.errors import LostRace, RowsRefused, TableUnwritable
+from pipeline.tables.spark.reader import DeltaSparkReader
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
-# How many commits are searched for the newest one of the job. Between two of them only maintenance commits.
+# How many commits are searched for the newest one of the job at first. Between two of them only maintenance commits,
+# and on a table to which nothing is written for hours many times.
 _LOOK_BACK: Final = 100
 _ATTEMPTS: Final = 5
 _OWN_KEYS: Final = ("recorded", "commit_id")
 
 
-class DeltaSparkWriter:
+class DeltaSparkWriter(DeltaSparkReader):
     """A `TableWriter` on a Spark session. It holds its lock during a whole append."""
 
     def __init__(self, spark: "SparkSession", table: str, job: str) -> None:
@@ -50,33 +50,32 @@ class DeltaSparkWriter:
 
         Args:
             spark: a classic session with Delta.
-            table: address of the table, which must exist.
+            table: address of the table, which must exist; or its name, a `CatalogTable`.
             job: name of the job; the epoch is recorded under this app id.
 
         Raises:
             TableMissing: there is no table.
         """
+        super().__init__(spark, table)
         self._spark = spark
         self._table = table
         self._job = job
         self._epoch: int | None = None
         self._lock = threading.Lock()
-        if not DeltaTable.isDeltaTable(spark, table):
-            raise TableMissing(table)
 
     @property
     def version(self) -> int:
         """See `TableWriter`."""
-        return int(self._history(1)[0]["version"])
+        return self.stored.version()
 
     def raise_epoch(self, epoch: int) -> None:
         """See `TableWriter`."""
         with self._lock:
             recorded = self._recorded()
             refuse_taken_epoch(self._table, epoch, recorded.get(self._job))
-            empty = self._rows().limit(0)
-            landed = self._written(empty, (self._job, epoch), {self._job: epoch}, recorded, {})
-            if not landed:
+            empty = self.stored.rows().limit(0)
+            written = self._written(empty, (self._job, epoch), {self._job: epoch}, recorded, {})
+            if not _has_landed(written, self._notes()):
                 refuse_taken_epoch(self._table, epoch, self._recorded().get(self._job))
                 raise LostRace(self._table, 1)
             self._epoch = epoch
@@ -93,10 +92,11 @@ class DeltaSparkWriter:
                 if is_written(self._table, versions, recorded.get):
                     return False
                 guard = next(iter(versions.items()))
-                landed = self._written(frame, guard, {**versions, self._job: epoch}, recorded, metadata)
+                written = self._written(frame, guard, {**versions, self._job: epoch}, recorded, metadata)
+                notes = self._notes()
                 # Also if it has not landed: we must see a driver that has raised the epoch before we publish.
-                checked_epoch(self._table, epoch, self._highest_epoch())
-                if landed:
+                checked_epoch(self._table, epoch, self._highest_epoch(notes))
+                if _has_landed(written, notes):
                     return True
         raise LostRace(self._table, _ATTEMPTS)
 
@@ -108,45 +108,19 @@ class DeltaSparkWriter:
         """See `TableWriter`."""
         return self._recorded().get(app_id)
 
-    def read(self, columns: Sequence[str] | None = None, where: Sequence[Condition] = ()) -> pa.Table:
-        """See `TableWriter`."""
-        frame = self._where(where)
-        return (frame.select(*columns) if columns is not None else frame).toArrow()
-
-    def newest_value(self, column: str) -> int | None:
-        """See `TableWriter`."""
-        newest = self._rows().agg(F.max(_column(column))).first()
-        return None if newest is None else newest[0]
-
-    def newest_of_each(
-        self, keys: Sequence[str], order: str, columns: Sequence[str], where: Sequence[Condition] = ()
-    ) -> pa.Table:
-        """See `TableReader`."""
-        last = [F.max_by(_column(name), _column(order)).alias(name) for name in columns]
-        # Under names of their own, because `columns` may have the keys as well.
-        groups = self._where(where).groupBy([_column(name).alias(f"key {name}") for name in keys])
-        return groups.agg(F.max(_column(order)).alias(order), *last).select(order, *columns).toArrow()
-
     def commit_metadata(self, limit: int) -> list[dict[str, str]]:
         """See `TableWriter`."""
-        notes = (parse_commit_note(commit["userMetadata"]) for commit in self._history(limit))
+        notes = (parse_commit_note(commit["userMetadata"]) for commit in self.stored.history(limit))
         return [{k: v for k, v in note.items() if k not in _OWN_KEYS} for note in notes if note is not None]
 
-    def _rows(self) -> "DataFrame":
-        return self._spark.read.format("delta").load(self._table)
-
-    def _where(self, conditions: Sequence[Condition]) -> "DataFrame":
-        frame = self._rows()
-        for condition in conditions:
-            frame = frame.where(_predicate(condition))
-        return frame
-
-    def _history(self, limit: int) -> list[Any]:
-        table = DeltaTable.forPath(self._spark, self._table)
-        return table.history(limit).select("version", "userMetadata").collect()
-
-    def _notes(self) -> Iterator[dict[str, str]]:
-        return (note for note in (parse_commit_note(c["userMetadata"]) for c in self._history(_LOOK_BACK)) if note)
+    def _notes(self) -> list[dict[str, str]]:
+        """The notes of the job's newest commits, newest first."""
+        for limit in (_LOOK_BACK, None):
+            commits = self.stored.history(limit)
+            notes = [note for note in (parse_commit_note(commit["userMetadata"]) for commit in commits) if note]
+            if notes or len(commits) < _LOOK_BACK:
+                break
+        return notes
 
     def _recorded(self) -> dict[str, int]:
         """All recorded versions: those of the newest notes, back to a note that repeats all older ones."""
@@ -158,9 +132,9 @@ class DeltaSparkWriter:
                 break
         return recorded
 
-    def _highest_epoch(self) -> int | None:
+    def _highest_epoch(self, notes: list[dict[str, str]]) -> int | None:
         # Not only the newest note: a commit that was under way while the epoch was raised may come after the raise.
-        epochs = [json.loads(note["versions"]).get(self._job) for note in self._notes()]
+        epochs = [json.loads(note["versions"]).get(self._job) for note in notes]
         return max((epoch for epoch in epochs if epoch is not None), default=None)
 
     def _written(
@@ -170,8 +144,8 @@ class DeltaSparkWriter:
         versions: Mapping[str, int],
         recorded: Mapping[str, int],
         metadata: Mapping[str, str],
-    ) -> bool:
-        """Append in one commit; False if Delta skipped it or another commit came first."""
+    ) -> str | None:
+        """Append in one commit, which Delta may skip. Returns its id; None if another commit came first."""
         commit_id = uuid4().hex
         own = {"recorded": json.dumps({**recorded, **versions}), "commit_id": commit_id}
         writer = (
@@ -183,15 +157,15 @@ class DeltaSparkWriter:
             .option("userMetadata", commit_note({**metadata, **own}, versions))
         )
         with self._named_errors() as outcome:
-            writer.save(self._table)
-        return not outcome and any(note.get("commit_id") == commit_id for note in self._notes())
+            self.stored.append(writer)
+        return None if outcome else commit_id
 
     @contextmanager
     def _named_errors(self) -> Iterator[list[str]]:
         conflicts: list[str] = []
         try:
             yield conflicts
-        except PySparkException as exc:
+        except (PySparkException, Py4JJavaError) as exc:
             text = str(exc)
             cause = first_line(exc)
             if "Concurrent" in text and "DELTA_CONCURRENT" in text:
@@ -202,21 +176,5 @@ class DeltaSparkWriter:
                 raise TableUnwritable(self._table, cause) from exc
 
 
-def _column(name: str) -> "Column":
-    return F.col(f"`{name}`")
-
-
-def _predicate(condition: Condition) -> "Column":
-    name, operator, value = condition
-    column = _column(name)
-    if operator in {"in", "not in"}:
-        return column.isin(list(value)) if operator == "in" else ~column.isin(list(value))
-    predicates: dict[str, Column] = {
-        "=": column == value,
-        "!=": column != value,
-        "<": column < value,
-        "<=": column <= value,
-        ">": column > value,
-        ">=": column >= value,
-    }
-    return predicates[operator]
+def _has_landed(commit_id: str | None, notes: list[dict[str, str]]) -> bool:
+    return commit_id is not None and any(note.get("commit_id") == commit_id for note in notes)

@@ -25,7 +25,7 @@ from typing import Final
 
 from pipeline.command_line import command_text
 from pipeline.errors import PipelineError
-from pipeline.tables.address import full_address, looking_at
+from pipeline.tables.address import creating, full_address, looking_at
 from quota.mistakes import Mistake
 
 _A_VALID_EDIT: Final = "set values like producer_byte_rate=1MB/s, request_percentage=50% or mode=shadow"
@@ -120,8 +120,7 @@ class TableMissing(PipelineError):
         self.version = version
         self.newest_version = newest_version
         if version is None:
-            create = command_text("tables", "create", "--tables", self.table.rpartition("/")[0])
-            remedy = f"correct --tables or --config, or create new tables: {create}"
+            remedy = f"correct --tables or --config, or create new tables: {creating(table)}"
             super().__init__(f"no Delta table at {self.table}", remedy, exit_code=2)
             return
         is_future = newest_version is not None and version > newest_version

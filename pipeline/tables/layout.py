@@ -86,6 +86,10 @@ _QUOTA_CONSTRAINTS: Final = {
 _IN_A_STORE: Final = {"delta.checkpointInterval": "10"}
 
 
+# Spark creates no table that keeps replaced files for longer than its log. There is a commit per batch of some seconds.
+_BY_SPARK: Final = {"delta.logRetentionDuration": "interval 6 hours"}
+
+
 @dataclass(frozen=True, slots=True)
 class TableDefinition:
     """A table: its name under the root, its rows, and how they are stored."""
@@ -103,6 +107,16 @@ class TableDefinition:
         if not self.stats_columns:
             return dict(self.properties)
         return {**self.properties, "delta.dataSkippingStatsColumns": ",".join(self.stats_columns)}
+
+    @property
+    def configuration_by_spark(self) -> dict[str, str]:
+        """The same for a table that Spark creates."""
+        return {**self.configuration, **(_BY_SPARK if self.properties is _HOT else {})}
+
+    @property
+    def description(self) -> str:
+        """What the table is, in one line."""
+        return (self.model.__doc__ or "").partition("\n")[0]
 
 
 TABLES: Final[Mapping[str, TableDefinition]] = {
@@ -169,7 +183,7 @@ def _create_empty(uri: str, definition: TableDefinition, options: dict[str, str]
         mode="ignore",
         partition_by=list(definition.partition_by),
         name=definition.name,
-        description=(definition.model.__doc__ or "").partition("\n")[0],
+        description=definition.description,
         configuration={**definition.configuration, **({} if is_local(uri) else _IN_A_STORE)},
         storage_options=options or delta_rs_options(uri),
         raise_if_key_not_exists=False,  # the kquota.* properties are ours, not Delta's

@@ -12,7 +12,7 @@ from pipeline.tables.errors import TableMissing
 from pipeline.tables.opening import open_table
 
 PROPERTY: Final = "kquota.job"
-_KEPT_IN: Final = "batches"
+KEPT_IN: Final = "batches"
 
 
 class TablesOfAnotherJob(PipelineError):
@@ -44,7 +44,7 @@ def claim(root: str, job: str) -> None:
     """
     owner = owner_of(root)
     if owner is None:
-        table = open_table(table_uri(root, _KEPT_IN))
+        table = open_table(table_uri(root, KEPT_IN))
         table.alter.set_table_properties({PROPERTY: job}, raise_if_not_exists=False)
     elif owner != job:
         raise TablesOfAnotherJob(root, job, owner)
@@ -53,6 +53,6 @@ def claim(root: str, job: str) -> None:
 def owner_of(root: str) -> str | None:
     """The job name stored in the tables; None if no job has started on them, or if there are no tables."""
     try:
-        return open_table(table_uri(root, _KEPT_IN)).metadata().configuration.get(PROPERTY)
+        return open_table(table_uri(root, KEPT_IN)).metadata().configuration.get(PROPERTY)
     except TableMissing:
         return None

@@ -48,6 +48,41 @@ class TableReader(Protocol):
         ...
 
 
+class TableSlices(Protocol):
+    """One version of a table, read by ranges of one of its INT64 columns of milliseconds or sequence numbers."""
+
+    @property
+    def version(self) -> int:
+        """The version."""
+        ...
+
+    def read(self, columns: Sequence[str], start_ms: int, end_ms: int) -> "pa.Table":
+        """The rows of a range, in no order: `start_ms` is inclusive, `end_ms` exclusive."""
+        ...
+
+    def first_time(self, start_ms: int, end_ms: int, where: Sequence[Condition] = ()) -> int | None:
+        """The smallest value of a row in a range that meets all conditions; None if no row does."""
+        ...
+
+
+class RolledTable(TableReader, Protocol):
+    """A table that is rolled up."""
+
+    def oldest_value(self, column: str) -> int | None:
+        """The smallest value of an INT64 column that has statistics; None for a table without rows."""
+        ...
+
+    def slices(self, column: str, dictionaries: Sequence[str] = (), version: int | None = None) -> TableSlices:
+        """One version, by ranges of a column.
+
+        Args:
+            column: The column; it has statistics.
+            dictionaries: Columns of texts that may come as dictionaries.
+            version: The version; None = the newest.
+        """
+        ...
+
+
 class TableWriter(TableReader, Protocol):
     """One table, written by one job; an adapter may be shared between threads.
 

@@ -1,18 +1,22 @@
 """Reads a table through delta-rs: the adapter of `TableReader`, for the command line and for checks."""
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from deltalake import DeltaTable
 
 from pipeline.tables.opening import Options, open_table
 from pipeline.tables.port import Condition
-from pipeline.tables.reading.column_range import newest_in
+from pipeline.tables.reading.column_range import newest_in, oldest_in
 from pipeline.tables.reading.table_query import newest_of_each, select
+
+if TYPE_CHECKING:
+    from pipeline.tables.reading.time_slices import TimeSlices
 
 
 class DeltaRsReader:
-    """A `TableReader`. Each call opens the table at its newest version.
+    """A `RolledTable`. Each call opens the table at its newest version.
 
     A call raises `TableMissing` if there is no table then, and `TableUnreadable` if it can not be read.
 
@@ -32,6 +36,17 @@ class DeltaRsReader:
     def newest_value(self, column: str) -> int | None:
         """See `TableReader`."""
         return newest_in(self._opened(), column)
+
+    def oldest_value(self, column: str) -> int | None:
+        """See `RolledTable`."""
+        return oldest_in(self._opened(), column)
+
+    def slices(self, column: str, dictionaries: Sequence[str] = (), version: int | None = None) -> "TimeSlices":
+        """See `RolledTable`."""
+        # Not at the top: it loads pyarrow.compute and numpy, and most commands need neither.
+        from pipeline.tables.reading.time_slices import TimeSlices  # noqa: PLC0415
+
+        return TimeSlices(self.uri, column, self._options, dictionaries, version)
 
     def newest_of_each(
         self, keys: Sequence[str], order: str, columns: Sequence[str], where: Sequence[Condition] = ()

@@ -3,8 +3,9 @@
 from contextlib import suppress
 
 from pipeline.errors import PipelineError
+from pipeline.settings.catalog import is_in_catalog
 from pipeline.settings.model import Settings
-from pipeline.tables.address import shared_root
+from pipeline.tables.address import TablesInCatalog, shared_root
 from pipeline.tables.audit import local_audit
 from pipeline.tables.errors import TableMissing
 from pipeline.tables.ownership import owner_of
@@ -62,17 +63,22 @@ def refuse_other_division(settings: Settings) -> None:
     Raises:
         ShardsDiffer, UsersShareSensors: As `claim_shards` does.
     """
-    with suppress(TableMissing):
+    with suppress(TableMissing, TablesInCatalog):
         _is_new(QuotaTable(settings.tables.root), settings)
 
 
-def claim_shards(table: QuotaTable, settings: Settings) -> None:
+def claim_shards(settings: Settings) -> None:
     """Write down by how many jobs the users are divided at the first start, and check it at later ones.
+
+    Tables in a catalog are those of one job for all users; nothing is written there.
 
     Raises:
         ShardsDiffer: They are divided in another way, or one job for all users has written the tables above.
         UsersShareSensors: At the first start, a quota names no user.
     """
+    if is_in_catalog(settings.tables.root):
+        return
+    table = QuotaTable(settings.tables.root)
     if _is_new(table, settings):
         count = settings.share.of
         table.set_shards(count, local_audit(f"the users are divided by {count} jobs"))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from pipeline.errors import PipelineError
-from pipeline.tables.address import QUOTAS, full_address, table_uri
+from pipeline.tables.address import QUOTAS, full_address, place_of, table_uri
 
 VIEWS: Final = "views.sql"
 QUOTA_HISTORY: Final = "quota_history.sql"
@@ -40,7 +40,7 @@ def view_sql(file: str, root: str, schema: str) -> str:
     if not _SCHEMA.fullmatch(schema):
         message = f"'--schema' must be a name, or a catalog and a name; got {schema}"
         raise NotInSql(message, "for example --schema main.kquota")
-    root = full_address(root).rstrip("/")
+    root = full_address(place_of(root)).rstrip("/")
     if found := _NOT_IN_SQL.search(root):
         message = f"'tables.root' must be an address without {found[0]!r} to be used in SQL; got {root}"
         raise NotInSql(message, "move the tables to another folder, or register them by hand and drop these lines")

@@ -13,6 +13,7 @@ from typing import Any
 from kafka import KafkaConsumer, TopicPartition
 
 from pipeline.failpoints import VARIABLE
+from pipeline.tables.address import place_of
 from pipeline.tables.from_settings import open_quota_table
 from pipeline.tables.layout import create_missing
 from pipeline.tables.quotas.edit import QuotaChange
@@ -58,8 +59,8 @@ class Rig:
 
     @property
     def tables(self) -> str:
-        """The root of the job's tables."""
-        return self.job.settings.tables.root
+        """Where the job's tables lie."""
+        return place_of(self.job.settings.tables.root)
 
     def begin_load(self, seed: int, *options: str) -> Path:
         """Start a generator, which runs until `end_load`. Returns its ledger."""
@@ -99,8 +100,8 @@ class Rig:
             raise AssertionError("\n".join(["the job did not end:", *self.job.log[-40:]])) from exc
 
     def is_drained(self) -> bool:
-        """True if every message is in a batch and every throttle has ended."""
-        return self._read_to() == self._ends() and not self._held()
+        """True if every message is in a batch that is done, and every throttle has ended."""
+        return self._read_to() == self._ends() and self._is_newest_told() and not self._held()
 
     def drain(self) -> None:
         """Wait until everything is drained, while the job runs."""
@@ -141,6 +142,12 @@ class Rig:
             of_topic = json.loads(row["end_offsets"])[self.job.usage_topic]
             ends |= {int(partition): offset for partition, offset in of_topic.items()}
         return {partition: end for partition, end in ends.items() if end}
+
+    def _is_newest_told(self) -> bool:
+        """Whether the job has told its newest batch: with slow commits, its records come a second after its row."""
+        rows = self.job.table("batches", ["processed_at_ms", "batch_id"]).to_pylist()
+        newest = max(rows, key=lambda row: int(row["processed_at_ms"]), default=None)
+        return newest is None or any(f"batch_id={newest['batch_id']} " in line for line in self.job.log[::-1])
 
     def _ends(self) -> dict[int, int]:
         topic = self.job.usage_topic

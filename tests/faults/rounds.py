@@ -2,8 +2,10 @@
 
 import signal
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 from pipeline.failpoints import FAILPOINTS
@@ -39,7 +41,15 @@ class Outcome:
     verdict: dict[str, Any]
 
 
-def play(point: str, folder: Path, bootstrap_servers: str, seed: int, in_process: bool = False) -> Outcome:
+def play(
+    point: str,
+    folder: Path,
+    bootstrap_servers: str,
+    seed: int,
+    in_process: bool = False,
+    goes_on_seconds: float = _GOES_ON_SECONDS,
+    overrides: Mapping[str, str] = MappingProxyType({}),
+) -> Outcome:
     """Run one round with one failpoint.
 
     Args:
@@ -49,13 +59,15 @@ def play(point: str, folder: Path, bootstrap_servers: str, seed: int, in_process
         seed: Of the load.
         in_process: Raise an error at the failpoint instead of a kill; then the job restarts inside its process. Not
             possible for the failpoints of the start.
+        goes_on_seconds: How long the load goes on after the recovery.
+        overrides: Further settings of the job, as environment variables.
 
     Raises:
         AssertionError: The job did not die there, or was not drained afterwards.
     """
     name = f"{point.replace('.', '-').replace('_', '-')}-{seed}"
     folder.mkdir(parents=True, exist_ok=True)
-    with rig(name, folder, bootstrap_servers) as rigged:
+    with rig(name, folder, bootstrap_servers, None, **overrides) as rigged:
         rigged.begin_load(seed)
         nth = NTH.get(point, _NTH_BATCH)
         if in_process:
@@ -65,7 +77,7 @@ def play(point: str, folder: Path, bootstrap_servers: str, seed: int, in_process
                 _die(rigged, _LEFT_BEHIND)
             _die(rigged, point if point.startswith("start.") else f"{point}:{nth}")
             recovery_seconds = rigged.start()
-        time.sleep(_GOES_ON_SECONDS)
+        time.sleep(goes_on_seconds)
         rigged.end_load()
         rigged.drain()
         rigged.job.stop()

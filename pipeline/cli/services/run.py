@@ -78,6 +78,7 @@ def run(
     from pipeline.job.state_place import refuse_state_on_one_node
     from pipeline.log import set_up_logging
     from pipeline.metrics.endpoint import metrics_endpoint
+    from pipeline.settings.catalog import is_in_catalog
     from pipeline.settings.loading import load_settings
     from pipeline.stream.spark.submitted import refuse_without_connectors, runs_in_the_cluster
     from pipeline.sync.beside import sync_beside
@@ -105,7 +106,8 @@ def run(
     listeners, registry = job_metrics(settings, Listeners(log_throttles, log_batch))
     running = Job(settings, listeners, waits=not no_wait)
     with call_on_signals(running.stop), metrics_endpoint(settings.metrics, registry):
-        create_tables(settings.tables)
+        if not is_in_catalog(settings.tables.root):  # those the job creates, when it has Spark
+            create_tables(settings.tables)
         with (
             dashboard_beside(dashboard, dashboard_port, config, settings.tables.root),
             alerts_beside(alerts, settings, config, command_config),

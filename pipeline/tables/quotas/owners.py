@@ -4,7 +4,7 @@ from functools import lru_cache
 from typing import Final
 
 from pipeline.tables.errors import TableMissing
-from pipeline.tables.quotas.table import QuotaTable
+from pipeline.tables.quotas.source import QuotaVersions
 from quota.owners import Owners
 
 _KEPT_VERSIONS: Final = 16
@@ -17,7 +17,7 @@ class StoredOwners:
         table: The quota table.
     """
 
-    def __init__(self, table: QuotaTable) -> None:
+    def __init__(self, table: QuotaVersions) -> None:
         self._table = table
         self._cached = lru_cache(_KEPT_VERSIONS)(self._read)
 

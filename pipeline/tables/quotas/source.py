@@ -3,10 +3,10 @@
 import logging
 from collections import OrderedDict
 from threading import Lock
-from typing import Final, Literal
+from typing import Final, Literal, Protocol
 
 from pipeline.tables.errors import TableMissing
-from pipeline.tables.quotas.table import QuotaTable, QuotaTableState
+from pipeline.tables.quotas.table import QuotaTableState
 from quota.errors import InvalidQuotas
 from quota.shares import ALL_USERS, Share, undivided
 from quota.snapshot import QuotaSnapshot
@@ -16,6 +16,25 @@ log = logging.getLogger(__name__)
 Scope = Literal["cluster", "broker"]
 
 _KEPT_VERSIONS: Final = 64
+
+
+class QuotaVersions(Protocol):
+    """A quota table that is watched, and read version by version."""
+
+    uri: str
+
+    def version_if_changed(self) -> int | None:
+        """The newest version, or None if this method has returned it before."""
+        ...
+
+    def read(self, version: int | None = None) -> QuotaTableState:
+        """The table at a version; None = the newest.
+
+        Raises:
+            TableMissing: The version does not exist, or no longer exists.
+            TableUnreadable: The table can not be read.
+        """
+        ...
 
 
 class QuotaSource:
@@ -35,7 +54,7 @@ class QuotaSource:
         InvalidQuotas: No version that can still be read is valid.
     """
 
-    def __init__(self, table: QuotaTable, share: Share = ALL_USERS) -> None:
+    def __init__(self, table: QuotaVersions, share: Share = ALL_USERS) -> None:
         self._table = table
         self._share = share
         self._lock = Lock()
@@ -55,7 +74,7 @@ class QuotaSource:
         return self._pinned
 
     def poll(self) -> QuotaSnapshot | None:
-        """Look for a newer version. Returns it if it is valid, else None. Takes about 1 ms if nothing has changed."""
+        """Look for a newer version. Returns it if it is valid, else None."""
         with self._lock:
             version = self._table.version_if_changed()
             if version is None:
@@ -93,7 +112,7 @@ class QuotaSource:
             self._cache.popitem(last=False)
 
 
-def newest_valid(table: QuotaTable, version: int, share: Share = ALL_USERS) -> QuotaSnapshot:
+def newest_valid(table: QuotaVersions, version: int, share: Share = ALL_USERS) -> QuotaSnapshot:
     """The newest valid version up to a given one, inclusive; see `QuotaSource`.
 
     Raises:

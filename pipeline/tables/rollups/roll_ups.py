@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from typing import Self
 
 from pipeline.settings.model import TablesSettings
-from pipeline.tables.address import table_uri
+from pipeline.tables.from_settings import open_rolled
 from pipeline.tables.job_tables import JobTables
 from pipeline.tables.quotas.owners import StoredOwners
-from pipeline.tables.quotas.table import QuotaTable
+from pipeline.tables.quotas.source import QuotaVersions
 from pipeline.tables.rollups.throttle_by_minute import ThrottleByMinute
 from pipeline.tables.rollups.usage_by_minute import UsageByMinute
 from pipeline.tables.rollups.usage_by_second import UsageBySecond
@@ -22,15 +22,13 @@ class RollUps:
     throttles: ThrottleByMinute
 
     @classmethod
-    def of(cls, settings: TablesSettings, tables: JobTables, quotas: QuotaTable, job: str) -> Self:
+    def of(cls, settings: TablesSettings, tables: JobTables, quotas: QuotaVersions, job: str) -> Self:
         """The roll-ups that a job writes into its tables; nothing is read or written yet."""
-        usage_uri, seconds_uri, events_uri = (
-            table_uri(settings.root, name) for name in ("usage", "usage_by_second", "throttle_events")
-        )
+        usage, events = open_rolled(settings, "usage"), open_rolled(settings, "throttle_events")
         return cls(
-            UsageBySecond(usage_uri, seconds_uri, tables.usage_by_second, job, settings.seconds_retention_ms),
-            UsageByMinute(usage_uri, tables.usage_by_minute, job),
-            ThrottleByMinute(events_uri, tables.throttle_by_minute, job, StoredOwners(quotas).at),
+            UsageBySecond(usage, tables.usage_by_second, job, settings.seconds_retention_ms),
+            UsageByMinute(usage, tables.usage_by_minute, job),
+            ThrottleByMinute(events, tables.throttle_by_minute, job, StoredOwners(quotas).at),
         )
 
     @property

@@ -15,10 +15,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from pipeline.tables.port import TableWriter
-from pipeline.tables.reader import DeltaRsReader
-from pipeline.tables.reading.column_range import newest_value, oldest_value
-from pipeline.tables.reading.time_slices import TimeSlices
+from pipeline.tables.port import RolledTable, TableWriter
 from pipeline.tables.rollups.held_minutes import COLUMNS, Records
 from pipeline.tables.throttles.last import last_throttles
 from pipeline.tables.tried_again import tried_again
@@ -44,14 +41,14 @@ class ThrottleByMinute:
     """Writes `throttle_by_minute`, one step at a time, from one thread.
 
     Args:
-        events_uri: Address of `throttle_events`.
+        events: The table `throttle_events`.
         minutes: Writer of `throttle_by_minute`.
         job: Name of the job; the rows are guarded by the version of the app id `<job>:throttle-minute`.
         owners_at: The owners of a version of the quota table.
     """
 
-    def __init__(self, events_uri: str, minutes: TableWriter, job: str, owners_at: Callable[[int], Owners]) -> None:
-        self._events_uri = events_uri
+    def __init__(self, events: RolledTable, minutes: TableWriter, job: str, owners_at: Callable[[int], Owners]) -> None:
+        self._events = events
         self._minutes = minutes
         self._app_id = f"{job}:throttle-minute"
         self._owners_at = owners_at
@@ -64,7 +61,7 @@ class ThrottleByMinute:
             self._roll_up()
 
     def _roll_up(self) -> None:
-        newest = newest_value(self._events_uri, _ORDER)
+        newest = self._events.newest_value(_ORDER)
         if newest is None:
             return
         # Read each time, because an append that failed may have written its rows or not.
@@ -74,7 +71,7 @@ class ThrottleByMinute:
         _, done, running = self._place
         if done >= newest:
             return
-        events = TimeSlices(self._events_uri, _ORDER, dictionaries=_REPEATED)
+        events = self._events.slices(_ORDER, _REPEATED)
         newest = min(newest, done + _APPENDS_PER_STEP * RECORDS_PER_APPEND)
         while done < newest:
             last = min(done + RECORDS_PER_APPEND, newest)
@@ -89,11 +86,10 @@ class ThrottleByMinute:
     def _stored_place(self, recorded: int | None) -> tuple[int, pa.Table]:
         """The last record that the table has taken, and the throttles that ran then."""
         if recorded is None:
-            return (oldest_value(self._events_uri, _ORDER) or 0) - 1, _NONE
-        events = DeltaRsReader(self._events_uri)
-        last = events.read(["throttled_until_ms", "throttle_time_ms"], [(_ORDER, "=", recorded)]).to_pylist()
+            return (self._events.oldest_value(_ORDER) or 0) - 1, _NONE
+        last = self._events.read(["throttled_until_ms", "throttle_time_ms"], [(_ORDER, "=", recorded)]).to_pylist()
         stored_ms = max(map(written_ms, last), default=0)
-        running = last_throttles(events, stored_ms - _LONG_OVER_MS, [(_ORDER, "<=", recorded)])
+        running = last_throttles(self._events, stored_ms - _LONG_OVER_MS, [(_ORDER, "<=", recorded)])
         return recorded, running.select(COLUMNS)
 
     def _records(self, running: pa.Table, new: pa.Table) -> Records:

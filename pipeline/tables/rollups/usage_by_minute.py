@@ -19,9 +19,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.tables.port import Condition, TableWriter
-from pipeline.tables.reading.column_range import newest_value, oldest_value
-from pipeline.tables.reading.time_slices import TimeSlices
+from pipeline.tables.port import Condition, RolledTable, TableSlices, TableWriter
 from pipeline.tables.rollups.sums import COLUMNS, NAMES, summed_by
 from pipeline.tables.tried_again import tried_again
 from schemas.arrow import conform
@@ -39,13 +37,13 @@ class UsageByMinute:
     """Writes `usage_by_minute`, minute by minute, from one thread.
 
     Args:
-        usage_uri: Address of `usage`.
+        usage: The table `usage`.
         minutes: Writer of `usage_by_minute`.
         job: Name of the job; the rows are guarded by the version of the app id `<job>:minute`.
     """
 
-    def __init__(self, usage_uri: str, minutes: TableWriter, job: str) -> None:
-        self._usage_uri = usage_uri
+    def __init__(self, usage: RolledTable, minutes: TableWriter, job: str) -> None:
+        self._usage = usage
         self._minutes = minutes
         self._app_id = f"{job}:minute"
         self._written_until_ms = 0
@@ -61,17 +59,17 @@ class UsageByMinute:
             self._roll_up()
 
     def _roll_up(self) -> None:
-        newest_ms = newest_value(self._usage_uri, _TIME)
+        newest_ms = self._usage.newest_value(_TIME)
         if newest_ms is None:
             return
         # Read each time, because an append that failed may have written its rows or not.
         done_ms = self._minutes.recorded_version(self._app_id)
         if done_ms is None:
-            done_ms = _minute_of(oldest_value(self._usage_uri, "sample_start_ms") or 0)
+            done_ms = _minute_of(self._usage.oldest_value("sample_start_ms") or 0)
         self._written_until_ms = done_ms
         until_ms = _minute_of(newest_ms - LATENESS_MS)
-        by_sample = TimeSlices(self._usage_uri, "sample_start_ms", dictionaries=NAMES)
-        by_evaluation = TimeSlices(self._usage_uri, _TIME, dictionaries=NAMES, version=by_sample.version)
+        by_sample = self._usage.slices("sample_start_ms", NAMES)
+        by_evaluation = self._usage.slices(_TIME, NAMES, by_sample.version)
         while (end_ms := _next_end_ms(by_sample, by_evaluation, done_ms, until_ms)) is not None:
             rows = _taken(by_sample, by_evaluation, done_ms, end_ms)
             minutes = conform(summed_by(rows, "minute_start_ms", MINUTE_MS), UsageByMinuteRow)
@@ -79,7 +77,7 @@ class UsageByMinute:
             self._written_until_ms = done_ms = end_ms
 
 
-def _next_end_ms(by_sample: TimeSlices, by_evaluation: TimeSlices, done_ms: int, until_ms: int) -> int | None:
+def _next_end_ms(by_sample: TableSlices, by_evaluation: TableSlices, done_ms: int, until_ms: int) -> int | None:
     """The end of the next minute that a step has something to take for; None if none up to `until_ms` has.
 
     Time without usage costs nothing, however long it is.
@@ -97,7 +95,7 @@ def _next_end_ms(by_sample: TimeSlices, by_evaluation: TimeSlices, done_ms: int,
     return end_ms if late_ms is None else _minute_of(late_ms - LATENESS_MS) + MINUTE_MS
 
 
-def _taken(by_sample: TimeSlices, by_evaluation: TimeSlices, done_ms: int, end_ms: int) -> pa.Table:
+def _taken(by_sample: TableSlices, by_evaluation: TableSlices, done_ms: int, end_ms: int) -> pa.Table:
     """The usage that the step to `end_ms` takes after the step to `done_ms`."""
     start_ms, limit_ms = end_ms - MINUTE_MS, end_ms + LATENESS_MS
     on_time = by_sample.read((*COLUMNS, _TIME), start_ms, end_ms)

@@ -19,9 +19,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from pipeline.tables.port import TableWriter
-from pipeline.tables.reading.column_range import newest_value, oldest_value
-from pipeline.tables.reading.time_slices import TimeSlices
+from pipeline.tables.port import RolledTable, TableWriter
 from pipeline.tables.rollups.sums import COLUMNS, NAMES, summed_by
 from pipeline.tables.tried_again import tried_again
 from schemas.arrow import conform
@@ -50,17 +48,15 @@ class UsageBySecond:
     """Writes `usage_by_second`, one step at a time, from one thread.
 
     Args:
-        usage_uri: Address of `usage`.
-        seconds_uri: Address of `usage_by_second`.
+        usage: The table `usage`.
         seconds: Writer of `usage_by_second`.
         job: Name of the job; the rows are guarded by the version of the app id `<job>:second`.
         retention_ms: How long rows of `usage_by_second` are kept, counted back from the newest evaluation. Usage of
             before that is not rolled up. So a step does limited work, also after an event that is dated in 1970.
     """
 
-    def __init__(self, usage_uri: str, seconds_uri: str, seconds: TableWriter, job: str, retention_ms: int) -> None:
-        self._usage_uri = usage_uri
-        self._seconds_uri = seconds_uri
+    def __init__(self, usage: RolledTable, seconds: TableWriter, job: str, retention_ms: int) -> None:
+        self._usage = usage
         self._seconds = seconds
         self._app_id = f"{job}:second"
         self._retention_ms = retention_ms
@@ -78,14 +74,14 @@ class UsageBySecond:
             self._roll_up()
 
     def _roll_up(self) -> None:
-        newest_ms = newest_value(self._usage_uri, "evaluated_at_ms")
+        newest_ms = self._usage.newest_value("evaluated_at_ms")
         if newest_ms is None:
             return
         # Read each time, because an append that failed may have written its rows or not.
         self._written_until_ms = self._begin_ms(newest_ms)
         self._log_late_rows(newest_ms)
         until_ms = (newest_ms - LATENESS_MS) // _SECOND_MS * _SECOND_MS
-        usage = TimeSlices(self._usage_uri, "sample_start_ms", dictionaries=NAMES)
+        usage = self._usage.slices("sample_start_ms", NAMES)
         # From one row to the next one, so time without usage costs nothing, however long it is.
         while (first_ms := usage.first_time(self._written_until_ms, until_ms)) is not None:
             start_ms = first_ms // _SECOND_MS * _SECOND_MS
@@ -113,15 +109,15 @@ class UsageBySecond:
         recorded_ms = self._seconds.recorded_version(self._app_id)
         if recorded_ms is not None:
             return recorded_ms
-        newest_ms = newest_value(self._seconds_uri, "second_start_ms")
+        newest_ms = self._seconds.newest_value("second_start_ms")
         if newest_ms is not None:
             return newest_ms + _SECOND_MS
-        return (oldest_value(self._usage_uri, "sample_start_ms") or 0) // _SECOND_MS * _SECOND_MS
+        return (self._usage.oldest_value("sample_start_ms") or 0) // _SECOND_MS * _SECOND_MS
 
     def _log_late_rows(self, newest_ms: int) -> None:
         """Log how many rows were stored since the last step that belong to seconds which are written already."""
         if self._checked_until_ms:
-            stored = TimeSlices(self._usage_uri, "evaluated_at_ms")
+            stored = self._usage.slices("evaluated_at_ms")
             new = stored.read(["sample_start_ms"], self._checked_until_ms, newest_ms + 1)["sample_start_ms"].to_numpy()
             late = int(np.count_nonzero(new < self._written_until_ms))
             if late:

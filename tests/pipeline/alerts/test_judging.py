@@ -11,7 +11,7 @@ from pipeline.dashboard.health import health
 from pipeline.dashboard.live_rates import SensorRate
 from pipeline.dashboard.running_throttles import RunningThrottle
 from pipeline.dashboard.state import State
-from pipeline.settings.model import AlertsSettings
+from pipeline.settings.alerts import AlertsSettings
 
 NOW_MS = 1_700_000_000_000
 RULES = AlertsSettings()

@@ -12,7 +12,8 @@ from pipeline.alerts.metrics import AlertsMetrics
 from pipeline.alerts.receivers import receivers_of
 from pipeline.alerts.running import look_at
 from pipeline.alerts.state_file import state_path
-from pipeline.settings.model import AlertsSettings, Settings, TablesSettings
+from pipeline.settings.alerts import AlertsSettings
+from pipeline.settings.model import Settings, TablesSettings
 
 KEY = "a key of the tests, long enough"
 

@@ -83,3 +83,8 @@ def test_a_name_gets_one_ending() -> None:
 def test_the_environment_names_the_shard(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("KQUOTA_SHARD", "0/2")
     assert load_settings(flags={"tables": {"root": str(tmp_path)}}).tables.root == f"{tmp_path}/shard-0-of-2"
+
+
+def test_tables_in_a_catalog_are_not_divided() -> None:
+    with pytest.raises(ValueError, match=r"'shard' must not be set for tables in a catalog.*; got 0/2"):
+        of_shard(shard="0/2", tables={"root": "catalog:main.kquota", "writer": "delta-spark"})

@@ -1,9 +1,10 @@
-"""What every `TableWriter` must do, tested with both adapters on a disk, and with delta-rs in an object store.
+"""What every `TableWriter` must do: both adapters on a disk, delta-rs in an object store, Delta-Spark by name too.
 
 Where no file is needed, the fake in memory is tested too.
 """
 
 import json
+import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -14,6 +15,7 @@ from threading import Event
 import pyarrow as pa
 import pytest
 
+from pipeline.settings.catalog import CatalogRoot
 from pipeline.tables.address import table_uri
 from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.errors import EpochNotRaised, Fenced, LostRace, TableMissing, TableUnwritable, VersionWentBack
@@ -41,7 +43,12 @@ class Kind:
         return f"{self.adapter} {self.place}"
 
 
-DELTA = (Kind("delta-rs"), Kind("delta-rs", "store"), pytest.param(Kind("delta-spark"), marks=pytest.mark.spark))
+DELTA = (
+    Kind("delta-rs"),
+    Kind("delta-rs", "store"),
+    pytest.param(Kind("delta-spark"), marks=pytest.mark.spark),
+    pytest.param(Kind("delta-spark", "catalog"), marks=[pytest.mark.spark, pytest.mark.long]),
+)
 on_files = pytest.mark.parametrize("kind", DELTA, indirect=True, ids=str)
 
 
@@ -52,8 +59,20 @@ def kind(request: pytest.FixtureRequest) -> Kind:
 
 
 @pytest.fixture
-def root(kind: Kind, request: pytest.FixtureRequest, tmp_path: Path) -> str:
+def catalog(tmp_path: Path) -> CatalogRoot:
+    """A root in Spark's own catalog, with a schema of its own."""
+    schema = re.sub(r"\W", "_", f"{tmp_path.parent.name}_{tmp_path.name}")
+    return CatalogRoot(f"catalog:spark_catalog.{schema}", str(tmp_path))
+
+
+@pytest.fixture
+def root(kind: Kind, request: pytest.FixtureRequest, tmp_path: Path, catalog: CatalogRoot) -> str:
     place = str(tmp_path)
+    if kind.place == "catalog":
+        from pipeline.tables.spark.creation import create_missing as create_in_catalog  # noqa: PLC0415 - loads pyspark
+
+        create_in_catalog(request.getfixturevalue("spark"), catalog, [TABLES["usage"]])
+        return place
     if kind.place == "store":
         store: ObjectStore = request.getfixturevalue("store")
         place = store.address(f"contract/{tmp_path.parent.name}/{tmp_path.name}")
@@ -62,7 +81,7 @@ def root(kind: Kind, request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def new_writer(kind: Kind, request: pytest.FixtureRequest) -> NewWriter:
+def new_writer(kind: Kind, request: pytest.FixtureRequest, catalog: CatalogRoot) -> NewWriter:
     """Opens another writer of a table; each call is another driver."""
     if kind.adapter == "memory":
         table = MemoryTable("usage", arrow_schema(UsageRow).empty_table())
@@ -72,6 +91,8 @@ def new_writer(kind: Kind, request: pytest.FixtureRequest) -> NewWriter:
     from pipeline.tables.delta_spark import DeltaSparkWriter  # noqa: PLC0415 - loads pyspark
 
     spark = request.getfixturevalue("spark")
+    if kind.place == "catalog":
+        return lambda uri: DeltaSparkWriter(spark, catalog.table(Path(uri).name), "job")
     return lambda uri: DeltaSparkWriter(spark, uri, "job")
 
 

@@ -11,6 +11,7 @@ from pipeline.tables.layout import TABLES, create_missing
 from pipeline.tables.quotas.edit import QuotaChange
 from pipeline.tables.quotas.owners import StoredOwners
 from pipeline.tables.quotas.table import EditAudit, QuotaTable
+from pipeline.tables.reader import DeltaRsReader
 from pipeline.tables.rollups.throttle_by_minute import ThrottleByMinute
 from schemas.arrow import arrow_schema
 from schemas.throttle_by_minute_row import ThrottleByMinuteRow
@@ -42,7 +43,7 @@ class RolledThrottles:
         self._epoch += 1
         self.writer.raise_epoch(self._epoch)
         events_uri = table_uri(self.root, "throttle_events")
-        self.roll_up = ThrottleByMinute(events_uri, self.writer, "test", StoredOwners(self.quotas).at)
+        self.roll_up = ThrottleByMinute(DeltaRsReader(events_uri), self.writer, "test", StoredOwners(self.quotas).at)
 
     def owned_by(self, owner: str | None, user: str = "u") -> int:
         """Give a user an owner. Returns the version of the quota table."""

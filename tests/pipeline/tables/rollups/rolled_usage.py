@@ -10,6 +10,7 @@ from pipeline.tables.address import table_uri
 from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.errors import TableUnwritable
 from pipeline.tables.layout import TABLES, create_missing
+from pipeline.tables.reader import DeltaRsReader
 from pipeline.tables.rollups.usage_by_minute import UsageByMinute
 from pipeline.tables.rollups.usage_by_second import UsageBySecond
 from schemas.arrow import arrow_schema, conform
@@ -52,7 +53,7 @@ class Rolled:
         self.writer = LostAnswers(seconds_uri, "test")
         self._epoch += 1
         self.writer.raise_epoch(self._epoch)
-        self.roll_up = UsageBySecond(table_uri(self.root, "usage"), seconds_uri, self.writer, "test", 7 * DAY_MS)
+        self.roll_up = UsageBySecond(DeltaRsReader(table_uri(self.root, "usage")), self.writer, "test", 7 * DAY_MS)
 
     def use(self, *rows: dict[str, Any]) -> None:
         """Append the usage of one batch."""
@@ -88,7 +89,7 @@ class RolledMinutes(Rolled):
         self.writer = LostAnswers(table_uri(self.root, "usage_by_minute"), "test")
         self._epoch += 1
         self.writer.raise_epoch(self._epoch)
-        self.minutes = UsageByMinute(table_uri(self.root, "usage"), self.writer, "test")
+        self.minutes = UsageByMinute(DeltaRsReader(table_uri(self.root, "usage")), self.writer, "test")
 
     def step(self) -> list[dict[str, Any]]:
         """Run one step. Returns all rows written so far, in order."""

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.tables.address import table_uri
+from pipeline.tables.reading import time_slices
 from pipeline.tables.reading.time_slices import TimeSlices
-from pipeline.tables.rollups import usage_by_second
 from pipeline.tables.rollups.usage_by_second import LATENESS_MS, SLICE_MS, by_second
 from schemas.arrow import arrow_schema, conform
 from schemas.usage_by_second_row import UsageBySecondRow
@@ -43,7 +43,7 @@ class FewReads(TimeSlices):
 @pytest.fixture
 def few_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FewReads, "reads", 0)
-    monkeypatch.setattr(usage_by_second, "TimeSlices", FewReads)
+    monkeypatch.setattr(time_slices, "TimeSlices", FewReads)
 
 
 @pytest.fixture

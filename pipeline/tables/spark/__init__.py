@@ -1,0 +1,1 @@
+"""Tables through Spark: by their address, or by their names in a catalog."""
