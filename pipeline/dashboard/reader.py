@@ -10,6 +10,7 @@ from typing import Any, Final
 import pyarrow as pa
 from arro3.core import Array, DataType
 
+from pipeline.dashboard.batch_parts import BatchParts
 from pipeline.dashboard.health import Health, health
 from pipeline.dashboard.live_rates import SECONDS_KEPT, USAGE_COLUMNS, LiveRates
 from pipeline.dashboard.running_throttles import RunningThrottles
@@ -53,6 +54,7 @@ class TablesReader:
         self.quota_table: QuotaTable | None = None
         self.batches: list[dict[str, Any]] = []
         """The newest rows of `batches`, oldest first."""
+        self.batch_parts = BatchParts()
         self._job_process = job_process
         self._was_seen = False
         self._scope = scope

@@ -5,7 +5,7 @@ from typing import Annotated, Final
 
 import typer
 
-from pipeline.allocator import do_without_pandas, return_memory_at_once, return_query_memory_soon
+from pipeline.allocator import do_without_pandas, return_query_memory_soon, share_one_allocator
 from pipeline.cli.options import ConfigFile, TablesRoot, flags
 
 DEFAULT_PORT: Final = 8788
@@ -33,7 +33,7 @@ def dashboard(
     Reads the Delta tables and nothing else: no Kafka, no JVM, nothing from elsewhere.
     Prints the page's address when it answers. Runs until SIGTERM or Ctrl-C.
     """
-    return_memory_at_once()
+    share_one_allocator()
     return_query_memory_soon()
     import os
     import sys
