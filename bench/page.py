@@ -18,8 +18,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,13 +28,12 @@ from kafka import KafkaProducer
 from playwright.sync_api import sync_playwright
 
 from bench.machine import machine_line
-from bench.stage import child, job
+from bench.stage import child, dashboard, job
 from bench.throttle_topic import throttle_reader, wait_for
 from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.from_settings import wanted_topics
 from pipeline.cluster.topics import create_topics
 from pipeline.demo.broker import EmbeddedBroker
-from pipeline.demo.process import terminate
 from pipeline.settings.model import Settings, TablesSettings
 from pipeline.tables.append_guard import parse_commit_note
 from pipeline.tables.audit import local_audit
@@ -72,7 +71,9 @@ def main() -> None:
         _prepare(folder, broker.bootstrap_servers, asked.edits)
         load = (broker.bootstrap_servers, str(_EVENTS_PER_SECOND), str(_CLIENTS), "100")
         stack.enter_context(child([sys.executable, "-m", "bench.load", *load]))
-        address = stack.enter_context(dashboard(folder))
+        environment = {"KQUOTA_DASHBOARD_TOKEN": _TOKEN, "KQUOTA_RUN_DIR": str(folder)}
+        shown = dashboard(str(folder / "tables"), "--allow-edits", environment=environment)
+        address, _ = stack.enter_context(shown)
         browser = stack.enter_context(sync_playwright()).chromium.launch(
             executable_path=chromium, args=["--no-sandbox", "--disable-gpu"]
         )
@@ -103,23 +104,6 @@ def main() -> None:
         print(f"{name:<46}{row[0]:>6}" + "".join(f"{figure:>8.0f}" for figure in row[1:]))
 
 
-@contextmanager
-def dashboard(folder: Path) -> Iterator[str]:
-    """`kquota dashboard` that may edit, over the tables under a folder; yields the page's address."""
-    command = [sys.executable, "-m", "pipeline.cli.main", "dashboard", "--port", "0", "--allow-edits"]
-    environment = {**os.environ, "KQUOTA_DASHBOARD_TOKEN": _TOKEN, "KQUOTA_RUN_DIR": str(folder)}
-    started = subprocess.Popen(
-        [*command, "--tables", str(folder / "tables")], stderr=subprocess.PIPE, text=True, env=environment
-    )
-    try:
-        told = started.stderr.readline() if started.stderr else ""
-        if not told.startswith("dashboard: http"):
-            sys.exit(f"the dashboard must start; got {told}")
-        yield told.split()[1]
-    finally:
-        terminate(started, 20)  # type: ignore[arg-type]
-
-
 def _prepare(folder: Path, bootstrap_servers: str, edits: int) -> None:
     settings = Settings(tables=TablesSettings(root=str(folder / "tables")))
     with ClusterAccess(bootstrap_servers).admin() as admin:
@@ -142,7 +126,8 @@ def _loads(page: Any, address: str, times: int) -> list[float]:
     found = []
     for _ in range(times):
         page.goto(address)
-        page.wait_for_function("window.readyAt")
+        # Not by a function that is waited for: the page lets nobody evaluate text.
+        page.wait_for_selector("main[data-ready=true]")
         found.append(page.evaluate("window.readyAt"))
     return found
 
