@@ -46,7 +46,7 @@ def _handler(heard: Heard) -> type[BaseHTTPRequestHandler]:
         def do_POST(self) -> None:
             try:
                 size = int(self.headers.get("Content-Length", ""))
-                message = json.loads(self.rfile.read(size)) if 0 <= size <= _MOST_BYTES else None
+                message: Any = json.loads(self.rfile.read(size)) if 0 <= size <= _MOST_BYTES else None
                 alerts = [{**alert, "labels": {**alert["labels"]}} for alert in message["alerts"]]
             except (ValueError, TypeError, KeyError):
                 self.send_error(400)
