@@ -44,7 +44,8 @@ def _alerts(alerts: AlertsSettings) -> dict[str, Any]:
     if not alerts.webhooks:
         return {}
     link = {} if alerts.external_url is None else {"external_url": alerts.external_url}
-    return {"alerts": {**link, "webhooks": {name: url.get_secret_value() for name, url in alerts.webhooks.items()}}}
+    urls = {name: url.get_secret_value() for name, url in alerts.webhooks.items()}
+    return {"alerts": link, "alerts.webhooks": urls}
 
 
 def write_candidate(folder: DemoFolder) -> None:
