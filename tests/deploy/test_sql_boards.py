@@ -32,7 +32,7 @@ def begun(written: Written) -> float:
 
 def ages_ms(written: Written) -> float:
     """The ages of all micro-batches."""
-    return sum(row["processed_at_ms"] - row["evaluated_at_ms"] for row in written.rows("batches"))
+    return float(sum(row["processed_at_ms"] - row["evaluated_at_ms"] for row in written.rows("batches")))
 
 
 def count_of(name: str) -> Total:

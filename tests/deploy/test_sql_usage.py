@@ -1,6 +1,8 @@
 """The views of usage, owners and bounds, against plain Python over the raw rows."""
 
 from collections import Counter, defaultdict
+from collections.abc import Callable
+from datetime import date
 from typing import Any
 
 import pyarrow as pa
@@ -37,7 +39,7 @@ def test_usage_by_minute_and_hour_is_the_sum_of_the_raw_usage(
 
 def test_chargeback_is_the_raw_usage_by_owner_and_period_of_the_calendar(written: Written) -> None:
     owner_of = owners(written).of
-    names = {
+    names: dict[str, Callable[[date], str]] = {
         "day": lambda day: day.isoformat(),
         "week": lambda day: f"{day.isocalendar().year}-W{day.isocalendar().week:02}",
         "month": lambda day: f"{day:%Y-%m}",
