@@ -11,9 +11,7 @@ The target is a difference of 5 % of the median, on a machine that does nothing 
 
 import argparse
 import json
-import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -28,12 +26,11 @@ from deltalake import DeltaTable
 
 from bench.cpu import cpu_seconds
 from bench.machine import machine_line
-from bench.stage import child, job
+from bench.stage import child, dashboard, job
 from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.from_settings import wanted_topics
 from pipeline.cluster.topics import create_topics
 from pipeline.demo.broker import EmbeddedBroker
-from pipeline.demo.process import terminate
 from pipeline.settings.model import Settings, TablesSettings
 from pipeline.tables.append_guard import parse_commit_note
 from pipeline.tables.audit import local_audit
@@ -106,32 +103,19 @@ def _stretch(folder: Path, seconds: int) -> float:
 @contextmanager
 def _looked_at(folder: Path) -> Iterator[int]:
     """A dashboard that one client looks at; yields its process id once it answers."""
-    command = [
-        sys.executable,
-        "-m",
-        "pipeline.cli.main",
-        "dashboard",
-        "--port",
-        "0",
-        "--tables",
-        str(folder / "tables"),
-    ]
-    environment = {**os.environ, "KQUOTA_RUN_DIR": str(folder)}
-    started = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
     over = Event()
     threads: list[Thread] = []
-    try:
-        address = (started.stderr.readline() if started.stderr else "").split()[1]
-        threads = [Thread(target=one, args=(address, over), daemon=True) for one in (_follow, _ask)]
-        for thread in threads:
-            thread.start()
-        time.sleep(5)
-        yield started.pid
-    finally:
-        over.set()
-        terminate(started, 20)  # type: ignore[arg-type]
-        for thread in threads:
-            thread.join(10)
+    with dashboard(str(folder / "tables"), environment={"KQUOTA_RUN_DIR": str(folder)}) as (address, pid):
+        try:
+            threads = [Thread(target=one, args=(address, over), daemon=True) for one in (_follow, _ask)]
+            for thread in threads:
+                thread.start()
+            time.sleep(5)
+            yield pid
+        finally:
+            over.set()
+    for thread in threads:
+        thread.join(10)
 
 
 def _follow(address: str, over: Event) -> None:

@@ -1,12 +1,14 @@
 """Child processes of benchmarks: load, the job, and all that must not share the interpreter of the measurement."""
 
 import io
+import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Thread
+from types import MappingProxyType
 
 from pipeline.demo.process import terminate
 
@@ -65,3 +67,27 @@ def job(
 
         Thread(target=read, daemon=True).start()
         yield running
+
+
+@contextmanager
+def dashboard(
+    tables: str, *options: str, environment: Mapping[str, str] = MappingProxyType({})
+) -> Iterator[tuple[str, int]]:
+    """`kquota dashboard` on a free port; the block has the page's address and its process id.
+
+    Args:
+        tables: root of the tables.
+        options: further ones of the command.
+        environment: further variables.
+    """
+    command = [sys.executable, "-m", "pipeline.cli.main", "dashboard", "--port", "0", "--tables", tables, *options]
+    started = subprocess.Popen(
+        command, stderr=subprocess.PIPE, env={**os.environ, **environment}, start_new_session=True
+    )
+    try:
+        told = started.stderr.readline().decode() if started.stderr else ""
+        if not told.startswith("dashboard: http"):
+            sys.exit(f"the dashboard must start; got {told}")
+        yield told.split()[1], started.pid
+    finally:
+        terminate(started, 20)

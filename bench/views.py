@@ -10,8 +10,6 @@ Targets: p95 200 ms for every view, 200 MB of memory at most.
 
 import argparse
 import random
-import subprocess
-import sys
 import tempfile
 import time
 import urllib.request
@@ -24,8 +22,8 @@ from urllib.error import URLError
 
 from bench.cpu import cpu_seconds
 from bench.machine import machine_line
+from bench.stage import dashboard
 from bench.week import HELD, TRIGGER_MS, USERS, Week
-from pipeline.demo.process import terminate
 
 _RANGES: Final = ("15m", "1h", "6h", "24h", "7d")
 
@@ -45,7 +43,7 @@ def main() -> None:
         week.keep_up()
         print(f"{asked.clients} clients, {week.rows} rows of usage_by_minute; made in {made_seconds:.0f} s, ", end="")
         print(f"one round of upkeep {time.perf_counter() - began - made_seconds:.0f} s")
-        with _going_on(week), _dashboard(week.root) as (address, pid):
+        with _going_on(week), _ready_dashboard(week.root) as (address, pid):
             _ask_all(address, pid, asked.clients, asked.requests)
 
 
@@ -109,20 +107,12 @@ def _going_on(week: Week) -> Iterator[None]:
 
 
 @contextmanager
-def _dashboard(root: str) -> Iterator[tuple[str, int]]:
+def _ready_dashboard(root: str) -> Iterator[tuple[str, int]]:
     """Its address and process id, once the tables are read."""
-    command = [sys.executable, "-m", "pipeline.cli.main", "dashboard", "--port", "0", "--tables", root]
-    started = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    try:
-        told = started.stderr.readline() if started.stderr else ""
-        if not told.startswith("dashboard: http"):
-            sys.exit(f"the dashboard must start; got {told}")
-        address = told.split()[1]
+    with dashboard(root) as (address, pid):
         while not _is_ready(address):
             time.sleep(0.1)
-        yield address, started.pid
-    finally:
-        terminate(started, 20)  # type: ignore[arg-type]
+        yield address, pid
 
 
 def _is_ready(address: str) -> bool:

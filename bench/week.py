@@ -5,7 +5,6 @@ Its last minutes are those of a real job, without Kafka and Spark, which can go 
 """
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -222,10 +221,3 @@ class Week:
 
 def _same(value: str, count: int) -> "pa.Array[Any]":
     return pa.repeat(value, count)
-
-
-def numbers_in_turn(clients: int, seed: int) -> Iterator[int]:
-    """Numbers of clients, without end, each as likely."""
-    random = np.random.default_rng(seed)
-    while True:
-        yield int(random.integers(clients))

@@ -19,7 +19,7 @@ from pipeline.alerts.payload import messages_of
 from pipeline.alerts.receiver import Answer, Receiver
 from pipeline.alerts.receivers import receivers_of
 from pipeline.alerts.state_file import state_path
-from pipeline.dashboard.reader import JobProcess, TablesReader
+from pipeline.dashboard.reader import JobProcess, LastWait, TablesReader
 from pipeline.settings.model import Settings
 
 log = logging.getLogger(__name__)
@@ -33,6 +33,7 @@ IsIdle = Callable[[int], bool]
 def run_alerts(
     settings: Settings,
     job_process: JobProcess,
+    last_wait_ms: LastWait,
     is_idle: IsIdle,
     registry: CollectorRegistry,
     wait: Callable[[float], bool],
@@ -42,6 +43,7 @@ def run_alerts(
     Args:
         settings: The whole tree.
         job_process: The job's process on this machine.
+        last_wait_ms: When that was last seen to wait for usage.
         is_idle: See `IsIdle`.
         registry: Of this process.
         wait: Rests some seconds; True = stop.
@@ -55,12 +57,14 @@ def run_alerts(
         metrics = AlertsMetrics(registry)
         deliveries = deliveries_of(receivers, state, settings.alerts, metrics)
         log.info("alerts go to %s", ", ".join(f"{one.name} ({one.place})" for one in receivers))
-        Alerter(settings, look_at(settings, job_process, is_idle), deliveries, metrics, state).run(wait)
+        Alerter(settings, look_at(settings, job_process, is_idle, last_wait_ms), deliveries, metrics, state).run(wait)
 
 
-def look_at(settings: Settings, job_process: JobProcess, is_idle: IsIdle) -> Callable[[int], Facts]:
+def look_at(
+    settings: Settings, job_process: JobProcess, is_idle: IsIdle, last_wait_ms: LastWait = lambda: None
+) -> Callable[[int], Facts]:
     """What looks at the tables of the settings; see `run_alerts`."""
-    reader = TablesReader(settings.tables.root, job_process, settings.scope)
+    reader = TablesReader(settings.tables.root, job_process, settings.scope, last_wait_ms)
     dead_letters = RecentDeadLetters(reader, settings.alerts.dead_letters_ms)
 
     def look(now_ms: int) -> Facts:

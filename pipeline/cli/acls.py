@@ -48,7 +48,8 @@ def print_acls(
         who = principal or _PRINCIPAL.format(role=role)
         acls = acls_of(role, names)
         if is_table(output):
-            lines = [f"# {role}: {purpose}", *grant_commands(acls, who, bootstrap_servers)]
+            needs = "" if acls else "; as the settings are, it needs no right"
+            lines = [f"# {role}: {purpose}{needs}", *grant_commands(acls, who, bootstrap_servers)]
             sys.stdout.write("".join(f"{line}\n" for line in lines))
         rows += [
             {

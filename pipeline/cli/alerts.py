@@ -33,7 +33,7 @@ def run(
 
     from pipeline.alerts.running import run_alerts
     from pipeline.cli.signals import wait_until_stopped
-    from pipeline.job.heartbeat import is_idle
+    from pipeline.job.heartbeat import is_idle, last_beat_ms
     from pipeline.job.lock import job_process
     from pipeline.log import set_up_logging
     from pipeline.metrics.endpoint import metrics_endpoint
@@ -47,7 +47,8 @@ def run(
     place = (settings.run_dir, settings.job, settings.tables.root)
     registry = new_registry("alerts")
     with wait_until_stopped() as wait, metrics_endpoint(settings.metrics, registry):
-        run_alerts(settings, partial(job_process, *place), partial(is_idle, *place), registry, wait)
+        signs = partial(job_process, *place), partial(last_beat_ms, *place), partial(is_idle, *place)
+        run_alerts(settings, *signs, registry, wait)
 
 
 @app.command("test")

@@ -1,9 +1,9 @@
-"""`kquota topics`: create the three topics, and check existing ones.
+"""`kquota topics`: create the three topics and that of the alerts, and check existing ones.
 
 The Kafka client takes 0.3 s to import, so it is imported where it is used, and `--help` never waits for it.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -39,6 +39,10 @@ LongestThrottleMs = Annotated[
 UsageTopic = Annotated[str | None, typer.Option(help="Name of the usage topic.", show_default=USAGE_TOPIC)]
 ThrottleTopic = Annotated[str | None, typer.Option(help="Name of the throttle topic.", show_default=THROTTLE_TOPIC)]
 MarkerTopic = Annotated[str | None, typer.Option(help="Name of the marker topic.", show_default=MARKER_TOPIC)]
+AlertsTopic = Annotated[
+    str | None,
+    typer.Option(help="The topic that is told of alerts; default: by the settings, else none.", show_default=False),
+]
 
 
 @app.command()
@@ -52,19 +56,21 @@ def create(
     usage_topic: UsageTopic = None,
     throttle_topic: ThrottleTopic = None,
     marker_topic: MarkerTopic = None,
+    alerts_topic: AlertsTopic = None,
     output: Output = "table",
 ) -> None:
-    """Create the topics that are missing, then check all three. Can be repeated; existing topics are not changed.
+    """Create the topics that are missing, then check all of them. Can be repeated; existing topics are not changed.
 
-    Exit codes: 0 all three are as they must be; 5 an existing one is not; 6 the cluster does not answer.
+    Exit codes: 0 all are as they must be; 5 an existing one is not; 6 the cluster does not answer.
     """
     from pipeline.cluster import topics
     from pipeline.cluster.acls import Acl
-    from pipeline.cluster.from_settings import wanted_topics
+    from pipeline.cluster.from_settings import alerts_topics, wanted_topics
     from pipeline.cluster.permissions import permission_missing
 
-    settings = _settings_with(config, bootstrap_server, command_config, usage_topic, throttle_topic, marker_topic)
-    specs = wanted_topics(settings, cores, longest_throttle_ms)
+    names = {"usage_topic": usage_topic, "throttle_topic": throttle_topic, "marker_topic": marker_topic}
+    settings = _settings_with(config, bootstrap_server, command_config, names, alerts_topic)
+    specs = (*wanted_topics(settings, cores, longest_throttle_ms), *alerts_topics(settings))
     with _connected(settings.kafka) as (address, admin, options):
         try:
             done = topics.create_topics(admin, specs, replication_factor)
@@ -94,6 +100,7 @@ def check(
     usage_topic: UsageTopic = None,
     throttle_topic: ThrottleTopic = None,
     marker_topic: MarkerTopic = None,
+    alerts_topic: AlertsTopic = None,
     acls: Annotated[
         bool, typer.Option("--acls", help="Print the kafka-acls commands each role needs instead; asks no cluster.")
     ] = False,
@@ -101,7 +108,8 @@ def check(
         str | None, typer.Option(help="With --acls: who gets the rights, as User:kquota.", show_default=False)
     ] = None,
     role: Annotated[
-        list[str] | None, typer.Option(help="With --acls: only job, meter, gate, operator or import; may be repeated.")
+        list[str] | None,
+        typer.Option(help="With --acls: only job, meter, gate, operator, import, sync or alerts; may be repeated."),
     ] = None,
     job: Annotated[str | None, typer.Option(help="With --acls: name of the job.", show_default=False)] = None,
     output: Output = "table",
@@ -112,18 +120,17 @@ def check(
     does not let this user see the topics.
     """
     from pipeline.cluster import topics
-    from pipeline.cluster.from_settings import wanted_topics
+    from pipeline.cluster.from_settings import alerts_topics, resource_names, wanted_topics
 
-    settings = _settings_with(config, bootstrap_server, command_config, usage_topic, throttle_topic, marker_topic)
+    names = {"usage_topic": usage_topic, "throttle_topic": throttle_topic, "marker_topic": marker_topic}
+    settings = _settings_with(config, bootstrap_server, command_config, names, alerts_topic, job)
     kafka = settings.kafka
     if acls or principal or role:
         from pipeline.cli.acls import print_acls
-        from pipeline.cluster.acls import Names
 
-        names = Names(kafka.usage_topic, kafka.throttle_topic, kafka.marker_topic, job or settings.job)
-        print_acls(role, principal, names, kafka.bootstrap_servers or "BROKER:9092", output)
+        print_acls(role, principal, resource_names(settings), kafka.bootstrap_servers or "BROKER:9092", output)
         return
-    specs = wanted_topics(settings, cores, longest_throttle_ms)
+    specs = (*wanted_topics(settings, cores, longest_throttle_ms), *alerts_topics(settings))
     with _connected(kafka) as (address, admin, options):
         _refuse_unpermitted(admin, specs, options, address)
         findings = topics.check_topics(admin, specs, address)
@@ -142,14 +149,14 @@ def _settings_with(
     config: Path | None,
     bootstrap_server: str | None,
     command_config: Path | None,
-    usage_topic: str | None,
-    throttle_topic: str | None,
-    marker_topic: str | None,
+    topics: Mapping[str, str | None],
+    alerts_topic: str | None,
+    job: str | None = None,
 ) -> "Settings":
     from pipeline.settings.loading import load_settings
 
-    names = {"usage_topic": usage_topic, "throttle_topic": throttle_topic, "marker_topic": marker_topic}
-    return load_settings(config, flags(bootstrap_server, command_config, topics=names))
+    alerts = {"topic": alerts_topic}
+    return load_settings(config, flags(bootstrap_server, command_config, topics=topics, alerts=alerts, job=job))
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from itertools import groupby
 from shlex import quote
 from typing import Final, Literal
 
-Role = Literal["job", "meter", "gate", "operator", "import", "sync"]
+Role = Literal["job", "meter", "gate", "operator", "import", "sync", "alerts"]
 Resource = Literal["topic", "group", "transactional-id", "cluster"]
 
 METER_IDENTITIES: Final = "kquota-meter."
@@ -19,6 +19,7 @@ ROLES: Final[Mapping[Role, str]] = {
     "operator": "kquota topics create and check",
     "import": "kquota quotas import --from-cluster",
     "sync": "kquota quotas sync",
+    "alerts": "kquota alerts run and test, where alerts.topic is set",
 }
 
 
@@ -60,12 +61,14 @@ class Names:
         throttle_topic: Throttles and releases.
         marker_topic: Holds the publish marker.
         job: Of the job; its group and its transactional id are `kquota-<job>`.
+        alerts_topic: Is told of alerts; None = no topic is.
     """
 
     usage_topic: str
     throttle_topic: str
     marker_topic: str
     job: str
+    alerts_topic: str | None = None
 
 
 def marker_acls(
@@ -86,34 +89,35 @@ def marker_acls(
 
 
 def acls_of(role: Role, names: Names) -> tuple[Acl, ...]:
-    """The rights that a role needs, no others.
+    """The rights that a role needs, no others; none for alerts without a topic.
 
     The job reads its topics' settings before it starts, and the throttle topic when its publish marker has expired.
     """
     usage, throttle, marker = names.usage_topic, names.throttle_topic, names.marker_topic
-    if role == "meter":
-        return (Acl("topic", usage, "Write"), *marker_acls(METER_IDENTITIES, marker, "prefixed"))
-    if role == "gate":
-        return (Acl("topic", throttle, "Read"),)
-    if role == "import":
-        return (DESCRIBE_QUOTAS,)
-    if role == "sync":
-        return (DESCRIBE_QUOTAS, ALTER_QUOTAS)
-    if role == "operator":
-        return tuple(
+    alerts = () if names.alerts_topic is None else (names.alerts_topic,)
+    all_topics = (usage, throttle, marker, *alerts)
+    rights: Mapping[Role, tuple[Acl, ...]] = {
+        "job": (
+            Acl("topic", usage, "Read"),
+            Acl("topic", usage, "DescribeConfigs"),
+            Acl("topic", throttle, "Read"),
+            Acl("topic", throttle, "Write"),
+            Acl("topic", throttle, "DescribeConfigs"),
+            Acl("topic", marker, "DescribeConfigs"),
+            *marker_acls(f"kquota-{names.job}", marker),
+        ),
+        "meter": (Acl("topic", usage, "Write"), *marker_acls(METER_IDENTITIES, marker, "prefixed")),
+        "gate": (Acl("topic", throttle, "Read"),),
+        "operator": tuple(
             Acl("topic", topic, operation)
-            for topic in (usage, throttle, marker)
+            for topic in all_topics
             for operation in ("Create", "Describe", "DescribeConfigs")
-        )
-    return (
-        Acl("topic", usage, "Read"),
-        Acl("topic", usage, "DescribeConfigs"),
-        Acl("topic", throttle, "Read"),
-        Acl("topic", throttle, "Write"),
-        Acl("topic", throttle, "DescribeConfigs"),
-        Acl("topic", marker, "DescribeConfigs"),
-        *marker_acls(f"kquota-{names.job}", marker),
-    )
+        ),
+        "import": (DESCRIBE_QUOTAS,),
+        "sync": (DESCRIBE_QUOTAS, ALTER_QUOTAS),
+        "alerts": tuple(Acl("topic", topic, "Write") for topic in alerts),
+    }
+    return rights[role]
 
 
 def grant_commands(acls: Iterable[Acl], principal: str, bootstrap_servers: str) -> list[str]:

@@ -1,9 +1,9 @@
-"""What the job uses in the cluster, from its settings: its topics and the names of its resources."""
+"""What kquota uses in the cluster, from its settings: its topics and the names of its resources."""
 
 import os
 
 from pipeline.cluster.acls import Names
-from pipeline.cluster.topics import TopicSpec, topic_specs
+from pipeline.cluster.topics import TopicSpec, alerts_spec, topic_specs
 from pipeline.settings.model import Settings
 from pipeline.settings.throttle_caps import longest_throttle_ms
 
@@ -28,7 +28,13 @@ def wanted_topics(
     )
 
 
+def alerts_topics(settings: Settings) -> tuple[TopicSpec, ...]:
+    """The topic that is told of alerts, if the settings name one; the job does not use it."""
+    topic = settings.alerts.topic
+    return () if topic is None else (alerts_spec(topic),)
+
+
 def resource_names(settings: Settings) -> Names:
-    """The names of the resources this job uses in the cluster."""
+    """The names of the resources that this job and what runs beside it use in the cluster."""
     kafka = settings.kafka
-    return Names(kafka.usage_topic, kafka.throttle_topic, kafka.marker_topic, settings.job)
+    return Names(kafka.usage_topic, kafka.throttle_topic, kafka.marker_topic, settings.job, settings.alerts.topic)

@@ -1,4 +1,4 @@
-"""The three topics: how they must be set, how they are created, and what is wrong with existing ones.
+"""The topics: how they must be set, how they are created, and what is wrong with existing ones.
 
 A usage topic with the producers' own timestamps, a throttle topic that is not compacted or a marker topic of
 several partitions make decisions late, lost or repeated without any error. The job refuses to start with
@@ -31,7 +31,7 @@ class TopicSpec:
 
     Attributes:
         name: Of the topic.
-        purpose: usage, throttle or marker; demo for the load of the demo.
+        purpose: usage, throttle or marker; alerts for that of `kquota alerts`, demo for the load of the demo.
         partitions: The number it is created with.
         partition_rule: exactly (else an error), at_least (else a warning), any.
         required: Settings without which the job refuses to start.
@@ -39,7 +39,7 @@ class TopicSpec:
     """
 
     name: str
-    purpose: Literal["usage", "throttle", "marker", "demo"]
+    purpose: Literal["usage", "throttle", "marker", "alerts", "demo"]
     partitions: int
     partition_rule: Literal["exactly", "at_least", "any"]
     required: Mapping[str, str]
@@ -140,9 +140,17 @@ def topic_specs(
     )
 
 
+def alerts_spec(name: str) -> TopicSpec:
+    """The topic that `kquota alerts` tells: a week is kept, so that no weekend is missed."""
+    week_ms = 7 * 24 * HOUR_MS
+    return TopicSpec(
+        name, "alerts", partitions=1, partition_rule="any", required={}, advised={"retention.ms": str(week_ms)}
+    )
+
+
 def create_command(bootstrap_servers: str, specs: Iterable[TopicSpec]) -> str:
     """The command of kquota that creates these topics, with the names that are not the usual ones."""
-    usual = {"usage": USAGE_TOPIC, "throttle": THROTTLE_TOPIC, "marker": MARKER_TOPIC}
+    usual: dict[str, str] = {"usage": USAGE_TOPIC, "throttle": THROTTLE_TOPIC, "marker": MARKER_TOPIC, "alerts": ""}
     names = [
         argument
         for spec in specs

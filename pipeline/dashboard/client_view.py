@@ -15,6 +15,42 @@ _GAP_MS: Final = 10_000
 _MINUTE_MS: Final = 60_000
 _NS_PER_PERCENT_SECOND: Final = 1e7
 """One percent of one thread for one second."""
+DECISION_COLUMNS: Final = (
+    "evaluated_at_ms",
+    "quota_type",
+    "observed",
+    "bound",
+    "window_ms",
+    "raw_throttle_time_ms",
+    "throttle_time_ms",
+    "level",
+    "mode",
+    "applied",
+    "decision_id",
+    "batch_id",
+    "quota_version",
+)
+"""What `decision_row` shows."""
+RECORD_COLUMNS: Final = (
+    "publish_seq",
+    "action",
+    "cause",
+    "cluster",
+    "query_id",
+    "batch_id",
+    "broker_id",
+    "user",
+    "client_id",
+    "quota_type",
+    "observed",
+    "bound",
+    "throttle_time_ms",
+    "throttled_until_ms",
+    "owed_ms",
+    "tokens",
+    "decision_id",
+)
+"""What `bands` and `record_row` need."""
 
 Floats = NDArray[np.float64]
 
@@ -135,22 +171,7 @@ def bands_of_minutes(minutes: Iterable[tuple[int, str, int, int]], step_ms: int)
 
 def decision_row(row: Mapping[str, Any]) -> dict[str, Any]:
     """A decision, in short."""
-    names = (
-        "evaluated_at_ms",
-        "quota_type",
-        "observed",
-        "bound",
-        "window_ms",
-        "raw_throttle_time_ms",
-        "throttle_time_ms",
-        "level",
-        "mode",
-        "applied",
-        "decision_id",
-        "batch_id",
-        "quota_version",
-    )
-    return {name: row[name] for name in names}
+    return {name: row[name] for name in DECISION_COLUMNS}
 
 
 def record_row(row: Mapping[str, Any]) -> dict[str, Any]:

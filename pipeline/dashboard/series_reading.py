@@ -21,7 +21,7 @@ _MEASURES: Final = dict(
 
 
 _MINUTE_MS: Final = 60_000
-_MOST_ROWS: Final = 2_000_000
+_MOST_ROWS: Final = 1_000_000
 """Of `usage`, for one chart. What has more is shown by the minute, from the table that is sorted by client."""
 
 
@@ -132,14 +132,16 @@ def _sums(
     """By step: what each type's sensor used, and what the client itself used."""
     own = f'"user" = {_text(client[0])} AND client_id = {_text(client[1])}'
     columns: dict[str, str] = {}
-    of_sensors = {own}
+    of_sensors = set()
     for number, one in enumerate(found.by_type):
-        sensor = _sensor_sql(one) or own
+        # Without a quota nothing is summed over clients. Days are sorted by user: a client-id alone reads all of them.
+        sensor = own if one.level is None else _sensor_sql(one) or own
         of_sensors.add(sensor)
         columns[f"sensor{number}"] = f"sum(CASE WHEN {sensor} THEN {_MEASURES[one.quota_type]} END)"
         columns[f"own{number}"] = f"sum(CASE WHEN {own} THEN {_MEASURES[one.quota_type]} END)"
     selected = ", ".join(f"{sql} AS {name}" for name, sql in columns.items())
-    concerned = " OR ".join(f"({one})" for one in sorted(of_sensors))
+    # Each sensor has the client's own usage, too.
+    concerned = " OR ".join(f"({one})" for one in sorted(of_sensors - {own} or {own}))
     sums: dict[str, dict[int, float]] = {name: {} for name in columns}
     for piece in pieces:
         rows = _rows(reader, piece, span.bin_ms, selected, concerned)
@@ -174,10 +176,6 @@ def _batch_instants(reader: TablesReader, span: Span) -> list[int]:
     part_ms = max(span.bin_ms // 2, 1_000)
     since_ms, until_ms = span.since_ms - 2 * span.bin_ms, span.until_ms + span.bin_ms
     try:
-        parts = reader.tables["batches"].query(
-            f"SELECT DISTINCT evaluated_at_ms / {part_ms} AS part FROM source "  # noqa: S608 - numbers of ours
-            f"WHERE evaluated_at_ms >= {since_ms} AND evaluated_at_ms < {until_ms}"
-        )
+        return reader.batch_parts.in_span(reader.tables["batches"], part_ms, since_ms, until_ms)
     except TableMissing:
         return []
-    return [part * part_ms for part in parts["part"].to_pylist()]

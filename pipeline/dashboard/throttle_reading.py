@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pipeline.dashboard.client_view import bands, bands_of_minutes
+from pipeline.dashboard.client_view import DECISION_COLUMNS, RECORD_COLUMNS, bands, bands_of_minutes
 from pipeline.dashboard.reader import TablesReader
 from pipeline.dashboard.series_reading import Span
 from pipeline.tables.errors import TableMissing
@@ -19,6 +19,7 @@ _EARLY_MS: Final = 600_000
 # What is counted back from the end of the span in each step; then all the rest.
 _STEPS_MS: Final = (_HOUR_MS, 6 * _HOUR_MS, 24 * _HOUR_MS)
 _TIME: Final = "evaluated_at_ms"
+_COLUMNS: Final = {"decisions": DECISION_COLUMNS, "throttle_events": RECORD_COLUMNS}
 _HELD: Final = (
     "SELECT minute_start_ms, quota_type, sum(held_ms) AS held_ms, sum(throttle_count + renewal_count) AS records "
     "FROM source WHERE minute_start_ms >= {since_ms} AND minute_start_ms < {until_ms} "
@@ -31,8 +32,8 @@ class Throttles:
     """What is known of one client in a span.
 
     Attributes:
-        decisions: Rows of `decisions`, the newest; oldest first.
-        records: Rows of `throttle_events`, the newest; newest first.
+        decisions: Rows of `decisions`, the newest; oldest first. With the columns that `decision_row` needs.
+        records: Rows of `throttle_events`, the newest; newest first. With the columns that `record_row` needs.
         bands: See `client_view.bands`.
         decisions_total: How many there are, as far as they were read.
         records_total: Likewise.
@@ -88,7 +89,7 @@ def _newest(
         where: list[Condition] = [("user", "=", client[0]), ("client_id", "=", client[1])]
         where += [(_TIME, ">=", since_ms), (_TIME, "<", until_ms)]
         try:
-            found += reader.tables[name].rows(None, where)
+            found += reader.tables[name].rows(_COLUMNS[name], where)
         except TableMissing:
             return [], False
         if since_ms <= span.since_ms:

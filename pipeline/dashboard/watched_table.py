@@ -14,7 +14,7 @@ from pipeline.tables.opening import Options, local_path, open_table, reading
 from pipeline.tables.port import Condition
 from pipeline.tables.reading.column_range import file_statistics, newest_in, oldest_in
 from pipeline.tables.reading.query import FILTER_FIRST, answer, column_names, rows_where
-from pipeline.tables.reading.table_query import run, select
+from pipeline.tables.reading.table_query import run
 from pipeline.tables.reading.table_rows import Row, rows_of
 
 # A handle that has followed many commits answers more slowly than one that was opened from a checkpoint.
@@ -82,7 +82,8 @@ class WatchedTable:
             TableMissing: There was no table at the last `refresh`.
             TableUnreadable: A file of it can not be read.
         """
-        return select(self.opened(), columns, where)
+        table = self.opened()
+        return run(table, rows_where(column_names(table) if columns is None else columns, where), engine=FILTER_FIRST)
 
     def rows(self, columns: Sequence[str] | None = None, where: Sequence[Condition] = ()) -> list[Row]:
         """The same rows by column, for few of them; otherwise as `read`."""

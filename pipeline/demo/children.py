@@ -1,4 +1,4 @@
-"""The processes around the job: a meter for each broker, stock clients, what puts quotas on the brokers, the page."""
+"""The processes around the job: a meter for each broker, stock clients, what writes quotas, the page, the alerts."""
 
 import json
 import subprocess
@@ -52,6 +52,13 @@ def start_dashboard(folder: DemoFolder, port: int) -> Child:
     command = [*_KQUOTA, "dashboard", "--port", str(port), "--config", str(folder.settings_file)]
     with folder.dashboard_log.open("ab") as output:
         return spawn([*command, "--tables", str(folder.tables)], cwd=folder.root, output=output)
+
+
+def start_alerts(folder: DemoFolder) -> Child:
+    """Start what tells people, with the receiver of the settings file."""
+    command = [*_KQUOTA, "alerts", "run", "--config", str(folder.settings_file), "--tables", str(folder.tables)]
+    with folder.alerts_log.open("ab") as output:
+        return spawn(command, cwd=folder.root, output=output)
 
 
 def stock_work(client: DemoClient, cluster: EmbeddedCluster, password: str) -> StockWork:

@@ -98,6 +98,15 @@ class DemoFolder:
         return self.root / "dashboard.log"
 
     @property
+    def alerts_log(self) -> Path:
+        """What the process says that tells people."""
+        return self.root / "alerts.log"
+
+    def alerts_state(self, job: str) -> Path:
+        """What was told of the alerts that go on: where `kquota alerts run` keeps it by default."""
+        return self.root / f"{job}.alerts.json"
+
+    @property
     def settings_file(self) -> Path:
         """The settings with which every command works on this demo's broker and tables."""
         return self.root / "kquota.toml"

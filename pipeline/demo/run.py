@@ -11,15 +11,18 @@ from functools import partial
 from threading import Thread
 from typing import Final
 
+from pydantic import SecretStr
+
+from pipeline.demo.alert_receiver import AlertReceiver, Heard
 from pipeline.demo.bounds import client_bounds
-from pipeline.demo.children import start_dashboard
+from pipeline.demo.children import start_alerts, start_dashboard
 from pipeline.demo.folder import DemoFolder
 from pipeline.demo.load import ClientReports, Load
 from pipeline.demo.preparing import demo_settings, new_cluster, prepare
 from pipeline.demo.process import terminate
 from pipeline.job.job import Job, step
 from pipeline.job.listeners import Listeners
-from pipeline.settings.model import Settings
+from pipeline.settings.model import AlertsSettings, Settings
 from pipeline.stream.reading.reading_rules import ReadingRules
 from pipeline.stream.spark.spark_starter import SparkStarter
 
@@ -39,6 +42,7 @@ class Demo:
         client_report: Called with the counters of each client once per second.
         brokers: How many; as many as in the demo before in this folder.
         dashboard_port: Where the page listens, on this machine only; None = no page.
+        alert_heard: Called with each alert that `kquota alerts run` sends; None = it does not run.
         bounds: What each client may use now; None before there are tables. See `client_bounds`.
     """
 
@@ -48,6 +52,7 @@ class Demo:
     client_report: ClientReports
     brokers: int = 1
     dashboard_port: int | None = None
+    alert_heard: Heard | None = None
     bounds: Callable[[], dict[tuple[str, str], float | None]] | None = field(default=None, init=False)
     _job: Job | None = field(default=None, init=False)
     _stopped: bool = field(default=False, init=False)
@@ -72,10 +77,15 @@ class Demo:
             if self.dashboard_port is not None:
                 log.info("dashboard: http://127.0.0.1:%d/ (in a few seconds)", self.dashboard_port)
             settings = demo_settings(self.settings, self.folder, cluster)
+            if self.alert_heard is not None:
+                receiver = stack.enter_context(AlertReceiver(self.alert_heard))
+                settings = settings.model_copy(update={"alerts": self._alerts(receiver.url)})
             with step("topics and tables"):
                 prepare(self.folder, settings, self.brokers)
             if self.dashboard_port is not None:
                 stack.callback(terminate, start_dashboard(self.folder, self.dashboard_port), _STOP_SECONDS)
+            if self.alert_heard is not None:
+                stack.callback(terminate, start_alerts(self.folder), _STOP_SECONDS)
             self.bounds = partial(client_bounds, settings.tables)
             if self._stopped:
                 return
@@ -91,3 +101,7 @@ class Demo:
 
             Thread(target=run_load, name="demo-load", daemon=True).start()
             job.run(starter)
+
+    def _alerts(self, url: str) -> AlertsSettings:
+        page = None if self.dashboard_port is None else f"http://127.0.0.1:{self.dashboard_port}"
+        return AlertsSettings(webhooks={"demo": SecretStr(url)}, external_url=page)

@@ -22,12 +22,13 @@ def start_over(folder: DemoFolder, job: str) -> None:
     brokers = folder.brokers(max(folder.former_brokers(), 1))
     data = (folder.tables, folder.checkpoint, *brokers, folder.password_file, folder.clients_plan)
     more = (folder.meter_state, folder.sync_log, folder.settings_file, folder.candidate)
+    alerts = (folder.alerts_log, folder.alerts_state(job))
     stock = (folder.stock_client(client.client_id) for client in STOCK_CLIENTS)
     with ExitStack() as held:
         held.enter_context(JobLock(folder.root, job, str(folder.tables)))
         for broker in brokers:
             held.enter_context(EmbeddedBroker(broker).reserved())
-        for path in (*data, *more, *stock):
+        for path in (*data, *more, *alerts, *stock):
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)
             else:

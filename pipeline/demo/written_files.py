@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from pipeline.demo.folder import DemoFolder
 from pipeline.demo.plan import DEMO_QUOTAS, STOCK_CLIENTS
-from pipeline.settings.model import Settings
+from pipeline.settings.model import AlertsSettings, Settings
 from quota.entity import QUOTA_TYPES
 
 _HEAD: Final = "# Written by the demo at each start. With it every command of kquota works on this demo.\n"
@@ -33,9 +33,19 @@ def write_settings(folder: DemoFolder, settings: Settings) -> None:
             "stream": {"checkpoint": stream.checkpoint, "trigger_ms": stream.trigger_ms},
             # The stock clients. The others listen.
             "sync": {"users": sorted(client.user for client in STOCK_CLIENTS)},
+            **_alerts(settings.alerts),
         }
     )
     folder.settings_file.write_text(_HEAD + text, encoding="utf-8")
+
+
+def _alerts(alerts: AlertsSettings) -> dict[str, Any]:
+    """Whom the demo tells; nothing if it tells nobody."""
+    if not alerts.webhooks:
+        return {}
+    link = {} if alerts.external_url is None else {"external_url": alerts.external_url}
+    urls = {name: url.get_secret_value() for name, url in alerts.webhooks.items()}
+    return {"alerts": link, "alerts.webhooks": urls}
 
 
 def write_candidate(folder: DemoFolder) -> None:

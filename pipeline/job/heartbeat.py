@@ -9,40 +9,14 @@ import logging
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
+from pipeline.activity import LATE_AFTER_MS
 from pipeline.job.lock import job_process, tables_lock_file
 
 log = logging.getLogger(__name__)
 
 BEAT_EVERY_MS: Final = 1_000
-LATE_AFTER_MS: Final = 15_000
-"""A job that was not seen to wait for longer is not idle: something keeps it."""
-
-
-Activity = Literal["working", "idle", "hung", "unknown", "down"]
-
-
-def activity_of(is_up: bool, batch_age_ms: int | None, beat_age_ms: int | None, stalled_after_ms: int) -> Activity:
-    """What the job does.
-
-    Args:
-        is_up: A process of this machine holds its lock.
-        batch_age_ms: How old the newest micro-batch is; None without one.
-        beat_age_ms: How long ago the query was last seen to wait; None if it was not.
-        stalled_after_ms: A batch up to this age is new.
-
-    Returns:
-        working: batches come. idle: none comes, and the query waits for usage. hung: none comes, and it does not wait.
-        unknown: none comes, and it was not yet seen to wait: it starts, or hangs. down: not running on this machine.
-    """
-    if not is_up:
-        return "down"
-    if batch_age_ms is not None and batch_age_ms <= stalled_after_ms:
-        return "working"
-    if beat_age_ms is None:
-        return "unknown"
-    return "idle" if beat_age_ms <= LATE_AFTER_MS else "hung"
 
 
 class Heartbeat:

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import pyarrow.compute as pc
 
-from pipeline.job.heartbeat import Activity, activity_of
+from pipeline.activity import Activity, activity_of
 from pipeline.job.newest_usage import NewestUsage, usage_until
 from pipeline.job.status import JobStatus, Reading, status_from
 from pipeline.settings.model import Settings

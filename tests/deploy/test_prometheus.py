@@ -1,6 +1,6 @@
 """The alerts of deploy/prometheus, tested by promtool; and every PromQL text of deploy, run on a real Prometheus.
 
-It scrapes a real gate (a process), and the metrics of a job, a meter and a sync that were fed by real parts.
+It scrapes a real gate (a process), and the metrics of a job, a meter, a sync and an alerter, fed by real parts.
 """
 
 import json
@@ -16,7 +16,8 @@ import httpx
 import pytest
 import yaml
 
-from pipeline.clock import SystemClock
+from pipeline.alerts.metrics import AlertsMetrics
+from pipeline.clock import SystemClock, wall_ms
 from pipeline.job.client_metrics import client_metrics
 from pipeline.job.metrics import JobMetrics
 from pipeline.job.overview import overview_of
@@ -107,6 +108,17 @@ def served_sync() -> Iterator[int]:
 
 
 @contextmanager
+def served_alerts() -> Iterator[int]:
+    registry = new_registry("alerts")
+    metrics = AlertsMetrics(registry)
+    metrics.of_receiver("ops")
+    metrics.looked({}, [("ops", 0)], wall_ms())
+    with metrics_endpoint(ANY_PORT, registry) as port:
+        assert port is not None
+        yield port
+
+
+@contextmanager
 def real_gate() -> Iterator[int]:
     """`kquota gate`, which needs no broker to answer."""
     command = [sys.executable, "-m", "pipeline.cli.main", "gate", "--listen", "127.0.0.1:0"]
@@ -135,15 +147,16 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]
             "job": stack.enter_context(served_job(folder)),
             "meter": stack.enter_context(served_meter()),
             "sync": stack.enter_context(served_sync()),
+            "alerts": stack.enter_context(served_alerts()),
             "gate": stack.enter_context(real_gate()),
         }
         yield stack.enter_context(running_prometheus(folder, ports))
 
 
 def test_a_real_prometheus_reads_every_program(prometheus: Prometheus) -> None:
-    wait_until(lambda: len(prometheus.query('up{job="kquota"} == 1')) == 4, "all four programs to be scraped")
+    wait_until(lambda: len(prometheus.query('up{job="kquota"} == 1')) == 5, "all five programs to be scraped")
     programs = {one["metric"]["program"] for one in prometheus.query("kquota_build_info == 1")}
-    assert programs == {"job", "meter", "sync", "gate"}
+    assert programs == {"job", "meter", "sync", "alerts", "gate"}
 
 
 @pytest.mark.parametrize("alert", [rule["alert"] for rule in rules()])

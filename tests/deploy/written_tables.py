@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 
+SCHEMA: Final = "kquota_views"
 DAY_MS: Final = 86_400_000
 STEP_MS: Final = 5_000
 
@@ -118,8 +119,12 @@ class Written:
     _views: dict[str, list[Row]] = field(default_factory=dict)
 
     def sql(self, query: str) -> list[Row]:
-        """What Spark answers."""
-        return [row.asDict() for row in self.spark.sql(query).collect()]
+        """What Spark answers; names without a schema are those of the views."""
+        self.spark.sql(f"USE {SCHEMA}")
+        try:
+            return [row.asDict() for row in self.spark.sql(query).collect()]
+        finally:
+            self.spark.sql("USE default")
 
     def view(self, name: str) -> list[Row]:
         """All rows of a view, read once."""

@@ -5,7 +5,7 @@ from typing import Annotated, Final
 
 import typer
 
-from pipeline.allocator import do_without_pandas, return_memory_at_once, return_query_memory_soon
+from pipeline.allocator import do_without_pandas, return_query_memory_soon, share_one_allocator
 from pipeline.cli.options import ConfigFile, TablesRoot, flags
 
 DEFAULT_PORT: Final = 8788
@@ -33,7 +33,7 @@ def dashboard(
     Reads the Delta tables and nothing else: no Kafka, no JVM, nothing from elsewhere.
     Prints the page's address when it answers. Runs until SIGTERM or Ctrl-C.
     """
-    return_memory_at_once()
+    share_one_allocator()
     return_query_memory_soon()
     import os
     import sys
@@ -41,6 +41,7 @@ def dashboard(
 
     from pipeline.cli.signals import call_on_signals
     from pipeline.dashboard.errors import DashboardExtraMissing
+    from pipeline.job.heartbeat import last_beat_ms
     from pipeline.job.lock import job_process
     from pipeline.log import set_up_logging
     from pipeline.settings.loading import load_settings
@@ -53,8 +54,9 @@ def dashboard(
     settings = load_settings(config, flags(tables=tables))
     set_up_logging(settings.log_level)
     token = read_token(token_file, variable=TOKEN_VARIABLE)
-    is_running = partial(job_process, settings.run_dir, settings.job, settings.tables.root)
-    server = DashboardServer(settings, is_running, Listen(host, port), token, allow_edits)
+    place = (settings.run_dir, settings.job, settings.tables.root)
+    signs = partial(job_process, *place), partial(last_beat_ms, *place)
+    server = DashboardServer(settings, *signs, Listen(host, port), token, allow_edits)
     with call_on_signals(server.stop):
         sys.stderr.write(f"dashboard: {server.address}\n")
         sys.stderr.flush()

@@ -34,6 +34,9 @@ def demo(
     port: Annotated[
         int, typer.Option(help="Of the page; another one if it is taken.", min=1, max=65_535)
     ] = DEFAULT_PORT,
+    alerts: Annotated[
+        bool, typer.Option("--alerts", help="Run `kquota alerts run`, too, and print what it tells a webhook.")
+    ] = False,
 ) -> None:
     """Start a real Kafka broker, ten clients, a meter and the job; show who is throttled, why, until when.
 
@@ -48,11 +51,17 @@ def demo(
     place = DemoFolder(folder.absolute())
     # Before anything heavy is imported: a second demo is refused at once.
     with place.claimed():
-        _run(place, duration, fresh, brokers, trigger_ms, port if dashboard else None)
+        _run(place, duration, fresh, brokers, trigger_ms, port if dashboard else None, alerts)
 
 
 def _run(
-    place: "DemoFolder", duration: float | None, fresh: bool, brokers: int | None, trigger_ms: int, port: int | None
+    place: "DemoFolder",
+    duration: float | None,
+    fresh: bool,
+    brokers: int | None,
+    trigger_ms: int,
+    port: int | None,
+    alerts: bool,
 ) -> None:
     from pipeline.cli.services.beside import free_port
     from pipeline.cli.services.demo_console import DemoConsole
@@ -74,7 +83,8 @@ def _run(
     if port is not None and page_port is None:
         sys.stderr.write(f"no web page: {DashboardExtraMissing('starlette or uvicorn')}\n")
     console = DemoConsole(place.candidate, watched=sys.stdout.isatty() and sys.stderr.isatty())
-    running = Demo(place, settings, console.listeners(), console.client_report, count, page_port)
+    heard = console.alert if alerts else None
+    running = Demo(place, settings, console.listeners(), console.client_report, count, page_port, heard)
     with call_on_signals(running.stop):
         running.run(duration)
     if running.bounds is None:

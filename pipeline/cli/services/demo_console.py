@@ -11,6 +11,7 @@ from typing import Any, Final
 from pipeline.clock import wall_ms
 from pipeline.demo.next_steps import at_the_end, while_it_runs
 from pipeline.demo.plan import STOCK_CLIENTS
+from pipeline.errors import printable
 from pipeline.job.listeners import Listeners
 from pipeline.stream.micro_batch import BatchReport
 from pipeline.throttle.log_line import line_with_command
@@ -65,6 +66,15 @@ class DemoConsole:
                 return
             self._status_due = now + _STATUS_EVERY_SECONDS
             sys.stderr.write(self._status())
+
+    def alert(self, alert: Mapping[str, Any]) -> None:
+        """Print an alert that a webhook was told: whether it begins or ends, its name, what is so, and whose it is."""
+        labels, summary = alert["labels"], alert.get("annotations", {}).get("summary", "")
+        owner = f" · for {labels['owner']}" if labels.get("owner") else ""
+        line = f"alert    {alert.get('status')} {labels.get('alertname')}: {summary}{owner}"
+        with self._lock:
+            sys.stdout.write(f"{clock_time(wall_ms())}  {printable(line)}\n")
+            sys.stdout.flush()
 
     def summary(self, bounds: Bounds) -> None:
         """Print the totals of each client on stdout, if there are any, and commands to try next on stderr.

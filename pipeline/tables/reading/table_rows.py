@@ -14,6 +14,7 @@ from pipeline.tables.opening import Options, open_table
 from pipeline.tables.port import Condition
 from pipeline.tables.reading.column_range import newest_in
 from pipeline.tables.reading.query import (
+    FILTER_FIRST,
     answer,
     column_names,
     last_row,
@@ -102,7 +103,7 @@ class TableRows:
         return None
 
     def _rows(self, sql: str) -> list[Row]:
-        return rows_of(answer(self._table, sql))
+        return rows_of(answer(self._table, sql, engine=FILTER_FIRST))
 
 
 def rows_of(found: Table) -> list[Row]:

@@ -1,49 +1,15 @@
-"""From real tables to a real HTTP server: what is told, to whom, once, and again after trouble and restarts."""
+"""From real tables to a real HTTP server: what is told, to whom, and once."""
 
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from pipeline.alerts.alerter import own_state
-from pipeline.alerts.errors import AlertsAreRunning
-from pipeline.alerts.state_file import read_state, state_path
-from tests.pipeline.alerts.receiving import Inbox, receiving
+from tests.pipeline.alerts.alerted_tables import live, over_quota, tables_of
+from tests.pipeline.alerts.receiving import Inbox
 from tests.pipeline.alerts.told import Told
-from tests.pipeline.dashboard.lived_tables import HOSTILE, LivedTables, Sender
-from tests.pipeline.dashboard.shop import START_MS, quota
-
-QUOTAS = (
-    quota("alice", "etl", producer_byte_rate=100_000.0, owner="data-platform"),
-    quota("bob", "", producer_byte_rate=100_000.0, owner="data-platform"),
-    quota("web", "", producer_byte_rate=100_000.0, owner="web"),
-    quota("ml", "", consumer_byte_rate=50_000.0, mode="shadow", owner="ml"),
-    quota("<default>", "", producer_byte_rate=100_000.0),
-)
-
-
-@pytest.fixture
-def inbox() -> Iterator[Inbox]:
-    with receiving() as running:
-        yield running
-
-
-def tables_of(folder: Path, *senders: Sender) -> LivedTables:
-    """With one more client, far below its quota: somebody always sends."""
-    others = Sender("others", "beat", lambda _: {"produced_bytes": 1_000})
-    return LivedTables(folder / "tables", QUOTAS, [*senders, others], START_MS)
-
-
-def live(tables: LivedTables, told: Told, seconds: int, step: int = 1) -> None:
-    """Time passes; every so many seconds there is a batch, and a look at it."""
-    for _ in range(seconds // step):
-        tables.live(step, step * 1_000)
-        told.look(tables.now_ms)
-
-
-def over_quota(user: str, client_id: str = "etl", seconds: float = 1e9) -> Sender:
-    return Sender(user, client_id, lambda second: {"produced_bytes": 500_000 if second < seconds else 0})
+from tests.pipeline.dashboard.lived_tables import HOSTILE, Sender
+from tests.pipeline.dashboard.shop import START_MS
 
 
 def test_a_throttle_is_told_once_when_it_begins_and_once_when_it_has_ended(tmp_path: Path, inbox: Inbox) -> None:
@@ -198,95 +164,6 @@ def test_tables_that_are_missing_are_told_as_a_pipeline_that_does_not_work(tmp_p
     assert inbox.alerts() == [("KquotaStalled", "", "firing")]
     assert "nothing" in inbox.taken[0]["alerts"][0]["annotations"]["description"]
     assert inbox.taken[0]["groupLabels"] == {}
-
-
-def test_a_restart_tells_nothing_again_and_ends_what_ended_meanwhile(tmp_path: Path, inbox: Inbox) -> None:
-    tables = tables_of(tmp_path, over_quota("alice", seconds=3))
-    live(tables, Told(tables.root, tmp_path, {"ops": inbox.url}, pending_ms=600_000), 4)
-    assert inbox.alerts() == [("KquotaThrottled", "alice", "firing")]
-    live(tables, Told(tables.root, tmp_path, {"ops": inbox.url}, pending_ms=600_000), 3)
-    assert inbox.alerts() == [("KquotaThrottled", "alice", "firing")]
-    tables.live(45, step_ms=3_000)
-    live(tables, Told(tables.root, tmp_path, {"ops": inbox.url}, pending_ms=600_000), 15, step=5)
-    assert inbox.alerts() == [("KquotaThrottled", "alice", "firing"), ("KquotaThrottled", "alice", "resolved")]
-
-
-def test_what_a_killed_process_had_not_sent_is_sent_by_the_next_one(tmp_path: Path, inbox: Inbox) -> None:
-    tables = tables_of(tmp_path, over_quota("alice"))
-    tables.live(3)
-    Told(tables.root, tmp_path, {"ops": inbox.url}).look(tables.now_ms, send=False)
-    assert inbox.requests == []
-    second = Told(tables.root, tmp_path, {"ops": inbox.url})
-    second.send()
-    assert ("KquotaThrottled", "alice", "firing") in inbox.alerts()
-
-
-def test_a_process_killed_after_it_sent_sends_the_same_again(tmp_path: Path, inbox: Inbox) -> None:
-    tables = tables_of(tmp_path, over_quota("alice"))
-    tables.live(3)
-    Told(tables.root, tmp_path, {"ops": inbox.url}).look(tables.now_ms)  # and dies before it notes that it has
-    Told(tables.root, tmp_path, {"ops": inbox.url}).send()
-    first, again = inbox.taken
-    assert first == again
-
-
-def test_a_receiver_that_is_down_keeps_no_other_waiting_and_gets_all_of_it_later(tmp_path: Path, inbox: Inbox) -> None:
-    tables = tables_of(tmp_path, over_quota("alice", seconds=3))
-    steady = [0.0]
-    with receiving() as other:
-        other.answers = [500] * 10_000
-        told = Told(tables.root, tmp_path, {"ops": inbox.url, "other": other.url}, steady_seconds=lambda: steady[0])
-        live(tables, told, 40, step=4)
-        assert ("KquotaThrottled", "alice", "resolved") in inbox.alerts()
-        assert len(other.requests) == 1, "it rests between two tries"
-        assert told.metric("waiting_messages", receiver="other") == len(inbox.taken)
-        other.answers, other.requests = [], []
-        while told.deliveries[1].waiting():
-            steady[0] += 60
-            told.send()
-        assert other.alerts() == inbox.alerts()
-        assert [{**one, "receiver": ""} for one in other.taken] == [{**one, "receiver": ""} for one in inbox.taken]
-
-
-def test_a_damaged_state_is_set_aside_and_said(tmp_path: Path, inbox: Inbox, caplog: pytest.LogCaptureFixture) -> None:
-    tables = tables_of(tmp_path, over_quota("alice"))
-    path = state_path(Told(tables.root, tmp_path, {"ops": inbox.url}).settings)
-    path.write_text('{"version": 1, "watched": [{"key"', encoding="utf-8")
-    live(tables, Told(tables.root, tmp_path, {"ops": inbox.url}), 4)
-    assert "is not the state of alerts" in caplog.text
-    assert path.with_name("shop.alerts.json.damaged").read_text().startswith('{"version": 1')
-    assert ("KquotaThrottled", "alice", "firing") in inbox.alerts()
-    assert read_state(path).book
-
-
-def test_a_state_that_can_not_be_written_is_counted_and_alerts_go_out(tmp_path: Path, inbox: Inbox) -> None:
-    tables = tables_of(tmp_path, over_quota("alice"))
-    told = Told(tables.root, tmp_path, {"ops": inbox.url})
-    (tmp_path / "shop.alerts.json.new").mkdir()
-    live(tables, told, 4)
-    assert told.metric("state_failures_total") > 0
-    assert ("KquotaThrottled", "alice", "firing") in inbox.alerts()
-
-
-def test_a_look_that_fails_is_made_again_and_changes_nothing(
-    tmp_path: Path, inbox: Inbox, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    tables = tables_of(tmp_path, over_quota("alice"))
-    told = Told(tables.root, tmp_path, {"ops": inbox.url}, pending_ms=600_000, resolve_after_ms=0)
-    live(tables, told, 4)
-    with monkeypatch.context() as broken:
-        broken.setattr("pipeline.alerts.running.facts_of", lambda *_arguments: 1 / 0)
-        told.look(tables.now_ms)
-    assert "could not be looked for; it is tried again" in caplog.text
-    live(tables, told, 1)
-    assert inbox.alerts() == [("KquotaThrottled", "alice", "firing")]
-
-
-def test_two_processes_do_not_tell_the_same_alerts(tmp_path: Path, inbox: Inbox) -> None:
-    told = Told(str(tmp_path), tmp_path, {"ops": inbox.url})
-    path = state_path(told.settings)
-    with own_state(path), pytest.raises(AlertsAreRunning, match=r"stop the other one"), own_state(path):
-        pass
 
 
 def test_hostile_names_are_escaped_and_cut_and_stay_apart(tmp_path: Path, inbox: Inbox) -> None:

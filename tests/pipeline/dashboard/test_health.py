@@ -2,6 +2,7 @@
 
 import pytest
 
+from pipeline.activity import LATE_AFTER_MS
 from pipeline.dashboard.health import STALLED_AFTER_MS, health
 
 NOW_MS = 1_700_000_000_000
@@ -16,7 +17,7 @@ def batch(age_ms: int) -> dict[str, int]:
     [
         (0, "7", True, "live"),
         (STALLED_AFTER_MS, "7", True, "live"),
-        (STALLED_AFTER_MS + 1, "7", True, "quiet"),
+        (STALLED_AFTER_MS + 1, "7", True, "stalled"),
         (0, None, True, "down"),  # killed just now
         (STALLED_AFTER_MS + 1, None, True, "down"),
         (0, None, False, "live"),  # a job of another machine
@@ -33,6 +34,33 @@ def test_the_state_follows_from_batch_and_process(
     found = health(NOW_MS, None if age_ms is None else batch(age_ms), process, was_seen=was_seen)
     assert found.state == state
     assert (found.text == "") == (state == "live")
+
+
+@pytest.mark.parametrize(
+    ("age_ms", "wait_age_ms", "state", "title"),
+    [
+        (STALLED_AFTER_MS, None, "live", "Live"),
+        (STALLED_AFTER_MS, LATE_AFTER_MS + 1, "live", "Live"),
+        (20_000, 0, "quiet", "Quiet: no usage for 20 s"),
+        (20_000, LATE_AFTER_MS, "quiet", "Quiet: no usage for 20 s"),
+        (20_000, LATE_AFTER_MS + 1, "hung", "The job hangs: no micro-batch for 20 s"),
+        (20_000, -500, "quiet", "Quiet: no usage for 20 s"),  # the job's clock is ahead
+        (20_000, None, "stalled", "No micro-batch for 20 s"),
+        (None, 0, "starting", "The job has written no micro-batch yet"),
+        (None, LATE_AFTER_MS + 1, "hung", "The job has written no micro-batch yet"),
+    ],
+)
+def test_a_job_that_waits_for_usage_is_quiet_and_one_that_does_not_hangs(
+    age_ms: int | None, wait_age_ms: int | None, state: str, title: str
+) -> None:
+    waited_ms = None if wait_age_ms is None else NOW_MS - wait_age_ms
+    found = health(NOW_MS, None if age_ms is None else batch(age_ms), "7", was_seen=True, waited_ms=waited_ms)
+    assert (found.state, found.title) == (state, title)
+    assert ("lapse" in found.text) == (state in {"hung", "stalled"} and age_ms is not None)
+
+
+def test_of_a_process_that_is_gone_a_beat_says_nothing() -> None:
+    assert health(NOW_MS, batch(20_000), None, was_seen=True, waited_ms=NOW_MS).state == "down"
 
 
 def test_what_can_not_be_read_goes_before_all_else() -> None:

@@ -62,4 +62,13 @@ def test_a_job_that_dies_and_comes_back_is_seen(tmp_path: Path) -> None:
     tables.job.clock.advance(9_800)
     tables.live(1)
     states.append(reader.look(tables.now_ms).health.state)
-    assert states == ["live", "live", "down", "down", "quiet", "live"]
+    assert states == ["live", "live", "down", "down", "stalled", "live"]
+
+
+def test_a_job_that_was_seen_to_wait_for_usage_is_quiet_until_it_waits_no_more(tmp_path: Path) -> None:
+    tables = LivedTables(tmp_path, QUOTAS, SENDERS, START_MS)
+    tables.live(2)
+    waited_ms = tables.now_ms + 9_000
+    reader = TablesReader(tables.root, lambda: "7", last_wait_ms=lambda: waited_ms)
+    states = [reader.look(tables.now_ms + age_ms).health.state for age_ms in (0, 10_000, 40_000)]
+    assert states == ["live", "quiet", "hung"]

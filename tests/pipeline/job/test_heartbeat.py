@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.job.heartbeat import LATE_AFTER_MS, Heartbeat, activity_of, is_idle, last_beat_ms
+from pipeline.activity import LATE_AFTER_MS, activity_of
+from pipeline.job.heartbeat import Heartbeat, is_idle, last_beat_ms
 from pipeline.job.lock import JobLock
 
 NOW_MS = 1_700_000_000_000

@@ -1,0 +1,69 @@
+"""In which parts of time the job worked: read once from `batches`, then only what is new."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from threading import Lock
+from types import MappingProxyType
+from typing import Final
+
+from pipeline.dashboard.watched_table import WatchedTable
+
+_SETTLED_MS: Final = 60_000
+"""Nothing is added so long before the newest batch: the time of batches does not go back."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """Parts [first, last), and which of them have a batch."""
+
+    first: int
+    last: int
+    parts: frozenset[int]
+
+
+class BatchParts:
+    """Remembers, for each length of a part that was asked for, one stretch of time. For several threads.
+
+    A week has a million batches: to read their instants takes as long as all else that the view of a client reads.
+    """
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._known: Mapping[int, _Known] = MappingProxyType({})
+
+    def in_span(self, batches: WatchedTable, part_ms: int, since_ms: int, until_ms: int) -> list[int]:
+        """The starts of the parts in which a batch was evaluated, in epoch ms and in order.
+
+        Args:
+            batches: The table.
+            part_ms: Length of a part; parts begin at its multiples.
+            since_ms: Begin of the span; a part that it cuts belongs to it.
+            until_ms: End of the span, likewise.
+
+        Raises:
+            TableMissing, TableUnreadable: As of `WatchedTable.query`.
+        """
+        first, last = since_ms // part_ms, -(-until_ms // part_ms)
+        newest_ms = batches.newest_value("evaluated_at_ms")
+        settled = 0 if newest_ms is None else (newest_ms - _SETTLED_MS) // part_ms
+        known = self._known.get(part_ms)
+        if known is None or last < known.first or known.last < first:
+            known = _Known(first, first, frozenset())
+        before = _read(batches, part_ms, first, known.first)
+        after = _read(batches, part_ms, known.last, last)
+        found = known.parts | before | after
+        end = max(known.last, min(last, settled))
+        now_known = _Known(min(first, known.first), end, frozenset(part for part in found if part < end))
+        with self._lock:
+            self._known = MappingProxyType({**self._known, part_ms: now_known})
+        return [part * part_ms for part in sorted(found) if first <= part < last]
+
+
+def _read(batches: WatchedTable, part_ms: int, first: int, last: int) -> frozenset[int]:
+    if first >= last:
+        return frozenset()
+    rows = batches.query(
+        f"SELECT DISTINCT evaluated_at_ms / {part_ms} AS part FROM source "  # noqa: S608 - numbers of ours
+        f"WHERE evaluated_at_ms >= {first * part_ms} AND evaluated_at_ms < {last * part_ms}"
+    )
+    return frozenset(rows["part"].to_pylist())
