@@ -17,6 +17,7 @@ NAMES = {
     "kquota operator",
     "kquota topics",
     "kquota topics create and check",
+    "kquota alerts run and test, where alerts.topic is set",
     "kquota quotas import --from-cluster",
     "kquota quotas sync",
     "kquota what-if",

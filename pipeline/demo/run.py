@@ -22,7 +22,8 @@ from pipeline.demo.preparing import demo_settings, new_cluster, prepare
 from pipeline.demo.process import terminate
 from pipeline.job.job import Job, step
 from pipeline.job.listeners import Listeners
-from pipeline.settings.model import AlertsSettings, Settings
+from pipeline.settings.alerts import AlertsSettings
+from pipeline.settings.model import Settings
 from pipeline.stream.reading.reading_rules import ReadingRules
 from pipeline.stream.spark.spark_starter import SparkStarter
 

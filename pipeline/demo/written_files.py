@@ -6,7 +6,8 @@ from typing import Any, Final
 
 from pipeline.demo.folder import DemoFolder
 from pipeline.demo.plan import DEMO_QUOTAS, STOCK_CLIENTS
-from pipeline.settings.model import AlertsSettings, Settings
+from pipeline.settings.alerts import AlertsSettings
+from pipeline.settings.model import Settings
 from quota.entity import QUOTA_TYPES
 
 _HEAD: Final = "# Written by the demo at each start. With it every command of kquota works on this demo.\n"

@@ -9,7 +9,8 @@ from pydantic import SecretStr
 
 from pipeline.alerts.running import try_receivers
 from pipeline.demo.alert_receiver import AlertReceiver
-from pipeline.settings.model import AlertsSettings, Settings
+from pipeline.settings.alerts import AlertsSettings
+from pipeline.settings.model import Settings
 
 
 def test_each_alert_of_a_message_is_heard_and_the_message_is_taken() -> None:
