@@ -19,9 +19,10 @@ from bench.machine import machine_line
 from pipeline.tables.address import table_uri
 from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.layout import TABLES, create_missing
+from pipeline.tables.quotas.commits import EditAudit
 from pipeline.tables.quotas.edit import QuotaChange
 from pipeline.tables.quotas.owners import StoredOwners
-from pipeline.tables.quotas.table import EditAudit, QuotaTable
+from pipeline.tables.quotas.table import QuotaTable
 from pipeline.tables.reader import DeltaRsReader
 from pipeline.tables.rollups.throttle_by_minute import ThrottleByMinute
 from pipeline.tables.rollups.usage_by_minute import UsageByMinute

@@ -16,8 +16,8 @@ from pydantic import BaseModel
 from pipeline.job.upkeep import Upkeep
 from pipeline.settings.model import EngineSettings, Settings, StreamSettings
 from pipeline.tables.address import table_uri
+from pipeline.tables.quotas.commits import EditAudit
 from pipeline.tables.quotas.edit import QuotaChange
-from pipeline.tables.quotas.table import EditAudit
 from pipeline.tables.rollups.roll_ups import RollUps
 from pipeline.tables.sorted_days import sort_day
 from schemas.arrow import conform

@@ -10,7 +10,8 @@ from arro3.core import Array, DataType
 
 from pipeline.dashboard.reader import TablesReader
 from pipeline.errors import PipelineError
-from pipeline.tables.quotas.table import QuotaCommit, QuotaTable
+from pipeline.tables.quotas.commits import QuotaCommit
+from pipeline.tables.quotas.table import QuotaTable
 from quota.engine import QuotaEngine
 from quota.errors import QuotaError
 from quota.snapshot import QuotaSnapshot

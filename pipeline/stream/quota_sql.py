@@ -18,7 +18,8 @@ from pipeline.tables.address import full_address, is_local
 from pipeline.tables.errors import QuotaEditRefused, QuotasLeftInvalid
 from pipeline.tables.from_settings import open_quota_table
 from pipeline.tables.layout import TABLES, create_missing
-from pipeline.tables.quotas.table import EditAudit, QuotaTable, QuotaTableState
+from pipeline.tables.quotas.commits import EditAudit
+from pipeline.tables.quotas.table import QuotaTable, QuotaTableState
 from quota.errors import InvalidQuotas
 from quota.mistakes import Mistake
 from quota.snapshot import QuotaSnapshot

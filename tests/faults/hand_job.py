@@ -27,9 +27,9 @@ from pipeline.tables.job_tables import WRITTEN_BY_THE_JOB, DriverEpoch, JobTable
 from pipeline.tables.layout import TABLES, create_missing
 from pipeline.tables.noted_writer import NotedWriter
 from pipeline.tables.port import TableWriter
+from pipeline.tables.quotas.commits import EditAudit
 from pipeline.tables.quotas.edit import QuotaChange
 from pipeline.tables.quotas.source import QuotaSource
-from pipeline.tables.quotas.table import EditAudit
 from pipeline.tables.reader import read_table
 from pipeline.throttle.assembly import Ports, assemble
 from quota.shares import ALL_USERS, Share

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from pipeline.tables.errors import TableMissing, VersionGone
+from pipeline.tables.quotas.commits import QuotaCommit
 from pipeline.tables.quotas.diff import QuotaDifference, differences
-from pipeline.tables.quotas.table import QuotaCommit, QuotaTable, QuotaTableState
+from pipeline.tables.quotas.table import QuotaTable, QuotaTableState
 
 
 @dataclass(frozen=True, slots=True)

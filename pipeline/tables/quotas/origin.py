@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from pipeline.tables.errors import TableMissing
-from pipeline.tables.quotas.table import QuotaCommit, QuotaTable
+from pipeline.tables.quotas.commits import QuotaCommit
+from pipeline.tables.quotas.table import QuotaTable
 
 _VERSIONS_LOOKED_AT: Final = 500
 

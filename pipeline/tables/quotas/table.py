@@ -1,16 +1,14 @@
 """The quota table: read at a version, watched for new versions, and edited under a lock, with who and why."""
 
-import json
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from arro3.core import Array, Schema, Table
-from deltalake import CommitProperties, DeltaTable, write_deltalake
+from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from pipeline.errors import first_line
@@ -24,6 +22,7 @@ from pipeline.tables.errors import (
     VersionIsAnother,
 )
 from pipeline.tables.opening import Options, open_table, reading
+from pipeline.tables.quotas.commits import EditAudit, QuotaCommit, audit_properties, commit_of
 from pipeline.tables.quotas.edit import QuotaChange, QuotaValues, altered, refuse_undivided, validated
 from pipeline.tables.reading.query import answer, rows_where
 from pipeline.tables.reading.table_rows import rows_of
@@ -50,26 +49,6 @@ class QuotaTableState:
     rows: tuple[dict[str, Any], ...]
     scope: str
     mode: str
-
-
-@dataclass(frozen=True, slots=True)
-class EditAudit:
-    """Who edits, on which host, with which version of the tool, and why. It is stored in the commit."""
-
-    actor: str
-    host: str
-    tool_version: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class QuotaCommit:
-    """One commit in the history of the quota table. `audit` is None if another tool made it."""
-
-    version: int
-    committed_at: datetime
-    operation: str
-    audit: EditAudit | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +157,7 @@ class QuotaTable:
             edit = self._changed(table, change, if_version, once_stored)
             if edit.rows == edit.before.rows:
                 return edit
-            write_deltalake(table, _table(edit.rows), mode="overwrite", commit_properties=_properties(audit))
+            write_deltalake(table, _table(edit.rows), mode="overwrite", commit_properties=audit_properties(audit))
             return replace(edit, version=table.version())
 
         return self._committed(attempt)
@@ -193,7 +172,7 @@ class QuotaTable:
         def attempt(table: DeltaTable) -> int:
             if table.metadata().configuration.get("kquota.mode") != mode:
                 table.alter.set_table_properties(
-                    {"kquota.mode": mode}, raise_if_not_exists=False, commit_properties=_properties(audit)
+                    {"kquota.mode": mode}, raise_if_not_exists=False, commit_properties=audit_properties(audit)
                 )
             return table.version()
 
@@ -214,7 +193,7 @@ class QuotaTable:
         def attempt(table: DeltaTable) -> None:
             if _shards(table) != count:
                 table.alter.set_table_properties(
-                    {_SHARDS: str(count)}, raise_if_not_exists=False, commit_properties=_properties(audit)
+                    {_SHARDS: str(count)}, raise_if_not_exists=False, commit_properties=audit_properties(audit)
                 )
 
         self._committed(attempt)
@@ -222,7 +201,7 @@ class QuotaTable:
     def history(self, limit: int | None = None) -> list[QuotaCommit]:
         """The newest `limit` commits, newest first; None = all commits that the log still has."""
         with reading(self.uri):
-            return [_commit(entry) for entry in self._opened().history(limit)]
+            return [commit_of(entry) for entry in self._opened().history(limit)]
 
     @contextmanager
     def lock(self) -> Iterator[None]:
@@ -294,17 +273,3 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
     schema = Schema.from_arrow(arrow_schema(QuotaRow))
     arrays = [Array([row.get(name) for row in rows], schema.field(name).type) for name in names]
     return Table.from_arrays(arrays, schema=schema)
-
-
-def _properties(audit: EditAudit) -> CommitProperties:
-    note = json.dumps(asdict(audit), ensure_ascii=False)
-    return CommitProperties(custom_metadata={"userMetadata": note}, max_commit_retries=0)
-
-
-def _commit(entry: Mapping[str, Any]) -> QuotaCommit:
-    try:
-        audit = EditAudit(**json.loads(entry["userMetadata"]))
-    except (KeyError, TypeError, ValueError):
-        audit = None
-    committed_at = datetime.fromtimestamp(entry["timestamp"] / 1000, UTC)
-    return QuotaCommit(entry["version"], committed_at, entry["operation"], audit)

@@ -8,8 +8,8 @@ from typing import Any
 
 from pipeline.settings.model import EngineSettings, Settings, StreamSettings
 from pipeline.tables.from_settings import open_quota_table
+from pipeline.tables.quotas.commits import EditAudit
 from pipeline.tables.quotas.edit import QuotaChange
-from pipeline.tables.quotas.table import EditAudit
 from pipeline.tables.rollups.roll_ups import RollUps
 from schemas.throttle_record import ThrottleRecord
 from tests.faults.hand_job import HandJob

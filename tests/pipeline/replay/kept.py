@@ -12,9 +12,10 @@ from pipeline.tables.address import table_uri
 from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.job_tables import DriverEpoch, JobTables
 from pipeline.tables.layout import create_missing
+from pipeline.tables.quotas.commits import EditAudit
 from pipeline.tables.quotas.edit import QuotaChange
 from pipeline.tables.quotas.source import QuotaSource
-from pipeline.tables.quotas.table import EditAudit, QuotaTable
+from pipeline.tables.quotas.table import QuotaTable
 from pipeline.throttle.assembly import new_engine
 from pipeline.throttle.decider import Decider
 from quota.evaluation import Evaluation

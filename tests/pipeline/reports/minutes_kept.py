@@ -10,8 +10,9 @@ from deltalake import write_deltalake
 
 from pipeline.tables.address import table_uri
 from pipeline.tables.layout import create_missing
+from pipeline.tables.quotas.commits import EditAudit
 from pipeline.tables.quotas.edit import QuotaChange
-from pipeline.tables.quotas.table import EditAudit, QuotaTable
+from pipeline.tables.quotas.table import QuotaTable
 from schemas.arrow import arrow_schema, conform
 from schemas.throttle_by_minute_row import ThrottleByMinuteRow
 from schemas.usage_by_minute_row import UsageByMinuteRow

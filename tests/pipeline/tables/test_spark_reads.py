@@ -7,8 +7,9 @@ import pytest
 
 from pipeline.tables.address import table_uri
 from pipeline.tables.layout import TABLES, create_missing
+from pipeline.tables.quotas.commits import EditAudit
 from pipeline.tables.quotas.edit import QuotaChange
-from pipeline.tables.quotas.table import EditAudit, QuotaTable
+from pipeline.tables.quotas.table import QuotaTable
 from schemas.ddl import spark_ddl
 from schemas.quota_row import QuotaRow
 

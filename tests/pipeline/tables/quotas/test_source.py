@@ -11,9 +11,10 @@ from deltalake import DeltaTable, write_deltalake
 from pipeline.job.diagnosis import Diagnosis, diagnose
 from pipeline.settings.model import Settings, TablesSettings
 from pipeline.tables.layout import TABLES, create_missing
+from pipeline.tables.quotas.commits import EditAudit
 from pipeline.tables.quotas.edit import QuotaChange
 from pipeline.tables.quotas.source import QuotaSource
-from pipeline.tables.quotas.table import EditAudit, QuotaTable
+from pipeline.tables.quotas.table import QuotaTable
 from quota.errors import InvalidQuotas
 from schemas.arrow import arrow_schema
 from schemas.quota_row import QuotaRow

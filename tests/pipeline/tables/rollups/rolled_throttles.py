@@ -8,9 +8,10 @@ from deltalake import DeltaTable
 
 from pipeline.tables.address import table_uri
 from pipeline.tables.layout import TABLES, create_missing
+from pipeline.tables.quotas.commits import EditAudit
 from pipeline.tables.quotas.edit import QuotaChange
 from pipeline.tables.quotas.owners import StoredOwners
-from pipeline.tables.quotas.table import EditAudit, QuotaTable
+from pipeline.tables.quotas.table import QuotaTable
 from pipeline.tables.reader import DeltaRsReader
 from pipeline.tables.rollups.throttle_by_minute import ThrottleByMinute
 from schemas.arrow import arrow_schema

@@ -16,9 +16,10 @@ from pipeline.tables.errors import TableMissing
 from pipeline.tables.from_settings import claim_tables, open_catalog, open_quota_versions, open_upkeep
 from pipeline.tables.layout import TABLES, create_missing
 from pipeline.tables.ownership import TablesOfAnotherJob, owner_of
+from pipeline.tables.quotas.commits import EditAudit
 from pipeline.tables.quotas.edit import QuotaChange
 from pipeline.tables.quotas.source import QuotaSource
-from pipeline.tables.quotas.table import EditAudit, QuotaTable
+from pipeline.tables.quotas.table import QuotaTable
 from pipeline.tables.reader import DeltaRsReader
 from pipeline.tables.rollups.throttle_by_minute import ThrottleByMinute
 from pipeline.tables.rollups.usage_by_minute import UsageByMinute
