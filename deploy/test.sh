@@ -1,7 +1,7 @@
 #!/bin/sh
-# The test suite in two parts side by side, because two cores are the least there is. One process runs all that needs
-# Spark (one session for all). Beside it, two run what needs no JVM, file by file, because some files have a fixture that
-# takes long; then one runs what needs a broker alone. What takes minutes (marker `long`) is left to `make test-long`.
+# The test suite in three parts side by side: most tests with Spark or a broker wait more than they compute. One process
+# runs all that needs Spark (one session for all), one what needs a broker alone, and two what needs no JVM, file by
+# file, because some files have a fixture that takes long. What takes minutes (marker `long`) is left to `make test-long`.
 # With arguments: one process, which gets them.
 set -u
 cd "$(dirname "$0")/.."
@@ -11,26 +11,19 @@ if [ $# -gt 0 ]; then
   exec "$python" -m pytest "$@"
 fi
 
-without_spark() {
-  trap 'kill "$child" 2>/dev/null; exit 1' TERM
-  "$python" -m pytest -q -p no:cacheprovider --numprocesses=2 --dist=loadfile --durations=15 \
-    -m 'not spark and not broker and not long' &
-  child=$!
-  wait "$child"
-  pure=$?
-  "$python" -m pytest -q -p no:cacheprovider --durations=15 -m 'broker and not spark and not long' &
-  child=$!
-  wait "$child" && [ "$pure" -eq 0 ]
-}
-
-log=$(mktemp)
-trap 'rm -f "$log"; kill "$beside" 2>/dev/null' EXIT INT TERM
-without_spark >"$log" 2>&1 &
-beside=$!
+logs=$(mktemp -d)
+trap 'kill "$pure" "$broker" 2>/dev/null; rm -rf "$logs"' EXIT INT TERM
+"$python" -m pytest -q -p no:cacheprovider --numprocesses=2 --dist=loadfile --durations=15 \
+  -m 'not spark and not broker and not long' >"$logs/pure" 2>&1 &
+pure=$!
+"$python" -m pytest -q -p no:cacheprovider --durations=15 -m 'broker and not spark and not long' >"$logs/broker" 2>&1 &
+broker=$!
 "$python" -m pytest -m 'spark and not long' --durations=15
-with_spark=$?
-wait "$beside"
-without=$?
-echo "== tests without Spark: first those without a JVM, then those with a broker"
-cat "$log"
-[ "$with_spark" -eq 0 ] && [ "$without" -eq 0 ]
+failed=$?
+wait "$pure" || failed=1
+echo "== tests without a JVM"
+cat "$logs/pure"
+wait "$broker" || failed=1
+echo "== tests with a broker and without Spark"
+cat "$logs/broker"
+exit "$failed"
