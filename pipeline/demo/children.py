@@ -17,8 +17,9 @@ from pipeline.demo.stock_client import StockWork
 Child = subprocess.Popen[bytes]
 
 _KQUOTA: Final = (sys.executable, "-m", "pipeline.cli.main")
-_YIELDING: Final = ("nice", "-n", "10", *_KQUOTA)
-"""What looks on, or has time: all processes start at once, and the job's first micro-batch comes before."""
+
+# Of those that look on, or have time: all start at once, and the job's first micro-batch comes before them.
+_NICENESS: Final = 10
 
 
 def start_meter(broker: EmbeddedBroker, folder: DemoFolder) -> Child:
@@ -36,10 +37,10 @@ def start_meter(broker: EmbeddedBroker, folder: DemoFolder) -> Child:
 
 def start_sync(cluster: EmbeddedCluster, folder: DemoFolder) -> Child:
     """Start what puts quotas on the brokers: those of the users that the settings file names."""
-    command = [*_YIELDING, "quotas", "sync", "--config", str(folder.settings_file)]
+    command = [*_KQUOTA, "quotas", "sync", "--config", str(folder.settings_file)]
     command += ["--bootstrap-server", cluster.bootstrap_servers, "--tables", str(folder.tables)]
     with folder.sync_log.open("ab") as output:
-        return spawn(command, cwd=folder.root, output=output)
+        return spawn(command, cwd=folder.root, output=output, niceness=_NICENESS)
 
 
 def start_archive_making(folder: DemoFolder) -> Child:
@@ -51,16 +52,16 @@ def start_archive_making(folder: DemoFolder) -> Child:
 
 def start_dashboard(folder: DemoFolder, port: int) -> Child:
     """Start the page over the tables; it waits for them itself."""
-    command = [*_YIELDING, "dashboard", "--port", str(port), "--config", str(folder.settings_file)]
+    command = [*_KQUOTA, "dashboard", "--port", str(port), "--config", str(folder.settings_file)]
     with folder.dashboard_log.open("ab") as output:
-        return spawn([*command, "--tables", str(folder.tables)], cwd=folder.root, output=output)
+        return spawn([*command, "--tables", str(folder.tables)], cwd=folder.root, output=output, niceness=_NICENESS)
 
 
 def start_alerts(folder: DemoFolder) -> Child:
     """Start what tells people, with the receiver of the settings file."""
-    command = [*_YIELDING, "alerts", "run", "--config", str(folder.settings_file), "--tables", str(folder.tables)]
+    command = [*_KQUOTA, "alerts", "run", "--config", str(folder.settings_file), "--tables", str(folder.tables)]
     with folder.alerts_log.open("ab") as output:
-        return spawn(command, cwd=folder.root, output=output)
+        return spawn(command, cwd=folder.root, output=output, niceness=_NICENESS)
 
 
 def stock_work(client: DemoClient, cluster: EmbeddedCluster, password: str) -> StockWork:

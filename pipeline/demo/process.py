@@ -21,12 +21,18 @@ except (OSError, AttributeError):
     pass
 if os.getppid() != int(sys.argv[1]):
     sys.exit(1)
-os.execv(sys.argv[2], sys.argv[2:])
+os.nice(int(sys.argv[2]))
+os.execv(sys.argv[3], sys.argv[3:])
 """
 
 
 def spawn(
-    command: Sequence[str], *, cwd: Path, output: IO[bytes] | int, env: Mapping[str, str] | None = None
+    command: Sequence[str],
+    *,
+    cwd: Path,
+    output: IO[bytes] | int,
+    env: Mapping[str, str] | None = None,
+    niceness: int = 0,
 ) -> "subprocess.Popen[bytes]":
     """Starts a command in a process group of its own, bound to the life of the calling thread.
 
@@ -38,8 +44,9 @@ def spawn(
         cwd: its working folder.
         output: takes standard output and error; a file, or `subprocess.PIPE`.
         env: all its variables; None gives it ours.
+        niceness: how much it yields to other processes, from 0 to 19.
     """
-    launcher = [sys.executable, "-I", "-S", "-c", _LAUNCHER, str(os.getpid())]
+    launcher = [sys.executable, "-I", "-S", "-c", _LAUNCHER, str(os.getpid()), str(niceness)]
     return subprocess.Popen(  # noqa: S603 - our own launcher
         [*launcher, *command],
         cwd=cwd,
