@@ -24,7 +24,7 @@ from pipeline.tables.append_guard import (
     parse_commit_note,
     refuse_taken_epoch,
 )
-from pipeline.tables.errors import LostRace, RowsRefused, TableUnwritable
+from pipeline.tables.errors import LostRace, RowsRefused, TableUnreadable, TableUnwritable
 from pipeline.tables.opening import Options, reading
 from pipeline.tables.reader import DeltaRsReader
 
@@ -97,12 +97,21 @@ class DeltaRsWriter(DeltaRsReader):
             return True
         with self._lock:
             for _ in range(_ATTEMPTS):
-                table = self._trusted()
-                epoch = checked_epoch(self.uri, self._epoch, table.transaction_version(self._job))
-                if is_written(self.uri, versions, table.transaction_version):
-                    return False
-                if self._committed(table, rows, {**versions, self._job: epoch}, metadata):
-                    return True
+                is_trusted = self._is_trusted()
+                try:
+                    table = self._handle if is_trusted else self._fresh()
+                    with reading(self.uri):
+                        epoch = checked_epoch(self.uri, self._epoch, table.transaction_version(self._job))
+                        if is_written(self.uri, versions, table.transaction_version):
+                            return False
+                    if self._committed(table, rows, {**versions, self._job: epoch}, metadata):
+                        return True
+                except (TableUnreadable, TableUnwritable):
+                    # The entries of the log that the handle goes back to may have been cleaned since it was refreshed.
+                    # If the commit was made all the same, the next attempt finds its version in the table.
+                    if not is_trusted:
+                        raise
+                    self._trusted_until = 0.0
         raise LostRace(self.uri, _ATTEMPTS)
 
     def is_fenced(self) -> bool:
@@ -120,10 +129,9 @@ class DeltaRsWriter(DeltaRsReader):
             notes = [parse_commit_note(commit.get("userMetadata")) for commit in self._opened().history(limit)]
         return [note for note in notes if note is not None]
 
-    def _trusted(self) -> DeltaTable:
-        """The handle as it is after a commit of ours a moment ago, or refreshed."""
-        may_be_used = self._commits_on_handle < _COMMITS_PER_HANDLE and time.monotonic() < self._trusted_until
-        return self._handle if may_be_used else self._fresh()
+    def _is_trusted(self) -> bool:
+        """Whether the handle is as a commit of ours left it a moment ago."""
+        return self._commits_on_handle < _COMMITS_PER_HANDLE and time.monotonic() < self._trusted_until
 
     def _fresh(self) -> DeltaTable:
         if self._commits_on_handle >= _COMMITS_PER_HANDLE:

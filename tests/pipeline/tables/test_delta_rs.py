@@ -126,6 +126,23 @@ def test_a_writer_that_has_rested_looks_again_before_it_appends(uri: str, monkey
         older.append(dead_letters(), {"q1": 2}, {})
 
 
+@pytest.mark.parametrize("other_commits", [0, 1, 60])
+def test_an_append_is_made_although_the_log_was_cleaned_since_the_commit_before(uri: str, other_commits: int) -> None:
+    job = writer(uri, 1)
+    for version in range(5):
+        job.append(dead_letters(offset=version), {"q1": version}, {})
+    for number in range(other_commits):
+        DeltaTable(uri).alter.set_table_properties({"kquota.test": str(number)}, raise_if_not_exists=False)
+    newest = DeltaTable(uri)
+    newest.create_checkpoint()
+    for entry in Path(uri, "_delta_log").glob("*.json"):
+        if int(entry.stem) < newest.version():
+            entry.unlink()
+    assert not job.append(dead_letters(), {"q1": 4}, {})
+    assert job.append(dead_letters(offset=5), {"q1": 5, "q2": 0}, {})
+    assert sorted(job.read(["offset"])["offset"].to_pylist()) == list(range(6))
+
+
 def test_a_handle_is_trusted_for_far_less_time_than_the_log_keeps_its_entries() -> None:
     kept = {table.configuration["delta.logRetentionDuration"] for table in TABLES.values()}
     assert kept == {"interval 10 minutes", "interval 2 days", "interval 400 days"}
