@@ -27,6 +27,7 @@ BENCHES: Final = {
     "cli": "how long --help, throttles list, throttles explain, quotas describe and status take",
     "edit": "from a quota edit to the release on the topic, without traffic",
     "held": "100 k clients throttled, renewed and released at once, and what of it is the table's",
+    "junk": "what refused messages cost the others: 2 % of junk and a flood of it, in a job under load",
     "meter": "log lines a second of the meter of request logs, on one core",
     "object_store": "tables on a server that speaks S3: kills, requests a day and latency by trigger; writes its page",
     "old_table": "a table after 200 000 commits and upkeep, compared with a new one",

@@ -1,0 +1,176 @@
+"""What refused messages cost the others: one job under the same load, without junk, with a little and with a flood.
+
+For each share of junk the good events stay the same, 20 000 a second in arrays of 100, or one by one; the junk comes
+beside them. Probes (see `bench.probe`) tell whether decisions are on time. At the end of each share the job is stopped
+for some seconds, so that it has to read a large batch: good events per second of that batch.
+
+    python -m bench.junk [--messages arrays objects] [--seconds 60]
+
+The ratios are to the medians of the shares without junk before and after. Targets: `collect` with 2 % at most 1.2, good
+events per second with 50 % at least 0.5.
+"""
+
+import argparse
+import os
+import re
+import signal
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from bench.cpu import java_below
+from bench.machine import machine_line
+from bench.probe import EVENTS_PER_MESSAGE, prepare
+from bench.prober import Prober
+from bench.stage import child, job
+from pipeline.demo.broker import EmbeddedBroker
+from pipeline.settings.model import Settings, TablesSettings
+
+_EVENTS_PER_SECOND: Final = 20_000
+_CLIENTS: Final = 10_000
+_SHARES_PERCENT: Final = (0, 2, 50, 0)
+_WARM_SECONDS: Final = 60.0
+_SETTLE_SECONDS: Final = 10.0
+_STALL_SECONDS: Final = 5.0
+_CATCH_UP_SECONDS: Final = 20.0
+_FACT: Final = re.compile(r"(events|dead_letters|collect_ms|age_ms|append_ms|publish_ms)=(\d+)")
+
+Batch = dict[str, int]
+"""The facts of a micro-batch, from the job's log."""
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What was measured with one share of junk.
+
+    Attributes:
+        junk_percent: of all messages.
+        batches: of the steady part.
+        latencies_ms: of the probes of the steady part.
+        large: the largest batch after the stall.
+    """
+
+    junk_percent: int
+    batches: Sequence[Batch]
+    latencies_ms: Sequence[float]
+    large: Batch
+
+    @property
+    def collect_ms(self) -> float:
+        """Median of the steady part."""
+        return statistics.median(batch["collect_ms"] for batch in self.batches)
+
+    @property
+    def good_events_per_second(self) -> float:
+        """Of the large batch, all its steps included."""
+        steps = ("collect_ms", "append_ms", "publish_ms")
+        return self.large["events"] * 1_000 / sum(self.large[step] for step in steps)
+
+
+def main() -> None:
+    """Run each kind of message, and print a table for it."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--messages", nargs="+", choices=list(EVENTS_PER_MESSAGE), default=list(EVENTS_PER_MESSAGE))
+    parser.add_argument("--seconds", type=float, default=60, help="of steady load for each share")
+    asked = parser.parse_args()
+    print(machine_line())
+    for messages in asked.messages:
+        print(f"\n{messages}: {_EVENTS_PER_SECOND} good ev/s, {EVENTS_PER_MESSAGE[messages]} per message, ", end="")
+        print(f"{_CLIENTS} clients, trigger 250 ms; ms are medians of {asked.seconds:.0f} s", flush=True)
+        _tell(_measured(messages, asked.seconds))
+
+
+def _measured(messages: str, seconds: float) -> list[Share]:
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        broker = stack.enter_context(EmbeddedBroker(folder / "broker"))
+        settings = Settings(tables=TablesSettings(root=str(folder / "tables")))
+        prepare(settings, broker.bootstrap_servers, len(_SHARES_PERCENT) * int(seconds + _WARM_SECONDS))
+        load = [sys.executable, "-m", "bench.load", broker.bootstrap_servers]
+        load += [str(number) for number in (_EVENTS_PER_SECOND, _CLIENTS, EVENTS_PER_MESSAGE[messages])]
+        batches: list[Batch] = []
+
+        def heard(line: str) -> None:
+            facts = {name: int(value) for name, value in _FACT.findall(line)}
+            if "age_ms" in facts:
+                batches.append(facts)
+
+        with job(folder, broker.bootstrap_servers, 250, heard) as running:
+            java = java_below(running.pid)
+            pids = [running.pid, *([java] if java else [])]
+            with Prober(broker.bootstrap_servers) as prober:
+                with child([*load, "2"]):  # every kind of batch is met before the first one that counts
+                    prober.probe(_WARM_SECONDS)
+                return [
+                    _share(percent, [*load, str(percent)], prober, pids, batches, seconds)
+                    for percent in _SHARES_PERCENT
+                ]
+
+
+def _share(
+    percent: int, load: list[str], prober: Prober, pids: Sequence[int], batches: list[Batch], seconds: float
+) -> Share:
+    with child(load):
+        prober.probe(_SETTLE_SECONDS)
+        first = len(batches)
+        latencies_ms = prober.probe(seconds)
+        steady = batches[first:]
+        if prober.missing:
+            sys.exit(f"the job must publish a record for each probe; got none for {prober.missing}")
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        time.sleep(_STALL_SECONDS)
+        first = len(batches)
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+        prober.probe(_CATCH_UP_SECONDS)
+        return Share(percent, steady, latencies_ms, max(batches[first:], key=lambda batch: batch["events"]))
+
+
+def _tell(shares: Sequence[Share]) -> None:
+    clean = [share for share in shares if not share.junk_percent]
+    clean_collect_ms = statistics.median(share.collect_ms for share in clean)
+    clean_rate = statistics.median(share.good_events_per_second for share in clean)
+    names = (
+        "junk",
+        "dead/batch",
+        "collect",
+        "ratio",
+        "age",
+        "p50",
+        "p99",
+        "probes",
+        "large",
+        "took",
+        "good ev/s",
+        "ratio",
+    )
+    print("".join(f"{name:>11}" for name in names))
+    for share in shares:
+        cuts = statistics.quantiles(share.latencies_ms, n=100, method="inclusive")
+        dead = statistics.mean(batch["dead_letters"] for batch in share.batches)
+        age_ms = statistics.median(batch["age_ms"] for batch in share.batches)
+        rate = share.good_events_per_second
+        cells = [f"{share.junk_percent} %", f"{dead:.1f}", f"{share.collect_ms:.0f}"]
+        cells += [f"{share.collect_ms / clean_collect_ms:.2f}", f"{age_ms:.0f}", f"{cuts[49]:.0f}", f"{cuts[98]:.0f}"]
+        cells += [
+            f"{len(share.latencies_ms)}",
+            f"{share.large['events']}",
+            f"{share.large['events'] / rate * 1_000:.0f}",
+        ]
+        cells += [f"{rate:.0f}", f"{rate / clean_rate:.2f}"]
+        print("".join(f"{cell:>11}" for cell in cells), flush=True)
+    print(
+        "(p50 and p99 of the probes: from the produce call to the record at a reader; large: the largest batch after a"
+    )
+    print(f"stall of {_STALL_SECONDS:g} s, its good events and the ms of its steps)", flush=True)
+
+
+if __name__ == "__main__":
+    main()
