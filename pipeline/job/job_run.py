@@ -22,7 +22,7 @@ from pipeline.stream.checkpoint_files import has_scheme, open_checkpoint
 from pipeline.stream.micro_batch import MicroBatch
 from pipeline.stream.offset_log import OffsetLog
 from pipeline.stream.query import QueryPlan, UsageQuery
-from pipeline.stream.reading.collect import Collector
+from pipeline.stream.reading.collector import Collector
 from pipeline.stream.reading.reading_rules import ReadingRules
 from pipeline.stream.reading.source import read_usage_topic
 from pipeline.stream.recovery import Recovered

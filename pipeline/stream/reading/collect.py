@@ -9,7 +9,6 @@ from pyspark.sql import DataFrame
 
 from pipeline.stream.reading.aggregate import aggregate
 from pipeline.stream.reading.collected_batch import DEAD_LETTER_SCHEMA, USAGE_SCHEMA, CollectedBatch, added_up
-from pipeline.stream.reading.dead_letters import capped
 from pipeline.stream.reading.decode import EXEMPT, FOREIGN, IGNORED, OFFSET_BITS, PACKED, REFUSED, decode
 from pipeline.stream.reading.others_usage import OthersUsage, newest
 from pipeline.stream.reading.packed_fetch import fetch_packed
@@ -18,69 +17,21 @@ from pipeline.stream.reading.read_part import ReadPart, put_together
 from pipeline.stream.reading.reading_rules import ReadingRules
 from pipeline.stream.reading.second_reading import DEAD_LETTER_COLUMNS, decode_again
 from pipeline.stream.reading.small_batch import fetch, read_small_batch
-from quota.shares import Share
 
-# Up to here one core of the driver reads a batch quicker than two of Spark, and the messages fit into memory twice.
-_EVENTS_OF_DRIVER: Final = 300_000
-# An event of a packed message costs the driver less than this share of one in JSON; see docs/bench/packed.md.
-_PACKED_SHARE: Final = 0.3
-# Of a batch whose messages nobody has seen yet: what a meter sends at once.
-_EVENTS_PER_MESSAGE: Final = 100.0
+EVENTS_OF_DRIVER: Final = 300_000
+"""Up to here one core of the driver reads a batch quicker than two of Spark, and the messages fit into memory twice."""
 
 # Most messages of a batch, and the largest message that is then fetched. Few sizes: each is a plan that Spark compiles.
-_LARGEST_BYTES: Final = ((1_000, 131_072), (8_000, 16_384), (30_000, 4_369), (100_000, 1_310), (_EVENTS_OF_DRIVER, 436))
+_LARGEST_BYTES: Final = (
+    (1_000, 131_072),
+    (3_000, 43_690),
+    (8_000, 16_384),
+    (30_000, 4_369),
+    (100_000, 1_310),
+    (EVENTS_OF_DRIVER, 436),
+)
 
 _ORDER: Final = [(name, "ascending") for name in ("partition", "offset", "element_index")]
-
-
-class Collector:
-    """Collects one micro-batch after the other: a small one on the driver, any other with all cores of Spark.
-
-    It estimates the size of the next batch from the number of events per message of the last one. Packed messages are
-    read on the driver in any case, of a large batch part by part.
-
-    Args:
-        rules: of the job. Dead letters, and the counts of refused and ignored messages, are the first share's alone.
-        dead_letters_per_message: largest number of dead letters of one message, > 0; see `dead_letters.capped`.
-    """
-
-    def __init__(self, rules: ReadingRules, dead_letters_per_message: int) -> None:
-        self._rules = rules
-        self._dead_letters_per_message = dead_letters_per_message
-        self._events_per_message = _EVENTS_PER_MESSAGE
-
-    def __call__(self, frame: DataFrame, message_count: int | None) -> CollectedBatch:
-        """Collect one batch.
-
-        Args:
-            frame: Spark's batch of Kafka records.
-            message_count: how many offsets it covers; None if that is not known.
-        """
-        if self.is_small(message_count):
-            batch = collect_on_driver(frame, self._rules, message_count or 0)
-        else:
-            batch = collect(frame, self._rules)
-        if message_count:
-            event_count = batch.good_count + batch.others_count + batch.dead_count
-            self._events_per_message = (event_count - (1 - _PACKED_SHARE) * batch.packed_event_count) / message_count
-        return for_share(batch, self._rules.share, self._dead_letters_per_message)
-
-    def is_small(self, message_count: int | None) -> bool:
-        """Whether the driver reads a batch. False for a batch of unknown size."""
-        return message_count is not None and message_count * max(self._events_per_message, 1.0) <= _EVENTS_OF_DRIVER
-
-
-def for_share(batch: CollectedBatch, share: Share, dead_letters_per_message: int) -> CollectedBatch:
-    """What a job keeps of a batch: all shards read the same faults, the first one writes them.
-
-    Args:
-        batch: Of all messages, with the usage of the share's own users.
-        share: Of the job.
-        dead_letters_per_message: See `dead_letters.capped`.
-    """
-    if share.number:
-        return replace(batch, dead_letters=batch.dead_letters.slice(0, 0), dead_count=0, ignored_count=0)
-    return replace(batch, dead_letters=capped(batch.dead_letters, dead_letters_per_message))
 
 
 def collect(raw: DataFrame, rules: ReadingRules) -> CollectedBatch:
@@ -158,6 +109,7 @@ def batch_of(*parts: ReadPart) -> CollectedBatch:
         dead_count=letters.num_rows,
         newest_event_ms=newest([pc.max(usage["last_event_ms"]).as_py(), whole.others.newest_event_ms]),
         others_count=whole.others.event_count,
+        size_bytes=whole.size_bytes,
         packed_event_count=whole.packed_event_count,
     )
 
@@ -171,7 +123,7 @@ def _read_again(raw: DataFrame, messages: pa.Table, rules: ReadingRules) -> Read
 
 def _read_packed(raw: DataFrame, rules: ReadingRules, larger_than_bytes: int = -1) -> ReadPart:
     """Read the packed messages above a size; the driver has one partition of the batch in its memory at a time."""
-    return put_together(read_packed(part, rules) for part in fetch_packed(raw, larger_than_bytes))
+    return put_together(put_together([read_packed(part, rules)]) for part in fetch_packed(raw, larger_than_bytes))
 
 
 def _part(groups: pa.Table) -> ReadPart:

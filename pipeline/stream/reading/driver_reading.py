@@ -12,7 +12,7 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -38,7 +38,7 @@ from pipeline.stream.reading.field_rules import (
     must_be_younger,
     must_not_be_empty,
 )
-from pipeline.stream.reading.read_part import ReadPart
+from pipeline.stream.reading.read_part import ReadPart, put_together
 from pipeline.stream.reading.reading_rules import ReadingRules
 
 _MOST_BRACKETS: Final = 100  # far below the depth at which Spark's parser gives up
@@ -95,11 +95,8 @@ class Reread:
         events = [_event(fields) for fields, _ in self.events]
         appended_at_ms = np.fromiter((at_ms for _, at_ms in self.events), np.int64, len(events))
         letters = pa.Table.from_pylist(self.letters, DEAD_LETTER_SCHEMA)
-        return replace(
-            usage_of(events, EventTimes.of(events, appended_at_ms), rules),
-            dead_letters=letters,
-            ignored_count=self.ignored_count,
-        )
+        part = ReadPart(dead_letters=letters, ignored_count=self.ignored_count)
+        return put_together([part, usage_of(events, EventTimes.of(events, appended_at_ms), rules)])
 
 
 def read_again(messages: Sequence[Message], max_event_age_ms: int) -> Reread:

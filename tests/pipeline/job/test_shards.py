@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from pipeline.stream.reading.collect import batch_of, for_share
+from pipeline.stream.reading.collect import batch_of
 from pipeline.stream.reading.collected_batch import CollectedBatch
+from pipeline.stream.reading.collector import for_share
 from pipeline.stream.reading.reading_rules import ReadingRules
 from pipeline.stream.reading.small_batch import read_small_batch
 from pipeline.tables.from_settings import open_quota_table

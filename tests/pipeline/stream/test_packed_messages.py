@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
-from pipeline.stream.reading.collect import Collector, collect_on_driver, largest_bytes
+from pipeline.stream.reading.collect import collect_on_driver, largest_bytes
+from pipeline.stream.reading.collector import Collector
 from pipeline.stream.reading.event_columns import EVENT_SCHEMA
 from pipeline.stream.reading.packed_stream import COMPRESSED, NO_STREAM
 from pipeline.stream.reading.small_batch import SmallBatch, read_small_batch
