@@ -1,4 +1,4 @@
-"""How much of a core each process uses."""
+"""The share of a core that each process uses."""
 
 import os
 import time

@@ -21,15 +21,12 @@ from typing import Any
 from kafka import KafkaProducer
 
 from bench.machine import machine_line
-from bench.stage import job
+from bench.stage import create_topics_and_tables, job
 from bench.throttle_topic import throttle_reader, wait_for
-from pipeline.cluster.access import ClusterAccess
-from pipeline.cluster.from_settings import wanted_topics
-from pipeline.cluster.topics import create_topics
 from pipeline.demo.broker import EmbeddedBroker
 from pipeline.settings.model import Settings, TablesSettings
 from pipeline.tables.audit import local_audit
-from pipeline.tables.from_settings import create_tables, open_quota_table
+from pipeline.tables.from_settings import open_quota_table
 from pipeline.tables.quotas.edit import QuotaChange
 from pipeline.tables.quotas.table import QuotaTable
 from schemas.topic_names import USAGE_TOPIC
@@ -48,9 +45,7 @@ def main() -> None:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         broker = stack.enter_context(EmbeddedBroker(folder / "broker"))
         settings = Settings(tables=TablesSettings(root=str(folder / "tables")))
-        with ClusterAccess(broker.bootstrap_servers).admin() as admin:
-            create_topics(admin, wanted_topics(settings))
-        create_tables(settings.tables)
+        create_topics_and_tables(settings, broker.bootstrap_servers)
         quotas = open_quota_table(settings.tables)
         stack.enter_context(job(folder, broker.bootstrap_servers, arguments.trigger_ms, lambda _: None))
         latencies_ms = [_edit(broker.bootstrap_servers, quotas, number) for number in range(arguments.edits)]

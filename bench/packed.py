@@ -60,7 +60,7 @@ def main() -> int:
         for name, values, sums in runs:
             fetched = as_fetched(values)
             read = read_small_batch(fetched, RULES)
-            if sums_of(read) != sums or read.usage.num_rows + read.dead_letters.num_rows == 0 or read.left:
+            if sums_of(read) != sums or read.part.usage.num_rows + read.part.dead_letters.num_rows == 0 or read.left:
                 print(f"{name}: the sums differ from those of plain Python")
                 return 1
             wall, core = speed(lambda fetched=fetched: read_small_batch(fetched, RULES), arguments)  # type: ignore[misc]
@@ -124,7 +124,7 @@ def oracle(messages: Sequence[Sequence[Event]]) -> Sums:
 def sums_of(read: SmallBatch) -> Sums:
     """The same of what was read."""
     sums: Sums = Counter()
-    for row in read.usage.to_pylist():
+    for row in read.part.usage.to_pylist():
         for name in ("produced_bytes", "io_time_ns", "request_count"):
             sums[row["user"], row["client_id"], name] += row[name]
     return sums

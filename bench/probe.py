@@ -29,15 +29,12 @@ from typing import Any, Final
 from bench.cpu import CpuMeter, java_below
 from bench.machine import machine_line
 from bench.prober import PROBE_BOUND, Prober
-from bench.stage import child, job
+from bench.stage import child, create_topics_and_tables, job
 from bench.stall import BatchAge, stall
-from pipeline.cluster.access import ClusterAccess
-from pipeline.cluster.from_settings import wanted_topics
-from pipeline.cluster.topics import create_topics
 from pipeline.demo.broker import EmbeddedBroker
 from pipeline.settings.model import Settings, TablesSettings
 from pipeline.tables.audit import local_audit
-from pipeline.tables.from_settings import create_tables, open_quota_table
+from pipeline.tables.from_settings import open_quota_table
 from pipeline.tables.reader import read_table
 
 EVENTS_PER_MESSAGE: Final = {"objects": 1, "arrays": 100}
@@ -142,9 +139,7 @@ def _measure(messages: str, arguments: argparse.Namespace) -> None:
 
 def prepare(settings: Settings, bootstrap_servers: str, probes: int) -> None:
     """Create topics and tables, and a quota for each of so many probes."""
-    with ClusterAccess(bootstrap_servers).admin() as admin:
-        create_topics(admin, wanted_topics(settings))
-    create_tables(settings.tables)
+    create_topics_and_tables(settings, bootstrap_servers)
     rows: list[dict[str, Any]] = [{"user": "<default>", "client_id": "<default>", "producer_byte_rate": 1e9}]
     rows += [
         {"user": f"probe-{number}", "client_id": "", "producer_byte_rate": PROBE_BOUND} for number in range(probes)

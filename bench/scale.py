@@ -34,14 +34,11 @@ from typing import Final
 
 from bench.cpu import CpuMeter, java_below
 from bench.machine import machine_line
-from bench.stage import child, job
-from pipeline.cluster.access import ClusterAccess
-from pipeline.cluster.from_settings import wanted_topics
-from pipeline.cluster.topics import create_topics
+from bench.stage import child, create_topics_and_tables, job
 from pipeline.demo.broker import EmbeddedBroker
 from pipeline.settings.model import Settings, TablesSettings
 from pipeline.tables.audit import local_audit
-from pipeline.tables.from_settings import create_tables, open_quota_table
+from pipeline.tables.from_settings import open_quota_table
 
 STEPS: Final = ("collect", "append", "decide", "publish")
 LOADS: Final = ("10000:20000", "100000:20000", "1000000:20000", "100000:100000")
@@ -134,9 +131,7 @@ def _measure(entities: int, events_per_second: int, seconds: int) -> Point:
 
 def _prepare(folder: Path, bootstrap_servers: str) -> None:
     settings = Settings(tables=TablesSettings(root=str(folder / "tables")))
-    with ClusterAccess(bootstrap_servers).admin() as admin:
-        create_topics(admin, wanted_topics(settings))
-    create_tables(settings.tables)
+    create_topics_and_tables(settings, bootstrap_servers)
     rows = [{"user": "<default>", "client_id": "<default>", "producer_byte_rate": 1e9}]
     rows += [
         {"user": f"team-{n % 997}", "client_id": f"service-{n}", "producer_byte_rate": 1.0} for n in range(_OFFENDERS)

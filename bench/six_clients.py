@@ -85,7 +85,7 @@ class _Stage:
         return self._await({NativeEntity.of_row(user, ""): rate for user, rate in bounds.items()})
 
     def end(self, topic: str) -> int:
-        """How many records the broker has taken."""
+        """The number of records that the broker has taken."""
         place = TopicPartition(topic, 0)
         return int(self._ends.end_offsets([place])[place])
 

@@ -1,4 +1,7 @@
-"""Child processes of benchmarks: load, the job, and all that must not share the interpreter of the measurement."""
+"""What benchmarks work with: topics, tables, and child processes that must not share the measuring interpreter.
+
+Child processes are the load, the job, and others.
+"""
 
 import io
 import os
@@ -10,7 +13,19 @@ from pathlib import Path
 from threading import Thread
 from types import MappingProxyType
 
+from pipeline.cluster.access import ClusterAccess
+from pipeline.cluster.from_settings import wanted_topics
+from pipeline.cluster.topics import create_topics
 from pipeline.demo.process import terminate
+from pipeline.settings.model import Settings
+from pipeline.tables.from_settings import create_tables
+
+
+def create_topics_and_tables(settings: Settings, bootstrap_servers: str) -> None:
+    """Create the topics and tables of a job, those that are missing."""
+    with ClusterAccess(bootstrap_servers).admin() as admin:
+        create_topics(admin, wanted_topics(settings))
+    create_tables(settings.tables)
 
 
 @contextmanager

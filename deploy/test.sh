@@ -12,7 +12,9 @@ if [ $# -gt 0 ]; then
 fi
 
 logs=$(mktemp -d)
-trap 'kill "$pure" "$broker" 2>/dev/null; rm -rf "$logs"' EXIT INT TERM
+pure= broker= # not started yet; below they are process ids
+trap 'kill $pure $broker 2>/dev/null; rm -rf "$logs"' EXIT
+trap 'exit 130' INT TERM
 "$python" -m pytest -q -p no:cacheprovider --numprocesses=2 --dist=loadfile --durations=15 \
   -m 'not spark and not broker and not long' >"$logs/pure" 2>&1 &
 pure=$!

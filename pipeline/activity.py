@@ -1,10 +1,11 @@
 """What a job does that writes no micro-batch: it waits for usage, or it hangs."""
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final, Literal
 
 LATE_AFTER_MS: Final = 15_000
 """A job that was not seen to wait for longer is not idle: something keeps it."""
-
 
 Activity = Literal["working", "idle", "hung", "unknown", "down"]
 
@@ -29,3 +30,21 @@ def activity_of(is_up: bool, batch_age_ms: int | None, beat_age_ms: int | None, 
     if beat_age_ms is None:
         return "unknown"
     return "idle" if beat_age_ms <= LATE_AFTER_MS else "hung"
+
+
+@dataclass(frozen=True, slots=True)
+class JobSigns:
+    """What this machine knows of a job. Each is looked up when it is called.
+
+    Attributes:
+        process: The process of this machine that holds the job's lock, as text; None if none does.
+        last_wait_ms: When the job was last seen to wait for usage, by its wall clock; None if that is not known here.
+    """
+
+    process: Callable[[], str | None]
+    last_wait_ms: Callable[[], int | None] = lambda: None
+
+    def is_idle(self, now_ms: int) -> bool:
+        """Whether the job runs here and waits for usage, at this time by wall clock. No batch is then no failure."""
+        waited_ms = self.last_wait_ms()
+        return waited_ms is not None and now_ms - waited_ms <= LATE_AFTER_MS and self.process() is not None

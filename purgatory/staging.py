@@ -29,7 +29,7 @@ class Staging:
 
     @property
     def size(self) -> int:
-        """How many references are staged."""
+        """The number of references that are staged."""
         return self._chunks_size + len(self.tail_ms)
 
     def append(self, expiration_ms: int, handle: int) -> None:

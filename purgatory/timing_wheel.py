@@ -146,7 +146,7 @@ class BucketQueue:
 
     @property
     def offers(self) -> int:
-        """How many times a bucket was offered, in all."""
+        """The number of times that a bucket was offered, in all."""
         return self._offers
 
 

@@ -1,4 +1,4 @@
-"""How many levels may be written now, and which: the most urgent first."""
+"""Chooses the levels that may be written now: a limited number, the most urgent first."""
 
 from typing import Final
 

@@ -78,7 +78,7 @@ class BrokerEntry:
 
     @property
     def key(self) -> EntryKey:
-        """Where the entry is."""
+        """The place of the entry."""
         return EntryKey(self.user, self.client_id, self.quota_type)
 
 

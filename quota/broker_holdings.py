@@ -30,7 +30,7 @@ from quota.broker_writes import (
 
 LEVELS: Final = (EntryKind.LEVEL, EntryKind.OWN)
 _UNDECIDED_KEPT: Final = 4
-"""How many unanswered writes of a key are remembered: the newest."""
+"""The largest number of unanswered writes of a key that are remembered: the newest ones."""
 
 
 class BrokerHoldings:

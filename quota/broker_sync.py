@@ -31,7 +31,7 @@ from quota.snapshot import QuotaSnapshot
 from quota.write_retries import WriteRetries
 
 MOST_ASKS: Final = 50
-"""How many sensors of defaults may ask for an entry of their own in one period, at most."""
+"""The largest number of sensors of defaults that may ask for an entry of their own in one period."""
 
 
 class BrokerSync:

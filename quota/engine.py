@@ -83,7 +83,7 @@ class QuotaEngine:
 
     @property
     def num_sensors(self) -> int:
-        """How many sensors there are."""
+        """The number of sensors."""
         return len(self._sensors)
 
     @property

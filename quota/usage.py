@@ -16,7 +16,7 @@ Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
 BLOCK_ROWS: Final = 1 << 15
-"""How many rows are worked on at a time where many steps need the same rows: as many as a core's cache holds."""
+"""The number of rows worked on at a time where many steps need the same rows: as many as a core's cache holds."""
 
 _BYTES: Final = ("produced_bytes", "fetched_bytes")
 _TIMES: Final = ("io_time_ns", "network_time_ns")

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Final
 
 DIGEST_BYTES: Final = 8
-"""How many bytes of the hash an id has."""
+"""The number of bytes of the hash that an id has."""
 
 
 def decision_id(

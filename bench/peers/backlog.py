@@ -137,7 +137,7 @@ class Backlog:
 
 
 def messages_in(bootstrap_servers: str, topic: str) -> int:
-    """How many messages a topic has that nobody has deleted or compacted. Waits for the leader of each partition."""
+    """The messages of a topic that nobody has deleted or compacted, counted. Waits for the leader of each partition."""
     consumer: Any = KafkaConsumer(bootstrap_servers=bootstrap_servers)
     partitions = [TopicPartition(topic, number) for number in consumer.partitions_for_topic(topic) or ()]
     ends = consumer.end_offsets(partitions)

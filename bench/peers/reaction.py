@@ -3,18 +3,14 @@
 import sys
 import time
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from bench.peers.roster import TRIGGER_MS
-from bench.prober import PROBE_BOUND, Prober
+from bench.probe import prepare
+from bench.prober import Prober
 from bench.stage import child, job
-from pipeline.cluster.access import ClusterAccess
-from pipeline.cluster.from_settings import wanted_topics
-from pipeline.cluster.topics import create_topics
 from pipeline.demo.broker import EmbeddedBroker
 from pipeline.settings.model import Settings, TablesSettings
-from pipeline.tables.audit import local_audit
-from pipeline.tables.from_settings import create_tables, open_quota_table
 
 _PROBES_PER_SECOND: Final = 2
 
@@ -33,15 +29,7 @@ def first_told_ms(
     """
     settings = Settings(tables=TablesSettings(root=str(folder / "tables")))
     with EmbeddedBroker(folder / "broker") as broker:
-        with ClusterAccess(broker.bootstrap_servers).admin() as admin:
-            create_topics(admin, wanted_topics(settings))
-        create_tables(settings.tables)
-        rows: list[dict[str, Any]] = [{"user": "<default>", "client_id": "<default>", "producer_byte_rate": 1e9}]
-        rows += [
-            {"user": f"probe-{number}", "client_id": "", "producer_byte_rate": PROBE_BOUND}
-            for number in range(round(seconds * _PROBES_PER_SECOND))
-        ]
-        open_quota_table(settings.tables).edit(lambda _: rows, local_audit("bench"))
+        prepare(settings, broker.bootstrap_servers, round(seconds * _PROBES_PER_SECOND))
         load = [sys.executable, "-m", "bench.load", broker.bootstrap_servers, str(events_per_second), str(clients), "1"]
         with (
             child(load),

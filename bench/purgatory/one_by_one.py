@@ -32,7 +32,7 @@ class Design(Protocol):
 
     @property
     def expired(self) -> int:
-        """How many requests timed out."""
+        """The number of requests that timed out."""
         ...
 
 

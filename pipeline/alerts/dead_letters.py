@@ -1,4 +1,4 @@
-"""How many messages were refused lately, by the rows of `batches`: `dead_letters` has a row only for some of them."""
+"""Counts the messages refused lately, by the rows of `batches`: `dead_letters` has a row only for some of them."""
 
 from typing import Final
 

@@ -9,6 +9,7 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry
 
+from pipeline.activity import JobSigns
 from pipeline.alerts.alerter import Alerter, deliveries_of, own_state
 from pipeline.alerts.dead_letters import RecentDeadLetters
 from pipeline.alerts.decision import Change, Watched
@@ -19,22 +20,17 @@ from pipeline.alerts.payload import messages_of
 from pipeline.alerts.receiver import Answer, Receiver
 from pipeline.alerts.receivers import receivers_of
 from pipeline.alerts.state_file import state_path
-from pipeline.dashboard.reader import JobProcess, LastWait, TablesReader
+from pipeline.dashboard.reader import TablesReader
 from pipeline.settings.model import Settings
 
 log = logging.getLogger(__name__)
 
 TEST_ALERT: Final = "KquotaTest"
 
-IsIdle = Callable[[int], bool]
-"""Whether the job waits for usage, and there is none, at an instant of the wall clock."""
-
 
 def run_alerts(
     settings: Settings,
-    job_process: JobProcess,
-    last_wait_ms: LastWait,
-    is_idle: IsIdle,
+    signs: JobSigns,
     registry: CollectorRegistry,
     wait: Callable[[float], bool],
 ) -> None:
@@ -42,9 +38,7 @@ def run_alerts(
 
     Args:
         settings: The whole tree.
-        job_process: The job's process on this machine.
-        last_wait_ms: When that was last seen to wait for usage.
-        is_idle: See `IsIdle`.
+        signs: Of the job.
         registry: Of this process.
         wait: Rests some seconds; True = stop.
 
@@ -57,19 +51,17 @@ def run_alerts(
         metrics = AlertsMetrics(registry)
         deliveries = deliveries_of(receivers, state, settings.alerts, metrics)
         log.info("alerts go to %s", ", ".join(f"{one.name} ({one.place})" for one in receivers))
-        Alerter(settings, look_at(settings, job_process, is_idle, last_wait_ms), deliveries, metrics, state).run(wait)
+        Alerter(settings, look_at(settings, signs), deliveries, metrics, state).run(wait)
 
 
-def look_at(
-    settings: Settings, job_process: JobProcess, is_idle: IsIdle, last_wait_ms: LastWait = lambda: None
-) -> Callable[[int], Facts]:
+def look_at(settings: Settings, signs: JobSigns) -> Callable[[int], Facts]:
     """What looks at the tables of the settings; see `run_alerts`."""
-    reader = TablesReader(settings.tables.root, job_process, settings.scope, last_wait_ms)
+    reader = TablesReader(settings.tables.root, signs, settings.scope)
     dead_letters = RecentDeadLetters(reader, settings.alerts.dead_letters_ms)
 
     def look(now_ms: int) -> Facts:
         state = reader.look(now_ms)
-        return facts_of(state, dead_letters.count(now_ms), is_idle(now_ms), settings.alerts)
+        return facts_of(state, dead_letters.count(now_ms), signs.is_idle(now_ms), settings.alerts)
 
     return look
 

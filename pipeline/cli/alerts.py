@@ -29,12 +29,10 @@ def run(
 
     return_memory_at_once()
     import os
-    from functools import partial
 
     from pipeline.alerts.running import run_alerts
     from pipeline.cli.signals import wait_until_stopped
-    from pipeline.job.heartbeat import is_idle, last_beat_ms
-    from pipeline.job.lock import job_process
+    from pipeline.job.heartbeat import signs_of
     from pipeline.log import set_up_logging
     from pipeline.metrics.endpoint import metrics_endpoint
     from pipeline.metrics.registry import new_registry
@@ -44,11 +42,10 @@ def run(
     set_up_logging(settings.log_level)
     do_without_pandas()
     os.nice(_NICER)  # a job on the same machine goes first
-    place = (settings.run_dir, settings.job, settings.tables.root)
+    signs = signs_of(settings.run_dir, settings.job, settings.tables.root)
     registry = new_registry("alerts")
     with wait_until_stopped() as wait, metrics_endpoint(settings.metrics, registry):
-        signs = partial(job_process, *place), partial(last_beat_ms, *place), partial(is_idle, *place)
-        run_alerts(settings, *signs, registry, wait)
+        run_alerts(settings, signs, registry, wait)
 
 
 @app.command("test")

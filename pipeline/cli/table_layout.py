@@ -71,7 +71,7 @@ class _Column:
         self.width = max(map(cell_len, self.cells))
 
     def least(self, narrow: Mapping[str, int]) -> int:
-        """How many cells it takes where some columns may be narrow; a header is never broken."""
+        """The width of the table in cells where some columns may be narrow; a header is never broken."""
         return min(self.width, max(narrow.get(self.key, self.width), cell_len(self.cells[0])))
 
     def longest_word(self) -> int:

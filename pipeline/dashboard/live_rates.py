@@ -72,7 +72,7 @@ class LiveRates:
 
     @property
     def active_clients(self) -> int:
-        """How many clients sent anything in the windows of the rates."""
+        """The number of clients that sent anything in the windows of the rates."""
         since_ms = self._at_ms - self.settings.rate_span_ms
         return sum(seen_ms >= since_ms for seen_ms in self._seen_ms.values())
 

@@ -70,7 +70,7 @@ def batch_rows(
 
 
 def purgatory(state: State, lateness_ms: Sequence[int]) -> dict[str, Any]:
-    """How many throttles are held, and how long after their time the purgatory handed them out."""
+    """The number of throttles that are held, and the time by which the purgatory handed them out late."""
     ordered = sorted(lateness_ms)
     next_ms = min((one.row["throttled_until_ms"] for one in state.running), default=None)
     return {

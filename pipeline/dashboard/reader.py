@@ -4,12 +4,13 @@
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 import pyarrow as pa
 from arro3.core import Array, DataType
 
+from pipeline.activity import JobSigns
 from pipeline.dashboard.batch_parts import BatchParts
 from pipeline.dashboard.health import Health, health
 from pipeline.dashboard.live_rates import SECONDS_KEPT, USAGE_COLUMNS, LiveRates
@@ -35,37 +36,24 @@ _LOOK_BACK_MS: Final = 6 * 3_600_000
 _BATCHES_KEPT: Final = 240
 _MOST_RECENT: Final = 200
 
-JobProcess = Callable[[], str | None]
-"""The process that holds the job's lock on this machine, as text; None if none does."""
-LastWait = Callable[[], int | None]
-"""When the job was last seen to wait for usage, by wall clock; None if that is not known on this machine."""
-
 
 class TablesReader:
     """What is new in the tables, as a `State`.
 
     Args:
         root: Root of the tables.
-        job_process: See `JobProcess`.
+        signs: Of the job.
         scope: Of the quotas; None = what the quota table says.
-        last_wait_ms: See `LastWait`.
     """
 
-    def __init__(
-        self,
-        root: str,
-        job_process: JobProcess,
-        scope: Scope | None = None,
-        last_wait_ms: LastWait = lambda: None,
-    ) -> None:
+    def __init__(self, root: str, signs: JobSigns, scope: Scope | None = None) -> None:
         self.root = root
         self.tables: Mapping[str, WatchedTable] = {name: WatchedTable(root, name) for name in TABLES}
         self.quota_table: QuotaTable | None = None
         self.batches: list[dict[str, Any]] = []
         """The newest rows of `batches`, oldest first."""
         self.batch_parts = BatchParts()
-        self._job_process = job_process
-        self._last_wait_ms = last_wait_ms
+        self._signs = signs
         self._was_seen = False
         self._scope = scope
         self._quotas: QuotaSource | None = None
@@ -229,10 +217,10 @@ class TablesReader:
         self._running.apply(short)
 
     def _state(self, now_ms: int, failure: str | None, is_new: bool) -> State:
-        process = self._job_process()
+        process = self._signs.process()
         self._was_seen = self._was_seen or process is not None
         batch = self.batches[-1] if self.batches else None
-        waited_ms = self._last_wait_ms()
+        waited_ms = self._signs.last_wait_ms()
         found = health(now_ms, batch, process, was_seen=self._was_seen, waited_ms=waited_ms, failure=failure)
         running, recent = self._running.running(now_ms), self._running.recent(_MOST_RECENT)
         if is_new or self._last_health is None or found.state != self._last_health.state:

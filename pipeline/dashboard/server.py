@@ -5,11 +5,12 @@ from typing import Final
 
 from starlette.applications import Starlette
 
+from pipeline.activity import JobSigns
 from pipeline.dashboard.api import Answers
 from pipeline.dashboard.errors import DashboardPortBusy, DashboardUnguarded, WritingUnguarded
 from pipeline.dashboard.feed import Feed
 from pipeline.dashboard.http import build_app
-from pipeline.dashboard.reader import JobProcess, LastWait, TablesReader
+from pipeline.dashboard.reader import TablesReader
 from pipeline.gate.listening import Listen
 from pipeline.metrics.registry import new_registry
 from pipeline.settings.model import Settings
@@ -24,8 +25,7 @@ class DashboardServer:
 
     Args:
         settings: Root of the tables, the job's name, scope and limits.
-        job_process: Tells the job's process on this machine.
-        last_wait_ms: Tells when that was last seen to wait for usage.
+        signs: Of the job.
         listen: Where to listen.
         token: See `build_app`.
         may_write: Whether quotas may be edited.
@@ -39,8 +39,7 @@ class DashboardServer:
     def __init__(
         self,
         settings: Settings,
-        job_process: JobProcess,
-        last_wait_ms: LastWait,
+        signs: JobSigns,
         listen: Listen,
         token: str | None,
         may_write: bool = False,
@@ -51,7 +50,7 @@ class DashboardServer:
             raise WritingUnguarded
         self._listen = listen
         self._socket = _bound(listen)
-        app, self._feed = _parts(settings, job_process, last_wait_ms, token, may_write)
+        app, self._feed = _parts(settings, signs, token, may_write)
         self._server = web_server(app, lifespan="on", finish_seconds=_FINISH_SECONDS)
 
     @property
@@ -73,10 +72,8 @@ class DashboardServer:
         self._server.should_exit = True
 
 
-def _parts(
-    settings: Settings, job_process: JobProcess, last_wait_ms: LastWait, token: str | None, may_write: bool
-) -> tuple[Starlette, Feed]:
-    reader = TablesReader(settings.tables.root, job_process, settings.scope, last_wait_ms)
+def _parts(settings: Settings, signs: JobSigns, token: str | None, may_write: bool) -> tuple[Starlette, Feed]:
+    reader = TablesReader(settings.tables.root, signs, settings.scope)
     feed = Feed(reader)
     app = build_app(feed, Answers(reader, feed, settings, may_write), token, registry=new_registry("dashboard"))
     return app, feed

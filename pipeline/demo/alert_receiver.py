@@ -26,7 +26,7 @@ class AlertReceiver:
 
     @property
     def url(self) -> str:
-        """Where messages are taken."""
+        """The address at which messages are taken."""
         return f"http://127.0.0.1:{self._server.server_port}/alerts"
 
     def __enter__(self) -> Self:

@@ -27,7 +27,7 @@ class Blocked(Protocol):
     """What a client needs of a `ThrottleView`."""
 
     def remaining_ms(self, user: str, client_id: str, now_ms: int) -> int:
-        """How much longer the client must wait, at `now_ms` by wall clock."""
+        """The time that the client must still wait, at `now_ms` by wall clock."""
         ...
 
 

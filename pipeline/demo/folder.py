@@ -41,14 +41,14 @@ class DemoFolder:
         return [self.broker, *(self.root / f"broker-{node_id}" for node_id in range(2, count + 1))]
 
     def former_brokers(self) -> int:
-        """How many brokers the demo before had; 0 if there was none."""
+        """The number of brokers of the demo before; 0 if there was none."""
         count = 0
         while self.brokers(count + 1)[-1].exists():
             count += 1
         return count
 
     def choose_brokers(self, wanted: int | None) -> int:
-        """How many brokers the next demo has: as many as the one before, if there was one.
+        """The number of brokers of the next demo: as many as the one before, if there was one.
 
         Raises:
             OtherBrokerCount: Another number is wanted; topics would have partitions on brokers that are not there.

@@ -94,7 +94,7 @@ def train(draft: Path) -> None:
 
 def _stream(session: Any, settings: Settings, servers: str, checkpoint: str) -> None:
     from pipeline.stream.query import QueryPlan, UsageQuery  # noqa: PLC0415
-    from pipeline.stream.reading.collect import Collector  # noqa: PLC0415
+    from pipeline.stream.reading.collector import Collector  # noqa: PLC0415
     from pipeline.stream.reading.source import read_usage_topic  # noqa: PLC0415
 
     collect = Collector(ReadingRules.from_settings(settings), settings.stream.dead_letters_per_message)

@@ -34,7 +34,7 @@ class Follower(Protocol):
 
     @property
     def unreadable(self) -> int:
-        """How many records were skipped because they are not throttle records."""
+        """The number of records that were skipped because they are not throttle records."""
         ...
 
     def start(self, handle_records: RecordHandler) -> None:

@@ -1,4 +1,4 @@
-"""How many bytes of throttled requests may wait at a gate."""
+"""The limit of the bytes of throttled requests that wait at a gate."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -8,7 +8,7 @@ WhenFull = Literal["refuse", "wait"]
 
 @dataclass(frozen=True, slots=True)
 class GateLimits:
-    """How many bytes of throttled requests may wait.
+    """The limit of the bytes of throttled requests that wait.
 
     Attributes:
         pool_bytes: Size of the memory pool that all throttled clients share. As in KIP-72 a request is let in while

@@ -27,7 +27,7 @@ class LoopWaker:
         self._gathering = _Gathering()
 
     def __len__(self) -> int:
-        """How many loops have futures that are not resolved yet."""
+        """The number of loops that have futures not yet resolved."""
         return len(self._woken)
 
     def wake(self, future: asyncio.Future[None]) -> None:

@@ -41,7 +41,7 @@ class RequestMemory:
 
     @property
     def waiting(self) -> int:
-        """How many callers wait for memory."""
+        """The number of callers that wait for memory."""
         return len(self._intake.muted)
 
     def check_size(self, size_bytes: int) -> None:

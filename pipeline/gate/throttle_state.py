@@ -106,7 +106,7 @@ class ThrottleState:
         return 0 if lease is None else lease.until_ms
 
     def remaining_ms(self, user: str, client_id: str, now_ms: int, broker_id: str = "") -> int:
-        """How much longer the client must wait, at `now_ms`; 0 at the end of the throttle and after it."""
+        """The time that the client must still wait, at `now_ms`; 0 at the end of the throttle and after it."""
         return max(0, self.blocked_until_ms(user, client_id, broker_id) - now_ms)
 
     def running(self, now_ms: int) -> Iterator[Lease]:

@@ -41,7 +41,7 @@ class ThrottleView:
 
     @property
     def unreadable(self) -> int:
-        """How many records were skipped because they are not throttle records."""
+        """The number of records that were skipped because they are not throttle records."""
         return self._follower.unreadable
 
     def start(self) -> None:

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from pipeline.activity import LATE_AFTER_MS
+from pipeline.activity import JobSigns
 from pipeline.job.lock import job_process, tables_lock_file
 
 log = logging.getLogger(__name__)
@@ -65,19 +65,10 @@ def last_beat_ms(run_dir: Path, job: str, tables_root: str) -> int | None:
         return None
 
 
-def is_idle(run_dir: Path, job: str, tables_root: str, now_ms: int) -> bool:
-    """Whether the job runs on this machine and waits for usage, so that no micro-batch is no failure.
-
-    Args:
-        run_dir: The job's run folder.
-        job: The job's name.
-        tables_root: Where its tables are.
-        now_ms: Wall clock.
-    """
-    beat_ms = last_beat_ms(run_dir, job, tables_root)
-    return (
-        beat_ms is not None and now_ms - beat_ms <= LATE_AFTER_MS and job_process(run_dir, job, tables_root) is not None
-    )
+def signs_of(run_dir: Path, job: str, tables_root: str) -> JobSigns:
+    """What this machine knows of the job that has this run folder, name and tables."""
+    place = run_dir, job, tables_root
+    return JobSigns(partial(job_process, *place), partial(last_beat_ms, *place))
 
 
 def _file(run_dir: Path, job: str, tables_root: str) -> Path:

@@ -22,7 +22,7 @@ from pipeline.stream.checkpoint_files import has_scheme, open_checkpoint
 from pipeline.stream.micro_batch import MicroBatch
 from pipeline.stream.offset_log import OffsetLog
 from pipeline.stream.query import QueryPlan, UsageQuery
-from pipeline.stream.reading.collect import Collector
+from pipeline.stream.reading.collector import Collector
 from pipeline.stream.reading.reading_rules import ReadingRules
 from pipeline.stream.reading.source import read_usage_topic
 from pipeline.stream.recovery import Recovered
@@ -77,8 +77,8 @@ class JobRun:
         self._listeners = listeners
         self._failure: BaseException | None = None
         self._query: UsageQuery | None = None
-        quota_table = open_quota_versions(settings.tables)
-        self._quotas = QuotaSource(quota_table, settings.share)
+        self._quota_table = open_quota_versions(settings.tables)
+        self._quotas = QuotaSource(self._quota_table, settings.share)
         self._tables = JobTables.open(
             self._open_writer,
             settings.job,
@@ -111,7 +111,7 @@ class JobRun:
         self._reaper = Background("reaper", self._reap, self._failed)
         self._looker = Background("looker", self._look, self._failed)
         self._quota_poller = Background("quota-poller", self._poll_quotas, self._failed)
-        self._roll_ups = RollUps.of(settings.tables, self._tables, quota_table, settings.job)
+        self._roll_ups = RollUps.of(settings.tables, self._tables, self._quota_table, settings.job)
         # Its first minute the machine is left to the start of the job.
         self._roll_up = Background(
             "roll-up", self._write_roll_ups, self._failed, settings.stream.rollup_interval_ms / 1000
@@ -132,7 +132,7 @@ class JobRun:
             ClusterUnreachable: The throttle topic can not be reached.
         """
         settings = self._settings
-        claim_shards(settings)
+        claim_shards(self._quota_table, settings)
         claim_tables(settings.tables, settings.job)
         recovered = take_over(
             self._tables, self._place.epoch, self._quotas, self._enforcement, self._clock, settings.engine

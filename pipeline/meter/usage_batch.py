@@ -55,7 +55,7 @@ class UsageBatch:
         self._events = 0
 
     def __len__(self) -> int:
-        """How many events are collected."""
+        """The number of events that are collected."""
         return self._events
 
     def add(self, elements: Iterable[tuple[int, bytes]]) -> None:

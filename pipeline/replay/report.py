@@ -39,7 +39,7 @@ class ClientComparison:
 
     @property
     def throttle_change_ms(self) -> int:
-        """How much longer the candidate holds the client than the live quotas; negative = shorter."""
+        """The time that the candidate holds the client longer than the live quotas; negative = shorter."""
         return self.candidate.throttle_ms - self.live.throttle_ms
 
     def to_row(self) -> dict[str, Any]:

@@ -141,7 +141,7 @@ class Plan:
 
 
 def warm_up_ms(settings: EngineSettings) -> int:
-    """How much usage before a range is read, so that rates and debts are right when it begins.
+    """The span of usage that is read before a range, so that rates and debts are right when it begins.
 
     Rates need (N + 1) · w. Buckets count as full when the warm-up begins. From there a client at k times its quota
     comes to the largest debt, of ten bursts, after N · w · 11 / (k − 1). The warm-up is long enough for k = 1.2.

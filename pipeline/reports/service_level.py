@@ -1,4 +1,4 @@
-"""How many minutes each client was throttled, against a target."""
+"""The minutes that each client was throttled, against a target."""
 
 import re
 from collections.abc import Iterable
@@ -53,7 +53,7 @@ class Target:
         raise UnknownTarget(text)
 
     def minutes_in(self, period_ms: int) -> float:
-        """How many minutes of a period it allows."""
+        """The minutes of a period that it allows."""
         if self.minutes is not None:
             return self.minutes
         # Rounded, because 100 - 99.9 is not 0.1.

@@ -54,7 +54,7 @@ def load_settings(file: Path | None = None, flags: Mapping[str, Any] | None = No
 
 
 def origins(file: Path | None = None, flags: Mapping[str, Any] | None = None) -> dict[str, str]:
-    """Where each setting that is not a default comes from: dotted key -> "flag", variable name or file name."""
+    """The origin of each setting that is not a default: dotted key -> "flag", variable name or file name."""
     found = dict.fromkeys(_dotted(_of_file(file)), str(file))
     found.update({key: variable_of(key) for key in _dotted(_of_environment())})
     found.update(dict.fromkeys(_dotted(_without_none(flags or {})), "flag"))

@@ -69,7 +69,7 @@ def size_of(entities: int, events_per_second: int, measured: Measured) -> Size:
 
 
 def shards_for(entities: int, events_per_second: int, measured: Measured) -> int | None:
-    """How many jobs the users should be divided by, so that none needs more than one driver should.
+    """The number of jobs that should share the users, so that none needs more than one driver should.
 
     Each of them reads all events, and decides for its part of the entities.
 

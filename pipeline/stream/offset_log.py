@@ -22,7 +22,7 @@ class OffsetRange:
 
     @property
     def message_count(self) -> int | None:
-        """How many offsets the batch covers; None for the first batch of a checkpoint, whose start is not recorded."""
+        """The number of offsets of the batch; None for the first batch of a checkpoint, whose start is not recorded."""
         if not self.start:
             return None
         before, after = json.loads(self.start), json.loads(self.end or "{}")

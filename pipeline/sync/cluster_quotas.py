@@ -13,7 +13,7 @@ from quota.broker_entries import EntryKey
 from quota.broker_writes import Change
 
 BATCH_SIZE: Final = 1_000
-"""How many entities one request changes at most."""
+"""The largest number of entities that one request changes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,13 +3,12 @@
 from contextlib import suppress
 
 from pipeline.errors import PipelineError
-from pipeline.settings.catalog import is_in_catalog
 from pipeline.settings.model import Settings
 from pipeline.tables.address import TablesInCatalog, shared_root
 from pipeline.tables.audit import local_audit
 from pipeline.tables.errors import TableMissing
 from pipeline.tables.ownership import owner_of
-from pipeline.tables.quotas.source import newest_valid
+from pipeline.tables.quotas.source import QuotaVersions, newest_valid
 from pipeline.tables.quotas.table import QuotaTable
 from quota.errors import InvalidQuotas
 from quota.shares import undivided
@@ -67,19 +66,20 @@ def refuse_other_division(settings: Settings) -> None:
         _is_new(QuotaTable(settings.tables.root), settings)
 
 
-def claim_shards(settings: Settings) -> None:
+def claim_shards(table: QuotaVersions, settings: Settings) -> None:
     """Write down by how many jobs the users are divided at the first start, and check it at later ones.
 
     Tables in a catalog are those of one job for all users; nothing is written there.
+
+    Args:
+        table: The quota table of the settings.
+        settings: The whole tree.
 
     Raises:
         ShardsDiffer: They are divided in another way, or one job for all users has written the tables above.
         UsersShareSensors: At the first start, a quota names no user.
     """
-    if is_in_catalog(settings.tables.root):
-        return
-    table = QuotaTable(settings.tables.root)
-    if _is_new(table, settings):
+    if isinstance(table, QuotaTable) and _is_new(table, settings):
         count = settings.share.of
         table.set_shards(count, local_audit(f"the users are divided by {count} jobs"))
 

@@ -65,7 +65,7 @@ class HeldClients:
         self._columns |= {name: np.zeros(0, np.object_) for name in _TEXTS}
 
     def __len__(self) -> int:
-        """How many numbers are in use."""
+        """The number of numbers in use."""
         return len(self._index)
 
     def find(self, clients: pa.Table) -> Ints:

@@ -71,7 +71,7 @@ class ThrottlePurgatory:
         self._settled_version = -1
 
     def __len__(self) -> int:
-        """How many clients are held (NumDelayedOperations; PurgatorySize is the same: nothing is held twice)."""
+        """The number of held clients (NumDelayedOperations; PurgatorySize is the same: nothing is held twice)."""
         return len(self._ledger)
 
     def held(self) -> pa.Table:

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 SHOWN_DIGITS: Final = 8
-"""How many digits of a decision_id are shown; `kquota throttles explain` takes as many."""
+"""The number of digits of a decision_id that are shown; `kquota throttles explain` takes as many."""
 
 
 def seconds(duration_ms: int) -> str:

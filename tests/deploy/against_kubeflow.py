@@ -13,7 +13,7 @@ from kubeflow_spark_api.models import SparkV1beta2SparkApplication
 
 
 def lost(given: Any, taken: Any, at: str = "") -> Iterator[str]:
-    """Where something of `given` is not in `taken`."""
+    """The paths of what is in `given` and not in `taken`."""
     if isinstance(given, dict):
         for key, value in given.items():
             if not isinstance(taken, dict) or key not in taken:

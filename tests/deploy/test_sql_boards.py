@@ -26,7 +26,7 @@ def of_usage(measure: str) -> Total:
 
 
 def begun(written: Written) -> float:
-    """How many throttles began."""
+    """The number of throttles that began."""
     return sum(verb(row) == "throttle" for row in written.rows("throttle_events"))
 
 
@@ -36,7 +36,7 @@ def ages_ms(written: Written) -> float:
 
 
 def count_of(name: str) -> Total:
-    """How many rows a table has."""
+    """The number of rows of a table."""
     return lambda written: len(written.rows(name))
 
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pipeline.clock import wall_ms
 from pipeline.settings.model import EngineSettings
-from pipeline.stream.reading.collect import Collector
 from pipeline.stream.reading.collected_batch import CollectedBatch
+from pipeline.stream.reading.collector import Collector
 from pipeline.tables.address import table_uri
 from pipeline.tables.job_tables import WRITTEN_BY_THE_JOB
 from pipeline.tables.maintenance import clean, compact

@@ -77,7 +77,7 @@ def may_be_left_to_end(case: Case, reign: Reign, held: Held, until_ms: int) -> b
 
 
 def _least_excess_ms(case: Case, reign: Reign, held: Held, version: int, begin_ms: int, last_ms: int) -> float:
-    """How much more is owed than is left, at the instant between two at which that is least.
+    """The smallest difference between what is owed and what is left, from one instant to another.
 
     What is left becomes less with the time, and so does a debt: while one is larger than what is left, it stays so to
     the end. By its rate a client owes less all at once when a sample window drops out of it; else it does not owe less

@@ -59,7 +59,7 @@ class Rig:
 
     @property
     def tables(self) -> str:
-        """Where the job's tables lie."""
+        """The root of the job's tables."""
         return place_of(self.job.settings.tables.root)
 
     def begin_load(self, seed: int, *options: str) -> Path:

@@ -21,13 +21,13 @@ class Difference:
 
 @dataclass
 class Verdict:
-    """How much each check compared, and what it found."""
+    """The number of comparisons of each check, and what it found."""
 
     compared: Counter[str] = field(default_factory=Counter)
     differences: list[Difference] = field(default_factory=list)
 
     def count(self, kind: Kind, check: str | None = None) -> int:
-        """How many differences of a kind, of one check or of all."""
+        """The number of differences of a kind, of one check or of all."""
         return sum(one.kind == kind and check in {None, one.check} for one in self.differences)
 
     def tell(self, check: str, kind: Kind, text: str) -> None:

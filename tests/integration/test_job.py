@@ -14,7 +14,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from pipeline.demo.broker import EmbeddedBroker
-from pipeline.job.heartbeat import is_idle, last_beat_ms
+from pipeline.job.heartbeat import last_beat_ms, signs_of
 from schemas.arrow import arrow_schema
 from schemas.quota_row import QuotaRow
 from tests.integration.running_job import RunningJob, running_job, usage
@@ -98,7 +98,7 @@ def test_a_job_that_waits_for_usage_says_when_it_last_did(job: RunningJob) -> No
     job.wait_until(lambda: (last_beat_ms(*place) or 0) > first_ms, "the query to wait again")
     told = json.loads(job.command("status", "-o", "json").stdout)
     assert 0 <= told["last_wait_age_ms"] < PATIENCE_SECONDS * 1_000
-    assert is_idle(*place, last_beat_ms(*place) or 0)
+    assert signs_of(*place).is_idle(last_beat_ms(*place) or 0)
 
 
 def test_the_shadow_switch_releases_at_once_and_nothing_more_is_published(job: RunningJob) -> None:

@@ -1,4 +1,4 @@
-"""How much freed memory pyarrow's allocator keeps."""
+"""The freed memory that pyarrow's allocator keeps."""
 
 import os
 import subprocess

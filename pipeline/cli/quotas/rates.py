@@ -51,7 +51,7 @@ def print_with_rates(settings: Settings, table: QuotaTable, rows: Sequence[Mappi
 
 
 def _lines(row: Mapping[str, Any], rates: Mapping[QuotaKey, CurrentRate]) -> list[tuple[float, dict[str, Any]]]:
-    """How much of the bound is used, and the line; a line for each bound."""
+    """The used share of the bound, and the line; a line for each bound."""
     found = []
     for key, bound in bounds_of(row).items():
         rate = rates.get(key)

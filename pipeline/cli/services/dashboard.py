@@ -37,12 +37,10 @@ def dashboard(
     return_query_memory_soon()
     import os
     import sys
-    from functools import partial
 
     from pipeline.cli.signals import call_on_signals
     from pipeline.dashboard.errors import DashboardExtraMissing
-    from pipeline.job.heartbeat import last_beat_ms
-    from pipeline.job.lock import job_process
+    from pipeline.job.heartbeat import signs_of
     from pipeline.log import set_up_logging
     from pipeline.settings.loading import load_settings
 
@@ -54,9 +52,8 @@ def dashboard(
     settings = load_settings(config, flags(tables=tables))
     set_up_logging(settings.log_level)
     token = read_token(token_file, variable=TOKEN_VARIABLE)
-    place = (settings.run_dir, settings.job, settings.tables.root)
-    signs = partial(job_process, *place), partial(last_beat_ms, *place)
-    server = DashboardServer(settings, *signs, Listen(host, port), token, allow_edits)
+    signs = signs_of(settings.run_dir, settings.job, settings.tables.root)
+    server = DashboardServer(settings, signs, Listen(host, port), token, allow_edits)
     with call_on_signals(server.stop):
         sys.stderr.write(f"dashboard: {server.address}\n")
         sys.stderr.flush()

@@ -9,83 +9,29 @@ from pyspark.sql import DataFrame
 
 from pipeline.stream.reading.aggregate import aggregate
 from pipeline.stream.reading.collected_batch import DEAD_LETTER_SCHEMA, USAGE_SCHEMA, CollectedBatch, added_up
-from pipeline.stream.reading.dead_letters import capped
 from pipeline.stream.reading.decode import EXEMPT, FOREIGN, IGNORED, OFFSET_BITS, PACKED, REFUSED, decode
-from pipeline.stream.reading.others_usage import OthersUsage, all_of, newest
+from pipeline.stream.reading.others_usage import OthersUsage, newest
 from pipeline.stream.reading.packed_fetch import fetch_packed
-from pipeline.stream.reading.packed_messages import NOTHING_PACKED, Unpacked, read_packed
+from pipeline.stream.reading.packed_messages import read_packed
+from pipeline.stream.reading.read_part import ReadPart, put_together
 from pipeline.stream.reading.reading_rules import ReadingRules
 from pipeline.stream.reading.second_reading import DEAD_LETTER_COLUMNS, decode_again
-from pipeline.stream.reading.small_batch import SmallBatch, fetch, read_small_batch
-from quota.shares import Share
+from pipeline.stream.reading.small_batch import fetch, read_small_batch
 
-# Up to here one core of the driver reads a batch quicker than two of Spark, and the messages fit into memory twice.
-_EVENTS_OF_DRIVER: Final = 300_000
-# An event of a packed message costs the driver less than this share of one in JSON; see docs/bench/packed.md.
-_PACKED_SHARE: Final = 0.3
-# Of a batch whose messages nobody has seen yet: what a meter sends at once.
-_EVENTS_PER_MESSAGE: Final = 100.0
+EVENTS_OF_DRIVER: Final = 300_000
+"""Up to here one core of the driver reads a batch quicker than two of Spark, and the messages fit into memory twice."""
 
 # Most messages of a batch, and the largest message that is then fetched. Few sizes: each is a plan that Spark compiles.
-_LARGEST_BYTES: Final = ((1_000, 131_072), (8_000, 16_384), (30_000, 4_369), (100_000, 1_310), (_EVENTS_OF_DRIVER, 436))
+_LARGEST_BYTES: Final = (
+    (1_000, 131_072),
+    (3_000, 43_690),
+    (8_000, 16_384),
+    (30_000, 4_369),
+    (100_000, 1_310),
+    (EVENTS_OF_DRIVER, 436),
+)
 
 _ORDER: Final = [(name, "ascending") for name in ("partition", "offset", "element_index")]
-
-
-class Collector:
-    """Collects one micro-batch after the other: a small one on the driver, any other with all cores of Spark.
-
-    It estimates the size of the next batch from the number of events per message of the last one. Packed messages are
-    read on the driver in any case, of a large batch part by part.
-
-    Args:
-        rules: of the job. Dead letters, and the counts of refused and ignored messages, are the first share's alone.
-        dead_letters_per_message: largest number of dead letters of one message, > 0; see `dead_letters.capped`.
-    """
-
-    def __init__(self, rules: ReadingRules, dead_letters_per_message: int) -> None:
-        self._rules = rules
-        self._dead_letters_per_message = dead_letters_per_message
-        self._events_per_message = _EVENTS_PER_MESSAGE
-
-    def __call__(self, frame: DataFrame, message_count: int | None) -> CollectedBatch:
-        """Collect one batch.
-
-        Args:
-            frame: Spark's batch of Kafka records.
-            message_count: how many offsets it covers; None if that is not known.
-        """
-        if self.is_small(message_count):
-            batch = collect_on_driver(frame, self._rules, message_count or 0)
-        else:
-            batch = collect(frame, self._rules)
-        if message_count:
-            event_count = batch.good_count + batch.others_count + batch.dead_count
-            self._events_per_message = (event_count - (1 - _PACKED_SHARE) * batch.packed_event_count) / message_count
-        return for_share(batch, self._rules.share, self._dead_letters_per_message)
-
-    def is_small(self, message_count: int | None) -> bool:
-        """Whether the driver reads a batch. False for a batch of unknown size."""
-        return message_count is not None and message_count * max(self._events_per_message, 1.0) <= _EVENTS_OF_DRIVER
-
-
-def for_share(batch: CollectedBatch, share: Share, dead_letters_per_message: int) -> CollectedBatch:
-    """What a job keeps of a batch: all shards read the same faults, the first one writes them.
-
-    Args:
-        batch: Of all messages, with the usage of the share's own users.
-        share: Of the job.
-        dead_letters_per_message: See `dead_letters.capped`.
-    """
-    if share.number:
-        return replace(batch, dead_letters=batch.dead_letters.slice(0, 0), dead_count=0, ignored_count=0)
-    return replace(batch, dead_letters=capped(batch.dead_letters, dead_letters_per_message))
-
-
-def as_batch(read: SmallBatch) -> CollectedBatch:
-    """What the driver has read, if it has left nothing."""
-    packed = replace(NOTHING_PACKED, event_count=read.packed_event_count)
-    return _batch([read.usage], [read.dead_letters], read.ignored_count, packed, read.others)
 
 
 def collect(raw: DataFrame, rules: ReadingRules) -> CollectedBatch:
@@ -101,9 +47,11 @@ def collect(raw: DataFrame, rules: ReadingRules) -> CollectedBatch:
     """
     groups = aggregate(decode(raw, rules.max_event_age_ms), rules).toArrow()
     marks = groups["mark"].filter(pc.greater_equal(groups["mark"], 0))
-    packed = _read_packed(raw, rules) if pc.any(pc.equal(groups["mark"], PACKED)).as_py() else NOTHING_PACKED
+    parts = [_part(groups)]
+    if pc.any(pc.equal(groups["mark"], PACKED)).as_py():
+        parts.append(_read_packed(raw, rules))
     if not len(marks):
-        return _batch([_usage(groups)], [], _ignored_count(groups), packed, _others(groups))
+        return batch_of(*parts)
     place = pc.shift_right(marks, OFFSET_BITS)
     messages = pa.table(
         {
@@ -112,10 +60,7 @@ def collect(raw: DataFrame, rules: ReadingRules) -> CollectedBatch:
             "unread": pc.equal(pc.bit_wise_and(place, 1), 1),
         }
     )
-    again = _read_again(raw, messages, rules)
-    ignored_count = sum(map(_ignored_count, (groups, again)))
-    others = all_of([_others(groups), _others(again)])
-    return _batch([_usage(groups), _usage(again)], [_dead_letters(again)], ignored_count, packed, others)
+    return batch_of(*parts, _read_again(raw, messages, rules))
 
 
 def collect_on_driver(raw: DataFrame, rules: ReadingRules, message_count: int) -> CollectedBatch:
@@ -131,12 +76,11 @@ def collect_on_driver(raw: DataFrame, rules: ReadingRules, message_count: int) -
     """
     most_bytes = largest_bytes(message_count)
     read = read_small_batch(fetch(raw, most_bytes), rules)
-    if not read.left and not read.packed_left:
-        return as_batch(read)
-    packed = _read_packed(raw, rules, most_bytes) if read.packed_left else NOTHING_PACKED
-    packed = replace(packed, event_count=packed.event_count + read.packed_event_count)
+    parts = [read.part]
+    if read.packed_left:
+        parts.append(_read_packed(raw, rules, most_bytes))
     if not read.left:
-        return _batch([read.usage], [read.dead_letters], read.ignored_count, packed, read.others)
+        return batch_of(*parts)
     messages = pa.table(
         {
             "partition": pa.array([message.partition for message in read.left], pa.int32()),
@@ -144,10 +88,7 @@ def collect_on_driver(raw: DataFrame, rules: ReadingRules, message_count: int) -
             "unread": pa.array([True] * len(read.left)),
         }
     )
-    again = _read_again(raw, messages, rules)
-    ignored_count = read.ignored_count + _ignored_count(again)
-    usages, letters = [read.usage, _usage(again)], [read.dead_letters, _dead_letters(again)]
-    return _batch(usages, letters, ignored_count, packed, all_of([read.others, _others(again)]))
+    return batch_of(*parts, _read_again(raw, messages, rules))
 
 
 def largest_bytes(message_count: int) -> int:
@@ -155,41 +96,39 @@ def largest_bytes(message_count: int) -> int:
     return next(size_bytes for most, size_bytes in _LARGEST_BYTES if message_count <= most)
 
 
-def _batch(
-    usages: list[pa.Table], dead_letters: list[pa.Table], ignored_count: int, packed: Unpacked, others: OthersUsage
-) -> CollectedBatch:
-    others = all_of([others, packed.others])
-    usage = added_up([*usages, packed.usage])
-    letters = pa.concat_tables([packed.dead_letters, *dead_letters])
+def batch_of(*parts: ReadPart) -> CollectedBatch:
+    """A batch of which these parts, and nothing else, were read."""
+    whole = put_together(parts)
+    usage, letters = whole.usage, whole.dead_letters
     return CollectedBatch(
         usage=usage,
         dead_letters=letters.sort_by(_ORDER),
         good_count=pc.sum(usage["event_count"]).as_py() or 0,
         clamped_count=pc.sum(usage["clamped_count"]).as_py() or 0,
-        ignored_count=ignored_count + packed.ignored_count,
+        ignored_count=whole.ignored_count,
         dead_count=letters.num_rows,
-        newest_event_ms=newest([pc.max(usage["last_event_ms"]).as_py(), others.newest_event_ms]),
-        others_count=others.event_count,
-        packed_event_count=packed.event_count,
+        newest_event_ms=newest([pc.max(usage["last_event_ms"]).as_py(), whole.others.newest_event_ms]),
+        others_count=whole.others.event_count,
+        size_bytes=whole.size_bytes,
+        packed_event_count=whole.packed_event_count,
     )
 
 
-def _read_again(raw: DataFrame, messages: pa.Table, rules: ReadingRules) -> pa.Table:
+def _read_again(raw: DataFrame, messages: pa.Table, rules: ReadingRules) -> ReadPart:
     """Read messages again from the topic: `partition`, `offset`, and whether nothing of it was counted (`unread`)."""
     decoded = decode_again(raw, raw.sparkSession.createDataFrame(messages), rules.max_event_age_ms)
-    return aggregate(decoded, rules, DEAD_LETTER_COLUMNS).toArrow()
+    groups = aggregate(decoded, rules, DEAD_LETTER_COLUMNS).toArrow()
+    return replace(_part(groups), dead_letters=_dead_letters(groups))
 
 
-def _read_packed(raw: DataFrame, rules: ReadingRules, larger_than_bytes: int = -1) -> Unpacked:
+def _read_packed(raw: DataFrame, rules: ReadingRules, larger_than_bytes: int = -1) -> ReadPart:
     """Read the packed messages above a size; the driver has one partition of the batch in its memory at a time."""
-    parts = [read_packed(part, rules) for part in fetch_packed(raw, larger_than_bytes)]
-    return Unpacked(
-        usage=added_up([NOTHING_PACKED.usage, *(part.usage for part in parts)]),
-        others=all_of(part.others for part in parts),
-        dead_letters=pa.concat_tables([NOTHING_PACKED.dead_letters, *(part.dead_letters for part in parts)]),
-        ignored_count=sum(part.ignored_count for part in parts),
-        event_count=sum(part.event_count for part in parts),
-    )
+    return put_together(put_together([read_packed(part, rules)]) for part in fetch_packed(raw, larger_than_bytes))
+
+
+def _part(groups: pa.Table) -> ReadPart:
+    """What Spark has summed; the dead letters of its first reading are not known yet."""
+    return ReadPart(usage=_usage(groups), others=_others(groups), ignored_count=_ignored_count(groups))
 
 
 def _usage(groups: pa.Table) -> pa.Table:

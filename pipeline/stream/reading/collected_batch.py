@@ -47,6 +47,7 @@ class CollectedBatch:
         newest_event_ms: largest event time of all users, clamped; None without events.
         packed_event_count: events of packed messages, good and refused.
         others_count: events of users of other shares.
+        size_bytes: of the messages' values; 0 where that is not known.
     """
 
     usage: pa.Table
@@ -58,6 +59,7 @@ class CollectedBatch:
     newest_event_ms: int | None
     packed_event_count: int = 0
     others_count: int = 0
+    size_bytes: int = 0
 
 
 def added_up(tables: Sequence[pa.Table]) -> pa.Table:

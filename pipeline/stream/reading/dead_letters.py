@@ -43,7 +43,7 @@ def capped(letters: pa.Table, per_message: int) -> pa.Table:
 
 
 def causes_of(letters: pa.Table, dead_count: int) -> dict[str, int]:
-    """How many elements were refused for which cause.
+    """Count the refused elements by cause.
 
     Args:
         letters: As `capped` returns them.

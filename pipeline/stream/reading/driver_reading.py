@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.stream.reading.collected_batch import DEAD_LETTER_SCHEMA
-from pipeline.stream.reading.event_columns import Summed, usage_of
+from pipeline.stream.reading.event_columns import EventTimes, usage_of
 from pipeline.stream.reading.field_rules import (
     FIELD_RULES,
     LARGEST_BIGINT,
@@ -38,6 +38,7 @@ from pipeline.stream.reading.field_rules import (
     must_be_younger,
     must_not_be_empty,
 )
+from pipeline.stream.reading.read_part import ReadPart, put_together
 from pipeline.stream.reading.reading_rules import ReadingRules
 
 _MOST_BRACKETS: Final = 100  # far below the depth at which Spark's parser gives up
@@ -89,15 +90,13 @@ class Reread:
     ignored_count: int = 0
     left: list[Message] = field(default_factory=list)
 
-    def summed(self, rules: ReadingRules) -> Summed:
-        """The good events, one row per group."""
+    def part(self, rules: ReadingRules) -> ReadPart:
+        """What was read, summed."""
         events = [_event(fields) for fields, _ in self.events]
         appended_at_ms = np.fromiter((at_ms for _, at_ms in self.events), np.int64, len(events))
-        return usage_of(events, appended_at_ms, rules)
-
-    def dead_letters(self) -> pa.Table:
-        """The dead letters as `DEAD_LETTER_SCHEMA`, in no particular order."""
-        return pa.Table.from_pylist(self.letters, DEAD_LETTER_SCHEMA)
+        letters = pa.Table.from_pylist(self.letters, DEAD_LETTER_SCHEMA)
+        part = ReadPart(dead_letters=letters, ignored_count=self.ignored_count)
+        return put_together([part, usage_of(events, EventTimes.of(events, appended_at_ms), rules)])
 
 
 def read_again(messages: Sequence[Message], max_event_age_ms: int) -> Reread:

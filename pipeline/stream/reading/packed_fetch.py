@@ -9,8 +9,8 @@ from pyspark.sql import functions as F
 
 from pipeline.stream.reading.column_cache import select
 from pipeline.stream.reading.decode import is_packed
+from pipeline.stream.reading.read_part import BYTES_AT_ONCE
 
-_BYTES_AT_ONCE: Final = 4_194_304
 _SCHEMA: Final = pa.schema(
     [
         ("value", pa.binary()),
@@ -41,7 +41,7 @@ def fetch_packed(raw: DataFrame, larger_than_bytes: int) -> Iterator[pa.Table]:
     for row in select(wanted, _columns).toLocalIterator():
         rows.append(row)
         size_bytes += len(row[0])
-        if size_bytes >= _BYTES_AT_ONCE:
+        if size_bytes >= BYTES_AT_ONCE:
             yield _table(rows)
             rows, size_bytes = [], 0
     if rows:

@@ -6,7 +6,7 @@ same cause as in JSON.
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.stream.reading.collected_batch import DEAD_LETTER_SCHEMA, USAGE_SCHEMA
+from pipeline.stream.reading.collected_batch import DEAD_LETTER_SCHEMA
 from pipeline.stream.reading.event_columns import EVENT_SCHEMA, usage_of_columns
 from pipeline.stream.reading.field_rules import (
     FIELD_RULES,
@@ -26,36 +26,14 @@ from pipeline.stream.reading.field_rules import (
     must_be_younger,
     must_not_be_empty,
 )
-from pipeline.stream.reading.others_usage import NO_OTHERS, OthersUsage
 from pipeline.stream.reading.packed_stream import PackedReader, PackedRefused
+from pipeline.stream.reading.read_part import ReadPart
 from pipeline.stream.reading.reading_rules import ReadingRules
 
 _NO_EVENTS: Final = pa.RecordBatch.from_arrays([pa.nulls(0, one.type) for one in EVENT_SCHEMA], schema=EVENT_SCHEMA)
 
 
-@dataclass(frozen=True, slots=True)
-class Unpacked:
-    """What was read from packed messages.
-
-    Attributes:
-        usage: `USAGE_SCHEMA`, one row per group, of the share's own users.
-        others: What is kept of others.
-        dead_letters: `DEAD_LETTER_SCHEMA`, in no particular order.
-        ignored_count: Messages without events.
-        event_count: Events, good and refused.
-    """
-
-    usage: pa.Table
-    others: OthersUsage
-    dead_letters: pa.Table
-    ignored_count: int
-    event_count: int
-
-
-NOTHING_PACKED: Final = Unpacked(USAGE_SCHEMA.empty_table(), NO_OTHERS, DEAD_LETTER_SCHEMA.empty_table(), 0, 0)
-
-
-def read_packed(messages: pa.Table, rules: ReadingRules) -> Unpacked:
+def read_packed(messages: pa.Table, rules: ReadingRules) -> ReadPart:
     """Read packed messages and sum their events.
 
     Args:
@@ -86,13 +64,11 @@ def read_packed(messages: pa.Table, rules: ReadingRules) -> Unpacked:
         found = (rows[dead].tolist(), elements[dead].tolist(), [causes[number - 1] for number in broken[dead].tolist()])
         letters += zip(*found, texts, strict=True)
         events, appended_at_ms = events.filter(pa.array(~dead)), appended_at_ms[~dead]
-    summed = usage_of_columns(events, appended_at_ms, rules)
-    return Unpacked(
-        usage=summed.usage,
-        others=summed.others,
+    return replace(
+        usage_of_columns(events, appended_at_ms, rules),
         dead_letters=_dead_letters(messages, letters),
         ignored_count=len(values) - len(batches) - sum(element is None for _, element, *_ in letters),
-        event_count=len(rows),
+        packed_event_count=len(rows),
     )
 
 

@@ -114,7 +114,7 @@ def _is_compressed(metadata: bytes) -> bool:
 
 
 def _field(metadata: bytes, table: int, number: int) -> int | None:
-    """Where a field of a flatbuffers table is; None if the table does not have it."""
+    """The position of a field of a flatbuffers table; None if the table does not have it."""
     (to_fields,) = struct.unpack_from("<i", metadata, table)
     fields, place = table - to_fields, 4 + 2 * number
     (size_bytes,) = struct.unpack_from("<H", metadata, fields)

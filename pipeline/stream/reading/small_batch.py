@@ -7,7 +7,7 @@ messages are read by `packed_messages`, for which Spark has no words.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -17,17 +17,14 @@ import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from pipeline.stream.reading.collected_batch import added_up
 from pipeline.stream.reading.column_cache import select
 from pipeline.stream.reading.decode import is_packed
 from pipeline.stream.reading.driver_reading import Message, Reread, read_again
-from pipeline.stream.reading.event_columns import Summed, usage_of
-from pipeline.stream.reading.others_usage import OthersUsage, all_of
+from pipeline.stream.reading.event_columns import EventTimes, usage_of
 from pipeline.stream.reading.packed_messages import read_packed
+from pipeline.stream.reading.read_part import BYTES_AT_ONCE, ReadPart, put_together
 from pipeline.stream.reading.reading_rules import ReadingRules
 from pipeline.stream.reading.strict_reader import read_strictly
-
-_BYTES_AT_ONCE: Final = 4_194_304  # some 30 000 events, 20 MB as objects
 
 # Bounds of what is read with causes: about 20 µs for a message of one event and 5 µs for an element of another array,
 # of which no message has more than commas, plus one. Spark takes seconds for as many.
@@ -35,27 +32,22 @@ _MESSAGES_WITH_CAUSES: Final = 50_000
 _COMMAS_WITH_CAUSES: Final = 500_000
 _BYTES_WITH_CAUSES: Final = 16_777_216
 
+# Arrow groups many rows at once quicker than few rows often; so many take 40 MB.
+_EVENTS_AT_ONCE: Final = 262_144
+
 
 @dataclass(frozen=True, slots=True)
 class SmallBatch:
-    """What the driver has read of a batch.
+    """What the driver has read of a batch, and what it has left.
 
     Attributes:
-        usage: `USAGE_SCHEMA`, one row per group, of the share's own users.
-        others: What is kept of others.
-        dead_letters: `DEAD_LETTER_SCHEMA`, in no particular order.
-        ignored_count: Messages with a null value or without events.
+        part: What it has read.
         left: Messages that Spark must read.
-        packed_event_count: Events of packed messages, good and refused.
         packed_left: Whether there are packed messages that were too large to fetch.
     """
 
-    usage: pa.Table
-    others: OthersUsage
-    dead_letters: pa.Table
-    ignored_count: int
+    part: ReadPart
     left: Sequence[Message]
-    packed_event_count: int
     packed_left: bool
 
 
@@ -83,40 +75,40 @@ def read_small_batch(messages: pa.Table, rules: ReadingRules) -> SmallBatch:
         messages: As `fetch` returns them.
         rules: Of the job.
     """
-    is_null, packed = messages["size_bytes"].is_null().to_numpy(), messages["is_packed"].to_numpy()
-    found: list[Summed] = []
-    letters, ignored_count, packed_event_count, left = [], int(is_null.sum()), 0, []
+    found = [ReadPart()]
+    left: list[Message] = []
     for begin, end in _parts(messages["size_bytes"].fill_null(0).to_numpy()):
-        part = messages.slice(begin, end - begin)
-        if packed[begin:end].any():
-            unpacked = read_packed(part.filter(pc.and_(part["is_packed"], part["value"].is_valid())), rules)
-            found.append(Summed(unpacked.usage, unpacked.others))
-            letters.append(unpacked.dead_letters)
-            ignored_count += unpacked.ignored_count
-            packed_event_count += unpacked.event_count
-            part = part.filter(pc.invert(part["is_packed"]))
-        places = begin + np.flatnonzero(~packed[begin:end])
-        read = [None if value is None else read_strictly(value) for value in part["value"].to_pylist()]
-        events, appended = _without_old(read, part["appended_at_ms"].to_numpy(), rules.max_event_age_ms)
-        found.append(usage_of(events, appended, rules))
-        ignored_count += sum(one == [] for one in read)
-        left += [place for place, one in zip(places, read, strict=True) if one is None and not is_null[place]]
-    again = _with_causes(_messages(messages.take(pa.array(left, pa.int64()))), rules)
-    found.append(again.summed(rules))
-    return SmallBatch(
-        usage=added_up([one.usage for one in found]),
-        others=all_of(one.others for one in found),
-        dead_letters=pa.concat_tables([*letters, again.dead_letters()]),
-        ignored_count=ignored_count + again.ignored_count,
-        left=again.left,
-        packed_event_count=packed_event_count,
-        packed_left=bool(pc.any(pc.and_(messages["is_packed"], messages["value"].is_null())).as_py()),
+        parts, unread = _read(messages.slice(begin, end - begin), rules)
+        found += parts
+        left += unread
+        if sum(part.usage.num_rows for part in found[1:]) >= _EVENTS_AT_ONCE:
+            found = [put_together(found)]
+    again = _with_causes(left, rules)
+    packed_left = bool(pc.any(pc.and_(messages["is_packed"], messages["value"].is_null())).as_py())
+    return SmallBatch(put_together([*found, again.part(rules)]), again.left, packed_left)
+
+
+def _read(messages: pa.Table, rules: ReadingRules) -> tuple[list[ReadPart], list[Message]]:
+    """What the quick ways read, and the messages that they leave."""
+    sizes, null_count = messages["size_bytes"], messages["size_bytes"].null_count
+    known = ReadPart(
+        ignored_count=null_count,
+        size_bytes=int(pc.sum(sizes).as_py() or 0),
     )
+    found = [known]
+    if pc.any(messages["is_packed"]).as_py():
+        found.append(read_packed(messages.filter(pc.and_(messages["is_packed"], messages["value"].is_valid())), rules))
+        messages = messages.filter(pc.invert(messages["is_packed"]))
+    read = [None if value is None else read_strictly(value) for value in messages["value"].to_pylist()]
+    events, times = _without_old(read, messages["appended_at_ms"].to_numpy(), rules.max_event_age_ms)
+    found.append(replace(usage_of(events, times, rules), ignored_count=sum(one == [] for one in read)))
+    is_left = pc.and_(pa.array([one is None for one in read], pa.bool_()), messages["size_bytes"].is_valid())
+    return found, _messages(messages.filter(is_left))
 
 
 def _parts(size_bytes: npt.NDArray[np.int32]) -> Iterator[tuple[int, int]]:
     """Runs of messages, as (begin, end), that are read at once: more would only take more memory."""
-    number = np.cumsum(size_bytes, dtype=np.int64) // _BYTES_AT_ONCE
+    number = np.cumsum(size_bytes, dtype=np.int64) // BYTES_AT_ONCE
     begins = np.flatnonzero(np.diff(number, prepend=-1)).tolist()
     return zip(begins, [*begins, len(size_bytes)][1:], strict=True)
 
@@ -136,16 +128,15 @@ def _columns(largest_bytes: int) -> tuple[Column, ...]:
 
 def _without_old(
     read: list[list[Any] | None], appended_at_ms: npt.NDArray[np.int64], max_event_age_ms: int
-) -> tuple[list[Any], npt.NDArray[np.int64]]:
-    """The events of all messages, and the append time of each. Messages with an event too old become None in `read`."""
+) -> tuple[list[Any], EventTimes]:
+    """The events of all messages, and their times. Messages with an event too old become None in `read`."""
     while True:
         events = [event for found in read if found for event in found]
         places = np.repeat(np.arange(len(read)), [len(found) if found else 0 for found in read])
-        appended = appended_at_ms[places]
-        times_ms = np.fromiter((event.event_time_ms for event in events), np.int64, len(events))
-        old = times_ms < appended - max_event_age_ms
+        times = EventTimes.of(events, appended_at_ms[places])
+        old = times.sent_ms < times.appended_at_ms - max_event_age_ms
         if not old.any():
-            return events, appended
+            return events, times
         for place in np.unique(places[old]).tolist():
             read[place] = None
 

@@ -41,7 +41,7 @@ class ExecutorWatch:
 
     @property
     def count(self) -> int:
-        """How many executors there were at the last look."""
+        """The number of executors at the last look."""
         return len(self._places)
 
     def _look(self) -> float:

@@ -23,8 +23,12 @@ class QuotaVersions(Protocol):
 
     uri: str
 
-    def version_if_changed(self) -> int | None:
-        """The newest version, or None if this method has returned it before."""
+    def version(self) -> int:
+        """The newest version.
+
+        Raises:
+            TableUnreadable: It can not be told.
+        """
         ...
 
     def read(self, version: int | None = None) -> QuotaTableState:
@@ -60,6 +64,7 @@ class QuotaSource:
         self._lock = Lock()
         self._cache: OrderedDict[int, QuotaSnapshot] = OrderedDict()
         self._refused_version = -1
+        self._seen_version = -1
         newest = table.read()
         self.scope = _scope(newest)
         self._pinned = self._valid(newest) or newest_valid(table, newest.version, share)
@@ -76,10 +81,11 @@ class QuotaSource:
     def poll(self) -> QuotaSnapshot | None:
         """Look for a newer version. Returns it if it is valid, else None."""
         with self._lock:
-            version = self._table.version_if_changed()
-            if version is None:
+            version = self._table.version()
+            if version == self._seen_version:
                 return None
             stored = self._table.read(version)
+            self._seen_version = version
             snapshot = self._valid(stored)
             if snapshot is None or snapshot.version <= self._pinned.version:
                 return None

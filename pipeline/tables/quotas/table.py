@@ -89,18 +89,16 @@ class QuotaTable:
         self._lock_timeout_seconds = lock_timeout_seconds
         self._watch_lock = threading.Lock()
         self._watched = self._opened()
-        self._seen_version = -1
 
-    def version_if_changed(self) -> int | None:
-        """The newest version, or None if this method has returned it before. Takes 1 ms if nothing has changed."""
-        with self._watch_lock:
-            with reading(self.uri):
-                self._watched.update_incremental()
-            version = self._watched.version()
-            if version == self._seen_version:
-                return None
-            self._seen_version = version
-            return version
+    def version(self) -> int:
+        """The newest version. Takes 1 ms if nothing has changed since this was last asked.
+
+        Raises:
+            TableUnreadable: the table can not be read.
+        """
+        with self._watch_lock, reading(self.uri):
+            self._watched.update_incremental()
+            return self._watched.version()
 
     def read(self, version: int | None = None) -> QuotaTableState:
         """The table at a version; None = the newest.

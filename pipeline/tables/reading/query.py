@@ -63,7 +63,7 @@ def rows_where(columns: Sequence[str], where: Sequence[Condition]) -> str:
 
 
 def count_where(where: Sequence[Condition]) -> str:
-    """How many rows meet all conditions, as `n`."""
+    """The number of rows that meet all conditions, as `n`."""
     return f"SELECT count(*) AS n FROM source{_where(where)}"  # noqa: S608 - quoted by us
 
 

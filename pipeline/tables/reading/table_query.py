@@ -35,7 +35,7 @@ def select(table: DeltaTable, columns: Sequence[str] | None = None, where: Seque
 
 
 def count(table: DeltaTable, where: Sequence[Condition]) -> int:
-    """How many rows of a table meet all conditions; otherwise as `select`."""
+    """Count the rows of a table that meet all conditions; otherwise as `select`."""
     return int(run(table, count_where(where))["n"][0].as_py())
 
 

@@ -2,12 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
-
-from pipeline.errors import first_line
 from pipeline.settings.catalog import CatalogRoot
-from pipeline.tables.errors import TableUnwritable
 from pipeline.tables.ownership import KEPT_IN, PROPERTY, TablesOfAnotherJob
 from pipeline.tables.spark.table import SparkTable, literal
 
@@ -27,7 +22,4 @@ def claim(spark: "SparkSession", root: CatalogRoot, job: str) -> None:
     if owner is not None and owner != job:
         raise TablesOfAnotherJob(root, job, owner)
     if owner is None:
-        try:
-            table.run(f"ALTER TABLE {{table}} SET TBLPROPERTIES ({literal(PROPERTY)} = {literal(job)})")
-        except (PySparkException, Py4JError) as exc:
-            raise TableUnwritable(table.address, first_line(exc)) from exc
+        table.change(f"ALTER TABLE {{table}} SET TBLPROPERTIES ({literal(PROPERTY)} = {literal(job)})")

@@ -1,7 +1,6 @@
 """The quota table in a catalog, read version by version through Spark. SQL writes it, not this class."""
 
 import json
-import threading
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -31,17 +30,10 @@ class SparkQuotas:
     def __init__(self, spark: "SparkSession", root: CatalogRoot) -> None:
         self.uri: str = root.table("quotas")
         self._table = SparkTable(spark, self.uri)
-        self._lock = threading.Lock()
-        self._seen_version = -1
 
-    def version_if_changed(self) -> int | None:
-        """The newest version, or None if this method has returned it before. Takes about 0.1 s."""
-        version = self._table.version()
-        with self._lock:
-            if version == self._seen_version:
-                return None
-            self._seen_version = version
-            return version
+    def version(self) -> int:
+        """The newest version. Takes about 0.1 s."""
+        return self._table.version()
 
     def read(self, version: int | None = None) -> QuotaTableState:
         """The table at a version; None = the newest.

@@ -54,7 +54,7 @@ class DeltaSparkReader:
             return groups.agg(F.max(_column(order)).alias(order), *last).select(order, *columns).toArrow()
 
     def count(self, where: Sequence[Condition]) -> int:
-        """How many rows meet all conditions."""
+        """Count the rows that meet all conditions."""
         with self._reading():
             return _where(self.stored.rows(), where).count()
 

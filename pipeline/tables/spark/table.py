@@ -10,7 +10,7 @@ from pyspark.errors import PySparkException
 
 from pipeline.errors import first_line
 from pipeline.settings.catalog import CatalogTable
-from pipeline.tables.errors import TableMissing, TableUnreadable
+from pipeline.tables.errors import TableMissing, TableUnreadable, TableUnwritable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
@@ -97,6 +97,17 @@ class SparkTable:
             PySparkException: Spark refuses it.
         """
         return self.spark.sql(statement.replace("{table}", self.sql_name)).collect()
+
+    def change(self, statement: str) -> None:
+        """Run a statement that changes the table; see `run`.
+
+        Raises:
+            TableUnwritable: Spark refuses it.
+        """
+        try:
+            self.run(statement)
+        except (PySparkException, Py4JError) as exc:
+            raise TableUnwritable(self.address, first_line(exc)) from exc
 
 
 @contextmanager

@@ -4,14 +4,9 @@ These commits do not carry the job's app id. An append of the job adds files and
 none of them; if one of them is, the step fails and is made again in the next round.
 """
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
-
-from pipeline.errors import first_line
 from pipeline.settings.catalog import CatalogRoot
-from pipeline.tables.errors import TableUnwritable
 from pipeline.tables.maintenance import rows_before
 from pipeline.tables.spark.reader import DeltaSparkReader
 
@@ -51,26 +46,19 @@ class SparkUpkeep:
         old, predicate = rows_before(column, before_ms)
         rows = reader.count(old)
         if rows:
-            _run(reader, f"DELETE FROM {{table}} WHERE {predicate}")  # noqa: S608 - names and numbers of ours
+            reader.stored.change(f"DELETE FROM {{table}} WHERE {predicate}")  # noqa: S608 - names and numbers of ours
         return rows
 
     def merge(self, name: str) -> bool:  # noqa: D102
         reader = self._reader(name)
         is_due = int(reader.stored.detail()["numFiles"]) > self._many_files
         if is_due:
-            _run(reader, "OPTIMIZE {table}")
+            reader.stored.change("OPTIMIZE {table}")
         return is_due
 
     def clean(self, name: str) -> int:  # noqa: D102
-        _run(self._reader(name), "VACUUM {table}")
+        self._reader(name).stored.change("VACUUM {table}")
         return 0
 
     def _reader(self, name: str) -> DeltaSparkReader:
         return DeltaSparkReader(self._spark, self._root.table(name))
-
-
-def _run(reader: DeltaSparkReader, statement: str) -> list[Any]:
-    try:
-        return reader.stored.run(statement)
-    except (PySparkException, Py4JError) as exc:
-        raise TableUnwritable(reader.stored.address, first_line(exc)) from exc

@@ -6,6 +6,7 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
+from pipeline.activity import JobSigns
 from pipeline.alerts.alerter import Alerter, deliveries_of, own_state
 from pipeline.alerts.delivery import Delivery
 from pipeline.alerts.metrics import AlertsMetrics
@@ -40,6 +41,7 @@ class Told:
         steady_seconds: Callable[[], float] = lambda: 0.0,
         **alerts: Any,
     ) -> None:
+        self._now_ms = 0
         self.settings = Settings(
             job="shop",
             run_dir=folder,
@@ -55,11 +57,12 @@ class Told:
             self.deliveries: list[Delivery] = deliveries_of(
                 receivers_of(self.settings), state, self.settings.alerts, metrics, steady_seconds
             )
-            self.facts_at = look_at(self.settings, lambda: "7", lambda _now_ms: is_idle)
+            self.facts_at = look_at(self.settings, JobSigns(lambda: "7", lambda: self._now_ms if is_idle else None))
             self.alerter = Alerter(self.settings, self.facts_at, self.deliveries, metrics, state)
 
     def look(self, now_ms: int, *, send: bool = True) -> None:
         """Look once, and try to send all that waits."""
+        self._now_ms = now_ms
         self.alerter.step(now_ms)
         if send:
             self.send()

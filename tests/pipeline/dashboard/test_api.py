@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from pipeline.activity import JobSigns
 from pipeline.settings.model import Settings, TablesSettings
 from pipeline.tables.address import table_uri
 from pipeline.tables.reader import read_table
@@ -34,7 +35,7 @@ def asked(shop: LivedTables) -> Iterator[Any]:
 def client_of(shop: LivedTables, token: str | None = None) -> Any:
     """A browser on this machine, at the instant at which the shop's time stands still."""
     settings = Settings(tables=TablesSettings(root=shop.root))
-    reader = TablesReader(shop.root, lambda: "7")
+    reader = TablesReader(shop.root, JobSigns(lambda: "7"))
     feed = Feed(reader, lambda: shop.now_ms)
     app = build_app(feed, Answers(reader, feed, settings), token, lambda: shop.now_ms)
     client = Client(app, base_url="http://127.0.0.1:8788")

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
+from pipeline.activity import JobSigns
 from pipeline.metrics.registry import new_registry
 from pipeline.settings.model import Settings, TablesSettings
 from tests.pipeline.dashboard.lived_tables import LivedTables
@@ -26,7 +27,7 @@ class Asked:
     """A dashboard, its registry, and a client on this machine."""
 
     def __init__(self, shop: LivedTables, token: str | None = None) -> None:
-        reader = TablesReader(shop.root, lambda: "7")
+        reader = TablesReader(shop.root, JobSigns(lambda: "7"))
         self.later_ms = 0
         self.feed = Feed(reader, lambda: shop.now_ms)
         self.registry: CollectorRegistry = new_registry("dashboard")

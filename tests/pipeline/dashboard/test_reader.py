@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from pipeline.activity import JobSigns
 from pipeline.dashboard.reader import TablesReader
 from tests.pipeline.dashboard.lived_tables import LivedTables
 from tests.pipeline.dashboard.shop import QUOTAS, SENDERS, START_MS, quota
@@ -14,7 +15,7 @@ def followed(reader: TablesReader, tables: LivedTables) -> dict[str, object]:
 
 def test_one_that_followed_all_along_knows_what_a_new_one_knows(tmp_path: Path) -> None:
     tables = LivedTables(tmp_path, QUOTAS, SENDERS, START_MS)
-    reader = TablesReader(tables.root, lambda: "7")
+    reader = TablesReader(tables.root, JobSigns(lambda: "7"))
     reader.look(tables.now_ms)
     for second in range(24):
         tables.live(1, step_ms=500)
@@ -26,12 +27,12 @@ def test_one_that_followed_all_along_knows_what_a_new_one_knows(tmp_path: Path) 
             tables.restart()
         if second % 3:
             reader.look(tables.now_ms)
-    assert followed(reader, tables) == followed(TablesReader(tables.root, lambda: "7"), tables)
+    assert followed(reader, tables) == followed(TablesReader(tables.root, JobSigns(lambda: "7")), tables)
 
 
 def test_without_tables_it_says_so_and_finds_them_later(tmp_path: Path) -> None:
     root = tmp_path / "tables"
-    reader = TablesReader(str(root), lambda: None)
+    reader = TablesReader(str(root), JobSigns(lambda: None))
     assert reader.look(START_MS).health.state == "unreadable"
     tables = LivedTables(tmp_path, QUOTAS, SENDERS, START_MS)
     assert reader.look(tables.now_ms).health.state == "starting"
@@ -44,7 +45,7 @@ def test_without_tables_it_says_so_and_finds_them_later(tmp_path: Path) -> None:
 def test_a_look_at_what_did_not_change_has_the_same_number(tmp_path: Path) -> None:
     tables = LivedTables(tmp_path, QUOTAS, SENDERS, START_MS)
     tables.live(2)
-    reader = TablesReader(tables.root, lambda: "7")
+    reader = TablesReader(tables.root, JobSigns(lambda: "7"))
     first = reader.look(tables.now_ms)
     assert reader.look(tables.now_ms + 500).seq == first.seq
     tables.live(1)
@@ -55,7 +56,7 @@ def test_a_job_that_dies_and_comes_back_is_seen(tmp_path: Path) -> None:
     tables = LivedTables(tmp_path, QUOTAS, SENDERS, START_MS)
     tables.live(2)
     process: list[str | None] = ["7", "7", None, None, "8", "8"]
-    reader = TablesReader(tables.root, lambda: process.pop(0))
+    reader = TablesReader(tables.root, JobSigns(lambda: process.pop(0)))
     states = [reader.look(tables.now_ms).health.state for _ in range(2)]
     states += [reader.look(tables.now_ms + ms).health.state for ms in (100, 9_000)]
     states.append(reader.look(tables.now_ms + 9_500).health.state)
@@ -69,6 +70,6 @@ def test_a_job_that_was_seen_to_wait_for_usage_is_quiet_until_it_waits_no_more(t
     tables = LivedTables(tmp_path, QUOTAS, SENDERS, START_MS)
     tables.live(2)
     waited_ms = tables.now_ms + 9_000
-    reader = TablesReader(tables.root, lambda: "7", last_wait_ms=lambda: waited_ms)
+    reader = TablesReader(tables.root, JobSigns(lambda: "7", lambda: waited_ms))
     states = [reader.look(tables.now_ms + age_ms).health.state for age_ms in (0, 10_000, 40_000)]
     assert states == ["live", "quiet", "hung"]

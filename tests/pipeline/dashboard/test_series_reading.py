@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from pipeline.activity import JobSigns
 from pipeline.dashboard.client_reading import client_document
 from pipeline.dashboard.query import Query
 from pipeline.dashboard.reader import TablesReader
@@ -24,7 +25,7 @@ def series(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder: Path = tmp_path_factory.mktemp("series")
     tables = LivedTables(folder, [quota("a", "", producer_byte_rate=1e6)], SENDERS, START_MS)
     tables.live(15)
-    reader = TablesReader(tables.root, lambda: "7")
+    reader = TablesReader(tables.root, JobSigns(lambda: "7"))
     state = reader.look(tables.now_ms)
     document = client_document(reader, state, Query(user="a", client_id="x"))
     return dict(document["series"])

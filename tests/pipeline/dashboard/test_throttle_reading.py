@@ -6,6 +6,7 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
+from pipeline.activity import JobSigns
 from pipeline.dashboard.reader import TablesReader
 from pipeline.dashboard.series_reading import Span
 from pipeline.dashboard.throttle_reading import MOST_RECORDS, read_throttles
@@ -35,7 +36,7 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> TablesReader:
     counts = {"held_ms": 45_000, "throttle_count": 0, "renewal_count": 4}
     rows = conform(minutes, ThrottleByMinuteRow, cluster="c", **names, **counts)
     write_deltalake(table_uri(str(root), "throttle_by_minute"), rows, mode="append")
-    found = TablesReader(str(root), lambda: None)
+    found = TablesReader(str(root), JobSigns(lambda: None))
     for name in ("throttle_events", "throttle_by_minute"):
         found.tables[name].refresh(END_MS)
     return found

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.activity import LATE_AFTER_MS, activity_of
-from pipeline.job.heartbeat import Heartbeat, is_idle, last_beat_ms
+from pipeline.job.heartbeat import Heartbeat, last_beat_ms, signs_of
 from pipeline.job.lock import JobLock
 
 NOW_MS = 1_700_000_000_000
@@ -38,16 +38,16 @@ def test_a_beat_is_found_by_who_looks_and_forgotten_by_the_next_life(root: str, 
     if "://" not in root:
         (tmp_path / root).mkdir()
     place = (tmp_path, "kquota", tables)
-    heart = Heartbeat(*place)
+    heart, signs = Heartbeat(*place), signs_of(*place)
     assert last_beat_ms(*place) is None
     heart.beat(NOW_MS)
     assert last_beat_ms(*place) == NOW_MS
-    assert not is_idle(*place, NOW_MS), "no process has the lock"
+    assert not signs.is_idle(NOW_MS), "no process has the lock"
     with JobLock(*place):
-        assert is_idle(*place, NOW_MS + LATE_AFTER_MS)
-        assert not is_idle(*place, NOW_MS + LATE_AFTER_MS + 1)
+        assert signs.is_idle(NOW_MS + LATE_AFTER_MS)
+        assert not signs.is_idle(NOW_MS + LATE_AFTER_MS + 1)
         Heartbeat(*place).forget()
-        assert not is_idle(*place, NOW_MS)
+        assert not signs.is_idle(NOW_MS)
 
 
 @pytest.mark.parametrize(("at_ms", "is_due"), [(999, False), (1_000, True), (-1, True)])

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from pipeline.stream.reading.collect import as_batch, for_share
+from pipeline.stream.reading.collect import batch_of
 from pipeline.stream.reading.collected_batch import CollectedBatch
+from pipeline.stream.reading.collector import for_share
 from pipeline.stream.reading.reading_rules import ReadingRules
 from pipeline.stream.reading.small_batch import read_small_batch
 from pipeline.tables.from_settings import open_quota_table
@@ -55,8 +56,9 @@ class ReadingJob(HandJob):
         columns["appended_at_ms"] = [message.appended_at_ms for message in messages]
         read = read_small_batch(table.from_pydict(columns, schema=table.schema), self.reading)
         assert not read.left
-        self.newest.append(as_batch(read).newest_event_ms)
-        return for_share(as_batch(read), self.share, 100)
+        batch = batch_of(read.part)
+        self.newest.append(batch.newest_event_ms)
+        return for_share(batch, self.share, 100)
 
 
 def random_event(random: Random, now_ms: int) -> Any:
@@ -157,8 +159,8 @@ def test_a_quota_without_a_user_is_not_put_in_force_by_a_shard(tmp_path: Path) -
 def test_shares_of_a_batch_have_each_event_once() -> None:
     rules = ReadingRules(500, 86_400_000)
     table = fetched([random_message(Random(seed), 1_700_000_000_000) for seed in range(60)])
-    whole = as_batch(read_small_batch(table, rules))
-    parts = [as_batch(read_small_batch(table, replace(rules, share=Share(number, 3)))) for number in range(3)]
+    whole = batch_of(read_small_batch(table, rules).part)
+    parts = [batch_of(read_small_batch(table, replace(rules, share=Share(number, 3))).part) for number in range(3)]
     assert sum(part.good_count for part in parts) == whole.good_count > 0
     assert all(part.good_count + part.others_count == whole.good_count for part in parts)
     assert {part.newest_event_ms for part in parts} == {whole.newest_event_ms}

@@ -165,7 +165,7 @@ def _compare_usage(name: str, got: Rows, wanted: Rows, tally: Tally) -> None:
 
 
 def _element_count(value: bytes) -> int | None:
-    """How many elements an array has. 1 for an empty array or any other value, None if Python can not read it."""
+    """The number of elements of an array; 1 for an empty array or any other value, None if Python can not read it."""
 
     def refuse(constant: str) -> None:
         raise ValueError(constant)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from pyspark.sql import SparkSession
 
-from pipeline.stream.reading.collect import Collector
+from pipeline.stream.reading.collector import Collector
 from quota.shares import Share
 from tests.pipeline.stream.messages import (
     APPENDED_AT_MS,

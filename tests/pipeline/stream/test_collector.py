@@ -3,7 +3,8 @@ import json
 import pytest
 from pyspark.sql import SparkSession
 
-from pipeline.stream.reading.collect import Collector, collect_on_driver, largest_bytes
+from pipeline.stream.reading.collect import collect_on_driver, largest_bytes
+from pipeline.stream.reading.collector import Collector
 from pipeline.stream.reading.small_batch import fetch, read_small_batch
 from tests.pipeline.stream.messages import RULES, message, raw_frame
 
@@ -27,7 +28,9 @@ def test_the_driver_reads_a_batch_while_its_messages_hold_few_events(spark: Spar
     [
         (0, 131_072),
         (1_000, 131_072),
-        (1_001, 16_384),
+        (1_001, 43_690),
+        (3_000, 43_690),
+        (3_001, 16_384),
         (8_000, 16_384),
         (30_000, 4_369),
         (100_000, 1_310),
@@ -37,6 +40,15 @@ def test_the_driver_reads_a_batch_while_its_messages_hold_few_events(spark: Spar
 )
 def test_of_many_messages_only_smaller_ones_are_fetched(message_count: int, size_bytes: int) -> None:
     assert largest_bytes(message_count) == size_bytes
+
+
+def test_messages_that_the_driver_would_not_fetch_are_read_by_spark_at_once(spark: SparkSession) -> None:
+    collector = Collector(RULES, 100)
+    fits = message() + b" " * (13_107 - len(message()))  # 16 384 bytes, less what some are larger than their mean
+    collector(raw_frame(spark, [fits] * 2), 2)
+    assert [collector.is_small(count) for count in (3_000, 3_001, 8_000, 8_001)] == [True, True, True, False]
+    collector(raw_frame(spark, [fits, fits + b" "]), 2)
+    assert [collector.is_small(count) for count in (3_000, 3_001)] == [True, False]
 
 
 def test_a_message_too_large_to_fetch_is_read_by_spark(spark: SparkSession) -> None:

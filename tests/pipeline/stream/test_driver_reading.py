@@ -100,7 +100,7 @@ def test_good_elements_are_summed_as_spark_sums_them() -> None:
     exempt = event(throttle_exempt=True, io_time_ns=2, network_time_ns=3, produced_bytes=None)
     late = event(event_time_ms=APPENDED_AT_MS + 5, client_id=7, request_count=4)
     read = read_again([sent(array(event(io_time_ns=1), exempt, late, "bad"))], DAY_MS)
-    rows = sorted(read.summed(RULES).usage.to_pylist(), key=lambda row: row["client_id"])
+    rows = sorted(read.part(RULES).usage.to_pylist(), key=lambda row: row["client_id"])
     assert [row["client_id"] for row in rows] == ["7", "etl"]
     assert (rows[0]["last_event_ms"], rows[0]["clamped_count"], rows[0]["request_count"]) == (APPENDED_AT_MS, 1, 4)
     assert (rows[1]["produced_bytes"], rows[1]["io_time_ns"], rows[1]["exempt_time_ns"]) == (5, 1, 5)

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
-from pipeline.stream.reading.collect import Collector, collect_on_driver, largest_bytes
+from pipeline.stream.reading.collect import collect_on_driver, largest_bytes
+from pipeline.stream.reading.collector import Collector
 from pipeline.stream.reading.event_columns import EVENT_SCHEMA
 from pipeline.stream.reading.packed_stream import COMPRESSED, NO_STREAM
 from pipeline.stream.reading.small_batch import SmallBatch, read_small_batch
@@ -59,8 +60,8 @@ def plain(events: list[dict[str, Any]]) -> bytes:
 def found(read: SmallBatch) -> tuple[Any, ...]:
     """Usage, dead letters without their texts, and how many messages were ignored; in one order."""
     order = [(name, "ascending") for name in ("sample_start_ms", "broker_id", "user", "client_id", "io_time_ns")]
-    letters = read.dead_letters.drop_columns("value").to_pylist()
-    return read.usage.sort_by(order), sorted(letters, key=str), read.ignored_count
+    letters = read.part.dead_letters.drop_columns("value").to_pylist()
+    return read.part.usage.sort_by(order), sorted(letters, key=str), read.part.ignored_count
 
 
 @given(batch=st.lists(st.lists(random_events.map(lambda fields: event(**fields)), min_size=1, max_size=4), max_size=4))
@@ -69,7 +70,7 @@ def test_the_same_events_are_read_packed_as_in_json(batch: list[list[dict[str, A
     assert not in_json.left
     read = read_small_batch(fetched([packed(*events) for events in batch]), RULES)
     assert found(read) == found(in_json)
-    assert read.packed_event_count == sum(map(len, batch))
+    assert read.part.packed_event_count == sum(map(len, batch))
     assert not read.left
 
 
@@ -108,10 +109,10 @@ REFUSED = [
 @pytest.mark.parametrize(("value", "cause"), REFUSED)
 def test_what_is_no_packed_message_is_one_dead_letter_with_all_its_bytes(value: bytes, cause: str) -> None:
     read = read_small_batch(fetched([GOOD, value, GOOD]), RULES)
-    (letter,) = read.dead_letters.to_pylist()
+    (letter,) = read.part.dead_letters.to_pylist()
     assert letter["cause"].startswith(cause)
     assert (letter["offset"], letter["element_index"], letter["value"]) == (1, None, value)
-    assert read.usage["event_count"].to_pylist() == [2]
+    assert read.part.usage["event_count"].to_pylist() == [2]
 
 
 def test_a_batch_that_says_it_is_longer_than_its_columns_is_refused_without_the_memory() -> None:
@@ -119,7 +120,7 @@ def test_a_batch_that_says_it_is_longer_than_its_columns_is_refused_without_the_
     value = packed(*[event()] * 77, schema=schema)
     assert value.count(struct.pack("<q", 77)) > 3, "length of the batch and of its columns"
     read = read_small_batch(fetched([value.replace(struct.pack("<q", 77), struct.pack("<q", 2**40))]), RULES)
-    assert read.dead_letters["cause"].to_pylist() == [NO_STREAM]
+    assert read.part.dead_letters["cause"].to_pylist() == [NO_STREAM]
 
 
 def test_columns_that_are_no_fields_are_ignored_and_optional_ones_may_be_missing() -> None:
@@ -133,17 +134,17 @@ def test_a_column_that_is_no_field_may_hold_anything() -> None:
     schema = pa.schema([pa.field("extra", pa.string()), *EVENT_SCHEMA])
     value = packed(event(extra="abcd"), schema=schema).replace(b"abcd", b"\xffbcd")
     read = read_small_batch(fetched([value]), RULES)
-    assert (read.usage["event_count"].to_pylist(), read.dead_letters.num_rows) == ([1], 0)
+    assert (read.part.usage["event_count"].to_pylist(), read.part.dead_letters.num_rows) == ([1], 0)
 
 
 def test_a_message_without_events_is_ignored() -> None:
-    read = read_small_batch(fetched([packed(), GOOD]), RULES)
-    assert (read.ignored_count, read.dead_letters.num_rows, read.usage["event_count"].to_pylist()) == (1, 0, [1])
+    part = read_small_batch(fetched([packed(), GOOD]), RULES).part
+    assert (part.ignored_count, part.dead_letters.num_rows, part.usage["event_count"].to_pylist()) == (1, 0, [1])
 
 
 def test_the_dead_letter_of_an_event_is_its_json() -> None:
     read = read_small_batch(fetched([packed(event(), event(user="", throttle_exempt=True))]), RULES)
-    (letter,) = read.dead_letters.to_pylist()
+    (letter,) = read.part.dead_letters.to_pylist()
     assert (letter["element_index"], letter["cause"]) == (1, "'user' must not be empty")
     assert letter["value"] == (
         b'{"event_time_ms":1700000000500,"user":"","client_id":"etl","produced_bytes":5,"throttle_exempt":true}'
@@ -158,10 +159,10 @@ def test_broken_bytes_end_nothing_and_spoil_no_other_message() -> None:
             broken[random.randrange(4, len(broken))] = random.choice([0, 1, 127, 128, 255, random.randrange(256)])
         value = bytes(broken[: random.choice([len(broken), len(broken), random.randrange(4, len(broken))])])
         read = read_small_batch(fetched([GOOD, value, message()]), RULES)
-        whole = [row for row in read.dead_letters.to_pylist() if row["element_index"] is None]
-        events = sum(read.usage["event_count"].to_pylist()) - 2 + read.dead_letters.num_rows - len(whole)
+        whole = [row for row in read.part.dead_letters.to_pylist() if row["element_index"] is None]
+        events = sum(read.part.usage["event_count"].to_pylist()) - 2 + read.part.dead_letters.num_rows - len(whole)
         assert (events, len(whole)) == (0, 1) or whole == [], value
-        assert sum(row["event_count"] for row in read.usage.to_pylist() if row["user"] == "alice") >= 2
+        assert sum(row["event_count"] for row in read.part.usage.to_pylist() if row["user"] == "alice") >= 2
 
 
 @pytest.mark.spark

@@ -29,12 +29,10 @@ def test_each_message_is_read_in_one_of_the_ways() -> None:
     values = [message(), None, b"[]", b"no JSON", message(client_id=7), array(event(), old), message(user=True)]
     read = read_small_batch(fetched(values), RULES)
     assert [one.offset for one in read.left] == [6]
-    assert sorted(zip(*(read.dead_letters[name].to_pylist() for name in ("offset", "element_index")), strict=True)) == [
-        (3, None),
-        (5, 1),
-    ]
-    assert read.ignored_count == 2
-    assert {row["client_id"]: row["event_count"] for row in read.usage.to_pylist()} == {"etl": 2, "7": 1}
+    places = (read.part.dead_letters[name].to_pylist() for name in ("offset", "element_index"))
+    assert sorted(zip(*places, strict=True)) == [(3, None), (5, 1)]
+    assert read.part.ignored_count == 2
+    assert {row["client_id"]: row["event_count"] for row in read.part.usage.to_pylist()} == {"etl": 2, "7": 1}
 
 
 def test_a_batch_that_is_read_in_parts_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,17 +41,18 @@ def test_a_batch_that_is_read_in_parts_is_the_same(monkeypatch: pytest.MonkeyPat
     values = [*some, message(user="bob"), *some, array(event(), event(user="bob")), None]
     whole = read_small_batch(fetched(values), RULES)
     for size_bytes in (1, 50, 200):
-        monkeypatch.setattr(small_batch, "_BYTES_AT_ONCE", size_bytes)
+        monkeypatch.setattr(small_batch, "BYTES_AT_ONCE", size_bytes)
         read = read_small_batch(fetched(values), RULES)
         order = [("user", "ascending"), ("client_id", "ascending")]
-        assert read.usage.sort_by(order).equals(whole.usage.sort_by(order))
-        assert read.dead_letters.equals(whole.dead_letters)
-        assert (read.ignored_count, list(read.left)) == (whole.ignored_count, list(whole.left))
+        assert read.part.usage.sort_by(order).equals(whole.part.usage.sort_by(order))
+        assert read.part.dead_letters.equals(whole.part.dead_letters)
+        assert (read.part.ignored_count, list(read.left)) == (whole.part.ignored_count, list(whole.left))
 
 
 def test_an_empty_batch_has_empty_tables() -> None:
     read = read_small_batch(fetched([]), RULES)
-    assert (read.usage.num_rows, read.dead_letters.num_rows, read.ignored_count, list(read.left)) == (0, 0, 0, [])
+    part = read.part
+    assert (part.usage.num_rows, part.dead_letters.num_rows, part.ignored_count, list(read.left)) == (0, 0, 0, [])
 
 
 @pytest.mark.parametrize(
@@ -72,5 +71,5 @@ def test_more_than_the_driver_reads_quickly_is_left_to_spark_all_together(
 ) -> None:
     read = read_small_batch(fetched([message(), *values]), RULES)
     assert len(read.left) == (0 if is_read else len(values))
-    assert read.dead_letters.num_rows == (len(values) if is_read else 0)
-    assert read.usage.num_rows == 1
+    assert read.part.dead_letters.num_rows == (len(values) if is_read else 0)
+    assert read.part.usage.num_rows == 1

@@ -26,7 +26,7 @@ def claimed(folder: Path, shard: str | None) -> QuotaTable:
     settings = settings_of(folder, shard)
     create_tables(settings.tables)
     table = open_quota_table(settings.tables)
-    claim_shards(settings)
+    claim_shards(table, settings)
     return table
 
 

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from pipeline.errors import PipelineError
 from pipeline.job.diagnosis import Diagnosis, diagnose
 from pipeline.settings.model import Settings, TablesSettings
 from pipeline.tables.layout import TABLES, create_missing
@@ -117,3 +118,14 @@ def test_a_table_without_a_valid_version_is_refused(tmp_path: Path) -> None:
     (row_finding, remedy) = quota_findings(tmp_path)
     assert "'mode' must be one of" in row_finding.text
     assert "no version is valid" in remedy.text
+
+
+def test_a_version_that_could_not_be_read_is_read_at_the_next_poll(table: QuotaTable) -> None:
+    source = QuotaSource(table)
+    version = table.alter([QuotaChange("alice", "", {"producer_byte_rate": 2.0})], AUDIT)
+    (new_file,) = {Path(uri) for uri in DeltaTable(table.uri).file_uris()}
+    away = new_file.rename(new_file.with_suffix(".away"))
+    with pytest.raises(PipelineError):
+        source.poll()
+    away.rename(new_file)
+    assert [quota.version for quota in (source.poll(), source.poll()) if quota is not None] == [version]

@@ -75,11 +75,10 @@ def test_all_mistakes_of_an_edit_come_at_once_and_nothing_is_stored(table: Quota
     assert table.read().version == version
 
 
-def test_the_watch_reports_a_version_once(table: QuotaTable) -> None:
-    assert table.version_if_changed() == table.read().version
-    assert table.version_if_changed() is None
+def test_the_watch_sees_every_new_version(table: QuotaTable) -> None:
+    assert table.version() == table.read().version
     version = table.alter([bound("alice", 1.0)], AUDIT)
-    assert (table.version_if_changed(), table.version_if_changed()) == (version, None)
+    assert (table.version(), table.version()) == (version, version)
 
 
 def test_the_mode_is_a_property_with_a_version_of_its_own(table: QuotaTable) -> None:
