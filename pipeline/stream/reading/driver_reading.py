@@ -1,15 +1,14 @@
-"""Reads messages with faults on the driver, element by element and with causes, where that gives the same as Spark.
+"""Reads messages with faults on the driver, element by element and with causes, with the same result as Spark.
 
-A Spark job for them costs as much as a small batch itself. Python reads a few messages in less than a millisecond, but
-not all of them as Spark does. So it reads plain ones only, and leaves every other message to `second_reading`. What is
-refused, and with which words, comes from the same `FIELD_RULES`.
+A Spark job for them costs more than a small batch itself, and anybody may write one such message per batch. Python
+reads a few messages in less than a millisecond. What is refused, and with which words, comes from the same
+`FIELD_RULES`.
 
-A message is plain if it is UTF-8 without escapes, is not deeply nested, and holds no number that Spark would write in
-another way, no key twice and no name that is neither a text nor an integer.
+Left to `second_reading` are only messages at which the parsers have limits of their own, deeply nested ones and long
+numbers, and texts that Spark reads by a writer of its own.
 """
 
 import json
-import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,6 +24,7 @@ from pipeline.stream.reading.field_rules import (
     FIELD_RULES,
     LARGEST_BIGINT,
     MANY_DIGITS,
+    NAMES_NOT_UTF8,
     NO_JSON,
     NO_OBJECT,
     NO_OBJECTS,
@@ -38,13 +38,17 @@ from pipeline.stream.reading.field_rules import (
     must_be_younger,
     must_not_be_empty,
 )
+from pipeline.stream.reading.json_text import JsonObject, UnknownText, has_a_name_twice, json_text
 from pipeline.stream.reading.read_part import ReadPart, put_together
 from pipeline.stream.reading.reading_rules import ReadingRules
 
 _MOST_BRACKETS: Final = 100  # far below the depth at which Spark's parser gives up
 _MOST_DIGITS: Final = 100  # and the length of a number
 _DIGITS = re.compile(rf"[0-9]{{{_MOST_DIGITS}}}")
-_LAST_OF_TWO_BYTES: Final = "\uffff"
+# One character of Spark's reader, three of Python's: half of a character beyond U+FFFF, written in UTF-8 by itself.
+_HALF: Final = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]?")
+_REPLACEMENT_CHARACTER: Final = "\ufffd"
+_WRITTEN_OTHERWISE: Final = re.compile("[\x00-\x1f\x7f\ud800-\udfff\U00010000-\U0010ffff]")
 _NO_BRACKETS: Final = re.compile(r"[^][{}]+")
 _TOO_SMALL: Final = re.compile(f"-{MANY_DIGITS}")
 _TOO_LARGE: Final = re.compile(MANY_DIGITS)
@@ -92,7 +96,7 @@ class Reread:
 
     def part(self, rules: ReadingRules) -> ReadPart:
         """What was read, summed."""
-        events = [_event(fields) for fields, _ in self.events]
+        events = [SimpleNamespace(**fields) for fields, _ in self.events]
         appended_at_ms = np.fromiter((at_ms for _, at_ms in self.events), np.int64, len(events))
         letters = pa.Table.from_pylist(self.letters, DEAD_LETTER_SCHEMA)
         part = ReadPart(dead_letters=letters, ignored_count=self.ignored_count)
@@ -111,7 +115,7 @@ def read_again(messages: Sequence[Message], max_event_age_ms: int) -> Reread:
         try:
             elements = _judged(message, max_event_age_ms)
             refused = [_letter(message, *one) for one in elements if one[1] is not None]
-        except _NotPlain:
+        except (_NotPlain, UnknownText):
             read.left.append(message)
             continue
         read.letters += refused
@@ -122,28 +126,41 @@ def read_again(messages: Sequence[Message], max_event_age_ms: int) -> Reread:
 
 def _judged(message: Message, max_event_age_ms: int) -> list[tuple[int | None, str | None, Any]]:
     """Place, cause and content of each element; a message that is no array of elements is its own and only one."""
-    text = _plain_text(message.value)
+    text, is_utf8 = _text(message.value)
     try:
         parsed = _DECODER.decode(text)
     except json.JSONDecodeError:
         return [(None, NO_JSON, None)]
+
+    def judged(place: int | None, element: Any) -> tuple[int | None, str | None, Any]:
+        if not isinstance(element, JsonObject):
+            return place, NO_OBJECT, element
+        names = {name: _name(element.get(name)) for name in _NAMES}
+        fields = {rule.name: element.get(rule.name) for rule in FIELD_RULES} | names
+        if not is_utf8 and any(_REPLACEMENT_CHARACTER in name for name in names.values() if name):
+            return place, NAMES_NOT_UTF8, element
+        cause = _cause(fields, message, max_event_age_ms)
+        return place, cause, fields if cause is None else element
+
     if isinstance(parsed, list):
-        return [(place, _cause(one, message, max_event_age_ms), one) for place, one in enumerate(parsed)]
-    if not isinstance(parsed, dict):
-        return [(None, NO_OBJECTS, None)]
-    return [(None, _cause(parsed, message, max_event_age_ms), parsed)]
+        # Spark has no variant of an array with a name that is there twice, and then takes texts for what is in them.
+        if has_a_name_twice(parsed) and any(isinstance(element, str) for element in parsed):
+            raise _NotPlain
+        return [judged(place, element) for place, element in enumerate(parsed)]
+    return [judged(None, parsed) if isinstance(parsed, JsonObject) else (None, NO_OBJECTS, None)]
 
 
-def _plain_text(value: bytes | None) -> str:
-    if value is None or b"\\" in value:
+def _text(value: bytes | None) -> tuple[str, bool]:
+    """A message as Spark's parser sees it, and whether it is UTF-8."""
+    if value is None:
         raise _NotPlain
     try:
-        text = value.decode()
-    except UnicodeDecodeError as exc:
-        raise _NotPlain from exc
-    if "\ufffd" in text or "\ufeff" in text or _DIGITS.search(text) or _depth(text) > _MOST_BRACKETS:
+        text, is_utf8 = value.decode(), True
+    except UnicodeDecodeError:
+        text, is_utf8 = _HALF.sub(_REPLACEMENT_CHARACTER.encode(), value).decode(errors="replace"), False
+    if _DIGITS.search(text) or _depth(text) > _MOST_BRACKETS:
         raise _NotPlain
-    return text
+    return text, is_utf8
 
 
 def _depth(text: str) -> int:
@@ -155,46 +172,27 @@ def _depth(text: str) -> int:
     return deepest
 
 
-def _integer(literal: str) -> int:
-    if literal == "-0":
-        raise _NotPlain
-    return int(literal)
-
-
-def _other_number(literal: str) -> float:
-    number = float(literal)
-    if not math.isfinite(number):
-        raise _NotPlain
-    return number
-
-
 def _no_constant(_name: str) -> float:
     # NaN and Infinity are not JSON.
     message = "not JSON"
     raise json.JSONDecodeError(message, "", 0)
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    fields = dict(pairs)
-    if len(fields) < len(pairs):
-        raise _NotPlain
-    return fields
+_DECODER: Final = json.JSONDecoder(parse_constant=_no_constant, object_pairs_hook=JsonObject)
 
 
-_DECODER: Final = json.JSONDecoder(
-    parse_int=_integer, parse_float=_other_number, parse_constant=_no_constant, object_pairs_hook=_object
-)
+def _name(value: Any) -> str | None:
+    """A name as Spark reads it: one that is no text is taken as its JSON text, half a character as a question mark."""
+    text = value if isinstance(value, str) or value is None else json_text(value)
+    return text and text.encode(errors="replace").decode()
 
 
-def _cause(element: Any, message: Message, max_event_age_ms: int) -> str | None:
-    """The first rule that an element breaks, as `event_rules.broken_rule` says it; None for a good event."""
-    if not isinstance(element, dict):
-        return NO_OBJECT
+def _cause(fields: Mapping[str, Any], message: Message, max_event_age_ms: int) -> str | None:
+    """The first rule that an event breaks, as `event_rules.broken_rule` says it; None for a good event."""
     for rule in FIELD_RULES:
-        value = element.get(rule.name)
-        if (cause := _broken(rule, value)) is not None:
+        if (cause := _broken(rule, fields[rule.name])) is not None:
             return cause
-    too_old = element["event_time_ms"] < message.appended_at_ms - max_event_age_ms
+    too_old = fields["event_time_ms"] < message.appended_at_ms - max_event_age_ms
     return must_be_younger(max_event_age_ms) if too_old else None
 
 
@@ -209,10 +207,7 @@ def _broken(rule: FieldRule, value: Any) -> str | None:
     return _broken_by_number(rule, value)
 
 
-def _broken_by_text(rule: FieldRule, value: Any) -> str | None:
-    if isinstance(value, bool) or not isinstance(value, str | int):
-        raise _NotPlain  # it is read as its JSON text, as Spark writes it
-    text = str(value)
+def _broken_by_text(rule: FieldRule, text: str) -> str | None:
     if not text and not rule.may_be_empty:
         return must_not_be_empty(rule)
     is_too_long = rule.max_utf8_bytes is not None and len(text.encode()) > rule.max_utf8_bytes
@@ -231,30 +226,12 @@ def _broken_by_number(rule: FieldRule, value: Any) -> str | None:
     return must_be_at_most(rule) if value > (LARGEST_BIGINT if rule.at_most is None else rule.at_most) else None
 
 
-def _holds_fraction(value: Any) -> bool:
-    """Whether a number is in it that Spark may write with other digits."""
-    if isinstance(value, dict):
-        return any(map(_holds_fraction, value.values()))
-    return any(map(_holds_fraction, value)) if isinstance(value, list) else isinstance(value, float)
-
-
-def _event(fields: Mapping[str, Any]) -> SimpleNamespace:
-    """An event for `usage_of`. Only a name may be of another type than its column: an integer is read as its text."""
-    values = {rule.name: fields.get(rule.name) for rule in FIELD_RULES}
-    return SimpleNamespace(
-        **{name: str(value) if name in _NAMES and value is not None else value for name, value in values.items()}
-    )
-
-
 def _letter(message: Message, place: int | None, cause: str | None, element: Any) -> dict[str, Any]:
     value = message.value
     if place is not None:
-        if _holds_fraction(element):
+        if isinstance(element, str) and _WRITTEN_OTHERWISE.search(element):
             raise _NotPlain
-        text = json.dumps(element, ensure_ascii=False, separators=(",", ":"))
-        if max(text) > _LAST_OF_TWO_BYTES:
-            raise _NotPlain  # Spark writes the others as two escapes
-        value = text.encode()
+        value = json_text(element).encode()
     return {
         "appended_at_ms": message.appended_at_ms,
         "topic": message.topic,

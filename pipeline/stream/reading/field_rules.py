@@ -20,6 +20,7 @@ MANY_DIGITS: Final = "[0-9]{19,}"
 NO_JSON: Final = "value must be JSON"
 NO_OBJECTS: Final = "value must be a JSON object or an array of objects"
 NO_OBJECT: Final = "element must be a JSON object"
+NAMES_NOT_UTF8: Final = "user, client_id and broker_id must be UTF-8"
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 from pipeline.stream.reading.column_cache import select
 from pipeline.stream.reading.decode import END_KEY, EXEMPT, IGNORED, REFUSED, has_replacement_character, is_suspect
 from pipeline.stream.reading.event_rules import EVENT_STRUCT, PARSER_OPTIONS, TEXT_STRUCT, broken_rule
-from pipeline.stream.reading.field_rules import FIELD_RULES, NO_JSON, NO_OBJECT, NO_OBJECTS
+from pipeline.stream.reading.field_rules import FIELD_RULES, NAMES_NOT_UTF8, NO_JSON, NO_OBJECT, NO_OBJECTS
 
 DEAD_LETTER_COLUMNS: Final = ("appended_at_ms", "topic", "partition", "offset", "element_index", "cause", "value")
 
@@ -133,7 +133,7 @@ def _judged(max_event_age_ms: int) -> tuple[Column, ...]:
         .when(~F.coalesce(is_object, F.lit(False)), F.lit(NO_OBJECT))
         .when(
             ~F.col("is_utf8") & has_replacement_character(lambda name: typed[name]),
-            F.lit("user, client_id and broker_id must be UTF-8"),
+            F.lit(NAMES_NOT_UTF8),
         )
         .otherwise(broken_rule(lambda name: typed[name], max_event_age_ms, lambda name: text[name]))
     )

@@ -34,6 +34,20 @@ _LONG_NAMES: Final = (
     *("😀" * 8_191, "😀" * 8_192, "\\u0061" * 32_767, "\\u00e9" * 16_384, "y" * 600_000),
 )
 _LARGEST_TIME_BITS: Final = 62
+_ODD_VALUES: Final = (
+    *("true", "[]", "{}", "-0", "-0.0", "0.0", "1.5", "1e10", "1E-5", "123456.75", "9999999.0", "10000000.0", "0.001"),
+    *("0.00099", "1234567890.125", "-1.25e-7", "5e-324", "1.7976931348623157e308", "100.0", "[1.0, {}]", "12345678901"),
+    *('{"a": 1, "a": [2]}', '["a b", null, false]', '{"é": "😀"}', '["\\ud83d\\ude00"]', '["\\ud83d", "\\ude00x"]'),
+    *(
+        '"\\u0001\\u001f\\u007f"',
+        '"\\b\\f\\n\\r\\t\\/\\\\"',
+        '{"\\u0000":"\\u00e9"}',
+        '"\\ufeff"',
+        '"\\ufffd"',
+        '"\\u2028/"',
+    ),
+    *('["\\u0001\\u001f\\u007f", "\\b\\f\\n\\r\\t\\/\\\\"]', '"\\ud83d\\ude00"', '"\\udfff"'),
+)
 _NO_NAMES: Final = ("null", "NaN", "nul", "7", "")
 _NAMES: Final = (
     "alice",
@@ -235,7 +249,28 @@ def _long_number(draw: Random) -> bytes:
     return draw.choice((text.replace(": 7}", f": {number}}}"), f'[{text},{{"unknown":{number},{text[1:]}]')).encode()
 
 
+def _odd_content(draw: Random) -> bytes:
+    """Valid JSON that a writer of JSON may write again in another way: as a name, and in elements with a fault."""
+    odd = draw.choice(_ODD_VALUES)
+    name, text = draw.choice(("user", "client_id", "broker_id", "unknown")), json.dumps(event(user="a"))
+    element = text[:-1] + f',"{name}":{odd}' + draw.choice(("}", "}", ',"produced_bytes":-1}', ',"user":"last"}'))
+    return draw.choice((element, f"[{text},{element},{odd}]", f"[{odd}]", odd)).encode()
+
+
+def _odd_bytes(draw: Random) -> bytes:
+    """The same with bytes that are not UTF-8."""
+    raw = draw.choice(
+        (b"\xed\xa0\x80", b"\xed\xa0", b"\xf0\x9f\x98", b"\xe2\x82", b"\xc0\xaf", b"\xff", b"\xf8\x88\x80")
+    )
+    changed = bytearray(_odd_content(draw))
+    place = draw.randrange(len(changed) + 1)
+    changed[place:place] = raw
+    return bytes(changed)
+
+
 _BEYOND: Final = (
+    _odd_content,
+    _odd_bytes,
     _any_bytes,
     _bytes_flipped,
     _bytes_flipped,
