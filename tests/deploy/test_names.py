@@ -18,6 +18,7 @@ from tests.deploy.commands import (
     DEPLOY,
     OVERLAYS,
     UNITS,
+    VERSION,
     Program,
     bundle,
     compose_file,
@@ -50,6 +51,16 @@ def test_a_command_and_its_flags_exist_and_take_these_values(program: Program) -
     while hasattr(command, "commands"):
         command = command.commands[words.pop(0)]
     command.make_context(program.name, words)  # fails on a flag or value that it does not take
+
+
+def test_images_and_wheels_are_named_after_the_release() -> None:
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    named = {}
+    for path in [*pages, *(file for file in sorted(DEPLOY.rglob("*")) if file.is_file() and file.suffix != ".lock")]:
+        versions = re.findall(r"(?:kquota:|newTag: |kafka_quota_pipeline-)(\d+\.\d+\.\d+)", path.read_text("utf-8"))
+        named |= {path.name: versions} if versions else {}
+    assert len(named) >= 8
+    assert {name: versions for name, versions in named.items() if set(versions) != {VERSION}} == {}
 
 
 def test_every_program_is_started_somewhere_by_each_way_that_has_it() -> None:
