@@ -55,7 +55,7 @@ def test_a_command_and_its_flags_exist_and_take_these_values(program: Program) -
 
 def test_images_and_wheels_are_named_after_the_release() -> None:
     pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-    named = {}
+    named: dict[str, list[str]] = {}
     for path in [*pages, *(file for file in sorted(DEPLOY.rglob("*")) if file.is_file() and file.suffix != ".lock")]:
         versions = re.findall(r"(?:kquota:|newTag: |kafka_quota_pipeline-)(\d+\.\d+\.\d+)", path.read_text("utf-8"))
         named |= {path.name: versions} if versions else {}
