@@ -148,7 +148,9 @@ def test_as_the_driver_of_a_pod_the_job_runs_on_a_shared_volume_and_refuses_a_di
     """What a pod is started with in deploy mode cluster, with executors in the driver, as there is no Kubernetes."""
     properties = image_with_java / "spark.properties"
     properties.write_text(
-        "spark.master local[2]\nspark.submit.deployMode cluster\nspark.kubernetes.submitInDriver true\n", "utf-8"
+        "spark.master local[2]\nspark.submit.deployMode cluster\nspark.kubernetes.submitInDriver true\n"
+        "spark.driver.host 127.0.0.1\n",
+        "utf-8",
     )
     program = [str(image_with_java / "entrypoint.sh"), "driver", "--properties-file", str(properties)]
     program += ["--class", "org.apache.spark.deploy.PythonRunner", f"local://{image_with_java}/job.py"]
@@ -165,3 +167,4 @@ def test_as_the_driver_of_a_pod_the_job_runs_on_a_shared_volume_and_refuses_a_di
         job.start()
         job.send(usage("alice", 200_000))
         assert job.wait_for_record(user="alice", action="throttle")["bound"] == 1_000.0
+        assert [line for line in job.log if " INFO SparkContext" in line] == []
