@@ -1,6 +1,6 @@
 """The job with its tables in Spark's own catalog, written by Delta-Spark: time of a micro-batch and latency by trigger.
 
-    python -m bench.catalog [--triggers 500 2000 5000] [--seconds 60]
+    python -m bench.catalog [--triggers 1000 2000 3000 5000] [--seconds 45]
 
 Broker, load, job and prober share the machine. The latency is from the produce call of a client's first event above its
 quota until a `read_committed` reader has the throttle record. The trigger that docs/catalog-tables.md advises is the
@@ -113,8 +113,8 @@ def _environment(tables: Path) -> Iterator[None]:
 
 def _arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.catalog", description="Tables in Spark's own catalog.")
-    parser.add_argument("--triggers", type=int, nargs="+", default=[500, 2_000, 5_000], help="in ms")
-    parser.add_argument("--seconds", type=float, default=60, help="that each trigger is measured")
+    parser.add_argument("--triggers", type=int, nargs="+", default=[1_000, 2_000, 3_000, 5_000], help="in ms")
+    parser.add_argument("--seconds", type=float, default=45, help="that each trigger is measured")
     parser.add_argument("--no-report", action="store_true", help="print only, and leave the page as it is")
     return parser.parse_args(arguments)
 

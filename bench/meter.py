@@ -9,12 +9,15 @@ each. The figures are CPU time of the meter's process, all its threads, the medi
     parse     and the lines become events
     batch     and the events become messages
     broker    and they are stored with the place, in transactions on a real broker; the broker's time is not counted
+    packed    as batch, with packed messages
+    stored    as broker, with packed messages
 """
 
 import argparse
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Final
@@ -27,9 +30,11 @@ from pipeline.demo.broker import EmbeddedBroker
 from pipeline.demo.broker_config import BrokerOptions
 from pipeline.meter.kafka_usage_topic import KafkaUsageTopic
 from pipeline.meter.log_follower import LogFollower
+from pipeline.meter.packed_usage import PACKED
 from pipeline.meter.request_log import MalformedLine, RequestLogParser
 from pipeline.meter.request_meter import RequestMeter
 from pipeline.meter.usage_batch import UsageBatch
+from pipeline.meter.usage_codec import JSON, UsageCodec
 from pipeline.meter.usage_publisher import UsagePublisher
 from schemas.topic_names import MARKER_TOPIC, USAGE_TOPIC
 from tests.pipeline.meter.request_lines import RequestLines
@@ -51,10 +56,17 @@ def main() -> None:
             file.writelines(RequestLines().take(arguments.lines))
         size = log.stat().st_size / arguments.lines
         print(f"{arguments.lines:,} lines of {size:,.0f} bytes, {arguments.rounds} rounds; target {TARGET:,} lines/s")
-        for name, run in (("split", split), ("parse", parse), ("batch", batch)):
+        for name, run in (
+            ("split", split),
+            ("parse", parse),
+            ("batch", batch),
+            ("packed", partial(batch, codec=PACKED)),
+        ):
             tell(name, arguments.lines, [seconds(lambda run=run: run(log)) for _ in range(arguments.rounds)])  # type: ignore[misc]
-        if not arguments.no_broker:
-            tell("broker", arguments.lines, list(stored(log, Path(folder), arguments.lines, arguments.rounds)))
+        for name, codec in () if arguments.no_broker else (("broker", JSON), ("stored", PACKED)):
+            tell(
+                name, arguments.lines, list(stored(log, Path(folder) / name, arguments.lines, arguments.rounds, codec))
+            )
 
 
 def tell(name: str, lines: int, spent: list[float]) -> None:
@@ -93,18 +105,18 @@ def parse(log: Path) -> None:
             pass
 
 
-def batch(log: Path) -> None:
+def batch(log: Path, codec: UsageCodec = JSON) -> None:
     """Read, cut, parse, and put into messages."""
-    parser, collected = RequestLogParser("1"), UsageBatch(4)
+    parser, collected = RequestLogParser("1", codec=codec), UsageBatch(4, codec)
     for lines in blocks(log):
         collected.add(parser.elements(lines, refuse))
         if len(collected) > 10_000:
             collected.clear()
 
 
-def stored(log: Path, folder: Path, lines: int, rounds: int) -> Iterator[float]:
+def stored(log: Path, folder: Path, lines: int, rounds: int, codec: UsageCodec) -> Iterator[float]:
     """The whole meter, each round as the meter of another broker; its CPU time."""
-    with EmbeddedBroker(folder / "broker", options=BrokerOptions(heap_mib=1024, quick_start=False)) as broker:
+    with EmbeddedBroker(folder, options=BrokerOptions(heap_mib=1024, quick_start=False)) as broker:
         access = ClusterAccess(broker.bootstrap_servers)
         with access.admin() as admin:
             create_topics(admin, topic_specs(2, 10_000))
@@ -113,7 +125,8 @@ def stored(log: Path, folder: Path, lines: int, rounds: int) -> Iterator[float]:
             publisher = UsagePublisher(str(number), topic, USAGE_TOPIC)
             place = publisher.take_over()
             follower = LogFollower(log, "beginning", place)
-            meter = RequestMeter(follower, RequestLogParser("1"), publisher, SystemClock(), time.sleep)
+            parser = RequestLogParser("1", codec=codec)
+            meter = RequestMeter(follower, parser, publisher, SystemClock(), time.sleep)
             yield seconds(lambda meter=meter, publisher=publisher: meter.run(lambda: publisher.counts.events >= lines))  # type: ignore[misc]
 
 

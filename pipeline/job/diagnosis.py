@@ -59,6 +59,7 @@ def diagnose(settings: Settings) -> Iterator[Diagnosis]:
     yield from _guarded("lock", lambda: _lock(settings))
     yield from _guarded("disk", lambda: _disk(settings))
     yield from _guarded("store", lambda: _store(settings))
+    yield from _meter(settings)
     yield from _state(settings)
     if settings.kafka.bootstrap_servers:
         yield from _guarded("cluster", lambda: _cluster(settings))
@@ -125,6 +126,12 @@ def _store(settings: Settings) -> Iterator[Diagnosis]:
             refuse_unfit(address)
             text = f"{address}: lists, writes, reads, deletes, and refuses to overwrite (conditional put)"
             yield Diagnosis("ok", "store", text)
+
+
+def _meter(settings: Settings) -> Iterator[Diagnosis]:
+    if settings.meter.codec == "packed":
+        text = "writes packed messages: each is a dead letter for a job of a release before 0.2.0"
+        yield Diagnosis("ok", "meter", text)
 
 
 def _tables(settings: Settings) -> Iterator[Diagnosis]:

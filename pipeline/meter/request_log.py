@@ -20,7 +20,8 @@ from typing import Any, Final, TypeVar
 from pydantic_core import from_json
 
 from pipeline.meter.own_traffic import OwnTraffic
-from pipeline.meter.usage_element import Client, RequestUsage, element_of, new_client
+from pipeline.meter.usage_codec import JSON, UsageCodec
+from pipeline.meter.usage_element import Client, RequestUsage, new_client
 from pipeline.meter.wire_size import UnsupportedVersion, fetch_response_size, produce_request_size
 from schemas.usage_event import UsageEvent
 
@@ -87,10 +88,18 @@ class RequestLogParser:
         own_traffic: Requests that are left out.
         time_zone: Zone of the line times; None: the zone of this machine. Log4j writes local time without an
             offset. So in the hour that is repeated when summer time ends, events may be dated an hour early.
+        codec: In which `elements` are.
     """
 
-    def __init__(self, broker_id: str, own_traffic: OwnTraffic | None = None, time_zone: tzinfo | None = None) -> None:
+    def __init__(
+        self,
+        broker_id: str,
+        own_traffic: OwnTraffic | None = None,
+        time_zone: tzinfo | None = None,
+        codec: UsageCodec = JSON,
+    ) -> None:
         self.counts = LineCounts()
+        self.codec = codec
         self._broker_id = broker_id
         self._own_traffic = own_traffic or OwnTraffic()
         self._time_zone = time_zone
@@ -112,18 +121,19 @@ class RequestLogParser:
 
     def elements(
         self, lines: Iterable[bytes], report: Callable[[MalformedLine, bytes], None]
-    ) -> Iterator[tuple[int, bytes]]:
-        """The events of many lines as JSON, each with the number of its client, as `Element`.
+    ) -> Iterator[tuple[int, Any]]:
+        """The events of many lines in the codec, each with the number of its client, as `Element`.
 
-        They are those of `parse`, without the members that have their default value.
+        They are those of `parse`; in JSON without the members that have their default value.
 
         Args:
             lines: As they are in the log, without line ends.
             report: Called with each line that can not be read.
         """
+        make = self.codec.element
         for line in lines:
             try:
-                element = self._read(line, element_of)
+                element = self._read(line, make)
             except MalformedLine as exc:
                 report(exc, line)
             else:

@@ -1,11 +1,10 @@
-"""The events of one transaction: JSON arrays, by partition."""
+"""The events of one transaction: messages of several events, by partition."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-MAX_EVENTS: Final = 100
-"""The most events of one message."""
+from pipeline.meter.usage_codec import JSON, UsageCodec
 
 MAX_MESSAGE_BYTES: Final = 512 * 1024
 """The most bytes of a message with several events. A message with one event may have more."""
@@ -16,15 +15,15 @@ class Element(NamedTuple):
 
     Attributes:
         client: A number made of user and client-id: all events of a client go to one partition.
-        value: JSON.
+        value: As the codec keeps it.
     """
 
     client: int
-    value: bytes
+    value: Any
 
 
 class Message(NamedTuple):
-    """One message of the usage topic: an array of events."""
+    """One message of the usage topic: some events."""
 
     partition: int
     value: bytes
@@ -32,7 +31,7 @@ class Message(NamedTuple):
 
 @dataclass(slots=True)
 class _Open:
-    elements: list[bytes]
+    elements: list[Any]
     size_bytes: int = 0
 
 
@@ -41,16 +40,22 @@ class UsageBatch:
 
     Args:
         partition_count: Of the topic.
-        max_events: The most events of one message.
+        codec: What was used to make the elements.
+        max_events: The most events of one message; None: as many as is good for the codec.
         max_message_bytes: See `MAX_MESSAGE_BYTES`.
     """
 
     def __init__(
-        self, partition_count: int, max_events: int = MAX_EVENTS, max_message_bytes: int = MAX_MESSAGE_BYTES
+        self,
+        partition_count: int,
+        codec: UsageCodec = JSON,
+        max_events: int | None = None,
+        max_message_bytes: int = MAX_MESSAGE_BYTES,
     ) -> None:
         self._open = [_Open([]) for _ in range(partition_count)]
-        self._max_events = max_events
-        self._max_message_bytes = max_message_bytes
+        self._codec = codec
+        self._max_events = codec.max_events if max_events is None else max_events
+        self._largest_bytes = max_message_bytes - codec.opening_bytes
         self._closed: list[Message] = []
         self._events = 0
 
@@ -58,19 +63,18 @@ class UsageBatch:
         """The number of events that are collected."""
         return self._events
 
-    def add(self, elements: Iterable[tuple[int, bytes]]) -> None:
+    def add(self, elements: Iterable[tuple[int, Any]]) -> None:
         """Add events, as `Element`."""
-        partitions, most, largest = self._open, self._max_events, self._max_message_bytes - 1
+        partitions, most, largest, size_of = self._open, self._max_events, self._largest_bytes, self._codec.size_bytes
         count = len(partitions)
         for client, value in elements:
             partition = client % count
             message = partitions[partition]
-            size_bytes = message.size_bytes + len(value) + 1
-            if size_bytes > largest and message.elements:
+            added_bytes = size_of(value)
+            if message.size_bytes + added_bytes > largest and message.elements:
                 self._close(partition)
-                size_bytes = len(value) + 1
             message.elements.append(value)
-            message.size_bytes = size_bytes
+            message.size_bytes += added_bytes
             self._events += 1
             if len(message.elements) >= most:
                 self._close(partition)
@@ -90,6 +94,6 @@ class UsageBatch:
 
     def _close(self, partition: int) -> None:
         message = self._open[partition]
-        self._closed.append(Message(partition, b"[" + b",".join(message.elements) + b"]"))
+        self._closed.append(Message(partition, self._codec.message(message.elements)))
         message.elements.clear()
         message.size_bytes = 0

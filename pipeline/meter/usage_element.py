@@ -5,25 +5,29 @@ is put together from them; it says the same as `UsageEvent` would.
 """
 
 import zlib
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from pydantic_core import to_json
 
 from schemas.usage_event import LARGEST_MEASURE, UsageEvent
 
+_LARGEST_TIME_MS: Final = 2**63 - 1
+
 
 class Client(NamedTuple):
-    """A client as its events name it. Both names are valid.
+    """A client as its events name it. All names are valid.
 
     Attributes:
         user: Name of its principal.
         client_id: "" if it has none.
+        broker_id: Of the broker that logged its requests.
         number: See `Element.client`.
         names: The members of an event's JSON that name client and broker.
     """
 
     user: str
     client_id: str
+    broker_id: str
     number: int
     names: bytes
 
@@ -56,7 +60,7 @@ def new_client(principal: str, client_id: str | None, broker_id: str) -> Client:
     named = (valid.user, valid.client_id, valid.broker_id)
     entity = f"{valid.user}\0{valid.client_id}".encode()
     names = b',"user":%b,"client_id":%b,"broker_id":%b' % tuple(map(to_json, named))
-    return Client(valid.user, valid.client_id, zlib.crc32(entity), names)
+    return Client(*named, zlib.crc32(entity), names)
 
 
 def element_of(usage: RequestUsage) -> tuple[int, bytes]:
@@ -74,11 +78,25 @@ def element_of(usage: RequestUsage) -> tuple[int, bytes]:
     rest = b"" if request_count == 1 else b',"request_count":%d' % request_count
     if throttle_exempt:
         rest += b',"throttle_exempt":true'
-    _measure("event_time_ms", event_time_ms, 2**63 - 1)
+    _measure("event_time_ms", event_time_ms, _LARGEST_TIME_MS)
     _measure("io_time_ns", io_time_ns)
     return client.number, b'{"event_time_ms":%d%b%b,"io_time_ns":%d%b}' % (
         event_time_ms, client.names, moved, io_time_ns, rest,
     )  # fmt: skip
+
+
+def check_measures(usage: RequestUsage) -> None:
+    """Refuse what `element_of` refuses.
+
+    Raises:
+        ValueError: A measure can not be in a usage event.
+    """
+    if usage.produced_bytes is not None:
+        _measure("produced_bytes", usage.produced_bytes)
+    elif usage.fetched_bytes is not None:
+        _measure("fetched_bytes", usage.fetched_bytes)
+    _measure("event_time_ms", usage.event_time_ms, _LARGEST_TIME_MS)
+    _measure("io_time_ns", usage.io_time_ns)
 
 
 def _measure(name: str, value: int, largest: int = LARGEST_MEASURE) -> int:

@@ -4,7 +4,7 @@ import re
 from typing import Final, Self
 
 PREFIX: Final = "catalog:"
-TRIGGER_MS: Final = 5_000
+TRIGGER_MS: Final = 3_000
 """`stream.trigger_ms` of a job with such a root, where nothing else is set: docs/catalog-tables.md has why."""
 
 _ROOT: Final = re.compile(r"catalog:([A-Za-z0-9_-]+)\.([A-Za-z0-9_]+)")

@@ -111,7 +111,7 @@ def _mistakes(exc: ValidationError, flags: Mapping[str, Any], file: Path | None)
         is_hidden = error["type"] == "missing" or not key or key.startswith(_HOLDS_SECRETS)
         given = "" if is_hidden else f"; got {error['input']!r}"
         subject = f"'{key}' " if key else ""
-        lines.append(f"{place}: {subject}{_lower_first(error['msg'])}{given}")
+        lines.append(f"{place}: {subject}{_told(error['msg'])}{given}")
     return lines
 
 
@@ -119,8 +119,9 @@ def _nearest_told(known: str | None) -> str:
     return f"; the nearest is {known}" if known else ""
 
 
-def _lower_first(message: str) -> str:
-    message = message.removeprefix("Value error, ")
+def _told(message: str) -> str:
+    """What pydantic says, in the words of the other errors."""
+    message = message.removeprefix("Value error, ").replace("Input should ", "must ", 1)
     return message[:1].lower() + message[1:]
 
 

@@ -14,6 +14,7 @@ from pydantic import BeforeValidator, Field, SecretStr, model_validator
 from pipeline.settings.alerts import AlertsSettings
 from pipeline.settings.branch import Branch
 from pipeline.settings.catalog import TRIGGER_MS, CatalogRoot, is_in_catalog
+from pipeline.settings.meter import MeterSettings
 from pipeline.settings.place import refuse_unfit_place
 from pipeline.settings.shard import folder_of, job_of, shard_at
 from pipeline.settings.store import StoreAddress, StoreSettings
@@ -231,6 +232,7 @@ class Settings(Branch):
     stream: StreamSettings = StreamSettings()
     engine: EngineSettings = EngineSettings()
     purgatory: PurgatorySettings = PurgatorySettings()
+    meter: MeterSettings = MeterSettings()
     sync: SyncSettings = SyncSettings()
     metrics: MetricsSettings = MetricsSettings()
     alerts: AlertsSettings = AlertsSettings()

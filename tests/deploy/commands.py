@@ -9,6 +9,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -22,7 +23,8 @@ DEPLOY: Final = Path(__file__).parents[2] / "deploy"
 BASE: Final = DEPLOY / "kubernetes" / "base"
 OVERLAYS: Final = (BASE, *sorted((DEPLOY / "kubernetes" / "overlays").iterdir()))
 UNITS: Final = tuple(sorted((DEPLOY / "systemd").glob("*.service")))
-_IMAGE: Final = "kquota:0.1.0"
+VERSION: Final = str(tomllib.loads((DEPLOY.parent / "pyproject.toml").read_text("utf-8"))["project"]["version"])
+_IMAGE: Final = f"kquota:{VERSION}"
 _METRICS_OPTION: Final = "--metrics-port"
 
 
@@ -141,13 +143,16 @@ def manifest_programs(folder: Path) -> Iterator[Program]:
             pod = spec.get("driverSpec", {}).get("podTemplateSpec") or spec["driver"]["template"]
             (container,) = pod["spec"]["containers"]
             words = spec.get("driverArgs") or spec["arguments"]
-            yield Program(where, words, probed=frozenset(_probes_of(container)))
+            yield Program(where, words, _variables_of(container), frozenset(_probes_of(container)))
         elif "template" in spec:
             for container in spec["template"]["spec"]["containers"]:
-                variables = {entry["name"]: entry["value"] for entry in container.get("env", ())}
                 where = f"{folder.name} {one['metadata']['name']} {container['name']}"
                 assert container["image"] == _IMAGE
-                yield Program(where, container["args"], variables, frozenset(_probes_of(container)))
+                yield Program(where, container["args"], _variables_of(container), frozenset(_probes_of(container)))
+
+
+def _variables_of(container: Mapping[str, Any]) -> dict[str, str]:
+    return {entry["name"]: entry["value"] for entry in container.get("env", ())}
 
 
 def _probes_of(container: Mapping[str, Any]) -> Iterator[tuple[int, str]]:

@@ -1,5 +1,6 @@
 """The image: its Dockerfile judged by hadolint, its scripts run as far as they can be run without a container."""
 
+import json
 import os
 import re
 import subprocess
@@ -9,10 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.demo.broker import EmbeddedBroker
 from pipeline.jvm.jars import spark_jars
 from pipeline.jvm.java import find_java
 from tests.deploy.checkers import checker, run
 from tests.deploy.commands import DEPLOY
+from tests.integration.running_job import running_job, usage
+from tests.waiting import PATIENCE_SECONDS
 
 IMAGE = DEPLOY / "image"
 ROOT = DEPLOY.parent
@@ -133,3 +137,34 @@ def test_as_executor_it_is_sparks_executor_which_asks_for_its_driver(image_with_
     assert done.returncode != 0
     assert "KubernetesExecutorBackend" in done.stderr
     assert "127.0.0.1:1" in done.stderr
+
+
+@pytest.mark.spark
+@pytest.mark.broker
+@pytest.mark.long
+def test_as_the_driver_of_a_pod_the_job_runs_on_a_shared_volume_and_refuses_a_disk_of_the_node(
+    image_with_java: Path, tmp_path_factory: pytest.TempPathFactory, broker: EmbeddedBroker
+) -> None:
+    """What a pod is started with in deploy mode cluster, with executors in the driver, as there is no Kubernetes."""
+    properties = image_with_java / "spark.properties"
+    properties.write_text(
+        "spark.master local[2]\nspark.submit.deployMode cluster\nspark.kubernetes.submitInDriver true\n"
+        "spark.driver.host 127.0.0.1\n",
+        "utf-8",
+    )
+    program = [str(image_with_java / "entrypoint.sh"), "driver", "--properties-file", str(properties)]
+    program += ["--class", "org.apache.spark.deploy.PythonRunner", f"local://{image_with_java}/job.py"]
+    volume = tmp_path_factory.mktemp("volume")
+    with running_job("pod", volume, broker.bootstrap_servers) as job:
+        job.program, job.overrides = program, {"PYTHONPATH": str(ROOT)}
+        job.start(wait=False)
+        assert "shared_folders" in job.wait_for_line("'tables.root' must be in a store that every node reaches")
+        assert job.process is not None
+        assert job.process.wait(PATIENCE_SECONDS) == 2
+        job.overrides["KQUOTA_SPARK__SHARED_FOLDERS"] = json.dumps([str(volume)])
+        made = job.command("quotas", "alter", "--user", "alice", "--add-config", "producer_byte_rate=1000")
+        assert made.returncode == 0, made.stderr
+        job.start()
+        job.send(usage("alice", 200_000))
+        assert job.wait_for_record(user="alice", action="throttle")["bound"] == 1_000.0
+        assert [line for line in job.log if " INFO SparkContext" in line] == []

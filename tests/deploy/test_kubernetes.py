@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 import yaml
 
+from pipeline.job.state_place import places_on_one_node
+from pipeline.settings.loading import load_settings
 from tests.deploy.checkers import checker, given_schemas, mistakes_by, run
-from tests.deploy.commands import BASE, OVERLAYS, rendered
+from tests.deploy.commands import BASE, OVERLAYS, VERSION, manifest_programs, rendered
 from tests.pages.blocks import ROOT, blocks_of
 
 VERSIONS = ["1.31.0", "1.37.0"]
@@ -83,7 +85,7 @@ def test_the_overlay_of_the_page_renders_with_the_image_and_the_settings_of_the_
     (site / "kquota.toml").write_text('job = "of-the-site"\n', "utf-8")
     objects = rendered(site)
     images = {pod["image"] for spec in pod_specs(objects) for pod in spec["containers"]}
-    assert images == {"registry.example.com/platform/kquota:0.1.0"}
+    assert images == {f"registry.example.com/platform/kquota:{VERSION}"}
     (config_map,) = (one for one in objects if one["kind"] == "ConfigMap")
     assert config_map["data"] == {"kquota.toml": 'job = "of-the-site"\n'}
     (job,) = (one for one in objects if one["kind"] == "StatefulSet")
@@ -96,6 +98,21 @@ def test_the_application_is_of_the_operator_and_the_job_of_the_base_is_gone(over
     assert operated(overlay)["apiVersion"] == OPERATED[overlay]
     kinds = {(one["kind"], one["metadata"]["name"]) for one in rendered(BASE.parent / "overlays" / overlay)}
     assert ("StatefulSet", "kquota-job") not in kinds
+
+
+@pytest.mark.parametrize("overlay", OPERATED)
+def test_the_next_driver_finds_the_state_of_the_one_before(
+    overlay: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kubernetes chooses a node for each driver; `kquota run` refuses state that would stay on the node before."""
+    folder = BASE.parent / "overlays" / overlay
+    (program,) = (one for one in manifest_programs(folder) if one.name == "run")
+    (config_map,) = (one for one in rendered(folder) if one["kind"] == "ConfigMap")
+    file = tmp_path / "kquota.toml"
+    file.write_text(config_map["data"]["kquota.toml"], "utf-8")
+    for name, value in program.variables.items():
+        monkeypatch.setenv(name, value)
+    assert list(places_on_one_node(load_settings(file))) == []
 
 
 def test_the_models_of_the_kubeflow_operator_know_all_of_its_application() -> None:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pipeline.meter.log_place import LogPlace
     from pipeline.meter.metrics import MeterGauges
     from pipeline.meter.request_log import RequestLogParser
+    from pipeline.meter.usage_codec import UsageCodec
     from pipeline.meter.usage_publisher import UsagePublisher
 
 app = typer.Typer(help="Turn what a broker observes into usage events.", no_args_is_help=True)
@@ -68,11 +69,14 @@ def request_log(
     time_zone: Annotated[
         str | None, typer.Option(help="Time zone of the log, e.g. Europe/Berlin [default: this machine's].")
     ] = None,
+    codec: Annotated[
+        str | None, typer.Option(help="How events are written: json, or packed.", show_default="json")
+    ] = None,
     metrics_port: MetricsPort = None,
 ) -> None:
     """Follow the request log of a Kafka 4 broker and send a usage event for each client request.
 
-    Cluster, security, topics and log level can also stand in the settings, as for the job; flags win.
+    Cluster, security, topics, codec and log level can also stand in the settings, as for the job; flags win.
     Requests of --internal-principal (default User:ANONYMOUS) on --internal-listener (default CONTROLLER) are the
     cluster's own. They are left out, and so are follower fetches and what any meter sends to the usage topic.
 
@@ -102,8 +106,9 @@ def request_log(
         raise typer.BadParameter(message)
     zone = _zone(time_zone)
     names = {"usage_topic": topic, "marker_topic": marker_topic}
+    metrics, meter = {"port": metrics_port}, {"codec": codec}
     settings = load_settings(
-        config, flags(bootstrap_server, command_config, topics=names, metrics={"port": metrics_port})
+        config, flags(bootstrap_server, command_config, topics=names, metrics=metrics, meter=meter)
     )
     set_up_logging(settings.log_level)
     access = ClusterAccess.from_settings(settings.kafka)
@@ -119,7 +124,7 @@ def request_log(
         principals=frozenset(internal_principal or OwnTraffic().principals),
         usage_topic=usage_topic,
     )
-    parser = RequestLogParser(broker_id, own, zone)
+    parser = RequestLogParser(broker_id, own, zone, _codec(settings.meter.codec))
     stopping = _stop_on_signals()
     timeout_ms = settings.kafka.transaction_timeout_ms
     kafka_topic = KafkaUsageTopic(broker_id, topic, settings.kafka.marker_topic, access, timeout_ms)
@@ -169,7 +174,8 @@ def _run(
             parser.counts, publisher.counts, follower.counts, lambda: meter.unstored_events, lambda: meter.held_bytes
         )
         tell(gauges)
-        typer.echo(f"following {file} from {whence}, to {destination}", err=True)
+        how = ", packed" if parser.codec.is_packed else ""
+        typer.echo(f"following {file} from {whence}, to {destination}{how}", err=True)
         stored = meter.run(stopping.is_set, lambda: retire_state(state_path))
     except OSError as exc:
         raise RequestLogMissing(file, f"cannot be followed: {exc}") from exc
@@ -186,6 +192,16 @@ def _zone(name: str | None) -> ZoneInfo | None:
     except (ZoneInfoNotFoundError, ValueError) as exc:
         msg = f"'time-zone' must be a name of the tz database; got {name!r}"
         raise typer.BadParameter(msg) from exc
+
+
+def _codec(name: str) -> "UsageCodec":
+    if name == "packed":
+        from pipeline.meter.packed_usage import PACKED
+
+        return PACKED
+    from pipeline.meter.usage_codec import JSON
+
+    return JSON
 
 
 def _stop_on_signals() -> threading.Event:

@@ -5,7 +5,9 @@ from typing import Any
 
 import pytest
 
+from pipeline.meter.packed_usage import PACKED
 from pipeline.meter.request_log import MalformedLine
+from pipeline.meter.usage_codec import JSON, UsageCodec
 from schemas.usage_event import UsageEvent
 from tests.pipeline.meter.logged_requests import FETCH, PRODUCE, api, line_of, parser
 
@@ -46,9 +48,10 @@ MALFORMED: list[dict[str, Any]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.parametrize("codec", [JSON, PACKED])
 @pytest.mark.parametrize("logged", MALFORMED)
-def test_what_no_event_can_say_is_reported_and_the_other_lines_go_on(logged: dict[str, Any]) -> None:
-    reader = parser()
+def test_what_no_event_can_say_is_reported_and_the_other_lines_go_on(logged: dict[str, Any], codec: UsageCodec) -> None:
+    reader = parser(codec=codec)
     told: list[tuple[str, bytes]] = []
     lines = [line_of(PRODUCE), line_of(logged), line_of(FETCH)]
 

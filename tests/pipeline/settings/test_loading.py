@@ -66,9 +66,9 @@ def test_origins_name_the_place_of_every_value_that_is_no_default(
     [
         (
             "wrong_type",
-            "'stream.trigger_ms' input should be a valid integer, unable to parse string as an integer; got 'soon'",
+            "'stream.trigger_ms' must be a valid integer, unable to parse string as an integer; got 'soon'",
         ),
-        ("below_range", "'engine.num_samples' input should be greater than or equal to 1; got 0"),
+        ("below_range", "'engine.num_samples' must be greater than or equal to 1; got 0"),
         ("unknown_key", "'kafka.usage_topics' must be a setting; the nearest is kafka.usage_topic"),
         (
             "unknown_cap",

@@ -196,6 +196,9 @@ def test_roll_ups_that_read_through_spark_write_what_those_through_delta_rs_writ
     early, late = T0_MS + 5_000, T0_MS + 5 * MINUTE_MS
     writer.append(usage(0, early, ("a", T0_MS, 5), ("b", T0_MS + 1_000, 7)), {"q": 0}, {})
     writer.append(usage(1, late, ("a", late - 1_000, 9), ("a", T0_MS, 1)), {"q": 1}, {})
+    # The last second of a minute and the first one of the next: no row is left out, and none is read twice.
+    edges = (("a", T0_MS + MINUTE_MS - 1_000, 2), ("a", T0_MS + MINUTE_MS, 3), ("b", T0_MS + 2 * MINUTE_MS, 4))
+    writer.append(usage(2, late, *edges), {"q": 2}, {})
     for name, least in (("usage_by_second", 2), ("usage_by_minute", 2)):
         by_spark = rolled(DeltaSparkReader(spark, root_of(tables).table("usage")), name)
         assert by_spark == rolled(DeltaRsReader(f"{tables.location}/usage"), name)
