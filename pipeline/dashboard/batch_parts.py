@@ -59,6 +59,8 @@ class BatchParts:
         after = _read(batches, part_ms, known.last, read_until)
         found = known.parts | before | after | in_memory
         end = max(known.last, min(last, settled))
+        while end < last and end in found:
+            end += 1
         now_known = _Known(min(first, known.first), end, frozenset(part for part in found if part < end))
         with self._lock:
             self._known = MappingProxyType({**self._known, part_ms: now_known})

@@ -10,7 +10,6 @@ from typing import Final
 
 import numpy as np
 import pyarrow as pa
-from arro3.core import Array, DataType
 from numpy.typing import NDArray
 
 _TIME: Final = "evaluated_at_ms"
@@ -60,10 +59,11 @@ class RecentRows:
         """
         if not rows.num_rows:
             return self
-        hashes = (_hashes(rows[name]) for name in ("user", "client_id"))
-        new = _Block(rows.select(list(columns)), *hashes, int(_ints(rows[self.key]).max()))
-        last = self.blocks[-1:]
-        joined = (*self.blocks[:-1], _joined(*last, new)) if last and last[0].rows.num_rows < _BLOCK_ROWS else None
+        users, client_ids = (_hashes(rows[name]) for name in ("user", "client_id"))
+        new = _Block(_copied(rows.select(list(columns))), users, client_ids, int(_ints(rows[self.key]).max()))
+        last = self.blocks[-1] if self.blocks else None
+        is_small = last is not None and last.rows.num_rows < _BLOCK_ROWS
+        joined = (*self.blocks[:-1], _joined(last, new)) if last is not None and is_small else None
         begin, blocks = self.begin, joined or (*self.blocks, new)
         held, newest_ms = sum(block.rows.num_rows for block in blocks), _newest_ms(blocks[-1])
         while len(blocks) > 1 and (held > most_rows or _newest_ms(blocks[0]) < newest_ms - _LONGEST_MS):
@@ -89,7 +89,7 @@ class RecentRows:
                     is_wanted &= hashes == hash(name)
             places = np.flatnonzero(is_wanted)
             if len(places):
-                found.append(block.rows.take(pa.array(Array(places.tolist(), DataType.int64()))))
+                found.append(block.rows.take(_int_array(places)))
         if found:
             return pa.concat_tables(found)
         return self.blocks[0].rows.slice(0, 0) if self.blocks else pa.table({})
@@ -102,6 +102,16 @@ def _joined(first: _Block, second: _Block) -> _Block:
         np.concatenate([first.client_ids, second.client_ids]),
         max(first.largest_key, second.largest_key),
     )
+
+
+def _copied(rows: pa.Table) -> pa.Table:
+    """The same rows without the buffers of the query, which are several times as large."""
+    return rows.take(_int_array(np.arange(rows.num_rows)))
+
+
+def _int_array(values: NDArray[np.int64]) -> pa.Array:
+    # Not by pa.array, which imports pandas to look at its values.
+    return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(values.astype(np.int64))])
 
 
 def _newest_ms(block: _Block) -> int:

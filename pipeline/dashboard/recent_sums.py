@@ -59,5 +59,4 @@ def recent_sums(
 
 def _ints(column: "pa.ChunkedArray") -> NDArray[np.int64]:
     """Numbers, null as 0."""
-    values = column.to_numpy()
-    return values if values.dtype == np.int64 else np.nan_to_num(values).astype(np.int64)
+    return np.nan_to_num(np.asarray(column.to_numpy())).astype(np.int64)

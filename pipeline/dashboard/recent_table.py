@@ -16,11 +16,11 @@ TIME: Final = "evaluated_at_ms"
 _NAMES: Final = ("user", "client_id")
 _BATCH: Final = ("query_id", "batch_id")
 _USAGE_COLUMNS: Final = ("sample_start_ms", "produced_bytes", "fetched_bytes", "io_time_ns", "network_time_ns")
-_SPANS_MS: Final = (600_000, 300_000, 120_000, 30_000, 10_000)
-# Some 16 MB of usage, and some 5 MB of each of the others.
-_MOST_USAGE: Final = 300_000
+_SPANS_MS: Final = (600_000, 420_000, 300_000, 240_000, 180_000, 120_000, 60_000, 30_000, 10_000)
+# Some 15 MB of usage, and some 5 MB of each of the others.
+_MOST_USAGE: Final = 200_000
 _MOST_THROTTLES: Final = 30_000
-_PARTS: Final = 10
+_PARTS: Final = 30
 """In which the first rows are read: all at once they would take several times the memory in which they are kept."""
 
 
@@ -33,7 +33,7 @@ class RecentTable:
             the commit before it, and rows of one batch with the same one are in one commit.
         columns: Which ones are kept.
         most_rows: So many are kept, and some thousand more.
-        spans: How far back from the newest key the first look reads: the first that has at most half of `most_rows`.
+        spans: How far back from the newest key the first look reads: the first with at most `most_rows`.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class RecentTable:
 
     def _span(self, newest_key: int) -> int:
         sizes = ((span, self._table.rows_about(self._key, newest_key - span, newest_key + 1)) for span in self._spans)
-        return next((span for span, rows in sizes if rows <= self._most_rows // 2), self._spans[-1])
+        return next((span for span, rows in sizes if rows <= self._most_rows), self._spans[-1])
 
     def _read(self, where: Sequence[Condition], also: Sequence[str] = ()) -> pa.Table:
         return self._table.read(tuple(dict.fromkeys((*_NAMES, *_BATCH, *self._kept, *also))), where)
