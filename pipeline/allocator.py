@@ -27,8 +27,8 @@ def share_one_allocator() -> None:
 
     pyarrow's own allocator keeps some 15 MB of its own, and glibc begins an arena for each of the first threads,
     eight per core. And once a large block was freed, glibc takes blocks of that size from arenas, in which they leave
-    holes; now they go back to the system. For a process that asks for little and must stay small. Values that the user has set are kept. Does
-    nothing about arenas with a C library other than glibc.
+    holes; now they go back to the system. For a process that asks for little and must stay small. Values that the user
+    has set are kept. Does nothing about arenas and blocks with a C library other than glibc.
     """
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
     set_option = getattr(ctypes.CDLL(None), "mallopt", None)

@@ -59,4 +59,4 @@ def recent_sums(
 
 def _ints(column: "pa.ChunkedArray") -> NDArray[np.int64]:
     """Numbers, null as 0."""
-    return np.nan_to_num(np.asarray(column.to_numpy())).astype(np.int64)
+    return np.asarray(np.nan_to_num(np.asarray(column.to_numpy())), dtype=np.int64)
