@@ -1,16 +1,16 @@
 """What a dashboard with one browser costs the job beside it: the time of its micro-batches, with and without.
 
-Stretches of a minute with a dashboard, of which a client reads the stream and asks for the view of a client every 5 s,
-take turns with stretches without one. The times are those that the job stores: from the collection of a batch to the
-commit of its row of `batches`.
+Stretches with a dashboard, of which a client reads the stream and asks for the view of a client every 5 s, take turns
+with stretches without one, in the order A B, B A, A B …, as the job still becomes quicker. The times are those that the
+job logs of each micro-batch: from the collection of its usage until its records are on the throttle topic.
 
-    python -m bench.beside [--pairs 5] [--seconds 60] [--clients 10000] [--events 20000]
+    python -m bench.beside [--pairs 3] [--seconds 30] [--clients 10000] [--events 20000]
 
 The target is a difference of 5 % of the median, on a machine that does nothing else.
 """
 
 import argparse
-import json
+import re
 import statistics
 import sys
 import tempfile
@@ -22,8 +22,6 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import Final
 
-from deltalake import DeltaTable
-
 from bench.cpu import cpu_seconds
 from bench.machine import machine_line
 from bench.stage import child, dashboard, job
@@ -32,21 +30,21 @@ from pipeline.cluster.from_settings import wanted_topics
 from pipeline.cluster.topics import create_topics
 from pipeline.demo.broker import EmbeddedBroker
 from pipeline.settings.model import Settings, TablesSettings
-from pipeline.tables.append_guard import parse_commit_note
 from pipeline.tables.audit import local_audit
 from pipeline.tables.from_settings import create_tables, open_quota_table
 from pipeline.tables.quotas.edit import QuotaChange
-from pipeline.tables.reader import read_table
 
 _TRIGGER_MS: Final = 500
-_WARM_UP_SECONDS: Final = 120
+_WARM_UP_SECONDS: Final = 75
 _ASK_EVERY_SECONDS: Final = 5.0
+_STEPS: Final = ("collect_ms", "append_ms", "decide_ms", "publish_ms")
+_FACT: Final = re.compile(r"(\w+_ms)=(\d+)")
 
 
 def main() -> None:
     """Measure in turns and print the medians."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    defaults = (("pairs", 5), ("seconds", 60), ("clients", 10_000), ("events", 20_000), ("warm-up", _WARM_UP_SECONDS))
+    defaults = (("pairs", 3), ("seconds", 30), ("clients", 10_000), ("events", 20_000), ("warm-up", _WARM_UP_SECONDS))
     for name, default in defaults:
         parser.add_argument(f"--{name}", type=int, default=default)
     asked = parser.parse_args()
@@ -60,44 +58,61 @@ def main() -> None:
         create_tables(settings.tables)
         bound = QuotaChange("<default>", "", {"producer_byte_rate": 1e9})
         open_quota_table(settings.tables).alter([bound], local_audit("bench"))
-        stack.enter_context(job(folder, broker.bootstrap_servers, _TRIGGER_MS, lambda _: None))
+        batches = Batches()
+        stack.enter_context(job(folder, broker.bootstrap_servers, _TRIGGER_MS, batches.heard))
         load = (broker.bootstrap_servers, str(asked.events), str(asked.clients), "100")
         stack.enter_context(child([sys.executable, "-m", "bench.load", *load]))
         time.sleep(asked.warm_up)
-        stretches: dict[bool, list[float]] = {True: [], False: []}
+        stretches: dict[bool, list[list[float]]] = {True: [], False: []}
         cores = []
-        for _ in range(asked.pairs):
-            stretches[False].append(_stretch(folder, asked.seconds))
-            with _looked_at(folder) as pid:
-                before = cpu_seconds(pid)
-                stretches[True].append(_stretch(folder, asked.seconds))
-                cores.append((cpu_seconds(pid) - before) / asked.seconds)
-    without, beside = (statistics.median(stretches[one]) for one in (False, True))
+        for pair in range(asked.pairs):
+            for is_beside in (bool(pair % 2), not pair % 2):
+                if not is_beside:
+                    stretches[False].append(batches.of_next(asked.seconds))
+                    continue
+                with _looked_at(folder) as pid:
+                    before = cpu_seconds(pid)
+                    stretches[True].append(batches.of_next(asked.seconds))
+                    cores.append((cpu_seconds(pid) - before) / asked.seconds)
     print(f"{asked.events} events a second of {asked.clients} clients, trigger {_TRIGGER_MS} ms")
-    print(f"{f'ms of a batch, medians of {asked.pairs} stretches':<44}{'least':>8}{'median':>8}{'most':>8}")
-    for name, found in (("without a dashboard", stretches[False]), ("with one and a browser", stretches[True])):
-        print(f"{name:<44}" + "".join(f"{one:>8.0f}" for one in (min(found), statistics.median(found), max(found))))
-    print(f"difference {(beside / without - 1) * 100:+.1f} %; the dashboard takes {statistics.median(cores):.2f} cores")
+    _tell(stretches)
+    print(f"the dashboard takes {statistics.median(cores):.2f} cores")
 
 
-def _stretch(folder: Path, seconds: int) -> float:
-    """The median time of the batches of the next seconds, in ms."""
-    since_ms = time.time() * 1_000
-    time.sleep(seconds)
-    tables = folder / "tables"
-    rows = read_table(
-        str(tables / "batches"), ["batch_id", "processed_at_ms"], [("evaluated_at_ms", ">=", since_ms - 10_000)]
-    )
-    collected_ms = dict(zip(rows["batch_id"].to_pylist(), rows["processed_at_ms"].to_pylist(), strict=True))
-    times_ms: list[float] = []
-    for commit in DeltaTable(tables / "batches").history(2_000):
-        note = parse_commit_note(commit.get("userMetadata"))
-        if note is None or commit["timestamp"] < since_ms:
-            continue
-        at_ms = collected_ms.get(max(map(int, json.loads(note["versions"]).values())))
-        if at_ms is not None and at_ms >= since_ms:
-            times_ms.append(float(commit["timestamp"] - at_ms))
-    return statistics.median(times_ms)
+def _tell(stretches: dict[bool, list[list[float]]]) -> None:
+    count = sum(map(len, stretches[True]))
+    print(f"{f'ms of a batch, {len(stretches[True])} stretches, {count} batches':<44}{'p50':>8}{'p95':>8}{'mean':>8}")
+    medians = {}
+    for name, is_beside in (("without a dashboard", False), ("with one and a browser", True)):
+        ordered = sorted(one for stretch in stretches[is_beside] for one in stretch)
+        medians[is_beside] = statistics.median(ordered)
+        figures = (medians[is_beside], ordered[int(len(ordered) * 0.95)], statistics.mean(ordered))
+        print(f"{name:<44}" + "".join(f"{one:>8.1f}" for one in figures))
+    pairs = [
+        (statistics.median(beside) / statistics.median(without) - 1) * 100
+        for beside, without in zip(stretches[True], stretches[False], strict=True)
+    ]
+    told = ", ".join(f"{one:+.1f}" for one in pairs)
+    print(f"difference of the medians {(medians[True] / medians[False] - 1) * 100:+.1f} %; of each pair {told} %")
+
+
+class Batches:
+    """The times of micro-batches, from the job's log."""
+
+    def __init__(self) -> None:
+        self._times_ms: list[float] = []
+
+    def heard(self, line: str) -> None:
+        """Take a line of the log."""
+        facts = {name: int(value) for name, value in _FACT.findall(line)}
+        if facts.keys() >= set(_STEPS):
+            self._times_ms.append(float(sum(facts[step] for step in _STEPS)))
+
+    def of_next(self, seconds: int) -> list[float]:
+        """Those that are logged in the next seconds."""
+        before = len(self._times_ms)
+        time.sleep(seconds)
+        return self._times_ms[before:]
 
 
 @contextmanager

@@ -9,6 +9,8 @@ from typing import Final
 _M_ARENA_MAX: Final = -8
 """As glibc's malloc.h has it."""
 _FEW_ARENAS: Final = 2
+_M_MMAP_THRESHOLD: Final = -3
+_LARGE_BYTES: Final = 131_072
 
 
 def return_memory_at_once() -> None:
@@ -24,13 +26,16 @@ def share_one_allocator() -> None:
     """Make pyarrow use the C library's allocator, with two arenas. Must be called before pyarrow is imported.
 
     pyarrow's own allocator keeps some 15 MB of its own, and glibc begins an arena for each of the first threads,
-    eight per core. For a process that asks for little and must stay small. Values that the user has set are kept. Does
-    nothing about arenas with a C library other than glibc.
+    eight per core. And once a large block was freed, glibc takes blocks of that size from arenas, in which they leave
+    holes; now they go back to the system. For a process that asks for little and must stay small. Values that the user
+    has set are kept. Does nothing about arenas and blocks with a C library other than glibc.
     """
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
     set_option = getattr(ctypes.CDLL(None), "mallopt", None)
     if set_option is not None and "MALLOC_ARENA_MAX" not in os.environ:
         set_option(_M_ARENA_MAX, _FEW_ARENAS)
+    if set_option is not None and "MALLOC_MMAP_THRESHOLD_" not in os.environ:
+        set_option(_M_MMAP_THRESHOLD, _LARGE_BYTES)
 
 
 def return_query_memory_soon() -> None:

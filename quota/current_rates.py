@@ -5,10 +5,11 @@ the sensor that is nearest to the bound is shown. A shadow quota is seen as the 
 every other shadow quota, were enforced.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +17,17 @@ import pyarrow as pa
 from quota.engine import QuotaEngine
 from quota.entity import QUOTA_TYPES, Level, entity_at
 from quota.snapshot import QuotaSnapshot
+
+_RESOLVED: Final = (
+    "mode",
+    "level",
+    "user",
+    "client_id",
+    "quota_type",
+    "sensor_user",
+    "sensor_client_id",
+    "broker_id",
+)
 
 
 class QuotaKey(NamedTuple):
@@ -93,7 +105,11 @@ class SensorRate:
 
 
 def rates_of(
-    engine: QuotaEngine, clients: pa.Table, at_ms: int, levels: Callable[[], pa.Table] | None = None
+    engine: QuotaEngine,
+    clients: pa.Table,
+    at_ms: int,
+    levels: Callable[[], pa.Table] | None = None,
+    owners: Mapping[tuple[str, str], str | None] = MappingProxyType({}),
 ) -> list[SensorRate]:
     """The rate of every sensor of some clients that has usage under an enforced bound, in the order of the clients.
 
@@ -102,6 +118,7 @@ def rates_of(
         clients: As `QuotaEngine.evaluate` takes them.
         at_ms: The instant, not before any event.
         levels: What `engine.resolve(clients)` has answered, for who asks again and again; asked if there is any rate.
+        owners: Who is responsible, by user and client-id of the row of `quotas`.
     """
     rates = engine.evaluate(clients, at_ms)
     observed, bound = (np.asarray(rates[name].to_numpy(), np.float64) for name in ("observed", "bound"))
@@ -111,31 +128,28 @@ def rates_of(
     resolved = engine.resolve(clients) if levels is None else levels()
     # Not by pa.array, which imports pandas to look at its values.
     rows = resolved.take(pa.Array.from_buffers(pa.int64(), len(places), [None, pa.py_buffer(places.astype(np.int64))]))
-    found: dict[tuple[Any, ...], SensorRate] = {}
-    for row, place in zip(rows.to_pylist(), places.tolist(), strict=True):
-        if row["mode"] != "enforce":
-            continue
-        entity = entity_at(Level(row["level"]), row["user"], row["client_id"])
-        sensor = {name: row[name] for name in ("quota_type", "sensor_user", "sensor_client_id", "broker_id")}
-        key = (*sensor.values(), entity)
-        # Clients of one sensor share its rate.
-        before = found.get(key)
-        found[key] = (
-            replace(before, clients=before.clients + 1)
-            if before is not None
-            else SensorRate(
-                user=row["user"],
-                client_id=row["client_id"],
-                clients=1,
-                observed=float(observed[place]),
-                bound=float(bound[place]),
-                level=row["level"],
-                mode="enforce",
-                entity=entity,
-                **sensor,
-            )
+    columns = zip(*(rows[name].to_pylist() for name in _RESOLVED), strict=True)
+    first: dict[tuple[Any, ...], tuple[int, str, str, int]] = {}
+    clients_of: Counter[tuple[Any, ...]] = Counter()
+    for place, (mode, level, user, client_id, *sensor) in zip(places.tolist(), columns, strict=True):
+        if mode == "enforce":
+            key = (*sensor, entity_at(Level(level), user, client_id))
+            # Clients of one sensor share its rate.
+            first.setdefault(key, (place, user, client_id, level))
+            clients_of[key] += 1
+    return [
+        SensorRate(
+            *(quota_type, user, client_id, sensor_user, sensor_client_id, broker_id, clients_of[key]),
+            observed=float(observed[place]),
+            bound=float(bound[place]),
+            level=level,
+            mode="enforce",
+            entity=key[-1],
+            owner=owners.get(key[-1]),
         )
-    return list(found.values())
+        for key, (place, user, client_id, level) in first.items()
+        for quota_type, sensor_user, sensor_client_id, broker_id in [key[:-1]]
+    ]
 
 
 def shadow_rates(rates: Iterable[SensorRate], shadow: Container[tuple[str, str]]) -> list[SensorRate]:

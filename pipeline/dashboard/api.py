@@ -41,6 +41,7 @@ class Answers:
         self._reader = reader
         self._settings = settings
         self._feed = feed
+        reader.recent.keep()
 
     def by_path(self) -> dict[str, Callable[[Query], Any]]:
         """What answers, by path."""

@@ -1,6 +1,6 @@
 """In which parts of time the job worked: read once from `batches`, then only what is new."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from threading import Lock
 from types import MappingProxyType
@@ -31,7 +31,9 @@ class BatchParts:
         self._lock = Lock()
         self._known: Mapping[int, _Known] = MappingProxyType({})
 
-    def in_span(self, batches: WatchedTable, part_ms: int, since_ms: int, until_ms: int) -> list[int]:
+    def in_span(
+        self, batches: WatchedTable, part_ms: int, since_ms: int, until_ms: int, newest_at_ms: Sequence[int] = ()
+    ) -> list[int]:
         """The starts of the parts in which a batch was evaluated, in epoch ms and in order.
 
         Args:
@@ -39,6 +41,7 @@ class BatchParts:
             part_ms: Length of a part; parts begin at its multiples.
             since_ms: Begin of the span; a part that it cuts belongs to it.
             until_ms: End of the span, likewise.
+            newest_at_ms: The instants of all batches from the first of them on, oldest first: these are not read.
 
         Raises:
             TableMissing, TableUnreadable: As of `WatchedTable.query`.
@@ -46,13 +49,18 @@ class BatchParts:
         first, last = since_ms // part_ms, -(-until_ms // part_ms)
         newest_ms = batches.newest_value("evaluated_at_ms")
         settled = 0 if newest_ms is None else (newest_ms - _SETTLED_MS) // part_ms
+        in_memory = frozenset(at_ms // part_ms for at_ms in newest_at_ms if first <= at_ms // part_ms < last)
+        # The part in which they begin may have had others before them.
+        read_until = min(last, newest_at_ms[0] // part_ms + 1) if newest_at_ms else last
         known = self._known.get(part_ms)
         if known is None or last < known.first or known.last < first:
             known = _Known(first, first, frozenset())
         before = _read(batches, part_ms, first, known.first)
-        after = _read(batches, part_ms, known.last, last)
-        found = known.parts | before | after
+        after = _read(batches, part_ms, known.last, read_until)
+        found = known.parts | before | after | in_memory
         end = max(known.last, min(last, settled))
+        while end < last and end in found:
+            end += 1
         now_known = _Known(min(first, known.first), end, frozenset(part for part in found if part < end))
         with self._lock:
             self._known = MappingProxyType({**self._known, part_ms: now_known})

@@ -6,7 +6,6 @@ if shadow quotas were enforced, as `quota.current_rates` does.
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -132,13 +131,12 @@ class LiveRates:
         if entities is None:
             return []
         enforced, *seen = (
-            rates_of(engine, entities, self._at_ms, partial(self._levels, place, entities))
+            rates_of(engine, entities, self._at_ms, partial(self._levels, place, entities), self._owners)
             for place, engine in enumerate(self._engines())
         )
         shadow = {entity for entity, quota in self._quotas.items() if quota.mode == "shadow"}
         found = [*enforced, *(one for rates in seen for one in shadow_rates(rates, shadow))]
-        owned = [replace(one, owner=self._owners.get(one.entity)) for one in found]
-        return sorted(owned, key=lambda one: (-one.used, one.user, one.client_id, one.quota_type))
+        return sorted(found, key=lambda one: (-one.used, one.user, one.client_id, one.quota_type))
 
     def resolve(self, users: list[str], client_ids: list[str]) -> list[dict[str, Any]]:
         """The level, owner and mode of each quota type for clients, as `QuotaEngine.resolve` says."""

@@ -4,16 +4,16 @@
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
-from arro3.core import Array, DataType
 
 from pipeline.activity import JobSigns
 from pipeline.dashboard.batch_parts import BatchParts
 from pipeline.dashboard.health import Health, health
-from pipeline.dashboard.live_rates import SECONDS_KEPT, USAGE_COLUMNS, LiveRates
+from pipeline.dashboard.live_rates import SECONDS_KEPT, USAGE_COLUMNS, LiveRates, SensorRate
+from pipeline.dashboard.recent_table import RecentTables
 from pipeline.dashboard.running_throttles import RunningThrottles
 from pipeline.dashboard.state import Source, State
 from pipeline.dashboard.watched_table import WatchedTable
@@ -27,6 +27,7 @@ from pipeline.tables.quotas.table import QuotaTable
 from quota.engine import Scope
 from quota.errors import QuotaError
 from quota.snapshot import QuotaSnapshot
+from schemas.throttle_event_row import ThrottleEventRow
 
 log = logging.getLogger(__name__)
 
@@ -35,6 +36,10 @@ _LOOK_BACK_MS: Final = 6 * 3_600_000
 """How far before the newest record the beginning of a running throttle is looked for."""
 _BATCHES_KEPT: Final = 240
 _MOST_RECENT: Final = 200
+# No instants: a table of pyarrow tells them slowly.
+_EVENT_COLUMNS: Final = tuple(
+    name for name in ThrottleEventRow.model_fields if name not in {"date", "evaluated_at", "throttled_until"}
+)
 
 
 class TablesReader:
@@ -53,6 +58,7 @@ class TablesReader:
         self.batches: list[dict[str, Any]] = []
         """The newest rows of `batches`, oldest first."""
         self.batch_parts = BatchParts()
+        self.recent = RecentTables.of(self.tables)
         self._signs = signs
         self._was_seen = False
         self._scope = scope
@@ -62,10 +68,9 @@ class TablesReader:
         self._rates: LiveRates | None = None
         self._running = RunningThrottles()
         self._resolved: dict[tuple[str, str], list[dict[str, Any]]] = {}
-        self._seen_batches: set[tuple[str, int]] = set()
-        self._usage_at_ms = -1
         self._committed_at_ms: dict[str, int | None] = {}
         self._seq = 0
+        self._sensors: Sequence[SensorRate] = ()
         self._last_health: Health | None = None
 
     def look(self, now_ms: int) -> State:
@@ -119,6 +124,8 @@ class TablesReader:
             self._read_usage()
         if "throttle_events" in new:
             self._read_events()
+        if "decisions" in new and self.recent.decisions.keeps:
+            self.recent.decisions.follow()
 
     def _read_quotas(self) -> None:
         if self.quota_table is None or self._quotas is None:
@@ -158,15 +165,11 @@ class TablesReader:
         if not self.batches or self._quotas is None:
             return
         settings = EngineSettings.model_validate_json(self.batches[-1]["engine_settings"])
+        new = self.recent.usage.follow(USAGE_COLUMNS)
         if self._rates is None or self._rates.settings != settings:
             self._begin_rates(settings)
-            return
-        rows = self.tables["usage"].read(USAGE_COLUMNS, [("evaluated_at_ms", ">=", self._usage_at_ms)])
-        keys = list(zip(rows["query_id"].to_pylist(), rows["batch_id"].to_pylist(), strict=True))
-        is_new = [key not in self._seen_batches for key in keys]
-        if not any(is_new):
-            return
-        self._record(self._rates, rows if all(is_new) else _rows_where(rows, is_new))
+        elif new is not None:
+            self._record(self._rates, new)
 
     def _begin_rates(self, settings: EngineSettings) -> None:
         """A new engine, with the usage of its windows; and sums of some minutes before."""
@@ -192,12 +195,8 @@ class TablesReader:
     def _record(self, rates: LiveRates, rows: pa.Table) -> None:
         if not rows.num_rows:
             return
-        at_ms = rows["evaluated_at_ms"].to_pylist()
-        self._usage_at_ms = max(at_ms)
         # Late rows would not count, but an engine refuses windows in the future of its instant.
-        rates.record(rows, self._usage_at_ms)
-        keys = zip(rows["query_id"].to_pylist(), rows["batch_id"].to_pylist(), at_ms, strict=True)
-        self._seen_batches = {(query_id, batch_id) for query_id, batch_id, at in keys if at == self._usage_at_ms}
+        rates.record(rows, max(rows["evaluated_at_ms"].to_pylist()))
 
     def _window(self, rates: LiveRates) -> pa.Table:
         since: Condition = ("evaluated_at_ms", ">=", rates.at_ms - rates.settings.rate_span_ms)
@@ -205,15 +204,16 @@ class TablesReader:
         return self.tables["usage"].read(USAGE_COLUMNS, [since, until])
 
     def _read_events(self) -> None:
-        table = self.tables["throttle_events"]
+        new = self.recent.events.follow(_EVENT_COLUMNS)
         if self._running.newest_seq >= 0:
-            self._running.apply(table.rows(None, [("publish_seq", ">", self._running.newest_seq)]))
+            self._running.apply([] if new is None else new.select(_EVENT_COLUMNS).to_pylist())
             return
+        table = self.tables["throttle_events"]
         newest_ms = table.newest_value("evaluated_at_ms")
         if newest_ms is None:
             return
         # Two steps, so that a quiet cluster with a long history costs as little as a busy one.
-        short = table.rows(None, [("evaluated_at_ms", ">=", newest_ms - _LOOK_BACK_MS // 12)])
+        short = table.rows(_EVENT_COLUMNS, [("evaluated_at_ms", ">=", newest_ms - _LOOK_BACK_MS // 12)])
         self._running.apply(short)
 
     def _state(self, now_ms: int, failure: str | None, is_new: bool) -> State:
@@ -236,7 +236,7 @@ class TablesReader:
             batch=batch,
             running=running,
             levels=self._levels([*(one.row for one in running), *recent]),
-            sensors=() if rates is None else rates.sensors(),
+            sensors=self._told_sensors(is_new),
             rates_at_ms=0 if rates is None else rates.at_ms,
             seconds=() if rates is None else rates.totals(),
             active_clients=0 if rates is None else rates.active_clients,
@@ -246,6 +246,12 @@ class TablesReader:
                 for name, table in self.tables.items()
             ),
         )
+
+    def _told_sensors(self, is_new: bool) -> Sequence[SensorRate]:
+        """All rates; those of the last look if nothing is new, as ten thousand take as long as all else of a look."""
+        if is_new:
+            self._sensors = () if self._rates is None else self._rates.sensors()
+        return self._sensors
 
     def _levels(self, rows: list[Mapping[str, Any]]) -> Mapping[tuple[str, str, str], Mapping[str, Any]]:
         """The levels of the clients of these records, by the quotas in force; each client is resolved once."""
@@ -263,7 +269,3 @@ class TablesReader:
 
 def _told(failure: PipelineError | None) -> str | None:
     return None if failure is None else str(failure)
-
-
-def _rows_where(rows: pa.Table, wanted: list[bool]) -> pa.Table:
-    return rows.take(pa.array(Array([place for place, is_wanted in enumerate(wanted) if is_wanted], DataType.int64())))

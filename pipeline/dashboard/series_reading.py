@@ -1,25 +1,19 @@
 """Reads the rates of a client's sensors over a span, from the table that has them with the fewest rows."""
 
-from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from pipeline.dashboard.client_view import has_data, rates, step_ms
 from pipeline.dashboard.reader import TablesReader
+from pipeline.dashboard.recent_sums import Wanted, recent_sums
 from pipeline.tables.errors import TableMissing
-from quota.effective import Effective, EffectiveQuota
+from quota.effective import Effective
 from quota.entity import QUOTA_TYPES
 
 _MEASURES: Final = dict(
-    zip(
-        QUOTA_TYPES,
-        ("produced_bytes", "fetched_bytes", "coalesce(io_time_ns, 0) + coalesce(network_time_ns, 0)"),
-        strict=True,
-    )
+    zip(QUOTA_TYPES, (("produced_bytes",), ("fetched_bytes",), ("io_time_ns", "network_time_ns")), strict=True)
 )
-
-
 _MINUTE_MS: Final = 60_000
 _MOST_ROWS: Final = 1_000_000
 """Of `usage`, for one chart. What has more is shown by the minute, from the table that is sorted by client."""
@@ -130,42 +124,72 @@ def _sums(
     reader: TablesReader, found: Effective, client: tuple[str, str], span: Span, pieces: list[_Piece]
 ) -> dict[str, dict[int, float]]:
     """By step: what each type's sensor used, and what the client itself used."""
-    own = f'"user" = {_text(client[0])} AND client_id = {_text(client[1])}'
-    columns: dict[str, str] = {}
-    of_sensors = set()
-    for number, one in enumerate(found.by_type):
-        # Without a quota nothing is summed over clients. Days are sorted by user: a client-id alone reads all of them.
-        sensor = own if one.level is None else _sensor_sql(one) or own
-        of_sensors.add(sensor)
-        columns[f"sensor{number}"] = f"sum(CASE WHEN {sensor} THEN {_MEASURES[one.quota_type]} END)"
-        columns[f"own{number}"] = f"sum(CASE WHEN {own} THEN {_MEASURES[one.quota_type]} END)"
-    selected = ", ".join(f"{sql} AS {name}" for name, sql in columns.items())
-    # Each sensor has the client's own usage, too.
-    concerned = " OR ".join(f"({one})" for one in sorted(of_sensors - {own} or {own}))
-    sums: dict[str, dict[int, float]] = {name: {} for name in columns}
+    wanted = _wanted(found, client)
+    sums: dict[str, dict[int, float]] = {one.name: {} for one in wanted}
     for piece in pieces:
-        rows = _rows(reader, piece, span.bin_ms, selected, concerned)
-        for name, of_steps in sums.items():
-            for step, value in zip(rows["step"], rows[name], strict=True):
-                of_steps[step * span.bin_ms] = of_steps.get(step * span.bin_ms, 0.0) + (value or 0.0)
+        if piece.since_ms >= piece.until_ms:
+            continue
+        held = reader.recent.usage.held if piece.table == "usage" else None
+        # A sample never begins after the instant at which its batch was evaluated.
+        if held is None or piece.since_ms < held.begin:
+            before_ms = None if held is None else held.begin
+            _add(sums, span.bin_ms, _stored(reader, piece, span.bin_ms, wanted, client, before_ms))
+        if held is not None:
+            _add(sums, span.bin_ms, recent_sums(held, piece.since_ms, piece.until_ms, span.bin_ms, wanted))
     return sums
 
 
-def _rows(reader: TablesReader, piece: _Piece, bin_ms: int, selected: str, concerned: str) -> Mapping[str, list[Any]]:
+def _wanted(found: Effective, client: tuple[str, str]) -> list[Wanted]:
+    wanted = []
+    for number, one in enumerate(found.by_type):
+        # Without a quota nothing is summed over clients. Days are sorted by user: a client-id alone reads all of them.
+        of_sensor = (one.sensor_user or None, one.sensor_client_id or None)
+        sensor = client if one.level is None or of_sensor == (None, None) else of_sensor
+        wanted.append(Wanted(f"sensor{number}", sensor, _MEASURES[one.quota_type]))
+        wanted.append(Wanted(f"own{number}", client, _MEASURES[one.quota_type]))
+    return wanted
+
+
+def _add(sums: dict[str, dict[int, float]], bin_ms: int, found: Mapping[str, Sequence[Any]]) -> None:
+    for name, of_steps in sums.items():
+        for step, value in zip(found.get("step", ()), found.get(name, ()), strict=True):
+            of_steps[step * bin_ms] = of_steps.get(step * bin_ms, 0.0) + (value or 0.0)
+
+
+def _stored(
+    reader: TablesReader,
+    piece: _Piece,
+    bin_ms: int,
+    wanted: list[Wanted],
+    client: tuple[str, str],
+    before_ms: int | None,
+) -> Mapping[str, list[Any]]:
+    """The sums of a piece by step, from the table; with `before_ms` only of what was evaluated before that instant."""
+    selected = ", ".join(
+        f"sum(CASE WHEN {_names_sql(one.names)} THEN {_measure_sql(one.columns)} END) AS {one.name}" for one in wanted
+    )
+    # Each sensor has the client's own usage, too.
+    own = _names_sql(client)
+    concerned = " OR ".join(f"({one})" for one in sorted({_names_sql(one.names) for one in wanted} - {own} or {own}))
+    older = "" if before_ms is None else f"AND evaluated_at_ms < {before_ms} "
     try:
         found = reader.tables[piece.table].query(
             f"SELECT {piece.column} / {bin_ms} AS step, {selected} FROM source "  # noqa: S608 - names are quoted by us
             f"WHERE {piece.column} >= {piece.since_ms} AND {piece.column} < {piece.until_ms} AND ({concerned}) "
-            "GROUP BY 1"
+            f"{older}GROUP BY 1"
         )
     except TableMissing:
-        return defaultdict(list)
+        return {}
     return {name: found[name].to_pylist() for name in found.column_names}
 
 
-def _sensor_sql(one: EffectiveQuota) -> str:
-    tags = (('"user"', one.sensor_user), ("client_id", one.sensor_client_id))
-    return " AND ".join(f"{column} = {_text(name)}" for column, name in tags if name)
+def _measure_sql(columns: Sequence[str]) -> str:
+    return columns[0] if len(columns) == 1 else " + ".join(f"coalesce({name}, 0)" for name in columns)
+
+
+def _names_sql(names: tuple[str | None, str | None]) -> str:
+    tags = zip(('"user"', "client_id"), names, strict=True)
+    return " AND ".join(f"{column} = {_text(name)}" for column, name in tags if name is not None)
 
 
 def _text(name: str) -> str:
@@ -176,6 +200,7 @@ def _batch_instants(reader: TablesReader, span: Span) -> list[int]:
     part_ms = max(span.bin_ms // 2, 1_000)
     since_ms, until_ms = span.since_ms - 2 * span.bin_ms, span.until_ms + span.bin_ms
     try:
-        return reader.batch_parts.in_span(reader.tables["batches"], part_ms, since_ms, until_ms)
+        newest_at_ms = [int(batch["evaluated_at_ms"]) for batch in reader.batches]
+        return reader.batch_parts.in_span(reader.tables["batches"], part_ms, since_ms, until_ms, newest_at_ms)
     except TableMissing:
         return []

@@ -6,9 +6,9 @@ from typing import Any, Final
 
 from pipeline.dashboard.client_view import DECISION_COLUMNS, RECORD_COLUMNS, bands, bands_of_minutes
 from pipeline.dashboard.reader import TablesReader
+from pipeline.dashboard.recent_table import TIME, RecentTable
 from pipeline.dashboard.series_reading import Span
 from pipeline.tables.errors import TableMissing
-from pipeline.tables.port import Condition
 
 MOST_DECISIONS: Final = 1_000
 MOST_RECORDS: Final = 200
@@ -18,8 +18,6 @@ _HOUR_MS: Final = 3_600_000
 _EARLY_MS: Final = 600_000
 # What is counted back from the end of the span in each step; then all the rest.
 _STEPS_MS: Final = (_HOUR_MS, 6 * _HOUR_MS, 24 * _HOUR_MS)
-_TIME: Final = "evaluated_at_ms"
-_COLUMNS: Final = {"decisions": DECISION_COLUMNS, "throttle_events": RECORD_COLUMNS}
 _HELD: Final = (
     "SELECT minute_start_ms, quota_type, sum(held_ms) AS held_ms, sum(throttle_count + renewal_count) AS records "
     "FROM source WHERE minute_start_ms >= {since_ms} AND minute_start_ms < {until_ms} "
@@ -60,10 +58,11 @@ def read_throttles(reader: TablesReader, client: tuple[str, str], span: Span) ->
         span: Of time.
     """
     is_long = span.bin_ms >= _MINUTE_MS
-    decisions, more_decisions = _newest(reader, "decisions", client, span, MOST_DECISIONS if is_long else None)
-    decisions.sort(key=lambda row: (row[_TIME], row["batch_id"]))
+    recent, enough = reader.recent, (MOST_DECISIONS, MOST_RECORDS) if is_long else (None, None)
+    decisions, more_decisions = _newest(recent.decisions, DECISION_COLUMNS, client, span, enough[0])
+    decisions.sort(key=lambda row: (row[TIME], row["batch_id"]))
     early = Span(span.since_ms - _EARLY_MS, span.until_ms, span.bin_ms)
-    records, more_records = _newest(reader, "throttle_events", client, early, MOST_RECORDS if is_long else None)
+    records, more_records = _newest(recent.events, RECORD_COLUMNS, client, early, enough[1])
     records.sort(key=lambda row: int(row["publish_seq"]), reverse=True)
     found = bands(records, span.since_ms)
     if more_records:
@@ -79,17 +78,15 @@ def read_throttles(reader: TablesReader, client: tuple[str, str], span: Span) ->
 
 
 def _newest(
-    reader: TablesReader, name: str, client: tuple[str, str], span: Span, enough: int | None
+    table: RecentTable, columns: Sequence[str], client: tuple[str, str], span: Span, enough: int | None
 ) -> tuple[list[dict[str, Any]], bool]:
     """At least so many of the newest rows, and whether there may be more; None = all."""
     found: list[dict[str, Any]] = []
     until_ms = span.until_ms
     for back_ms in (*(() if enough is None else _STEPS_MS), span.until_ms - span.since_ms):
         since_ms = max(span.until_ms - back_ms, span.since_ms)
-        where: list[Condition] = [("user", "=", client[0]), ("client_id", "=", client[1])]
-        where += [(_TIME, ">=", since_ms), (_TIME, "<", until_ms)]
         try:
-            found += reader.tables[name].rows(_COLUMNS[name], where)
+            found += table.rows(columns, client, since_ms, until_ms)
         except TableMissing:
             return [], False
         if since_ms <= span.since_ms:

@@ -13,6 +13,7 @@ from schemas.throttle_event_row import written_ms
 Cause = Literal["shadow", "no_time", "not_applied", "extension", "too_old", "told_already", "edited"]
 
 _DAY_MS: Final = 86_400_000
+_NEAR_MS: Final = 600_000
 _COLUMNS: Final = ("publish_seq", "action", "cause", "throttle_time_ms", "throttled_until_ms", "decision_id")
 _BATCH: Final = ("query_id", "batch_id")
 
@@ -50,7 +51,9 @@ def why_unpublished(root: str, quotas: QuotaTable, decision: Mapping[str, Any], 
         return Unpublished("shadow")
     if not decision["applied"]:
         return Unpublished("not_applied" if decision["throttle_time_ms"] else "no_time")
-    records = _records(root, decision)
+    # Those of its batch are evaluated when it is; a day of a client that is held all the time is long to read.
+    near_ms = max(_NEAR_MS, 2 * max_age_ms)
+    records = _records(root, decision, near_ms)
     own = [row for row in records if row["cause"] == "violation" and _is_of_batch(row, decision)]
     if own:
         return Unpublished("extension", record=own[-1])
@@ -60,19 +63,21 @@ def why_unpublished(root: str, quotas: QuotaTable, decision: Mapping[str, Any], 
         return Unpublished("too_old", age_ms=age_ms)
     # A row is written when its slice begins.
     before = [row for row in records if written_ms(row) <= collected_ms]
+    if not before:
+        before = [row for row in _records(root, decision, _DAY_MS) if written_ms(row) <= collected_ms]
     if before and before[-1]["action"] == "throttle":
         return Unpublished("told_already", record=before[-1])
     version = _edit_since(quotas, decision["quota_version"], collected_ms)
     return Unpublished("too_old") if version is None else Unpublished("edited", quota_version=version)
 
 
-def _records(root: str, decision: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The records of its client within a day of it, in their order."""
+def _records(root: str, decision: Mapping[str, Any], near_ms: int) -> list[dict[str, Any]]:
+    """The records of its client that were evaluated so near to it, in their order."""
     at_ms = decision["evaluated_at_ms"]
     where: list[Condition] = [
         *((name, "=", decision[name]) for name in ("broker_id", "user", "client_id")),
-        ("evaluated_at_ms", ">=", at_ms - _DAY_MS),
-        ("evaluated_at_ms", "<=", at_ms + _DAY_MS),
+        ("evaluated_at_ms", ">=", at_ms - near_ms),
+        ("evaluated_at_ms", "<=", at_ms + near_ms),
     ]
     rows = TableRows(table_uri(root, "throttle_events")).read([*_COLUMNS, *_BATCH], where)
     return sorted(rows, key=lambda row: row["publish_seq"])

@@ -65,20 +65,32 @@ def test_whatever_is_asked_in_whatever_order_the_answer_is_that_of_the_table(bat
         for _ in range(4):
             since_ms = START_MS + chance.randrange(-100_000, end_ms - START_MS)
             until_ms = since_ms + chance.randrange(1, 500_000)
-            found = known.in_span(batches.watched, PART_MS, since_ms, until_ms)
+            in_memory = batches.at_ms[len(batches.at_ms) - chance.choice([0, 3, 17]) :]
+            found = known.in_span(batches.watched, PART_MS, since_ms, until_ms, in_memory)
             assert found == batches.parts(since_ms, until_ms)
 
 
-def test_what_was_read_is_not_read_again_but_the_last_minute_is(batches: Batches) -> None:
+def test_a_part_with_a_batch_is_not_read_again_and_one_of_the_last_minute_without_is(batches: Batches) -> None:
     known = BatchParts()
-    batches.write(*range(START_MS, START_MS + 600_000, 1_000))
-    settled = (START_MS + 599_000 - 60_000) // PART_MS * PART_MS
+    batches.write(*range(START_MS, START_MS + 570_000, 1_000), START_MS + 615_000)
     for _ in range(2):
-        known.in_span(batches.watched, PART_MS, START_MS, START_MS + 600_000)
+        known.in_span(batches.watched, PART_MS, START_MS, START_MS + 630_000)
     assert len(batches.asked) == 2
-    assert f"evaluated_at_ms >= {settled} " in batches.asked[1]
+    assert f"evaluated_at_ms >= {START_MS + 570_000} " in batches.asked[1]
     known.in_span(batches.watched, PART_MS, START_MS + 60_000, START_MS + 120_000)
     assert len(batches.asked) == 2
+
+
+def test_batches_that_are_in_memory_are_not_read(batches: Batches) -> None:
+    known = BatchParts()
+    batches.write(*range(START_MS, START_MS + 600_000, 1_000))
+    newest = batches.at_ms[-120:]
+    known.in_span(batches.watched, PART_MS, START_MS, START_MS + 600_000, newest)
+    (asked,) = batches.asked
+    assert f"evaluated_at_ms < {newest[0] + PART_MS}" in asked
+    # What came since is in memory, and so is the minute that may not be settled.
+    known.in_span(batches.watched, PART_MS, START_MS, START_MS + 600_000, newest)
+    assert len(batches.asked) == 1
 
 
 def test_without_a_table_nothing_is_remembered(tmp_path: Path) -> None:

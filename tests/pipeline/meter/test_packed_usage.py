@@ -12,6 +12,7 @@ from pipeline.meter.request_log import RequestLogParser
 from pipeline.meter.usage_batch import UsageBatch
 from pipeline.meter.usage_codec import JSON, UsageCodec
 from pipeline.stream.reading.event_columns import EVENT_SCHEMA
+from pipeline.stream.reading.read_part import put_together
 from pipeline.stream.reading.reading_rules import ReadingRules
 from pipeline.stream.reading.small_batch import read_small_batch
 from tests.pipeline.meter.logged_requests import FETCH, PRODUCE, api, line_of
@@ -34,8 +35,8 @@ def batch_of(lines: list[bytes], codec: UsageCodec, **limits: int) -> UsageBatch
 def usage_of(lines: list[bytes], codec: UsageCodec) -> pa.Table:
     """What the job reads of the messages."""
     read = read_small_batch(as_fetched([message.value for message in batch_of(lines, codec).messages()]), RULES)
-    assert (read.dead_letters.num_rows, len(read.left)) == (0, 0)
-    return read.usage.sort_by(KEYS)
+    assert (read.part.dead_letters.num_rows, len(read.left)) == (0, 0)
+    return put_together([read.part]).usage.sort_by(KEYS)
 
 
 def test_the_job_reads_the_same_usage_from_both_codecs() -> None:

@@ -1,0 +1,162 @@
+"""Follows a table: keeps its newest rows in memory, and reads of the files only what is older."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+from arro3.core import Array, DataType
+
+from pipeline.dashboard.client_view import DECISION_COLUMNS, RECORD_COLUMNS
+from pipeline.dashboard.recent_rows import RecentRows
+from pipeline.dashboard.watched_table import WatchedTable
+from pipeline.tables.port import Condition
+
+TIME: Final = "evaluated_at_ms"
+_NAMES: Final = ("user", "client_id")
+_BATCH: Final = ("query_id", "batch_id")
+_USAGE_COLUMNS: Final = ("sample_start_ms", "produced_bytes", "fetched_bytes", "io_time_ns", "network_time_ns")
+_SPANS_MS: Final = (600_000, 420_000, 300_000, 240_000, 180_000, 120_000, 60_000, 30_000, 10_000)
+# Some 15 MB of usage, and some 5 MB of each of the others.
+_MOST_USAGE: Final = 200_000
+_MOST_THROTTLES: Final = 30_000
+_PARTS: Final = 30
+"""In which the first rows are read: all at once they would take several times the memory in which they are kept."""
+
+
+class RecentTable:
+    """A table with a key, of which the newest rows are in memory. `follow` is for one thread; reading is for any.
+
+    Args:
+        table: The table.
+        key: A column with statistics that tells the order in which the job wrote: no commit has a smaller one than
+            the commit before it, and rows of one batch with the same one are in one commit.
+        columns: Which ones are kept.
+        most_rows: So many are kept, and some thousand more.
+        spans: How far back from the newest key the first look reads: the first with at most `most_rows`.
+    """
+
+    def __init__(
+        self, table: WatchedTable, key: str, columns: Sequence[str], most_rows: int, spans: Sequence[int]
+    ) -> None:
+        self._table = table
+        self._key = key
+        self._kept = tuple(dict.fromkeys((*columns, key, TIME)))
+        self._most_rows = most_rows
+        self._spans = spans
+        self._seen_batches: set[tuple[Any, ...]] = set()
+        self._newest_key: int | None = None
+        self.keeps = False
+        """Whether rows are kept."""
+        self.held: RecentRows | None = None
+        """What is in memory; None before the first `follow`, and if nothing is to be kept."""
+
+    def keep(self) -> None:
+        """Keep rows, which `follow` otherwise only passes on. To be called before the first `follow`."""
+        self.keeps = True
+
+    def follow(self, also: Sequence[str] = ()) -> pa.Table | None:
+        """Take the rows that came since the last call.
+
+        Args:
+            also: Further columns of the answer.
+
+        Returns:
+            Those rows; None at the first call, which may take many, and for a table without rows.
+
+        Raises:
+            TableMissing, TableUnreadable: See `WatchedTable.read`. The next call goes on where this one began.
+        """
+        newest_key = self._table.newest_value(self._key)
+        if newest_key is None:
+            return None
+        is_behind = self.keeps and self.held is None
+        if self._newest_key is None or newest_key < self._newest_key or is_behind:
+            self._begin(newest_key)
+            return None
+        rows = self._read([(self._key, ">=", self._newest_key)], also)
+        keys = zip(rows[self._key].to_pylist(), *(rows[name].to_pylist() for name in _BATCH), strict=True)
+        new = [place for place, (key, *batch) in enumerate(keys) if key > self._newest_key or self._is_new(batch)]
+        if len(new) < rows.num_rows:
+            rows = rows.take(pa.array(Array(new, DataType.int64())))
+        if self.held is not None:
+            self.held = self.held.with_rows(rows, self._kept, self._most_rows)
+        self._note(rows)
+        return rows
+
+    def rows(
+        self, columns: Sequence[str], client: tuple[str, str], since_ms: int, until_ms: int
+    ) -> list[dict[str, Any]]:
+        """The rows of a client that were evaluated in [since_ms, until_ms), in no order.
+
+        Raises:
+            TableMissing, TableUnreadable: See `WatchedTable.rows`.
+        """
+        self._table.opened()
+        held = self.held
+        where: list[Condition] = [(name, "=", value) for name, value in zip(_NAMES, client, strict=True)]
+        where += [(TIME, ">=", since_ms), (TIME, "<", until_ms)]
+        if held is None:
+            return self._table.rows(columns, where)
+        recent = held.where(client, TIME, since_ms, until_ms)
+        found: list[dict[str, Any]] = recent.select(list(columns)).to_pylist() if recent.num_rows else []
+        if self._key == TIME and since_ms >= held.begin:
+            return found
+        return [*found, *self._table.rows(columns, [*where, (self._key, "<", held.begin)])]
+
+    def _begin(self, newest_key: int) -> None:
+        self.held, self._newest_key = None, None
+        begin = newest_key - self._span(newest_key) if self.keeps else newest_key
+        held, step = RecentRows(self._key, begin), max(-(-(newest_key + 1 - begin) // _PARTS), 1)
+        for since in range(begin, newest_key + 1, step):
+            rows = self._read([(self._key, ">=", since), (self._key, "<", since + step)])
+            held = held.with_rows(rows, self._kept, self._most_rows)
+            self._note(rows)
+        # Not before all of it is read: until then a request must read these rows from the table.
+        self.held = held if self.keeps else None
+
+    def _span(self, newest_key: int) -> int:
+        sizes = ((span, self._table.rows_about(self._key, newest_key - span, newest_key + 1)) for span in self._spans)
+        return next((span for span, rows in sizes if rows <= self._most_rows), self._spans[-1])
+
+    def _read(self, where: Sequence[Condition], also: Sequence[str] = ()) -> pa.Table:
+        return self._table.read(tuple(dict.fromkeys((*_NAMES, *_BATCH, *self._kept, *also))), where)
+
+    def _is_new(self, batch: Sequence[Any]) -> bool:
+        return tuple(batch) not in self._seen_batches
+
+    def _note(self, rows: pa.Table) -> None:
+        """Remember up to where rows were seen."""
+        if not rows.num_rows:
+            return
+        keys = rows[self._key].to_pylist()
+        newest_key = max(keys)
+        if newest_key != self._newest_key:
+            self._seen_batches = set()
+        batches = zip(*(rows[name].to_pylist() for name in _BATCH), strict=True)
+        self._seen_batches |= {batch for key, batch in zip(keys, batches, strict=True) if key == newest_key}
+        self._newest_key = newest_key
+
+
+@dataclass(frozen=True, slots=True)
+class RecentTables:
+    """The tables that get a file with every micro-batch, and that the view of a client reads."""
+
+    usage: RecentTable
+    decisions: RecentTable
+    events: RecentTable
+
+    @classmethod
+    def of(cls, tables: Mapping[str, WatchedTable]) -> "RecentTables":
+        """Those of these tables, by name."""
+        seq = (_MOST_THROTTLES // 2,)
+        return cls(
+            RecentTable(tables["usage"], TIME, _USAGE_COLUMNS, _MOST_USAGE, _SPANS_MS),
+            RecentTable(tables["decisions"], TIME, DECISION_COLUMNS, _MOST_THROTTLES, _SPANS_MS),
+            RecentTable(tables["throttle_events"], "publish_seq", RECORD_COLUMNS, _MOST_THROTTLES, seq),
+        )
+
+    def keep(self) -> None:
+        """See `RecentTable.keep`."""
+        for table in (self.usage, self.decisions, self.events):
+            table.keep()
