@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from pipeline.activity import JobSigns
 from pipeline.dashboard.client_reading import client_document
 from pipeline.dashboard.query import Query
 from pipeline.dashboard.reader import TablesReader
@@ -38,7 +39,7 @@ def followed(tmp_path_factory: pytest.TempPathFactory) -> tuple[TablesReader, St
     folder: Path = tmp_path_factory.mktemp("recent")
     tables = LivedTables(folder, QUOTAS, SENDERS, START_MS)
     tables.live(12, step_ms=500)
-    reader = TablesReader(tables.root, lambda: "7")
+    reader = TablesReader(tables.root, JobSigns(lambda: "7"))
     reader.recent.keep()
     reader.look(tables.now_ms)
     for second in range(24):
