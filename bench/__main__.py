@@ -1,10 +1,12 @@
-"""Runs benchmarks one after the other: `python -m bench [--report] [--resume] [NAME …]`.
+"""Runs benchmarks one after the other: `python -m bench [--report] [--resume] [NAME …] [-- OPTIONS]`.
 
 Each prints the machine and a table. With `--report` what it printed is also written to docs/bench/NAME.md, so no figure
-is typed. With `--resume` those that have a report of this commit already are passed over.
+is typed. With `--resume` those that have a report of this commit already are passed over. What stands after `--` goes
+to each of them, and into its report.
 """
 
 import argparse
+import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -56,7 +58,9 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"one or more of {', '.join(BENCHES)}; default: all")
     parser.add_argument("--report", action="store_true", help="write what each prints to docs/bench/NAME.md too")
     parser.add_argument("--resume", action="store_true", help="pass over those with a report of this commit")
-    asked = parser.parse_args(arguments)
+    own = list(arguments)
+    options = own[own.index("--") + 1 :] if "--" in own else []
+    asked = parser.parse_args(own[: len(own) - len(options) - 1] if "--" in own else own)
     unknown = [name for name in asked.names if name not in BENCHES]
     if unknown:
         listed = "".join(f"\n  {name:<13} {what}" for name, what in BENCHES.items())
@@ -68,32 +72,34 @@ def main(arguments: Sequence[str]) -> int:
         if asked.resume and _is_reported(name, commit):
             print(f"measured at this commit already: {_report(name)}", flush=True)
             continue
-        code, printed = _run(name)
+        code, printed = _run(name, options)
         failed |= code != 0
         if asked.report and code == 0:
             REPORTS.mkdir(parents=True, exist_ok=True)
-            _report(name).write_text(report_text(name, commit, printed), encoding="utf-8")
+            _report(name).write_text(report_text(name, commit, printed, options), encoding="utf-8")
             print(f"written to {_report(name)}", flush=True)
     return int(failed)
 
 
-def report_text(name: str, commit: str, printed: str) -> str:
+def report_text(name: str, commit: str, printed: str, options: Sequence[str] = ()) -> str:
     """The page of one benchmark.
 
     Args:
         name: one of `BENCHES`.
         commit: what was measured.
         printed: the benchmark's whole output.
+        options: that it was run with.
     """
+    command = shlex.join(["python", "-m", "bench", "--report", name, *(["--", *options] if options else [])])
     return (
         f"# {name}\n\n{BENCHES[name][0].upper()}{BENCHES[name][1:]}.\n\n"
-        f"Written by `python -m bench --report {name}` at commit {commit}.\n\n```text\n{printed.strip()}\n```\n"
+        f"Written by `{command}` at commit {commit}.\n\n```text\n{printed.strip()}\n```\n"
     )
 
 
-def _run(name: str) -> tuple[int, str]:
+def _run(name: str, options: Sequence[str]) -> tuple[int, str]:
     """Run one benchmark and pass on what it prints. Returns its exit code and its output."""
-    command = [sys.executable, "-u", "-m", _MODULES.get(name, f"bench.{name}")]
+    command = [sys.executable, "-u", "-m", _MODULES.get(name, f"bench.{name}"), *options]
     lines = []
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as running:
         for line in running.stdout or ():

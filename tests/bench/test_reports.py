@@ -1,5 +1,6 @@
 """`python -m bench --report`: pages that the benchmarks write themselves."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,8 @@ def ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Benchmarks print their names instead of measuring; gives the names of those that ran."""
     names: list[str] = []
 
-    def run(name: str) -> tuple[int, str]:
-        names.append(name)
+    def run(name: str, options: Sequence[str]) -> tuple[int, str]:
+        names.append(" ".join([name, *options]))
         return (1 if name == "stop" else 0), f"figures of {name}\n"
 
     monkeypatch.setattr(bench, "REPORTS", tmp_path / "bench")
@@ -29,6 +30,14 @@ def test_a_report_is_what_the_benchmark_printed(ran: list[str]) -> None:
         "# edit\n\nFrom a quota edit to the release on the topic, without traffic.\n\n"
         "Written by `python -m bench --report edit` at commit abc1234.\n\n```text\nfigures of edit\n```\n"
     )
+
+
+def test_options_go_to_the_benchmark_and_into_its_report(ran: list[str]) -> None:
+    assert bench.main(["--report", "probe", "--", "--minutes", "3"]) == 0
+    assert ran == ["probe --minutes 3"]
+    written = (bench.REPORTS / "probe.md").read_text()
+    assert "Written by `python -m bench --report probe -- --minutes 3` at commit abc1234." in written
+    assert bench.main(["edit", "--"]) == 0
 
 
 def test_nothing_is_written_unasked_or_of_a_benchmark_that_failed(ran: list[str]) -> None:
