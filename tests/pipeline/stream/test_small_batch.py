@@ -9,6 +9,9 @@ from pipeline.stream.reading.small_batch import read_small_batch
 from tests.pipeline.stream.messages import APPENDED_AT_MS, DAY_MS, PARTITION, RULES, array, event, message
 
 
+UNREADABLE = message(user="NAME").replace(b'"NAME"', b"1e400")
+
+
 def fetched(values: list[bytes | None]) -> pa.Table:
     sizes = [None if value is None else len(value) for value in values]
     return pa.table(
@@ -26,7 +29,7 @@ def fetched(values: list[bytes | None]) -> pa.Table:
 
 def test_each_message_is_read_in_one_of_the_ways() -> None:
     old = event(event_time_ms=APPENDED_AT_MS - DAY_MS - 1)
-    values = [message(), None, b"[]", b"no JSON", message(client_id=7), array(event(), old), message(user=True)]
+    values = [message(), None, b"[]", b"no JSON", message(client_id=7), array(event(), old), UNREADABLE]
     read = read_small_batch(fetched(values), RULES)
     assert [one.offset for one in read.left] == [6]
     places = (read.part.dead_letters[name].to_pylist() for name in ("offset", "element_index"))
@@ -37,7 +40,7 @@ def test_each_message_is_read_in_one_of_the_ways() -> None:
 
 def test_a_batch_that_is_read_in_parts_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     old = event(event_time_ms=APPENDED_AT_MS - DAY_MS - 1)
-    some = [message(), None, b"[]", b"no JSON", message(client_id=7), array(event(), old), message(user=True)]
+    some = [message(), None, b"[]", b"no JSON", message(client_id=7), array(event(), old), UNREADABLE]
     values = [*some, message(user="bob"), *some, array(event(), event(user="bob")), None]
     whole = read_small_batch(fetched(values), RULES)
     for size_bytes in (1, 50, 200):
