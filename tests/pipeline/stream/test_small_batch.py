@@ -8,7 +8,6 @@ from pipeline.stream.reading.decode import PACKED_BEGIN
 from pipeline.stream.reading.small_batch import read_small_batch
 from tests.pipeline.stream.messages import APPENDED_AT_MS, DAY_MS, PARTITION, RULES, array, event, message
 
-
 UNREADABLE = message(user="NAME").replace(b'"NAME"', b"1e400")
 
 
