@@ -4,6 +4,7 @@ The first run of a plan takes a second or more: the JVM loads classes and compil
 while the job reads its tables. It ends when the job is ready, so no decision has to wait for it.
 """
 
+from functools import partial
 from threading import Event
 from typing import Final
 
@@ -20,13 +21,15 @@ _RUNS: Final = 2
 
 
 def warm_up(session: SparkSession, rules: ReadingRules, wanted: Event) -> None:
-    """Run both ways of reading a batch some times; what has begun is finished.
+    """Run both ways of reading a batch some times, first the one of small batches; what has begun is finished.
 
     Args:
         session: Nobody else uses it yet.
         rules: Of the job. With others Spark would compile other code.
         wanted: Set when somebody waits for the session.
     """
+    if wanted.is_set():
+        return  # to make the messages takes most of a second, too
     session.sparkContext.setJobGroup(JOB_GROUP, "first run of the plan", interruptOnCancel=True)
     number = F.col("id")
     message = F.concat(
@@ -39,8 +42,7 @@ def warm_up(session: SparkSession, rules: ReadingRules, wanted: Event) -> None:
         number.alias("offset"),
         F.timestamp_millis(F.lit(1_000)).alias("timestamp"),
     )
-    for _ in range(_RUNS):
-        if not wanted.is_set():
-            collect_on_driver(raw, rules, _ROWS)
-        if not wanted.is_set():
-            collect(raw, rules)
+    for read in [partial(collect_on_driver, message_count=_ROWS)] * _RUNS + [partial(collect)] * _RUNS:
+        if wanted.is_set():
+            return
+        read(raw, rules)
