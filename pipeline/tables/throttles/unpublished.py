@@ -1,6 +1,6 @@
 """Why nothing was published for a decision: one cause, from what the tables hold."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -12,8 +12,8 @@ from schemas.throttle_event_row import written_ms
 
 Cause = Literal["shadow", "no_time", "not_applied", "extension", "too_old", "told_already", "edited"]
 
-_DAY_MS: Final = 86_400_000
-_NEAR_MS: Final = 600_000
+# A client that is held all the time has many records in a day, and mostly one a moment ago.
+_LOOKED_BACK_MS: Final = (20_000, 600_000, 86_400_000)
 _COLUMNS: Final = ("publish_seq", "action", "cause", "throttle_time_ms", "throttled_until_ms", "decision_id")
 _BATCH: Final = ("query_id", "batch_id")
 
@@ -51,9 +51,7 @@ def why_unpublished(root: str, quotas: QuotaTable, decision: Mapping[str, Any], 
         return Unpublished("shadow")
     if not decision["applied"]:
         return Unpublished("not_applied" if decision["throttle_time_ms"] else "no_time")
-    # Those of its batch are evaluated when it is; a day of a client that is held all the time is long to read.
-    near_ms = max(_NEAR_MS, 2 * max_age_ms)
-    records = _records(root, decision, near_ms)
+    records = _records(root, decision, _LOOKED_BACK_MS[0])
     own = [row for row in records if row["cause"] == "violation" and _is_of_batch(row, decision)]
     if own:
         return Unpublished("extension", record=own[-1])
@@ -61,26 +59,30 @@ def why_unpublished(root: str, quotas: QuotaTable, decision: Mapping[str, Any], 
     age_ms = collected_ms - decision["evaluated_at_ms"]
     if age_ms > max_age_ms:
         return Unpublished("too_old", age_ms=age_ms)
-    # A row is written when its slice begins.
-    before = [row for row in records if written_ms(row) <= collected_ms]
-    if not before:
-        before = [row for row in _records(root, decision, _DAY_MS) if written_ms(row) <= collected_ms]
+    before = _written_by(records, collected_ms)
+    for back_ms in _LOOKED_BACK_MS[1:]:
+        before = before or _written_by(_records(root, decision, back_ms), collected_ms)
     if before and before[-1]["action"] == "throttle":
         return Unpublished("told_already", record=before[-1])
     version = _edit_since(quotas, decision["quota_version"], collected_ms)
     return Unpublished("too_old") if version is None else Unpublished("edited", quota_version=version)
 
 
-def _records(root: str, decision: Mapping[str, Any], near_ms: int) -> list[dict[str, Any]]:
-    """The records of its client that were evaluated so near to it, in their order."""
+def _records(root: str, decision: Mapping[str, Any], back_ms: int) -> list[dict[str, Any]]:
+    """The records of its client from so long before it until a moment after it, by evaluation, in their order."""
     at_ms = decision["evaluated_at_ms"]
     where: list[Condition] = [
         *((name, "=", decision[name]) for name in ("broker_id", "user", "client_id")),
-        ("evaluated_at_ms", ">=", at_ms - near_ms),
-        ("evaluated_at_ms", "<=", at_ms + near_ms),
+        ("evaluated_at_ms", ">=", at_ms - back_ms),
+        ("evaluated_at_ms", "<=", at_ms + _LOOKED_BACK_MS[0]),
     ]
     rows = TableRows(table_uri(root, "throttle_events")).read([*_COLUMNS, *_BATCH], where)
     return sorted(rows, key=lambda row: row["publish_seq"])
+
+
+def _written_by(records: Sequence[Mapping[str, Any]], at_ms: int) -> list[Mapping[str, Any]]:
+    """The records that were written at an instant or before it: a row is written when its slice begins."""
+    return [row for row in records if written_ms(row) <= at_ms]
 
 
 def _is_of_batch(row: Mapping[str, Any], decision: Mapping[str, Any]) -> bool:

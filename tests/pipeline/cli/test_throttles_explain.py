@@ -85,6 +85,12 @@ def test_a_client_that_was_told_already_says_with_which_record(tables: Tables) -
     assert tables.why() == ": the client was told already: record #0 of decision first holds it until 22:14:08.500"
 
 
+@pytest.mark.parametrize("ago_ms", [19_000, 21_000, 590_000, 610_000, 86_000_000])
+def test_the_record_that_holds_a_client_is_found_however_long_ago_it_was_written(tables: Tables, ago_ms: int) -> None:
+    tables.events.write(("app", "throttle", AT_MS - ago_ms, ago_ms + 9_000), decision_id="first", batch_id=6)
+    assert ": the client was told already: record #0 of decision first holds it until" in tables.why()
+
+
 def test_a_client_that_was_let_go_before_was_not_told(tables: Tables) -> None:
     tables.events.write(("app", "throttle", AT_MS - 500, 9_000), decision_id="first", batch_id=6, cause="violation")
     tables.events.write(("app", "release", AT_MS - 100, 0), decision_id="first", batch_id=6, cause="quota_changed")
