@@ -13,7 +13,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from pipeline.stream.reading.column_cache import select
-from pipeline.stream.reading.event_rules import EVENT_STRUCT, PARSER_OPTIONS, FieldOf, broken_rule
+from pipeline.stream.reading.event_rules import EVENT_STRUCT, FieldOf, broken_rule, parser_options
 from pipeline.stream.reading.field_rules import FIELD_RULES
 
 # Marks: null is a good event. Negative marks are the five below. Any other says what to read again: see
@@ -75,8 +75,8 @@ def _parsed() -> tuple[Column, ...]:
     an_object = F.concat(cut, F.lit(f',"{END_KEY}":true}}'))
     an_array = F.concat(F.lit('{"elements":'), cut, F.lit(f',{{"{END_KEY}":true}}]}}'))
     return (
-        F.when((opening == "{") & (closing == "}"), F.from_json(an_object, _OBJECT, PARSER_OPTIONS)).alias("object"),
-        F.when((opening == "[") & (closing == "]"), F.from_json(an_array, _ARRAY, PARSER_OPTIONS)).alias("array"),
+        F.when((opening == "{") & (closing == "}"), F.from_json(an_object, _OBJECT, parser_options())).alias("object"),
+        F.when((opening == "[") & (closing == "]"), F.from_json(an_array, _ARRAY, parser_options(levels_around=1))).alias("array"),
         opening.alias("opening"),
         is_packed().alias("is_packed"),
         F.unix_millis("timestamp").alias("appended_at_ms"),

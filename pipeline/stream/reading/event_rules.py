@@ -27,13 +27,23 @@ FieldOf = Callable[[str], Column]
 EVENT_STRUCT: Final = "STRUCT<" + ", ".join(f"{rule.name}: {rule.spark_type}" for rule in FIELD_RULES) + ">"
 TEXT_STRUCT: Final = "STRUCT<" + ", ".join(f"{rule.name}: STRING" for rule in FIELD_RULES) + ">"
 
-PARSER_OPTIONS: Final = {
+_DEEPEST: Final = 1_000  # Jackson's own limit for any JSON
+_OPTIONS: Final = {
     "mode": "PERMISSIVE",
     "columnNameOfCorruptRecord": "_corrupt",
     # Both are on by default in Spark and not JSON.
     "allowSingleQuotes": "false",
     "allowNonNumericNumbers": "false",
 }
+
+
+def parser_options(levels_around: int = 0) -> dict[str, str]:
+    """Options of `from_json`: a message of 1000 nested levels is read, a deeper one is no JSON.
+
+    Args:
+        levels_around: how many levels the caller has put around the message; they do not count.
+    """
+    return {**_OPTIONS, "maxNestingDepth": str(_DEEPEST + levels_around)}
 
 
 def broken_rule(typed: FieldOf, max_event_age_ms: int, text: FieldOf | None = None) -> Column:

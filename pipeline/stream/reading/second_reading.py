@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 
 from pipeline.stream.reading.column_cache import select
 from pipeline.stream.reading.decode import END_KEY, EXEMPT, IGNORED, REFUSED, has_replacement_character, is_suspect
-from pipeline.stream.reading.event_rules import EVENT_STRUCT, PARSER_OPTIONS, TEXT_STRUCT, broken_rule
+from pipeline.stream.reading.event_rules import EVENT_STRUCT, TEXT_STRUCT, broken_rule, parser_options
 from pipeline.stream.reading.field_rules import FIELD_RULES, NAMES_NOT_UTF8, NO_JSON, NO_OBJECT, NO_OBJECTS
 
 DEAD_LETTER_COLUMNS: Final = ("appended_at_ms", "topic", "partition", "offset", "element_index", "cause", "value")
@@ -55,7 +55,7 @@ def _message() -> tuple[Column, ...]:
         F.unix_millis("timestamp").alias("appended_at_ms"),
         F.is_valid_utf8(text).alias("is_utf8"),
         F.substring(message, 1, 1).alias("opening"),
-        F.from_json(framed, f"{END_KEY} ARRAY<STRING>, _corrupt STRING", PARSER_OPTIONS).alias("frame"),
+        F.from_json(framed, f"{END_KEY} ARRAY<STRING>, _corrupt STRING", parser_options(levels_around=2)).alias("frame"),
     )
 
 
@@ -73,12 +73,12 @@ def _framed() -> tuple[Column, ...]:
 def _split() -> tuple[Column, ...]:
     """The elements of an array, each as text and as a variant. Any other message is its own and only element."""
     is_array, message = F.col("is_array"), F.col("message")
-    texts = F.when(is_array, F.from_json(message, "ARRAY<STRING>", PARSER_OPTIONS)).otherwise(F.array(message))
+    texts = F.when(is_array, F.from_json(message, "ARRAY<STRING>", parser_options())).otherwise(F.array(message))
     return (
         *_columns(*_OF_THE_MESSAGE),
         F.when(~is_array, F.col("value")).alias("value"),
         texts.alias("texts"),
-        F.when(is_array, F.from_json(message, "ARRAY<VARIANT>", PARSER_OPTIONS)).alias("variants"),
+        F.when(is_array, F.from_json(message, "ARRAY<VARIANT>", parser_options())).alias("variants"),
     )
 
 
@@ -113,8 +113,8 @@ def _parsed() -> tuple[Column, ...]:
         *_columns(*_OF_THE_MESSAGE, "value", "is_empty", "position"),
         element.alias("element"),
         variant.alias("variant"),
-        F.from_json(element, _TYPED, PARSER_OPTIONS).alias("typed"),
-        F.from_json(element, TEXT_STRUCT, PARSER_OPTIONS).alias("text"),
+        F.from_json(element, _TYPED, parser_options()).alias("typed"),
+        F.from_json(element, TEXT_STRUCT, parser_options()).alias("text"),
         F.coalesce(F.schema_of_variant(variant), F.lit("")).alias("kind"),
     )
 

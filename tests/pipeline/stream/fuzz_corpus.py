@@ -233,7 +233,7 @@ def _marked_encoding(draw: Random) -> bytes:
 
 
 def _deep(draw: Random) -> bytes:
-    depth = draw.choice((10, 490, 499, 500, 501, 990, 999, 1000, 1001, 2000, 10_000))
+    depth = draw.choice((10, 490, 499, 500, 501, 990, 996, 997, 998, 999, 1000, 1001, 2000, 10_000))
     opening, closing = draw.choice((("[", "]"), ('{"a":', "}")))
     core: Any = draw.choice(("1", json.dumps(event()), ""))
     nested = opening * depth + core + closing * (depth if draw.random() < 0.7 else 0)

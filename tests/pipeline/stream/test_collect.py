@@ -79,6 +79,27 @@ def test_what_is_not_ours_in_a_message_does_no_harm(spark: SparkSession) -> None
     assert batch.good_count == len(values) + 1
 
 
+@pytest.mark.parametrize(("levels", "is_read"), [(998, True), (999, True), (1_000, True), (1_001, False)])
+def test_a_message_of_a_thousand_nested_levels_is_read_whoever_reads_it(
+    spark: SparkSession, levels: int, is_read: bool
+) -> None:
+    def around(text: bytes, count: int, opening: bytes = b"[", closing: bytes = b"]") -> bytes:
+        return opening * count + text + closing * count
+
+    values = [
+        message()[:-1] + b', "n": ' + around(b"1", levels - 1) + b"}",
+        message()[:-1] + b', "n": ' + around(b"1", levels - 1, b'{"a":', b"}") + b"}",
+        b"[" + message()[:-1] + b', "n": ' + around(b"1", levels - 2) + b"}]",
+        b'{"n": ' + around(b"1", levels - 1) + b"}",
+        b"[" + message() + b"," + around(b"1", levels - 1) + b"]",
+    ]
+    batch = collect_twice(raw_frame(spark, values), RULES)
+    no_json = "value must be JSON"
+    faults = [(3, None, "'event_time_ms' must be present"), (4, 1, "element must be a JSON object")]
+    assert dead(batch) == (faults if is_read else [(offset, None, no_json) for offset in range(len(values))])
+    assert batch.good_count == (4 if is_read else 0)
+
+
 def test_null_in_place_of_an_optional_field_is_its_default(spark: SparkSession) -> None:
     nothing = dict.fromkeys(
         ["broker_id", "produced_bytes", "io_time_ns", "request_count", "throttle_exempt", "schema_version"]
