@@ -74,9 +74,11 @@ def _parsed() -> tuple[Column, ...]:
     closing = F.substring(F.col("value"), length, F.lit(1)).cast("string")
     an_object = F.concat(cut, F.lit(f',"{END_KEY}":true}}'))
     an_array = F.concat(F.lit('{"elements":'), cut, F.lit(f',{{"{END_KEY}":true}}]}}'))
+    parsed_object = F.from_json(an_object, _OBJECT, parser_options())
+    parsed_array = F.from_json(an_array, _ARRAY, parser_options(levels_around=1))
     return (
-        F.when((opening == "{") & (closing == "}"), F.from_json(an_object, _OBJECT, parser_options())).alias("object"),
-        F.when((opening == "[") & (closing == "]"), F.from_json(an_array, _ARRAY, parser_options(levels_around=1))).alias("array"),
+        F.when((opening == "{") & (closing == "}"), parsed_object).alias("object"),
+        F.when((opening == "[") & (closing == "]"), parsed_array).alias("array"),
         opening.alias("opening"),
         is_packed().alias("is_packed"),
         F.unix_millis("timestamp").alias("appended_at_ms"),

@@ -21,6 +21,7 @@ _LEADING_BLANKS = r"^[ \t\r\n]+"
 _PLACE = ("topic", "partition", "offset", "appended_at_ms")
 _OF_THE_MESSAGE = (*_PLACE, "unread", "is_utf8", "is_json", "is_array", "opening")
 _EVENT_FIELDS = tuple(rule.name for rule in FIELD_RULES)
+_FRAME: Final = f"{END_KEY} ARRAY<STRING>, _corrupt STRING"
 _TYPED: Final = EVENT_STRUCT.removesuffix(">") + ", _corrupt: STRING>"
 
 
@@ -55,7 +56,7 @@ def _message() -> tuple[Column, ...]:
         F.unix_millis("timestamp").alias("appended_at_ms"),
         F.is_valid_utf8(text).alias("is_utf8"),
         F.substring(message, 1, 1).alias("opening"),
-        F.from_json(framed, f"{END_KEY} ARRAY<STRING>, _corrupt STRING", parser_options(levels_around=2)).alias("frame"),
+        F.from_json(framed, _FRAME, parser_options(levels_around=2)).alias("frame"),
     )
 
 
