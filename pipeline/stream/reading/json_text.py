@@ -20,16 +20,11 @@ class UnknownText(ValueError):
     """Nobody knows here how Spark writes a value."""
 
 
-class JsonObject(dict[str, Any]):
-    """A JSON object that remembers all its members; as a dict it has the last one of each name.
+JsonObject = tuple[tuple[str, Any], ...]
+"""A JSON object as name and value of each member, in their order, also those of one name.
 
-    Attributes:
-        members: Name and value of each, in their order.
-    """
-
-    def __init__(self, members: list[tuple[str, Any]]) -> None:
-        super().__init__(members)
-        self.members = members
+`object_pairs_hook=tuple` makes it, without a call of Python code for each object.
+"""
 
 
 def json_text(value: Any) -> str:
@@ -38,8 +33,8 @@ def json_text(value: Any) -> str:
     Raises:
         UnknownText: A float is infinite.
     """
-    if isinstance(value, JsonObject):
-        return "{" + ",".join(f"{_quoted(name)}:{json_text(member)}" for name, member in value.members) + "}"
+    if isinstance(value, tuple):
+        return "{" + ",".join(f"{_quoted(name)}:{json_text(member)}" for name, member in value) + "}"
     if isinstance(value, list):
         return "[" + ",".join(map(json_text, value)) + "]"
     if isinstance(value, str):
@@ -59,8 +54,9 @@ def _escape(found: re.Match[str]) -> str:
 
 def has_a_name_twice(value: Any) -> bool:
     """Whether an object in a value has two members of one name."""
-    if isinstance(value, JsonObject):
-        return len(value) < len(value.members) or any(map(has_a_name_twice, value.values()))
+    if isinstance(value, tuple):
+        members = dict(value)
+        return len(members) < len(value) or any(map(has_a_name_twice, members.values()))
     return isinstance(value, list) and any(map(has_a_name_twice, value))
 
 

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from pipeline import garbage_collector
 from pipeline.stream.reading.column_cache import select
 from pipeline.stream.reading.decode import is_packed
 from pipeline.stream.reading.driver_reading import Message, Reread, read_again
@@ -26,11 +27,10 @@ from pipeline.stream.reading.read_part import BYTES_AT_ONCE, ReadPart, put_toget
 from pipeline.stream.reading.reading_rules import ReadingRules
 from pipeline.stream.reading.strict_reader import read_strictly
 
-# Bounds of what is read with causes: about 20 µs for a message of one event and 5 µs for an element of another array,
-# of which no message has more than commas, plus one. Spark takes seconds for as many.
-_MESSAGES_WITH_CAUSES: Final = 50_000
+# Bounds of what is read with causes: 2 to 5 µs for a message, and 5 µs for an element of an array, of which no message
+# has more than commas, plus one. Spark takes several times as long.
 _COMMAS_WITH_CAUSES: Final = 500_000
-_BYTES_WITH_CAUSES: Final = 16_777_216
+_BYTES_WITH_CAUSES: Final = 67_108_864
 
 # Arrow groups many rows at once quicker than few rows often; so many take 40 MB.
 _EVENTS_AT_ONCE: Final = 262_144
@@ -75,17 +75,18 @@ def read_small_batch(messages: pa.Table, rules: ReadingRules) -> SmallBatch:
         messages: As `fetch` returns them.
         rules: Of the job.
     """
-    found = [ReadPart()]
-    left: list[Message] = []
-    for begin, end in _parts(messages["size_bytes"].fill_null(0).to_numpy()):
-        parts, unread = _read(messages.slice(begin, end - begin), rules)
-        found += parts
-        left += unread
-        if sum(part.usage.num_rows for part in found[1:]) >= _EVENTS_AT_ONCE:
-            found = [put_together(found)]
-    again = _with_causes(left, rules)
-    packed_left = bool(pc.any(pc.and_(messages["is_packed"], messages["value"].is_null())).as_py())
-    return SmallBatch(put_together([*found, again.part(rules)]), again.left, packed_left)
+    with garbage_collector.paused():
+        found = [ReadPart()]
+        left: list[Message] = []
+        for begin, end in _parts(messages["size_bytes"].fill_null(0).to_numpy()):
+            parts, unread = _read(messages.slice(begin, end - begin), rules)
+            found += parts
+            left += unread
+            if sum(part.usage.num_rows for part in found[1:]) >= _EVENTS_AT_ONCE:
+                found = [put_together(found)]
+        again = _with_causes(left, rules)
+        packed_left = bool(pc.any(pc.and_(messages["is_packed"], messages["value"].is_null())).as_py())
+        return SmallBatch(put_together([*found, again.part(rules)]), again.left, packed_left)
 
 
 def _read(messages: pa.Table, rules: ReadingRules) -> tuple[list[ReadPart], list[Message]]:
@@ -144,13 +145,12 @@ def _without_old(
 def _with_causes(messages: list[Message], rules: ReadingRules) -> Reread:
     values = [message.value or b"" for message in messages]
     is_too_much = (
-        len(messages) > _MESSAGES_WITH_CAUSES
-        or sum(map(len, values)) > _BYTES_WITH_CAUSES
-        or sum(value.count(b",") for value in values) > _COMMAS_WITH_CAUSES
+        sum(map(len, values)) > _BYTES_WITH_CAUSES
+        or sum(value.count(b",") for value in values if not value.startswith(b"{")) > _COMMAS_WITH_CAUSES
     )
     return Reread(left=messages) if is_too_much else read_again(messages, rules.max_event_age_ms)
 
 
 def _messages(table: pa.Table) -> list[Message]:
     names = ("topic", "partition", "offset", "appended_at_ms", "value")
-    return [Message(*fields) for fields in zip(*(table[name].to_pylist() for name in names), strict=True)]
+    return list(map(Message, *(table[name].to_pylist() for name in names)))

@@ -1,14 +1,13 @@
 """Reads JSON or YAML text. A key that is given twice is a mistake; the usual readers would drop the first value."""
 
-import gc
 import json
-from collections.abc import Hashable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import yaml
 
+from pipeline import garbage_collector
 from pipeline.errors import first_line
 from pipeline.tables.errors import QuotaFileRefused
 from quota.mistakes import Mistake, Mistakes, Step
@@ -111,22 +110,10 @@ def _yaml(text: str, mistakes: Mistakes) -> Any:
     loader = _StrictLoader(text)
     loader.mistakes = mistakes
     try:
-        with _collector_paused():
+        with garbage_collector.paused():
             return loader.get_single_data()
     finally:
         loader.dispose()
-
-
-@contextmanager
-def _collector_paused() -> Iterator[None]:
-    """Pause the garbage collector. All nodes of the text stay alive, and to check them takes half of the time."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 def _refuse_repeated(keys: Sequence[str], mistakes: Mistakes, line: int | None = None) -> None:

@@ -55,8 +55,8 @@ def sent(value: bytes | None) -> Message:
 def test_a_refused_message_is_one_dead_letter_with_its_cause_and_its_own_bytes(value: bytes, cause: str) -> None:
     read = read_again([sent(value)], DAY_MS)
     (letter,) = read.letters
-    assert (letter["cause"], letter["value"], letter["element_index"]) == (cause, value, None)
-    assert (letter["partition"], letter["offset"], letter["topic"]) == (PARTITION, OFFSET, "usage")
+    assert (letter.cause, letter.value, letter.element_index) == (cause, value, None)
+    assert (letter.partition, letter.offset, letter.topic) == (PARTITION, OFFSET, "usage")
     assert (read.left, read.events, read.ignored_count) == ([], [], 0)
 
 
@@ -71,14 +71,14 @@ def test_what_spark_may_read_in_another_way_is_left_to_it(value: bytes | None) -
 def test_an_array_is_read_element_by_element() -> None:
     values = [event(), {"user": 7}, None, "text", event(produced_bytes=-1, unknown=[{"a b": None}])]
     read = read_again([sent(array(*values))], DAY_MS)
-    assert [(one["element_index"], one["cause"]) for one in read.letters] == [
+    assert [(one.element_index, one.cause) for one in read.letters] == [
         (1, "'event_time_ms' must be present"),
         (2, "element must be a JSON object"),
         (3, "element must be a JSON object"),
         (4, "'produced_bytes' must be at least 0"),
     ]
-    assert [one["value"] for one in read.letters[:3]] == [b'{"user":7}', b"null", b'"text"']
-    assert json.loads(read.letters[3]["value"])["unknown"] == [{"a b": None}]
+    assert [one.value for one in read.letters[:3]] == [b'{"user":7}', b"null", b'"text"']
+    assert json.loads(read.letters[3].value)["unknown"] == [{"a b": None}]
     ((good, appended_at_ms),) = read.events
     assert ({name: value for name, value in good.items() if value is not None}, appended_at_ms) == (
         event(),

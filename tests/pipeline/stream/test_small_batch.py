@@ -60,12 +60,11 @@ def test_an_empty_batch_has_empty_tables() -> None:
 @pytest.mark.parametrize(
     ("values", "is_read"),
     [
-        ([b"x"] * 50_000, True),
-        ([b"x"] * 50_001, False),
         ([b"," * 250_000] * 2, True),
         ([b"," * 250_000, b"," * 250_001], False),
-        ([b"x" * 8_388_608] * 2, True),
-        ([b"x" * 8_388_608, b"x" * 8_388_609], False),
+        ([b"{" + b"," * 500_001], True),  # an object is one element
+        ([b"x" * 33_554_432] * 2, True),
+        ([b"x" * 33_554_432, b"x" * 33_554_433], False),
     ],
 )
 def test_more_than_the_driver_reads_quickly_is_left_to_spark_all_together(

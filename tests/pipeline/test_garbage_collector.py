@@ -1,0 +1,40 @@
+"""The garbage collector is as it was before, whatever happens while it is paused."""
+
+import gc
+from collections.abc import Iterator
+
+import pytest
+
+from pipeline import garbage_collector
+
+
+@pytest.fixture(autouse=True)
+def _as_it_was() -> Iterator[None]:
+    was_on = gc.isenabled()
+    yield
+    (gc.enable if was_on else gc.disable)()
+
+
+def test_it_is_paused_inside_and_goes_on_after_a_failure() -> None:
+    gc.enable()
+    with pytest.raises(ValueError, match="broken"), garbage_collector.paused():
+        assert not gc.isenabled()
+        message = "broken"
+        raise ValueError(message)
+    assert gc.isenabled()
+
+
+def test_it_stays_off_where_it_was_off() -> None:
+    gc.disable()
+    with garbage_collector.paused():
+        assert not gc.isenabled()
+    assert not gc.isenabled()
+
+
+def test_a_pause_inside_of_another_one_does_not_end_it() -> None:
+    gc.enable()
+    with garbage_collector.paused():
+        with garbage_collector.paused():
+            pass
+        assert not gc.isenabled()
+    assert gc.isenabled()
