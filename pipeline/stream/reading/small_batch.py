@@ -1,9 +1,9 @@
 """Reads a small micro-batch on the driver: Spark fetches its messages, and needs no plan for what is in them.
 
 For some thousand events Spark's planning costs more than the events, and up to some hundred thousand msgspec on one
-core is quicker than Spark on two. Messages of good events are read by
-`strict_reader`, those that it hands back by `driver_reading`, with causes, and what that leaves by Spark. Packed
-messages are read by `packed_messages`, for which Spark has no words.
+core is quicker than Spark on two. Messages of good events are read by `strict_reader`. Of those that it hands back,
+`no_json` finds what is no JSON at first sight, `driver_reading` reads all others, with causes, and Spark what that
+leaves. Packed messages are read by `packed_messages`, for which Spark has no words.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,6 +22,7 @@ from pipeline.stream.reading.column_cache import select
 from pipeline.stream.reading.decode import is_packed
 from pipeline.stream.reading.driver_reading import Message, Reread, read_again
 from pipeline.stream.reading.event_columns import EventTimes, usage_of
+from pipeline.stream.reading.no_json import is_surely_no_json, letters_of
 from pipeline.stream.reading.packed_messages import read_packed
 from pipeline.stream.reading.read_part import BYTES_AT_ONCE, ReadPart, put_together
 from pipeline.stream.reading.reading_rules import ReadingRules
@@ -104,7 +105,10 @@ def _read(messages: pa.Table, rules: ReadingRules) -> tuple[list[ReadPart], list
     events, times = _without_old(read, messages["appended_at_ms"].to_numpy(), rules.max_event_age_ms)
     found.append(replace(usage_of(events, times, rules), ignored_count=sum(one == [] for one in read)))
     is_left = pc.and_(pa.array([one is None for one in read], pa.bool_()), messages["size_bytes"].is_valid())
-    return found, _messages(messages.filter(is_left))
+    left = messages.filter(is_left)
+    is_no_json = is_surely_no_json(left["value"])
+    found.append(ReadPart(dead_letters=letters_of(left.filter(is_no_json))))
+    return found, _messages(left.filter(pc.invert(is_no_json)))
 
 
 def _parts(size_bytes: npt.NDArray[np.int32]) -> Iterator[tuple[int, int]]:

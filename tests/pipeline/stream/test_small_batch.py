@@ -57,14 +57,19 @@ def test_an_empty_batch_has_empty_tables() -> None:
     assert (part.usage.num_rows, part.dead_letters.num_rows, part.ignored_count, list(read.left)) == (0, 0, 0, [])
 
 
+def array_of(commas: int) -> bytes:
+    return b"[" + b"," * commas + b"]"
+
+
 @pytest.mark.parametrize(
     ("values", "is_read"),
     [
-        ([b"," * 250_000] * 2, True),
-        ([b"," * 250_000, b"," * 250_001], False),
-        ([b"{" + b"," * 500_001], True),  # an object is one element
-        ([b"x" * 33_554_432] * 2, True),
-        ([b"x" * 33_554_432, b"x" * 33_554_433], False),
+        ([array_of(250_000)] * 2, True),
+        ([array_of(250_000), array_of(250_001)], False),
+        ([b"{" + b"," * 500_001 + b"}"], True),  # an object is one element
+        ([b" " * 33_554_431 + b"7"] * 2, True),
+        ([b" " * 33_554_431 + b"7", b" " * 33_554_432 + b"7"], False),
+        ([b"x" * 67_108_864, b"x"], True),  # no JSON at first sight
     ],
 )
 def test_more_than_the_driver_reads_quickly_is_left_to_spark_all_together(
