@@ -4,11 +4,14 @@ A real broker has two topics with the same events: one has an object per message
 following reads a topic from its first to its last offset, in turns:
 
     consume only   the Kafka connector alone
+    hand over      and the messages are given to Python as they are, in Arrow, which parses nothing
     parse only     and `from_json`
     limit          and sums per second and client, fetched with `toArrow`; no check, no clamp, no dead letters
     kquota         source, decode, aggregate and collect, as in a micro-batch
 
-    python -m bench.catch_up [--events 1000000] [--clients 10000] [--rounds 5]
+    python -m bench.catch_up [--events 1000000] [--clients 10000] [--rounds 5] [--cores 2]
+
+With several numbers of cores all of it, the broker too, runs on the first so many of the machine, in turns.
 """
 
 import argparse
@@ -19,6 +22,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Final
 
@@ -51,16 +55,31 @@ Case = Callable[[DataFrame], object]
 
 
 def main() -> int:
-    """Fill the topics, run the cases in turns, and print the machine and a table."""
+    """Fill the topics, run the cases in turns, and print the machine and a table for each number of cores."""
     arguments = _arguments()
     fetch()
     os.environ["JAVA_HOME"] = str(find_java().home)
     print(machine_line(), flush=True)
+    failed = 0
+    for cores in arguments.cores:
+        # A process of its own: Spark's JVM lives as long as the process that has started it.
+        measuring = get_context("spawn").Process(target=_run, args=(arguments, cores))
+        measuring.start()
+        measuring.join()
+        failed |= measuring.exitcode != 0
+    return failed
+
+
+def _run(arguments: argparse.Namespace, cores: int) -> None:
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])
     with tempfile.TemporaryDirectory() as folder, EmbeddedBroker(Path(folder) / "broker") as broker:
         _fill(broker.bootstrap_servers, arguments.events, arguments.clients)
         spark = build_spark_session(SparkSettings(driver_memory="2g"), spark_jars())
         try:
-            print(f"{arguments.events} events, {arguments.clients} clients, median of {arguments.rounds}; k events/s")
+            print(
+                f"on {cores} of the cores: {arguments.events} events, {arguments.clients} clients, "
+                f"median of {arguments.rounds}; k events/s"
+            )
             print(f"{'messages':<9}" + "".join(f"{name:>14}" for name in (*_cases(is_array=False), "kquota/limit")))
             for topic, cases in (("object", _cases(is_array=False)), ("array", _cases(is_array=True))):
                 messages = _messages(spark, broker.bootstrap_servers, topic)
@@ -72,7 +91,6 @@ def main() -> int:
                 )
         finally:
             spark.stop()
-    return 0
 
 
 def _arguments() -> argparse.Namespace:
@@ -80,6 +98,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--events", type=int, default=1_000_000, help="events in each topic")
     parser.add_argument("--clients", type=int, default=10_000, help="distinct <user, client-id> pairs")
     parser.add_argument("--rounds", type=int, default=5, help="measured runs of each case, after two unmeasured")
+    parser.add_argument("--cores", type=int, nargs="+", default=[os.cpu_count()], help="how many to use, in turns")
     return parser.parse_args()
 
 
@@ -148,6 +167,7 @@ def _cases(*, is_array: bool) -> dict[str, Case]:
 
     return {
         "consume only": lambda messages: _discard(messages.select("value")),
+        "hand over": lambda messages: messages.select("value").toArrow(),
         "parse only": lambda messages: _discard(parsed(messages)),
         "limit": limit,
         "kquota": lambda messages: collect(messages, _RULES),

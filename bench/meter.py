@@ -3,14 +3,14 @@
     python -m bench.meter [--lines 200000] [--rounds 5] [--no-broker]
 
 The log has lines in the form of Kafka 4.3.1: 45 % produce, 40 % fetch, 15 % other requests of 200 clients, about 1 kB
-each. The figures are CPU time of the meter's process, all its threads, the median of the rounds.
+each. The figures are CPU time of the meter's process, all its threads, the median of the rounds; they go into
+docs/meter.md.
 
-    split     the file is read and cut into lines
-    parse     and the lines become events
-    batch     and the events become messages
-    broker    and they are stored with the place, in transactions on a real broker; the broker's time is not counted
-    packed    as batch, with packed messages
-    stored    as broker, with packed messages
+    cut into lines       the file is read and cut
+    parsed               and the lines become events
+    put into messages    and the events become messages, of JSON or packed
+    stored               and they are stored with the place, in transactions on a real broker; the broker's time is not
+                         counted
 """
 
 import argparse
@@ -23,6 +23,7 @@ from statistics import median
 from typing import Final
 
 from bench.machine import machine_line
+from bench.page_part import write_part
 from pipeline.clock import SystemClock
 from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.topics import create_topics, topic_specs
@@ -39,41 +40,52 @@ from pipeline.meter.usage_publisher import UsagePublisher
 from schemas.topic_names import MARKER_TOPIC, USAGE_TOPIC
 from tests.pipeline.meter.request_lines import RequestLines
 
+PAGE: Final = Path(__file__).parents[1] / "docs" / "meter.md"
 TARGET: Final = 50_000
+_MARKS: Final = ("<!-- measured: stages -->", "<!-- /measured: stages -->")
 
 
 def main() -> None:
-    """Print the machine, and lines a second of each stage."""
+    """Print the machine, and lines a second of each stage; and write both into the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--lines", type=int, default=200_000)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--no-broker", action="store_true", help="leave the last stage out")
+    parser.add_argument("--no-broker", action="store_true", help="leave the last stage out, and the page as it is")
     arguments = parser.parse_args()
-    print(machine_line())
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "request.log"
         with log.open("w", encoding="utf-8") as file:
             file.writelines(RequestLines().take(arguments.lines))
         size = log.stat().st_size / arguments.lines
-        print(f"{arguments.lines:,} lines of {size:,.0f} bytes, {arguments.rounds} rounds; target {TARGET:,} lines/s")
-        for name, run in (
-            ("split", split),
-            ("parse", parse),
-            ("batch", batch),
-            ("packed", partial(batch, codec=PACKED)),
-        ):
-            tell(name, arguments.lines, [seconds(lambda run=run: run(log)) for _ in range(arguments.rounds)])  # type: ignore[misc]
-        for name, codec in () if arguments.no_broker else (("broker", JSON), ("stored", PACKED)):
-            tell(
-                name, arguments.lines, list(stored(log, Path(folder) / name, arguments.lines, arguments.rounds, codec))
-            )
+        about = (
+            f"{arguments.lines:,} lines of {size:,.0f} bytes, median of {arguments.rounds}; target {TARGET:,} lines/s"
+        )
+        told = [machine_line(), "", about, "", "| up to | lines/s | µs a line |", "| --- | --- | --- |"]
+        print(*told, sep="\n", flush=True)
+        for name, rounds in stages(log, Path(folder), arguments.lines, arguments.rounds, not arguments.no_broker):
+            told.append(row(name, arguments.lines, list(rounds)))
+            print(told[-1], flush=True)
+    if not arguments.no_broker:
+        write_part(PAGE, *_MARKS, "\n".join(told))
 
 
-def tell(name: str, lines: int, spent: list[float]) -> None:
+def stages(log: Path, folder: Path, lines: int, rounds: int, has_broker: bool) -> Iterator[tuple[str, Iterator[float]]]:
+    """Each stage: its name, and the CPU time of each round, which is measured when it is asked for."""
+    for name, run in (
+        ("cut into lines", split),
+        ("parsed", parse),
+        ("put into messages, JSON", batch),
+        ("put into messages, packed", partial(batch, codec=PACKED)),
+    ):
+        yield name, (seconds(partial(run, log)) for _ in range(rounds))
+    for codec in (JSON, PACKED) if has_broker else ():
+        name = f"stored in transactions on a broker, {'packed' if codec is PACKED else 'JSON'}"
+        yield name, stored(log, folder / name.rpartition(" ")[2], lines, rounds, codec)
+
+
+def row(name: str, lines: int, spent: list[float]) -> str:
     """One line of the table."""
-    print(
-        f"{name:<8} {lines / median(spent):>10,.0f} lines/s  {median(spent) / lines * 1e6:>6.2f} us a line", flush=True
-    )
+    return f"| {name} | {lines / median(spent):,.0f} | {median(spent) / lines * 1e6:.1f} |"
 
 
 def seconds(run: Callable[[], object]) -> float:

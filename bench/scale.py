@@ -4,7 +4,7 @@ Entities take turns to send, at a steady rate, until each has sent at least once
 them are above their quota and held whenever they have sent. Then the job is killed with its JVM and started again at
 once, under the same load.
 
-    python -m bench.scale [--loads 10000:20000 …] [--seconds 20] [--write]
+    python -m bench.scale [--loads 10000:20000 …] [--seconds 45] [--write]
 
 A load is a number of entities, and how many events all of them send per second. With `--write` the figures become those
 of `kquota size` (`pipeline/sizing/measured.json`).
@@ -15,6 +15,9 @@ of `kquota size` (`pipeline/sizing/measured.json`).
     cores                              CPU of both per second
     back                               from kill -9 until a micro-batch is done, s
     state                              of that: reading tables, rates and debts, s
+    roll-up                            CPU of rolling up a minute of usage, by second and by minute, s
+    view, server                       beside the job: the dashboard's view of a client, the slowest but one of 20, ms;
+                                       the most memory of its server, MB
 """
 
 import argparse
@@ -34,6 +37,7 @@ from typing import Final
 
 from bench.cpu import CpuMeter, java_below
 from bench.machine import machine_line
+from bench.scale_views import peak_mb, roll_up_seconds, view_of_clients
 from bench.stage import child, create_topics_and_tables, job
 from pipeline.demo.broker import EmbeddedBroker
 from pipeline.settings.model import Settings, TablesSettings
@@ -64,17 +68,20 @@ class Point:
     cores: float
     back_s: float
     state_s: float
+    roll_up_s: float
+    view_ms: float
+    server_mb: float
 
 
 def main() -> None:
     """Measure each load and print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--loads", nargs="+", default=LOADS, metavar="ENTITIES:EVENTS_PER_SECOND")
-    parser.add_argument("--seconds", type=int, default=20, help="that are measured, after all entities have sent")
+    parser.add_argument("--seconds", type=int, default=45, help="that are measured, after all entities have sent")
     parser.add_argument("--write", action="store_true", help="take the figures for `kquota size`")
     given = parser.parse_args()
     print(f"{machine_line()}\narrays of {_EVENTS_PER_MESSAGE} events, trigger 250 ms")
-    names = (*STEPS, "batch", "longest", "driver", "JVM", "cores", "back", "state")
+    names = (*STEPS, "batch", "longest", "driver", "JVM", "cores", "back", "state", "roll-up", "view", "server")
     print(f"{'entities':>9}{'ev/s':>8}{''.join(f'{name:>9}' for name in names)}", flush=True)
     points = []
     for load in given.loads:
@@ -82,7 +89,7 @@ def main() -> None:
         point = _measure(entities, events_per_second, given.seconds)
         points.append(point)
         figures = [*point.steps_ms.values(), point.batch_ms, point.longest_batch_ms, point.driver_mb, point.jvm_mb]
-        figures += [point.cores, point.back_s, point.state_s]
+        figures += [point.cores, point.back_s, point.state_s, point.roll_up_s, point.view_ms, point.server_mb]
         print(f"{entities:>9}{events_per_second:>8}{''.join(f'{one:>9.1f}' for one in figures)}", flush=True)
     if given.write:
         measured = {"machine": machine_line(), "points": [asdict(point) for point in points]}
@@ -104,7 +111,7 @@ def _measure(entities: int, events_per_second: int, seconds: int) -> Point:
             del lines[:]
             time.sleep(seconds)
             cores, batches = sum(meter.cores().values()), _batches(lines)
-            memory = [_peak_mb(pid) for pid in (running.pid, java)]
+            memory = [peak_mb(pid) for pid in (running.pid, java)]
             for pid in (java, running.pid):
                 os.kill(pid, signal.SIGKILL)
         killed_at = time.monotonic()
@@ -113,6 +120,8 @@ def _measure(entities: int, events_per_second: int, seconds: int) -> Point:
             while not _batches(again) and time.monotonic() < killed_at + _PATIENCE_SECONDS:
                 time.sleep(0.05)
             back_s = time.monotonic() - killed_at
+            view_ms, server_mb = view_of_clients(str(folder / "tables"), entities)
+        roll_up_s = roll_up_seconds(str(folder / "tables"))
     state = _STATE.search("".join(again))
     whole_ms = [sum(batch.values()) for batch in batches]
     return Point(
@@ -126,6 +135,9 @@ def _measure(entities: int, events_per_second: int, seconds: int) -> Point:
         cores=round(cores, 2),
         back_s=round(back_s, 1),
         state_s=float(state[1]) if state else float("nan"),
+        roll_up_s=round(roll_up_s, 1),
+        view_ms=round(view_ms),
+        server_mb=round(server_mb),
     )
 
 
@@ -143,12 +155,6 @@ def _batches(lines: Sequence[str]) -> list[dict[str, int]]:
     """The steps of each micro-batch that the log tells of."""
     told = [{name: int(value) for name, value in _STEP.findall(line)} for line in list(lines)]
     return [steps for steps in told if len(steps) == len(STEPS)]
-
-
-def _peak_mb(pid: int) -> float:
-    lines = Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines()
-    (kibibytes,) = (line.split()[1] for line in lines if line.startswith("VmHWM:"))
-    return int(kibibytes) / 1024
 
 
 if __name__ == "__main__":

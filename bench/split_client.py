@@ -28,6 +28,7 @@ from bench.split_report import SCOPES, SplitRun, markdown, write_page
 from bench.split_usage import UsageRecorder
 from pipeline.demo.cluster import EmbeddedCluster
 from pipeline.demo.process import spawn, terminate
+from pipeline.demo.sign_in import plain_sign_in
 from pipeline.demo.stock_client import StockProducer, StockWork
 from pipeline.tables.audit import local_audit
 from pipeline.tables.layout import create_missing
@@ -97,14 +98,8 @@ def _start_sync(
 
 
 def _start_producer(stack: ExitStack, cluster: EmbeddedCluster, user: str, load: float) -> StockProducer:
-    options = {
-        "bootstrap_servers": cluster.sasl_bootstrap_servers,
-        "security_protocol": "SASL_PLAINTEXT",
-        "sasl_mechanism": "PLAIN",
-        "sasl_plain_username": user,
-        "sasl_plain_password": f"{user}-secret",
-        "client_id": "split",
-    }
+    sign_in = plain_sign_in(cluster.sasl_bootstrap_servers, user, f"{user}-secret")
+    options = {**sign_in, "client_id": "split"}
     work = StockWork("produce", _TOPIC, SPLIT, load * BOUND, REQUESTS_PER_SECOND, options)
     producer = StockProducer(work, Event())
     stack.callback(producer.close)

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from pipeline.demo.broker import EmbeddedBroker
 from pipeline.demo.process import spawn, terminate
+from pipeline.demo.sign_in import plain_sign_in
 from pipeline.demo.stock_client import StockWork
 from pipeline.jvm.jars import broker_classpath
 from pipeline.jvm.java import Java
@@ -72,14 +73,7 @@ def start_python(
         rate: bytes per second, while nothing slows it.
         requests_per_second: into how many requests that is cut.
     """
-    options = {
-        "bootstrap_servers": broker.sasl_bootstrap_servers,
-        "security_protocol": "SASL_PLAINTEXT",
-        "sasl_mechanism": "PLAIN",
-        "sasl_plain_username": user,
-        "sasl_plain_password": user,
-        "client_id": user,
-    }
+    options = {**plain_sign_in(broker.sasl_bootstrap_servers, user, user), "client_id": user}
     path = folder / f"{user}.json"
     work = StockWork("produce", user, (1.0,), rate, requests_per_second, options)
     path.write_text(json.dumps(asdict(work)), encoding="utf-8")

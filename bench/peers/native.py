@@ -19,6 +19,7 @@ from pipeline.brokers.native_quotas import NativeQuotas
 from pipeline.cluster.access import ClusterAccess
 from pipeline.demo.broker import EmbeddedBroker
 from pipeline.demo.cluster import EmbeddedCluster
+from pipeline.demo.sign_in import plain_sign_in
 from pipeline.demo.stock_client import StockProducer, StockWork, broker_throttle_ms
 
 BOUND: Final = 50_000.0
@@ -118,15 +119,8 @@ def _create_topic(brokers: Sequence[EmbeddedBroker]) -> None:
 
 
 def _producer(cluster: EmbeddedCluster, user: str, overload: float, stopping: Event) -> StockProducer:
-    options = {
-        "bootstrap_servers": cluster.sasl_bootstrap_servers,
-        "security_protocol": "SASL_PLAINTEXT",
-        "sasl_mechanism": "PLAIN",
-        "sasl_plain_username": user,
-        "sasl_plain_password": f"{user}-secret",
-        "client_id": "native",
-        "max_request_size": 8 << 20,
-    }
+    sign_in = plain_sign_in(cluster.sasl_bootstrap_servers, user, f"{user}-secret")
+    options = {**sign_in, "client_id": "native", "max_request_size": 8 << 20}
     shares = [1 / len(cluster.brokers)] * len(cluster.brokers)
     work = StockWork("produce", _TOPIC, shares, overload * BOUND, REQUESTS_PER_SECOND, options)
     return StockProducer(work, stopping)

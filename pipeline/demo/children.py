@@ -12,6 +12,7 @@ from pipeline.demo.cluster import EmbeddedCluster
 from pipeline.demo.folder import DemoFolder
 from pipeline.demo.plan import DEMO_INTERNAL_LISTENERS, DemoClient, split_shares
 from pipeline.demo.process import spawn
+from pipeline.demo.sign_in import plain_sign_in
 from pipeline.demo.stock_client import StockWork
 
 Child = subprocess.Popen[bytes]
@@ -73,11 +74,7 @@ def stock_work(client: DemoClient, cluster: EmbeddedCluster, password: str) -> S
         bytes_per_second=client.bytes_per_second,
         requests_per_second=client.requests_per_second,
         options={
-            "bootstrap_servers": cluster.sasl_bootstrap_servers,
-            "security_protocol": "SASL_PLAINTEXT",
-            "sasl_mechanism": "PLAIN",
-            "sasl_plain_username": client.user,
-            "sasl_plain_password": password,
+            **plain_sign_in(cluster.sasl_bootstrap_servers, client.user, password),
             "client_id": client.client_id,
         },
     )

@@ -20,6 +20,7 @@ from typing import Any, Final
 from pipeline.cluster.topics import TopicSpec, create_topics
 from pipeline.demo.client import DemoClientThread
 from pipeline.demo.plan import DEMO_TOPICS, SPLIT_TOPIC, DemoPlan
+from pipeline.demo.sign_in import plain_sign_in
 from pipeline.gate.view import ThrottleView
 from pipeline.log import set_up_logging
 
@@ -59,7 +60,12 @@ def run(plan: DemoPlan, stopping: Event) -> None:
     """Run the clients until `stopping`; returns when all have closed their connections, or after 3 s."""
     view = ThrottleView(plan.view_bootstrap_servers, plan.throttle_topic, plan.cluster)
     view.start()
-    clients = [DemoClientThread(client, _sign_in(plan, client.user), view, stopping) for client in plan.clients]
+    clients = [
+        DemoClientThread(
+            client, plain_sign_in(plan.bootstrap_servers, client.user, plan.passwords[client.user]), view, stopping
+        )
+        for client in plan.clients
+    ]
     for client in clients:
         client.start()
     while not stopping.wait(REPORT_EVERY_SECONDS):
@@ -74,16 +80,6 @@ def run(plan: DemoPlan, stopping: Event) -> None:
     for client in clients:
         client.join(3.0 / len(clients))
     view.close(1.0)
-
-
-def _sign_in(plan: DemoPlan, user: str) -> dict[str, Any]:
-    return {
-        "bootstrap_servers": plan.bootstrap_servers,
-        "security_protocol": "SASL_PLAINTEXT",
-        "sasl_mechanism": "PLAIN",
-        "sasl_plain_username": user,
-        "sasl_plain_password": plan.passwords[user],
-    }
 
 
 def _stop_with_parent(stopping: Event) -> None:

@@ -6,6 +6,7 @@ PipelineError
     ├── BatchNotRecorded   the batch of a decision is not in `batches`
     ├── SampleTooFine      rows of one second cannot fill sample windows that are no whole seconds
     ├── ExecutorPythonUnfit  the Python of a cluster's executors can not run a replay
+    ├── UsageOutOfReach    a cluster's executors do not find the table
     └── BadFailCondition   `--fail-if` is not a comparison of a known metric with a number
 """
 
@@ -84,6 +85,26 @@ class ExecutorPythonUnfit(PipelineError):
             f"the executors of {master} must run '{python}' of this version with {', '.join(needed)}; got {cause}",
             "install the package kafka-quota-pipeline for one Python on every worker, and name that Python in "
             "PYSPARK_PYTHON",
+        )
+
+
+class UsageOutOfReach(PipelineError):
+    """The executors do not find the table that this machine has.
+
+    Attributes:
+        uri: The table.
+        cause: In their words.
+    """
+
+    exit_code = 6
+
+    def __init__(self, master: str, uri: str, cause: str) -> None:
+        self.uri = uri
+        self.cause = cause
+        super().__init__(
+            f"the executors of {master} must reach {uri}; got {cause}",
+            "put the tables into a store, or into a folder that every machine mounts under the same path; or leave out "
+            "--on spark",
         )
 
 

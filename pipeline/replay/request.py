@@ -9,6 +9,7 @@ from pipeline.replay.quotas import Timeline
 from pipeline.replay.recorded_batches import Scope
 from pipeline.replay.usage_batches import Source, UsageReader
 from pipeline.settings.model import EngineSettings
+from pipeline.tables.address import full_address, place_of
 from quota.buckets import MAX_DEBT_BURSTS
 from quota.entity import REQUEST
 from quota.shares import ALL_USERS, Share, can_be_divided
@@ -93,7 +94,8 @@ class Plan:
     """What is replayed, and how it is divided.
 
     Attributes:
-        request: With the version of the table that all parts read.
+        request: With the version of the table that all parts read, and a root that is valid in every working folder:
+            executors have one of their own.
         parts: Can be replayed independently of each other. Together they are all replays of all users.
         slices: The range with its warm-up in pieces that fit into memory, as (start inclusive, end exclusive).
         uri: The table with the usage.
@@ -115,6 +117,7 @@ class Plan:
         Raises:
             SampleTooFine: The source has one row per second, and the sample windows are no whole seconds.
             TableMissing: The root has no such table.
+            TablesInCatalog: The root is in a catalog, and nobody has said where it lies.
         """
         w = request.settings.sample_window_ms
         if request.source == "usage_by_second" and w % _SECOND_MS:
@@ -124,7 +127,8 @@ class Plan:
         if slice_ms is None:
             slice_ms = slice_length_ms(whole_ms, table.estimated_rows(request.begin_ms, request.until_ms))
         parts = tuple(Part(replay, ALL_USERS) for replay in range(len(request.quotas)))
-        return cls(replace(request, version=table.version), parts, tuple(_cut(request, slice_ms)), table.uri)
+        pinned = replace(request, root=full_address(place_of(request.root)), version=table.version)
+        return cls(pinned, parts, tuple(_cut(request, slice_ms)), table.uri)
 
     def for_processes(self, processes: int) -> "Plan":
         """The same, divided so that as many processes have something to do.

@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 
 from pipeline.jvm.jars import spark_jars
 from pipeline.jvm.java import find_java
-from pipeline.replay.errors import ExecutorPythonUnfit
+from pipeline.replay.errors import ExecutorPythonUnfit, UsageOutOfReach
 from pipeline.replay.local_run import joined
 from pipeline.replay.outcome import ReplayResult
 from pipeline.replay.part_replay import replay_part
@@ -33,6 +33,7 @@ from pipeline.stream.spark.session import build_spark_session, refuse_spark_conn
 _SETTLED_SECONDS: Final = 2.5
 _POLL_SECONDS: Final = 0.2
 _UNFIT: Final = re.compile(r"No module named '[^']+'|[^\n]*different (minor )?version[^\n]*|Cannot run program [^\n]*")
+_OUT_OF_REACH: Final = re.compile(r"TableMissing: ([^\n]*?)\. To mend it: ")
 
 
 @contextmanager
@@ -72,6 +73,7 @@ def run_on_spark(plan: Plan, session: SparkSession) -> tuple[list[ReplayResult],
 
     Raises:
         ExecutorPythonUnfit: The Python of the executors can not run a replay.
+        UsageOutOfReach: They do not find the table.
         UsageNotKept: The range has no usage.
     """
     context = session.sparkContext
@@ -81,7 +83,9 @@ def run_on_spark(plan: Plan, session: SparkSession) -> tuple[list[ReplayResult],
     try:
         results = replayed.collect()
     except (Py4JJavaError, PySparkException) as exc:
-        cause = _UNFIT.search(str(exc))
+        missing, cause = _OUT_OF_REACH.search(str(exc)), _UNFIT.search(str(exc))
+        if missing is not None:
+            raise UsageOutOfReach(str(context.master), plan.uri, missing[1]) from exc
         if cause is None:
             raise
         raise ExecutorPythonUnfit(str(context.master), str(context.pythonExec), cause[0], NEEDED) from exc

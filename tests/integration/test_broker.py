@@ -15,6 +15,7 @@ from kafka.errors import KafkaError
 from pipeline.demo.broker import EmbeddedBroker
 from pipeline.demo.broker_config import BrokerOptions
 from pipeline.demo.errors import BrokerAlreadyRunning, BrokerStartFailed, PortBusy
+from pipeline.demo.sign_in import plain_sign_in
 from tests.topic_reading import read_topic
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
@@ -47,11 +48,7 @@ def create_topic(bootstrap_servers: str, topic: str) -> None:
 def sasl_producer(bootstrap_servers: str, user: str, password: str, bootstrap_timeout_ms: int = 120_000) -> Any:
     return client(
         KafkaProducer,
-        bootstrap_servers=bootstrap_servers,
-        security_protocol="SASL_PLAINTEXT",
-        sasl_mechanism="PLAIN",
-        sasl_plain_username=user,
-        sasl_plain_password=password,
+        **plain_sign_in(bootstrap_servers, user, password),
         client_id="etl",
         bootstrap_timeout_ms=bootstrap_timeout_ms,
     )

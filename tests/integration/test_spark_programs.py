@@ -116,11 +116,13 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> KeptJob:
 
 
 def what_if(kept: KeptJob, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """From the folder above the tables, whose root is a relative one."""
     ends = ["--since", str(kept.clock.wall_ms - 900_000), "--until", str(kept.clock.wall_ms + 1)]
     command = [sys.executable, "-m", "pipeline.cli.main", "what-if", "-f", f"{kept.root}/candidate.yaml"]
     return subprocess.run(
-        [*command, "--from", "usage", *ends, "--tables", kept.root, "-o", "json", *words],
-        env={**os.environ, **variables},
+        [*command, "--from", "usage", *ends, "--tables", Path(kept.root).name, "-o", "json", *words],
+        cwd=Path(kept.root).parent,
+        env={**os.environ, "PYTHONPATH": os.getcwd(), **variables},
         capture_output=True,
         text=True,
         timeout=PATIENCE_SECONDS,
@@ -165,3 +167,18 @@ def test_executors_without_the_packages_that_a_replay_needs_are_named_in_one_lin
     told = done.stderr.splitlines()[-1]
     assert told.startswith(f"kquota: the executors of {cluster.master} must run '{alone}' of this version with ")
     assert re.search("got No module named '(deltalake|numpy|pyarrow|pydantic|yaml)'. To mend it: install", told)
+
+
+def test_executors_that_do_not_have_the_tables_are_named_in_one_line(
+    cluster: StandaloneCluster, kept: KeptJob, tmp_path: Path
+) -> None:
+    # A mount that the machines of the executors do not have: it is gone when their Python starts.
+    (mount := tmp_path / "mount").symlink_to(kept.root)
+    unmounting = tmp_path / "unmounting-python"
+    unmounting.write_text(f'#!/bin/sh\nrm -f {mount}\nexec {python_without_us(tmp_path)} "$@"\n', encoding="utf-8")
+    unmounting.chmod(0o755)
+    done = what_if(kept, "--on", "spark", "--tables", str(mount), **on_executors(cluster, unmounting))
+    assert done.returncode == 6, done.stderr
+    told = done.stderr.splitlines()[-1]
+    assert told.startswith(f"kquota: the executors of {cluster.master} must reach {mount}/usage; got no version ")
+    assert told.endswith("or leave out --on spark")

@@ -7,6 +7,7 @@ print), and then one of
     pure exact          so, and every character of the answer is compared
     demo                played beside a running demo
     cluster             played with a broker and a Spark cluster, which the page starts
+    store               played with an object store, which the page starts
     run                 lines of what the demo itself prints, in `console`; its command starts the demo
     unplayed: REASON    not played, because
 

@@ -79,6 +79,7 @@ WAYS: Final[Mapping[str, Way]] = {
     "pure exact": Way(as_shown, exactly),
     "demo": Way(as_shown, in_shape),
     "cluster": Way(as_shown, in_shape),
+    "store": Way(as_shown, in_shape),
     "run": Way(excerpt, in_shape),
 }
 """By what stands after the language of a block that is played."""

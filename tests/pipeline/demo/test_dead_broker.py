@@ -13,6 +13,7 @@ from kafka import KafkaAdminClient
 
 from pipeline.demo.broker import EmbeddedBroker
 from pipeline.demo.plan import DemoClient, DemoPlan
+from pipeline.demo.sign_in import plain_sign_in
 from pipeline.demo.stock_client import StockWork
 from pipeline.jvm.jars import fetch
 from tests.waiting import PATIENCE_SECONDS, wait_until
@@ -35,14 +36,7 @@ def own_broker(tmp_path: Path) -> Iterator[EmbeddedBroker]:
 def test_the_clients_of_a_broker_that_was_killed_end_without_a_traceback(
     own_broker: EmbeddedBroker, tmp_path: Path
 ) -> None:
-    options = {
-        "bootstrap_servers": own_broker.sasl_bootstrap_servers,
-        "security_protocol": "SASL_PLAINTEXT",
-        "sasl_mechanism": "PLAIN",
-        "sasl_plain_username": USER,
-        "sasl_plain_password": "alice-secret",
-        "client_id": "stock",
-    }
+    options = {**plain_sign_in(own_broker.sasl_bootstrap_servers, USER, "alice-secret"), "client_id": "stock"}
     work, plan = tmp_path / "work.json", tmp_path / "plan.json"
     work.write_text(json.dumps(asdict(StockWork("produce", TOPIC, [1.0], 400_000, 20, options))))
     clients = (DemoClient(USER, "demo", "produce", TOPIC, 100_000, 2.0),)

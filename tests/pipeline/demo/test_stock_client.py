@@ -18,6 +18,7 @@ from pipeline.brokers.native_quotas import NativeQuotas
 from pipeline.cluster.access import ClusterAccess
 from pipeline.demo.broker import EmbeddedBroker
 from pipeline.demo.process import kill, spawn
+from pipeline.demo.sign_in import plain_sign_in
 from pipeline.demo.stock_client import StockWork
 from tests.waiting import PATIENCE_SECONDS
 
@@ -37,14 +38,7 @@ def bound(broker: EmbeddedBroker) -> Iterator[None]:
 
 
 def started(role: str, user: str, broker: EmbeddedBroker, folder: Path) -> "subprocess.Popen[bytes]":
-    options = {
-        "bootstrap_servers": broker.sasl_bootstrap_servers,
-        "security_protocol": "SASL_PLAINTEXT",
-        "sasl_mechanism": "PLAIN",
-        "sasl_plain_username": user,
-        "sasl_plain_password": broker.users[user],
-        "client_id": role,
-    }
+    options = {**plain_sign_in(broker.sasl_bootstrap_servers, user, broker.users[user]), "client_id": role}
     path = folder / f"{role}.json"
     path.write_text(json.dumps(asdict(StockWork(role, TOPIC, [0.5, 0.5], 400_000, 20, options))), encoding="utf-8")
     command = [sys.executable, "-m", "pipeline.demo.stock_client", str(path)]

@@ -6,18 +6,12 @@ from typing import Any
 import pyarrow as pa
 
 from pipeline.demo.broker import EmbeddedBroker
+from pipeline.demo.sign_in import plain_sign_in
 from tests.topic_reading import read_topic
 
 
 def alice(broker: EmbeddedBroker, **settings: Any) -> dict[str, Any]:
-    return {
-        "bootstrap_servers": broker.sasl_bootstrap_servers,
-        "security_protocol": "SASL_PLAINTEXT",
-        "sasl_mechanism": "PLAIN",
-        "sasl_plain_username": "alice",
-        "sasl_plain_password": broker.users["alice"],
-        **settings,
-    }
+    return {**plain_sign_in(broker.sasl_bootstrap_servers, "alice", broker.users["alice"]), **settings}
 
 
 def all_events(broker: EmbeddedBroker, topic: str) -> list[dict[str, Any]]:

@@ -94,6 +94,19 @@ def test_users_are_divided_between_processes_unless_a_quota_bounds_a_client_id_o
     assert len(Plan.of(with_quotas(request, own, shared)).for_processes(5).parts) == 2
 
 
+def test_parts_find_a_table_under_a_relative_root_also_from_another_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (here := tmp_path / "here").mkdir()
+    (elsewhere := tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(here)
+    plan = Plan.of(History(Random(1), "usage_by_second", 1_000).write("tables"))
+    expected = facts(replayed(plan))
+    monkeypatch.chdir(elsewhere)
+    assert facts(replayed(plan)) == expected
+    assert expected
+
+
 def with_quotas(request: ReplayRequest, *snapshots: QuotaSnapshot) -> ReplayRequest:
     return replace(request, quotas=tuple(Timeline((0,), (snapshot,)) for snapshot in snapshots))
 

@@ -1,5 +1,8 @@
 """What a job needs: the measured figures at the measured points, lines between them."""
 
+import json
+from pathlib import Path
+
 import pytest
 
 from pipeline.sizing.measured import PATH, Measured, Point, read_measured
@@ -50,6 +53,19 @@ def test_the_figures_that_come_with_kquota_are_in_the_order_that_is_relied_on() 
     assert len({each.events_per_second for each in few_events}) == 1
     assert most_events.entities in entities
     assert most_events.events_per_second > few_events[0].events_per_second
+
+
+def test_the_figures_that_come_with_kquota_are_those_of_the_page_of_the_benchmark() -> None:
+    """`python -m bench --report scale -- --write` writes both."""
+    page = (Path(__file__).parents[3] / "docs" / "bench" / "scale.md").read_text("utf-8")
+    told = json.loads(PATH.read_text("utf-8"))
+    assert told["machine"] in page
+    rows = [line.split() for line in page.splitlines() if line[:1] == " " and line.split()[0].isdecimal()]
+    assert len(rows) == len(told["points"])
+    for row, stored in zip(rows, told["points"], strict=True):
+        figures = [stored["batch_ms"], stored["longest_batch_ms"], stored["driver_mb"], stored["jvm_mb"]]
+        assert row[:2] == [str(stored["entities"]), str(stored["events_per_second"])]
+        assert row[6:12] == [f"{figure:.1f}" for figure in (*figures, stored["cores"], stored["back_s"])]
 
 
 @pytest.mark.parametrize(
