@@ -160,10 +160,11 @@ class LiveRates:
 
     def _note_clients(self, usage: pa.Table) -> None:
         names = ["user", "client_id", *(["broker_id"] if self.scope == "broker" else [])]
-        clients = {*zip(*(usage[name].to_pylist() for name in names), strict=True)}
-        if clients - self._seen_ms.keys():
+        clients = dict.fromkeys(zip(*(usage[name].to_pylist() for name in names), strict=True), self._at_ms)
+        before = len(self._seen_ms)
+        self._seen_ms.update(clients)
+        if len(self._seen_ms) > before:
             self._entities = None
-        self._seen_ms.update(dict.fromkeys(clients, self._at_ms))
         gone = [client for client, seen_ms in self._seen_ms.items() if seen_ms < self._at_ms - _FORGET_MS]
         for client in gone:
             del self._seen_ms[client]
