@@ -1,7 +1,7 @@
 // The view Now: who is throttled, who is near a bound, what happened last.
 
 import { h, show } from './dom.js';
-import { LEVELS, TYPES, amount, clientHref, clock, count, instant, millis, nameOf, ownerText, pair, percent, rate, sensorName, span } from './format.js';
+import { CAUSES, LEVELS, TYPES, amount, clientHref, clock, count, instant, millis, nameOf, ownerText, pair, percent, rate, sensorName, span } from './format.js';
 
 let place = null;
 
@@ -100,8 +100,6 @@ function recent({ recent: rows }) {
     h('header', {}, h('h2', { id: 'h-recent' }, 'Latest records'), h('span', { class: 'quiet' }, 'of the throttle topic, UTC')),
     rows.length ? h('ol', { class: 'log' }, rows.slice(0, 18).map(logRow)) : h('p', { class: 'empty' }, 'No record yet.'));
 }
-
-const CAUSES = { violation: 'over its bound', renewed: 'still owes', expired: 'nothing owed', quota_changed: 'quota changed', recovered: 'after a restart' };
 
 function logRow(row) {
   const [observed, bound] = pair(row.quota_type, row.observed, row.bound);
