@@ -109,6 +109,7 @@ function paintMarks(u, facts, warn, ink) {
   }
   ctx.strokeStyle = ctx.fillStyle = ink;
   ctx.font = `600 ${11 * dpr}px system-ui, sans-serif`;
+  ctx.textBaseline = 'alphabetic'; // uPlot leaves it as its axes had it
   ctx.lineWidth = dpr;
   let labelled = -Infinity;
   for (const edit of facts.edits) {
