@@ -41,11 +41,10 @@ def share_one_allocator() -> None:
 def return_query_memory_soon() -> None:
     """Make delta-rs return freed memory to the system soon. Must be called before deltalake is imported.
 
-    Its engine has an allocator of its own (jemalloc), which keeps what is freed for 10 s, and some of it for each of
-    many threads: a process that asks all the time then holds twice what a query needs. A value that the user has set
-    is kept.
+    Its engine has an allocator of its own (jemalloc), which keeps what is freed for 10 s, for each of many threads: a
+    process that asks all the time then holds twice what a query needs. A value that the user has set is kept.
     """
-    os.environ.setdefault("_RJEM_MALLOC_CONF", "dirty_decay_ms:200,muzzy_decay_ms:0,narenas:1,tcache:false")
+    os.environ.setdefault("_RJEM_MALLOC_CONF", "dirty_decay_ms:200,muzzy_decay_ms:0,narenas:1")
 
 
 class _WithoutPandas:
