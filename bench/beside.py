@@ -2,9 +2,10 @@
 
 Stretches with a dashboard, of which a client reads the stream and asks for the view of a client every 5 s, take turns
 with stretches without one, in the order A B, B A, A B …, as the job still becomes quicker. The times are those that the
-job logs of each micro-batch: from the collection of its usage until its records are on the throttle topic.
+job logs of each micro-batch: from the collection of its usage until its records are on the throttle topic. A stretch is
+a minute long: upkeep and roll-ups run in the job once a minute and make the longest batches, so each stretch has one.
 
-    python -m bench.beside [--pairs 3] [--seconds 30] [--clients 10000] [--events 20000]
+    python -m bench.beside [--pairs 3] [--seconds 60] [--clients 10000] [--events 20000]
 
 The target is a difference of 5 % of the median, on a machine that does nothing else.
 """
@@ -44,7 +45,7 @@ _FACT: Final = re.compile(r"(\w+_ms)=(\d+)")
 def main() -> None:
     """Measure in turns and print the medians."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    defaults = (("pairs", 3), ("seconds", 30), ("clients", 10_000), ("events", 20_000), ("warm-up", _WARM_UP_SECONDS))
+    defaults = (("pairs", 3), ("seconds", 60), ("clients", 10_000), ("events", 20_000), ("warm-up", _WARM_UP_SECONDS))
     for name, default in defaults:
         parser.add_argument(f"--{name}", type=int, default=default)
     asked = parser.parse_args()
@@ -82,18 +83,15 @@ def main() -> None:
 def _tell(stretches: dict[bool, list[list[float]]]) -> None:
     count = sum(map(len, stretches[True]))
     print(f"{f'ms of a batch, {len(stretches[True])} stretches, {count} batches':<44}{'p50':>8}{'p95':>8}{'mean':>8}")
-    medians = {}
     for name, is_beside in (("without a dashboard", False), ("with one and a browser", True)):
         ordered = sorted(one for stretch in stretches[is_beside] for one in stretch)
-        medians[is_beside] = statistics.median(ordered)
-        figures = (medians[is_beside], ordered[int(len(ordered) * 0.95)], statistics.mean(ordered))
+        figures = (statistics.median(ordered), ordered[int(len(ordered) * 0.95)], statistics.mean(ordered))
         print(f"{name:<44}" + "".join(f"{one:>8.1f}" for one in figures))
-    pairs = [
-        (statistics.median(beside) / statistics.median(without) - 1) * 100
-        for beside, without in zip(stretches[True], stretches[False], strict=True)
-    ]
-    told = ", ".join(f"{one:+.1f}" for one in pairs)
-    print(f"difference of the medians {(medians[True] / medians[False] - 1) * 100:+.1f} %; of each pair {told} %")
+    for name, figure in (("medians", statistics.median), ("means", statistics.mean)):
+        beside, without = (figure([one for stretch in stretches[kind] for one in stretch]) for kind in (True, False))
+        pairs = zip(map(figure, stretches[True]), map(figure, stretches[False]), strict=True)
+        told = ", ".join(f"{(first / second - 1) * 100:+.1f}" for first, second in pairs)
+        print(f"difference of the {name} {(beside / without - 1) * 100:+.1f} %; of each pair {told} %")
 
 
 class Batches:

@@ -20,9 +20,9 @@ from quota.snapshot import QuotaSnapshot
 
 _RESOLVED: Final = (
     "mode",
-    "level",
     "user",
     "client_id",
+    "level",
     "quota_type",
     "sensor_user",
     "sensor_client_id",
@@ -129,13 +129,13 @@ def rates_of(
     # Not by pa.array, which imports pandas to look at its values.
     rows = resolved.take(pa.Array.from_buffers(pa.int64(), len(places), [None, pa.py_buffer(places.astype(np.int64))]))
     columns = zip(*(rows[name].to_pylist() for name in _RESOLVED), strict=True)
-    first: dict[tuple[Any, ...], tuple[int, str, str, int]] = {}
+    first: dict[tuple[Any, ...], tuple[int, str, str]] = {}
     clients_of: Counter[tuple[Any, ...]] = Counter()
-    for place, (mode, level, user, client_id, *sensor) in zip(places.tolist(), columns, strict=True):
+    for place, (mode, user, client_id, *sensor) in zip(places.tolist(), columns, strict=True):
         if mode == "enforce":
-            key = (*sensor, entity_at(Level(level), user, client_id))
+            key = tuple(sensor)
             # Clients of one sensor share its rate.
-            first.setdefault(key, (place, user, client_id, level))
+            first.setdefault(key, (place, user, client_id))
             clients_of[key] += 1
     return [
         SensorRate(
@@ -144,11 +144,13 @@ def rates_of(
             bound=float(bound[place]),
             level=level,
             mode="enforce",
-            entity=key[-1],
-            owner=owners.get(key[-1]),
+            entity=entity,
+            owner=owners.get(entity),
         )
-        for key, (place, user, client_id, level) in first.items()
-        for quota_type, sensor_user, sensor_client_id, broker_id in [key[:-1]]
+        for key, (place, user, client_id) in first.items()
+        for level, quota_type, sensor_user, sensor_client_id, broker_id in [key]
+        # What the level names of a client, its sensor names, too.
+        for entity in [entity_at(Level(level), sensor_user, sensor_client_id)]
     ]
 
 

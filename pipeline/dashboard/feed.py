@@ -13,8 +13,8 @@ from pipeline.dashboard.state import State
 
 log = logging.getLogger(__name__)
 
-LOOK_EVERY_SECONDS: Final = 0.75
-_LOOKS_PER_TIDYING: Final = 80
+LOOK_EVERY_SECONDS: Final = 1.0
+_LOOKS_PER_TIDYING: Final = 60
 
 
 class Reader(Protocol):

@@ -31,7 +31,7 @@ from starlette.routing import Route
 from pipeline.clock import wall_ms
 from pipeline.dashboard.api import Answers
 from pipeline.dashboard.errors import EditRefused
-from pipeline.dashboard.feed import Feed, encoded
+from pipeline.dashboard.feed import LOOK_EVERY_SECONDS, Feed, encoded
 from pipeline.dashboard.guard import Guard, refused
 from pipeline.dashboard.metrics import STREAM, CountedRequests, tell_age
 from pipeline.dashboard.openapi import PARAMETERS, document
@@ -145,7 +145,7 @@ async def _stream(feed: Feed, now: Callable[[], int], request: Request) -> Respo
                 told, beat = state.seq, _BEAT_SECONDS
                 yield b"event: state\ndata: " + feed.text(whole) + b"\n\n"
             await feed.next_state(_BEAT_SECONDS)
-            beat -= 0.75
+            beat -= LOOK_EVERY_SECONDS
 
     return StreamingResponse(events(), media_type="text/event-stream", headers={"Cache-Control": "no-store"})
 

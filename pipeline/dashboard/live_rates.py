@@ -117,12 +117,16 @@ class LiveRates:
             of_second.update({name: values[place] or 0 for name, values in sums.items()})
 
     def totals(self) -> list[tuple[int, int, int, int]]:
-        """(second, produced bytes, fetched bytes, requests) of the last minutes, oldest first, without gaps."""
+        """(second, produced bytes, fetched bytes, requests) of the last minutes, oldest first, without gaps.
+
+        Nothing of before the first usage that is known.
+        """
         if not self._totals:
             return []
         last = max(self._totals)
+        first = max(min(self._totals), last - SECONDS_KEPT + 1)
         none: Counter[str] = Counter()
-        found = ((second, self._totals.get(second, none)) for second in range(last - SECONDS_KEPT + 1, last + 1))
+        found = ((second, self._totals.get(second, none)) for second in range(first, last + 1))
         return [(second, *(sums[name] for name in _TOTALS)) for second, sums in found]  # type: ignore[misc]
 
     def sensors(self) -> list[SensorRate]:
@@ -160,10 +164,11 @@ class LiveRates:
 
     def _note_clients(self, usage: pa.Table) -> None:
         names = ["user", "client_id", *(["broker_id"] if self.scope == "broker" else [])]
-        clients = {*zip(*(usage[name].to_pylist() for name in names), strict=True)}
-        if clients - self._seen_ms.keys():
+        clients = dict.fromkeys(zip(*(usage[name].to_pylist() for name in names), strict=True), self._at_ms)
+        before = len(self._seen_ms)
+        self._seen_ms.update(clients)
+        if len(self._seen_ms) > before:
             self._entities = None
-        self._seen_ms.update(dict.fromkeys(clients, self._at_ms))
         gone = [client for client, seen_ms in self._seen_ms.items() if seen_ms < self._at_ms - _FORGET_MS]
         for client in gone:
             del self._seen_ms[client]

@@ -49,8 +49,10 @@ def bounds_over_time(reader: TablesReader, user: str, client_id: str, since_ms: 
             continue
         if bounds and bounds[-1]["by_type"] == found:
             continue
-        if bounds or _at_ms(commit) > since_ms:
-            edits.append(_edit_row(commit, bounds[-1]["by_type"] if bounds else {}, found))
+        edit = _edit_row(commit, bounds[-1]["by_type"] if bounds else {}, found)
+        # The commit that made the table is the first of all, and gave nobody a bound.
+        if bounds or (edit["changed"] and _at_ms(commit) > since_ms):
+            edits.append(edit)
         bounds.append({"since_ms": max(_at_ms(commit), since_ms), "version": commit.version, "by_type": found})
     return Timeline(bounds, edits)
 

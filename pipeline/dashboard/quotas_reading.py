@@ -17,12 +17,14 @@ _VERSIONS: Final = 30
 
 def quotas_document(reader: TablesReader, state: State, query: Query) -> dict[str, Any]:
     """The view Quotas."""
-    rows = QuotaTable(reader.root).read().rows
-    wanted = [row for row in rows if _is_wanted(row, query)]
+    table = QuotaTable(reader.root).read()
+    wanted = [row for row in table.rows if _is_wanted(row, query)]
     nearest = nearest_sensors(state.sensors)
     shown = [quota_row(row, nearest) for row in wanted]
     shown.sort(key=lambda row: (-max((one["used"] for one in row["bounds"].values()), default=0), row["level"]))
-    return {**state.head(), "rows": shown[: query.limit], "total": len(wanted), "all": len(rows)}
+    # Of these rows, which may be newer than what was seen at the last look: an edit of them names it.
+    told = {"version": table.version, "rows": shown[: query.limit], "total": len(wanted), "all": len(table.rows)}
+    return {**state.head(), **told}
 
 
 def quota_history(reader: TablesReader, query: Query) -> dict[str, Any]:

@@ -4,8 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
-from arro3.core import Array, DataType
+from numpy.typing import NDArray
 
 from pipeline.dashboard.client_view import DECISION_COLUMNS, RECORD_COLUMNS
 from pipeline.dashboard.recent_rows import RecentRows
@@ -75,10 +76,7 @@ class RecentTable:
             self._begin(newest_key)
             return None
         rows = self._read([(self._key, ">=", self._newest_key)], also)
-        keys = zip(rows[self._key].to_pylist(), *(rows[name].to_pylist() for name in _BATCH), strict=True)
-        new = [place for place, (key, *batch) in enumerate(keys) if key > self._newest_key or self._is_new(batch)]
-        if len(new) < rows.num_rows:
-            rows = rows.take(pa.array(Array(new, DataType.int64())))
+        rows = self._unseen(rows, self._newest_key)
         if self.held is not None:
             self.held = self.held.with_rows(rows, self._kept, self._most_rows)
         self._note(rows)
@@ -122,20 +120,32 @@ class RecentTable:
     def _read(self, where: Sequence[Condition], also: Sequence[str] = ()) -> pa.Table:
         return self._table.read(tuple(dict.fromkeys((*_NAMES, *_BATCH, *self._kept, *also))), where)
 
-    def _is_new(self, batch: Sequence[Any]) -> bool:
-        return tuple(batch) not in self._seen_batches
+    def _unseen(self, rows: pa.Table, newest_key: int) -> pa.Table:
+        """These rows without those that were seen: of the newest key so far, and of a batch that was seen."""
+        edge = np.flatnonzero(rows[self._key].to_numpy() == newest_key)
+        if not len(edge):
+            return rows
+        of_edge = _taken(rows, edge)
+        batches = zip(*(of_edge[name].to_pylist() for name in _BATCH), strict=True)
+        seen = [place for place, batch in zip(edge, batches, strict=True) if batch in self._seen_batches]
+        return _taken(rows, np.delete(np.arange(rows.num_rows), seen)) if seen else rows
 
     def _note(self, rows: pa.Table) -> None:
         """Remember up to where rows were seen."""
         if not rows.num_rows:
             return
-        keys = rows[self._key].to_pylist()
-        newest_key = max(keys)
+        keys = rows[self._key].to_numpy()
+        newest_key = int(keys.max())
         if newest_key != self._newest_key:
             self._seen_batches = set()
-        batches = zip(*(rows[name].to_pylist() for name in _BATCH), strict=True)
-        self._seen_batches |= {batch for key, batch in zip(keys, batches, strict=True) if key == newest_key}
+        newest = _taken(rows, np.flatnonzero(keys == newest_key))
+        self._seen_batches |= {*zip(*(newest[name].to_pylist() for name in _BATCH), strict=True)}
         self._newest_key = newest_key
+
+
+def _taken(rows: pa.Table, places: "NDArray[np.int64]") -> pa.Table:
+    # Not by pa.array, which imports pandas to look at its values.
+    return rows.take(pa.Array.from_buffers(pa.int64(), len(places), [None, pa.py_buffer(places.astype(np.int64))]))
 
 
 @dataclass(frozen=True, slots=True)

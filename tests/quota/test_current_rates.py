@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from quota.current_rates import CurrentRate, QuotaKey, current_rates
 from quota.engine import QuotaEngine
 from quota.snapshot import QuotaSnapshot
@@ -49,6 +51,15 @@ def test_each_quota_has_only_the_clients_it_holds_for_and_none_without_usage() -
         ("alice", "etl"): True,
     }
     assert found[QuotaKey("alice", "", RATE)].observed == 2 * found[QuotaKey("alice", "etl", RATE)].observed
+
+
+@pytest.mark.parametrize("user", ["alice", "<default>", ""])
+@pytest.mark.parametrize("client_id", ["etl", "<default>", ""])
+def test_a_rate_belongs_to_the_quota_of_its_level(user: str, client_id: str) -> None:
+    if not user and not client_id:
+        return
+    found = rates([quota_row(user, client_id, producer_byte_rate=1000.0)], use("alice", "etl", 10))
+    assert [(key.user, key.client_id) for key in found] == [(user, client_id)]
 
 
 def test_a_shadow_quota_is_seen_as_if_it_were_enforced_and_changes_no_other() -> None:

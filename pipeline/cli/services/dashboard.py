@@ -9,7 +9,7 @@ from pipeline.allocator import do_without_pandas, return_query_memory_soon, shar
 from pipeline.cli.options import ConfigFile, TablesRoot, flags
 
 DEFAULT_PORT: Final = 8788
-_NICER: Final = 5
+_NICENESS: Final = 10
 
 
 def dashboard(
@@ -58,5 +58,6 @@ def dashboard(
         sys.stderr.write(f"dashboard: {server.address}\n")
         sys.stderr.flush()
         do_without_pandas()
-        os.nice(_NICER)  # a job on the same machine goes first
+        # A job on the same machine goes first.
+        os.setpriority(os.PRIO_PROCESS, 0, max(_NICENESS, os.getpriority(os.PRIO_PROCESS, 0)))
         server.run()

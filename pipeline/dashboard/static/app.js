@@ -54,6 +54,7 @@ const context = {
       h('p', {}, error.message), error.remedy ? h('p', { class: 'quiet' }, error.remedy) : null));
   },
   ready() {
+    tick();
     main.dataset.ready = 'true';
   },
 };
@@ -64,6 +65,7 @@ function heard(state) {
   frame.heardAt = Date.now();
   frame.skewMs = state.now_ms - Date.now();
   if (frame.view.state) frame.view.state(state);
+  tick();
   tell();
 }
 

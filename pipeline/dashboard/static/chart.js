@@ -109,6 +109,7 @@ function paintMarks(u, facts, warn, ink) {
   }
   ctx.strokeStyle = ctx.fillStyle = ink;
   ctx.font = `600 ${11 * dpr}px system-ui, sans-serif`;
+  ctx.textBaseline = 'alphabetic'; // uPlot leaves it as its axes had it
   ctx.lineWidth = dpr;
   let labelled = -Infinity;
   for (const edit of facts.edits) {
@@ -124,7 +125,9 @@ function paintMarks(u, facts, warn, ink) {
     ctx.lineTo(x - 4.5 * dpr, top - 4.5 * dpr);
     ctx.fill();
     if (x - labelled < 30 * dpr) continue; // two labels would cover each other; the list below names both
-    ctx.fillText(`v${edit.version}`, x + 7 * dpr, top - 1 * dpr);
+    const isLast = x > left + width - 40 * dpr;
+    ctx.textAlign = isLast ? 'right' : 'left';
+    ctx.fillText(`v${edit.version}`, x + (isLast ? -7 : 7) * dpr, top - 1 * dpr);
     labelled = x;
   }
   ctx.restore();

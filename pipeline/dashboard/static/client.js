@@ -1,7 +1,7 @@
 // The view Client: one client over time, and why it is throttled.
 
 import { h, show } from './dom.js';
-import { LEVELS, TYPES, clientHref, clock, count, instant, isByte, nameOf, pair, rate, span, when } from './format.js';
+import { CAUSES, LEVELS, TYPES, clientHref, clock, count, instant, isByte, millis, nameOf, pair, rate, span, when } from './format.js';
 import { ask, giveUp, loadSoon } from './net.js';
 import { draw, library } from './chart.js';
 
@@ -243,7 +243,7 @@ function records(found) {
     rows.length ? h('ol', { class: 'log' }, rows.map((row) => h('li', { 'data-key': `${row.at_ms}-${row.verb}-${row.decision_id}` },
       h('time', { class: 'num' }, clock(row.at_ms, true)), h('span', { class: `verb ${row.verb}` }, row.verb),
       h('button', { type: 'button', class: 'link', on: { click: () => pick(row.decision_id) } }, `decision ${row.decision_id.slice(0, 8)}`),
-      h('small', {}, row.verb === 'release' ? row.cause.replace('_', ' ') : `for ${span(row.throttle_time_ms)}`), h('small', { class: 'num rate' }, pair(row.quota_type, row.observed, row.bound).filter(Boolean).join(' of '))))) : h('p', { class: 'empty' }, 'Nothing in this range.'));
+      h('small', {}, row.verb === 'release' ? CAUSES[row.cause] || row.cause : `for ${millis(row.throttle_time_ms)}`), h('small', { class: 'num rate' }, pair(row.quota_type, row.observed, row.bound).filter(Boolean).join(' of '))))) : h('p', { class: 'empty' }, 'Nothing in this range.'));
 }
 
 function levels(found) {

@@ -1,6 +1,8 @@
 // Builds and updates the page. Every text is a text node: no name of a client is ever read as HTML.
 
 const SVG = 'http://www.w3.org/2000/svg';
+/** What counts by itself, see tick of app.js: its text and its bar are not of the state. */
+const COUNTED = ['until', 'since', 'from'];
 const SVG_TAGS = new Set(['svg', 'path', 'polyline', 'line', 'rect', 'g', 'circle', 'title']);
 
 /** An element: h('td', {class: 'n', title: name}, children…). Children that are null or false are left out. */
@@ -69,6 +71,7 @@ function patch(old, fresh) {
   for (const { name, value } of fresh.attributes) {
     if (name !== 'style' && old.getAttribute(name) !== value) old.setAttribute(name, value);
   }
+  if (COUNTED.some((name) => name in old.dataset)) return;
   if (old.style && fresh.style && old.style.cssText !== fresh.style.cssText) {
     for (const property of [...old.style]) if (!fresh.style.getPropertyValue(property)) old.style.removeProperty(property);
     for (const property of fresh.style) old.style.setProperty(property, fresh.style.getPropertyValue(property));

@@ -9,6 +9,9 @@ export const TYPES = {
 export const LEVELS = ['', 'user and client-id', 'user, default client-id', 'user', 'default user, client-id',
   'default user and client-id', 'default user', 'client-id', 'default client-id'];
 
+/** Why a record was published. */
+export const CAUSES = { violation: 'over its bound', renewed: 'still owes', expired: 'nothing owed', quota_changed: 'quota changed', recovered: 'after a restart' };
+
 export const isByte = (type) => type !== 'request_percentage';
 
 export function amount(value, per = '') {

@@ -1,7 +1,7 @@
 // The view Now: who is throttled, who is near a bound, what happened last.
 
 import { h, show } from './dom.js';
-import { LEVELS, TYPES, amount, clientHref, clock, count, instant, nameOf, ownerText, pair, percent, rate, sensorName, span } from './format.js';
+import { CAUSES, LEVELS, TYPES, amount, clientHref, clock, count, instant, millis, nameOf, ownerText, pair, percent, rate, sensorName, span } from './format.js';
 
 let place = null;
 
@@ -38,14 +38,16 @@ function tile(name, label, value, below, kind = '') {
     h('div', { class: 'label' }, label), h('div', { class: 'value', 'data-testid': `value-${name}` }, value), h('div', { class: 'below' }, below));
 }
 
-/** A line of the last minutes; without axes, because the number stands above it. */
+const SPARK_SECONDS = 180;
+
+/** A line of the last minutes; without axes, because the number stands above it. Before the first usage there is none. */
 function spark(seconds, place, what) {
-  const values = seconds.map((second) => second[place]);
-  if (values.length < 2) return '';
-  const most = Math.max(...values, 1);
-  const points = values.map((value, at) => `${(at / (values.length - 1) * 100).toFixed(2)},${(23 - value / most * 21).toFixed(2)}`);
-  return h('svg', { class: 'spark', viewBox: '0 0 100 24', preserveAspectRatio: 'none', role: 'img', 'aria-label': `${what} in the last ${Math.round(values.length / 60)} minutes` },
-    h('path', { class: 'area', d: `M0,24L${points.join('L')}L100,24Z` }), h('polyline', { points: points.join(' ') }));
+  if (seconds.length < 2) return '';
+  const most = Math.max(...seconds.map((second) => second[place]), 1), end = seconds.at(-1)[0];
+  const x = (second) => (100 - (end - second[0]) / (SPARK_SECONDS - 1) * 100).toFixed(2);
+  const points = seconds.map((second) => `${x(second)},${(23 - second[place] / most * 21).toFixed(2)}`);
+  return h('svg', { class: 'spark', viewBox: '0 0 100 24', preserveAspectRatio: 'none', role: 'img', 'aria-label': `${what} in the last ${SPARK_SECONDS / 60} minutes` },
+    h('path', { class: 'area', d: `M${x(seconds[0])},24L${points.join('L')}L100,24Z` }), h('polyline', { points: points.join(' ') }));
 }
 
 function throttled({ throttled: rows, totals, health }) {
@@ -99,13 +101,11 @@ function recent({ recent: rows }) {
     rows.length ? h('ol', { class: 'log' }, rows.slice(0, 18).map(logRow)) : h('p', { class: 'empty' }, 'No record yet.'));
 }
 
-const CAUSES = { violation: 'over its bound', renewed: 'still owes', expired: 'nothing owed', quota_changed: 'quota changed', recovered: 'after a restart' };
-
 function logRow(row) {
   const [observed, bound] = pair(row.quota_type, row.observed, row.bound);
   return h('li', { 'data-key': String(row.publish_seq) },
     h('time', { class: 'num' }, clock(row.at_ms, true)), h('span', { class: `verb ${row.verb}` }, row.verb),
     h('a', { href: clientHref(row.user, row.client_id, { decision_id: row.decision_id }), 'data-nav': true }, nameOf(row.user, row.client_id)),
-    h('small', {}, row.verb === 'release' ? CAUSES[row.cause] || row.cause : `for ${span(row.throttle_time_ms)}`),
+    h('small', {}, row.verb === 'release' ? CAUSES[row.cause] || row.cause : `for ${millis(row.throttle_time_ms)}`),
     h('small', { class: 'num rate' }, observed, bound ? ` of ${bound}` : ''));
 }

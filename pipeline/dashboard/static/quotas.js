@@ -87,7 +87,7 @@ function quotaRow(row) {
 /** By its name, not by the row that was shown when the button was made: the table may be a newer version by now. */
 function change(user, clientId) {
   const row = place.found.rows.find((one) => one.user === user && one.client_id === clientId);
-  if (row) edit(row, place.found.quotas.newest_version, place.found.may_write, load);
+  if (row) edit(row, place.found.version, place.found.may_write, load);
 }
 
 function bound(row, type, one) {

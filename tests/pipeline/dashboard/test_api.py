@@ -117,6 +117,13 @@ def test_the_totals_are_the_sums_of_usage(asked: Any, shop: LivedTables) -> None
     assert totals["active_clients"] == 6
 
 
+def test_of_before_the_first_usage_no_second_is_told(asked: Any, shop: LivedTables) -> None:
+    usage = read_table(table_uri(shop.root, "usage")).to_pylist()
+    seconds = [second for second, *_ in get(asked, "summary")["seconds"]]
+    first, last = (end(row["sample_start_ms"] for row in usage) // 1_000 for end in (min, max))
+    assert seconds == [*range(first, last)]
+
+
 def test_a_client_has_its_rate_its_bounds_its_bands_and_its_decisions(asked: Any, shop: LivedTables) -> None:
     found = get(asked, "client", user="alice", client_id="etl", since="5m")
     decisions = [row for row in read_table(table_uri(shop.root, "decisions")).to_pylist() if row["user"] == "alice"]

@@ -6,14 +6,18 @@ from typing import Any
 
 import pytest
 
+from pipeline.activity import JobSigns
 from pipeline.clock import wall_ms
 from pipeline.dashboard.editing import Editing
 from pipeline.dashboard.errors import EditRefused, EditsForbidden, WritingUnguarded
+from pipeline.dashboard.query import Query
+from pipeline.dashboard.quotas_reading import quotas_document
+from pipeline.dashboard.reader import TablesReader
 from pipeline.tables.errors import QuotaEditRefused, VersionIsAnother
 from pipeline.tables.quotas.table import QuotaTable
 from tests.pipeline.cli.running import kquota
 from tests.pipeline.dashboard.lived_tables import LivedTables
-from tests.pipeline.dashboard.shop import QUOTAS, SENDERS, START_MS, lived_shop
+from tests.pipeline.dashboard.shop import QUOTAS, SENDERS, START_MS, lived_shop, quota
 
 ALICE: dict[str, Any] = {"user": "alice", "client_id": "etl"}
 
@@ -63,6 +67,17 @@ def test_without_a_reason_nothing_is_written(shop: LivedTables, body: dict[str, 
 def test_without_the_version_that_was_looked_at_nothing_is_written(shop: LivedTables) -> None:
     with pytest.raises(EditRefused, match="'if_version' must be the version that was looked at; got none"):
         Editing(shop.root, may_write=True).write({**changed(mode="shadow"), "reason": "try"})
+
+
+def test_rows_are_told_with_their_own_version_also_right_after_an_edit(tmp_path: Path) -> None:
+    tables = LivedTables(tmp_path, QUOTAS, SENDERS, START_MS)
+    reader = TablesReader(tables.root, JobSigns(lambda: "7"))
+    state = reader.look(tables.now_ms)
+    tables.edit([quota("web", "", producer_byte_rate=390_000.0)], "less")
+    found = quotas_document(reader, state, Query())
+    (web,) = (row for row in found["rows"] if row["user"] == "web")
+    assert web["bounds"]["producer_byte_rate"]["bound"] == 390_000.0
+    assert found["version"] == QuotaTable(tables.root).read().version
 
 
 def test_a_dashboard_that_only_reads_writes_nothing(shop: LivedTables) -> None:

@@ -162,6 +162,19 @@ def test_an_edit_and_a_batch_are_shown_without_a_reload(page: Any, address: str,
     assert page.evaluate("window.stays") is True
 
 
+def test_a_countdown_is_never_blank(page: Any, address: str, tables: LivedTables) -> None:
+    page.add_init_script(
+        "window.blanks = 0; window.told = 0; new MutationObserver(() => {"
+        " for (const one of document.querySelectorAll('[data-until], [data-since]')) {"
+        " window.told += 1; if (!one.textContent) window.blanks += 1; }"
+        "}).observe(document, { subtree: true, childList: true, characterData: true });"
+    )
+    show(page, address, "/")
+    until_live(page, tables)
+    wait_until(lambda: page.evaluate("window.told") > 0, "a countdown")
+    assert page.evaluate("window.blanks") == 0
+
+
 def test_a_hostile_client_id_is_text_everywhere(page: Any, address: str) -> None:
     for view in VIEWS:
         show(page, address, view)
