@@ -48,8 +48,7 @@ def main() -> None:
 
 
 def _ask_all(address: str, pid: int, clients: int, requests: int) -> None:
-    peak_mb, _ = _memory_mb(pid)
-    print(f"memory of the server before the first request: {peak_mb:.0f} MB at most")
+    print(f"memory of the server before the first request: {_memory_mb(pid)['VmHWM']:.0f} MB at most")
     print(f"{f'ms, of {requests} requests':<24}{'p50':>8}{'p95':>8}{'most':>8}{'CPU':>8}{'bytes':>10}")
     for name, path in _views(clients).items():
         before = cpu_seconds(pid)
@@ -63,8 +62,11 @@ def _ask_all(address: str, pid: int, clients: int, requests: int) -> None:
         cpu_ms = (cpu_seconds(pid) - before) / requests * 1_000
         figures = (times_ms[requests // 2], times_ms[min(int(requests * 0.95), requests - 1)], times_ms[-1], cpu_ms)
         print(f"{name:<24}" + "".join(f"{figure:>8.0f}" for figure in figures) + f"{size:>10}", flush=True)
-    peak_mb, now_mb = _memory_mb(pid)
-    print(f"memory of the server: {peak_mb:.0f} MB at most, {now_mb:.0f} MB at the end")
+    memory = _memory_mb(pid)
+    print(
+        f"memory of the server: {memory['VmHWM']:.0f} MB at most, {memory['VmRSS']:.0f} MB at the end, of which "
+        f"{memory['RssFile']:.0f} MB are pages of files: the code of its libraries"
+    )
 
 
 def _views(clients: int) -> dict[str, Callable[[], str]]:
@@ -136,13 +138,11 @@ def _is_ready(address: str) -> bool:
         return False
 
 
-def _memory_mb(pid: int) -> tuple[float, float]:
-    """The most that a process has held, and what it holds now."""
+def _memory_mb(pid: int) -> dict[str, float]:
+    """What a process holds, by the kernel's names; `VmHWM` is the most it has held."""
     lines = Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines()
-    kibibytes = {
-        name: int(rest.split()[0]) for name, _, rest in (line.partition(":") for line in lines) if "kB" in rest
-    }
-    return kibibytes["VmHWM"] * 1_024 / 1e6, kibibytes["VmRSS"] * 1_024 / 1e6
+    told = (line.partition(":") for line in lines)
+    return {name: int(rest.split()[0]) * 1_024 / 1e6 for name, _, rest in told if "kB" in rest}
 
 
 if __name__ == "__main__":
