@@ -90,12 +90,7 @@ class MicroBatch:
             self._append_outcome(self._recovered.newest.decided, self._recovered.newest.facts)
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
-        """Run one micro-batch.
-
-        Args:
-            frame: Spark's batch of Kafka records.
-            batch_id: Its number in this query.
-        """
+        """Run one micro-batch: Spark's batch of Kafka records, and its number in this query."""
         query_id = query_id_of(frame)
         began = self._clock.now()
         stored = self._recovered.outcome_of(query_id, batch_id)
