@@ -53,6 +53,7 @@ def client_document(reader: TablesReader, state: State, query: Query) -> dict[st
         "client_id": client_id,
         "since_ms": span.since_ms,
         "until_ms": span.until_ms,
+        "known_since_ms": reader.tables["batches"].oldest_value("evaluated_at_ms"),
         "step_ms": span.bin_ms,
         **series,
         "bounds": timeline.bounds,

@@ -6,6 +6,7 @@ import { ask, giveUp, loadSoon } from './net.js';
 import { draw, library } from './chart.js';
 
 const RANGES = [['15m', '15 min'], ['1h', '1 h'], ['6h', '6 h'], ['24h', '24 h'], ['7d', '7 d']];
+const MINUTE_MS = 60_000;
 const EVERY_MS = { '15m': 2_000, '1h': 5_000, '6h': 15_000, '24h': 30_000, '7d': 60_000 };
 let place = null;
 
@@ -166,7 +167,7 @@ function figure(found, type) {
   return h('figure', { 'data-key': `figure-${type}`, 'data-testid': `chart-${type}` },
     h('figcaption', {}, h('h2', {}, TYPES[type]), h('span', { class: 'num' }, h('b', {}, observed), bound ? ` of ${bound}` : ''), one.mode === 'shadow' ? h('span', { class: 'chip ghost' }, 'shadow: not enforced') : null,
       h('span', { class: 'num quiet push', 'data-read': type }, '')),
-    h('div', { class: 'plot', 'data-keep': 'plot', 'data-plot': type, role: 'img', 'aria-label': `${TYPES[type]} of ${nameOf(found.user, found.client_id)} from ${clock(found.since_ms)} to ${clock(found.until_ms)} UTC: now ${observed}${bound ? ` of ${bound}` : ''}` }));
+    h('div', { class: 'plot', 'data-keep': 'plot', 'data-plot': type, 'data-since-ms': String(beginOf(found)), role: 'img', 'aria-label': `${TYPES[type]} of ${nameOf(found.user, found.client_id)} from ${clock(beginOf(found))} to ${clock(found.until_ms)} UTC: now ${observed}${bound ? ` of ${bound}` : ''}` }));
 }
 
 function legend(found) {
@@ -175,6 +176,17 @@ function legend(found) {
     h('span', { class: 'k rate' }, `rate over ${span(found.window_ms)}${isShared ? ', of all that share its quota' : ''}`), isShared ? h('span', { class: 'k own' }, 'this client alone') : null,
     h('span', { class: 'k lim' }, 'bound'), h('span', { class: 'k band' }, 'throttled'), h('span', { class: 'k dot' }, 'decision (hollow: not applied)'), h('span', { class: 'k edit' }, 'quota edit'),
     h('span', { class: 'quiet' }, `UTC, from ${found.source}. Drag to zoom.`));
+}
+
+/**
+ * Where the charts begin. Before the first micro-batch there is nothing to see: a young job fills its charts, a minute at
+ * least, with the edits of the minute before. A range that was zoomed to, or is in the link, stays as it is.
+ */
+function beginOf(found) {
+  const first = found.known_since_ms;
+  if (first === null || place.parameters.get('since')) return found.since_ms;
+  const edits = found.edits.map((one) => one.at_ms).filter((at) => at > first - MINUTE_MS);
+  return Math.max(found.since_ms, Math.min(first, ...edits, found.until_ms - MINUTE_MS) - found.step_ms);
 }
 
 async function redraw(anew) {
@@ -192,7 +204,7 @@ async function redraw(anew) {
       old.chart.destroy();
     }
     const facts = {
-      type, at_ms: found.at_ms, since_ms: found.since_ms, until_ms: found.until_ms,
+      type, at_ms: found.at_ms, since_ms: beginOf(found), until_ms: found.until_ms,
       observed: found.series[type].observed, own: found.series[type].own,
       bounds: found.bounds.map((one) => ({ at_ms: one.since_ms, bound: one.by_type[type] ? one.by_type[type].bound : null })),
       bands: found.bands, decisions: found.decisions.filter((one) => one.quota_type === type), edits: found.edits,

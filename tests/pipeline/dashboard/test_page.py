@@ -202,6 +202,22 @@ def test_a_link_leads_to_one_clients_throttle(page: Any, address: str, tables: L
     page.wait_for_selector("main[data-view=now][data-ready=true]")
 
 
+def test_a_young_job_fills_the_charts(page: Any, address: str, tables: LivedTables) -> None:
+    show(page, address, "/")
+    until_live(page, tables)
+    first_ms = min(read_table(table_uri(tables.root, "batches"))["evaluated_at_ms"].to_pylist())
+
+    def begin_ms(since: str) -> int:
+        show(page, address, f"/client?user=alice&client_id=etl{since}")
+        page.wait_for_selector("main[data-drawn='1']")
+        return int(page.locator("[data-plot=producer_byte_rate]").get_attribute("data-since-ms"))
+
+    assert first_ms - 75_000 <= begin_ms("") <= first_ms
+    # What is asked for in a link is shown, whatever there is to see.
+    asked_for_ms = first_ms - 600_000
+    assert asked_for_ms - 60_000 <= begin_ms(f"&since={asked_for_ms}") <= asked_for_ms
+
+
 def test_a_job_that_ends_turns_the_banner_and_one_that_comes_back_takes_it_away(browser: Any, tmp_path: Path) -> None:
     lived = lived_shop(tmp_path, wall_ms() - 45_000, seconds=45)
     lock = tables_lock_file(lived.root)
