@@ -7,7 +7,6 @@ import pyarrow as pa
 from arro3.core import Array, DataType
 
 from pipeline.dashboard.client_view import decision_row, record_row
-from pipeline.dashboard.errors import QueryRefused
 from pipeline.dashboard.now_view import throttled_row
 from pipeline.dashboard.query import Query
 from pipeline.dashboard.quota_timeline import bounds_over_time
@@ -18,6 +17,7 @@ from pipeline.dashboard.throttle_reading import read_throttles
 from pipeline.story.on_brokers import on_brokers_line, on_brokers_row
 from pipeline.tables.brokers.enforced import enforced_for
 from pipeline.tables.errors import TableMissing
+from pipeline.web import QueryRefused
 from quota.effective import EffectiveQuota, effective
 from quota.entity import QUOTA_TYPES
 

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from pipeline.dashboard.errors import QueryRefused
 from pipeline.dashboard.query import Query
 from pipeline.dashboard.reader import TablesReader
 from pipeline.errors import printable
@@ -12,6 +11,7 @@ from pipeline.tables.brokers.enforced import enforced_for
 from pipeline.tables.quotas.table import QuotaTable
 from pipeline.tables.throttles.history import decision_with_id, newest_decision, origin_of_bound, story_of
 from pipeline.tables.throttles.unpublished import why_unpublished
+from pipeline.web import QueryRefused
 
 
 def explained(reader: TablesReader, query: Query, settings: Settings) -> dict[str, Any]:

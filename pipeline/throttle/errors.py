@@ -16,8 +16,7 @@ from pipeline.throttle.moved_names import moved_name
 from schemas.topic_names import THROTTLE_TOPIC
 
 _MOVED: Final = (
-    "GateDepleted", "GateExtraMissing", "GateTimeout", "GateTokenInvalid", "ListenAddressInvalid", "ListenBusy",
-    "ListenUnguarded", "RequestSizeRefused",
+    "GateDepleted", "GateExtraMissing", "GateTimeout", "RequestSizeRefused",
 )  # fmt: skip
 
 

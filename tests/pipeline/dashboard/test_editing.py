@@ -1,5 +1,6 @@
 """Edits from the page: what they plan and what they write is what the command line plans and writes."""
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -110,7 +111,7 @@ def test_an_edit_that_leaves_an_invalid_table_is_refused(shop: LivedTables) -> N
 
 def test_a_candidate_is_tried_on_recorded_usage(tmp_path: Path) -> None:
     tables = lived_shop(tmp_path, wall_ms() - 40_000, seconds=40)
-    found = Editing(tables.root, may_write=False).what_if(changed(producer_byte_rate="50kB/s"))
+    found = asyncio.run(Editing(tables.root, may_write=False).what_if(changed(producer_byte_rate="50kB/s")))
     assert found["totals"]["throttle_seconds_change"] > 0
     assert found["clients"][0]["user"] == "alice"
 
