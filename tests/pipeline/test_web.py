@@ -185,7 +185,7 @@ def ask(guard: Guard, path: str = "/api", **headers: str) -> tuple[int, str]:
         answers.append(message)
 
     given = [(name.encode(), value.encode()) for name, value in headers.items()]
-    asyncio.run(guard({"type": "http", "path": path, "headers": given}, receive, send))  # type: ignore[arg-type]
+    asyncio.run(guard({"type": "http", "path": path, "headers": given}, receive, send))
     return answers[0]["status"], answers[1]["body"].decode()
 
 

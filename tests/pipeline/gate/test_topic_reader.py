@@ -22,10 +22,11 @@ class Broker:
         self.make_anew(UUID(int=1))
 
     def make_anew(self, topic_id: UUID | None) -> None:
-        self.topic_id, self.logs = topic_id, {0: [], 1: []}
+        self.topic_id = topic_id
+        self.logs: dict[int, list[bytes]] = {0: [], 1: []}
 
     def write(self, partition: int, *records: ThrottleRecord) -> None:
-        self.logs[partition] += [each.to_value() for each in records]  # type: ignore[attr-defined]
+        self.logs[partition] += [each.to_value() for each in records]
 
     def consumer(self, *_args: Any, **_options: Any) -> "Consumer":
         return Consumer(self)

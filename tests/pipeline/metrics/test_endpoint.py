@@ -58,6 +58,7 @@ def test_a_port_that_is_taken_is_told_with_a_way_out() -> None:
 
 def test_unfinished_requests_and_other_names_do_not_get_in_its_way() -> None:
     with metrics_endpoint(MetricsSettings(port=0), new_registry("job")) as port, ExitStack() as connections:
+        assert port is not None
         for _ in range(40):
             connections.enter_context(socket.create_connection(("127.0.0.1", port))).sendall(b"GET /metrics HTTP")
         assert "kquota_build_info" in read(port)
