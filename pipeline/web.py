@@ -63,7 +63,7 @@ class QueryRefused(PipelineError):
 
     exit_code = 2
 
-    def __init__(self, mistakes: Sequence[str], remedy: str = "see the names in the message") -> None:
+    def __init__(self, mistakes: Sequence[str], remedy: str) -> None:
         self.mistakes = tuple(mistakes)
         super().__init__("; ".join(mistakes), remedy)
 
@@ -140,13 +140,14 @@ def refuse_unguarded(listen: Listen, token: str | None, variable: str) -> None:
 
 
 def read_parameters(
-    parameters: Sequence[tuple[str, str]], known: Mapping[str, Read], required: Collection[str] = ()
+    parameters: Sequence[tuple[str, str]], known: Mapping[str, Read], remedy: str, required: Collection[str] = ()
 ) -> dict[str, Any]:
     """Read the parameters of a request, strictly: with one ignored, the answer would be about another thing.
 
     Args:
         parameters: Names and values, in the order given, percent-decoded.
         known: How each name that the request takes is read.
+        remedy: Where a caller finds what may be asked.
         required: Names that must be given.
 
     Returns:
@@ -170,7 +171,7 @@ def read_parameters(
                 mistakes.append(f"'{name}' {exc}; got {text[:40]!r}")
     mistakes += [f"'{name}' must be given; got none" for name in required if name not in given]
     if mistakes:
-        raise QueryRefused(mistakes)
+        raise QueryRefused(mistakes, remedy)
     return given
 
 
@@ -275,7 +276,7 @@ async def read_body(receive: Receive) -> bytes:
         body += message.get("body", b"")
         if message["type"] == "http.disconnect" or len(body) > MOST_BODY_BYTES:
             msg = f"the body has more than {MOST_BODY_BYTES} bytes, or its end is missing"
-            raise QueryRefused([msg])
+            raise QueryRefused([msg], "send less, and all of it")
         if not message.get("more_body", False):
             return bytes(body)
 

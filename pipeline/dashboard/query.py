@@ -7,6 +7,7 @@ from typing import Final
 
 from pipeline.web import Read, read_parameters, whole_number
 
+SEE: Final = "see /api/v1/openapi.json"
 MOST_ROWS: Final = 10_000
 _AGE: Final = re.compile(r"([0-9]{1,6})(s|m|h|d)")
 _UNIT_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -51,7 +52,7 @@ def read_query(parameters: Sequence[tuple[str, str]], known: Iterable[str], now_
         QueryRefused: A parameter is unknown, repeated or out of range.
     """
     readers = _readers(now_ms)
-    given = read_parameters(parameters, {name: readers[name] for name in known})
+    given = read_parameters(parameters, {name: readers[name] for name in known}, SEE)
     return Query(**{_FIELD.get(name, name): value for name, value in given.items()})
 
 

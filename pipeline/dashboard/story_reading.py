@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from pipeline.dashboard.query import Query
+from pipeline.dashboard.query import SEE, Query
 from pipeline.dashboard.reader import TablesReader
 from pipeline.errors import printable
 from pipeline.settings.model import Settings
@@ -27,7 +27,7 @@ def explained(reader: TablesReader, query: Query, settings: Settings) -> dict[st
     elif query.user is not None:
         decision = newest_decision(root, query.user, query.client_id)
     else:
-        raise QueryRefused(["'decision_id' or 'user' must be given; got none"])
+        raise QueryRefused(["'decision_id' or 'user' must be given; got none"], SEE)
     story = story_of(root, decision)
     quotas = QuotaTable(root)
     settings = settings.model_copy(update={"engine": reader.engine_settings()})

@@ -98,7 +98,7 @@ def read_query(parameters: Sequence[tuple[str, str]]) -> ThrottleQuery:
     Raises:
         QueryRefused: See `pipeline.web.read_parameters`.
     """
-    return ThrottleQuery(**read_parameters(parameters, _KNOWN, required=("user",)))
+    return ThrottleQuery(**read_parameters(parameters, _KNOWN, _USAGE, required=("user",)))
 
 
 def _not_empty(text: str) -> str:
