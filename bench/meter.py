@@ -31,6 +31,7 @@ from pipeline.demo.broker import EmbeddedBroker
 from pipeline.demo.broker_config import BrokerOptions
 from pipeline.meter.kafka_usage_topic import KafkaUsageTopic
 from pipeline.meter.log_follower import LogFollower
+from pipeline.meter.long_line import Line
 from pipeline.meter.packed_usage import PACKED
 from pipeline.meter.request_log import MalformedLine, RequestLogParser
 from pipeline.meter.request_meter import RequestMeter
@@ -95,7 +96,7 @@ def seconds(run: Callable[[], object]) -> float:
     return time.process_time() - began
 
 
-def blocks(log: Path) -> Iterator[list[bytes]]:
+def blocks(log: Path) -> Iterator[list[Line]]:
     """The log as the follower hands it out."""
     follower = LogFollower(log, "beginning")
     while lines := follower.read():
