@@ -11,7 +11,7 @@ MODULES = (
     "schemas.throttle_record",
     "quota.engine",
     "purgatory.batch_wheel",
-    "purgatory.delayed_operation_purgatory",
+    "purgatory.delayed_operation",
     "pipeline.gate.view",
     "pipeline.gate.gate",
     "pipeline.throttle.gate",

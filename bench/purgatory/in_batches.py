@@ -12,8 +12,7 @@ import numpy as np
 
 from bench.purgatory.load import KEYS, TIMEOUT_MS, Int64s, Load, Run
 from purgatory.batch_purgatory import BatchPurgatory, Bools
-from purgatory.batch_wheel import BatchTimingWheel
-from purgatory.slab import slots_of
+from purgatory.batch_wheel import BatchTimingWheel, slots_of
 
 
 class _Column:

@@ -6,10 +6,8 @@ from typing import Any, Final, Protocol
 
 from bench.purgatory.load import KEYS, TIMEOUT_MS, Load, Run
 from bench.purgatory.old_design import OldPurgatory, OldRequest
-from purgatory.delayed_operation import DelayedOperation
-from purgatory.delayed_operation_purgatory import DelayedOperationPurgatory
-from purgatory.monotonic_clock import SystemMonotonicClock
-from purgatory.timer import SystemTimer
+from purgatory.delayed_operation import DelayedOperation, DelayedOperationPurgatory
+from purgatory.timer import SystemMonotonicClock, SystemTimer
 
 REQUESTS_A_TURN: Final = 100
 """After so many requests completions and expiry get their turn, and after so many expiries the arrivals again."""

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from purgatory.batch_wheel import BatchTimingWheel
 from purgatory.timer import SystemTimer
-from purgatory.timer_task_list import TimerTask
+from purgatory.timing_wheel import TimerTask
 
 START_MS: Final = 1_795_000_000_000
 

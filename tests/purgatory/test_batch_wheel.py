@@ -9,7 +9,8 @@ level 5   2^40 ms buckets      one window = 2^48 ms = all the time there is
 import numpy as np
 import pytest
 
-from purgatory.batch_wheel import MAX_TIME_MS, BatchTimingWheel
+from purgatory.batch_levels import MAX_TIME_MS
+from purgatory.batch_wheel import BatchTimingWheel
 
 LEVEL_EDGES_MS = [1 << (8 * level) for level in range(1, 6)]
 TODAY_MS = 1_795_000_000_000  # 41 bits

@@ -16,13 +16,143 @@ That gives first in, first out inside a millisecond. The windows of Kafka's whee
 
 A bucket is a list of reference arrays in the order of submission. References to cancelled entries stay until they are
 drained or compacted. The slab knows which ones are pending.
+
+The staging
+-----------
+New entries wait here, in the order of submission, until there are enough for a radix pass. Array calls add chunks.
+Scalar calls add to an open tail, which the next array call closes. So both can be mixed, and the order of submission is
+kept.
+
+Speed
+-----
+Bucket numbers and sort orders use one property of NumPy: a stable `argsort` of 8- or 16-bit integers is a radix sort
+and takes a few ns per element. That of 64-bit integers is not, and is 10 to 20 times slower.
 """
 
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 
-from purgatory.radix import BUCKETS_PER_LEVEL, DIGIT_BITS, EXPIRATION, LEVELS, References, Uint16s, bucket_keys
+Int64s = npt.NDArray[np.int64]
+Uint16s = npt.NDArray[np.uint16]
+
+References = npt.NDArray[np.int64]
+"""int64[n, 2], one row per entry: expiration in milliseconds, handle. A row keeps both in one cache line."""
+
+EXPIRATION, HANDLE = 0, 1
+NO_REFERENCES: References = np.empty((0, 2), dtype=np.int64)
+
+DIGIT_BITS = 8
+BUCKETS_PER_LEVEL = 1 << DIGIT_BITS
+LEVELS = 6
+MAX_TIME_MS = (1 << (DIGIT_BITS * LEVELS)) - 1
+"""The last millisecond that a wheel can hold, 2^48 − 1: 8 900 years. An instant of today needs 41 bits."""
+
+_DIGIT_MASK = BUCKETS_PER_LEVEL - 1
+
+
+def bucket_keys(expiration_ms: Int64s, clock_ms: int) -> Uint16s:
+    """The bucket number of every expiration, seen from the clock: level · 256 + digit.
+
+    The level is the position of the highest base-256 digit in which expiration and clock differ. The digit is that of
+    the expiration there. (tokio's timer has the same rule: its windows are aligned, too.)
+
+    Args:
+        expiration_ms: int64[n], each in (clock_ms, MAX_TIME_MS].
+        clock_ms: the wheel's clock.
+
+    Returns:
+        uint16[n].
+    """
+    differing = expiration_ms ^ clock_ms
+    top_level = (int(differing.max()).bit_length() - 1) // DIGIT_BITS
+    keys = (expiration_ms & _DIGIT_MASK).astype(np.uint16)
+    for level in range(1, top_level + 1):
+        keys_there = (expiration_ms >> (level * DIGIT_BITS)).astype(np.uint16)
+        keys_there &= _DIGIT_MASK
+        keys_there |= level << DIGIT_BITS
+        np.copyto(keys, keys_there, where=differing >= 1 << (level * DIGIT_BITS))
+    return keys
+
+
+def expiration_order(expiration_ms: Int64s) -> npt.NDArray[np.intp] | None:
+    """The stable permutation that sorts expirations; None when they are already sorted.
+
+    Args:
+        expiration_ms: int64[n], values in [0, 2^63 − 1].
+    """
+    if bool((expiration_ms[1:] >= expiration_ms[:-1]).all()):
+        return None
+    offset_ms = expiration_ms - expiration_ms.min()
+    span_ms = int(offset_ms.max())
+    order = np.argsort(offset_ms.astype(np.uint8 if span_ms < 1 << 8 else np.uint16), kind="stable")
+    for shift in range(16, span_ms.bit_length(), 16):  # least significant 16 bits first, each pass stable
+        order = order[np.argsort((offset_ms[order] >> shift).astype(np.uint16), kind="stable")]
+    return order
+
+
+_NOTHING_STAGED_MS = MAX_TIME_MS + 1
+
+
+class Staging:
+    """References that are not in a bucket yet.
+
+    Attributes:
+        size: how many, those to cancelled entries included.
+        tail_ms: expirations of the latest scalar entries, newest last.
+        min_ms: a lower bound of all staged expirations; MAX_TIME_MS + 1 when there are none.
+    """
+
+    def __init__(self) -> None:
+        self._chunks: list[tuple[Int64s, Int64s]] = []
+        self.tail_ms: list[int] = []
+        self._tail_handles: list[int] = []
+        self._chunks_size = 0
+        self.min_ms = _NOTHING_STAGED_MS
+
+    @property
+    def size(self) -> int:
+        """The number of references that are staged."""
+        return self._chunks_size + len(self.tail_ms)
+
+    def append(self, expiration_ms: int, handle: int) -> None:
+        """Stage one entry."""
+        self.tail_ms.append(expiration_ms)
+        self._tail_handles.append(handle)
+        if expiration_ms < self.min_ms:  # noqa: PLR1730 - min() would cost a tenth of a scalar schedule
+            self.min_ms = expiration_ms
+
+    def extend(self, expiration_ms: Int64s, handles: Int64s, min_ms: int) -> None:
+        """Stage a batch, int64[n] each. The arrays are kept, not copied."""
+        if self.tail_ms:
+            self._close_tail()
+        self._chunks.append((expiration_ms, handles))
+        self._chunks_size += handles.size
+        self.min_ms = min(self.min_ms, min_ms)
+
+    def _close_tail(self) -> None:
+        expiration_ms = np.array(self.tail_ms, dtype=np.int64)
+        handles = np.array(self._tail_handles, dtype=np.int64)
+        self._chunks.append((expiration_ms, handles))
+        self._chunks_size += handles.size
+        self.tail_ms, self._tail_handles = [], []
+
+    def take_all(self) -> References:
+        """Empty the staging and return what was in it, in the order of submission."""
+        if self.tail_ms:
+            self._close_tail()
+        references = np.empty((self._chunks_size, 2), dtype=np.int64)
+        start = 0
+        for expiration_ms, handles in self._chunks:
+            end = start + handles.size
+            references[start:end, EXPIRATION] = expiration_ms
+            references[start:end, HANDLE] = handles
+            start = end
+        self._chunks, self._chunks_size = [], 0
+        self.min_ms = _NOTHING_STAGED_MS
+        return references
+
 
 _PART_MAX = 40_000  # entries per pass; larger temporary arrays are mapped, and page-faulted, anew each time
 _CHUNKS_MAX = 128
