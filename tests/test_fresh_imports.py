@@ -14,7 +14,6 @@ MODULES = (
     "purgatory.delayed_operation",
     "pipeline.gate.view",
     "pipeline.gate.gate",
-    "pipeline.throttle.gate",
     "pipeline.cli.services.gate",
 )
 # One interpreter for all: what none of them has loaded, no single one loads.
