@@ -23,8 +23,7 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import Final
 
-from bench.cpu import cpu_seconds
-from bench.machine import machine_line
+from bench.machine import cpu_seconds, machine_line
 from bench.stage import child, dashboard, job
 from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.from_settings import wanted_topics

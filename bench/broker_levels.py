@@ -21,8 +21,20 @@ from typing import Final
 
 import numpy as np
 
-from bench.level_runs import BOUND, ByKnowledge, ByRule, BySimpleRule, Run, run_all
-from bench.level_scenarios import MOVE_SECOND, MOVES, SECONDS, SHOWN_OVERLOADS, one_broker, scenarios
+from bench.level_runs import (
+    BOUND,
+    MOVE_SECOND,
+    MOVES,
+    SECONDS,
+    SHOWN_OVERLOADS,
+    ByKnowledge,
+    ByRule,
+    BySimpleRule,
+    Run,
+    one_broker,
+    run_all,
+    scenarios,
+)
 from bench.machine import machine_line
 from quota.alter_budget import AlterBudget
 from quota.broker_rates import BrokerRates

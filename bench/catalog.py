@@ -20,10 +20,9 @@ from pathlib import Path
 from typing import Final
 
 from bench.machine import machine_line
-from bench.page_part import write_part
+from bench.pages import write_part
 from bench.probe import prepare
-from bench.prober import Prober
-from bench.stage import child, job
+from bench.stage import Prober, child, job
 from pipeline.demo.broker import EmbeddedBroker
 from pipeline.jvm.jars import fetch
 from pipeline.settings.loading import load_settings

@@ -21,8 +21,7 @@ from typing import Any
 from kafka import KafkaProducer
 
 from bench.machine import machine_line
-from bench.stage import create_topics_and_tables, job
-from bench.throttle_topic import throttle_reader, wait_for
+from bench.stage import create_topics_and_tables, job, throttle_reader, wait_for
 from pipeline.demo.broker import EmbeddedBroker
 from pipeline.settings.model import Settings, TablesSettings
 from pipeline.tables.audit import local_audit

@@ -24,11 +24,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from bench.cpu import java_below
-from bench.machine import machine_line
+from bench.machine import java_below, machine_line
 from bench.probe import EVENTS_PER_MESSAGE, prepare
-from bench.prober import Prober
-from bench.stage import child, job
+from bench.stage import Prober, child, job
 from pipeline.demo.broker import EmbeddedBroker
 from pipeline.settings.model import Settings, TablesSettings
 

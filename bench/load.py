@@ -20,11 +20,35 @@ from typing import Any, Final
 import numpy as np
 from crc32c import crc32c
 from kafka import KafkaProducer
+from kafka.protocol.producer import ProduceRequest
 from kafka.record import MemoryRecordsBuilder
 from kafka.record.default_records import DefaultRecordBatchBuilder
 
-from bench.produce_request import produce_request
 from schemas.topic_names import USAGE_TOPIC
+
+_VERSION: Final = 9
+
+
+def produce_request(topic: str, partition: int, records: bytes) -> bytes:
+    """The request with its length and header; acks=1, of the client-id `load`.
+
+    Args:
+        topic: Its name.
+        partition: Number of the partition.
+        records: One record batch.
+    """
+    data = ProduceRequest.TopicProduceData
+    part = data.PartitionProduceData(index=partition, records=records)
+    request: Any = ProduceRequest(
+        transactional_id=None,
+        acks=1,
+        timeout_ms=30_000,
+        topic_data=[data(name=topic, partition_data=[part])],
+        version=_VERSION,
+    )
+    request.with_header(client_id="load")
+    return bytes(request.encode(header=True, framed=True))
+
 
 BATCHES_PER_SECOND: Final = 50
 _TIME: Final = b'"event_time_ms":'

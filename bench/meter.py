@@ -23,7 +23,7 @@ from statistics import median
 from typing import Final
 
 from bench.machine import machine_line
-from bench.page_part import write_part
+from bench.pages import write_part
 from pipeline.clock import SystemClock
 from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.topics import create_topics, topic_specs

@@ -28,8 +28,7 @@ from kafka import KafkaProducer
 from playwright.sync_api import sync_playwright
 
 from bench.machine import machine_line
-from bench.stage import child, dashboard, job
-from bench.throttle_topic import throttle_reader, wait_for
+from bench.stage import child, dashboard, job, throttle_reader, wait_for
 from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.from_settings import wanted_topics
 from pipeline.cluster.topics import create_topics

@@ -15,10 +15,12 @@ stopped for some seconds, and the micro-batches are counted until it has caught 
 import argparse
 import os
 import re
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections import deque
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -26,16 +28,60 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from bench.cpu import CpuMeter, java_below
-from bench.machine import machine_line
-from bench.prober import PROBE_BOUND, Prober
-from bench.stage import child, create_topics_and_tables, job
-from bench.stall import BatchAge, stall
+from bench.machine import CpuMeter, java_below, machine_line
+from bench.stage import PROBE_BOUND, Prober, child, create_topics_and_tables, job
 from pipeline.demo.broker import EmbeddedBroker
 from pipeline.settings.model import Settings, TablesSettings
 from pipeline.tables.audit import local_audit
 from pipeline.tables.from_settings import open_quota_table
 from pipeline.tables.reader import read_table
+
+STALL_SECONDS: Final = 5.0
+_BATCHES_AFTER: Final = 12
+_PATIENCE_SECONDS: Final = 60.0
+_AS_USUAL: Final = 1.5
+
+
+@dataclass(frozen=True, slots=True)
+class BatchAge:
+    """A micro-batch, as the job's log tells it.
+
+    Attributes:
+        events: How many it had.
+        age_ms: From its newest event to its end.
+    """
+
+    events: int
+    age_ms: int
+
+
+def stall(pids: Sequence[int], batches: Sequence[BatchAge]) -> str:
+    """Stop the job for `STALL_SECONDS` and say after how many micro-batches it is as quick as before.
+
+    The first one is the one that was under way when the job was stopped, or the one with all that has piled up.
+
+    Args:
+        pids: All processes of the job.
+        batches: Grows with each micro-batch.
+    """
+    usual_ms = statistics.median(batch.age_ms for batch in batches)
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    time.sleep(STALL_SECONDS)
+    before = len(batches)
+    for pid in pids:
+        os.kill(pid, signal.SIGCONT)
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    while len(batches) < before + _BATCHES_AFTER and time.monotonic() < deadline:
+        time.sleep(0.1)
+    after = batches[before:]
+    needed = next((place for place, batch in enumerate(after, 1) if batch.age_ms <= _AS_USUAL * usual_ms), None)
+    told = ", ".join(f"{batch.events} events {batch.age_ms} ms" for batch in after[:5])
+    return (
+        f"stall of {STALL_SECONDS:g} s: caught up with micro-batch {needed or 'none'} after it "
+        f"(age at most {_AS_USUAL:g} x the usual {usual_ms:.0f} ms); {told}"
+    )
+
 
 EVENTS_PER_MESSAGE: Final = {"objects": 1, "arrays": 100}
 STEPS: Final = ("collect_ms", "append_ms", "decide_ms", "publish_ms", "age_ms")

@@ -27,9 +27,8 @@ import numpy as np
 from kafka import KafkaAdminClient
 from kafka.record.memory_records import MemoryRecordsBuilder
 
-from bench.cpu import cpu_seconds
-from bench.machine import machine_line
-from bench.produce_request import produce_request
+from bench.load import produce_request
+from bench.machine import cpu_seconds, machine_line
 from pipeline.cluster.topics import TopicSpec, create_topics
 from pipeline.demo.broker import EmbeddedBroker
 from pipeline.demo.broker_config import BrokerOptions

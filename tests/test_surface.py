@@ -1,4 +1,5 @@
-"""What is supported: `__all__` of a package, the table of docs/design.md, "Python surface", and what documents and examples import."""
+"""What is supported: `__all__` of a package, the table of docs/design.md, "Python surface", and what documents and
+examples import."""
 
 import importlib
 import re

@@ -24,10 +24,9 @@ from typing import Any, Final
 
 from bench.__main__ import commit_now
 from bench.machine import machine_line
-from bench.peers.environments import peers_folder
 from bench.peers.report import markdown, write_page
-from bench.peers.stages import Amounts, Stages, measured
-from bench.peers.store import Store
+from bench.peers.roster import peers_folder
+from bench.peers.stages import Amounts, Stages, Store, measured
 from pipeline.jvm.jars import fetch
 
 _WHOLE: Final = Amounts(

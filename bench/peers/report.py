@@ -5,11 +5,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from bench.page_part import write_part
-from bench.peers.backlog import SHAPES
+from bench.pages import write_part, write_time_plot
+from bench.peers.messages import SHAPES
 from bench.peers.roster import BARE, KQUOTA, PEERS, STREAMS
 from bench.peers.stages import OVERLOADS, catch_up_name, steady_name
-from bench.time_plot import write_time_plot
 
 Measured = Mapping[str, Mapping[str, Any]]
 """By name of the stage."""

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow.parquet as pq
 from kafka import KafkaConsumer, TopicPartition
 
-from bench.peers.oracle import MEASURES, Key, Sums
+from bench.peers.messages import MEASURES, Key, Sums
 
 _LOOK_SECONDS: Final = 0.02
 _READ_MS: Final = 500

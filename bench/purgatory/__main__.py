@@ -29,11 +29,21 @@ from pathlib import Path
 from typing import Final
 
 from bench.machine import machine_line
-from bench.purgatory.in_batches import run_in_batches
-from bench.purgatory.jvm import has_compiler, run_java
-from bench.purgatory.load import CASES, TIMEOUT_MS, Case, Run, draw_load
-from bench.purgatory.one_by_one import Design, NewDesign, OldDesign, run_one_by_one
-from bench.purgatory.plot import write_plot
+from bench.pages import write_plot
+from bench.purgatory.designs import (
+    CASES,
+    TIMEOUT_MS,
+    Case,
+    Design,
+    NewDesign,
+    OldDesign,
+    Run,
+    draw_load,
+    has_compiler,
+    run_in_batches,
+    run_java,
+    run_one_by_one,
+)
 
 PACED: Final = (25_000.0, 50_000.0, 100_000.0)
 JVM_PACED: Final = (50_000.0, 100_000.0, 200_000.0, 400_000.0, 800_000.0)

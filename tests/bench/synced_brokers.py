@@ -7,8 +7,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from bench.level_runs import BOUND, OFFSET_MS, START_MS, STEP_MS
-from bench.simulated_brokers import SimulatedBrokers
+from bench.level_runs import BOUND, OFFSET_MS, START_MS, STEP_MS, SimulatedBrokers
 from quota.broker_entries import EntryKey
 from quota.broker_sync import BrokerSync
 from quota.entity import QUOTA_TYPES

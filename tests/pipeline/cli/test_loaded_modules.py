@@ -1,7 +1,4 @@
-"""What a command loads, in a process of its own: commands that only read must not wait for what they do not use.
-
-The time itself is measured by `python -m bench cli`.
-"""
+"""What a command loads, in a process of its own: commands that only read must not wait for what they do not use."""
 
 import json
 import subprocess

@@ -1,24 +1,122 @@
 """What all peers read: the same messages for each of them, once as objects and once as arrays.
 
 A record batch is built once. To send it again later only its event times and its check sum are written anew.
+
+Steady load
+-----------
+Steady load of keyed object messages, in a process of its own that costs little.
+
+    python -m bench.peers.messages BOOTSTRAP_SERVERS TOPIC EVENTS_PER_SECOND CLIENTS
+
+As `bench.load`, with keys: every message is on the partition of its client. It runs until it is terminated.
 """
 
+import json
 import random
 import re
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from threading import Event, Thread
+from types import TracebackType
+from typing import Any, Final, Literal, Self
 
 import numpy as np
 from crc32c import crc32c
-from kafka import KafkaConsumer, TopicPartition
+from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.partitioner.default import murmur2
 from kafka.record import MemoryRecordsBuilder
 from kafka.record.default_records import DefaultRecordBatchBuilder
 
-from bench.load import BrokerConnection
-from bench.peers.oracle import Key, Sums, shifted, sums_of
+from bench.load import BATCHES_PER_SECOND, BrokerConnection
+
+MEASURES: Final = ("produced_bytes", "fetched_bytes", "io_time_ns", "network_time_ns", "request_count")
+WINDOW_MS: Final = 1_000
+
+Key = tuple[int, str, str]
+"""Start of the second in ms since the epoch, user, client-id."""
+Sums = tuple[int, ...]
+"""A sum for each of `MEASURES`."""
+
+
+def sums_of(values: Iterable[bytes]) -> dict[Key, Sums]:
+    """Sum the events of messages.
+
+    Args:
+        values: JSON texts, each an event or an array of events. All measures are there.
+    """
+    sums: dict[Key, list[int]] = {}
+    for value in values:
+        told = json.loads(value)
+        for event in told if isinstance(told, list) else (told,):
+            time_ms = event["event_time_ms"]
+            key = (time_ms - time_ms % WINDOW_MS, event["user"], event["client_id"])
+            measured = [event[name] for name in MEASURES]
+            before = sums.get(key)
+            sums[key] = measured if before is None else [a + b for a, b in zip(before, measured, strict=True)]
+    return {key: tuple(total) for key, total in sums.items()}
+
+
+def shifted(sums: Mapping[Key, Sums], by_ms: int) -> dict[Key, Sums]:
+    """The sums of the same events so much later.
+
+    Args:
+        sums: of the events.
+        by_ms: whole seconds.
+    """
+    if by_ms % WINDOW_MS:
+        message = f"'by_ms' must be whole seconds; got {by_ms}"
+        raise ValueError(message)
+    return {(second_ms + by_ms, user, client_id): total for (second_ms, user, client_id), total in sums.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """How results differ from the right answer.
+
+    Attributes:
+        missing: keys without a result.
+        unexpected: results that should not be.
+        wrong: keys with another sum.
+        example: the first of them, in words; "" if all is right.
+    """
+
+    missing: int = 0
+    unexpected: int = 0
+    wrong: int = 0
+    example: str = ""
+
+    @property
+    def is_right(self) -> bool:
+        """Whether every sum is exact, and nothing else is there."""
+        return not (self.missing or self.unexpected or self.wrong)
+
+    def __str__(self) -> str:
+        """One line."""
+        if self.is_right:
+            return "right"
+        return f"{self.missing} missing, {self.unexpected} unexpected, {self.wrong} wrong; {self.example}"
+
+
+def compare(expected: Mapping[Key, Sums], got: Mapping[Key, Sums]) -> Difference:
+    """Compare every sum.
+
+    Args:
+        expected: the right answer.
+        got: the results; the last one of each key.
+    """
+    missing = [key for key in expected if key not in got]
+    unexpected = [key for key in got if key not in expected]
+    wrong = [key for key, sums in expected.items() if key in got and got[key] != sums]
+    examples = [
+        *(f"{key} must be {expected[key]}; got {got[key]}" for key in wrong[:1]),
+        *(f"{key} must be {expected[key]}; got nothing" for key in missing[:1]),
+        *(f"{key} must not be there; got {got[key]}" for key in unexpected[:1]),
+    ]
+    return Difference(len(missing), len(unexpected), len(wrong), next(iter(examples), ""))
+
 
 Shape = Literal["object", "array"]
 SHAPES: Final[tuple[Shape, ...]] = ("object", "array")
@@ -201,3 +299,112 @@ def closing_batches(shape: Shape, time_ms: int) -> Iterator[TimedBatch]:
             ).encode()
             yield TimedBatch(partition, [(key, text) if shape == "object" else (None, b"[" + text + b"]")])
         number += 1
+
+
+PROBE_USER: Final = "probe"
+_PER_SECOND: Final = 10.0
+
+
+class Probes:
+    """Sends probes on a thread, while its block runs.
+
+    Args:
+        bootstrap_servers: of the broker.
+        topic: the usage topic.
+
+    Attributes:
+        sent_ms: of each client-id, the wall clock before the produce call.
+    """
+
+    def __init__(self, bootstrap_servers: str, topic: str) -> None:
+        self.sent_ms: dict[str, float] = {}
+        self._topic = topic
+        self._producer: Any = KafkaProducer(bootstrap_servers=bootstrap_servers, linger_ms=0)
+        self._stop = Event()
+        self._draw = random.Random(7)
+        self._thread = Thread(target=self._send, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        self._thread.join()
+        self._producer.flush()
+        self._producer.close()
+
+    def _send(self) -> None:
+        # Random pauses: a probe that comes in step with windows or triggers would measure the step.
+        while not self._stop.wait(2 * self._draw.random() / _PER_SECOND):
+            client_id = str(len(self.sent_ms))
+            now_ms = time.time() * 1000
+            event = {
+                "event_time_ms": int(now_ms),
+                "user": PROBE_USER,
+                "client_id": client_id,
+                "produced_bytes": 1,
+                "fetched_bytes": 2,
+                "io_time_ns": 3,
+                "network_time_ns": 4,
+                "request_count": 1,
+            }
+            self.sent_ms[client_id] = now_ms
+            self._producer.send(self._topic, json.dumps(event).encode(), key=f"{PROBE_USER}/{client_id}".encode())
+
+
+def topic_values(bootstrap_servers: str, topic: str) -> Iterator[bytes]:
+    """The values of all messages that a topic has now."""
+    consumer: Any = KafkaConsumer(
+        bootstrap_servers=bootstrap_servers, check_crcs=False, max_poll_records=20_000, fetch_max_wait_ms=100
+    )
+    partitions = [TopicPartition(topic, number) for number in sorted(consumer.partitions_for_topic(topic) or ())]
+    consumer.assign(partitions)
+    consumer.seek_to_beginning()
+    ends = consumer.end_offsets(partitions)
+    while any(consumer.position(partition) < end for partition, end in ends.items()):
+        for records in consumer.poll(timeout_ms=500).values():
+            yield from (record.value for record in records)
+    consumer.close()
+
+
+_TIME_MS = 10**12  # any time of 13 digits
+
+
+def batches_of(partition: int, clients: Sequence[int], size: int) -> list[TimedBatch]:
+    """Batches in which the clients of a partition take turns.
+
+    Args:
+        partition: of all these clients.
+        clients: not empty.
+        size: events of a batch.
+    """
+    draw = random.Random(partition)
+    count = max(len(clients) // size, 1)
+    turns = [[clients[(first * size + turn) % len(clients)] for turn in range(size)] for first in range(count)]
+    return [TimedBatch(partition, [event(client, _TIME_MS, draw) for client in turn]) for turn in turns]
+
+
+def run(bootstrap_servers: str, topic: str, events_per_second: int, clients: int) -> None:
+    """Send without end."""
+    at: list[list[int]] = [[] for _ in range(PARTITIONS)]
+    for client in range(clients):
+        at[partition_of(f"user-{client % 1000}/client-{client}".encode())].append(client)
+    size = events_per_second // BATCHES_PER_SECOND
+    by_partition = [batches_of(partition, clients_there, size) for partition, clients_there in enumerate(at)]
+    connection = BrokerConnection(bootstrap_servers)
+    began, sent = time.monotonic(), 0
+    while True:
+        for number in range(sent, int((time.monotonic() - began) * BATCHES_PER_SECOND)):
+            turn, partition = divmod(number, PARTITIONS)
+            batches = by_partition[partition]
+            records = batches[turn % len(batches)].at(time.time_ns() // 1_000_000)
+            connection.produce(topic, partition, records)
+            sent = number + 1
+        time.sleep(0.5 / BATCHES_PER_SECOND)
+
+
+if __name__ == "__main__":
+    run(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
