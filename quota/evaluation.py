@@ -14,17 +14,19 @@ class Evaluation:
         batch_id: The batch; for a look the last batch whose usage is in the engine; -1 before the first.
         evaluated_at_ms: The event time of the evaluation.
         quota_version: The version of the quota table it was made with.
+        time_epoch: How often event time had begun anew by then; `evaluated_at_ms` grows within an epoch only.
     """
 
     query_id: str
     batch_id: int
     evaluated_at_ms: int
     quota_version: int
+    time_epoch: int = 0
 
     def is_after(self, other: "Evaluation", last_query_id: str) -> bool:
         """True if its batch was decided after the other one's; False for the same. See `quota.replay.batch_order`."""
         return self.order(last_query_id) > other.order(last_query_id)
 
-    def order(self, last_query_id: str) -> tuple[int, bool, int, str]:
+    def order(self, last_query_id: str) -> tuple[int, int, bool, int, str]:
         """See `quota.replay.batch_order`."""
-        return batch_order(self.evaluated_at_ms, self.query_id, self.batch_id, last_query_id)
+        return batch_order(self.time_epoch, self.evaluated_at_ms, self.query_id, self.batch_id, last_query_id)

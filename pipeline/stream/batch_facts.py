@@ -64,7 +64,8 @@ class BatchFacts:
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> Self:
         """Read the facts from a row of `batches`."""
-        evaluation = Evaluation(**{field.name: row[field.name] for field in fields(Evaluation)})
+        own = {field.name: row[field.name] for field in fields(Evaluation)}
+        evaluation = Evaluation(**{**own, "time_epoch": own["time_epoch"] or 0})
         return cls(evaluation, **{field.name: row[field.name] for field in fields(cls) if field.name != "evaluation"})
 
     def to_row(self, cluster: str) -> pa.Table:

@@ -186,6 +186,7 @@ class MicroBatch:
             batch.usage,
             UsageRow,
             **identity,
+            time_epoch=evaluation.time_epoch,
             evaluated_at_ms=evaluation.evaluated_at_ms,
             quota_version=evaluation.quota_version,
         )
@@ -202,6 +203,7 @@ class MicroBatch:
             cluster=self._rules.cluster,
             query_id=evaluation.query_id,
             batch_id=evaluation.batch_id,
+            time_epoch=evaluation.time_epoch,
             evaluated_at_ms=evaluation.evaluated_at_ms,
             quota_version=evaluation.quota_version,
         )

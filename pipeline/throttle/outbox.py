@@ -117,6 +117,7 @@ def rows_of(written: pa.Table, evaluation: Evaluation, cluster: str) -> pa.Table
         cluster=cluster,
         query_id=evaluation.query_id,
         batch_id=evaluation.batch_id,
+        time_epoch=evaluation.time_epoch,
         evaluated_at_ms=evaluation.evaluated_at_ms,
         quota_version=evaluation.quota_version,
         schema_version=SCHEMA_VERSION,
