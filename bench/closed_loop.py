@@ -22,7 +22,7 @@ from pipeline.throttle.assembly import Ports, assemble
 from pipeline.throttle.outbox import Written
 from quota.evaluation import Evaluation
 from quota.snapshot import QuotaSnapshot
-from schemas.client_key import ClientKey
+from schemas.names import ClientKey
 from tests.fakes.clock import ManualClock
 from tests.fakes.outbox import MemoryOutbox
 from tests.fakes.topic import MemoryTopic, TopicBroker

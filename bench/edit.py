@@ -28,7 +28,7 @@ from pipeline.tables.audit import local_audit
 from pipeline.tables.from_settings import open_quota_table
 from pipeline.tables.quotas.edit import QuotaChange
 from pipeline.tables.quotas.table import QuotaTable
-from schemas.topic_names import USAGE_TOPIC
+from schemas.names import USAGE_TOPIC
 
 _LOW, _HIGH = 1_000.0, 1e12
 

@@ -46,8 +46,8 @@ from pipeline.tables.from_settings import create_tables, open_quota_table
 from pipeline.tables.quotas.edit import QuotaChange
 from pipeline.tables.quotas.table import QuotaTable
 from pipeline.throttle.kafka_topic import KafkaThrottleTopic
+from schemas.names import MARKER_TOPIC, THROTTLE_TOPIC, USAGE_TOPIC
 from schemas.throttle_record import ThrottleRecord
-from schemas.topic_names import MARKER_TOPIC, THROTTLE_TOPIC, USAGE_TOPIC
 
 CLIENT_ID: Final = "service"
 _LEASE_MS: Final = 120_000

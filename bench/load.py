@@ -24,7 +24,7 @@ from kafka.protocol.producer import ProduceRequest
 from kafka.record import MemoryRecordsBuilder
 from kafka.record.default_records import DefaultRecordBatchBuilder
 
-from schemas.topic_names import USAGE_TOPIC
+from schemas.names import USAGE_TOPIC
 
 _VERSION: Final = 9
 

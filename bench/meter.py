@@ -37,7 +37,7 @@ from pipeline.meter.request_meter import RequestMeter
 from pipeline.meter.usage_batch import UsageBatch
 from pipeline.meter.usage_codec import JSON, UsageCodec
 from pipeline.meter.usage_publisher import UsagePublisher
-from schemas.topic_names import MARKER_TOPIC, USAGE_TOPIC
+from schemas.names import MARKER_TOPIC, USAGE_TOPIC
 from tests.pipeline.meter.request_lines import RequestLines
 
 PAGE: Final = Path(__file__).parents[1] / "docs" / "meter.md"

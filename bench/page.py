@@ -38,7 +38,7 @@ from pipeline.tables.append_guard import parse_commit_note
 from pipeline.tables.audit import local_audit
 from pipeline.tables.from_settings import create_tables, open_quota_table
 from pipeline.tables.quotas.edit import QuotaChange
-from schemas.topic_names import USAGE_TOPIC
+from schemas.names import USAGE_TOPIC
 
 _TOKEN: Final = "bench"  # noqa: S105 - of this benchmark's own dashboard
 _PATIENCE_MS: Final = 90_000

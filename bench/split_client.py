@@ -40,7 +40,7 @@ from pipeline.tables.layout import create_missing
 from pipeline.tables.quotas.edit import QuotaChange
 from pipeline.tables.quotas.table import QuotaTable
 from schemas.arrow import conform
-from schemas.usage_row import UsageRow
+from schemas.usage import UsageRow
 
 _JOB: Final = "bench"
 _EVERY_MS: Final = 1_000

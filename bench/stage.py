@@ -25,7 +25,7 @@ from pipeline.cluster.topics import create_topics
 from pipeline.demo.process import terminate
 from pipeline.settings.model import Settings
 from pipeline.tables.from_settings import create_tables
-from schemas.topic_names import THROTTLE_TOPIC, USAGE_TOPIC
+from schemas.names import THROTTLE_TOPIC, USAGE_TOPIC
 
 
 def create_topics_and_tables(settings: Settings, bootstrap_servers: str) -> None:

@@ -37,7 +37,7 @@ from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.from_settings import create_tables, open_quota_table
 from pipeline.tables.quotas.edit import QuotaChange
 from schemas.arrow import conform
-from schemas.usage_row import UsageRow
+from schemas.usage import UsageRow
 
 _BOUND = 1e6
 

@@ -38,12 +38,10 @@ from pipeline.tables.quotas.edit import QuotaChange
 from pipeline.tables.rollups.roll_ups import RollUps
 from pipeline.tables.sorted_days import sort_day
 from schemas.arrow import conform
-from schemas.batch_row import BatchRow
-from schemas.decision_row import DecisionRow
-from schemas.throttle_by_minute_row import ThrottleByMinuteRow
-from schemas.throttle_event_row import ThrottleEventRow
-from schemas.usage_by_minute_row import UsageByMinuteRow
-from schemas.usage_row import UsageRow
+from schemas.decisions import DecisionRow
+from schemas.rows import BatchRow
+from schemas.throttle_record import ThrottleByMinuteRow, ThrottleEventRow
+from schemas.usage import UsageByMinuteRow, UsageRow
 from tests.faults.hand_job import HandJob
 
 USERS: Final = 500

@@ -38,7 +38,7 @@ from pipeline.tables.quotas.table import QuotaTable
 from pipeline.throttle.assembly import nominal_slicing
 from quota.snapshot import QuotaSnapshot
 from schemas.arrow import conform
-from schemas.usage_by_second_row import UsageBySecondRow
+from schemas.usage import UsageBySecondRow
 
 BOUND: Final = 100_000.0
 FILE_SECONDS: Final = 600

@@ -7,7 +7,7 @@ from pipeline.gate.limits import GateLimits
 from pipeline.gate.waiting_caller import WaitingCaller
 from purgatory.memory_pool import MemoryIntake, MemoryPool
 from purgatory.timer import MonotonicClock
-from schemas.client_key import ClientKey
+from schemas.names import ClientKey
 
 
 @dataclass(slots=True)

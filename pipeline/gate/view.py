@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from pipeline.gate.follower import KafkaFollower
 from pipeline.gate.throttle_state import ThrottleState
+from schemas.names import THROTTLE_TOPIC
 from schemas.throttle_record import ThrottleRecord
-from schemas.topic_names import THROTTLE_TOPIC
 
 _PRUNE_EVERY: Final = 10_000
 

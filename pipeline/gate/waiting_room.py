@@ -13,7 +13,7 @@ from pipeline.gate.throttle_state import Lease, ThrottleState, lease_end_ms
 from pipeline.gate.waiting_caller import WaitingCaller
 from purgatory.delayed_operation import DelayedOperationPurgatory
 from purgatory.timer import SystemTimer
-from schemas.client_key import ClientKey
+from schemas.names import ClientKey
 from schemas.throttle_record import ThrottleRecord
 
 _PRUNE_EVERY: Final = 10_000

@@ -10,7 +10,7 @@ PipelineError
 
 from pipeline.command_line import command_text
 from pipeline.errors import PipelineError
-from schemas.topic_names import THROTTLE_TOPIC
+from schemas.names import THROTTLE_TOPIC
 
 
 class PublishUndecided(PipelineError):

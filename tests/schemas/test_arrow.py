@@ -5,7 +5,7 @@ import pytest
 
 from schemas.arrow import arrow_schema, conform
 from schemas.errors import RowsDoNotFit
-from schemas.usage_row import UsageRow
+from schemas.usage import UsageRow
 
 
 def usage(evaluated_at_ms: int = 1, **columns: object) -> pa.Table:

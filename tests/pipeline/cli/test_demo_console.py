@@ -8,7 +8,7 @@ import pytest
 from pipeline.cli.services.demo_console import DemoConsole
 from pipeline.throttle.log_line import line_with_command
 from pipeline.throttle.outbox import Written
-from schemas.client_key import ClientKey
+from schemas.names import ClientKey
 from tests.pipeline.throttle.factories import violation
 
 CANDIDATE = Path("candidate.yaml")

@@ -24,7 +24,7 @@ OTHER_COMMANDS = ("pipeline.cli.what_if", "pipeline.cli.services.meter", "pipeli
 # that also knows cloud stores.
 QUICK = (
     *(*NEVER, *OTHER_COMMANDS),
-    *("numpy", "pyarrow", "asyncio", "ssl", "pydantic_settings", "filelock", "schemas.usage_row"),
+    *("numpy", "pyarrow", "asyncio", "ssl", "pydantic_settings", "filelock", "schemas.usage"),
 )
 JVM_AND_KAFKA = ("pyspark", "delta", "py4j", "kafka")
 NOT_FOR_HELP = (*JVM_AND_KAFKA, "pandas", "starlette", "uvicorn", "deltalake", "pyarrow", "numpy", "pydantic", "yaml")

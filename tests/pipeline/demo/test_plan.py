@@ -16,7 +16,7 @@ from pipeline.demo.plan import (
     demo_users,
     split_shares,
 )
-from schemas.quota_row import QuotaRow
+from schemas.rows import QuotaRow
 
 CLIENTS = (*DEMO_CLIENTS, *STOCK_CLIENTS)
 PASSWORDS = {user: f"{user}-secret" for user in demo_users()}

@@ -4,7 +4,7 @@ from pipeline.gate.waiting_caller import WaitingCaller
 from purgatory.delayed_operation import DelayedOperationPurgatory
 from purgatory.timer import SystemTimer
 from purgatory.timing_wheel import TimerTask
-from schemas.client_key import ClientKey
+from schemas.names import ClientKey
 from tests.fakes.monotonic_clock import ManualMonotonicClock
 from tests.pipeline.throttle.factories import ALICE
 

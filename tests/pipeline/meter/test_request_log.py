@@ -6,7 +6,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from pipeline.meter.request_log import MalformedLine, RequestLogParser
-from schemas.usage_event import UsageEvent
+from schemas.usage import UsageEvent
 from tests.pipeline.meter.logged_requests import FETCH, LINE_TIME_MS, PRODUCE, api, line_of, parser
 
 

@@ -22,9 +22,8 @@ from pipeline.tables.address import table_uri
 from pipeline.throttle.assembly import nominal_slicing
 from quota.snapshot import QuotaSnapshot
 from schemas.arrow import conform
-from schemas.client_key import ClientKey
-from schemas.usage_event import UsageEvent
-from schemas.usage_row import UsageRow
+from schemas.names import ClientKey
+from schemas.usage import UsageEvent, UsageRow
 from tests.quota.factories import quota_row
 
 T0_MS = 1_700_000_000_000

@@ -13,7 +13,7 @@ import pytest
 from pipeline import failpoints
 from pipeline.replay.verification import verify, verify_decision
 from pipeline.settings.model import EngineSettings
-from schemas.decision_row import DecisionRow
+from schemas.decisions import DecisionRow
 from tests.faults.generator import RATES
 from tests.faults.hand_job import HandJob, owed_by
 

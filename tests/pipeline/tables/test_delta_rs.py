@@ -11,7 +11,7 @@ from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.errors import Fenced, LostRace, RowsRefused, TableUnwritable
 from pipeline.tables.layout import TABLES, create_missing
 from schemas.arrow import conform
-from schemas.dead_letter_row import DeadLetterRow
+from schemas.rows import DeadLetterRow
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from pipeline.tables.maintenance import compact, trim
 from pipeline.tables.reader import read_table
 from pipeline.tables.reading.time_slices import TimeSlices
 from schemas.arrow import conform
-from schemas.usage_row import UsageRow
+from schemas.usage import UsageRow
 
 DAY_MS = 86_400_000
 NOON_MS = 20_000 * DAY_MS + DAY_MS // 2

@@ -17,8 +17,7 @@ from pipeline.tables.reading import time_slices
 from pipeline.tables.reading.time_slices import TimeSlices
 from pipeline.tables.rollups.usage_by_second import LATENESS_MS, SLICE_MS, by_second
 from schemas.arrow import arrow_schema, conform
-from schemas.usage_by_second_row import UsageBySecondRow
-from schemas.usage_row import UsageRow
+from schemas.usage import UsageBySecondRow, UsageRow
 from tests.log_messages import messages_of
 from tests.pipeline.tables.rollups.rolled_usage import DAY_MS, T0_MS, Rolled, full, measures, sums
 

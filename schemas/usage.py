@@ -1,4 +1,4 @@
-"""A usage event: what a client used of a broker, as meters report it on the usage topic."""
+"""Usage: the event that meters report on the usage topic, the rows of `usage`, and those of its roll-ups."""
 
 import json
 import math
@@ -8,7 +8,20 @@ from typing import Annotated, Any, Final
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core.core_schema import CoreSchema, no_info_after_validator_function
 
-from schemas.columns import Bytes, Count, DurationNs, EpochMs, Flag, Name, Number
+from schemas.columns import (
+    TIME_EPOCH,
+    Bytes,
+    Count,
+    Day,
+    DurationNs,
+    EpochMs,
+    Flag,
+    Instant,
+    Name,
+    Number,
+    PipelineRow,
+    Row,
+)
 
 LARGEST_MEASURE: Final = 2**40
 """The largest value of a measure, inclusive. The sums of a second of such events stay within 64 bits."""
@@ -114,3 +127,61 @@ class UsageEvent(BaseModel):
     def to_value(self) -> bytes:
         """The event as a record value: compact JSON, without the measures that are null."""
         return self.model_dump_json(exclude_none=True).encode()
+
+
+class UsageSums(Row):
+    """A client, and the sums over its requests. Named first among a row's bases, it follows the columns of the next."""
+
+    broker_id: Name = Field(description='The broker; "" if not known.')
+    user: Name = Field(description="The user.")
+    client_id: Name = Field(description='The client-id; "" if the client has none.')
+    produced_bytes: Bytes | None = Field(description="Sum of produced bytes; null if there was no produce request.")
+    fetched_bytes: Bytes | None = Field(description="Sum of fetched bytes; null if there was no fetch request.")
+    io_time_ns: DurationNs | None = Field(description="Sum of request handler time; null if it was not measured.")
+    network_time_ns: DurationNs | None = Field(description="Sum of network thread time; null if it was not measured.")
+    exempt_time_ns: DurationNs | None = Field(description="Sum of the time of exempt requests. It is in no rate.")
+    request_count: Count = Field(description="Sum of requests.")
+
+
+class _Sample(PipelineRow):
+    batch_id: Number = Field(description="The micro-batch that wrote the row.")
+    sample_start_ms: EpochMs = Field(description="Start of the sample window, inclusive.")
+    sample_start: Instant = Field(description="`sample_start_ms` as a timestamp.")
+
+
+class UsageRow(UsageSums, _Sample):
+    """The sums of a batch per sample window and client. This table is the write-ahead log of the rates."""
+
+    last_event_ms: EpochMs = Field(description="The newest event time of the row.")
+    time_epoch: Number | None = TIME_EPOCH
+    evaluated_at_ms: EpochMs = Field(description="The instant at which the batch is evaluated, in event time.")
+    quota_version: Number = Field(description="Version of the quota table with which the batch is decided.")
+    date: Day = Field(
+        description="UTC day of `evaluated_at_ms`; the partition. Older rows may have that of `sample_start_ms`."
+    )
+
+
+class _Second(Row):
+    second_start_ms: EpochMs = Field(description="Start of the second, inclusive.")
+    second_start: Instant = Field(description="`second_start_ms` as a timestamp.")
+    cluster: Name = Field(min_length=1, description="The Kafka cluster: its id, or the name that was set for it.")
+
+
+class UsageBySecondRow(UsageSums, _Second):
+    """The roll-up of `usage`: one row per second, broker and client. What-if replays it."""
+
+    last_event_ms: EpochMs = Field(description="The newest event time of the second.")
+    date: Day = Field(description="UTC day of `second_start_ms`; the partition.")
+
+
+class _Minute(Row):
+    minute_start_ms: EpochMs = Field(description="Start of the minute, inclusive.")
+    minute_start: Instant = Field(description="`minute_start_ms` as a timestamp.")
+    cluster: Name = Field(min_length=1, description="The Kafka cluster: its id, or the name that was set for it.")
+
+
+class UsageByMinuteRow(UsageSums, _Minute):
+    """The roll-up of `usage` for dashboards and reports. Usage that came late is a row of its own: sum the rows."""
+
+    last_event_ms: EpochMs = Field(description="The newest event time among them.")
+    date: Day = Field(description="UTC day of `minute_start_ms`; the partition.")
