@@ -20,31 +20,21 @@ import random
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from threading import Thread
 from typing import Any, Final, NamedTuple, Protocol
 
 from kafka import KafkaConsumer, KafkaProducer
 
-from bench.machine import machine_line
-from bench.stage import job
+from bench.machine import arguments as options
+from bench.stage import Stage, staged
 from pipeline.cluster.access import ClusterAccess
-from pipeline.cluster.from_settings import wanted_topics
-from pipeline.cluster.topics import create_topics
-from pipeline.demo.broker import EmbeddedBroker
 from pipeline.demo.process import terminate
 from pipeline.gate.gate import Gate
-from pipeline.settings.model import Settings, TablesSettings
-from pipeline.tables.audit import local_audit
-from pipeline.tables.from_settings import create_tables, open_quota_table
-from pipeline.tables.quotas.edit import QuotaChange
-from pipeline.tables.quotas.table import QuotaTable
 from pipeline.throttle.kafka_topic import KafkaThrottleTopic
 from schemas.names import MARKER_TOPIC, THROTTLE_TOPIC, USAGE_TOPIC
 from schemas.throttle_record import ThrottleRecord
@@ -188,9 +178,9 @@ class Job:
     name = "job"
     releases: tuple[str, ...] = ("due, one by one", "due, at once", "by a quota edit")
 
-    def __init__(self, producer: Any, quotas: QuotaTable, clients: int) -> None:
+    def __init__(self, producer: Any, stage: Stage, clients: int) -> None:
         self._producer = producer
-        self._quotas = quotas
+        self._stage = stage
         self._clients = clients
         self._rounds = 0
         self._bound = 0.0
@@ -221,7 +211,7 @@ class Job:
 
     def _alter(self, bound: float) -> None:
         if bound != self._bound:
-            self._quotas.alter([QuotaChange("<default>", "", {"producer_byte_rate": bound})], local_audit("bench"))
+            self._stage.alter("<default>", bound)
             self._bound = bound
             if bound == _BOUND:
                 time.sleep(_POLL_SECONDS)
@@ -240,11 +230,7 @@ class LetGo(NamedTuple):
 
 
 class Readable:
-    """What a plain reader, a process of its own, has received, by user. Its output is read on a thread.
-
-    Args:
-        lines: The output of `bench.gate read`.
-    """
+    """What a plain reader, a process of its own, has received, by user. Its output is read on a thread."""
 
     def __init__(self, lines: Iterable[str]) -> None:
         self._wall_ahead_ns = time.time_ns() - time.monotonic_ns()
@@ -275,7 +261,7 @@ _REQUEST_BYTES: Final = 1_000
 _TARGET_P99_MS: Final = 50
 _TRIGGER_MS: Final = 250
 
-Stage = Callable[[ExitStack, Path, str, int], Source]
+Maker = Callable[[ExitStack, Stage, int], Source]
 
 
 @dataclass
@@ -344,22 +330,19 @@ class Run:
 
 def main() -> None:
     """Run all rounds and print the tables."""
-    arguments = _arguments()
-    print(machine_line())
+    arguments = options(__doc__, rounds=5, job_rounds=3, clients=50, threads=200, tasks=2_000)
     print(f"{arguments.clients} clients, {arguments.threads} threads and {arguments.tasks} tasks; ", end="")
     print(f"may go on (release readable or lease ended) -> goes on; target p99 {_TARGET_P99_MS} ms")
-    for stage, rounds in ((_publisher, arguments.rounds), (_job, arguments.job_rounds)):
+    for make, rounds in ((_publisher, arguments.rounds), (_job, arguments.job_rounds)):
         if rounds:
-            _measure(stage, rounds, arguments)
+            _measure(make, rounds, arguments)
 
 
-def _measure(stage: Stage, rounds: int, arguments: argparse.Namespace) -> None:
+def _measure(make: Maker, rounds: int, arguments: argparse.Namespace) -> None:
     with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        servers = stack.enter_context(EmbeddedBroker(folder / "broker")).bootstrap_servers
-        with ClusterAccess(servers).admin() as admin:
-            create_topics(admin, wanted_topics(Settings()))
-        source = stage(stack, folder, servers, arguments.clients)
+        stage = stack.enter_context(staged())
+        servers = stage.servers
+        source = make(stack, stage, arguments.clients)
         reader = stack.enter_context(_child("read", servers))
         gate = stack.enter_context(Gate.connect(servers))
         run = Run(gate, source, Readable(reader.stdout or ()), arguments.threads, arguments.tasks)
@@ -377,18 +360,15 @@ def _measure(stage: Stage, rounds: int, arguments: argparse.Namespace) -> None:
         _row(f"  {release}, {kind}", measured)
 
 
-def _publisher(stack: ExitStack, folder: Path, servers: str, clients: int) -> Source:
-    del folder
-    return Publisher(stack.enter_context(_child("publish", servers)), clients)
+def _publisher(stack: ExitStack, stage: Stage, clients: int) -> Source:
+    return Publisher(stack.enter_context(_child("publish", stage.servers)), clients)
 
 
-def _job(stack: ExitStack, folder: Path, servers: str, clients: int) -> Source:
-    tables = TablesSettings(root=str(folder / "tables"))
-    create_tables(tables)
-    stack.enter_context(job(folder, servers, _TRIGGER_MS, lambda _: None))
-    producer: Any = KafkaProducer(bootstrap_servers=servers, linger_ms=0)
+def _job(stack: ExitStack, stage: Stage, clients: int) -> Source:
+    stack.enter_context(stage.job(_TRIGGER_MS))
+    producer: Any = KafkaProducer(bootstrap_servers=stage.servers, linger_ms=0)
     stack.callback(producer.close)
-    return Job(producer, open_quota_table(tables), clients)
+    return Job(producer, stage, clients)
 
 
 @contextmanager
@@ -424,16 +404,6 @@ def _row(name: str, measured: Measured) -> None:
     print(
         f"   first {min(values):>5.1f}   let go by a release {measured.by_release / len(values):>4.0%}, else by the end"
     )
-
-
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5, help="by the publisher; 0 = none")
-    parser.add_argument("--job-rounds", type=int, default=3, help="by the job; 0 = none")
-    parser.add_argument("--clients", type=int, default=50)
-    parser.add_argument("--threads", type=int, default=200)
-    parser.add_argument("--tasks", type=int, default=2_000)
-    return parser.parse_args()
 
 
 if __name__ == "__main__":

@@ -43,7 +43,8 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from bench.machine import cpu_seconds, forget_peak, machine_line, memory_mb, peak_mb
+from bench.machine import arguments as options
+from bench.machine import cpu_seconds, forget_peak, memory_mb, memory_of
 from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.topics import create_topics, topic_specs
 from pipeline.demo.broker import EmbeddedBroker
@@ -65,11 +66,7 @@ FIGURES: Final = (*WALL, "all", "cpu", "broker", "late")
 
 
 class Spent:
-    """Seconds by phase. Of phases inside each other the outer one does not count what the inner one took.
-
-    Args:
-        broker_pid: Of the broker; None: there is none.
-    """
+    """Seconds by phase. Of phases inside each other the outer one does not count what the inner one took."""
 
     def __init__(self, broker_pid: int | None) -> None:
         self.seconds: dict[str, float] = defaultdict(float)
@@ -280,7 +277,9 @@ def run(clients: int, waves: int, broker: EmbeddedBroker | None, way: str) -> tu
         forget_peak()
         with held.reaped():
             took, held_mb = measure(held, clients, waves)
-        memory = f"{before_mb:.0f} MB before, {held_mb:.0f} MB while all are held, {peak_mb():.0f} MB at most"
+        memory = (
+            f"{before_mb:.0f} MB before, {held_mb:.0f} MB while all are held, {memory_of()['VmHWM']:.0f} MB at most"
+        )
         told, stored = clients * (waves + 2), topic.end().publish_seq + 1
         if broker is not None and told != stored:
             message = f"the topic must have {told} records; got {stored}"
@@ -290,18 +289,12 @@ def run(clients: int, waves: int, broker: EmbeddedBroker | None, way: str) -> tu
 
 def main() -> None:
     """Print the machine, and for each way a line for each step, and the memory."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--clients", type=int, default=100_000)
-    parser.add_argument("--waves", type=int, default=3)
-    parser.add_argument("--no-broker", action="store_true", help="send nothing")
-    parser.add_argument("--profile", action="store_true", help="also print where the time goes; all takes longer then")
-    arguments = parser.parse_args()
-    print(machine_line())
+    arguments = options(__doc__, clients=100_000, waves=3, no_broker=False, profile=False)
     if arguments.no_broker:
         show(arguments, None, "batches")
         return
-    options = BrokerOptions(heap_mib=1024, quick_start=False)
-    with tempfile.TemporaryDirectory() as folder, EmbeddedBroker(Path(folder) / "broker", options=options) as broker:
+    big = BrokerOptions(heap_mib=1024, quick_start=False)
+    with tempfile.TemporaryDirectory() as folder, EmbeddedBroker(Path(folder) / "broker", options=big) as broker:
         for way in WAYS:
             run(min(WARM_CLIENTS, arguments.clients), WARM_WAVES, broker, way)
         for way in WAYS:

@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import Final
 
 from bench.machine import java_below, machine_line
-from bench.probe import EVENTS_PER_MESSAGE, prepare
-from bench.stage import Prober, child, job
+from bench.probe import EVENTS_PER_MESSAGE
+from bench.stage import Prober, child, job, prepare, probe_quotas
 from pipeline.demo.broker import EmbeddedBroker
 from pipeline.settings.model import Settings, TablesSettings
 
@@ -89,7 +89,8 @@ def _measured(messages: str, seconds: float) -> list[Share]:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         broker = stack.enter_context(EmbeddedBroker(folder / "broker"))
         settings = Settings(tables=TablesSettings(root=str(folder / "tables")))
-        prepare(settings, broker.bootstrap_servers, len(_SHARES_PERCENT) * int(seconds + _WARM_SECONDS))
+        probes = len(_SHARES_PERCENT) * int(seconds + _WARM_SECONDS)
+        prepare(settings, broker.bootstrap_servers, probe_quotas(probes))
         load = [sys.executable, "-m", "bench.load", broker.bootstrap_servers]
         load += [str(number) for number in (_EVENTS_PER_SECOND, _CLIENTS, EVENTS_PER_MESSAGE[messages])]
         batches: list[Batch] = []

@@ -36,12 +36,7 @@ SAMPLE_WINDOW_MS: Final = 1000
 
 
 class SimulatedBrokers:
-    """The sensors of c cells. A cell is one entity on one broker.
-
-    Args:
-        cells: c.
-        max_throttle_time_ms: the cap of X; None for none, as Kafka has it for byte rates.
-    """
+    """The sensors of c cells. A cell is one entity on one broker."""
 
     def __init__(self, cells: int, max_throttle_time_ms: int | None = None) -> None:
         self._cap_ms = max_throttle_time_ms
@@ -56,11 +51,6 @@ class SimulatedBrokers:
 
     def send(self, amount: Floats, bound: Floats, now_ms: int) -> Floats:
         """Offer one request per cell. A muted client sends nothing, and 0 is no request.
-
-        Args:
-            amount: bytes, float64[c].
-            bound: what each broker enforces now, per second, float64[c].
-            now_ms: the instant, not before the last one.
 
         Returns:
             What was sent, float64[c].
@@ -213,13 +203,7 @@ class Controller(Protocol):
 
 
 class ByRule:
-    """The rule of `quota.level_control`.
-
-    Args:
-        size: how many entities.
-        brokers: how many brokers.
-        over_before: whether all have been over T before, and so begin at T / n.
-    """
+    """The rule of `quota.level_control`."""
 
     def __init__(self, size: int, brokers: int, over_before: bool = True) -> None:
         self._bound, self._rules = np.full(size, BOUND), Rules()
@@ -319,11 +303,6 @@ def run_all(
     scenarios: Sequence[Scenario], new_controller: Callable[[int, int], Controller], unsteady: float = 0.0
 ) -> list[Run]:
     """Simulate every scenario; those on the same brokers together.
-
-    Args:
-        scenarios: the loads.
-        new_controller: makes a controller for so many entities on so many brokers.
-        unsteady: the standard deviation of the demand from second to second, as a fraction of its mean.
 
     Returns:
         One run per scenario, in their order.

@@ -30,13 +30,7 @@ _VERSION: Final = 9
 
 
 def produce_request(topic: str, partition: int, records: bytes) -> bytes:
-    """The request with its length and header; acks=1, of the client-id `load`.
-
-    Args:
-        topic: Its name.
-        partition: Number of the partition.
-        records: One record batch.
-    """
+    """The request with its length and header; acks=1, of the client-id `load`."""
     data = ProduceRequest.TopicProduceData
     part = data.PartitionProduceData(index=partition, records=records)
     request: Any = ProduceRequest(
@@ -65,11 +59,7 @@ _CHECKED_FROM: Final = DefaultRecordBatchBuilder.ATTRIBUTES_OFFSET
 
 
 class PreparedBatch:
-    """A record batch whose events can be given another time.
-
-    Args:
-        messages: values of its records, uncompressed; each event of them has a time of 13 digits.
-    """
+    """A record batch whose events can be given another time."""
 
     def __init__(self, messages: list[bytes]) -> None:
         builder: Any = MemoryRecordsBuilder(2, 0, batch_size=2**31 - 1)
@@ -91,14 +81,7 @@ class PreparedBatch:
 def prepared_batches(
     events_per_second: int, clients: int, events_per_message: int, junk_percent: int = 0
 ) -> list[PreparedBatch]:
-    """Batches that let every client take its turn.
-
-    Args:
-        events_per_second: > 0; each batch has a fiftieth of them, rounded down to whole messages, at least one.
-        clients: > 0, distinct `<user, client-id>` pairs.
-        events_per_message: 1 for a JSON object per message, more for an array.
-        junk_percent: of all messages, 0 to 99. No event of them is good.
-    """
+    """Batches that let every client take its turn."""
     messages_per_batch = max(events_per_second // BATCHES_PER_SECOND // events_per_message, 1)
     per_batch = messages_per_batch * events_per_message
     batches, good_count, junk_count = [], 0, 0

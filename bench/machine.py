@@ -3,16 +3,16 @@
 A figure means nothing without the machine.
 """
 
+import argparse
 import gc
 import os
 import platform
-import resource
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -26,6 +26,25 @@ def machine_line() -> str:
         f"{len(os.sched_getaffinity(0))} cores, {_cpu_model()}, {_memory_gib()} GiB, "
         f"Python {platform.python_version()}, {_java()}, {datetime.now(UTC):%Y-%m-%d}"
     )
+
+
+def arguments(about: str | None, **defaults: Any) -> argparse.Namespace:
+    """The options of a benchmark; then print the machine.
+
+    An option has the type of its default: False is a switch, a list takes several values, None a text.
+    """
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name, default in defaults.items():
+        flag = f"--{name.replace('_', '-')}"
+        if default is False:
+            parser.add_argument(flag, action="store_true")
+        elif isinstance(default, list):
+            parser.add_argument(flag, nargs="*", type=type(default[0]), default=default)
+        else:
+            parser.add_argument(flag, type=str if default is None else type(default), default=default)
+    given = parser.parse_args()
+    print(machine_line(), flush=True)
+    return given
 
 
 def _cpu_model() -> str:
@@ -56,11 +75,7 @@ _PARENT, _USER, _SYSTEM = 1, 11, 12  # fields of /proc/PID/stat after the name
 
 
 class CpuMeter:
-    """Cores used by named processes, since the last question.
-
-    Args:
-        processes: name -> process id. Processes that have ended count nothing.
-    """
+    """Cores used by processes, by name, since the last question. Those that have ended count nothing."""
 
     def __init__(self, processes: Mapping[str, int]) -> None:
         self._processes = dict(processes)
@@ -93,6 +108,13 @@ def _children(pid: int) -> Iterator[tuple[int, str]]:
             yield int(folder.name), stat[0]
 
 
+def cpu_spent(call: Callable[[], object]) -> float:
+    """Seconds of CPU that a call takes, all threads of this process."""
+    began = time.process_time()
+    call()
+    return time.process_time() - began
+
+
 def cpu_seconds(pid: int) -> float:
     """User and system time of a process so far, in steps of the kernel's clock (mostly 10 ms); 0 if it has ended."""
     stat = _stat(pid)
@@ -112,15 +134,14 @@ def memory_mb() -> float:
     """What the process holds now."""
     gc.collect()
     pa.default_memory_pool().release_unused()
-    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
-    return pages * resource.getpagesize() / 1e6
+    return memory_of()["VmRSS"]
 
 
-def peak_mb() -> float:
-    """The most it has held since `forget_peak`."""
-    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
-    (kibibytes,) = (line.split()[1] for line in lines if line.startswith("VmHWM:"))
-    return int(kibibytes) * 1024 / 1e6
+def memory_of(pid: int | str = "self") -> dict[str, float]:
+    """MB by the kernel's names: `VmRSS` is what a process holds, `VmHWM` the most it has held (since `forget_peak`)."""
+    lines = Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines()
+    told = (line.partition(":") for line in lines)
+    return {name: int(rest.split()[0]) * 1_024 / 1e6 for name, _, rest in told if "kB" in rest}
 
 
 def forget_peak() -> None:

@@ -13,22 +13,19 @@ a load, a job that is killed with SIGKILL twice at random moments, and the verif
 """
 
 import argparse
-import os
 import re
-import statistics
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self
 
-from bench.machine import machine_line
-from bench.probe import prepare
-from bench.stage import Prober, child, job
+from bench.machine import arguments, machine_line
+from bench.pages import write_part
+from bench.stage import Prober, environment, job, load, percentiles, prepare, probe_quotas
 from pipeline.demo.broker import EmbeddedBroker
 from pipeline.jvm.jars import fetch
 from pipeline.settings.loading import load_settings
@@ -103,7 +100,7 @@ class AccessLog:
 
 PAGE: Final = Path(__file__).parents[1] / "docs" / "object-stores.md"
 _WARM_UP_SECONDS: Final = 10.0
-_LOAD: Final = ("2000", "1000", "1")  # events a second, clients, events a message
+_LOAD: Final = (2_000, 1_000)  # events a second, clients
 _AGE: Final = re.compile(r"\bage_ms=(\d+)")
 
 
@@ -136,7 +133,7 @@ def main() -> int:
     print(machine)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        with object_store(folder) as store, _environment(store):
+        with object_store(folder) as store, environment(store.environment):
             if given.triggers or given.stored:
                 _by_trigger(folder, store, given, machine)
             are_equal = _killed(folder, store, given, machine)
@@ -183,9 +180,9 @@ def _by_trigger(folder: Path, store: ObjectStore, given: argparse.Namespace, mac
         "|" + " --- |" * 10,
     ]
     print("\n" + "\n".join(rows), flush=True)
-    load = f"{_LOAD[0]} events a second of {_LOAD[1]} clients"
+    about = f"{_LOAD[0]} events a second of {_LOAD[1]} clients"
     prices = f"Prices: S3 Standard, us-east-1, {PUT_PRICE} $ for 1000 PUT or LIST, {GET_PRICE} $ for 1000 GET; 30 days."
-    about = f"Each was measured for {given.seconds:g} s, with {load}. {prices}"
+    about = f"Each was measured for {given.seconds:g} s, with {about}. {prices}"
     cases = [(trigger_ms, False) for trigger_ms in given.triggers] + [(trigger_ms, True) for trigger_ms in given.stored]
     for trigger_ms, is_stored in cases:
         row = _row(_measured(folder, store, trigger_ms, is_stored, given.seconds))
@@ -202,9 +199,9 @@ def _measured(folder: Path, store: ObjectStore, trigger_ms: int, is_stored: bool
     checkpoint = f"{root}/checkpoint" if is_stored else None
     with EmbeddedBroker(place / "broker") as broker:
         settings = load_settings(flags={"tables": {"root": f"{root}/tables"}})
-        prepare(settings, broker.bootstrap_servers, 2 * int(seconds + _WARM_UP_SECONDS))
+        prepare(settings, broker.bootstrap_servers, probe_quotas(2 * int(seconds + _WARM_UP_SECONDS)))
         with (
-            child([sys.executable, "-m", "bench.load", broker.bootstrap_servers, *_LOAD]),
+            load(broker.bootstrap_servers, *_LOAD),
             job(place, broker.bootstrap_servers, trigger_ms, _batches_into(ages), f"{root}/tables", checkpoint),
             Prober(broker.bootstrap_servers) as prober,
         ):
@@ -224,7 +221,7 @@ def _batches_into(ages: list[str]) -> Any:
 
 def _row(measured: Measured) -> str:
     asked = measured.requests
-    p50, p99 = _percentiles(measured.latencies_ms)
+    p50, p99 = percentiles(measured.latencies_ms)
     days = " | ".join(f"{asked.a_day(count):,}".replace(",", " ") for count in (asked.puts, asked.lists, asked.gets))
     where = "in the store" if measured.is_checkpoint_stored else "local"
     pace, dollars = measured.batches / asked.seconds * 60, asked.dollars_a_month
@@ -232,47 +229,23 @@ def _row(measured: Measured) -> str:
     return f"| {measured.trigger_ms} | {where} | {pace:.0f} | {latency} | {days} | {dollars:.0f} |"
 
 
-def _percentiles(values: Sequence[float]) -> tuple[float, float]:
-    if len(values) < 2:
-        return float("nan"), float("nan")
-    cuts = statistics.quantiles(values, n=100, method="inclusive")
-    return cuts[49], cuts[98]
-
-
-@contextmanager
-def _environment(store: ObjectStore) -> Iterator[None]:
-    before = dict(os.environ)
-    os.environ.update(store.environment)
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
-
-
 def _report(given: argparse.Namespace, part: str, lines: Sequence[str]) -> None:
     """Put a part between its marks of the page."""
     if given.no_report:
         return
-    begin, end = f"<!-- measured: {part} -->\n", f"<!-- /measured: {part} -->"
-    before, _, rest = PAGE.read_text(encoding="utf-8").partition(begin)
-    _, _, after = rest.partition(end)
-    text = "\n".join(lines)
-    PAGE.write_text(f"{before}{begin}\n{text}\n\n{end}{after}", encoding="utf-8")
+    write_part(PAGE, f"<!-- measured: {part} -->", f"<!-- /measured: {part} -->", "\n".join(lines))
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m bench.object_store", description="Tables in an object store.")
-    parser.add_argument("--rounds", type=int, default=3, help="of kills, for each place of the checkpoint")
-    places = ["local", "stored"]
-    parser.add_argument("--checkpoints", nargs="+", choices=places, default=places, help="where it is in these rounds")
-    parser.add_argument("--triggers", type=int, nargs="*", default=[250, 500, 1_000, 2_000, 5_000], help="in ms")
-    parser.add_argument(
-        "--stored", type=int, nargs="*", default=[1_000], help="triggers with a checkpoint in the store"
+    return arguments(
+        __doc__,
+        rounds=3,
+        checkpoints=["local", "stored"],
+        triggers=[250, 500, 1_000, 2_000, 5_000],
+        stored=[1_000],
+        seconds=60.0,
+        no_report=False,
     )
-    parser.add_argument("--seconds", type=float, default=60, help="that each trigger is measured")
-    parser.add_argument("--no-report", action="store_true", help="print only, and leave the page as it is")
-    return parser.parse_args()
 
 
 if __name__ == "__main__":

@@ -9,14 +9,7 @@ from xml.sax.saxutils import escape
 
 
 def write_part(page: Path, begin: str, end: str, text: str) -> None:
-    """Put a text between the marks, in place of what is there.
-
-    Args:
-        page: has both marks, each once.
-        begin: the first mark.
-        end: the second one.
-        text: without lines at its ends.
-    """
+    """Put a text between the marks, in place of what is there."""
     before, _, rest = page.read_text(encoding="utf-8").partition(begin)
     _, _, after = rest.partition(end)
     page.write_text(f"{before}{begin}\n\n{text}\n\n{end}{after}", encoding="utf-8")
@@ -67,15 +60,7 @@ def axis(title: str, values: Sequence[float]) -> Axis:
 def write_plot(
     path: Path, title: str, axes: tuple[str, str], panels: Mapping[str, Mapping[str, Points]], *, diagonal: bool = False
 ) -> None:
-    """Write a picture.
-
-    Args:
-        path: of the file.
-        title: above all panels.
-        axes: the titles of the horizontal and the vertical axis, the same for all panels.
-        panels: the lines of each panel by name, by the heading of the panel. A name has one colour in all panels.
-        diagonal: draw the line on which both values are equal.
-    """
+    """Write a picture."""
     points = [point for lines in panels.values() for line in lines.values() for point in line]
     horizontal = axis(axes[0], [x for x, _ in points])
     vertical = axis(axes[1], [y for _, y in points])
@@ -88,15 +73,7 @@ def write_plot(
 
 
 def write_picture(path: Path, title: str, parts: Sequence[str], panels: int, names: Sequence[str]) -> None:
-    """Write what was drawn, with a title above and a legend below it.
-
-    Args:
-        path: of the file.
-        title: above all panels.
-        parts: SVG elements of the panels.
-        panels: how many there are, side by side.
-        names: of the lines, in the order of their colours.
-    """
+    """Write what was drawn, with a title above and a legend below it."""
     width = panels * (LEFT + WIDTH + GAP)
     height = TOP + 24 + HEIGHT + 48 + LEGEND_LINE * len(names) + 12
     drawn = [
@@ -174,16 +151,7 @@ def write_time_plot(
     level: float,
     instants: Sequence[float] = (),
 ) -> None:
-    """Write a picture.
-
-    Args:
-        path: of the file.
-        title: above all panels.
-        axes: the titles of the horizontal and the vertical axis, the same for all panels.
-        panels: the lines of each panel by name, by the heading of the panel. A name has one colour in all panels.
-        level: a value of the vertical axis to draw a line at.
-        instants: values of the horizontal axis to draw lines at.
-    """
+    """Write a picture."""
     points = [point for lines in panels.values() for line in lines.values() for point in line]
     highest = max(x for x, _ in points), max(level, *(y for _, y in points)) * 1.05
     names = list(dict.fromkeys(name for lines in panels.values() for name in lines))

@@ -1,7 +1,7 @@
 """Six stock clients of one broker: what an edit of the quota table does to the one that is over its quota.
 
     python -m bench six_clients
-    python -m bench.six_clients [--page docs/enforce.md]
+    python -m bench.six_clients [--page docs/enforce.md] [--keep FOLDER]
 
 One real broker and `kquota quotas sync` as its own process. Four quiet kafka-python producers far below their quotas
 (of a user, of a pair, and two of the default user), and two offenders: one of kafka-python that wants 10 · T, and one
@@ -11,7 +11,6 @@ then T is doubled for both in the Delta table; then it is cut again. The bytes o
 times the size of a record, asked four times a second.
 """
 
-import argparse
 import io
 import json
 import math
@@ -30,7 +29,7 @@ from typing import Any, Final
 import numpy as np
 from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
 
-from bench.machine import machine_line
+from bench.machine import arguments, machine_line
 from bench.pages import write_part
 from pipeline.brokers.entity import NativeEntity
 from pipeline.brokers.native_quotas import NativeQuotas
@@ -53,9 +52,6 @@ _SOURCE: Final = Path(__file__).with_name("StockProducer.java")
 
 class StockProcess:
     """A client that runs.
-
-    Args:
-        process: its standard output has a JSON object in each line.
 
     Attributes:
         reports: when each came, in seconds of the monotonic clock, and what it says.
@@ -91,16 +87,7 @@ class StockProcess:
 def start_python(
     stack: ExitStack, folder: Path, broker: EmbeddedBroker, user: str, rate: float, requests_per_second: float
 ) -> StockProcess:
-    """A kafka-python producer that sends to the topic of its name, with a client-id that is its name.
-
-    Args:
-        stack: ends it.
-        folder: for its work.
-        broker: knows the user, whose password is its name.
-        user: the name.
-        rate: bytes per second, while nothing slows it.
-        requests_per_second: into how many requests that is cut.
-    """
+    """A kafka-python producer that sends to the topic of its name, with a client-id that is its name."""
     options = {**plain_sign_in(broker.sasl_bootstrap_servers, user, user), "client_id": user}
     path = folder / f"{user}.json"
     work = StockWork("produce", user, (1.0,), rate, requests_per_second, options)
@@ -319,11 +306,7 @@ class _Stage:
 
 
 def measure(folder: Path) -> SixRun:
-    """Start all, go through the phases, and stop it.
-
-    Args:
-        folder: for the broker, the tables and the log of the sync; empty.
-    """
+    """Start all, go through the phases, and stop it."""
     with ExitStack() as stack:
         stage = _Stage(stack, folder)
         edits = [stage.edit({"nobody": 1e6 + number}) for number in range(_PRACTICE_EDITS)]
@@ -410,16 +393,13 @@ def _create_topics(broker: EmbeddedBroker, names: list[str]) -> None:
 
 def main() -> None:
     """Print the machine and the tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--page", type=Path, help="the page to write the tables into")
-    parser.add_argument("--keep", type=Path, help="a folder for broker, tables and logs, which is kept")
-    given = parser.parse_args()
+    given = arguments(__doc__, page=None, keep=None)
     with tempfile.TemporaryDirectory(prefix="kquota-six-") as folder:
-        run = measure(given.keep or Path(folder))
+        run = measure(Path(given.keep or folder))
     text = f"{markdown(run)}\n\n{machine_line()}"
     print(text)
     if given.page:
-        write_page(given.page, text)
+        write_page(Path(given.page), text)
 
 
 if __name__ == "__main__":

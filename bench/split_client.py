@@ -1,6 +1,6 @@
 """A stock client that two brokers share: what their sum is with a mirrored quota, and with the level of the cluster.
 
-    python -m bench.split_client [--loads 3 10] [--seconds 170] [--move 85] [--page docs/enforce.md]
+    python -m bench.split_client [--loads 3 10] [--seconds 170] [--move 85] [--page docs/enforce.md] [--keep FOLDER]
 
 Two real brokers and, for each load k and each scope, a user with the quota T and one plain kafka-python producer that
 wants k · T: nine tenths on one broker and one tenth on the other, after the move the other way round. `kquota quotas
@@ -10,7 +10,6 @@ brokers have taken are counted at the client, and are stored as rows of `usage` 
 All of them run at the same time. The sum over both brokers is divided by T.
 """
 
-import argparse
 import os
 import sys
 import tempfile
@@ -26,7 +25,7 @@ from typing import Any, Final
 import pyarrow as pa
 from kafka import KafkaAdminClient
 
-from bench.machine import machine_line
+from bench.machine import arguments, machine_line
 from bench.pages import write_part, write_time_plot
 from pipeline.clock import wall_ms
 from pipeline.demo.cluster import EmbeddedCluster
@@ -47,11 +46,7 @@ _EVERY_MS: Final = 1_000
 
 
 class UsageRecorder:
-    """Turns counters into rows, one for each second, broker and user; a commit each second, as a batch.
-
-    Args:
-        root: of tables that exist.
-    """
+    """Turns counters into rows, one for each second, broker and user; a commit each second, as a batch."""
 
     def __init__(self, root: str) -> None:
         self._writer = DeltaRsWriter(table_uri(root, "usage"), _JOB)
@@ -183,14 +178,7 @@ def users(loads: Sequence[float]) -> dict[tuple[str, float], str]:
 
 
 def measure(folder: Path, loads: Sequence[float], seconds: int, move: int) -> list[SplitRun]:
-    """Start all, let it run, and stop it.
-
-    Args:
-        folder: for brokers and tables; empty.
-        loads: k of each client.
-        seconds: how long.
-        move: when nine tenths go to the other broker.
-    """
+    """Start all, let it run, and stop it."""
     who = users(loads)
     cluster = EmbeddedCluster(
         [folder / "broker-1", folder / "broker-2"], {user: f"{user}-secret" for user in who.values()}
@@ -274,19 +262,13 @@ def _sums(totals: Sequence[float]) -> list[float]:
 
 def main() -> None:
     """Print the machine and the table; write the plot if a file is given."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--loads", type=float, nargs="+", default=[3.0, 10.0])
-    parser.add_argument("--seconds", type=int, default=170)
-    parser.add_argument("--move", type=int, default=85)
-    parser.add_argument("--page", type=Path, help="the page to write the table into; the plot is put beside it")
-    parser.add_argument("--keep", type=Path, help="a folder for brokers, tables and logs, which is kept")
-    given = parser.parse_args()
+    given = arguments(__doc__, loads=[3.0, 10.0], seconds=170, move=85, page=None, keep=None)
     with tempfile.TemporaryDirectory(prefix="kquota-split-") as folder:
-        runs = measure(given.keep or Path(folder), given.loads, given.seconds, given.move)
+        runs = measure(Path(given.keep or folder), given.loads, given.seconds, given.move)
     text = f"{markdown(runs)}\n\n{machine_line()}"
     print(text)
     if given.page:
-        write_page(given.page, text, runs)
+        write_page(Path(given.page), text, runs)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ Requests come one after the other.
 Targets: p95 200 ms for every view, 200 MB of memory at most.
 """
 
-import argparse
 import json
 import random
 import tempfile
@@ -21,15 +20,14 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Final
-from urllib.error import URLError
 
 import numpy as np
 import pyarrow as pa
 from deltalake import write_deltalake
 from pydantic import BaseModel
 
-from bench.machine import cpu_seconds, machine_line
-from bench.stage import dashboard
+from bench.machine import arguments, cpu_seconds, memory_of
+from bench.stage import await_ready, dashboard
 from pipeline.job.upkeep import Upkeep
 from pipeline.settings.model import EngineSettings, Settings, StreamSettings
 from pipeline.tables.address import table_uri
@@ -58,14 +56,7 @@ _UNMERGED_MINUTES: Final = 150
 
 
 class Week:
-    """The tables, and the job that goes on to write them.
-
-    Args:
-        folder: For the tables.
-        clients: How many there are; a tenth of them sends in each minute.
-        days: How many days are kept.
-        now_ms: Wall clock at the end.
-    """
+    """The tables, and the job that goes on to write them."""
 
     def __init__(self, folder: Path, clients: int, days: int, now_ms: int) -> None:
         self.job = HandJob(folder, {"producer_byte_rate": _BOUND})
@@ -244,22 +235,18 @@ _RANGES: Final = ("15m", "1h", "6h", "24h", "7d")
 
 def main() -> None:
     """Make the tables, ask, and print a table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--clients", type=int, default=10_000)
-    parser.add_argument("--days", type=int, default=7)
-    parser.add_argument("--requests", type=int, default=40)
-    asked = parser.parse_args()
-    print(machine_line())
+    asked = arguments(__doc__, clients=10_000, days=7, requests=40)
     with (
         tempfile.TemporaryDirectory() as folder,
         _going_on(Path(folder), asked.clients, asked.days) as root,
-        _ready_dashboard(root) as (address, pid),
+        dashboard(root) as (address, pid),
     ):
+        await_ready(address)
         _ask_all(address, pid, asked.clients, asked.requests)
 
 
 def _ask_all(address: str, pid: int, clients: int, requests: int) -> None:
-    print(f"memory of the server before the first request: {_memory_mb(pid)['VmHWM']:.0f} MB at most")
+    print(f"memory of the server before the first request: {memory_of(pid)['VmHWM']:.0f} MB at most")
     print(f"{f'ms, of {requests} requests':<24}{'p50':>8}{'p95':>8}{'most':>8}{'CPU':>8}{'bytes':>10}")
     for name, path in _views(clients).items():
         before = cpu_seconds(pid)
@@ -273,7 +260,7 @@ def _ask_all(address: str, pid: int, clients: int, requests: int) -> None:
         cpu_ms = (cpu_seconds(pid) - before) / requests * 1_000
         figures = (times_ms[requests // 2], times_ms[min(int(requests * 0.95), requests - 1)], times_ms[-1], cpu_ms)
         print(f"{name:<24}" + "".join(f"{figure:>8.0f}" for figure in figures) + f"{size:>10}", flush=True)
-    memory = _memory_mb(pid)
+    memory = memory_of(pid)
     print(
         f"memory of the server: {memory['VmHWM']:.0f} MB at most, {memory['VmRSS']:.0f} MB at the end, of which "
         f"{memory['RssFile']:.0f} MB are pages of files: the code of its libraries"
@@ -330,30 +317,6 @@ def _run_job(folder: Path, clients: int, days: int, other: "Connection[object, o
         if time.monotonic() >= next_round:
             week.keep_up()
             next_round = time.monotonic() + _UPKEEP_SECONDS
-
-
-@contextmanager
-def _ready_dashboard(root: str) -> Iterator[tuple[str, int]]:
-    """Its address and process id, once the tables are read."""
-    with dashboard(root) as (address, pid):
-        while not _is_ready(address):
-            time.sleep(0.1)
-        yield address, pid
-
-
-def _is_ready(address: str) -> bool:
-    try:
-        with urllib.request.urlopen(f"{address}readyz", timeout=60) as answer:  # noqa: S310 - our server
-            return bool(answer.status == 200)
-    except URLError:
-        return False
-
-
-def _memory_mb(pid: int) -> dict[str, float]:
-    """What a process holds, by the kernel's names; `VmHWM` is the most it has held."""
-    lines = Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines()
-    told = (line.partition(":") for line in lines)
-    return {name: int(rest.split()[0]) * 1_024 / 1e6 for name, _, rest in told if "kB" in rest}
 
 
 if __name__ == "__main__":

@@ -86,10 +86,6 @@ class PeerFailed(Exception):
 class Life:
     """A process of a peer and all below it.
 
-    Args:
-        peer: which.
-        place: where; its command has prepared it.
-
     Attributes:
         log: its output: wall clock and line.
         spawned_ms: wall clock at its start.
@@ -130,13 +126,7 @@ class Life:
             time.sleep(_LOOK_SECONDS)
 
     def await_quiet(self, results: Results, before: object, seconds: float) -> None:
-        """Wait until there are new results, and then none for some seconds.
-
-        Args:
-            results: of the peer.
-            before: their progress when there were none of the new ones.
-            seconds: to wait at most.
-        """
+        """Wait until there are new results, and then none for some seconds."""
         self.await_that(lambda: results.progress() != before, seconds, "its first new result")
         last, since = results.progress(), time.monotonic()
 
@@ -152,13 +142,6 @@ class Life:
         self, results: Results, book: Book, before: object, expected: Mapping[Key, Sums], seconds: float
     ) -> Difference:
         """Wait until all expected results are right, or stay wrong while nothing new comes.
-
-        Args:
-            results: of the peer.
-            book: takes them, whenever they have come to rest.
-            before: progress of the results when there were none of the new ones.
-            expected: the right answer.
-            seconds: to wait at most.
 
         Raises:
             PeerFailed: it has ended, or gives no results at all.
@@ -257,12 +240,6 @@ class CaughtUp:
 def catch_up(peer: Peer, place: Place, backlog: Backlog, rounds: int) -> CaughtUp:
     """Let a peer catch up with some backlogs, and compare every sum.
 
-    Args:
-        peer: which.
-        place: with topics that exist and are empty.
-        backlog: is sent `rounds` + 1 times, each time later.
-        rounds: of the warm process.
-
     Raises:
         PeerFailed: it has ended, or gives no results.
         PeerMissing: it cannot run here.
@@ -360,11 +337,6 @@ class SteadyLoad:
 
 def steady(peer: Peer, place: Place, load: SteadyLoad) -> SteadyRun:
     """Run a peer under load, kill it, start it again, and compare every sum.
-
-    Args:
-        peer: which; it keeps its place over a kill.
-        place: with topics that exist and are empty.
-        load: that it gets.
 
     Raises:
         PeerFailed: it has ended, or gives no results after the kill.

@@ -42,11 +42,7 @@ Sums = tuple[int, ...]
 
 
 def sums_of(values: Iterable[bytes]) -> dict[Key, Sums]:
-    """Sum the events of messages.
-
-    Args:
-        values: JSON texts, each an event or an array of events. All measures are there.
-    """
+    """Sum the events of messages."""
     sums: dict[Key, list[int]] = {}
     for value in values:
         told = json.loads(value)
@@ -60,12 +56,7 @@ def sums_of(values: Iterable[bytes]) -> dict[Key, Sums]:
 
 
 def shifted(sums: Mapping[Key, Sums], by_ms: int) -> dict[Key, Sums]:
-    """The sums of the same events so much later.
-
-    Args:
-        sums: of the events.
-        by_ms: whole seconds.
-    """
+    """The sums of the same events so much later."""
     if by_ms % WINDOW_MS:
         message = f"'by_ms' must be whole seconds; got {by_ms}"
         raise ValueError(message)
@@ -101,12 +92,7 @@ class Difference:
 
 
 def compare(expected: Mapping[Key, Sums], got: Mapping[Key, Sums]) -> Difference:
-    """Compare every sum.
-
-    Args:
-        expected: the right answer.
-        got: the results; the last one of each key.
-    """
+    """Compare every sum."""
     missing = [key for key in expected if key not in got]
     unexpected = [key for key in got if key not in expected]
     wrong = [key for key, sums in expected.items() if key in got and got[key] != sums]
@@ -143,12 +129,7 @@ def partition_of(key: bytes) -> int:
 
 
 class TimedBatch:
-    """A record batch for one partition whose events can be moved in time.
-
-    Args:
-        partition: where it goes.
-        messages: pairs of key (or None) and value; each event of a value has a time of 13 digits.
-    """
+    """A record batch for one partition whose events can be moved in time."""
 
     def __init__(self, partition: int, messages: Sequence[tuple[bytes | None, bytes]]) -> None:
         builder: Any = MemoryRecordsBuilder(2, 0, batch_size=2**31 - 1)
@@ -195,13 +176,7 @@ class Backlog:
 
     @classmethod
     def build(cls, events: int, clients: int, start_ms: int) -> "Backlog":
-        """Build one.
-
-        Args:
-            events: rounded up to whole arrays.
-            clients: distinct `<user, client-id>` pairs.
-            start_ms: time of the first event, a whole second.
-        """
+        """Build one."""
         count = -(-events // _ARRAY_LENGTH) * _ARRAY_LENGTH
         made = list(_events(count, clients, start_ms))
         end_ms = start_ms + count * 1000 // EVENTS_PER_SECOND
@@ -308,10 +283,6 @@ _PER_SECOND: Final = 10.0
 class Probes:
     """Sends probes on a thread, while its block runs.
 
-    Args:
-        bootstrap_servers: of the broker.
-        topic: the usage topic.
-
     Attributes:
         sent_ms: of each client-id, the wall clock before the produce call.
     """
@@ -374,13 +345,7 @@ _TIME_MS = 10**12  # any time of 13 digits
 
 
 def batches_of(partition: int, clients: Sequence[int], size: int) -> list[TimedBatch]:
-    """Batches in which the clients of a partition take turns.
-
-    Args:
-        partition: of all these clients.
-        clients: not empty.
-        size: events of a batch.
-    """
+    """Batches in which the clients of a partition take turns."""
     draw = random.Random(partition)
     count = max(len(clients) // size, 1)
     turns = [[clients[(first * size + turn) % len(clients)] for turn in range(size)] for first in range(count)]

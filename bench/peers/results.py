@@ -61,10 +61,6 @@ class TopicResults:
 
     While the peer runs nothing is read. A thread only asks for the last stable offsets, and remembers when they were
     first seen. A result can be read as soon as the last stable offset is beyond it.
-
-    Args:
-        bootstrap_servers: of the broker.
-        topic: values are JSON objects with `second_ms`, `key` (user/client-id) and the measures.
     """
 
     adds = False
@@ -161,11 +157,7 @@ class _AlwaysThere:
 
 
 class FileResults(_AlwaysThere):
-    """Results in Parquet files of a folder, each with the sums of new messages.
-
-    Args:
-        folder: of the files; their times say since when they could be read.
-    """
+    """Results in Parquet files of a folder, each with the sums of new messages."""
 
     adds = True
 
@@ -189,11 +181,7 @@ class FileResults(_AlwaysThere):
 
 
 class UsageTableResults(_AlwaysThere):
-    """Results in our Delta table `usage`: a row for each micro-batch, second, broker and client.
-
-    Args:
-        table: its folder. The time of a commit's file in the log is that from which on its rows can be read.
-    """
+    """Results in our Delta table `usage`: a row for each micro-batch, second, broker and client."""
 
     adds = True
 
@@ -222,13 +210,7 @@ class UsageTableResults(_AlwaysThere):
 
 
 def parquet_results(file: Path, at_ms: float, second: str) -> Iterator[Result]:
-    """The rows of a file.
-
-    Args:
-        file: with the columns `second`, user, client_id and the measures.
-        at_ms: since when it could be read.
-        second: name of the column with the second's start.
-    """
+    """The rows of a file."""
     names = [second, "user", "client_id", *MEASURES]
     columns = pq.ParquetFile(file).read(columns=names).to_pydict()
     for second_ms, user, client_id, *sums in zip(*(columns[name] for name in names), strict=True):

@@ -37,9 +37,6 @@ _HEADER: Final = "# Jars of the peers. Written by `python -m bench.peers.roster 
 def peer_jars(jar_set: str) -> list[Path]:
     """The jars of a set, fetched if they are missing.
 
-    Args:
-        jar_set: one of `SETS`.
-
     Raises:
         JarLockInvalid, JarsUnavailable, JarMissing, JarAltered: see there.
     """
@@ -76,9 +73,6 @@ def peers_folder() -> Path:
 
 def python_of(name: str) -> Path:
     """The Python of a peer's environment, made if it is missing.
-
-    Args:
-        name: of its requirements file, requirements-<name>.txt in this folder: pinned, with hashes.
 
     Raises:
         PeerMissing: the packages cannot be installed here.

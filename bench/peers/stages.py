@@ -10,7 +10,6 @@ shared evenly by the brokers, and each request waits for the answer to the one b
 
 import json
 import re
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -27,8 +26,7 @@ from bench.closed_loop import Loop, offenders
 from bench.peers.life import PeerFailed, SteadyLoad, catch_up, steady
 from bench.peers.messages import SHAPES, Backlog, Shape
 from bench.peers.roster import PEERS, TRIGGER_MS, Peer, PeerMissing, Place
-from bench.probe import prepare
-from bench.stage import Prober, child, job
+from bench.stage import Prober, probe_quotas, staged
 from pipeline.brokers.entity import NativeEntity
 from pipeline.brokers.native_quotas import NativeQuotas
 from pipeline.clock import wall_ms
@@ -38,28 +36,17 @@ from pipeline.demo.cluster import EmbeddedCluster
 from pipeline.demo.sign_in import plain_sign_in
 from pipeline.demo.stock_client import StockProducer, StockWork, broker_throttle_ms
 from pipeline.errors import PipelineError
-from pipeline.settings.model import Settings, TablesSettings
 
 
 class Store:
-    """The measurements of one commit.
-
-    Args:
-        folder: made if missing.
-        commit: what is measured. Stages of another commit are not known.
-    """
+    """The measurements of one commit."""
 
     def __init__(self, folder: Path, commit: str) -> None:
         self._folder = folder
         self._commit = commit
 
     def known(self, stage: str, asked: dict[str, Any]) -> dict[str, Any] | None:
-        """What was measured at a stage with these arguments; None if nothing was.
-
-        Args:
-            stage: its name.
-            asked: what was asked for, such as the number of events.
-        """
+        """What was measured at a stage with these arguments; None if nothing was."""
         try:
             told = json.loads(self._file(stage).read_text(encoding="utf-8"))
         except (OSError, ValueError):
@@ -71,11 +58,6 @@ class Store:
 
     def keep(self, stage: str, asked: dict[str, Any], measured: Any) -> dict[str, Any]:
         """Keep what was measured.
-
-        Args:
-            stage: its name.
-            asked: as for `known`.
-            measured: a dataclass, or a dictionary.
 
         Returns:
             The same as `known` will.
@@ -102,14 +84,7 @@ _LOOK_SECONDS: Final = 0.25
 
 
 def long_run(folder: Path, brokers: int, overloads: Sequence[float], seconds: float) -> dict[float, float]:
-    """Rate ÷ T of a client for each k, all at once; without the first seconds, in which its burst goes through.
-
-    Args:
-        folder: for the brokers; empty.
-        brokers: how many.
-        overloads: each k.
-        seconds: in all.
-    """
+    """Rate ÷ T of a client for each k, all at once; without the first seconds, in which its burst goes through."""
     who = {overload: f"k-{overload:g}" for overload in overloads}
     cluster = EmbeddedCluster(
         [folder / f"broker-{number}" for number in range(brokers)], {user: f"{user}-secret" for user in who.values()}
@@ -141,10 +116,6 @@ def mean_rate(at: Sequence[float], totals: Sequence[float]) -> float:
 
     A broker lets a burst through each time its window has passed, about every 11 s. What is between two instants
     depends on where the bursts are; the mean over many beginnings hardly does.
-
-    Args:
-        at: instants in seconds, ascending.
-        totals: what was sent until each of them.
     """
     half = (at[-1] - at[0]) / 2
     begins = np.linspace(at[0], at[0] + half, 1000)
@@ -198,29 +169,17 @@ def _producer(cluster: EmbeddedCluster, user: str, overload: float, stopping: Ev
 _PROBES_PER_SECOND: Final = 2
 
 
-def first_told_ms(
-    folder: Path, events_per_second: int, clients: int, warm_seconds: float, seconds: float
-) -> list[float]:
-    """Milliseconds of each probe; see `bench.probe`.
-
-    Args:
-        folder: for broker, job and tables; empty.
-        events_per_second: of the load, in object messages.
-        clients: of the load.
-        warm_seconds: of the job's life before the first probe.
-        seconds: of probes.
-    """
-    settings = Settings(tables=TablesSettings(root=str(folder / "tables")))
-    with EmbeddedBroker(folder / "broker") as broker:
-        prepare(settings, broker.bootstrap_servers, round(seconds * _PROBES_PER_SECOND))
-        load = [sys.executable, "-m", "bench.load", broker.bootstrap_servers, str(events_per_second), str(clients), "1"]
-        with (
-            child(load),
-            job(folder, broker.bootstrap_servers, TRIGGER_MS, lambda _line: None),
-            Prober(broker.bootstrap_servers) as prober,
-        ):
-            time.sleep(warm_seconds)
-            latencies_ms = prober.probe(seconds)
+def first_told_ms(events_per_second: int, clients: int, warm_seconds: float, seconds: float) -> list[float]:
+    """Milliseconds of each probe; see `bench.probe`."""
+    probes = probe_quotas(round(seconds * _PROBES_PER_SECOND))
+    with (
+        staged(probes) as stage,
+        stage.load(events_per_second, clients),
+        stage.job(TRIGGER_MS),
+        Prober(stage.servers) as prober,
+    ):
+        time.sleep(warm_seconds)
+        latencies_ms = prober.probe(seconds)
     if prober.missing:
         message = f"the job must publish a record for each probe; got none for {prober.missing}"
         raise RuntimeError(message)
@@ -282,11 +241,7 @@ class Stage:
 
 
 class Stages:
-    """All stages.
-
-    Args:
-        amounts: of everything.
-    """
+    """All stages."""
 
     def __init__(self, amounts: Amounts) -> None:
         self._amounts = amounts
@@ -349,9 +304,7 @@ class Stages:
                 for brokers in (1, 2)
             }
             slowed_ms = first_slowed_ms(folder / "first")
-            told_ms = first_told_ms(
-                folder / "told", amounts.events_per_second, amounts.clients, amounts.warm_seconds, amounts.seconds
-            )
+            told_ms = first_told_ms(amounts.events_per_second, amounts.clients, amounts.warm_seconds, amounts.seconds)
         return {"native": native, "slowed_ms": slowed_ms, "told_ms": told_ms, "kquota": simulated(amounts.hours)}
 
 
@@ -376,12 +329,6 @@ def measured(stages: Sequence[Stage], store: Store, only: str, *, afresh: bool) 
     """Run what is not known yet. Gives the name and the measurement of each stage, as soon as it is there.
 
     What could not be measured is not kept, so that it is tried again.
-
-    Args:
-        stages: in their order.
-        store: of what was measured.
-        only: pattern of the names to run; others are given if they are known.
-        afresh: whether to run what is known, too.
     """
     for stage in stages:
         is_wanted = re.search(only, stage.name) is not None

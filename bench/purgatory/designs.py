@@ -146,11 +146,6 @@ def has_compiler() -> bool:
 def run_java(source: str, arguments: Sequence[str], options: Sequence[str] = ()) -> list[list[str]]:
     """Run a source file to its end. Only if `has_compiler`. Returns the words of each line of its stdout.
 
-    Args:
-        source: name of a file in this folder.
-        arguments: of the program.
-        options: of the JVM.
-
     Raises:
         JavaNotFound, JarMissing, JarAltered: see these.
         CalledProcessError: the program failed; the reason is on its stderr.

@@ -18,7 +18,6 @@ left out). Ten million entries are only for timers that need no more than second
 calls, and `SystemTimer` (three rounds).
 """
 
-import argparse
 import gc
 import heapq
 import os
@@ -35,7 +34,7 @@ from typing import Any, Final, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from bench.machine import machine_line
+from bench.machine import arguments
 from bench.purgatory.designs import has_compiler, run_java
 from purgatory.batch_wheel import BatchTimingWheel
 from purgatory.timer import SystemTimer
@@ -365,16 +364,10 @@ def by_pending(pending: list[int], batch: int, rounds: int) -> Speed | None:
 
 def main() -> None:
     """Run everything and print both tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pending", default="1000,10000,100000,1000000,10000000", help="sizes, comma-separated")
-    parser.add_argument("--batch", type=int, default=10_000)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--quick", action="store_true", help="up to 100 000 entries, one round: to see that it works")
-    asked = parser.parse_args()
+    asked = arguments(__doc__, pending="1000,10000,100000,1000000,10000000", batch=10_000, rounds=5, quick=False)
     pending = [int(size) for size in asked.pending.split(",")]
     if asked.quick:
         pending, asked.rounds = [1000, 10_000, 100_000], 1
-    print(f"machine: {machine_line()}")
     judged = by_pending(pending, asked.batch, asked.rounds)
     if judged is None:
         return
