@@ -29,7 +29,6 @@ _FACT: Final = re.compile(r"(\w+_ms)=(\d+)")
 
 
 def main() -> None:
-    """Measure in turns and print the medians."""
     asked = arguments(__doc__, pairs=3, seconds=60, clients=10_000, events=20_000, warm_up=75)
     with ExitStack() as stack:
         stage = stack.enter_context(staged([bound("<default>", 1e9)]))

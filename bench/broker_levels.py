@@ -237,7 +237,6 @@ def report(seconds_only: bool = False) -> str:
 
 
 def main() -> None:
-    """Print the tables, and write them into the page."""
     asked = arguments(__doc__, page=str(PAGE), seconds_only=False)
     tables = report(asked.seconds_only)
     print(tables)

@@ -53,7 +53,6 @@ class Measured:
 
 
 def main() -> None:
-    """Measure each trigger, print, and write the page."""
     given = arguments(__doc__, triggers=[1_000, 2_000, 3_000, 5_000], seconds=45.0, no_report=False)
     fetch(lambda line: print(line, file=sys.stderr))
     machine = machine_line()

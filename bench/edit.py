@@ -21,7 +21,6 @@ _LOW, _HIGH = 1_000.0, 1e12
 
 
 def main() -> None:
-    """Run the edits and print the latencies."""
     asked = arguments(__doc__, edits=20, trigger_ms=500)
     with staged() as stage, stage.job(asked.trigger_ms):
         latencies_ms = [_edit(stage, number) for number in range(asked.edits)]

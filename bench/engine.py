@@ -111,7 +111,6 @@ def measure(entities: int, rounds: int) -> tuple[Timings, float]:
 
 
 def main() -> None:
-    """Print the machine, and one line for each number of entities."""
     asked = arguments(__doc__, entities="10000,100000,1000000", rounds=9)
     print(f"NumPy {np.__version__}")
     print(f"milliseconds of CPU; median of {asked.rounds} rounds")

@@ -116,15 +116,10 @@ _POLL_SECONDS: Final = 1.0  # long enough for a job with a short trigger to see 
 
 
 class Source(Protocol):
-    """Throttles all clients and releases them. There are several ways of releasing.
+    """Throttles all clients and releases them. There are several ways of releasing."""
 
-    Attributes:
-        name: Its name in the table.
-        releases: The names of the ways of releasing.
-    """
-
-    name: str
-    releases: tuple[str, ...]
+    name: str  # its name in the table
+    releases: tuple[str, ...]  # the names of the ways of releasing
 
     def throttle(self, release: str) -> list[str]:
         """Throttle all clients, for a release in that way. Returns the users, one per client."""
@@ -218,15 +213,10 @@ class Job:
 
 
 class LetGo(NamedTuple):
-    """When a client could go on.
+    """When a client could go on."""
 
-    Attributes:
-        monotonic_ns: That instant.
-        by_release: True if a release was readable before the throttle ended by itself.
-    """
-
-    monotonic_ns: int
-    by_release: bool
+    monotonic_ns: int  # that instant
+    by_release: bool  # true if a release was readable before the throttle ended by itself
 
 
 class Readable:
@@ -266,15 +256,10 @@ Maker = Callable[[ExitStack, Stage, int], Source]
 
 @dataclass
 class Measured:
-    """The results for one way of releasing and one kind of caller, over all rounds.
+    """The results for one way of releasing and one kind of caller, over all rounds."""
 
-    Attributes:
-        latencies_ms: The latency of each caller.
-        by_release: How many were let go by a release. The others were let go by the end of their lease.
-    """
-
-    latencies_ms: list[float] = field(default_factory=list)
-    by_release: int = 0
+    latencies_ms: list[float] = field(default_factory=list)  # the latency of each caller
+    by_release: int = 0  # how many were let go by a release. The others were let go by the end of their lease
 
 
 @dataclass
@@ -329,7 +314,6 @@ class Run:
 
 
 def main() -> None:
-    """Run all rounds and print the tables."""
     arguments = options(__doc__, rounds=5, job_rounds=3, clients=50, threads=200, tasks=2_000)
     print(f"{arguments.clients} clients, {arguments.threads} threads and {arguments.tasks} tasks; ", end="")
     print(f"may go on (release readable or lease ended) -> goes on; target p99 {_TARGET_P99_MS} ms")

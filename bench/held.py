@@ -140,7 +140,6 @@ class TimedOutbox(DeltaOutbox):
         self._spent = spent
 
     def append(self, rows: pa.Table, versions: Mapping[str, int], metadata: Mapping[str, str]) -> bool:
-        """See `Outbox`."""
         with self._spent.on("store"):
             return super().append(rows, versions, metadata)
 
@@ -288,7 +287,6 @@ def run(clients: int, waves: int, broker: EmbeddedBroker | None, way: str) -> tu
 
 
 def main() -> None:
-    """Print the machine, and for each way a line for each step, and the memory."""
     arguments = options(__doc__, clients=100_000, waves=3, no_broker=False, profile=False)
     if arguments.no_broker:
         show(arguments, None, "batches")

@@ -72,7 +72,6 @@ class Share:
 
 
 def main() -> None:
-    """Run each kind of message, and print a table for it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--messages", nargs="+", choices=list(EVENTS_PER_MESSAGE), default=list(EVENTS_PER_MESSAGE))
     parser.add_argument("--seconds", type=float, default=60, help="of steady load for each share")

@@ -104,17 +104,11 @@ Split = tuple[float | None, ...]
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """An entity that wants k · T, split over brokers.
+    """An entity that wants k · T, split over brokers."""
 
-    Attributes:
-        split: what happens, in words.
-        overload: k.
-        splits: the split that begins at each second; the first at 0.
-    """
-
-    split: str
-    overload: float
-    splits: Mapping[int, Split]
+    split: str  # what happens, in words
+    overload: float  # k
+    splits: Mapping[int, Split]  # the split that begins at each second; the first at 0
 
     def shares(self, second: int) -> Floats:
         """The share of each broker, float64[n]; NaN for one that is not there."""
@@ -272,21 +266,13 @@ class ByKnowledge:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What one entity did.
+    """What one entity did."""
 
-    Attributes:
-        scenario: its load.
-        sent: what all brokers took in each second, divided by T, float64[SECONDS].
-        alters: (second, L / T) of each alter.
-        lowest: the smallest L · n / T.
-        highest: the largest L / T.
-    """
-
-    scenario: Scenario
-    sent: Floats
-    alters: tuple[tuple[int, float], ...]
-    lowest: float
-    highest: float
+    scenario: Scenario  # its load
+    sent: Floats  # what all brokers took in each second, divided by T, float64[SECONDS]
+    alters: tuple[tuple[int, float], ...]  # (second, L / T) of each alter
+    lowest: float  # the smallest L · n / T
+    highest: float  # the largest L / T
 
     def mean(self, start: int, stop: int) -> float:
         """The mean from one second to another, divided by T."""

@@ -46,7 +46,6 @@ _MARKS: Final = ("<!-- measured: stages -->", "<!-- /measured: stages -->")
 
 
 def main() -> None:
-    """Print the machine, and lines a second of each stage; and write both into the page."""
     arguments = options(__doc__, lines=200_000, rounds=5, no_broker=False)
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "request.log"

@@ -45,21 +45,13 @@ _GETS: Final = ("GetObject", "HeadObject")
 
 @dataclass(frozen=True, slots=True)
 class Requests:
-    """Requests of a span of time, by their price.
+    """Requests of a span of time, by their price."""
 
-    Attributes:
-        puts: Writes.
-        lists: Listings, which cost as much as writes.
-        gets: Reads.
-        refused: Writes that met an object that was there already (412).
-        seconds: The span.
-    """
-
-    puts: int
-    lists: int
-    gets: int
-    refused: int
-    seconds: float
+    puts: int  # writes
+    lists: int  # listings, which cost as much as writes
+    gets: int  # reads
+    refused: int  # writes that met an object that was there already (412)
+    seconds: float  # the span
 
     @classmethod
     def of(cls, lines: list[str], seconds: float) -> Self:
@@ -106,25 +98,16 @@ _AGE: Final = re.compile(r"\bage_ms=(\d+)")
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One job under steady load.
+    """One job under steady load."""
 
-    Attributes:
-        trigger_ms: Of its query.
-        is_checkpoint_stored: Its checkpoint is in the store too.
-        latencies_ms: Of the probes.
-        batches: How many it completed.
-        requests: At the store.
-    """
-
-    trigger_ms: int
-    is_checkpoint_stored: bool
-    latencies_ms: list[float]
-    batches: int
-    requests: Requests
+    trigger_ms: int  # of its query
+    is_checkpoint_stored: bool  # its checkpoint is in the store too
+    latencies_ms: list[float]  # of the probes
+    batches: int  # how many it completed
+    requests: Requests  # at the store
 
 
 def main() -> int:
-    """Kill, measure, print, and write the page. Returns 1 if anything was lost, written twice or different."""
     given = _arguments()
     if versitygw() is None:
         sys.exit(f"needs versitygw, a server that speaks S3: {INSTALL}")

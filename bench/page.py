@@ -45,7 +45,6 @@ new MutationObserver(() => {
 
 
 def main() -> None:
-    """Run all of it and print a table."""
     asked = arguments(__doc__, loads=10, seconds=30, kills=2, edits=5)
     chromium = shutil.which("chromium") or sys.exit("'chromium' must be on PATH: apt-get install chromium")
     with ExitStack() as stack:

@@ -28,17 +28,11 @@ COLOURS: Final = ("#0b6e4f", "#c1440e", "#1f5fa8", "#8a5a00", "#7b3fa0", "#44444
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """A logarithmic axis in whole decades.
+    """A logarithmic axis in whole decades."""
 
-    Attributes:
-        title: what it shows, with the unit.
-        low: exponent of the first decade.
-        high: exponent of the last decade's end.
-    """
-
-    title: str
-    low: int
-    high: int
+    title: str  # what it shows, with the unit
+    low: int  # exponent of the first decade
+    high: int  # exponent of the last decade's end
 
     def place(self, value: float) -> float:
         """The position of a value: 0 at the beginning, 1 at the end. A value outside is drawn at the edge."""

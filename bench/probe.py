@@ -40,15 +40,10 @@ _AS_USUAL: Final = 1.5
 
 @dataclass(frozen=True, slots=True)
 class BatchAge:
-    """A micro-batch, as the job's log tells it.
+    """A micro-batch, as the job's log tells it."""
 
-    Attributes:
-        events: How many it had.
-        age_ms: From its newest event to its end.
-    """
-
-    events: int
-    age_ms: int
+    events: int  # how many it had
+    age_ms: int  # from its newest event to its end
 
 
 def stall(pids: Sequence[int], batches: Sequence[BatchAge]) -> str:
@@ -119,7 +114,6 @@ class Minute:
 
 
 def main() -> None:
-    """Run the whole measurement and print its tables."""
     arguments = options(
         __doc__,
         minutes=8,

@@ -74,7 +74,6 @@ class Load:
 
 
 def main() -> int:
-    """Measure some rounds. Print the machine and a table."""
     given = arguments(__doc__, entities=100_000, seconds=14, rounds=3)
     fetch()
     print(f"{given.entities} entities", flush=True)

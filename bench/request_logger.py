@@ -74,7 +74,6 @@ class Connection:
 
 
 def main() -> None:
-    """Print the machine and the table."""
     arguments = options(__doc__, requests_per_second=5_000, seconds=20.0, rounds=2)
     print(f"{arguments.requests_per_second:,} produce requests a second, median of {arguments.rounds} rounds")
     print(f"{'request log':<12} {'CPU %':>7} {'log MB/s':>9} {'requests/s':>11} {'p50 ms':>8} {'p99 ms':>8}")

@@ -127,7 +127,6 @@ class Point:
 
 
 def main() -> None:
-    """Measure each load and print a table."""
     given = arguments(__doc__, loads=list(LOADS), seconds=45, write=False)
     print(f"arrays of {_EVENTS_PER_MESSAGE} events, trigger 250 ms")
     names = (*STEPS, "batch", "longest", "driver", "JVM", "cores", "back", "state", "roll-up", "view", "server")

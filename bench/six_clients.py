@@ -392,7 +392,6 @@ def _create_topics(broker: EmbeddedBroker, names: list[str]) -> None:
 
 
 def main() -> None:
-    """Print the machine and the tables."""
     given = arguments(__doc__, page=None, keep=None)
     with tempfile.TemporaryDirectory(prefix="kquota-six-") as folder:
         run = measure(Path(given.keep or folder))

@@ -101,19 +101,12 @@ _PLOT: Final = "split-client.svg"
 
 @dataclass(frozen=True, slots=True)
 class SplitRun:
-    """One client.
+    """One client."""
 
-    Attributes:
-        scope: of the sync.
-        load: k.
-        sums: for each second what both brokers took together, divided by T.
-        move: the second of the move.
-    """
-
-    scope: str
-    load: float
-    sums: Sequence[float]
-    move: int
+    scope: str  # of the sync
+    load: float  # k
+    sums: Sequence[float]  # for each second what both brokers took together, divided by T
+    move: int  # the second of the move
 
     def means(self, first: int, end: int, seconds: int = WINDOW_SECONDS) -> list[float]:
         """The means over so many seconds, each second anew, that begin at `first` or later and end at `end`."""
@@ -261,7 +254,6 @@ def _sums(totals: Sequence[float]) -> list[float]:
 
 
 def main() -> None:
-    """Print the machine and the table; write the plot if a file is given."""
     given = arguments(__doc__, loads=[3.0, 10.0], seconds=170, move=85, page=None, keep=None)
     with tempfile.TemporaryDirectory(prefix="kquota-split-") as folder:
         runs = measure(Path(given.keep or folder), given.loads, given.seconds, given.move)

@@ -37,7 +37,6 @@ _BOUND = 1e6
 
 
 def main() -> None:
-    """Run both starts and the periods, and print a line for each."""
     arguments = options(__doc__, entities=10_000, periods=30, active=1_000)
     fetch()
     with staged([bound(f"user-{n}", _BOUND) for n in range(arguments.entities)]) as stage:

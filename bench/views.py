@@ -234,7 +234,6 @@ _RANGES: Final = ("15m", "1h", "6h", "24h", "7d")
 
 
 def main() -> None:
-    """Make the tables, ask, and print a table."""
     asked = arguments(__doc__, clients=10_000, days=7, requests=40)
     with (
         tempfile.TemporaryDirectory() as folder,

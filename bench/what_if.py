@@ -125,7 +125,6 @@ def measure(root: str, seconds: int, clients: int) -> None:
 
 
 def main() -> None:
-    """Print the machine, what was written, and how long the replays took."""
     asked = arguments(__doc__, days=0.0, hours=0.0, clients=DAY_CLIENTS, quick=False, keep=None)
     hours = 1.0 if asked.quick else asked.days * 24 + asked.hours
     runs = [(DAY_SECONDS, DAY_CLIENTS), (7 * DAY_SECONDS, WEEK_CLIENTS)]

@@ -52,7 +52,6 @@ _QUICK: Final = Amounts(
 
 
 def main() -> int:
-    """Measure what is missing, print each stage as it is done, and then the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--events", type=int, help="of each backlog, in place of a million")
     parser.add_argument("--only", default="", metavar="PATTERN", help="run the stages whose names match this pattern")

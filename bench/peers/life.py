@@ -301,38 +301,23 @@ _WINDOW_SECONDS: Final = 2.5
 
 @dataclass(frozen=True)
 class SteadyRun:
-    """What was measured.
+    """What was measured."""
 
-    Attributes:
-        probe_count: how many were sent before the kill.
-        latency_ms: of each whose result came before the kill, from its produce call until it could be read.
-        recovery_seconds: from the kill until the result of a probe sent after it could be read.
-        memory_mb: peak of all processes, of the first life.
-        verdict: "right", or how all results of the run differ from the right answer.
-    """
-
-    probe_count: int
-    latency_ms: list[float]
-    recovery_seconds: float
-    memory_mb: float
-    verdict: str
+    probe_count: int  # how many were sent before the kill
+    latency_ms: list[float]  # of each whose result came before the kill, from its produce call until it could be read
+    recovery_seconds: float  # from the kill until the result of a probe sent after it could be read
+    memory_mb: float  # peak of all processes, of the first life
+    verdict: str  # "right", or how all results of the run differ from the right answer
 
 
 @dataclass(frozen=True)
 class SteadyLoad:
-    """What is sent.
+    """What is sent."""
 
-    Attributes:
-        events_per_second: in keyed object messages.
-        clients: distinct `<user, client-id>` pairs.
-        warm_seconds: before the first probe.
-        seconds: of probes before the kill.
-    """
-
-    events_per_second: int
-    clients: int
-    warm_seconds: float
-    seconds: float
+    events_per_second: int  # in keyed object messages
+    clients: int  # distinct `<user, client-id>` pairs
+    warm_seconds: float  # before the first probe
+    seconds: float  # of probes before the kill
 
 
 def steady(peer: Peer, place: Place, load: SteadyLoad) -> SteadyRun:

@@ -65,19 +65,12 @@ def shifted(sums: Mapping[Key, Sums], by_ms: int) -> dict[Key, Sums]:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """How results differ from the right answer.
+    """How results differ from the right answer."""
 
-    Attributes:
-        missing: keys without a result.
-        unexpected: results that should not be.
-        wrong: keys with another sum.
-        example: the first of them, in words; "" if all is right.
-    """
-
-    missing: int = 0
-    unexpected: int = 0
-    wrong: int = 0
-    example: str = ""
+    missing: int = 0  # keys without a result
+    unexpected: int = 0  # results that should not be
+    wrong: int = 0  # keys with another sum
+    example: str = ""  # the first of them, in words; "" if all is right
 
     @property
     def is_right(self) -> bool:
@@ -160,19 +153,12 @@ class TimedBatch:
 
 @dataclass(frozen=True)
 class Backlog:
-    """Messages that wait in a topic, in both shapes, and the sums that they must give.
+    """Messages that wait in a topic, in both shapes, and the sums that they must give."""
 
-    Attributes:
-        batches: of each shape, in the order in which they are sent.
-        sums: what the oracle makes of the messages as they are built.
-        event_count: without the closing ones.
-        span_ms: by how much a copy must be moved, so that it begins after the end of the one before it.
-    """
-
-    batches: Mapping[Shape, Sequence[TimedBatch]]
-    sums: Mapping[Key, Sums]
-    event_count: int
-    span_ms: int
+    batches: Mapping[Shape, Sequence[TimedBatch]]  # of each shape, in the order in which they are sent
+    sums: Mapping[Key, Sums]  # what the oracle makes of the messages as they are built
+    event_count: int  # without the closing ones
+    span_ms: int  # by how much a copy must be moved, so that it begins after the end of the one before it
 
     @classmethod
     def build(cls, events: int, clients: int, start_ms: int) -> "Backlog":

@@ -22,17 +22,11 @@ _EMPTY_POLLS: Final = 6
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One result as the peer wrote it.
+    """One result as the peer wrote it."""
 
-    Attributes:
-        at_ms: when it could be read at the latest; wall clock.
-        key: second and client.
-        sums: of the measures.
-    """
-
-    at_ms: float
-    key: Key
-    sums: Sums
+    at_ms: float  # when it could be read at the latest; wall clock
+    key: Key  # second and client
+    sums: Sums  # of the measures
 
 
 class Results(Protocol):
@@ -101,11 +95,9 @@ class TopicResults:
         self._consumer.close()
 
     def progress(self) -> object:
-        """See `Results`."""
         return self._seen[-1][1] if self._seen else None
 
     def read(self) -> Iterator[Result]:
-        """See `Results`."""
         seen = list(self._seen)
         if not seen:
             return
@@ -166,11 +158,9 @@ class FileResults(_AlwaysThere):
         self._read: set[Path] = set()
 
     def progress(self) -> object:
-        """See `Results`."""
         return len(self._files())
 
     def read(self) -> Iterator[Result]:
-        """See `Results`."""
         for file in self._files():
             if file not in self._read:
                 self._read.add(file)
@@ -190,11 +180,9 @@ class UsageTableResults(_AlwaysThere):
         self._read: set[str] = set()
 
     def progress(self) -> object:
-        """See `Results`."""
         return self._commits()[-1:]
 
     def read(self) -> Iterator[Result]:
-        """See `Results`."""
         for commit in self._commits():
             if commit.name in self._read:
                 continue

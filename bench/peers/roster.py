@@ -135,19 +135,12 @@ _LOGGED_TOPIC: Final[Mapping[str, Any]] = {
 
 @dataclass(frozen=True)
 class Place:
-    """Where one peer works: topics of its own on a shared broker, and a folder.
+    """Where one peer works: topics of its own on a shared broker, and a folder."""
 
-    Attributes:
-        bootstrap_servers: of the broker.
-        folder: empty; for state, tables and logs.
-        name: of topics and groups.
-        shape: of the messages.
-    """
-
-    bootstrap_servers: str
-    folder: Path
-    name: str
-    shape: Shape
+    bootstrap_servers: str  # of the broker
+    folder: Path  # empty; for state, tables and logs
+    name: str  # of topics and groups
+    shape: Shape  # of the messages
 
     @property
     def source(self) -> str:

@@ -29,7 +29,6 @@ _LOOK_SECONDS: Final = 0.02
 
 
 def main() -> None:
-    """Run until it is terminated."""
     servers, topic, shape, folder = sys.argv[1:]
     os.environ["JAVA_HOME"] = str(find_java().home)
     spark = build_spark_session(SparkSettings(), spark_jars())

@@ -194,27 +194,16 @@ _LAG_MS: Final = 200
 
 @dataclass(frozen=True)
 class Amounts:
-    """How much of everything.
+    """How much of everything."""
 
-    Attributes:
-        events: of a backlog.
-        clients: distinct `<user, client-id>` pairs.
-        rounds: warm backlogs of each peer.
-        events_per_second: of the steady load.
-        warm_seconds: of the steady load before the first probe.
-        seconds: of probes.
-        native_seconds: of each run against the broker's quotas.
-        hours: simulated.
-    """
-
-    events: int
-    clients: int
-    rounds: int
-    events_per_second: int
-    warm_seconds: float
-    seconds: float
-    native_seconds: float
-    hours: float
+    events: int  # of a backlog
+    clients: int  # distinct `<user, client-id>` pairs
+    rounds: int  # warm backlogs of each peer
+    events_per_second: int  # of the steady load
+    warm_seconds: float  # of the steady load before the first probe
+    seconds: float  # of probes
+    native_seconds: float  # of each run against the broker's quotas
+    hours: float  # simulated
 
     def __str__(self) -> str:
         """What was measured, in sentences."""
@@ -227,17 +216,11 @@ class Amounts:
 
 @dataclass(frozen=True)
 class Stage:
-    """One thing to measure.
+    """One thing to measure."""
 
-    Attributes:
-        name: of the file and on the command line.
-        asked: the amounts that matter to it.
-        run: measures, and gives what is kept.
-    """
-
-    name: str
-    asked: dict[str, Any]
-    run: Callable[[], dict[str, Any]]
+    name: str  # of the file and on the command line
+    asked: dict[str, Any]  # the amounts that matter to it
+    run: Callable[[], dict[str, Any]]  # measures, and gives what is kept
 
 
 class Stages:

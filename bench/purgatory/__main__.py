@@ -144,7 +144,6 @@ def draw(folder: Path, by_case: dict[Case, dict[str, list[Run]]]) -> None:
 
 
 def main() -> None:
-    """Run everything and print the tables."""
     asked = arguments(__doc__, requests=1_000_000, limit_seconds=4.0, plots=None, quick=False)
     if asked.quick:
         asked.requests, asked.limit_seconds = 100_000, 1.0

@@ -61,15 +61,10 @@ Int64s = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One distribution of latencies.
+    """One distribution of latencies."""
 
-    Attributes:
-        median_ms: half of the requests can complete within this time.
-        p75_ms: three quarters of them can.
-    """
-
-    median_ms: int
-    p75_ms: int
+    median_ms: int  # half of the requests can complete within this time
+    p75_ms: int  # three quarters of them can
 
     def __str__(self) -> str:
         return f"{self.median_ms}/{self.p75_ms} ms"
@@ -90,15 +85,10 @@ CASES: Final = (Case(20, 60), Case(200, 400))
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Requests in the order of their arrival.
+    """Requests in the order of their arrival."""
 
-    Attributes:
-        arrival_ms: float64[n], since the start; all 0 in a load that is not paced.
-        latency_ms: int64[n], whole milliseconds; the fraction is carried over to the next request.
-    """
-
-    arrival_ms: npt.NDArray[np.float64]
-    latency_ms: Int64s
+    arrival_ms: npt.NDArray[np.float64]  # float64[n], since the start; all 0 in a load that is not paced
+    latency_ms: Int64s  # int64[n], whole milliseconds; the fraction is carried over to the next request
 
     @property
     def requests(self) -> int:
@@ -117,21 +107,13 @@ def draw_load(case: Case, requests: int, rate_per_second: float, seed: int = 1) 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The result of one run.
+    """The result of one run."""
 
-    Attributes:
-        target_per_second: the rate of arrivals that was asked for; infinite if the run was not paced.
-        achieved_per_second: requests divided by the time until the last of them had arrived.
-        cpu_us: processor time of the whole process per request, until all are complete, in microseconds.
-        requests: how many there were; fewer than asked for if the time was up.
-        expired: how many of them timed out.
-    """
-
-    target_per_second: float
-    achieved_per_second: float
-    cpu_us: float
-    requests: int
-    expired: int
+    target_per_second: float  # the rate of arrivals that was asked for; infinite if the run was not paced
+    achieved_per_second: float  # requests divided by the time until the last of them had arrived
+    cpu_us: float  # processor time of the whole process per request, until all are complete, in microseconds
+    requests: int  # how many there were; fewer than asked for if the time was up
+    expired: int  # how many of them timed out
 
     def kept_up(self, case: Case) -> bool:
         """True if about as many timed out as must. With fewer, expiry is late; with more, completion is late."""
@@ -357,11 +339,9 @@ class NewDesign:
         return None if self._purgatory.try_complete_else_watch(operation, KEYS) else operation
 
     def complete(self, request: _Operation) -> None:
-        """See `Design`."""
         request.force_complete()
 
     def advance(self) -> None:
-        """See `Design`."""
         self._purgatory.advance_clock(0)
 
 
@@ -374,20 +354,16 @@ class OldDesign:
 
     @property
     def expired(self) -> int:
-        """See `Design`."""
         return self._purgatory.expired
 
     def enqueue(self, completes_at_ms: int) -> OldRequest | None:
-        """See `Design`."""
         request = OldRequest(TIMEOUT_MS, completes_at_ms)
         return None if self._purgatory.watch(request, KEYS, self._clock.monotonic_ms()) else request
 
     def complete(self, request: OldRequest) -> None:
-        """See `Design`."""
         request.satisfy()
 
     def advance(self) -> None:
-        """See `Design`."""
         self._purgatory.advance(self._clock.monotonic_ms(), REQUESTS_A_TURN)
 
 

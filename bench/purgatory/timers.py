@@ -76,23 +76,18 @@ class Batches:
         self._wheel = BatchTimingWheel(START_MS)
 
     def prepare(self, values: Int64s) -> Int64s:
-        """See `Structure`."""
         return values
 
     def insert(self, expirations: Int64s) -> Int64s:
-        """See `Structure`."""
         return self._wheel.schedule_many(expirations)
 
     def cancel(self, entries: Iterable[int]) -> None:
-        """See `Structure`."""
         self._wheel.cancel_many(np.asarray(entries))
 
     def expire(self, now_ms: int) -> None:
-        """See `Structure`."""
         self._wheel.advance(now_ms)
 
     def __len__(self) -> int:
-        """See `Structure`."""
         return len(self._wheel)
 
 
@@ -100,16 +95,13 @@ class Scalars(Batches):
     """The batch wheel, with one call per entry."""
 
     def prepare(self, values: Int64s) -> Any:
-        """See `Structure`."""
         return values.tolist()
 
     def insert(self, expirations: Any) -> Any:
-        """See `Structure`."""
         schedule = self._wheel.schedule
         return [schedule(expiration_ms) for expiration_ms in expirations]
 
     def cancel(self, entries: Iterable[int]) -> None:
-        """See `Structure`."""
         cancel = self._wheel.cancel
         for handle in entries:
             cancel(handle)
@@ -134,30 +126,25 @@ class Objects:
         return self.now_ms
 
     def prepare(self, values: Int64s) -> list[int]:
-        """See `Structure`."""
         delays: list[int] = (values - self.now_ms).tolist()
         return delays
 
     def insert(self, expirations: list[int]) -> list[TimerTask]:
-        """See `Structure`."""
         tasks: list[TimerTask] = [_Task(delay_ms) for delay_ms in expirations]
         for task in tasks:
             self._timer.add(task)
         return tasks
 
     def cancel(self, entries: list[TimerTask]) -> None:
-        """See `Structure`."""
         for task in entries:
             task.cancel()
 
     def expire(self, now_ms: int) -> None:
-        """See `Structure`."""
         self.now_ms = now_ms
         while self._timer.advance_clock(0):
             pass
 
     def __len__(self) -> int:
-        """See `Structure`."""
         return self._timer.size()
 
 
@@ -170,12 +157,10 @@ class Heap:
         self._submissions = 0
 
     def prepare(self, values: Int64s) -> list[int]:
-        """See `Structure`."""
         expirations: list[int] = values.tolist()
         return expirations
 
     def insert(self, expirations: list[int]) -> list[int]:
-        """See `Structure`."""
         first = self._submissions
         for submission, expiration_ms in enumerate(expirations, start=first):
             self._pending[submission] = None
@@ -184,17 +169,14 @@ class Heap:
         return list(range(first, self._submissions))
 
     def cancel(self, entries: list[int]) -> None:
-        """See `Structure`."""
         for submission in entries:
             del self._pending[submission]
 
     def expire(self, now_ms: int) -> None:
-        """See `Structure`."""
         while self._heap and self._heap[0][0] <= now_ms:
             self._pending.pop(heapq.heappop(self._heap)[1], None)
 
     def __len__(self) -> int:
-        """See `Structure`."""
         return len(self._pending)
 
 
@@ -363,7 +345,6 @@ def by_pending(pending: list[int], batch: int, rounds: int) -> Speed | None:
 
 
 def main() -> None:
-    """Run everything and print both tables."""
     asked = arguments(__doc__, pending="1000,10000,100000,1000000,10000000", batch=10_000, rounds=5, quick=False)
     pending = [int(size) for size in asked.pending.split(",")]
     if asked.quick:

@@ -90,7 +90,7 @@ def test_the_version_is_that_of_the_distribution() -> None:
     assert (answer.exit_code, answer.stdout) == (0, f"kquota {version('kafka-quota-pipeline')}\n")
 
 
-def test_a_command_that_reads_loads_only_what_it_uses_and_an_edit_no_jvm_and_no_kafka_client(root: str) -> None:
+def test_a_command_that_reads_loads_what_it_uses_and_an_edit_no_jvm_or_kafka_client(root: str) -> None:
     unwanted = {
         "throttles explain alice etl": QUICK,
         "quotas describe": QUICK,

@@ -41,7 +41,7 @@ def writer(uri: str, epoch: int) -> DeltaRsWriter:
     return opened
 
 
-def test_if_two_drivers_write_at_once_the_older_one_is_fenced_and_no_row_is_lost_or_stored_twice(uri: str) -> None:
+def test_of_two_drivers_the_older_is_fenced_and_no_row_is_lost_or_stored_twice(uri: str) -> None:
     older, newer = writer(uri, 1), DeltaRsWriter(uri, "job")
     fenced: list[Fenced] = []
 

@@ -87,7 +87,7 @@ def test_usage_that_comes_later_than_the_lateness_is_logged_and_left_out(
     assert messages_of(caplog, LOG) == ["2 rows came more than 60 s late and are not in the roll-up"]
 
 
-def test_the_roll_up_continues_after_the_newest_second_that_another_process_has_written(rolled: Rolled) -> None:
+def test_the_roll_up_continues_after_the_newest_second_of_another_process(rolled: Rolled) -> None:
     rolled.use(full(T0_MS, produced_bytes=1))
     rolled.use(full(FAR_MS, produced_bytes=4))
     earlier = conform(
@@ -115,7 +115,7 @@ def test_trimmed_and_compacted_usage_changes_nothing(rolled: Rolled) -> None:
     assert rolled.step() == written
 
 
-def test_it_knows_up_to_which_instant_usage_is_rolled_up_and_says_0_before_the_first_step(rolled: Rolled) -> None:
+def test_it_knows_until_when_usage_is_rolled_up_and_says_0_before_the_first_step(rolled: Rolled) -> None:
     assert rolled.roll_up.written_until_ms == 0
     rolled.use(full(T0_MS + 70, produced_bytes=1))
     rolled.step()

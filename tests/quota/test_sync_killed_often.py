@@ -6,7 +6,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from tests.bench.synced_brokers import SyncedBrokers
+from tests.quota.synced_brokers import SyncedBrokers
 from tests.quota.write_ledger import Fate
 
 OVERLOADS = (0.3, 1.2, 5.0, 20.0)
@@ -27,7 +27,7 @@ def run() -> SyncedBrokers:
     return cluster
 
 
-def test_however_often_the_sync_is_killed_no_broker_ever_has_more_than_the_bound_or_less_than_its_share(
+def test_whenever_the_sync_is_killed_a_broker_has_its_share_and_at_most_the_bound(
     run: SyncedBrokers,
 ) -> None:
     levels = np.array(run.levels)
