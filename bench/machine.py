@@ -9,7 +9,7 @@ import os
 import platform
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -94,18 +94,21 @@ class CpuMeter:
 
 def java_below(pid: int) -> int | None:
     """The Java process that a process, or one below it, has started; None if there is none."""
-    for child, name in _children(pid):
-        found = child if name == "java" else java_below(child)
-        if found is not None:
-            return found
-    return None
+    found = ((one, _stat(one)) for one in tree(pid)[1:])
+    return next((one for one, stat in found if stat is not None and stat[0] == "java"), None)
 
 
-def _children(pid: int) -> Iterator[tuple[int, str]]:
+def tree(pid: int) -> list[int]:
+    """A process and all below it, parents first."""
+    children: dict[int, list[int]] = {}
     for folder in Path("/proc").glob("[0-9]*"):
         stat = _stat(int(folder.name))
-        if stat is not None and int(stat[1][_PARENT]) == pid:
-            yield int(folder.name), stat[0]
+        if stat is not None:
+            children.setdefault(int(stat[1][_PARENT]), []).append(int(folder.name))
+    found = [pid]
+    for one in found:  # it grows meanwhile
+        found += children.get(one, [])
+    return found
 
 
 def cpu_spent(call: Callable[[], object]) -> float:
@@ -139,7 +142,10 @@ def memory_mb() -> float:
 
 def memory_of(pid: int | str = "self") -> dict[str, float]:
     """MB by the kernel's names: `VmRSS` is what a process holds, `VmHWM` the most it has held (since `forget_peak`)."""
-    lines = Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines()
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines()
+    except OSError:  # it has ended
+        return {}
     told = (line.partition(":") for line in lines)
     return {name: int(rest.split()[0]) * 1_024 / 1e6 for name, _, rest in told if "kB" in rest}
 

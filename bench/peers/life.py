@@ -16,6 +16,7 @@ from threading import Thread
 from typing import Final
 
 from bench.load import BrokerConnection
+from bench.machine import memory_of, tree
 from bench.peers.messages import (
     CLOSING_USER,
     MEASURES,
@@ -36,22 +37,6 @@ from bench.stage import child
 from pipeline.demo.process import spawn
 
 
-def tree(pid: int) -> list[int]:
-    """A process and all below it, parents first."""
-    children: dict[int, list[int]] = {}
-    for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError, IndexError, ValueError):
-            fields = (folder / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-            children.setdefault(int(fields[1]), []).append(int(folder.name))
-    return list(_below(pid, children))
-
-
-def _below(pid: int, children: dict[int, list[int]]) -> Iterator[int]:
-    yield pid
-    for one in children.get(pid, ()):
-        yield from _below(one, children)
-
-
 def signal_all(pid: int, number: signal.Signals) -> None:
     """Send a signal to a process and all below it."""
     for one in tree(pid):
@@ -61,15 +46,7 @@ def signal_all(pid: int, number: signal.Signals) -> None:
 
 def peak_memory_mb(pid: int) -> float:
     """The most that each process has held, added up. Pages that processes share count in each of them."""
-    return sum(_peak_kib(one) for one in tree(pid)) * 1024 / 1e6
-
-
-def _peak_kib(pid: int) -> int:
-    try:
-        lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return 0
-    return next((int(line.split()[1]) for line in lines if line.startswith("VmHWM:")), 0)
+    return sum(memory_of(one).get("VmHWM", 0.0) for one in tree(pid))
 
 
 _QUIET_SECONDS: Final = 3.0

@@ -1,10 +1,6 @@
 """What all peers read: the same messages for each of them, once as objects and once as arrays.
 
-A record batch is built once. To send it again later only its event times and its check sum are written anew.
-
-Steady load
------------
-Steady load of keyed object messages, in a process of its own that costs little.
+This program is a steady load of keyed object messages, in a process of its own that costs little.
 
     python -m bench.peers.messages BOOTSTRAP_SERVERS TOPIC EVENTS_PER_SECOND CLIENTS
 
@@ -13,8 +9,6 @@ As `bench.load`, with keys: every message is on the partition of its client. It 
 
 import json
 import random
-import re
-import struct
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,14 +17,10 @@ from threading import Event, Thread
 from types import TracebackType
 from typing import Any, Final, Literal, Self
 
-import numpy as np
-from crc32c import crc32c
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.partitioner.default import murmur2
-from kafka.record import MemoryRecordsBuilder
-from kafka.record.default_records import DefaultRecordBatchBuilder
 
-from bench.load import BATCHES_PER_SECOND, BrokerConnection
+from bench.load import BATCHES_PER_SECOND, BrokerConnection, TimedBatch
 
 MEASURES: Final = ("produced_bytes", "fetched_bytes", "io_time_ns", "network_time_ns", "request_count")
 WINDOW_MS: Final = 1_000
@@ -109,46 +99,11 @@ CLOSING_USER: Final = "closing"
 _ARRAY_LENGTH: Final = 100
 _MESSAGES_PER_BATCH: Final[Mapping[Shape, int]] = {"object": 500, "array": 8}
 _CLOSING_AFTER_MS: Final = 2_000
-_TIME: Final = b'"event_time_ms":'
-_DIGITS: Final = 13  # of an event time, from 2001 to 2286
-_POWERS: Final = 10 ** np.arange(_DIGITS - 1, -1, -1)
-_CRC_OFFSET: Final = DefaultRecordBatchBuilder.CRC_OFFSET
-_CHECKED_FROM: Final = DefaultRecordBatchBuilder.ATTRIBUTES_OFFSET
 
 
 def partition_of(key: bytes) -> int:
     """Where Kafka's own clients put a message with this key."""
     return int(murmur2(key) & 0x7FFFFFFF) % PARTITIONS
-
-
-class TimedBatch:
-    """A record batch for one partition whose events can be moved in time."""
-
-    def __init__(self, partition: int, messages: Sequence[tuple[bytes | None, bytes]]) -> None:
-        builder: Any = MemoryRecordsBuilder(2, 0, batch_size=2**31 - 1)
-        for key, value in messages:
-            builder.append(timestamp=None, key=key, value=value)
-        builder.close()
-        self.partition = partition
-        self.message_count = len(messages)
-        self._bytes = np.frombuffer(bytearray(builder.buffer()), dtype=np.uint8)
-        starts = [found.end() for found in re.finditer(_TIME, self._bytes.tobytes())]
-        self._places = np.array(starts)[:, None] + np.arange(_DIGITS)
-        self._times_ms = (self._bytes[self._places].astype(np.int64) - ord("0")) @ _POWERS
-
-    def shifted(self, by_ms: int) -> bytes:
-        """The batch with all events so much later than they were built, as bytes for a produce request."""
-        return self._with_times(self._times_ms + by_ms)
-
-    def at(self, now_ms: int) -> bytes:
-        """The batch with all events at this time."""
-        return self._with_times(np.full_like(self._times_ms, now_ms))
-
-    def _with_times(self, times_ms: "np.ndarray[Any, np.dtype[np.int64]]") -> bytes:
-        self._bytes[self._places] = times_ms[:, None] // _POWERS % 10 + ord("0")
-        checksum = struct.pack(">I", crc32c(self._bytes[_CHECKED_FROM:].tobytes()))
-        self._bytes[_CRC_OFFSET : _CRC_OFFSET + 4] = np.frombuffer(checksum, dtype=np.uint8)
-        return self._bytes.tobytes()
 
 
 @dataclass(frozen=True)

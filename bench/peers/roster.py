@@ -45,7 +45,7 @@ def peer_jars(jar_set: str) -> list[Path]:
     return [store.check(jar) for jar in store.locked]
 
 
-def main(arguments: Sequence[str]) -> int:
+def lock(arguments: Sequence[str]) -> int:
     """Write the lock. Returns 2 if anything else is asked for."""
     if list(arguments) != ["lock"]:
         sys.stderr.write("usage: python -m bench.peers.roster lock\n")
@@ -305,3 +305,7 @@ PEERS: Final = (
         is_durable=False,
     ),
 )
+
+
+if __name__ == "__main__":
+    sys.exit(lock(sys.argv[1:]))
