@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from kafka.record import MemoryRecords
 
+from bench.load import TimedBatch
 from bench.peers import messages as backlog_module
 from bench.peers.messages import (
     CLOSING_USER,
@@ -17,7 +18,6 @@ from bench.peers.messages import (
     Key,
     Shape,
     Sums,
-    TimedBatch,
     partition_of,
     sums_of,
 )
