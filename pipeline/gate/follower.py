@@ -7,7 +7,7 @@ from threading import Event, Thread
 from typing import Any, Final, Literal, Protocol
 
 from pipeline.gate.topic_reader import Found, ThrottleTopicReader
-from schemas.client_key import ClientKey
+from schemas.names import ClientKey
 from schemas.throttle_record import ThrottleRecord
 
 log = logging.getLogger(__name__)

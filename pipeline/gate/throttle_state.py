@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from pipeline.clock import Moment
-from schemas.client_key import ClientKey
+from schemas.names import ClientKey
 from schemas.throttle_record import ThrottleRecord
 
 

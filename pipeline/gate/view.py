@@ -10,8 +10,8 @@ from typing import Any, Final
 from pipeline.clock import wall_ms
 from pipeline.gate.follower import KafkaFollower
 from pipeline.gate.throttle_state import ThrottleState
+from schemas.names import THROTTLE_TOPIC
 from schemas.throttle_record import ThrottleRecord
-from schemas.topic_names import THROTTLE_TOPIC
 
 _PRUNE_EVERY_SECONDS: Final = 60.0
 

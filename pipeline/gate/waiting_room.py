@@ -11,9 +11,9 @@ from pipeline.gate.occupancy import Occupancy
 from pipeline.gate.request_memory import RequestMemory
 from pipeline.gate.throttle_state import Lease, ThrottleState, lease_end_ms
 from pipeline.gate.waiting_caller import WaitingCaller
-from purgatory.delayed_operation_purgatory import DelayedOperationPurgatory
+from purgatory.delayed_operation import DelayedOperationPurgatory
 from purgatory.timer import SystemTimer
-from schemas.client_key import ClientKey
+from schemas.names import ClientKey
 from schemas.throttle_record import ThrottleRecord
 
 _PRUNE_EVERY_MS: Final = 60_000

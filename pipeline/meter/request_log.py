@@ -26,7 +26,7 @@ from pipeline.meter.own_traffic import OwnTraffic
 from pipeline.meter.usage_codec import JSON, UsageCodec
 from pipeline.meter.usage_element import Client, RequestUsage, new_client
 from pipeline.meter.wire_size import UnsupportedVersion, fetch_response_size, produce_request_size
-from schemas.usage_event import UsageEvent
+from schemas.usage import UsageEvent
 
 _Made = TypeVar("_Made")
 

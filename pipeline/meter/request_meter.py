@@ -19,7 +19,7 @@ from pipeline.meter.request_log import MalformedLine, RequestLogParser
 from pipeline.meter.usage_batch import UsageBatch
 from pipeline.meter.usage_publisher import UsagePublisher
 from purgatory.memory_pool import Allocation, MemoryPool
-from purgatory.monotonic_clock import SystemMonotonicClock
+from purgatory.timer import SystemMonotonicClock
 
 logger = logging.getLogger(__name__)
 

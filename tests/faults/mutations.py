@@ -26,7 +26,7 @@ from pipeline.throttle.renew_lead import RenewLead
 from quota import decisions
 from quota.buckets import TokenBuckets
 from quota.slicing import Slicing
-from schemas.decision_row import DecisionRow
+from schemas.decisions import DecisionRow
 from tests.fakes.topic import MemoryTopic
 
 Change = Callable[..., Any]

@@ -10,7 +10,7 @@ from pipeline.gate.errors import GateDepleted
 from pipeline.gate.limits import GateLimits
 from pipeline.gate.waiting_caller import WaitingCaller
 from pipeline.gate.waiting_room import WaitingRoom
-from schemas.client_key import ClientKey
+from schemas.names import ClientKey
 from tests.fakes.clock import ManualClock
 from tests.pipeline.throttle.factories import record, release
 

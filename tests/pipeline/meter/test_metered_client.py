@@ -22,8 +22,8 @@ from pipeline.meter.request_log import RequestLogParser
 from pipeline.meter.request_meter import RequestMeter
 from pipeline.meter.usage_publisher import UsagePublisher
 from pipeline.meter.wire_size import produce_request_size
-from schemas.topic_names import MARKER_TOPIC
-from schemas.usage_event import UsageEvent
+from schemas.names import MARKER_TOPIC
+from schemas.usage import UsageEvent
 from tests.pipeline.meter.metered_broker import alice, all_events
 from tests.waiting import PATIENCE_SECONDS, wait_until
 

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pipeline.meter.request_log import MalformedLine, RequestLogParser
-from schemas.usage_event import UsageEvent
+from schemas.usage import UsageEvent
 from tests.pipeline.meter.logged_requests import FETCH, LINE_TIME_MS, PRODUCE, api, line_of, parser
 
 

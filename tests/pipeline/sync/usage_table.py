@@ -10,7 +10,7 @@ from pipeline.tables.address import table_uri
 from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.layout import TABLES, create_missing
 from schemas.arrow import conform
-from schemas.usage_row import UsageRow
+from schemas.usage import UsageRow
 
 
 class UsageTable:
