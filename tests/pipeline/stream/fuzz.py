@@ -61,7 +61,7 @@ class Tally:
 def without_quick_step() -> Iterator[None]:
     """The reader without its quick step: each message is read with causes."""
     decoded = usage_reader._decoded
-    usage_reader._decoded = lambda _value: None
+    usage_reader._decoded = lambda value: None
     try:
         yield
     finally:

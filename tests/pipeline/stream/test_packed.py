@@ -152,12 +152,8 @@ def test_broken_bytes_end_nothing_and_spoil_no_other_message() -> None:
 
 
 def test_the_first_dead_events_of_a_message_are_kept_and_the_others_counted() -> None:
-    batch = read(
-        packed(event(), *[event(user="")] * 5),
-        GOOD,
-        packed(event(user="")),
-        rules=replace(RULES, letters_per_message=2),
-    )
+    values = [packed(event(), *[event(user="")] * 5), GOOD, packed(event(user=""))]
+    batch = read(*values, rules=replace(RULES, letters_per_message=2))
     assert (batch.good_count, batch.dead_count, batch.packed_event_count) == (2, 6, 8)
     assert batch.dead_letters["element_index"].to_pylist() == [1, 2, 0]
     assert batch.dead_letters["cause"].to_pylist() == [

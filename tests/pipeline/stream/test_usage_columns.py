@@ -46,11 +46,8 @@ def test_absent_optional_fields_count_as_the_models_defaults() -> None:
 
 
 def row(**columns: int | None) -> dict[str, object]:
-    return (
-        dict.fromkeys(USAGE_SCHEMA.names)
-        | {"sample_start_ms": 1, "broker_id": "", "user": "a", "client_id": ""}
-        | columns
-    )
+    keys = {"sample_start_ms": 1, "broker_id": "", "user": "a", "client_id": ""}
+    return dict.fromkeys(USAGE_SCHEMA.names) | keys | columns
 
 
 def test_a_merged_sum_is_null_only_if_it_is_null_in_every_row_and_stops_at_the_largest() -> None:

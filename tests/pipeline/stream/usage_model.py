@@ -8,7 +8,7 @@ import re
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -29,7 +29,8 @@ class NotJson(Exception):
     """The message is not JSON, or too deep."""
 
 
-class Element(NamedTuple):
+@dataclass(frozen=True)
+class Element:
     """An element of an array, or the one object of a message.
 
     Attributes:
