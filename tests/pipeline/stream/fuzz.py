@@ -29,7 +29,7 @@ from schemas.dead_letter_row import DeadLetterRow
 from schemas.usage_row import UsageRow
 from tests.pipeline.stream.fuzz_corpus import append_times, beyond, comparable, large_messages, messages
 from tests.pipeline.stream.messages import APPENDED_AT_MS, RULES, counts, read, usage
-from tests.pipeline.stream.usage_model import expected_of
+from tests.pipeline.stream.usage_model import expected_of, judged
 
 CHUNK_MESSAGES = 20_000
 LIMIT_MS = APPENDED_AT_MS + 2_000
@@ -74,7 +74,8 @@ def run_chunk(values: Sequence[bytes | None], appended_ms: Sequence[int], name: 
     tally.outcomes.update(
         messages=len(values), good=batch.good_count, dead=batch.dead_count, ignored=batch.ignored_count
     )
-    expected = expected_of(values, appended_ms, RULES.max_event_age_ms)
+    by_model = judged(values)
+    expected = expected_of(by_model, appended_ms, RULES.max_event_age_ms)
     letters = batch.dead_letters.to_pylist()
     got, wanted = {(row["offset"], row["element_index"], row["value"]) for row in letters}, set(expected.dead)
     tally.faults += [f"{name}, dead letter: {one!r}"[:500] for one in sorted(got ^ wanted, key=str)]
@@ -91,7 +92,7 @@ def run_chunk(values: Sequence[bytes | None], appended_ms: Sequence[int], name: 
     tally.compare(f"{name}, with causes: dead letters", again.dead_letters.equals(batch.dead_letters), True)
     _compare_usage(f"{name}, with causes", usage(again), expected.usage, tally)
     limited = run_driver(batch, name, tally)
-    in_time = expected_of(values, appended_ms, RULES.max_event_age_ms, LIMIT_MS)
+    in_time = expected_of(by_model, appended_ms, RULES.max_event_age_ms, LIMIT_MS)
     if not batch.clamped_count <= limited.clamped_count <= in_time.clamped_count:
         tally.faults.append(f"{name}: {limited.clamped_count} are clamped, of {in_time.clamped_count}")
     # The driver does not know the single events: of a window that holds the limit it may count fewer as clamped.

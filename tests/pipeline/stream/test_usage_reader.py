@@ -34,7 +34,7 @@ from tests.pipeline.stream.messages import (
     twice,
     usage,
 )
-from tests.pipeline.stream.usage_model import expected_of
+from tests.pipeline.stream.usage_model import expected_of, judged
 
 
 @pytest.fixture(params=["both steps", "with causes only"], autouse=True)
@@ -133,7 +133,7 @@ ODDITIES = {
 def test_each_oddity_of_json_has_one_outcome_and_the_model_agrees(name: str) -> None:
     value, outcome = ODDITIES[name]
     batch = read(value)
-    expected = expected_of([value], [APPENDED_AT_MS], DAY_MS)
+    expected = expected_of(judged([value]), [APPENDED_AT_MS], DAY_MS)
     if isinstance(outcome, int):
         assert (the_row(batch)["produced_bytes"], batch.dead_count) == (outcome, 0)
         assert (expected.good_count, expected.dead) == (1, [])
@@ -447,7 +447,7 @@ _VALUES = (
 @given(value=_VALUES)
 @example(value=b"{\n")
 def test_short_messages_are_read_as_the_model_reads_them(value: bytes) -> None:
-    batch, expected = read(value), expected_of([value], [APPENDED_AT_MS], DAY_MS)
+    batch, expected = read(value), expected_of(judged([value]), [APPENDED_AT_MS], DAY_MS)
     letters = batch.dead_letters.to_pylist()
     assert [(row["offset"], row["element_index"], row["value"]) for row in letters] == expected.dead
     assert usage(batch) == expected.usage

@@ -67,21 +67,32 @@ class Dated:
         return self.time_ms < self.event.event_time_ms
 
 
-def expected_of(
-    values: Sequence[bytes | None], appended_at_ms: Sequence[int], max_event_age_ms: int, limit_ms: int = 2**63
-) -> Expected:
-    """Read messages, one by one; event times after the limit count as of the limit."""
-    expected = Expected()
-    groups: dict[tuple[Any, ...], list[Dated]] = defaultdict(list)
-    for offset, (value, appended_ms) in enumerate(zip(values, appended_at_ms, strict=True)):
+Judged = Sequence[tuple[Element, UsageEvent | None]]
+"""The elements of a message, each with the event that it is; None if it is none, but for its age."""
+
+
+def judged(values: Sequence[bytes | None]) -> list[Judged]:
+    """Read messages. One that is no JSON, or neither object nor array, is its own and only element."""
+
+    def judge(value: bytes | None) -> Judged:
         try:
             elements = [] if value is None else elements_of(value)
         except NotJson:
-            expected.dead.append((offset, None, value or b""))
-            continue
+            return [(Element(None, None, value or b""), None)]
+        return [(element, usage_event(element)) for element in elements]
+
+    return list(map(judge, values))
+
+
+def expected_of(
+    messages: Sequence[Judged], appended_at_ms: Sequence[int], max_event_age_ms: int, limit_ms: int = 2**63
+) -> Expected:
+    """What messages hold; event times after the limit count as of the limit."""
+    expected = Expected()
+    groups: dict[tuple[Any, ...], list[Dated]] = defaultdict(list)
+    for offset, (elements, appended_ms) in enumerate(zip(messages, appended_at_ms, strict=True)):
         expected.ignored_count += not elements
-        for element in elements:
-            event = usage_event(element)
+        for element, event in elements:
             if event is None or event.event_time_ms < appended_ms - max_event_age_ms:
                 expected.dead.append((offset, element.index, element.written))
                 continue
