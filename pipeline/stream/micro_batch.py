@@ -28,11 +28,11 @@ from pipeline.clock import Clock, Moment
 from pipeline.failpoints import failpoint
 from pipeline.stream.batch_facts import BatchFacts
 from pipeline.stream.batch_rules import BatchRules
+from pipeline.stream.dead_letters import causes_of
 from pipeline.stream.event_time_limit import ClockWarning, limit_event_times
 from pipeline.stream.offset_log import OffsetLog, OffsetRange
-from pipeline.stream.reading.collected_batch import CollectedBatch
-from pipeline.stream.reading.dead_letters import causes_of
 from pipeline.stream.recovery import Recovered
+from pipeline.stream.usage_columns import CollectedBatch
 from pipeline.tables.job_tables import JobTables
 from pipeline.tables.quotas.source import QuotaSource
 from pipeline.throttle.decider import Decided, Decider

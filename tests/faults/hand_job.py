@@ -19,9 +19,10 @@ from pipeline.job.listeners import Listeners, RunGauges
 from pipeline.job.take_over import take_over
 from pipeline.settings.model import EngineSettings, PurgatorySettings, Settings, StreamSettings, TablesSettings
 from pipeline.stream.batch_rules import BatchRules
+from pipeline.stream.dead_letters import DEAD_LETTER_SCHEMA
 from pipeline.stream.micro_batch import MicroBatch
 from pipeline.stream.offset_log import OffsetRange
-from pipeline.stream.reading.collected_batch import DEAD_LETTER_SCHEMA, USAGE_SCHEMA, CollectedBatch
+from pipeline.stream.usage_columns import USAGE_SCHEMA, CollectedBatch
 from pipeline.tables.from_settings import open_quota_table, open_writer
 from pipeline.tables.job_tables import WRITTEN_BY_THE_JOB, DriverEpoch, JobTables
 from pipeline.tables.layout import TABLES, create_missing
