@@ -134,7 +134,13 @@ class JobRun:
         claim_shards(self._quota_table, settings)
         claim_tables(settings.tables, settings.job)
         recovered = take_over(
-            self._tables, self._place.epoch, self._quotas, self._enforcement, self._clock, settings.engine
+            self._tables,
+            self._place.epoch,
+            self._quotas,
+            self._enforcement,
+            self._clock,
+            settings.engine,
+            settings.stream.max_decision_age_ms,
         )
         if recovered.batches:
             log.info("rebuilt rates from %d batches, %d rows", recovered.batches, recovered.rows)
