@@ -1,12 +1,13 @@
 """The streaming query: starts it, watches it, and stops it between two batches."""
 
 import logging
+import re
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from threading import Event
-from typing import Any
+from typing import Any, Final
 from weakref import WeakMethod
 
 from py4j.protocol import Py4JError
@@ -18,6 +19,8 @@ from pipeline.stream.errors import QueryFailed
 
 log = logging.getLogger(__name__)
 
+# Its ids are new in each life of the query, so the same failure would look like another one.
+_NAMES_OF_QUERY: Final = re.compile(r"^\[STREAM_FAILED\] Query \[[^]]*\] terminated with exception: ")
 _POLL_SECONDS = 0.02
 _AGAIN_SECONDS = 0.5
 
@@ -102,7 +105,11 @@ class UsageQuery:
         if self._query is None or self._query.isActive or self._stopping.is_set():
             return None
         error = self._query.exception()
-        return QueryFailed(first_line(error)) if error is not None else QueryFailed("it ended without an error")
+        if error is None:
+            return QueryFailed("it ended without an error")
+        failed = QueryFailed(_NAMES_OF_QUERY.sub("", first_line(error)))
+        failed.__cause__ = error
+        return failed
 
     def stop(self, patience_seconds: float = 2, timeout_seconds: float = 20) -> None:
         """Stop between two batches. A batch that has begun is finished; a batch that begins now does nothing.
