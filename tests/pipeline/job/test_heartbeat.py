@@ -83,13 +83,16 @@ def test_a_beat_is_found_by_who_looks_and_forgotten_by_the_next_life(root: str, 
 def test_of_a_process_that_was_stopped_nothing_is_claimed_after_three_seconds(tmp_path: Path) -> None:
     root = new_tables(tmp_path / "tables")
     settings = Settings(tables=TablesSettings(root=root), run_dir=tmp_path)
-    with subprocess.Popen([sys.executable, "-c", BEATING, str(tmp_path), root], stdin=subprocess.PIPE) as beating:
-        wait_until(lambda: last_beat_ms(tmp_path, "kquota", root) is not None, "a beat")
-        beating.send_signal(signal.SIGSTOP)
-        os.waitid(os.P_PID, beating.pid, os.WSTOPPED)
-        stopped_ms = last_beat_ms(tmp_path, "kquota", root) or 0
-        told = [(found.state, found.activity) for found in (status_of(settings, stopped_ms + ms) for ms in AGES_MS)]
-        beating.kill()
+    with subprocess.Popen([sys.executable, "-c", BEATING, str(tmp_path), root]) as beating:
+        try:
+            wait_until(lambda: last_beat_ms(tmp_path, "kquota", root) is not None, "a beat")
+            beating.send_signal(signal.SIGSTOP)
+            os.waitid(os.P_PID, beating.pid, os.WSTOPPED)
+            stopped_ms = last_beat_ms(tmp_path, "kquota", root) or 0
+            found = [status_of(settings, stopped_ms + age_ms) for age_ms in AGES_MS]
+        finally:
+            beating.kill()
+    told = [(status.state, status.activity) for status in found]
     assert told == [("up", "idle"), ("up", "idle"), ("up", "unknown"), ("up", "hung")]
 
 
