@@ -10,7 +10,20 @@ from bench.machine import arguments, memory_of, tree
 def test_an_option_has_the_type_of_its_default(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    given = "bench --rounds 3 --seconds 1 --loads 1:2 3:4 --triggers --no-report --keep here".split()
+    given = [
+        "bench",
+        "--rounds",
+        "3",
+        "--seconds",
+        "1",
+        "--loads",
+        "1:2",
+        "3:4",
+        "--triggers",
+        "--no-report",
+        "--keep",
+        "here",
+    ]
     monkeypatch.setattr("sys.argv", given)
     asked = arguments(
         "about", rounds=1, seconds=2.0, loads=["9:9"], triggers=[5], no_report=False, quick=False, keep=None, page=None
