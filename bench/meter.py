@@ -31,6 +31,7 @@ from pipeline.demo.broker import EmbeddedBroker
 from pipeline.demo.broker_config import BrokerOptions
 from pipeline.meter.kafka_usage_topic import KafkaUsageTopic
 from pipeline.meter.log_follower import LogFollower
+from pipeline.meter.long_line import Line
 from pipeline.meter.packed_usage import PACKED
 from pipeline.meter.request_log import MalformedLine, RequestLogParser
 from pipeline.meter.request_meter import RequestMeter
@@ -83,7 +84,7 @@ def row(name: str, lines: int, spent: list[float]) -> str:
     return f"| {name} | {lines / median(spent):,.0f} | {median(spent) / lines * 1e6:.1f} |"
 
 
-def blocks(log: Path) -> Iterator[list[bytes]]:
+def blocks(log: Path) -> Iterator[list[Line]]:
     """The log as the follower hands it out."""
     follower = LogFollower(log, "beginning")
     while lines := follower.read():

@@ -48,8 +48,8 @@ class ThrottleRecord(BaseModel):
     """A value of `quota.throttle.v1`.
 
     `throttled_until_ms` is wall-clock time, computed once, when the record was stored. A consumer stops throttling at
-    that instant, whatever happens to the pipeline. The record with the highest `publish_seq` of a key is the one that
-    is in force. What each cause means is in docs/design.md, "Topics".
+    that instant, whatever happens to the pipeline. The last record of a key on the topic is the one that is in force.
+    What each cause means is in docs/design.md, "Topics".
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)

@@ -56,7 +56,7 @@ class SyncedBrokers:
 
     def _new_sync(self, now_ms: int) -> BrokerSync:
         sync = BrokerSync()
-        self.ledger.restart(sync)
+        self.ledger.restart(sync, now_ms)
         sync.load_quotas(self._snapshot, mirror=False)
         sync.set_brokers([str(broker) for broker in range(self._shape[1])], now_ms)
         sync.observe(self.ledger.held, now_ms)
