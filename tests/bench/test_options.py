@@ -24,7 +24,7 @@ def test_an_option_has_the_type_of_its_default(
         "--keep",
         "here",
     ]
-    monkeypatch.setattr("sys.argv", ["bench", *given])
+    monkeypatch.setattr("sys.argv", given)
     asked = arguments(
         "about", rounds=1, seconds=2.0, loads=["9:9"], triggers=[5], no_report=False, quick=False, keep=None, page=None
     )
