@@ -32,7 +32,7 @@ BURST_SECONDS: Final = 11
 TRIGGER_MS: Final = 250
 STEP_MS: Final = 50
 START_MS: Final = 1_700_000_000_000
-OVERLOADS: Final = (1.2, 1.5, 2.0, 5.0, 10.0, 20.0, 50.0)
+OVERLOADS: Final = (1.05, 1.2, 1.5, 2.0, 5.0, 10.0, 20.0, 50.0)
 
 # A cap is per quota type, so one run has both caps: producers are cut at 1 s, consumers at the window.
 CapName = Literal["1 s", "window"]
@@ -50,6 +50,7 @@ class Offender:
         sent: All bytes it sent.
         excess_seconds: The largest sent − T · t since the first throttle, in seconds of T.
         cycles: Pairs (time, bytes sent until then), one for the first throttle and for each one after a release.
+        records: All records about it.
     """
 
     overload: float
@@ -58,6 +59,7 @@ class Offender:
     sent: float = 0.0
     excess_seconds: float = 0.0
     cycles: list[tuple[int, float]] = field(default_factory=list)
+    records: int = 0
     _blocked_until_ms: int = 0
     _orders: list[tuple[int, int]] = field(default_factory=list)
     _heard: bool = False
@@ -71,6 +73,7 @@ class Offender:
 
     def hears(self, record: Written, now_ms: int) -> None:
         """A record was published. It takes effect after the lag."""
+        self.records += 1
         is_throttle = record.publication.action == "throttle"
         until_ms = now_ms + record.publication.throttle_time_ms if is_throttle else 0
         self._orders.append((now_ms + self.lag_ms, until_ms))
@@ -99,6 +102,11 @@ class Offender:
             return self.sent / BOUND / (self._run_ms / 1000)
         (first_ms, first_sent), (last_ms, last_sent) = self.cycles[0], self.cycles[-1]
         return (last_sent - first_sent) / BOUND / ((last_ms - first_ms) / 1000)
+
+    @property
+    def records_per_minute(self) -> float:
+        """Of the whole run."""
+        return self.records / (self._run_ms / 60_000)
 
     @property
     def allowed_excess_seconds(self) -> float:
@@ -216,11 +224,11 @@ def main() -> None:
     loop = Loop(arguments.lead_ms, not arguments.without_debt, offenders())
     loop.run(arguments.hours)
     print(f"{arguments.hours} h simulated in {time.perf_counter() - began:.0f} s, lead {arguments.lead_ms} ms")
-    print(f"{'cap':>7} {'lag ms':>6} {'k':>5} {'mean/T':>7} {'excess s':>9} {'allowed s':>9} {'cycles':>7}")
+    print(f"{'cap':>7} {'lag ms':>6} {'k':>5} {'mean/T':>7} {'excess s':>9} {'allowed s':>9} {'cycles':>7} {'records/min':>11}")
     for offender in loop.offenders.values():
         print(
             f"{offender.cap:>7} {offender.lag_ms:>6} {offender.overload:>5} {offender.mean_ratio:>7.3f} "
-            f"{offender.excess_seconds:>9.1f} {offender.allowed_excess_seconds:>9.1f} {len(offender.cycles):>7}"
+            f"{offender.excess_seconds:>9.1f} {offender.allowed_excess_seconds:>9.1f} {len(offender.cycles):>7} {offender.records_per_minute:>11.1f}"
         )
 
 
