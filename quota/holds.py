@@ -181,9 +181,7 @@ class Holds:
         used = np.arange(len(clients))
         used[soon[ends]] = len(clients) + ends
         claims = both.take(used)
-        self._take(
-            self._slicing.at_look(claims.owed_ms, until_ms - at_ms, at_ms >= until_ms), clients, at_ms, claims
-        )
+        self._take(self._slicing.at_look(claims.owed_ms, until_ms - at_ms, at_ms >= until_ms), clients, at_ms, claims)
 
     def _take(self, steps: Ints, clients: Ids, at_ms: Ints, claims: Claims) -> None:
         renewed = (steps == Step.HOLD).nonzero()[0]

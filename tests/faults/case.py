@@ -58,8 +58,10 @@ class Case:
     def begins_soon(self, client: Client, at_ms: int) -> bool:
         """Whether it must: a driver that took over since then does not know."""
         ended_ms, slack_ms = self.ended.get(client), self.rules.clock_slack_ms
-        is_known = ended_ms is not None and self.starts is not None and not any(
-            ended_ms - slack_ms <= start_ms <= at_ms + slack_ms for start_ms in self.starts
+        is_known = (
+            ended_ms is not None
+            and self.starts is not None
+            and not any(ended_ms - slack_ms <= start_ms <= at_ms + slack_ms for start_ms in self.starts)
         )
         return is_known and ended_ms is not None and at_ms - ended_ms < 3 * self.rules.min_hold_ms - slack_ms
 

@@ -112,7 +112,7 @@ class HandJob:
             tables=TablesSettings(root=str(folder / "tables")),
             engine=EngineSettings(num_samples=4, sample_window_ms=500),
             stream=StreamSettings(sensor_state_interval_ms=5_000, max_decision_age_ms=60_000, trigger_ms=200),
-            purgatory=PurgatorySettings(client_lag_ms=100, min_hold_ms=250),
+            purgatory=PurgatorySettings(client_lag_ms=100, min_hold_ms=500),
         )
         create_missing(self.settings.tables.root, [TABLES["quotas"]] if in_memory else TABLES.values())
         self._stored = (

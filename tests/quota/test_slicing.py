@@ -70,9 +70,7 @@ def test_a_look_holds_on_only_by_what_a_client_can_obey(owed_ms: int, left_ms: i
         (500, 1_499, False, Step.WAIT),
     ],
 )
-def test_an_edit_shortens_prolongs_releases_or_leaves(
-    owed_ms: int, left_ms: int, bound_fell: bool, step: Step
-) -> None:
+def test_an_edit_shortens_prolongs_releases_or_leaves(owed_ms: int, left_ms: int, bound_fell: bool, step: Step) -> None:
     assert SLICING.at_edit(np.array([owed_ms]), np.array([left_ms]), np.array([bound_fell])).tolist() == [step]
 
 
@@ -86,7 +84,5 @@ def test_many_slices_are_as_long_as_each_by_itself(
 ) -> None:
     slicing = Slicing(lead_ms, 1_000, ThrottleCaps(producer_byte_rate=producer, request_percentage=request_time), 1_000)
     columns = np.array(claims, np.int64).reshape(-1, 3).T
-    wanted = [
-        one_throttle.slice_ms(slicing, owed_ms, window_ms, QUOTA_TYPES[of]) for owed_ms, window_ms, of in claims
-    ]
+    wanted = [one_throttle.slice_ms(slicing, owed_ms, window_ms, QUOTA_TYPES[of]) for owed_ms, window_ms, of in claims]
     assert slicing.slices_ms(*columns).tolist() == wanted

@@ -275,7 +275,10 @@ def bounds(producer: float | None, consumer: float | None, **entity: str) -> dic
         ),
         (
             [bounds(1_000.0, 1_000.0)],
-            [("batch", ([{**ALICE, "fetched_bytes": 11_400}],)), ("wait", (LEAD_MS,)), ("wait", (20_000,))],
+            [
+                ("batch", ([{**ALICE, "fetched_bytes": 11_400}],)),
+                *[("wait", (time_ms,)) for time_ms in (LEAD_MS, 20_000, 1)],
+            ],
             ("expired", "consumer_byte_rate", 5),
         ),
         (
