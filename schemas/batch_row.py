@@ -2,13 +2,14 @@
 
 from pydantic import Field
 
-from schemas.columns import Count, Day, EpochMs, Instant, Number, PipelineRow, Text
+from schemas.columns import TIME_EPOCH, Count, Day, EpochMs, Instant, Number, PipelineRow, Text
 
 
 class BatchRow(PipelineRow):
     """What a batch read and when, its quotas and settings, and how many of its elements were used or refused."""
 
     batch_id: Number = Field(description="The micro-batch.")
+    time_epoch: Number | None = TIME_EPOCH
     evaluated_at_ms: EpochMs = Field(description="The instant it was evaluated at, in event time.")
     evaluated_at: Instant = Field(description="`evaluated_at_ms` as a timestamp.")
     processed_at_ms: EpochMs = Field(description="When it was collected, by the driver's wall clock.")

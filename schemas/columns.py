@@ -62,6 +62,13 @@ Instant = Annotated[datetime, Unit("UTC instant, microsecond precision")]
 Day = Annotated[date, Unit("UTC day")]
 Raw = Annotated[bytes, Unit("raw bytes")]
 
+TIME_EPOCH: Final = Field(
+    default=0,
+    description="How often event time has begun anew; `evaluated_at_ms` grows within an epoch only. "
+    "0 at first; null in rows of before 0.3.0, which means 0.",
+)
+"""The field `time_epoch` of every row that has `evaluated_at_ms`."""
+
 """What is limited, in the order that is used everywhere."""
 
 QuotaTypeName = Annotated[QuotaType, Unit("quota type")]

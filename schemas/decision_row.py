@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from schemas.columns import (
+    TIME_EPOCH,
     Day,
     DurationMs,
     EpochMs,
@@ -23,6 +24,7 @@ class DecisionRow(PipelineRow):
     """A violated quota of one client in one batch, with all figures from which its throttle time is computed."""
 
     batch_id: Number = Field(description="The micro-batch.")
+    time_epoch: Number | None = TIME_EPOCH
     evaluated_at_ms: EpochMs = Field(description="The instant it was evaluated at, in event time.")
     evaluated_at: Instant = Field(description="`evaluated_at_ms` as a timestamp.")
     broker_id: Name = Field(description='The broker in broker scope; "" in cluster scope.')

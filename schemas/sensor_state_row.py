@@ -2,13 +2,14 @@
 
 from pydantic import Field
 
-from schemas.columns import Day, EpochMs, Instant, Name, Number, PipelineRow, QuotaTypeName, Tokens
+from schemas.columns import TIME_EPOCH, Day, EpochMs, Instant, Name, Number, PipelineRow, QuotaTypeName, Tokens
 
 
 class SensorStateRow(PipelineRow):
     """The level of one bucket after a batch. The bucket of a sensor without a row in the newest snapshot is full."""
 
     batch_id: Number = Field(description="The last micro-batch that the level includes.")
+    time_epoch: Number | None = TIME_EPOCH
     evaluated_at_ms: EpochMs = Field(description="The instant that batch was evaluated at.")
     evaluated_at: Instant = Field(description="`evaluated_at_ms` as a timestamp.")
     broker_id: Name = Field(description='The broker in broker scope; "" in cluster scope.')

@@ -6,6 +6,7 @@ from typing import Any
 from pydantic import Field
 
 from schemas.columns import (
+    TIME_EPOCH,
     Day,
     DurationMs,
     EpochMs,
@@ -25,6 +26,7 @@ class ThrottleEventRow(PipelineRow):
     """The outbox: every record that is published, by a batch or by a look, in the order of `publish_seq`."""
 
     batch_id: Number = Field(description="The last micro-batch whose usage the record is based on.")
+    time_epoch: Number | None = TIME_EPOCH
     evaluated_at_ms: EpochMs = Field(description="The instant the batch or the look was evaluated at.")
     evaluated_at: Instant = Field(description="`evaluated_at_ms` as a timestamp.")
     publish_seq: Number = Field(description="Position among all records of the job; no gaps.")

@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from schemas.columns import Day, EpochMs, Instant, Number, PipelineRow
+from schemas.columns import TIME_EPOCH, Day, EpochMs, Instant, Number, PipelineRow
 from schemas.usage_sums import UsageSums
 
 
@@ -16,6 +16,7 @@ class UsageRow(UsageSums, _Sample):
     """The sums of a batch per sample window and client. This table is the write-ahead log of the rates."""
 
     last_event_ms: EpochMs = Field(description="The newest event time of the row.")
+    time_epoch: Number | None = TIME_EPOCH
     evaluated_at_ms: EpochMs = Field(description="The instant at which the batch is evaluated, in event time.")
     quota_version: Number = Field(description="Version of the quota table with which the batch is decided.")
     date: Day = Field(

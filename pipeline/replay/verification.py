@@ -13,7 +13,7 @@ from pipeline.tables.address import table_uri
 from pipeline.tables.reader import read_table
 from pipeline.tables.reading.time_slices import TimeSlices
 from quota.comparison import KEY, Difference, differences
-from quota.replay import Replayed, SnapshotAt
+from quota.replay import Replayed, SnapshotAt, with_time_epoch
 from schemas.arrow import arrow_schema
 from schemas.decision_id import decision_ids
 from schemas.decision_row import DecisionRow
@@ -127,7 +127,7 @@ def verify_decision(root: str, scope: Scope, snapshot_at: SnapshotAt, stored: di
     if found is None:
         raise UsageNotKept(usage.uri, stored["decision_id"])
     count = usage.read(["batch_id"], recorded.begin_ms, recorded.last_ms + 1, sensor).num_rows
-    kept = pa.Table.from_pylist([stored], _ROWS)
+    kept = with_time_epoch(pa.Table.from_pylist([stored], _ROWS))
     recomputed = _identified([found], recorded.cluster)
     for name in KEY:
         recomputed = recomputed.filter(pc.equal(recomputed[name], stored[name]))
@@ -150,7 +150,7 @@ def _check(
     root: str, part: RecordedBatches, start_ms: int, end_ms: int, batches: Sequence[Replayed], result: Verification
 ) -> None:
     conditions = [("evaluated_at_ms", ">=", start_ms), ("evaluated_at_ms", "<", end_ms)]
-    stored = read_table(table_uri(root, "decisions"), _ROWS.names, conditions)
+    stored = with_time_epoch(read_table(table_uri(root, "decisions"), _ROWS.names, conditions))
     mine = [key in part.batches for key in zip(*(stored[name].to_pylist() for name in KEY[:2]), strict=True)]
     stored = stored.filter(pa.array(mine, pa.bool_()))
     recomputed = _identified(batches, part.cluster)
@@ -179,6 +179,7 @@ def _identified(batches: Sequence[Replayed], cluster: str) -> pa.Table:
             "query_id": batch.query_id,
             "batch_id": batch.batch_id,
             "cluster": cluster,
+            "time_epoch": batch.time_epoch,
             "evaluated_at_ms": batch.evaluated_at_ms,
             "quota_version": batch.quota_version,
         }

@@ -6,17 +6,19 @@ looks at a table again and again, takes `pipeline.tables.reader`.
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any, Final
 
 from arro3.core import ChunkedArray, DataType, Table
 
 from pipeline.tables.opening import Options, open_table
-from pipeline.tables.port import Condition
-from pipeline.tables.reading.column_range import newest_in
+from pipeline.tables.port import Condition, Instant
+from pipeline.tables.reading.column_range import newest_in, newest_instant_in
 from pipeline.tables.reading.query import (
     FILTER_FIRST,
     answer,
     column_names,
+    largest_where,
     last_row,
     last_rows_of_each,
     last_values_of_each,
@@ -57,6 +59,10 @@ class TableRows:
     def newest_value(self, column: str) -> int | None:
         """See `TableReader`."""
         return newest_in(self._table, column)
+
+    def newest_instant(self) -> Instant | None:
+        """See `TableReader`."""
+        return newest_instant_in(self._table, partial(self._largest, "evaluated_at_ms"))
 
     def smallest(self, column: str, where: Sequence[Condition] = ()) -> int | None:
         """The smallest value of an INT64 column in rows that meet all conditions; None without such rows."""
@@ -101,6 +107,11 @@ class TableRows:
             if found:
                 return found[0]
         return None
+
+    def _largest(self, column: str, where: Sequence[Condition]) -> int | None:
+        (found,) = self._rows(largest_where(column, where))
+        most: int | None = found["most"]
+        return most
 
     def _rows(self, sql: str) -> list[Row]:
         return rows_of(answer(self._table, sql, engine=FILTER_FIRST))
