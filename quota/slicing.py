@@ -24,8 +24,10 @@ Flags = NDArray[np.bool_]
 Ints = NDArray[np.int64]
 
 _EXTENSION_PART: Final = 10
-_SOON: Final = 3
-_TIMES_SOON: Final = 2
+SOON: Final = 3
+"""A throttle begins soon after the one before if less than so many times `min_hold_ms` have passed since its end."""
+TIMES_SOON: Final = 2
+"""A throttle that begins soon after the one before must hold its client so many times `min_hold_ms`."""
 
 
 class Step(IntEnum):
@@ -84,8 +86,8 @@ class Slicing:
         """
         longer_ms = slice_ms - np.maximum(left_ms, 0)
         extends = (longer_ms >= self.min_hold_ms) & (longer_ms >= -(-slice_ms // _EXTENSION_PART))
-        is_soon = left_ms > -_SOON * self.min_hold_ms
-        begins = owed_ms >= np.where(is_soon, _TIMES_SOON * self.min_hold_ms, self.min_hold_ms)
+        is_soon = left_ms > -SOON * self.min_hold_ms
+        begins = owed_ms >= np.where(is_soon, TIMES_SOON * self.min_hold_ms, self.min_hold_ms)
         return np.where(is_held, extends, begins)
 
     def at_look(self, owed_ms: Ints, left_ms: Ints, at_end: Flags) -> Ints:

@@ -44,6 +44,9 @@ def why_nothing(found: Unpublished, max_age_ms: int) -> str:
     if found.cause == "too_old" and found.age_ms is not None:
         age = f"{exact_seconds(found.age_ms)} old when it was collected"
         return f"published: nothing: it was {age}, more than stream.max_decision_age_ms = {max_age_ms}"
+    if found.cause == "too_short":
+        soon = ", twice as long soon after a release" if found.record else ""
+        return f"not published: shorter than min_hold_ms ({found.least_ms} ms{soon}); what it owes stays owed"
     reasons = {
         "shadow": "its quota is in shadow mode",
         "no_time": _NO_TIME,

@@ -48,8 +48,9 @@ def check_reign(case: Case, reign: Reign, rows: Iterable[Row], decisions: Iterab
 def _may_be_silent(case: Case, reign: Reign, decision: Row, found: Sequence[Held | None]) -> bool:
     """Whether there is a reason to publish nothing about an applied decision.
 
-    It would hold the client too short a time; or the client is held nearly as long already; or the batch was too old when it was published; or an edit has changed
-    the client's quota by then; or the checkpoint was lost right after the batch was stored.
+    It would hold the client for too short a time; or the client is held nearly as long already; or the batch was too
+    old when it was published; or an edit has changed the client's quota by then; or the checkpoint was lost right after
+    the batch was stored.
     """
     batch, following, rules = reign.batch, reign.following, case.rules
     written, min_hold_ms = reign.begin_ms, rules.min_hold_ms

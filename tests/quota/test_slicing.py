@@ -37,8 +37,8 @@ ENDED = -3_000
 def test_a_violation_is_published_if_it_holds_clearly_longer(
     owed_ms: int, slice_ms: int, left_ms: int, is_held: bool, is_published: bool
 ) -> None:
-    columns = [np.array([number]) for number in (owed_ms, slice_ms, left_ms)]
-    assert SLICING.is_published(*columns, np.array([is_held])).tolist() == [is_published]
+    owed, slices, left = (np.array([number]) for number in (owed_ms, slice_ms, left_ms))
+    assert SLICING.is_published(owed, slices, left, np.array([is_held])).tolist() == [is_published]
 
 
 @pytest.mark.parametrize(
