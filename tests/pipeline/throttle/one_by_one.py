@@ -29,6 +29,7 @@ from tests.quota import one_throttle
 
 SENSOR = ("sensor_user", "sensor_client_id")
 FIGURES = tuple(column.name for column in fields(Reason) if column.name != "level")
+FACTS = ("query_id", "batch_id", "time_epoch", "evaluated_at_ms", "quota_version")
 TIE_RANK = {QUOTA_TYPES[position]: rank for rank, position in enumerate(TIE_ORDER)}
 JOB = "kquota"
 
@@ -244,7 +245,7 @@ def rows_of(written: list[Written], evaluation: Evaluation, cluster: str) -> pa.
         for one in written
     ]
     schema = pa.schema([column for column in arrow_schema(ThrottleEventRow) if column.name in rows[0]])
-    facts = {name: getattr(evaluation, name) for name in ("query_id", "batch_id", "evaluated_at_ms", "quota_version")}
+    facts = {name: getattr(evaluation, name) for name in FACTS}
     table = pa.Table.from_pylist(rows, schema=schema)
     return conform(table, ThrottleEventRow, cluster=cluster, schema_version=SCHEMA_VERSION, **facts)
 
