@@ -7,11 +7,10 @@ from bench.closed_loop import MOST_RECORDS_PER_MINUTE, Loop, Offender, offenders
 LEAD_MS = 1_000
 
 
-# Hours, and the smallest and the largest k. An offender that exceeds its quota little has short cycles and makes much
-# work: 16 and more cycles in two minutes up to k = 2, 12 and more in seven minutes at k = 50. All k between them are
-# for the long run.
+# Hours, and the smallest and the largest k. All k between them, and k = 1.05, whose burst lasts four minutes, are for
+# the long run.
 RUNS = [
-    pytest.param((0.03, 1.0, 2.0), id="up to k = 2, 0.03 h"),
+    pytest.param((0.1, 1.1, 2.0), id="k = 1.2 to 2, 0.1 h"),
     pytest.param((0.12, 50.0, 50.0), id="k = 50, 0.12 h"),
     pytest.param((0.25, 5.0, 50.0), id="from k = 5 on, 0.25 h", marks=pytest.mark.long),
     pytest.param((1.0, 1.0, 50.0), id="all, 1 h", marks=pytest.mark.long),
@@ -56,7 +55,7 @@ def test_without_the_debt_the_rate_alone_leaks() -> None:
     loop = Loop(300, carry_debt=False, offenders=big)
     loop.run(0.05)
     ratios = {offender.overload: offender.mean_ratio for offender in loop.offenders.values()}
-    assert ratios[2.0] < 1.05
+    assert ratios[2.0] < 1.1
     assert ratios[20.0] > 1.2
     assert ratios[50.0] > 1.5
 
