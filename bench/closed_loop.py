@@ -4,18 +4,22 @@ Engine, outbox, publisher, ledger and wheel are those of the product. Time, the 
 Each offender sends at k times its quota whenever it is not throttled, and obeys a record `lag_ms` after it was
 published. All offenders of a run share one engine and one purgatory.
 
-    python -m bench.closed_loop [--hours 1] [--lead-ms 1000] [--without-debt]
+    python -m bench.closed_loop [--hours 1] [--lead-ms 1000] [--without-debt] [--write]
+
+With `--write` the table goes into docs/measured.md too.
 """
 
 import argparse
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final, Literal
 
 import pyarrow as pa
 
 from bench.machine import machine_line
+from bench.page_part import write_part
 from pipeline.clock import Moment
 from pipeline.settings.model import EngineSettings, PurgatorySettings, Settings, StreamSettings
 from pipeline.throttle.assembly import Ports, assemble
@@ -32,10 +36,15 @@ BURST_SECONDS: Final = 11
 TRIGGER_MS: Final = 250
 STEP_MS: Final = 50
 START_MS: Final = 1_700_000_000_000
-OVERLOADS: Final = (1.2, 1.5, 2.0, 5.0, 10.0, 20.0, 50.0)
+OVERLOADS: Final = (1.05, 1.2, 1.5, 2.0, 5.0, 10.0, 20.0, 50.0)
 
 # A cap is per quota type, so one run has both caps: producers are cut at 1 s, consumers at the window.
 CapName = Literal["1 s", "window"]
+CAPS: Final[tuple[CapName, ...]] = ("1 s", "window")
+LAGS_MS: Final = (200, 500)
+MOST_RECORDS_PER_MINUTE: Final = 45
+PAGE: Final = Path(__file__).parents[1] / "docs" / "measured.md"
+MARKS: Final = ("<!-- closed loop: begin -->", "<!-- closed loop: end -->")
 _TYPE_OF: Final = {"1 s": "producer_byte_rate", "window": "consumer_byte_rate"}
 
 
@@ -50,6 +59,7 @@ class Offender:
         sent: All bytes it sent.
         excess_seconds: The largest sent − T · t since the first throttle, in seconds of T.
         cycles: Pairs (time, bytes sent until then), one for the first throttle and for each one after a release.
+        records: All records about it.
     """
 
     overload: float
@@ -58,6 +68,7 @@ class Offender:
     sent: float = 0.0
     excess_seconds: float = 0.0
     cycles: list[tuple[int, float]] = field(default_factory=list)
+    records: int = 0
     _blocked_until_ms: int = 0
     _orders: list[tuple[int, int]] = field(default_factory=list)
     _heard: bool = False
@@ -71,6 +82,7 @@ class Offender:
 
     def hears(self, record: Written, now_ms: int) -> None:
         """A record was published. It takes effect after the lag."""
+        self.records += 1
         is_throttle = record.publication.action == "throttle"
         until_ms = now_ms + record.publication.throttle_time_ms if is_throttle else 0
         self._orders.append((now_ms + self.lag_ms, until_ms))
@@ -99,6 +111,11 @@ class Offender:
             return self.sent / BOUND / (self._run_ms / 1000)
         (first_ms, first_sent), (last_ms, last_sent) = self.cycles[0], self.cycles[-1]
         return (last_sent - first_sent) / BOUND / ((last_ms - first_ms) / 1000)
+
+    @property
+    def records_per_minute(self) -> float:
+        """Of the whole run."""
+        return self.records / (self._run_ms / 60_000)
 
     @property
     def allowed_excess_seconds(self) -> float:
@@ -198,10 +215,29 @@ def _quota(offender: Offender) -> dict[str, object]:
     }
 
 
-def offenders(lags_ms: tuple[int, ...] = (200, 500)) -> list[Offender]:
+def offenders(lags_ms: tuple[int, ...] = LAGS_MS) -> list[Offender]:
     """One offender for each overload, lag and cap."""
-    caps: tuple[CapName, ...] = ("1 s", "window")
-    return [Offender(overload, lag_ms, cap) for cap in caps for lag_ms in lags_ms for overload in OVERLOADS]
+    return [Offender(overload, lag_ms, cap) for cap in CAPS for lag_ms in lags_ms for overload in OVERLOADS]
+
+
+def table(loop: Loop) -> str:
+    """In Markdown: a row for each overload, a column for each lag and cap.
+
+    Mean ÷ T over whole cycles; the largest sent − T · t in seconds of T, and its bound; records a minute.
+    """
+    columns = [(cap, lag_ms) for cap in CAPS for lag_ms in LAGS_MS]
+    of = {(one.overload, one.cap, one.lag_ms): one for one in loop.offenders.values()}
+    lines = ["| k | " + " | ".join(f"lag {lag_ms}, cap {cap}" for cap, lag_ms in columns) + " |"]
+    lines.append("|" + " --- |" * (1 + len(columns)))
+    for overload in OVERLOADS:
+        cells = [_cell(of[overload, cap, lag_ms]) for cap, lag_ms in columns]
+        lines.append(f"| {overload:g} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def _cell(one: Offender) -> str:
+    excess = f"{one.excess_seconds:.1f} of {one.allowed_excess_seconds:.1f}"
+    return f"{one.mean_ratio:.3f}; {excess}; {one.records_per_minute:.0f}"
 
 
 def main() -> None:
@@ -209,18 +245,17 @@ def main() -> None:
     parser.add_argument("--hours", type=float, default=1.0)
     parser.add_argument("--lead-ms", type=int, default=1000)
     parser.add_argument("--without-debt", action="store_true")
+    parser.add_argument("--write", action="store_true", help="put the table into docs/measured.md")
     arguments = parser.parse_args()
     print(machine_line())
     began = time.perf_counter()
     loop = Loop(arguments.lead_ms, not arguments.without_debt, offenders())
     loop.run(arguments.hours)
-    print(f"{arguments.hours} h simulated in {time.perf_counter() - began:.0f} s, lead {arguments.lead_ms} ms")
-    print(f"{'cap':>7} {'lag ms':>6} {'k':>5} {'mean/T':>7} {'excess s':>9} {'allowed s':>9} {'cycles':>7}")
-    for offender in loop.offenders.values():
-        print(
-            f"{offender.cap:>7} {offender.lag_ms:>6} {offender.overload:>5} {offender.mean_ratio:>7.3f} "
-            f"{offender.excess_seconds:>9.1f} {offender.allowed_excess_seconds:>9.1f} {len(offender.cycles):>7}"
-        )
+    print(f"{arguments.hours:g} h simulated in {time.perf_counter() - began:.0f} s, lead {arguments.lead_ms} ms\n")
+    print(table(loop))
+    if arguments.write:
+        about = f"{arguments.hours:g} h, trigger {TRIGGER_MS} ms, look {arguments.lead_ms} ms ahead; {machine_line()}"
+        write_part(PAGE, *MARKS, f"{about}\n\n{table(loop)}")
 
 
 if __name__ == "__main__":

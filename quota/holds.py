@@ -20,7 +20,7 @@ from quota.decisions import Throttles
 from quota.held_time import HeldTime
 from quota.key_index import Ids
 from quota.owed import Claims, Owed
-from quota.slicing import Slicing, ends_clearly_later
+from quota.slicing import Slicing, Step
 
 Ints = NDArray[np.int64]
 
@@ -109,12 +109,17 @@ class Holds:
             window = at_ms // self._slicing.sample_window_ms
             self._windows[clients] += self._last_window[clients] != window
             self._last_window[clients] = window
-        slices_ms = np.minimum(throttles.throttle_time_ms, _LONGEST_MS)
-        runs = self._due_ms[clients] < _NEVER
-        later_ms = at_ms + slices_ms - self._until_ms[clients]
-        news = np.flatnonzero(~runs | ends_clearly_later(later_ms, slices_ms))
-        begun = clients[~runs]
-        self._from_ms[begun] = at_ms
+        slicing, runs = self._slicing, self._due_ms[clients] < _NEVER
+        owed = self._owed_at(clients, np.full(len(clients), at_ms)).of_types(throttles.quota_type)
+        owed_ms = np.maximum(owed.owed_ms, throttles.throttle_time_ms)
+        slices_ms = np.maximum(
+            throttles.throttle_time_ms, slicing.slices_ms(owed_ms, owed.window_ms, throttles.quota_type)
+        )
+        slices_ms = np.minimum(slices_ms, _LONGEST_MS)
+        left_ms = self._until_ms[clients] - at_ms
+        is_published = slicing.is_published(owed_ms, slices_ms, left_ms, runs)
+        self._from_ms[clients[is_published & ~runs]] = at_ms
+        news = np.flatnonzero(is_published)
         told = clients[news]
         self._bound[told], self._level[told] = throttles.bound[news], throttles.level[news]
         self._quota_type[told] = throttles.quota_type[news]
@@ -126,10 +131,7 @@ class Holds:
             self._look(due, to_ms)
 
     def look_after_edit(self, at_ms: int) -> None:
-        """Look at once at the throttles whose bound or level an edit has changed, as the job does.
-
-        Nothing owed: released. Owes longer than what is left: renewed. Owes less by more than `republish_ms`: shortened
-        to what is owed, but not if the bound fell.
+        """Look at once at the throttles whose bound or level an edit has changed, as the job does (`Slicing.at_edit`).
 
         Args:
             at_ms: the instant; `advance` has been called for it, the new quotas are loaded and the clients resolved.
@@ -143,14 +145,10 @@ class Holds:
         clients, claims = clients[touched], owed.largest(self._quota_type[clients]).take(touched)
         left_ms = np.maximum(self._until_ms[clients] - at_ms, 0)
         fell = (claims.quota_type == self._quota_type[clients]) & (claims.bound < self._bound[clients])
-        is_shorter = (left_ms - claims.owed_ms > self._slicing.republish_ms) & ~fell
-        done = claims.owed_ms <= 0
-        renewed = ~done & ((claims.owed_ms > left_ms) | is_shorter)
-        self._until_ms[clients[done]] = at_ms
-        self._release(clients[done])
-        self._renew(clients[renewed], np.full(int(renewed.sum()), at_ms), claims.take(np.flatnonzero(renewed)))
-        waiting = clients[~done & ~renewed]
-        self._due_ms[waiting] = self._until_ms[waiting]
+        steps = self._slicing.at_edit(claims.owed_ms, left_ms, fell)
+        released = clients[steps == Step.RELEASE]
+        self._until_ms[released] = at_ms
+        self._take(steps, clients, np.full(len(clients), at_ms), claims)
 
     def finish(self) -> HoldTotals:
         """Take the looks up to the end of the range, end all throttles there, and return the sums."""
@@ -177,23 +175,25 @@ class Holds:
         asked = np.concatenate((clients, clients[soon]))
         owed = self._owed_at(asked, np.concatenate((at_ms, until_ms[soon])))
         both = owed.largest(self._quota_type[asked])
-        ends = (both.owed_ms[soon] <= until_ms[soon] - at_ms[soon]).nonzero()[0]
+        steps = self._slicing.at_look(both.owed_ms[: len(clients)], until_ms - at_ms, at_ms >= until_ms)
+        ends = (steps[soon] == Step.WAIT).nonzero()[0]
         at_ms[soon[ends]] = until_ms[soon[ends]]
         used = np.arange(len(clients))
         used[soon[ends]] = len(clients) + ends
         claims = both.take(used)
-        at_end = at_ms >= until_ms
-        owes = claims.owed_ms > np.where(at_end, self._slicing.republish_ms, until_ms - at_ms)
-        renewed = owes.nonzero()[0]
+        self._take(self._slicing.at_look(claims.owed_ms, until_ms - at_ms, at_ms >= until_ms), clients, at_ms, claims)
+
+    def _take(self, steps: Ints, clients: Ids, at_ms: Ints, claims: Claims) -> None:
+        renewed = (steps == Step.HOLD).nonzero()[0]
         self._renew(clients[renewed], at_ms[renewed], claims.take(renewed))
-        self._release(clients[at_end & ~owes])
-        waiting = clients[~at_end & ~owes]
+        self._release(clients[steps == Step.RELEASE])
+        waiting = clients[steps == Step.WAIT]
         self._due_ms[waiting] = self._until_ms[waiting]
 
     def _renew(self, clients: Ids, at_ms: Ints, claims: Claims) -> None:
         self._bound[clients], self._level[clients] = claims.bound, claims.level
         self._quota_type[clients] = claims.quota_type
-        slices_ms = self._slicing.renewals_ms(claims.owed_ms, claims.window_ms, claims.quota_type)
+        slices_ms = self._slicing.slices_ms(claims.owed_ms, claims.window_ms, claims.quota_type)
         self._hold(clients, at_ms, np.minimum(slices_ms, _LONGEST_MS))
         # A slice shorter than the lead is all that is owed: a look at this same instant would find nothing more.
         looked_at = clients[self._due_ms[clients] <= at_ms]

@@ -59,8 +59,11 @@ class Owed:
             preferred: the type to name where several ask for the same wait (also: for none), int64[n]. If it is not
                 among them, the first in `TIE_ORDER` is named.
         """
-        quota_type = type_that_owes_most(self.owed_ms, preferred)
-        columns = np.arange(len(preferred))
+        return self.of_types(type_that_owes_most(self.owed_ms, preferred))
+
+    def of_types(self, quota_type: Ints) -> Claims:
+        """The figures of one type for each client: positions in `QUOTA_TYPES`, int64[n]."""
+        columns = np.arange(len(quota_type))
         return Claims(
             quota_type,
             self.bound[quota_type, columns],

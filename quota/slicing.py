@@ -1,12 +1,18 @@
-"""How throttles are cut into slices and made longer: the numbers of the rule that a throttle lives by.
+"""The rule that a throttle lives by: what is published of what a client owes, and for how long. No clock, no I/O.
 
-A running throttle is looked at `lead_ms` before its end and renewed if more is owed than is left; at its end it is
-looked at again, renewed if more than `republish_ms` is owed, and else released. A further violation extends it if the
-new end is clearly later.
+The job, replays and simulations all ask here; each takes and gives whole columns.
+
+What is published can be obeyed. A throttle, an extension and a renewal must hold the client at least `min_hold_ms`
+longer, an extension also by a tenth of its slice. What is not published stays owed: the next violation or look finds
+it. A release needs no more than `min_hold_ms` owed.
+
+A client that was released with a rest owes `min_hold_ms` again after a moment. So that it gets few records, a throttle
+that begins within three times `min_hold_ms` of the end of the one before must hold it twice as long.
 """
 
 from dataclasses import dataclass
-from typing import Final, overload
+from enum import IntEnum
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,29 +23,42 @@ from quota.throttle_time import NO_CAP, ThrottleCaps
 Flags = NDArray[np.bool_]
 Ints = NDArray[np.int64]
 
-_EXTENSION_MS: Final = 1_000
 _EXTENSION_PART: Final = 10
+SOON: Final = 3
+"""A throttle begins soon after the one before if less than so many times `min_hold_ms` have passed since its end."""
+TIMES_SOON: Final = 2
+"""A throttle that begins soon after the one before must hold its client so many times `min_hold_ms`."""
+
+
+class Step(IntEnum):
+    """What a look does with a running throttle."""
+
+    WAIT = 0
+    """Nothing is published; it is left to its end."""
+    HOLD = 1
+    """A new slice of `Slicing.slices_ms` is published, from now on."""
+    RELEASE = 2
+    """A release is published."""
 
 
 @dataclass(frozen=True, slots=True)
 class Slicing:
-    """How throttles are cut and repeated.
+    """How throttles are cut, and which are published.
 
     Attributes:
         lead_ms: A look is taken this long before the end: trigger + publish lag + client lag, at least 300.
-        republish_ms: A throttle that has come to its end is renewed only if more than this is owed. An edit shortens
-            a running throttle only by more than this.
+        min_hold_ms: What is published holds a client at least this much longer; at least 1.
         caps: Longest slice per quota type, before the floor of three leads.
         sample_window_ms: What the cap `sample_window` stands for.
     """
 
     lead_ms: int
-    republish_ms: int
+    min_hold_ms: int
     caps: ThrottleCaps
     sample_window_ms: int
 
-    def renewals_ms(self, owed_ms: Ints, window_ms: Ints, quota_types: Ints) -> Ints:
-        """Lengths of n renewals: of each min(owed, max(cap, 3 × lead)), or all that is owed where there is no cap.
+    def slices_ms(self, owed_ms: Ints, window_ms: Ints, quota_types: Ints) -> Ints:
+        """Lengths of n slices: of each min(owed, max(cap, 3 × lead)), or all that is owed where there is no cap.
 
         Args:
             owed_ms: what each client owes, int64[n].
@@ -56,16 +75,45 @@ class Slicing:
             slices_ms[rows] = np.where(cap_ms == NO_CAP, owed_ms[rows], np.minimum(owed_ms[rows], longest_ms))
         return slices_ms
 
+    def is_published(self, owed_ms: Ints, slice_ms: Ints, left_ms: Ints, is_held: Flags) -> Flags:
+        """Which violations are published: as a throttle that begins, or as an extension of the one that runs.
 
-@overload
-def ends_clearly_later(later_ms: int, slice_ms: int) -> bool: ...
-@overload
-def ends_clearly_later(later_ms: Ints, slice_ms: Ints) -> Flags: ...
-def ends_clearly_later(later_ms: int | Ints, slice_ms: int | Ints) -> bool | Flags:
-    """Whether a violation extends a running throttle: by more than a second and more than a tenth of the new slice.
+        Args:
+            owed_ms: the larger of X and of what the bucket owes, int64[n].
+            slice_ms: length of the slice that would be published, int64[n].
+            left_ms: how far away the end of the last throttle is, int64[n]; negative if it has passed.
+            is_held: whether that one still runs, or waits to be looked at, bool[n].
+        """
+        longer_ms = slice_ms - np.maximum(left_ms, 0)
+        extends = (longer_ms >= self.min_hold_ms) & (longer_ms >= -(-slice_ms // _EXTENSION_PART))
+        is_soon = left_ms > -SOON * self.min_hold_ms
+        begins = owed_ms >= np.where(is_soon, TIMES_SOON * self.min_hold_ms, self.min_hold_ms)
+        return np.where(is_held, extends, begins)
 
-    Args:
-        later_ms: how much later the new slice would end than the running one; may be negative. One, or int64[n].
-        slice_ms: length of the new slice. One, or int64[n].
-    """
-    return (later_ms > _EXTENSION_MS) & (later_ms > slice_ms // _EXTENSION_PART)
+    def at_look(self, owed_ms: Ints, left_ms: Ints, at_end: Flags) -> Ints:
+        """The `Step` of each of n throttles that are looked at: ahead of the end, or at it.
+
+        Args:
+            owed_ms: what the client owes now, int64[n].
+            left_ms: what is left of its throttle, int64[n], at least 0.
+            at_end: whether the look ahead of the end has been taken, bool[n].
+        """
+        holds = np.where(at_end, owed_ms > self.min_hold_ms, owed_ms - left_ms >= self.min_hold_ms)
+        return np.where(holds, Step.HOLD, np.where(at_end, Step.RELEASE, Step.WAIT))
+
+    def at_edit(self, owed_ms: Ints, left_ms: Ints, bound_fell: Flags) -> Ints:
+        """The `Step` of each of n throttles whose bound, mode or level an edit has changed.
+
+        Owes nothing any more: released. Owes longer than what is left by `min_hold_ms`: renewed. Owes less than what is
+        left by as much: shortened to what is owed, or released if that is no more than `min_hold_ms`; but a lower bound
+        never shortens a throttle.
+
+        Args:
+            owed_ms: what the client owes under the new quotas, int64[n].
+            left_ms: what is left of its throttle, int64[n], at least 0.
+            bound_fell: whether its bound is lower than before, bool[n].
+        """
+        shortened = (left_ms - owed_ms >= self.min_hold_ms) & ~bound_fell
+        released = (owed_ms <= 0) | (shortened & (owed_ms <= self.min_hold_ms))
+        holds = shortened | (owed_ms - left_ms >= self.min_hold_ms)
+        return np.where(released, Step.RELEASE, np.where(holds, Step.HOLD, Step.WAIT))

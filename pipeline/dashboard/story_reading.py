@@ -31,8 +31,8 @@ def explained(reader: TablesReader, query: Query, settings: Settings) -> dict[st
     story = story_of(root, decision)
     quotas = QuotaTable(root)
     settings = settings.model_copy(update={"engine": reader.engine_settings()})
-    max_age_ms = settings.stream.max_decision_age_ms
-    unpublished = None if story.events else why_unpublished(root, quotas, story.decision, max_age_ms)
+    limits = (settings.stream.max_decision_age_ms, settings.purgatory.min_hold_ms)
+    unpublished = None if story.events else why_unpublished(root, quotas, story.decision, *limits)
     on_brokers = enforced_for(root, decision["user"], decision["client_id"], [decision["quota_type"]])
     words = words_of(story, settings, origin_of_bound(quotas, story.decision), unpublished, on_brokers)
     return {

@@ -34,6 +34,8 @@ class Blocked(Protocol):
 class DemoClientThread:
     """Runs one client until it is stopped; connects again after any failure of the broker.
 
+    It stays below its quota until `in_full` is set.
+
     Attributes:
         sent_bytes: Payload sent, or read, so far.
         requests: Produce requests, or fetches with data, so far.
@@ -41,7 +43,9 @@ class DemoClientThread:
         held_ms: How long throttles have held it until now.
     """
 
-    def __init__(self, client: DemoClient, options: Mapping[str, Any], view: Blocked, stopping: Event) -> None:
+    def __init__(
+        self, client: DemoClient, options: Mapping[str, Any], view: Blocked, stopping: Event, in_full: Event
+    ) -> None:
         self.client = client
         self.sent_bytes = 0
         self.requests = 0
@@ -51,7 +55,8 @@ class DemoClientThread:
         self._options = dict(options)
         self._view = view
         self._stopping = stopping
-        self._pace = Pace(client.bytes_per_second)
+        self._in_full = in_full
+        self._pace = Pace(client.calm_bytes_per_second)
         name = f"{client.user}/{client.client_id}"
         self._thread = Thread(target=self._run, name=name, daemon=True)
 
@@ -147,4 +152,6 @@ class DemoClientThread:
     def _used(self, size_bytes: int) -> None:
         self.sent_bytes += size_bytes
         self.requests += 1
+        if self._in_full.is_set():
+            self._pace.bytes_per_second = self.client.bytes_per_second
         self._pace.used(size_bytes, time.monotonic() * 1000)

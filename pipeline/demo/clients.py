@@ -1,5 +1,8 @@
 """The demo's load: all clients of a plan in one process. `python -m pipeline.demo.clients --plan FILE`.
 
+Where the plan says so, nobody is over quota until something can be read on stdin. So a job does not begin with clients
+that owe what they used while it started.
+
 Prints one JSON line per client each second on stdout. Ends, within a second or two, on SIGTERM, on Ctrl-C, and when
 its stdin is closed: a parent that dies closes it, however it dies.
 """
@@ -56,13 +59,20 @@ def create_demo_topics(admin: Any, brokers: int) -> None:
     )
 
 
-def run(plan: DemoPlan, stopping: Event) -> None:
-    """Run the clients until `stopping`; returns when all have closed their connections, or after 3 s."""
+def run(plan: DemoPlan, stopping: Event, in_full: Event) -> None:
+    """Run the clients until `stopping`; returns when all have closed their connections, or after 3 s.
+
+    Nobody is over quota before `in_full`.
+    """
     view = ThrottleView(plan.view_bootstrap_servers, plan.throttle_topic, plan.cluster)
     view.start()
     clients = [
         DemoClientThread(
-            client, plain_sign_in(plan.bootstrap_servers, client.user, plan.passwords[client.user]), view, stopping
+            client,
+            plain_sign_in(plan.bootstrap_servers, client.user, plan.passwords[client.user]),
+            view,
+            stopping,
+            in_full,
         )
         for client in plan.clients
     ]
@@ -82,11 +92,11 @@ def run(plan: DemoPlan, stopping: Event) -> None:
     view.close(1.0)
 
 
-def _stop_with_parent(stopping: Event) -> None:
+def _listen_to_parent(stopping: Event, in_full: Event) -> None:
     def watch() -> None:
         # Not sys.stdin: a thread that waits in its buffer makes the interpreter abort at exit.
         while os.read(0, 4096):
-            pass
+            in_full.set()
         stopping.set()
 
     Thread(target=watch, name="stdin-watch", daemon=True).start()
@@ -98,15 +108,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--plan", type=Path, required=True, help="JSON file written by DemoPlan.write")
     plan_path: Path = parser.parse_args(arguments).plan
     set_up_logging("WARNING")
-    stopping = Event()
+    plan, stopping, in_full = DemoPlan.read(plan_path), Event(), Event()
+    if not plan.starts_calm:
+        in_full.set()
 
     def stop(_signal: int, _frame: FrameType | None) -> None:
         stopping.set()
 
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
-    _stop_with_parent(stopping)
-    run(DemoPlan.read(plan_path), stopping)
+    _listen_to_parent(stopping, in_full)
+    run(plan, stopping, in_full)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import math
 import subprocess
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from shlex import quote
 from threading import Event, Thread
 from typing import IO, Any, Final
@@ -45,6 +45,7 @@ class Load:
         self._report = report
         self._stack = stack
         self._over = Event()
+        self._clients: Child | None = None
         stack.callback(self._over.set)
 
     def start(self) -> None:
@@ -57,12 +58,21 @@ class Load:
             bootstrap_servers=self._cluster.sasl_bootstrap_servers,
             view_bootstrap_servers=self._cluster.bootstrap_servers,
             passwords=self._folder.passwords(),
+            starts_calm=True,
         ).write(plan_path)
-        self._follow(start_demo_clients(plan_path, stdout=subprocess.PIPE, start_new_session=True))
+        self._clients = start_demo_clients(plan_path, stdout=subprocess.PIPE, start_new_session=True)
+        self._follow(self._clients)
         for client in STOCK_CLIENTS:
             self._follow(start_stock_client(client, self._cluster, self._folder))
         log.info("eight clients that listen to throttles and two stock clients that do not are sending and reading")
         log.info("to look into it from any shell: export %s=%s", CONFIG, quote(str(self._folder.settings_file)))
+
+    def send_in_full(self) -> None:
+        """There is a job: the noisy clients may be noisy. What they used before it was there would be a debt."""
+        if self._clients is not None and self._clients.stdin is not None:
+            with suppress(OSError):  # they have ended, or the demo has
+                self._clients.stdin.write(b"\n")
+                self._clients.stdin.flush()
 
     def watch(self, duration_seconds: float | None, stop: Callable[[], None]) -> None:
         """Tell of brokers that end, and make missing class archives beside the load; returns when it is over.

@@ -16,6 +16,7 @@ from schemas.names import THROTTLE_TOPIC
 Role = Literal["produce", "consume"]
 
 PLAN_VERSION: Final = 1
+_CALM_FACTOR: Final = 0.9
 
 DEMO_QUOTAS: Final[tuple[Mapping[str, Any], ...]] = tuple(
     {
@@ -85,6 +86,11 @@ class DemoClient:
         return self.quota_bytes_per_second * self.load_factor
 
     @property
+    def calm_bytes_per_second(self) -> float:
+        """Its rate before there is a job that could throttle it: below its quota."""
+        return self.quota_bytes_per_second * min(self.load_factor, _CALM_FACTOR)
+
+    @property
     def bytes_per_request(self) -> int:
         """Payload of one request, rounded."""
         return round(self.bytes_per_second / self.requests_per_second)
@@ -128,6 +134,7 @@ class DemoPlan:
         cluster: The cluster whose throttles are obeyed; None = of any cluster.
         passwords: User to password.
         clients: The clients to run.
+        starts_calm: Whether nobody is over quota until the process reads something on its stdin.
     """
 
     bootstrap_servers: str
@@ -136,6 +143,7 @@ class DemoPlan:
     throttle_topic: str = THROTTLE_TOPIC
     cluster: str | None = None
     clients: tuple[DemoClient, ...] = DEMO_CLIENTS
+    starts_calm: bool = False
 
     def __post_init__(self) -> None:
         missing = sorted({client.user for client in self.clients} - set(self.passwords))

@@ -94,10 +94,11 @@ class Demo:
             load = Load(cluster, self.folder, self.client_report, stack)
 
             def run_load() -> None:
-                """Send while Spark warms up: the first batch finds clients above their quotas, and no long backlog."""
+                """Send while Spark warms up, within the quotas: the job finds full windows, and no debt."""
                 starter.warms_up.wait()
                 load.start()
                 job.ready.wait()
+                load.send_in_full()
                 load.watch(duration_seconds, self.stop)
 
             Thread(target=run_load, name="demo-load", daemon=True).start()

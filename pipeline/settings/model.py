@@ -163,9 +163,10 @@ class EngineSettings(Branch):
 class PurgatorySettings(Branch):
     """How throttles are held, renewed and released."""
 
-    republish_ms: int = Field(
-        250, ge=0, description="a running throttle is published again only if it would end later by more"
-    )
+    min_hold_ms: int = Field(
+        1_000, ge=1, le=60_000,
+        description="shortest time for which a throttle, or more of it, is published; what is less stays owed",
+    )  # fmt: skip
     client_lag_ms: int = Field(
         500, ge=0, description="time from publishing a record until a client obeys it; part of the lead of a look"
     )

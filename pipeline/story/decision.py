@@ -66,7 +66,7 @@ def words_of(
         on_brokers: What the brokers themselves enforce now for its quota type, if kquota wrote it.
     """
     published = (
-        record_lines(story.events, settings.purgatory.republish_ms)
+        record_lines(story.events, settings.purgatory.min_hold_ms)
         if unpublished is None
         else [why_nothing(unpublished, settings.stream.max_decision_age_ms)]
     )

@@ -21,12 +21,12 @@ def exact_seconds(duration_ms: int) -> str:
     return f"{duration_ms / 1000:.3f} s"
 
 
-def record_lines(events: Sequence[Mapping[str, Any]], republish_ms: int) -> list[str]:
+def record_lines(events: Sequence[Mapping[str, Any]], min_hold_ms: int) -> list[str]:
     """One line per record, after a line with the time held in all.
 
     Args:
         events: Rows of `throttle_events` of one decision, in their order; at least one.
-        republish_ms: `purgatory.republish_ms`.
+        min_hold_ms: `purgatory.min_hold_ms`.
     """
     ends = [*map(written_ms, events[1:]), events[-1]["throttled_until_ms"]]
     held_ms = sum(
@@ -34,7 +34,7 @@ def record_lines(events: Sequence[Mapping[str, Any]], republish_ms: int) -> list
         for event, end_ms in zip(events, ends, strict=True)
     )
     lines = [f"published (held for {exact_seconds(held_ms)} in all; instants are UTC, by the driver's clock):"]
-    return [*lines, *(_record_line(event, republish_ms) for event in events)]
+    return [*lines, *(_record_line(event, min_hold_ms) for event in events)]
 
 
 def why_nothing(found: Unpublished, max_age_ms: int) -> str:
@@ -47,6 +47,9 @@ def why_nothing(found: Unpublished, max_age_ms: int) -> str:
             f"published: nothing: it was {age}, more than stream.max_decision_age_ms = {max_age_ms}; "
             "so its usage charges the bucket down to -N * w * T at most"
         )
+    if found.cause == "too_short":
+        soon = ", twice as long soon after a release" if found.record else ""
+        return f"not published: shorter than min_hold_ms ({found.least_ms} ms{soon}); what it owes stays owed"
     reasons = {
         "shadow": "its quota is in shadow mode",
         "no_time": _NO_TIME,
@@ -70,11 +73,11 @@ def applied_text(decision: Mapping[str, Any]) -> str:
     return f"mode {decision['mode']}, not applied: {_NOT_APPLIED if decision['throttle_time_ms'] else _NO_TIME}"
 
 
-def _record_line(event: Mapping[str, Any], republish_ms: int) -> str:
+def _record_line(event: Mapping[str, Any], min_hold_ms: int) -> str:
     begin = f"  #{event['publish_seq']} {_clock(written_ms(event))}"
     late = "" if event["lateness_ms"] is None else f"; handed out {event['lateness_ms']} ms after it was due"
     if event["action"] == "release":
-        return f"{begin} release  {event['cause']}: {_why_released(event, republish_ms)}{late}"
+        return f"{begin} release  {event['cause']}: {_why_released(event, min_hold_ms)}{late}"
     slice_ms, until = event["throttle_time_ms"], _clock(event["throttled_until_ms"])
     return f"{begin} {verb(event):<8} for {exact_seconds(slice_ms)} until {until}: {_owes(event)}{late}"
 
@@ -90,15 +93,15 @@ def _owes(event: Mapping[str, Any]) -> str:
     return f"owes {owed} by its {'debt of ' + debt if event['owed_ms'] > by_rate_ms + 1 else 'rate'}"
 
 
-def _why_released(event: Mapping[str, Any], republish_ms: int) -> str:
+def _why_released(event: Mapping[str, Any], min_hold_ms: int) -> str:
     quota_type, bound, owed_ms = event["quota_type"], event["bound"], event["owed_ms"]
     observed = rate_text(quota_type, event["observed"])
     if bound is None:
         return f"O {observed}, no bound is enforced any more"
     sign = ">" if event["observed"] > bound else "≤"
     rates = f"O {observed} {sign} T {rate_text(quota_type, bound)}"
-    if 0 < owed_ms <= republish_ms:
-        return f"{rates}, owes {owed_ms} ms, not more than purgatory.republish_ms = {republish_ms}"
+    if 0 < owed_ms <= min_hold_ms:
+        return f"{rates}, owes {owed_ms} ms, not more than purgatory.min_hold_ms = {min_hold_ms}"
     return f"{rates}, owes {owed_ms} ms"
 
 

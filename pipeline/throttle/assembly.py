@@ -100,7 +100,7 @@ def _slicing(settings: Settings) -> Slicing:
     """How throttles are cut; the lead is the floor, until it has been measured."""
     return Slicing(
         lead_ms=settings.purgatory.min_renew_lead_ms,
-        republish_ms=settings.purgatory.republish_ms,
+        min_hold_ms=settings.purgatory.min_hold_ms,
         caps=throttle_caps(settings.engine),
         sample_window_ms=settings.engine.sample_window_ms,
     )

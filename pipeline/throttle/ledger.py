@@ -22,6 +22,7 @@ HANDED_OUT: Final = pa.schema([*LISTED, ("handed_out_ms", pa.int64())])
 """Throttles whose look or end has come, and the steady time at which the wheel handed each out."""
 
 _NOT_HELD: Final = -1
+_LONG_AGO_MS: Final = -(1 << 52)
 _FORGOTTEN_SLACK: Final = 1 << 16  # so few clients that are no longer held are never worth a renumbering
 
 
@@ -53,13 +54,14 @@ class ThrottleLedger:
         return pa.Table.from_arrays([*self._clients.read(held).columns, pa.array(held)], schema=LISTED)
 
     def running(self, clients: pa.Table) -> Running:
-        """What is running of each of these clients: columns broker_id, user, client_id."""
+        """What is running of each of these clients, or ran last: columns broker_id, user, client_id."""
         numbers = self._clients.find(clients)
         if not len(self._clients):
-            return Running(numbers >= 0, numbers, pa.nulls(len(numbers), pa.string()))
+            return Running(numbers >= 0, np.full(len(numbers), _LONG_AGO_MS), pa.nulls(len(numbers), pa.string()))
         is_held = (numbers >= 0) & (self._begun[numbers] != _NOT_HELD)
+        end_ms = np.where(numbers >= 0, self._clients.column("end_ms", numbers), _LONG_AGO_MS)
         ids = self._clients.column("decision_id", numbers)
-        return Running(is_held, self._clients.column("end_ms", numbers), pa.array(ids.tolist(), pa.string()))
+        return Running(is_held, end_ms, pa.array(ids.tolist(), pa.string()))
 
     def hold(self, throttles: pa.Table) -> None:
         """Begin to hold clients, or go on with new ends; their earlier entries in the wheel are cancelled.

@@ -8,12 +8,14 @@
                                                                                        ▼
                                                                               publish `release`
 
+What "longer" and "clearly later" are, and how long a slice is, says `quota.slicing`.
+
 A look happens ahead of the end because a record needs time to take effect: a renewal that is published when the
 throttle ends lets the client run for one loop delay in each cycle. For an offender at k times its quota that adds up to
 a leak. A slice does not forgive the rest of a debt: the next look finds it in `owed_ms`.
 
 The end is looked at too. Usage may have arrived since the last look, and after a restart the end may have passed while
-nobody was there to look. Only a client that owes no more than `republish_ms` is released.
+nobody was there to look.
 """
 
 from dataclasses import dataclass
@@ -35,7 +37,7 @@ from pipeline.throttle.publications import (
     table_of,
     types_of,
 )
-from quota.slicing import Slicing, ends_clearly_later
+from quota.slicing import Slicing, Step
 
 if TYPE_CHECKING:
     from pipeline.throttle.publications import Values
@@ -43,11 +45,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """Of each of n clients the throttle that is running.
+    """Of each of n clients the throttle that is running, or the last one.
 
     Attributes:
-        is_held: Whether there is one, bool[n].
-        end_ms: Its end on the steady clock, int64[n]; any number where there is none.
+        is_held: Whether it is running, bool[n].
+        end_ms: Its end on the steady clock, int64[n]; far in the past where none is known.
         decision_id: The decision that began it, n strings; any string where there is none.
     """
 
@@ -56,31 +58,34 @@ class Running:
     decision_id: "pa.Array[Any]"
 
 
-def violations_to_publish(violations: pa.Table, running: Running, now_ms: int) -> pa.Table:
-    """The batch's throttles that tell a client something new.
+def violations_to_publish(violations: pa.Table, running: Running, now_ms: int, slicing: Slicing) -> pa.Table:
+    """The batch's throttles that a client can obey and that tell it something new.
 
-    A client that is held hears of a violation only if its throttle would end clearly later than the end published last:
-    by more than a second and by more than a tenth of the new slice. Otherwise a client that ignores its throttle would
-    get a record with every batch; the look before the end renews it anyway. Such an extension keeps the decision that
-    began the throttle.
+    A violation holds its client for the larger of X and of what its bucket owes, in slices. A client that is held hears
+    of it only if its throttle would end clearly later than the end published last. Otherwise a client that ignores its
+    throttle would get a record with every batch; the look before the end renews it anyway. Such an extension keeps the
+    decision that began the throttle.
 
     Args:
-        violations: Of `PUBLICATIONS`, one row per client, cause `violation`.
+        violations: Of `PUBLICATIONS`, one row per client, cause `violation`; `throttle_time_ms` is X, capped.
         running: What is running of each of these clients.
         now_ms: Steady time at which they will be written.
+        slicing: Lead, caps and threshold.
     """
-    if not running.is_held.any():
-        return violations
-    slices_ms = int64s(violations, "throttle_time_ms")
-    extends = running.is_held & ends_clearly_later(now_ms + slices_ms - running.end_ms, slices_ms)
-    longer = pa.array(extends)
-    began = pc.if_else(longer, running.decision_id, violations["decision_id"])
-    told = table_of(
-        PUBLICATIONS,
-        violations.num_rows,
-        {**columns_of(violations, PUBLICATIONS), "decision_id": began, "extends": longer},
-    )
-    return told.filter(pa.array(extends | ~running.is_held))
+    capped_ms = int64s(violations, "throttle_time_ms")
+    owed_ms = np.maximum(int64s(violations, "owed_ms"), capped_ms)
+    slices_ms = slicing.slices_ms(owed_ms, int64s(violations, "window_ms"), types_of(violations))
+    slices_ms = np.maximum(slices_ms, capped_ms)
+    left_ms = running.end_ms - now_ms
+    is_published = slicing.is_published(owed_ms, slices_ms, left_ms, running.is_held)
+    extends = pa.array(running.is_held)
+    changed: dict[str, Values | str | int] = {
+        "throttle_time_ms": pa.array(slices_ms),
+        "decision_id": pc.if_else(extends, running.decision_id, violations["decision_id"]),
+        "extends": extends,
+    }
+    told = table_of(PUBLICATIONS, violations.num_rows, columns_of(violations, PUBLICATIONS) | changed)
+    return told.filter(pa.array(is_published))
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,10 +107,7 @@ def is_at_end(throttles: pa.Table) -> Flags:
 
 
 def look(handed_out: pa.Table, reasons: pa.Table, now_ms: int, slicing: Slicing) -> Verdict:
-    """Look at throttles shortly before they end, and at their end.
-
-    Before the end: owes longer than what is left: renewed, ahead of time; else left to end. At the end: owes more than
-    `republish_ms`: renewed; else released.
+    """Look at throttles shortly before they end, and at their end (`Slicing.at_look`).
 
     Args:
         handed_out: The throttles whose look or end has come, of `HANDED_OUT`.
@@ -115,23 +117,21 @@ def look(handed_out: pa.Table, reasons: pa.Table, now_ms: int, slicing: Slicing)
     """
     at_end, due_ms = is_at_end(handed_out), int64s(handed_out, "due_ms")
     left_ms = np.maximum(int64s(handed_out, "end_ms") - now_ms, 0)
-    renewed = int64s(reasons, "owed_ms") > np.where(at_end, slicing.republish_ms, left_ms)
+    steps = slicing.at_look(int64s(reasons, "owed_ms"), left_ms, at_end)
     lateness_ms = np.maximum(int64s(handed_out, "handed_out_ms") - due_ms, 0)
-    told = _told(handed_out, reasons, renewed, slicing)
+    told = _told(handed_out, reasons, steps, slicing)
     told |= {
-        "cause": pc.if_else(pa.array(renewed), "renewed", "expired"),
+        "cause": pc.if_else(pa.array(steps == Step.HOLD), "renewed", "expired"),
         "due_ms": handed_out["due_ms"],
         "lateness_ms": pa.array(lateness_ms),
     }
-    return _verdict(told, renewed | at_end)
+    return _verdict(told, steps)
 
 
 def look_after_edit(throttles: pa.Table, reasons: pa.Table, now_ms: int, slicing: Slicing) -> Verdict:
-    """Look at throttles whose bound, mode or level an operator has just changed.
+    """Look at throttles whose bound, mode or level an operator has just changed (`Slicing.at_edit`).
 
-    Nothing owed under the new quotas (also: shadow, exempt, no bound): released at once. Owes longer than what is
-    left: renewed. Owes less than what is left by more than `republish_ms`: shortened to what is still owed, but
-    only where the bound did not fall: a lower bound never shortens a throttle.
+    Under a shadow quota, an exemption, or no bound nothing is owed.
 
     Args:
         throttles: Of `HELD`.
@@ -139,13 +139,10 @@ def look_after_edit(throttles: pa.Table, reasons: pa.Table, now_ms: int, slicing
         now_ms: Steady time.
         slicing: Lead, caps and threshold.
     """
-    owed_ms = int64s(reasons, "owed_ms")
     left_ms = np.maximum(int64s(throttles, "end_ms") - now_ms, 0)
-    shortened = (left_ms - owed_ms > slicing.republish_ms) & ~_bound_fell(throttles, reasons)
-    released = owed_ms <= 0
-    renewed = ~released & ((owed_ms > left_ms) | shortened)
-    told = _told(throttles, reasons, renewed, slicing) | {"cause": "quota_changed"}
-    return _verdict(told, renewed | released)
+    steps = slicing.at_edit(int64s(reasons, "owed_ms"), left_ms, _bound_fell(throttles, reasons))
+    told = _told(throttles, reasons, steps, slicing) | {"cause": "quota_changed"}
+    return _verdict(told, steps)
 
 
 def _bound_fell(before: pa.Table, after: pa.Table) -> Flags:
@@ -156,21 +153,23 @@ def _bound_fell(before: pa.Table, after: pa.Table) -> Flags:
 
 
 def _told(
-    throttles: pa.Table, reasons: pa.Table, renewed: Flags, slicing: Slicing
+    throttles: pa.Table, reasons: pa.Table, steps: Ints, slicing: Slicing
 ) -> "dict[str, Values | str | int | bool]":
-    """Columns of `PUBLICATIONS`: a throttle for each that is renewed, a release for each other."""
-    slices_ms = slicing.renewals_ms(int64s(reasons, "owed_ms"), int64s(reasons, "window_ms"), types_of(reasons))
+    """Columns of `PUBLICATIONS`: a throttle for each that is held on, a release for each other."""
+    holds = steps == Step.HOLD
+    slices_ms = slicing.slices_ms(int64s(reasons, "owed_ms"), int64s(reasons, "window_ms"), types_of(reasons))
     return {
         **columns_of(throttles, CLIENTS),
-        "action": pc.if_else(pa.array(renewed), "throttle", "release"),
-        "throttle_time_ms": pa.array(np.where(renewed, slices_ms, 0)),
+        "action": pc.if_else(pa.array(holds), "throttle", "release"),
+        "throttle_time_ms": pa.array(np.where(holds, slices_ms, 0)),
         **columns_of(reasons, REASONS),
         "decision_id": throttles["decision_id"],
         "extends": False,
     }
 
 
-def _verdict(told: "dict[str, Values | str | int | bool]", is_told: Flags) -> Verdict:
+def _verdict(told: "dict[str, Values | str | int | bool]", steps: Ints) -> Verdict:
+    is_told = steps != Step.WAIT
     publications = table_of(PUBLICATIONS, len(is_told), told)
     if not is_told.all():
         publications = publications.filter(pa.array(is_told))

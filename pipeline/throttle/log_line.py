@@ -33,6 +33,9 @@ def line_of(record: "Written", quota_version: int) -> str:
     is_new = publication.cause == "violation"
     asked_ms = _raw_throttle_time_ms(reason) if is_new else reason.owed_ms
     asked = f"{'X' if is_new else 'owes'} {seconds(asked_ms)}"
+    if is_new and publication.throttle_time_ms > asked_ms:  # its bucket owes more
+        asked_ms = reason.owed_ms
+        asked += f", owes {seconds(asked_ms)}"
     if publication.throttle_time_ms < asked_ms:
         asked += f", capped {seconds(publication.throttle_time_ms)}"
     verb = verb_of(publication.action, publication.cause, publication.extends)

@@ -108,7 +108,7 @@ class ThrottlePurgatory:
             now = self._clock.now()
             self._publisher.catch_up(now)
             valid = self._still_valid(violations, evaluation)
-            news = violations_to_publish(valid, self._ledger.running(valid), now.steady_ms)
+            news = violations_to_publish(valid, self._ledger.running(valid), now.steady_ms, self._slicing)
             return self._publish(news, evaluation, now, batch_versions)
 
     def hand_out(self) -> int:

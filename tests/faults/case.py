@@ -25,6 +25,7 @@ class Case:
         moved: Of each start, how far the driver's wall clock was from its first one, and the first `publish_seq`
             after it.
         held: The clients that are held, as the records tell.
+        ended: When the last throttle of the others ended, or would have.
         newest_version: The newest quota version that a batch or a record was based on.
         newest_written_ms: When the last record was written.
         emptied: The buckets that the snapshot after the present batch made new, with what was in them. A look that is
@@ -37,6 +38,7 @@ class Case:
     starts: Sequence[int] | None = None
     moved: Sequence[tuple[int, int]] = ()
     held: dict[Client, Held] = field(default_factory=dict)
+    ended: dict[Client, int] = field(default_factory=dict)
     newest_version: int = -1
     newest_written_ms: int = 0
     emptied: Mapping[Sensor, float] = field(default_factory=dict)
@@ -51,6 +53,37 @@ class Case:
         finally:
             for sensor in self.emptied:
                 sensor.tokens = None
+
+    def may_begin_soon(self, client: Client, at_ms: int) -> bool:
+        """Whether a throttle of this client that begins then may count as one soon after the end of the one before."""
+        ended_ms = self.ended.get(client)
+        return ended_ms is not None and at_ms - ended_ms < 3 * self.rules.min_hold_ms + self.rules.clock_slack_ms
+
+    def begins_soon(self, client: Client, at_ms: int) -> bool:
+        """Whether it must: a driver that took over since then does not know."""
+        ended_ms, slack_ms = self.ended.get(client), self.rules.clock_slack_ms
+        is_known = (
+            ended_ms is not None
+            and self.starts is not None
+            and not any(ended_ms - slack_ms <= start_ms <= at_ms + slack_ms for start_ms in self.starts)
+        )
+        return is_known and ended_ms is not None and at_ms - ended_ms < 3 * self.rules.min_hold_ms - slack_ms
+
+    def slices_ms(self, decision: Row, owed: Mapping[str, Row]) -> tuple[int, int]:
+        """The shortest and the longest slice that a decision may ask for: by X capped and by what is owed."""
+        quota_type = decision["quota_type"]
+        capped_ms, owes_ms = int(decision["throttle_time_ms"]), int(owed[quota_type]["owed_ms"])
+        slices_ms = self.cut_ms(quota_type, int(decision["window_ms"]), max(owes_ms, capped_ms))
+        return max(slices_ms[0], capped_ms), max(slices_ms[1], capped_ms)
+
+    def cut_ms(self, quota_type: str, window_ms: int, owes_ms: int) -> tuple[int, int]:
+        """What is owed, at most the cap, which is not below three leads: by the shortest lead and by the longest."""
+        cap_ms = self.books.cap_ms(quota_type, window_ms)
+        if cap_ms is None:
+            return owes_ms, owes_ms
+        most_lead_ms = self.rules.most_lead_ms
+        least_ms = min(owes_ms, max(cap_ms, 3 * self.rules.least_lead_ms))
+        return least_ms, owes_ms if most_lead_ms is None else min(owes_ms, max(cap_ms, 3 * most_lead_ms))
 
     def take_up(self, held: Held, until_ms: float, before_seq: float = inf) -> None:
         """Take account of the drivers that took up a throttle up to this time, and before a record was written."""

@@ -56,7 +56,7 @@ def watch(case: Case, reign: Reign) -> None:
 
 
 def may_be_left_to_end(case: Case, reign: Reign, held: Held, until_ms: int) -> bool:
-    """Whether at some instant up to this one, at which the look may have been taken, no more was owed than was left.
+    """Whether at some instant up to this one, at which the look may have been taken, too little more was owed.
 
     A look that finds more renews the throttle, so one that is still as it was at its end was not looked at.
     """
@@ -73,7 +73,7 @@ def may_be_left_to_end(case: Case, reign: Reign, held: Held, until_ms: int) -> b
             excess_ms = _least_excess_ms(case, reign, held, version, begin_ms, last_ms)
             if excess_ms < held.nearest_ms:
                 held.nearest_ms, held.nearest_at = excess_ms, f"after batch {reign.batch.key} under quotas v{version}"
-            held.may_end |= excess_ms <= case.rules.clock_slack_ms + _ROUNDING_MS
+            held.may_end |= excess_ms < case.rules.min_hold_ms + case.rules.clock_slack_ms + _ROUNDING_MS
     return held.may_end
 
 
@@ -85,7 +85,7 @@ def _least_excess_ms(case: Case, reign: Reign, held: Held, version: int, begin_m
     faster than the time passes either. So no other instants need to be tried. But it may also owe more all at once, if
     that sample window held little: W becomes shorter, too. So the first look counts as early as the clocks allow.
     """
-    books, slack_ms = case.books, case.rules.clock_slack_ms + _ROUNDING_MS
+    books, slack_ms = case.books, case.rules.min_hold_ms + case.rules.clock_slack_ms + _ROUNDING_MS
     shift_ms = reign.begin_ms - reign.batch.evaluated_at_ms
     left_ms = max(held.end_ms - begin_ms, 0)
     early_ms = begin_ms - case.rules.clock_slack_ms

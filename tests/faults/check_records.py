@@ -14,11 +14,7 @@ from tests.faults.held import Held, client_of, written_ms
 from tests.faults.reign import Reign
 
 _FIGURES: Final = ("observed", "bound", "window_ms", "tokens", "owed_ms")
-_SHARED: Final = (
-    *("quota_type", "observed", "bound", "window_ms", "throttle_time_ms"),
-    *("time_epoch", "evaluated_at_ms"),
-)
-_EXTENSION_MS: Final = 1_000
+_SHARED: Final = ("quota_type", "observed", "bound", "window_ms", "time_epoch", "evaluated_at_ms")
 _EXTENSION_PART: Final = 10
 _KINDS: Final = {"renewed": "renewals", "expired": "releases", "quota_changed": "edits"}
 
@@ -43,6 +39,8 @@ def check_record(case: Case, reign: Reign, row: Row, decision: Row | None) -> No
     if row["cause"] == "violation":
         _check_violation(case, kind, name, row, decision, owed)
         _check_publication(case, kind, name, row, reign, held)
+        if decision is not None:
+            _check_length(case, kind, name, row, decision, held, owed)
     else:
         if not _agree(row, owed):
             owed = case.books.owed(row, row["evaluated_at_ms"], row["quota_version"])
@@ -58,12 +56,14 @@ def check_record(case: Case, reign: Reign, row: Row, decision: Row | None) -> No
     if row["action"] == "throttle":
         case.held[client] = Held(row)
     else:
-        case.held.pop(client, None)
+        ended = case.held.pop(client, None)
+        case.ended[client] = written if ended is None else ended.end_ms
 
 
-def extends(throttle_time_ms: int, written: int, end_ms: int) -> bool:
+def extends(throttle_time_ms: int, written: int, end_ms: int, min_hold_ms: int) -> bool:
     """Whether a throttle written at this time ends clearly later than one that ends at `end_ms`."""
-    return written + throttle_time_ms - end_ms > max(_EXTENSION_MS, throttle_time_ms // _EXTENSION_PART)
+    longer_ms = throttle_time_ms - max(end_ms - written, 0)
+    return longer_ms >= min_hold_ms and longer_ms * _EXTENSION_PART >= throttle_time_ms
 
 
 def _check_violation(case: Case, kind: str, name: str, row: Row, decision: Row | None, owed: Mapping[str, Row]) -> None:
@@ -92,8 +92,23 @@ def _check_publication(case: Case, kind: str, name: str, row: Row, reign: Reign,
         case.verdict.deny(kind, edited, f"{name}: decided under quotas v{own}, which v{newest} has changed")
     if held is not None:
         end_ms = case.end_of(held, written)
-        news = extends(row["throttle_time_ms"], written + rules.clock_slack_ms, end_ms)
+        news = extends(row["throttle_time_ms"], written + rules.clock_slack_ms, end_ms, rules.min_hold_ms)
         case.verdict.deny(kind, not news, f"{name}: ends at {row['throttled_until_ms']}, not clearly after {end_ms}")
+
+
+def _check_length(
+    case: Case, kind: str, name: str, row: Row, decision: Row, held: Held | None, owed: Mapping[str, Row]
+) -> None:
+    """It is as long as X or what is owed, cut by the cap; and one that begins is no shorter than can be obeyed."""
+    shortest_ms, longest_ms = case.slices_ms(decision, owed)
+    slice_ms, deny = row["throttle_time_ms"], case.verdict.deny
+    text = f"{name}: a slice of {slice_ms} ms; must be {shortest_ms} to {longest_ms}"
+    deny(kind, not shortest_ms <= slice_ms <= longest_ms, text)
+    if held is None:
+        owes_ms = max(int(owed[decision["quota_type"]]["owed_ms"]), int(decision["throttle_time_ms"]))
+        is_soon = case.begins_soon(client_of(row), written_ms(row))
+        least_ms = case.rules.min_hold_ms * (2 if is_soon else 1)
+        deny(kind, owes_ms < least_ms, f"{name}: {owes_ms} ms are owed, which is less than {least_ms}")
 
 
 def _check_figures(case: Case, kind: str, name: str, row: Row, held: Held | None, owed: Mapping[str, Row]) -> None:
@@ -127,9 +142,9 @@ def _check_instant(case: Case, kind: str, name: str, row: Row, reign: Reign) -> 
 
 
 def _check_look(case: Case, kind: str, name: str, row: Row, held: Held, owes_ms: int, reign: Reign) -> None:
-    """Ahead of its end a throttle is renewed if more is owed than is left of it, else left to end.
+    """Ahead of its end a throttle is renewed if `min_hold_ms` more is owed than is left of it, else left to end.
 
-    At its end it is renewed if more than `republish_ms` is owed, else released.
+    At its end it is renewed if more than `min_hold_ms` is owed, else released.
     """
     rules, deny = case.rules, case.verdict.deny
     written = written_ms(row)
@@ -146,43 +161,39 @@ def _check_look(case: Case, kind: str, name: str, row: Row, held: Held, owes_ms:
     if row["cause"] == "expired":
         left_ms = held.end_ms - written
         deny(kind, not is_end or left_ms > rules.clock_slack_ms, f"{name}: {left_ms} ms before its end")
-        deny(kind, owes_ms > rules.republish_ms, f"{name}: {owes_ms} ms are owed")
+        deny(kind, owes_ms > rules.min_hold_ms, f"{name}: {owes_ms} ms are owed")
         deny(kind, row["throttle_time_ms"] != 0, f"{name}: a throttle time of {row['throttle_time_ms']} ms")
         return
-    least_ahead_ms = max(held.end_ms - written, 0) - rules.clock_slack_ms
-    least_ms = least_ahead_ms if not is_end else rules.republish_ms
+    least_ahead_ms = max(held.end_ms - written, 0) + rules.min_hold_ms - rules.clock_slack_ms
+    least_ms = least_ahead_ms if not is_end else rules.min_hold_ms + 1
     if taken_up and row["due_ms"] < held.end_ms:
         least_ms = min(least_ms, least_ahead_ms)
-    deny(kind, owes_ms <= least_ms, f"{name}: {owes_ms} ms are owed, which is not more than {least_ms}")
+    deny(kind, owes_ms < least_ms, f"{name}: {owes_ms} ms are owed, which is less than {least_ms}")
     _check_slice(case, kind, name, row, owes_ms)
 
 
 def _check_edit(case: Case, kind: str, name: str, row: Row, held: Held, owes_ms: int, reign: Reign) -> None:
-    """Looked at because its bound or level has changed: nothing owed: released; else renewed or shortened."""
+    """Looked at because its bound or level has changed: renewed, shortened, or released if little is owed."""
     del reign
     rules, deny = case.rules, case.verdict.deny
     versions = f"v{held.row['quota_version']} and v{row['quota_version']}"
     deny(kind, not case.is_touched(held, row["quota_version"]), f"{name}: {versions} are the same for this client")
-    if row["action"] == "release":
-        deny(kind, owes_ms > 0, f"{name}: {owes_ms} ms are owed")
-        return
     left_ms = max(held.end_ms - written_ms(row), 0)
-    is_longer = owes_ms > left_ms - rules.clock_slack_ms
-    is_shorter = left_ms - owes_ms > rules.republish_ms - rules.clock_slack_ms
+    least_ms = rules.min_hold_ms - rules.clock_slack_ms
     fell = case.bound_fell(held.row, row["quota_version"])
-    justified = owes_ms > 0 and (is_longer or (is_shorter and not fell))
+    is_shorter = left_ms - owes_ms >= least_ms and not fell
+    if row["action"] == "release":
+        justified = owes_ms <= 0 or (is_shorter and owes_ms <= rules.min_hold_ms)
+        deny(kind, not justified, f"{name}: {owes_ms} ms are owed, {left_ms} ms are left, the bound fell: {fell}")
+        return
+    justified = owes_ms > 0 and (owes_ms - left_ms >= least_ms or (is_shorter and owes_ms > rules.min_hold_ms))
     deny(kind, not justified, f"{name}: {owes_ms} ms are owed, {left_ms} ms are left, the bound fell: {fell}")
     _check_slice(case, kind, name, row, owes_ms)
 
 
 def _check_slice(case: Case, kind: str, name: str, row: Row, owes_ms: int) -> None:
     """A renewal is as long as what is owed, at most the cap, which is not below three leads."""
-    cap_ms = case.books.cap_ms(row["quota_type"], row["window_ms"])
-    least_ms = longest_ms = owes_ms
-    if cap_ms is not None:
-        least_ms = min(owes_ms, max(cap_ms, 3 * case.rules.least_lead_ms))
-        if case.rules.most_lead_ms is not None:
-            longest_ms = min(owes_ms, max(cap_ms, 3 * case.rules.most_lead_ms))
+    least_ms, longest_ms = case.cut_ms(row["quota_type"], row["window_ms"], owes_ms)
     slice_ms = row["throttle_time_ms"]
     is_right = least_ms <= slice_ms <= longest_ms
     text = f"{name}: a slice of {slice_ms} ms of {owes_ms} ms owed; must be {least_ms} to {longest_ms}"

@@ -48,13 +48,24 @@ def check_reign(case: Case, reign: Reign, rows: Iterable[Row], decisions: Iterab
 def _may_be_silent(case: Case, reign: Reign, decision: Row, found: Sequence[Held | None]) -> bool:
     """Whether there is a reason to publish nothing about an applied decision.
 
-    The client is held nearly as long already; or the batch was too old when it was published; or an edit has changed
-    the client's quota by then; or the checkpoint was lost right after the batch was stored.
+    It would hold the client for too short a time; or the client is held nearly as long already; or the batch was too
+    old when it was published; or an edit has changed the client's quota by then; or the checkpoint was lost right after
+    the batch was stored.
     """
     batch, following, rules = reign.batch, reign.following, case.rules
-    slice_ms, written = decision["throttle_time_ms"], reign.begin_ms
+    written, min_hold_ms = reign.begin_ms, rules.min_hold_ms
+    with case.before_snapshot():
+        owed = case.books.owed(decision, batch.evaluated_at_ms, batch.quota_version)
+    slice_ms, _ = case.slices_ms(decision, owed)
     ends = [case.end_of(held, written) for held in found if held is not None]
-    if any(not extends(slice_ms, written - rules.clock_slack_ms, end_ms) for end_ms in ends):
+    if any(start_ms >= written - rules.clock_slack_ms for start_ms in case.starts or ()):
+        # The batch may have written its records, and died, before a driver took the throttle up.
+        ends += [held.own_end_ms for held in found if held is not None]
+    if any(not extends(slice_ms, written - rules.clock_slack_ms, end_ms, min_hold_ms) for end_ms in ends):
+        return True
+    owes_ms = max(int(owed[decision["quota_type"]]["owed_ms"]), int(decision["throttle_time_ms"]))
+    is_soon = case.may_begin_soon(client_of(decision), written)
+    if None in found and owes_ms < min_hold_ms * (2 if is_soon else 1):
         return True
     newest = None if following is None else following.quota_version
     versions = case.books.versions(batch.quota_version, newest)
@@ -77,7 +88,7 @@ def _check_edits(case: Case, reign: Reign) -> None:
         if held.row["quota_version"] >= version:
             continue
         at_ms = reign.begin_ms
-        is_long = held.end_ms - at_ms > case.rules.republish_ms + case.rules.clock_slack_ms
+        is_long = held.end_ms - at_ms > case.rules.min_hold_ms + case.rules.clock_slack_ms
         is_free = is_long and case.is_touched(held, version) and not case.bound_fell(held.row, version)
         if is_free and not most_ms(case.books.owed(held.row, reign.batch.evaluated_at_ms, version)):
             held.freed_by_edit += 1

@@ -114,7 +114,7 @@ class HandJob:
             tables=TablesSettings(root=str(folder / "tables")),
             engine=EngineSettings(num_samples=4, sample_window_ms=500),
             stream=StreamSettings(sensor_state_interval_ms=5_000, max_decision_age_ms=60_000, trigger_ms=200),
-            purgatory=PurgatorySettings(client_lag_ms=100),
+            purgatory=PurgatorySettings(client_lag_ms=100, min_hold_ms=500),
         )
         create_missing(self.settings.tables.root, [TABLES["quotas"]] if in_memory else TABLES.values())
         self._stored = (
@@ -189,6 +189,7 @@ class HandJob:
             self.spark = HandSpark(f"{self.spark.query_id}+", start=stored)
         self.micro_batch = MicroBatch(
             collect=self._collect,
+            newest_append_ms=self._newest_append_ms,
             offsets=self.spark,  # type: ignore[arg-type]  # ours needs no Spark
             tables=self.tables,
             quotas=self.quotas,
@@ -263,6 +264,9 @@ class HandJob:
 
     def _records(self) -> list[ThrottleRecord]:
         return self.broker.records
+
+    def _newest_append_ms(self, frame: Any) -> int | None:
+        return max((one.appended_at_ms for one in self.messages[self.spark.span(frame.batch_id)]), default=None)
 
     def _collect(self, frame: Any, count: int | None) -> CollectedBatch:
         del count

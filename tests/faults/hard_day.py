@@ -37,6 +37,7 @@ def live(load: Load) -> None:
     _set_clocks_back(load)
     _edit_during_a_batch(load, lambda: load.edit(1.0))
     _steps(load, 3)
+    _owe_little(load)
     load.edit(4.0)
     load.come_to_rest()
     _come_back_late(load)
@@ -108,6 +109,18 @@ def _edit_during_a_batch(load: Load, edit: Callable[[], None]) -> None:
     job.meanwhile = meanwhile
     load.step()
     job.meanwhile = lambda: None
+
+
+def _owe_little(load: Load) -> None:
+    """Users who owe a little more than nothing and up to two seconds; again a little later; then an edit raises T."""
+    for produced_bytes, each_bytes in ((20_000, 1_000), (3_000, 0), (3_000, 0)):
+        about = {"event_time_ms": load.job.clock.wall_ms, "client_id": "app"}
+        for number in range(20):
+            event = {**about, "user": f"little-{number}", "produced_bytes": produced_bytes + number * each_bytes}
+            load.job.send(json.dumps(event).encode())
+        load.step()
+    load.edit(3.0)
+    load.step()
 
 
 def _come_back_late(load: Load) -> None:

@@ -45,8 +45,12 @@ class Held:
     @property
     def end_ms(self) -> int:
         """When it ends, by the same clock as `written_ms`."""
-        own_ms = self.begin_ms + int(self.row["throttle_time_ms"])
-        return own_ms if self.taken_up_until_ms is None else self.taken_up_until_ms
+        return self.own_end_ms if self.taken_up_until_ms is None else self.taken_up_until_ms
+
+    @property
+    def own_end_ms(self) -> int:
+        """When it ends for the driver that has written it."""
+        return self.begin_ms + int(self.row["throttle_time_ms"])
 
     def take_up(self, start_ms: int, moved_ms: int, first_seq: int) -> None:
         """A driver whose clock was moved by this much in all takes it up: it knows the wall-clock end alone."""

@@ -8,7 +8,7 @@ def rules_of(settings: Settings) -> Rules:
     """The rules for a job on real clocks, whose lead grows with the publish lag that it measures."""
     purgatory = settings.purgatory
     return Rules(
-        republish_ms=purgatory.republish_ms,
+        min_hold_ms=purgatory.min_hold_ms,
         least_lead_ms=max(settings.stream.trigger_ms + purgatory.client_lag_ms, purgatory.min_renew_lead_ms),
         max_decision_age_ms=settings.stream.max_decision_age_ms,
         sensor_state_interval_ms=settings.stream.sensor_state_interval_ms,

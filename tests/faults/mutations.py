@@ -129,8 +129,16 @@ def _uncounted(limit: Change, batch: Any, *others: Any) -> Any:
     return replace(limited, clamped_count=batch.clamped_count), ahead
 
 
-def _every_violation(publish: Change, violations: Any, running: Any, now_ms: int) -> Any:
-    return publish(violations, replace(running, end_ms=running.end_ms * 0), now_ms)
+def _every_violation(publish: Change, violations: Any, running: Any, now_ms: int, slicing: Any) -> Any:
+    return publish(violations, replace(running, end_ms=running.end_ms * 0), now_ms, slicing)
+
+
+def _by_x_alone(publish: Change, violations: Any, *others: Any) -> Any:
+    return publish(_with(violations, "owed_ms", violations["throttle_time_ms"].to_numpy()), *others)
+
+
+def _as_with(min_hold_ms: int) -> Change:
+    return lambda rule, this, *arguments: rule(replace(this, min_hold_ms=min_hold_ms), *arguments)
 
 
 def _later(look: Change, this: Any, throttles: Any, now: Moment) -> Any:
@@ -225,7 +233,15 @@ MUTATIONS: Final = {
         purgatory, "look_after_edit", _with_cause("expired"), "releases: different"
     ),
     "a renewal is shorter than what is owed": Mutation(
-        Slicing, "renewals_ms", lambda renewals_ms, *arguments: renewals_ms(*arguments) // 2 + 1, "renewals: different"
+        Slicing, "slices_ms", lambda slices_ms, *arguments: slices_ms(*arguments) // 2 + 1, "renewals: different"
     ),
+    "throttles begin that are too short": Mutation(Slicing, "is_published", _as_with(1), "begins: different"),
+    "throttles are missing that are long enough": Mutation(Slicing, "is_published", _as_with(2_000), "applied: lost"),
+    "a throttle is as long as X and not as what is owed": Mutation(
+        purgatory, "violations_to_publish", _by_x_alone, "begins: different"
+    ),
+    "renewals are published that are too short": Mutation(Slicing, "at_look", _as_with(1), "renewals: different"),
+    "who owes much is released": Mutation(Slicing, "at_look", _as_with(2_000), "releases: different"),
+    "what an edit leaves of a throttle is too short": Mutation(Slicing, "at_edit", _as_with(1), "edits: different"),
 }
 """By what goes wrong."""

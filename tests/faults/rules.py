@@ -10,7 +10,8 @@ class Rules:
     """Settings of the job under test. The defaults are the job's defaults.
 
     Attributes:
-        republish_ms: A throttle at its end is renewed if more than this is owed, else released.
+        min_hold_ms: What is published holds its client at least so much longer. A throttle at its end is renewed if
+            more than this is owed, else released.
         least_lead_ms: A look is due at least this long before the end.
         most_lead_ms: And at most this long; None: not known, for the lead grows with the measured publish lag.
         max_decision_age_ms: A batch that is older than this when it is published publishes nothing.
@@ -22,7 +23,7 @@ class Rules:
         longest_publish_ms: And from the check of its age until its records are written.
     """
 
-    republish_ms: int = 250
+    min_hold_ms: int = 1_000
     least_lead_ms: int = 1_000
     most_lead_ms: int | None = None
     max_decision_age_ms: int = 10_000

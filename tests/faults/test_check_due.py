@@ -81,7 +81,7 @@ def test_a_look_may_be_taken_before_a_window_that_held_little_drops_out_of_the_r
     begin_ms = drop_ms + after_drop_ms
     about = {**client, "quota_type": "producer_byte_rate", "quota_version": 1}
     held = Held({**about, "throttled_until_ms": begin_ms + 50, "throttle_time_ms": 50})
-    case = Case(books, Rules(), Verdict())
+    case = Case(books, Rules(min_hold_ms=1), Verdict())
     assert may_be_left_to_end(case, Reign(batch, None), held, held.end_ms) is may_end
     assert (held.nearest_ms <= 101) is may_end
 

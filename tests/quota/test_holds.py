@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from quota.decisions import Throttles
 from quota.holds import Holds
 from quota.owed import Owed
-from quota.slicing import Slicing, ends_clearly_later
+from quota.slicing import Slicing
 from quota.throttle_time import ThrottleCaps
-from tests.quota.one_renewal import renewal_ms
+from tests.quota import one_throttle
 
 T0_MS = 1_700_000_000_000
-SLICING = Slicing(lead_ms=600, republish_ms=250, caps=ThrottleCaps(), sample_window_ms=1_000)
+SLICING = Slicing(lead_ms=600, min_hold_ms=1_000, caps=ThrottleCaps(), sample_window_ms=1_000)
 WINDOW_MS = 2_500
 """W of every claim here, and so the cap of a renewal."""
 
@@ -67,10 +67,12 @@ def use(holds: Holds, at_ms: int, used_bytes: int, client: int = 0) -> None:
     [
         (500, 200, 1_000),  # inside the first: nothing more
         (500, 500, 1_000),  # ends with it
-        (500, 1_500, 1_000),  # ends a second later: not clearly later
-        (500, 1_501, 2_001),  # ends more than a second later
-        (1_000, 300, 1_300),  # begins as it ends
-        (5_000, 300, 1_300),  # long after it
+        (500, 1_499, 1_000),  # ends less than a second later: not clearly later
+        (500, 1_500, 2_000),  # ends a second later
+        (1_000, 2_000, 3_000),  # begins as it ends
+        (1_000, 1_999, 1_000),  # is short for one that begins so soon
+        (5_000, 1_300, 2_300),  # long after it
+        (5_000, 999, 1_000),  # too short to be published
     ],
 )
 def test_overlapping_holds_count_once(second_at_ms: int, second_ms: int, whole_ms: int) -> None:
@@ -83,7 +85,7 @@ def test_overlapping_holds_count_once(second_at_ms: int, second_ms: int, whole_m
 def test_windows_count_once_however_often_they_are_decided() -> None:
     holds = account()
     for at_ms in (100, 400, 999, 1_000, 7_500):
-        decide(holds, at_ms, 10)
+        decide(holds, at_ms, 1_010)
     assert holds.finish().windows[0] == 3
 
 
@@ -118,6 +120,20 @@ def test_a_hold_from_before_the_range_counts_from_its_begin_on_and_defers_what_i
     assert (totals.windows[0], totals.throttle_ms[0], totals.deferred_bytes[0]) == (1, 1_000, 7)
 
 
+def test_what_is_owed_holds_a_client_longer_than_a_short_throttle_time() -> None:
+    holds = account(lambda client, at_ms: max(2_400 - at_ms, 0))
+    decide(holds, 0, 300)
+    assert holds.finish().throttle_ms[0] == 2_400
+
+
+def test_usage_during_a_throttle_that_was_not_published_is_not_deferred() -> None:
+    holds = account()
+    decide(holds, 0, 999)
+    use(holds, 500, 7)
+    totals = holds.finish()
+    assert (totals.windows[0], totals.throttle_ms[0], totals.deferred_bytes[0]) == (1, 0, 0)
+
+
 def test_a_throttle_beyond_all_time_is_cut_like_any_other() -> None:
     holds = account(span_ms=2_000)
     decide(holds, 500, 2**63 - 1)
@@ -133,13 +149,13 @@ def test_throttle_time_falls_into_the_part_of_the_range_it_was_decided_in() -> N
     assert holds.throttle_ms_by_bin.tolist() == [1_000, 2_000, 0, 0, 0, 1]
 
 
-def test_a_debt_beyond_the_cap_is_renewed_until_it_is_paid() -> None:
+def test_a_debt_beyond_the_cap_is_renewed_until_the_rest_is_too_short() -> None:
     holds = account(lambda client, at_ms: max(30_000 - at_ms, 0))
     decide(holds, 0, 1_000)
-    assert holds.finish().throttle_ms[0] == 30_000
+    assert holds.finish().throttle_ms[0] == 29_100, "the look at 28 500 finds 900 ms more than is left"
 
 
-@pytest.mark.parametrize(("owed_ms", "whole_ms"), [(250, 1_000), (251, 1_251)])
+@pytest.mark.parametrize(("owed_ms", "whole_ms"), [(1_000, 1_000), (1_001, 2_001)])
 def test_a_client_is_released_at_its_end_if_it_owes_no_more_than_the_threshold(owed_ms: int, whole_ms: int) -> None:
     # Usage of the batch at 900 ms makes it owe again, after the look of 400 ms before the end at 1 000.
     holds = account(lambda client, at_ms: owed_ms if 900 <= at_ms < 1_100 else 0)
@@ -163,7 +179,8 @@ class Change:
         Change(bound=1_000.0, owed_ms=0, whole_ms=5_000),  # this bound did not change: the look comes later
         Change(bound=2_000.0, owed_ms=0, whole_ms=1_000),  # nothing owed: released
         Change(bound=2_000.0, owed_ms=1_500, whole_ms=2_500),  # raised: shortened to what is owed
-        Change(bound=2_000.0, owed_ms=3_751, whole_ms=5_000),  # shorter by 249 ms: left as it is
+        Change(bound=2_000.0, owed_ms=1_000, whole_ms=1_000),  # what would be left is too short: released
+        Change(bound=2_000.0, owed_ms=3_001, whole_ms=5_000),  # shorter by 999 ms: left as it is
         Change(bound=500.0, owed_ms=1_500, whole_ms=5_000),  # a lower bound never shortens
         Change(bound=np.inf, owed_ms=0, whole_ms=1_000),  # no bound any more
     ],
@@ -191,19 +208,22 @@ class NaiveClient:
     """One client's throttle, event by event."""
 
     held: set[int]
-    until_ms: int = -1
+    until_ms: int = -1_000_000
     due_ms: int | None = None
 
-    def decide(self, at_ms: int, slice_ms: int) -> None:
-        if self.due_ms is None or ends_clearly_later(at_ms + slice_ms - self.until_ms, slice_ms):
+    def decide(self, at_ms: int, capped_ms: int, owed_ms: int) -> None:
+        left_ms = None if self.due_ms is None else max(self.until_ms - at_ms, 0)
+        owed_ms = max(owed_ms, capped_ms)
+        slice_ms = max(capped_ms, one_throttle.slice_ms(SLICING, owed_ms, WINDOW_MS, "producer_byte_rate"))
+        if one_throttle.is_published(SLICING, owed_ms, slice_ms, left_ms, at_ms - self.until_ms):
             self._hold(at_ms, slice_ms)
 
     def advance(self, to_ms: int, owed: Callable[[int], int]) -> None:
         while self.due_ms is not None and self.due_ms <= to_ms:
             at_ms, owed_ms = self.due_ms, owed(self.due_ms)
             at_end = at_ms >= self.until_ms
-            if owed_ms > (SLICING.republish_ms if at_end else self.until_ms - at_ms):
-                self._hold(at_ms, renewal_ms(SLICING, owed_ms, WINDOW_MS, "producer_byte_rate"))
+            if one_throttle.look(SLICING, owed_ms, self.until_ms - at_ms, at_end=at_end) == "hold":
+                self._hold(at_ms, one_throttle.slice_ms(SLICING, owed_ms, WINDOW_MS, "producer_byte_rate"))
             else:
                 self.due_ms = None if at_end else self.until_ms
 
@@ -236,7 +256,7 @@ def test_many_clients_at_once_are_held_as_each_by_itself(
         decide(holds, at_ms, throttle_ms, client)
         for number, one in naive.items():
             one.advance(at_ms, lambda instant_ms, number=number: owed(number, instant_ms))  # type: ignore[misc]
-        naive[client].decide(at_ms, throttle_ms)
+        naive[client].decide(at_ms, throttle_ms, owed(client, at_ms))
     totals = holds.finish()
     wanted = []
     for number, one in naive.items():

@@ -67,7 +67,8 @@ def explain(
     quotas = open_quota_table(settings.tables)
     origin = origin_of_bound(quotas, story.decision)
     max_age_ms = settings.stream.max_decision_age_ms
-    unpublished = None if story.events else why_unpublished(settings.tables.root, quotas, story.decision, max_age_ms)
+    limits = (max_age_ms, settings.purgatory.min_hold_ms)
+    unpublished = None if story.events else why_unpublished(settings.tables.root, quotas, story.decision, *limits)
     decision = story.decision
     on_brokers = enforced_for(settings.tables.root, decision["user"], decision["client_id"], [decision["quota_type"]])
     if is_table(output):

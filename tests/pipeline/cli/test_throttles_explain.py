@@ -52,7 +52,7 @@ class Tables:
         write_deltalake(table_uri(self.root, "batches"), facts.to_row("c"), mode="overwrite")
 
     def why(self, **changes: Any) -> str:
-        found = why_unpublished(self.root, QuotaTable(self.root), DECISION | changes, MAX_AGE_MS)
+        found = why_unpublished(self.root, QuotaTable(self.root), DECISION | changes, MAX_AGE_MS, 1_000)
         return why_nothing(found, MAX_AGE_MS).removeprefix("published: nothing")
 
 
@@ -81,6 +81,16 @@ def test_a_decision_that_came_too_late_says_how_old_it_was(tables: Tables) -> No
         ": it was 30.001 s old when it was collected, more than stream.max_decision_age_ms = 30000; "
         "so its usage charges the bucket down to -N * w * T at most"
     )
+
+
+def test_a_decision_that_was_too_short_says_so(tables: Tables) -> None:
+    told = "not published: shorter than min_hold_ms (1000 ms{}); what it owes stays owed"
+    assert tables.why(throttle_time_ms=999) == told.format("")
+    assert "restart" in tables.why()
+    tables.events.write(("app", "throttle", AT_MS - 4_000, 3_000), decision_id="first", batch_id=6, cause="violation")
+    tables.events.write(("app", "release", AT_MS - 1_000, 0), decision_id="first", batch_id=6, cause="expired")
+    assert tables.why(throttle_time_ms=1_999) == told.format(", twice as long soon after a release")
+    assert "restart" in tables.why(throttle_time_ms=2_000)
 
 
 def test_a_client_that_was_told_already_says_with_which_record(tables: Tables) -> None:
@@ -143,7 +153,7 @@ def event(seq: int, written_ms: int, throttle_time_ms: int, **changes: Any) -> d
 
 def test_the_times_of_records_add_up_to_the_time_held() -> None:
     first, second = event(0, 0, 1_108), event(1, 862, 900, owed_ms=12_706, tokens=-1_270_600.0)
-    head, *lines = record_lines([first, second, event(2, 5_000, 0, action="release")], 250)
+    head, *lines = record_lines([first, second, event(2, 5_000, 0, action="release")], 1_000)
     assert "(held for 1.762 s in all;" in head, "a client whose end has passed is not held, however late the release"
     assert lines[0].startswith("  #0 22:14:00.000 renew    for 1.108 s until 22:14:01.108: ")
     assert lines[1].endswith(
@@ -152,18 +162,18 @@ def test_the_times_of_records_add_up_to_the_time_held() -> None:
 
 
 def test_a_release_above_the_bound_says_why_it_is_right() -> None:
-    (_, line) = record_lines([event(0, 0, 0, action="release", cause="expired")], 250)
-    expected = "O 109.0 kB/s > T 100.0 kB/s, owes 90 ms, not more than purgatory.republish_ms = 250"
+    (_, line) = record_lines([event(0, 0, 0, action="release", cause="expired")], 1_000)
+    expected = "O 109.0 kB/s > T 100.0 kB/s, owes 90 ms, not more than purgatory.min_hold_ms = 1000"
     assert line.endswith(f" release  expired: {expected}")
 
 
 def test_a_release_without_a_bound_compares_with_none() -> None:
-    (_, line) = record_lines([event(0, 0, 0, action="release", cause="quota_changed", bound=None, owed_ms=0)], 250)
+    (_, line) = record_lines([event(0, 0, 0, action="release", cause="quota_changed", bound=None, owed_ms=0)], 1_000)
     assert line.endswith(" release  quota_changed: O 109.0 kB/s, no bound is enforced any more")
 
 
 def test_a_further_violation_is_called_an_extension() -> None:
-    (_, line) = record_lines([event(0, 0, 1_000, cause="violation")], 250)
+    (_, line) = record_lines([event(0, 0, 1_000, cause="violation")], 1_000)
     assert " extend   for 1.000 s until " in line
 
 

@@ -22,7 +22,7 @@ class Failing(DemoClientThread):
     """Its broker is gone; it is told to stop before its first failure, or after the second."""
 
     def __init__(self, stopping: Event, failures_before_the_end: int) -> None:
-        super().__init__(CLIENT, {}, NeverBlocked(), stopping)
+        super().__init__(CLIENT, {}, NeverBlocked(), stopping, Event())
         self._left = failures_before_the_end
         self._told = stopping
 

@@ -30,6 +30,12 @@ def test_one_client_is_at_five_times_one_at_twice_and_six_are_quiet() -> None:
     assert all(0.3 <= factor <= 0.8 for factor in factors[2:])
 
 
+def test_before_there_is_a_job_every_client_stays_below_its_quota() -> None:
+    assert all(client.calm_bytes_per_second < client.quota_bytes_per_second for client in CLIENTS)
+    quiet = [client for client in CLIENTS if client.load_factor <= 0.9]
+    assert all(client.calm_bytes_per_second == client.bytes_per_second for client in quiet)
+
+
 def test_every_client_has_a_user_of_its_own() -> None:
     assert len(list(demo_users())) == len(CLIENTS)
 

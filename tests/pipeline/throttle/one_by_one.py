@@ -17,7 +17,6 @@ from pipeline.throttle.held import Publication, Reason
 from pipeline.throttle.outbox import Written
 from quota.entity import QUOTA_TYPES, TIE_ORDER
 from quota.evaluation import Evaluation
-from quota.slicing import ends_clearly_later
 from quota.snapshot import QuotaSnapshot
 from schemas.arrow import arrow_schema, conform
 from schemas.decisions import decision_id
@@ -25,10 +24,11 @@ from schemas.names import ClientKey
 from schemas.throttle_record import SCHEMA_VERSION, ThrottleEventRow, stored_record
 from tests.fakes.outbox import MemoryOutbox
 from tests.pipeline.throttle.held_one_by_one import Held, Ledger
-from tests.quota.one_renewal import renewal_ms
+from tests.quota import one_throttle
 
 SENSOR = ("sensor_user", "sensor_client_id")
 FIGURES = tuple(column.name for column in fields(Reason) if column.name != "level")
+FACTS = ("query_id", "batch_id", "time_epoch", "evaluated_at_ms", "quota_version")
 TIE_RANK = {QUOTA_TYPES[position]: rank for rank, position in enumerate(TIE_ORDER)}
 JOB = "kquota"
 
@@ -55,11 +55,13 @@ class OneByOne:
         for snapshot, usage, evaluation in batches:
             self._decide(snapshot, usage, evaluation, Moment(0, evaluation.evaluated_at_ms))
         self._ledger = Ledger()
+        self._ends: dict[ClientKey, int] = {}
         for row in self.outbox.newest()[1].to_pylist():
             end_ms = now.steady_ms + max(row["throttled_until_ms"] - now.wall_ms, 0)
             due_ms = min(max(end_ms - self._slicing.lead_ms, now.steady_ms), end_ms)
             reason = reason_of(row, {**row, "level": None})
             self._ledger.hold(Held(_key(row), reason, row["decision_id"], end_ms, due_ms))
+            self._ends[_key(row)] = end_ms
 
     def batch(self, snapshot: QuotaSnapshot, usage: pa.Table, evaluation: Evaluation, now: Moment) -> pa.Table:
         """A micro-batch; the decisions."""
@@ -69,11 +71,15 @@ class OneByOne:
             violations = [one for one in violations if not _is_touched(one.reason, standing[one.key])]
         news = []
         for one in violations:
-            running = self._ledger.held.get(one.key)
-            if running is None:
-                news.append(one)
-            elif ends_clearly_later(now.steady_ms + one.throttle_time_ms - running.end_ms, one.throttle_time_ms):
-                news.append(replace(one, decision_id=running.decision_id, extends=True))
+            running, reason = self._ledger.held.get(one.key), one.reason
+            owed_ms = max(reason.owed_ms, one.throttle_time_ms)
+            slice_ms = one_throttle.slice_ms(self._slicing, owed_ms, reason.window_ms, reason.quota_type)
+            told = replace(one, throttle_time_ms=max(slice_ms, one.throttle_time_ms))
+            left_ms = None if running is None else max(running.end_ms - now.steady_ms, 0)
+            ago_ms = now.steady_ms - self._ends.get(one.key, -(1 << 52))
+            if one_throttle.is_published(self._slicing, owed_ms, told.throttle_time_ms, left_ms, ago_ms):
+                extension = {} if running is None else {"decision_id": running.decision_id, "extends": True}
+                news.append(replace(told, **extension))  # type: ignore[arg-type]
         self._publish(news, evaluation, now)
         return decisions
 
@@ -96,9 +102,10 @@ class OneByOne:
             reason, is_at_end = reasons[throttle.key], throttle.due_ms >= throttle.end_ms
             late: dict[str, Any] = {"due_ms": throttle.due_ms, "lateness_ms": max(at_ms - throttle.due_ms, 0)}
             left_ms = max(throttle.end_ms - now.steady_ms, 0)
-            if reason.owed_ms > (self._slicing.republish_ms if is_at_end else left_ms):
+            step = one_throttle.look(self._slicing, reason.owed_ms, left_ms, at_end=is_at_end)
+            if step == "hold":
                 news.append(self._longer(throttle, "renewed", reason, **late))
-            elif is_at_end:
+            elif step == "release":
                 news.append(Publication(throttle.key, "release", "expired", 0, reason, throttle.decision_id, **late))
             else:
                 self._ledger.hold(replace(throttle, due_ms=throttle.end_ms))
@@ -132,10 +139,10 @@ class OneByOne:
                 and reason.bound is not None
                 and reason.bound < before.bound
             )
-            is_shorter = left_ms - reason.owed_ms > self._slicing.republish_ms and not fell
-            if reason.owed_ms <= 0:
+            step = one_throttle.edit(self._slicing, reason.owed_ms, left_ms, fell=fell)
+            if step == "release":
                 news.append(Publication(throttle.key, "release", "quota_changed", 0, reason, throttle.decision_id))
-            elif reason.owed_ms > left_ms or is_shorter:
+            elif step == "hold":
                 news.append(self._longer(throttle, "quota_changed", reason))
             else:
                 self._ledger.hold(replace(throttle, due_ms=throttle.end_ms))
@@ -199,7 +206,7 @@ class OneByOne:
         return standing
 
     def _longer(self, throttle: Held, cause: Any, reason: Reason, **late: Any) -> Publication:
-        slice_ms = renewal_ms(self._slicing, reason.owed_ms, reason.window_ms, reason.quota_type)
+        slice_ms = one_throttle.slice_ms(self._slicing, reason.owed_ms, reason.window_ms, reason.quota_type)
         return Publication(throttle.key, "throttle", cause, slice_ms, reason, throttle.decision_id, **late)
 
     def _publish(self, news: list[Publication], evaluation: Evaluation, now: Moment) -> None:
@@ -217,6 +224,7 @@ class OneByOne:
                 self._ledger.drop(one.publication.key)
                 continue
             end_ms = now.steady_ms + one.publication.throttle_time_ms
+            self._ends[one.publication.key] = end_ms
             due_ms = max(end_ms - self._slicing.lead_ms, now.steady_ms)
             about = (one.publication.key, one.publication.reason, one.publication.decision_id)
             self._ledger.hold(Held(*about, end_ms, due_ms))
@@ -236,7 +244,7 @@ def rows_of(written: list[Written], evaluation: Evaluation, cluster: str) -> pa.
         for one in written
     ]
     schema = pa.schema([column for column in arrow_schema(ThrottleEventRow) if column.name in rows[0]])
-    facts = {name: getattr(evaluation, name) for name in ("query_id", "batch_id", "evaluated_at_ms", "quota_version")}
+    facts = {name: getattr(evaluation, name) for name in FACTS}
     table = pa.Table.from_pylist(rows, schema=schema)
     return conform(table, ThrottleEventRow, cluster=cluster, schema_version=SCHEMA_VERSION, **facts)
 

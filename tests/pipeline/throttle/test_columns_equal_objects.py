@@ -230,7 +230,7 @@ def all_used(size: int, clients: int = 60) -> list[dict[str, Any]]:
 def test_many_clients_are_throttled_extended_renewed_edited_and_released_alike(bound_after: float) -> None:
     both = Both("cluster", [default_quota(1_000.0)])
     session: Session = [
-        ("batch", (all_used(10_500),)),
+        ("batch", (all_used(11_500),)),
         ("hand_out", (CAP_MS - LEAD_MS,)),
         ("wait", (7,)),
         ("batch", (all_used(3_000, clients=30),)),
@@ -275,13 +275,16 @@ def bounds(producer: float | None, consumer: float | None, **entity: str) -> dic
         ),
         (
             [bounds(1_000.0, 1_000.0)],
-            [("batch", ([{**ALICE, "fetched_bytes": 10_400}],)), ("wait", (LEAD_MS,)), ("wait", (20_000,))],
+            [
+                ("batch", ([{**ALICE, "fetched_bytes": 11_400}],)),
+                *[("wait", (time_ms,)) for time_ms in (LEAD_MS, 20_000, 1)],
+            ],
             ("expired", "consumer_byte_rate", 5),
         ),
         (
             [bounds(1_000.0, 1_000.0)],
             [
-                ("batch", ([{**ALICE, "produced_bytes": 600_000, "fetched_bytes": 10_400}],)),
+                ("batch", ([{**ALICE, "produced_bytes": 600_000, "fetched_bytes": 12_400}],)),
                 ("edit", ([bounds(1e9, 999.0)],)),
             ],
             ("quota_changed", "consumer_byte_rate", 5),
