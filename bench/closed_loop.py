@@ -19,7 +19,7 @@ from typing import Final, Literal
 import pyarrow as pa
 
 from bench.machine import machine_line
-from bench.page_part import write_part
+from bench.pages import write_part
 from pipeline.clock import Moment
 from pipeline.settings.model import EngineSettings, PurgatorySettings, Settings, StreamSettings
 from pipeline.throttle.assembly import Ports, assemble

@@ -52,17 +52,12 @@ Collect = Callable[[DataFrame, int | None], CollectedBatch]
 """Collects Spark's batch; the second argument is how many messages it has, None if that is not known."""
 
 
-NewestAppend = Callable[[DataFrame], int | None]
-"""The newest append time of the messages of Spark's batch, in ms; asked only if a clock seems to have been set back."""
-
-
 class MicroBatch:
     """The `foreachBatch` function. Batches run one at a time. A failure ends the query before any later step writes."""
 
     def __init__(
         self,
         collect: Collect,
-        newest_append_ms: NewestAppend,
         offsets: OffsetLog,
         tables: JobTables,
         quotas: QuotaSource,
@@ -74,7 +69,6 @@ class MicroBatch:
         report: Callable[["BatchReport"], None],
     ) -> None:
         self._collect = collect
-        self._newest_append_ms = newest_append_ms
         self._offsets = offsets
         self._tables = tables
         self._quotas = quotas
@@ -156,7 +150,6 @@ class MicroBatch:
 
     def _evaluation(
         self,
-        frame: DataFrame,
         query_id: str,
         batch_id: int,
         quota_version: int,
