@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
+from pipeline.activity import ahead_ms
 from pipeline.job.heartbeat import last_beat_ms
 from pipeline.job.lock import job_process
 from pipeline.settings.model import Settings
@@ -26,7 +27,10 @@ class JobStatus:
         process: That process's id as text; None if it is down.
         last_batch_id: The newest recorded micro-batch; None if there is none.
         last_batch_age_ms: How long ago it was read; 0 for one that was stored after the command began.
-        lag_ms: How old its newest event was then. None without a batch.
+        lag_ms: How old its newest event was then; below 0 if its time was ahead of the driver's clock. None without a
+            batch.
+        time_epoch: How often event time had begun anew by then. None without a batch.
+        ahead_ms: How far its time is ahead of the wall clock now, see `pipeline.activity.ahead_ms`; 0 without a batch.
         last_wait_age_ms: How long ago its query was last seen to wait for usage; None if that is not known here.
         last_batch_quotas: The quota version it was decided with; None without a batch.
         quotas: The quota version in force: the newest valid one.
@@ -43,6 +47,8 @@ class JobStatus:
     last_batch_id: int | None
     last_batch_age_ms: int | None
     lag_ms: int | None
+    time_epoch: int | None
+    ahead_ms: int
     last_wait_age_ms: int | None
     last_batch_quotas: int | None
     quotas: int
@@ -119,6 +125,8 @@ def status_from(settings: Settings, read: Reading) -> JobStatus:
         last_batch_id=None if batch is None else batch["batch_id"],
         last_batch_age_ms=None if batch is None else max(read.at_ms - batch["processed_at_ms"], 0),
         lag_ms=None if batch is None else batch["processed_at_ms"] - batch["evaluated_at_ms"],
+        time_epoch=None if batch is None else batch.get("time_epoch") or 0,
+        ahead_ms=0 if batch is None else ahead_ms(batch["evaluated_at_ms"], read.at_ms),
         last_wait_age_ms=None if read.waited_ms is None else max(read.at_ms - read.waited_ms, 0),
         last_batch_quotas=None if batch is None else batch["quota_version"],
         quotas=read.in_force.version,

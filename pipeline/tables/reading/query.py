@@ -102,7 +102,7 @@ def last_rows_of_each(
 
 def last_row(columns: Sequence[str], order: Sequence[str], where: Sequence[Condition]) -> str:
     """The row that is last in an order, of those that meet all conditions."""
-    last_first = ", ".join(f"{_name(column)} DESC" for column in order)
+    last_first = ", ".join(f"{_name(column)} DESC NULLS LAST" for column in order)
     return f"{rows_where(columns, where)} ORDER BY {last_first} LIMIT 1"
 
 
@@ -115,7 +115,8 @@ def _predicate(condition: Condition) -> str:
     if operator in {"in", "not in"}:
         if not value:
             return "false" if operator == "in" else "true"
-        return f"{_name(column)} {operator} ({', '.join(map(_literal, value))})"
+        listed = f"{_name(column)} {operator} ({', '.join(_literal(one) for one in value if one is not None)})"
+        return f"({listed} OR {_name(column)} IS NULL)" if None in value else listed
     return f"{_name(column)} {operator} {_literal(value)}"
 
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 from arro3.core import ChunkedArray, DataType, Table
 
 from pipeline.tables.opening import Options, open_table
-from pipeline.tables.port import Condition, Instant
+from pipeline.tables.port import Condition, Instant, of_newest_epoch
 from pipeline.tables.reading.column_range import newest_in, newest_instant_in
 from pipeline.tables.reading.query import (
     FILTER_FIRST,
@@ -28,6 +28,7 @@ from pipeline.tables.reading.query import (
 
 Row = dict[str, Any]
 
+_TIME: Final = "evaluated_at_ms"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 # The job writes a file or two per second: to read those of a minute takes 70 ms, those of the newest instant 3 ms.
 _SPANS_MS: Final = (0, 2_000, 16_000, 128_000, 3_600_000)
@@ -62,7 +63,7 @@ class TableRows:
 
     def newest_instant(self) -> Instant | None:
         """See `TableReader`."""
-        return newest_instant_in(self._table, partial(self._largest, "evaluated_at_ms"))
+        return newest_instant_in(self._table, partial(self._largest, _TIME))
 
     def smallest(self, column: str, where: Sequence[Condition] = ()) -> int | None:
         """The smallest value of an INT64 column in rows that meet all conditions; None without such rows."""
@@ -93,17 +94,21 @@ class TableRows:
         return self._rows(last_rows_of_each(keys, order, self._columns, among, where))
 
     def newest(self, order: Sequence[str], where: Sequence[Condition] = ()) -> Row | None:
-        """The row that is last in the order of these INT64 columns, with all columns; None if no row fits.
+        """The row that is last by instant of event time, and then by some INT64 columns, with all columns.
+
+        It is looked for at the newest instant, then in spans before it that become longer, and at last in all rows.
 
         Args:
-            order: The first one has milliseconds. It is looked for at the newest instant, then in spans before it that
-                become longer, and at last in all rows.
-            where: Conditions that must all hold.
+            order: The other columns.
+            where: Conditions that must all hold; None if no row meets them.
         """
-        last_ms = self.newest_value(order[0])
-        spans = () if last_ms is None else [(order[0], ">=", last_ms - span_ms) for span_ms in _SPANS_MS]
-        for recent in (*([span] for span in spans), []):
-            found = self._rows(last_row(self._columns, order, [*where, *recent]))
+        last = self.newest_instant()
+        if last is None:
+            return None
+        own = of_newest_epoch(last.time_epoch)
+        spans = [[*own, (_TIME, ">=", last.evaluated_at_ms - span_ms)] for span_ms in _SPANS_MS]
+        for recent in (*spans, []):
+            found = self._rows(last_row(self._columns, ("time_epoch", _TIME, *order), [*where, *recent]))
             if found:
                 return found[0]
         return None

@@ -10,7 +10,7 @@ from pipeline.command_line import command_text
 from pipeline.errors import PipelineError
 from pipeline.tables.address import table_uri
 from pipeline.tables.errors import TableMissing
-from pipeline.tables.port import Condition
+from pipeline.tables.port import Condition, of_epoch
 from pipeline.tables.quotas.origin import QuotaOrigin, origin_of
 from pipeline.tables.quotas.table import QuotaTable
 from pipeline.tables.reading.table_rows import TableRows
@@ -100,7 +100,7 @@ def newest_decision(root: str, user: str | None, client_id: str | None) -> dict[
     decisions = TableRows(table_uri(root, "decisions"))
     names = {name: value for name, value in (("user", user), ("client_id", client_id)) if value is not None}
     where: list[Condition] = [(name, "=", value) for name, value in names.items()]
-    found = decisions.newest(["evaluated_at_ms", "batch_id"], where)
+    found = decisions.newest(["batch_id"], where)
     if found is None:
         raise NothingMatches("/".join(names.values()), decisions.uri)
     return found
@@ -108,10 +108,8 @@ def newest_decision(root: str, user: str | None, client_id: str | None) -> dict[
 
 def story_of(root: str, decision: Mapping[str, Any]) -> Story:
     """The story of a row of `decisions`."""
-    # Ids are hashes, so only the instant tells which files can hold the records. None is older than the decision.
-    since = [("decision_id", "=", decision["decision_id"]), ("evaluated_at_ms", ">=", decision["evaluated_at_ms"])]
     with ThreadPoolExecutor(1) as pool:
-        events = pool.submit(lambda: TableRows(table_uri(root, "throttle_events")).read(None, since))
+        events = pool.submit(_events, root, decision)
         samples = _samples(root, decision)
         in_order = sorted(events.result(), key=lambda row: row["publish_seq"])
     return Story(dict(decision), in_order, samples)
@@ -126,6 +124,17 @@ def origin_of_bound(table: QuotaTable, decision: dict[str, Any]) -> QuotaOrigin 
         return None
 
 
+def _events(root: str, decision: Mapping[str, Any]) -> list[dict[str, Any]]:
+    events = TableRows(table_uri(root, "throttle_events"))
+    newest = events.newest_instant()
+    # Ids are hashes, so only the instant tells which files can hold the records. None is older than the decision; but
+    # those of a later time epoch may have smaller times.
+    since: list[Condition] = [("decision_id", "=", decision["decision_id"])]
+    if newest is not None and newest.time_epoch == (decision.get("time_epoch") or 0):
+        since.append(("evaluated_at_ms", ">=", decision["evaluated_at_ms"]))
+    return events.read(None, since)
+
+
 def _samples(root: str, decision: Mapping[str, Any]) -> list[tuple[int, int]]:
     """Usage of the sensor's clients in the window of the decision, from all batches up to that of the decision."""
     at_ms, window_ms = decision["evaluated_at_ms"], decision["window_ms"]
@@ -134,6 +143,7 @@ def _samples(root: str, decision: Mapping[str, Any]) -> list[tuple[int, int]]:
         ("sample_start_ms", "<=", at_ms),
         ("evaluated_at_ms", "<=", at_ms),
         ("evaluated_at_ms", ">=", at_ms - window_ms),
+        of_epoch(decision.get("time_epoch") or 0),
     ]
     if decision["sensor_user"]:
         conditions.append(("user", "=", decision["sensor_user"]))

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from pipeline.tables.address import table_uri
-from pipeline.tables.port import Condition
+from pipeline.tables.port import Condition, of_epoch
 from pipeline.tables.quotas.table import QuotaTable
 from pipeline.tables.reading.table_rows import TableRows
 from schemas.throttle_event_row import written_ms
@@ -75,6 +75,7 @@ def _records(root: str, decision: Mapping[str, Any], back_ms: int) -> list[dict[
         *((name, "=", decision[name]) for name in ("broker_id", "user", "client_id")),
         ("evaluated_at_ms", ">=", at_ms - back_ms),
         ("evaluated_at_ms", "<=", at_ms + _LOOKED_BACK_MS[0]),
+        of_epoch(decision.get("time_epoch") or 0),
     ]
     rows = TableRows(table_uri(root, "throttle_events")).read([*_COLUMNS, *_BATCH], where)
     return sorted(rows, key=lambda row: row["publish_seq"])
