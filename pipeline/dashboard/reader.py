@@ -57,6 +57,8 @@ class TablesReader:
         self.quota_table: QuotaTable | None = None
         self.batches: list[dict[str, Any]] = []
         """The newest rows of `batches`, oldest first."""
+        self.epoch_begin_ms = 0
+        """When the newest time epoch began, as far as usage is kept: usage of older ones counts until then."""
         self.batch_parts = BatchParts()
         self.recent = RecentTables.of(self.tables)
         self._signs = signs
@@ -196,8 +198,15 @@ class TablesReader:
         seconds_ms = [second * 1_000 for second in sums["second"].to_pylist()]
         rates.add_totals(seconds_ms, {name: sums[name].to_pylist() for name in names})
         self._rates, self._rates_epoch = rates, time_epoch
+        self.epoch_begin_ms = self._epoch_begin_ms(time_epoch)
         since: list[Condition] = [*of_newest_epoch(time_epoch), ("evaluated_at_ms", ">=", begin_ms)]
         self._record(rates, table.read(USAGE_COLUMNS, since))
+
+    def _epoch_begin_ms(self, time_epoch: int) -> int:
+        if not time_epoch:
+            return 0
+        sql = f"SELECT min(evaluated_at_ms) AS least FROM source WHERE time_epoch = {time_epoch}"  # noqa: S608 - ours
+        return int(self.tables["usage"].query(sql)["least"][0].as_py() or 0)
 
     def _record(self, rates: LiveRates, rows: pa.Table) -> None:
         if not rows.num_rows:

@@ -6,6 +6,7 @@ from typing import Any, Final, NamedTuple
 
 from pipeline.dashboard.client_view import has_data, rates, step_ms
 from pipeline.dashboard.reader import TablesReader
+from pipeline.dashboard.recent_rows import RecentRows
 from pipeline.dashboard.recent_sums import Wanted, recent_sums
 from pipeline.dashboard.watched_table import WatchedTable
 from pipeline.tables.errors import TableMissing
@@ -146,9 +147,10 @@ def _sums(
         recent = reader.recent.usage
         held = recent.held if piece.table == "usage" else None
         # A sample never begins after the instant at which its batch was evaluated.
-        if held is None or piece.since_ms < held.begin or recent.has_older_epochs:
-            older = "" if held is None else _not_held(recent.time_epoch, held.begin)
-            _add(sums, span.bin_ms, _stored(reader, piece, span.bin_ms, wanted, client, older))
+        is_held = held is not None and piece.since_ms >= held.begin
+        if not is_held or (recent.has_older_epochs and piece.since_ms < reader.epoch_begin_ms):
+            rows = _rows_sql(reader, held) if piece.table == "usage" else ""
+            _add(sums, span.bin_ms, _stored(reader, piece, span.bin_ms, wanted, client, rows))
         if held is not None:
             _add(sums, span.bin_ms, recent_sums(held, piece.since_ms, piece.until_ms, span.bin_ms, wanted))
     return sums
@@ -177,9 +179,9 @@ def _stored(
     bin_ms: int,
     wanted: list[Wanted],
     client: tuple[str, str],
-    older: str,
+    rows: str,
 ) -> Mapping[str, list[Any]]:
-    """The sums of a piece by step, from the table; of rows for which `older` holds, too, if that is not empty."""
+    """The sums of a piece by step, from the table; `rows` has further conditions."""
     selected = ", ".join(
         f"sum(CASE WHEN {_names_sql(one.names)} THEN {_measure_sql(one.columns)} END) AS {one.name}" for one in wanted
     )
@@ -190,17 +192,24 @@ def _stored(
         found = reader.tables[piece.table].query(
             f"SELECT {piece.column} / {bin_ms} AS step, {selected} FROM source "  # noqa: S608 - names are quoted by us
             f"WHERE {piece.column} >= {piece.since_ms} AND {piece.column} < {piece.until_ms} AND ({concerned}) "
-            f"{older and f'AND ({older}) '}GROUP BY 1"
+            f"{rows}GROUP BY 1"
         )
     except TableMissing:
         return {}
     return {name: found[name].to_pylist() for name in found.column_names}
 
 
-def _not_held(time_epoch: int, begin: int) -> str:
-    """What is not in memory: rows of before, and those of older time epochs."""
-    before = f"evaluated_at_ms < {begin}"
-    return f"{before} OR time_epoch < {time_epoch} OR time_epoch IS NULL" if time_epoch else before
+def _rows_sql(reader: TablesReader, held: RecentRows | None) -> str:
+    """Which rows of `usage` count that are not in memory.
+
+    Of what the clock showed twice, because it was set back, the second time is shown.
+    """
+    time_epoch = reader.recent.usage.time_epoch
+    shown = f"AND (time_epoch = {time_epoch} OR sample_start_ms < {reader.epoch_begin_ms}) " if time_epoch else ""
+    if held is None:
+        return shown
+    older = f" OR time_epoch < {time_epoch} OR time_epoch IS NULL" if time_epoch else ""
+    return f"{shown}AND (evaluated_at_ms < {held.begin}{older}) "
 
 
 def _measure_sql(columns: Sequence[str]) -> str:
