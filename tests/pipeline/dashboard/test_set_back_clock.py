@@ -145,4 +145,4 @@ def test_a_decision_of_the_old_epoch_is_explained_from_its_own_usage(stepped: St
     story = story_of(stepped.root, old)
     assert (old["time_epoch"] or 0) == 0
     assert sum(amount for _, amount in story.samples) == pytest.approx(old["observed"] * old["window_ms"] / 1000)
-    assert [row["action"] for row in story.events][0] == "throttle"
+    assert story.events[0]["action"] == "throttle"
