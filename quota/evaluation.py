@@ -1,8 +1,25 @@
 """The facts from which a record can be computed again."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from quota.replay import batch_order
+
+
+def begins_time_epoch(last_ms: int, ring_ms: int, now_ms: Iterable[int | None]) -> bool:
+    """Whether a batch begins a new time epoch: a clock was ahead, was set right, and event time must not wait for it.
+
+    Args:
+        last_ms: `evaluated_at_ms` of the batch before.
+        ring_ms: N · w, the span of the rates' sample windows.
+        now_ms: what each clock says about now: the newest event time of the batch, the newest append time of its
+            messages, the driver's wall clock when it was collected. None: not known.
+
+    Returns:
+        True if all of them agree that now is before `last_ms` by more than the ring. A backlog has old events and is
+        read at a later time of the driver's clock; so it begins none.
+    """
+    return all(one_ms is not None and one_ms < last_ms - ring_ms for one_ms in now_ms)
 
 
 @dataclass(frozen=True, slots=True)

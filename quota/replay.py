@@ -118,13 +118,17 @@ def batch_order(
 
 
 def replay(engine: QuotaEngine, batches: Iterable[StoredBatch], snapshot_at: SnapshotAt) -> Iterator[Replayed]:
-    """Decide batches again, each with its own quotas at its own instant.
+    """Decide batches again, each with its own quotas at its own instant in its own time epoch.
 
     Args:
         engine: has recorded nothing later than the first batch.
         batches: in the order they were decided.
         snapshot_at: returns the quotas of a version; called once per batch.
     """
+    before: StoredBatch | None = None
     for batch in batches:
+        if before is not None and batch.time_epoch > before.time_epoch:
+            engine.begin_epoch(before.evaluated_at_ms, batch.evaluated_at_ms)
+        before = batch
         engine.load_quotas(snapshot_at(batch.quota_version))
         yield Replayed(batch, engine.record(batch.usage, batch.evaluated_at_ms))

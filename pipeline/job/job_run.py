@@ -24,7 +24,7 @@ from pipeline.stream.offset_log import OffsetLog
 from pipeline.stream.query import QueryPlan, UsageQuery
 from pipeline.stream.reading.collector import Collector
 from pipeline.stream.reading.reading_rules import ReadingRules
-from pipeline.stream.reading.source import read_usage_topic
+from pipeline.stream.reading.source import newest_append_ms, read_usage_topic
 from pipeline.stream.recovery import Recovered
 from pipeline.stream.starting_offsets import refuse_gaps, spans_of, starting_offsets
 from pipeline.tables.from_settings import claim_tables, open_quota_versions, open_writer
@@ -135,7 +135,13 @@ class JobRun:
         claim_shards(self._quota_table, settings)
         claim_tables(settings.tables, settings.job)
         recovered = take_over(
-            self._tables, self._place.epoch, self._quotas, self._enforcement, self._clock, settings.engine
+            self._tables,
+            self._place.epoch,
+            self._quotas,
+            self._enforcement,
+            self._clock,
+            settings.engine,
+            settings.stream.max_decision_age_ms,
         )
         if recovered.batches:
             log.info("rebuilt rates from %d batches, %d rows", recovered.batches, recovered.rows)
@@ -152,6 +158,7 @@ class JobRun:
         files = open_checkpoint(settings.stream.checkpoint, spark)
         batch = MicroBatch(
             collect=Collector(ReadingRules.from_settings(settings), settings.stream.dead_letters_per_message),
+            newest_append_ms=newest_append_ms,
             offsets=OffsetLog(files),
             tables=self._tables,
             quotas=self._quotas,

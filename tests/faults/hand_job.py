@@ -149,12 +149,21 @@ class HandJob:
         enforcement = assemble(settings, "cluster", "test", self._ports())
         self.decider, self.purgatory = enforcement.decider, enforcement.purgatory
         self.starts.append(self.clock.wall_ms)
-        self.recovered = take_over(self.tables, DriverEpoch(), self.quotas, enforcement, self.clock, settings.engine)
+        self.recovered = take_over(
+            self.tables,
+            DriverEpoch(),
+            self.quotas,
+            enforcement,
+            self.clock,
+            settings.engine,
+            settings.stream.max_decision_age_ms,
+        )
         if not with_checkpoint:
             stored = json.loads(self.recovered.end_offsets or _offsets(0))[TOPIC]["0"]
             self.spark = HandSpark(f"{self.spark.query_id}+", start=stored)
         self.micro_batch = MicroBatch(
             collect=self._collect,
+            newest_append_ms=self._newest_append_ms,
             offsets=self.spark,  # type: ignore[arg-type]  # ours needs no Spark
             tables=self.tables,
             quotas=self.quotas,
@@ -224,6 +233,9 @@ class HandJob:
 
     def _records(self) -> list[ThrottleRecord]:
         return self.broker.records
+
+    def _newest_append_ms(self, frame: Any) -> int | None:
+        return max((one.appended_at_ms for one in self.messages[self.spark.span(frame.batch_id)]), default=None)
 
     def _collect(self, frame: Any, count: int | None) -> CollectedBatch:
         del count

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 RAW_COLUMNS: Final = ("value", "topic", "partition", "offset", "timestamp")
 """The fields of a Kafka record that this package needs: BINARY, STRING, INT, BIGINT, TIMESTAMP."""
@@ -59,3 +60,9 @@ def read_usage_topic(
         .load()
         .select(*RAW_COLUMNS)
     )
+
+
+def newest_append_ms(frame: DataFrame) -> int | None:
+    """The newest append time of the messages in a static frame of `RAW_COLUMNS`, in ms; None without messages."""
+    newest = frame.agg(F.unix_millis(F.max("timestamp"))).first()
+    return None if newest is None else newest[0]

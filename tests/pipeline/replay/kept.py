@@ -55,7 +55,7 @@ class KeptJob:
         )
         self._tables.take_over(DriverEpoch())
         self._decider = Decider(new_engine(settings, "cluster"), "test")
-        rebuild(self._tables, self.quotas, self._decider, self.clock, settings)
+        rebuild(self._tables, self.quotas, self._decider, self.clock, settings, max_decision_age_ms=10_000)
 
     def edit(self, *changes: QuotaChange) -> None:
         """An operator edits the quotas; the next batch decides by them."""
