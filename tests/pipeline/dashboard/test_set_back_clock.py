@@ -1,6 +1,7 @@
 """After a clock was set back, all that is told of now is what the tables of the new time epoch alone tell."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,12 +16,14 @@ from pipeline.settings.model import Settings, TablesSettings
 from pipeline.tables.address import table_uri
 from pipeline.tables.maintenance import compact
 from pipeline.tables.quotas.table import QuotaTable
+from pipeline.tables.reader import read_table
 from pipeline.tables.reading.last_minute import last_minute
 from pipeline.tables.throttles.history import newest_decision, story_of
 from pipeline.tables.throttles.listed import running_throttles
 from pipeline.tables.throttles.live_clients import live_clients
 from pipeline.tables.throttles.unpublished import why_unpublished
-from tests.pipeline.dashboard.shop import SENDERS
+from tests.pipeline.dashboard.lived_tables import LivedTables
+from tests.pipeline.dashboard.shop import QUOTAS, SENDERS, START_MS
 from tests.pipeline.dashboard.stepped_tables import STEPS_MS, SteppedTables
 
 Asked = Callable[[str, SteppedTables], Any]
@@ -146,3 +149,37 @@ def test_a_decision_of_the_old_epoch_is_explained_from_its_own_usage(stepped: St
     assert (old["time_epoch"] or 0) == 0
     assert sum(amount for _, amount in story.samples) == pytest.approx(old["observed"] * old["window_ms"] / 1000)
     assert story.events[0]["action"] == "throttle"
+
+
+@pytest.mark.parametrize("step_ms", STEPS_MS)
+def test_a_job_whose_clock_is_set_back_is_shown_as_of_now_and_all_its_usage_is_rolled_up(
+    tmp_path: Path, step_ms: int
+) -> None:
+    tables = LivedTables(tmp_path, QUOTAS, SENDERS, START_MS)
+    reader = new_reader(tables.root)
+    tables.live(10)
+    tables.job.clock.set_wall(tables.now_ms + step_ms)
+    tables.live(15)
+    reader.look(tables.now_ms)
+    tables.job.clock.set_wall(tables.now_ms - step_ms)
+    for _ in range(5):
+        tables.live(16)
+        tables.roll_up()
+        state = reader.look(tables.now_ms)
+        assert (state.health.state, state.health.ahead_ms) == ("live", 0)
+        assert tables.now_ms - state.rates_at_ms <= 1_000
+    query = Query(user="web", client_id="tracker", since_ms=tables.now_ms - 60_000)
+    observed = client_document(reader, state, query)["series"]["producer_byte_rate"]["observed"]
+    assert min(observed[15:-1]) > 0
+    assert state.batch is not None
+    assert state.batch["time_epoch"] == 1
+    used, rolled = (sum_of(tables.root, name) for name in ("usage", "usage_by_minute"))
+    begun = (tables.now_ms - 10_000) // 60_000 * 60_000
+    late = read_table(
+        table_uri(tables.root, "usage"), ["produced_bytes"], [("sample_start_ms", ">=", begun), ("time_epoch", "=", 1)]
+    )
+    assert rolled == used - sum(filter(None, late["produced_bytes"].to_pylist()))
+
+
+def sum_of(root: str, name: str) -> int:
+    return sum(filter(None, read_table(table_uri(root, name), ["produced_bytes"])["produced_bytes"].to_pylist()))

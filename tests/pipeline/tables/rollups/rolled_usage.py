@@ -42,7 +42,7 @@ class Rolled:
 
     def __init__(self, folder: Path) -> None:
         self._batch_id = 0
-        self.time_epoch = 0
+        self.time_epoch: int | None = 0
         self._epoch = 0
         self.root = str(folder / "tables")
         create_missing(self.root, [TABLES["usage"], TABLES["usage_by_second"]])

@@ -142,7 +142,7 @@ def test_the_sum_of_each_minute_is_that_of_a_batch_computation_over_all_usage(
         now_ms = T0_MS + 20 * MINUTE_MS
         for number, (newer_ms, others) in enumerate(batches):
             now_ms += newer_ms
-            rolled.time_epoch += newer_ms < 0
+            rolled.time_epoch = (rolled.time_epoch or 0) + (newer_ms < 0)
             ages = [(0, 1), *others]
             rolled.use(*[full(now_ms - age_ms, produced_bytes=size) for age_ms, size in ages])
             for age_ms, size in ages:
