@@ -66,7 +66,7 @@ class Rolled:
             cluster="c1",
             query_id="q1",
             batch_id=self._batch_id,
-            time_epoch=self.time_epoch,
+            **({} if self.time_epoch is None else {"time_epoch": self.time_epoch}),
             evaluated_at_ms=max(row["last_event_ms"] for row in rows),
             quota_version=1,
         )
