@@ -163,7 +163,7 @@ def test_a_job_whose_clock_is_set_back_is_shown_as_of_now_and_all_its_usage_is_r
     tables.live(15)
     reader.look(tables.now_ms)
     tables.job.clock.set_wall(tables.now_ms - step_ms)
-    for _ in range(7):
+    for _ in range(6):
         tables.live(16)
         tables.roll_up()
         state = reader.look(tables.now_ms)
