@@ -85,7 +85,7 @@ class MicroBatch:
         self._recovered = recovered
         self._report = report
         self._clock_warning = ClockWarning()
-        self._began_ms = clock.now().wall_ms
+        self._began = clock.now()
 
     def complete_stored(self) -> None:
         """Write what may be missing of the newest stored batch; called once, at start.
@@ -130,7 +130,7 @@ class MicroBatch:
         else:
             collected = appended = decided_at = began
             facts, decided, causes = stored.facts, stored.decided, {}
-            published = self._publish(decided, facts)
+            published = self._publish(decided, facts, is_stored=True)
         failpoint("batch.published")
         done = self._clock.now()
         self._report(
@@ -255,13 +255,13 @@ class MicroBatch:
         self._tables.batches.append(facts.to_row(self._rules.cluster), versions, facts.to_metadata())
         failpoint("batches.appended")
 
-    def _publish(self, decided: Decided, facts: BatchFacts) -> int:
+    def _publish(self, decided: Decided, facts: BatchFacts, is_stored: bool = False) -> int:
         evaluation = facts.evaluation
-        waited_ms = 0 if facts.processed_at_ms >= self._began_ms else self._began_ms - evaluation.evaluated_at_ms
+        waited_ms = self._began.wall_ms - evaluation.evaluated_at_ms if is_stored else 0
         if self._is_old(facts) or waited_ms > self._rules.max_decision_age_ms:
             if decided.violations.num_rows:
                 # What has waited for this start is old as expected; later it is a sign that the job is too slow.
-                waited = evaluation.evaluated_at_ms < self._began_ms
+                waited = is_stored or self._clock.now().steady_ms - facts.age_ms < self._began.steady_ms
                 log.log(
                     logging.INFO if waited else logging.WARNING,
                     "batch_id=%d %s: its %d violations are recorded, but no throttle is published",
