@@ -1,7 +1,7 @@
 """Tables of a job whose clocks, and those of its brokers, were ahead for a time and were then set back.
 
-The rows of each time epoch are those of a job of its own, which knows nothing of the other one. So whatever is told of
-now must be what the tables of the second job alone tell.
+The rows of each time epoch are those of a job of its own, which knows nothing of the other one. So whatever is shown
+as now must be what the tables of the second job alone show.
 """
 
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""After a clock was set back, all that is told of now is what the tables of the new time epoch alone tell."""
+"""After a clock was set back, all that is shown as now is what the tables of the new time epoch alone show."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -28,7 +28,7 @@ from tests.pipeline.dashboard.shop import QUOTAS, SENDERS, START_MS
 from tests.pipeline.dashboard.stepped_tables import STEPS_MS, SteppedTables
 
 Asked = Callable[[str, SteppedTables], Any]
-TOLD_BY_ROW = {"publish_seq", "time_epoch", "batch_id", "query_id"}
+OF_A_ROW = {"publish_seq", "time_epoch", "batch_id", "query_id"}
 MANY_FILES = ("usage", "batches", "decisions", "throttle_events")
 
 
@@ -40,7 +40,7 @@ def of_now(reader: TablesReader, tables: SteppedTables) -> dict[str, Any]:
     state = reader.look(tables.now_ms)
     summary = state.summary()
     own = {name: summary[name] for name in ("rates_at_ms", "totals", "talkers", "seconds", "batch_id")}
-    held = [{name: value for name, value in row.items() if name not in TOLD_BY_ROW} for row in summary["throttled"]]
+    held = [{name: value for name, value in row.items() if name not in OF_A_ROW} for row in summary["throttled"]]
     return {**own, "throttled": held, "age_ms": state.health.last_batch_age_ms, "ahead_ms": state.health.ahead_ms}
 
 
@@ -96,7 +96,7 @@ def settings_of(root: str) -> Settings:
 
 
 def rows(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [{name: value for name, value in row.items() if name not in TOLD_BY_ROW} for row in found]
+    return [{name: value for name, value in row.items() if name not in OF_A_ROW} for row in found]
 
 
 def clients(root: str, _: SteppedTables) -> Any:
@@ -133,7 +133,7 @@ def unpublished(root: str, _: SteppedTables) -> Any:
 
 
 @pytest.mark.parametrize("ask", [clients, top, status, held, averages, explained, unpublished])
-def test_a_command_tells_of_now_what_the_new_epoch_alone_tells(stepped: SteppedTables, ask: Asked) -> None:
+def test_a_command_shows_as_now_what_the_new_epoch_alone_shows(stepped: SteppedTables, ask: Asked) -> None:
     assert ask(stepped.root, stepped) == ask(stepped.alone.root, stepped)
 
 

@@ -27,7 +27,7 @@ def findings(root: Path, checkpoint: str) -> list[Diagnosis]:
         (3_600_000, "warning", "ahead of the wall clock, time epoch 0: a clock was ahead and was set back"),
     ],
 )
-def test_event_time_ahead_of_the_wall_clock_is_told_with_what_to_do(
+def test_event_time_ahead_of_the_wall_clock_is_shown_with_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ahead_ms: int, severity: str, text: str
 ) -> None:
     job = new_job(tmp_path)

@@ -56,7 +56,7 @@ def test_batches_rows_and_steps_are_those_of_the_table(job: HandJob, registry: C
 
 
 @pytest.mark.parametrize("back_ms", [20_000, 3_600_000])
-def test_how_far_its_time_is_ahead_of_the_wall_clock_is_told_at_each_scrape(
+def test_how_far_its_time_is_ahead_of_the_wall_clock_is_read_at_each_scrape(
     job: HandJob, registry: CollectorRegistry, back_ms: int
 ) -> None:
     ahead_seconds = value(registry, "evaluated_ahead_seconds")
