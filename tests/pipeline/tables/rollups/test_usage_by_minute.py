@@ -172,10 +172,12 @@ def test_compacted_usage_changes_nothing(rolled: RolledMinutes) -> None:
     assert rolled.step() == written
 
 
+@pytest.mark.parametrize("first_epoch", [0, None])
 @pytest.mark.parametrize("step_ms", [20_000, 3_600_000])
 def test_the_first_minute_after_a_clock_was_set_back_is_written_when_it_is_complete(
-    rolled: RolledMinutes, step_ms: int
+    rolled: RolledMinutes, step_ms: int, first_epoch: int | None
 ) -> None:
+    rolled.time_epoch = first_epoch
     rolled.use(full(T0_MS + step_ms, produced_bytes=1, user="old"))
     rolled.step()
     rolled.time_epoch = 1
