@@ -16,7 +16,7 @@ from quota.replay import batches_of
 from quota.replay_engine import NumberedUsage
 from quota.shares import ALL_USERS, Share
 from quota.usage import Usage
-from schemas.client_key import ClientKey
+from schemas.names import ClientKey
 
 Ints = NDArray[np.int64]
 Source = Literal["usage_by_second", "usage"]

@@ -15,8 +15,7 @@ from pipeline.tables.reading.time_slices import TimeSlices
 from quota.comparison import KEY, Difference, differences
 from quota.replay import Replayed, SnapshotAt, with_time_epoch
 from schemas.arrow import arrow_schema
-from schemas.decision_id import decision_ids
-from schemas.decision_row import DecisionRow
+from schemas.decisions import DecisionRow, decision_ids
 
 _DERIVED: Final = frozenset({"evaluated_at", "date"})
 _ROWS: Final = pa.schema([field.remove_metadata() for field in arrow_schema(DecisionRow) if field.name not in _DERIVED])

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from pipeline.tables.throttles.unpublished import Unpublished
 from quota.units import rate_text
-from schemas.throttle_event_row import verb, written_ms
+from schemas.throttle_record import verb, written_ms
 
 _NO_TIME: Final = "its throttle time is 0 ms, rounded"
 _NOT_APPLIED: Final = "the throttle of another quota type is longer, or as long, and stands for both"

@@ -39,9 +39,9 @@ from pipeline.throttle.decider import Decided, Decider
 from pipeline.throttle.purgatory import ThrottlePurgatory
 from quota.evaluation import Evaluation, begins_time_epoch
 from schemas.arrow import conform
-from schemas.dead_letter_row import DeadLetterRow
-from schemas.decision_row import DecisionRow
-from schemas.usage_row import UsageRow
+from schemas.decisions import DecisionRow
+from schemas.rows import DeadLetterRow
+from schemas.usage import UsageRow
 
 log = logging.getLogger(__name__)
 

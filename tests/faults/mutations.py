@@ -28,7 +28,7 @@ from quota.buckets import MAX_DEBT_BURSTS, TokenBuckets
 from quota.rates import SampleWindows
 from quota.recording import BatchInstant
 from quota.slicing import Slicing
-from schemas.decision_row import DecisionRow
+from schemas.decisions import DecisionRow
 from tests.fakes.topic import MemoryTopic
 
 Change = Callable[..., Any]

@@ -10,7 +10,7 @@ from typing import Any, Final
 from pydantic.fields import FieldInfo
 
 from schemas.columns import columns
-from schemas.usage_event import UsageEvent
+from schemas.usage import UsageEvent
 
 LARGEST_BIGINT: Final = 2**63 - 1
 SMALLEST_BIGINT: Final = -(2**63)

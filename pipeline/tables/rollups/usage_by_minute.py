@@ -29,7 +29,7 @@ from pipeline.tables.rollups.epochs import RolledEpoch, RolledEpochs, first_samp
 from pipeline.tables.rollups.sums import COLUMNS, NAMES, summed_by
 from pipeline.tables.tried_again import tried_again
 from schemas.arrow import conform
-from schemas.usage_by_minute_row import UsageByMinuteRow
+from schemas.usage import UsageByMinuteRow
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from pipeline.tables.address import table_uri
 from pipeline.tables.port import Condition, of_epoch
 from pipeline.tables.quotas.table import QuotaTable
 from pipeline.tables.reading.table_rows import TableRows
-from schemas.throttle_event_row import written_ms
+from schemas.throttle_record import written_ms
 
 Cause = Literal["shadow", "no_time", "not_applied", "extension", "too_old", "told_already", "edited"]
 

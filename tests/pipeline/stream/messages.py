@@ -15,7 +15,7 @@ from pipeline.stream.reading.collect import collect, collect_on_driver
 from pipeline.stream.reading.collected_batch import CollectedBatch
 from pipeline.stream.reading.event_columns import EVENT_SCHEMA
 from pipeline.stream.reading.reading_rules import ReadingRules
-from schemas.usage_event import UsageEvent
+from schemas.usage import UsageEvent
 
 APPENDED_AT_MS = 1_700_000_010_000
 DAY_MS = 86_400_000

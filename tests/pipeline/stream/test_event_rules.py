@@ -2,7 +2,7 @@
 
 from pipeline.stream.reading.event_rules import EVENT_STRUCT
 from pipeline.stream.reading.field_rules import FIELD_RULES
-from schemas.usage_event import LARGEST_MEASURE, UsageEvent
+from schemas.usage import LARGEST_MEASURE, UsageEvent
 
 RULES = {rule.name: rule for rule in FIELD_RULES}
 

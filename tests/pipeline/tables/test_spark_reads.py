@@ -14,8 +14,8 @@ from pipeline.tables.quotas.table import QuotaTable
 from pipeline.tables.reader import DeltaRsReader
 from pipeline.tables.rollups.usage_by_minute import UsageByMinute
 from pipeline.tables.spark.reader import DeltaSparkReader
-from schemas.ddl import spark_ddl
-from schemas.quota_row import QuotaRow
+from schemas.columns import spark_ddl
+from schemas.rows import QuotaRow
 from tests.pipeline.tables.rollups.rolled_usage import T0_MS, RolledMinutes, full
 
 if TYPE_CHECKING:
