@@ -103,7 +103,8 @@ class UsageReader:
     def _rows(self, start_ms: int, end_ms: int) -> pa.Table:
         columns = [self._time, *self._names, *_BYTES, "last_event_ms", *(_TIMES if self._reads_times else ())]
         if self._source == "usage":
-            columns += ["query_id", "batch_id", "time_epoch", "quota_version", "sample_start_ms"]
+            # Not the time epoch: usage counts at its own time here, as the seconds of `usage_by_second` do.
+            columns += ["query_id", "batch_id", "quota_version", "sample_start_ms"]
         # One dictionary for all chunks, so that the batches are slices of one array.
         rows = self.table.read(columns, start_ms, end_ms).unify_dictionaries()
         for name in () if self._reads_times else _TIMES:

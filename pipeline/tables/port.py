@@ -32,8 +32,11 @@ class Instant(NamedTuple):
     @property
     def conditions(self) -> list[Condition]:
         """Of the rows that were evaluated at it, if its epoch is the newest."""
-        own: list[Condition] = [("evaluated_at_ms", "=", self.evaluated_at_ms)]
-        return [*own, *of_newest_epoch(self.time_epoch)]
+        return [("evaluated_at_ms", "=", self.evaluated_at_ms), *of_newest_epoch(self.time_epoch)]
+
+    def since(self, span_ms: int) -> list[Condition]:
+        """Of the rows of its epoch, which is the newest, that were evaluated at it, or so long before it."""
+        return [("evaluated_at_ms", ">=", self.evaluated_at_ms - span_ms), *of_newest_epoch(self.time_epoch)]
 
 
 class TableReader(Protocol):

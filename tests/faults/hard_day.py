@@ -86,7 +86,8 @@ def _start_when_throttles_have_ended(load: Load) -> None:
 def _set_clocks_back(load: Load) -> None:
     """Once while the job runs, once between two of its lives, with throttles and debts."""
     job = load.job
-    for start in (lambda: None, job.start):
+    starts: tuple[Callable[[], object], ...] = (lambda: None, job.start)
+    for start in starts:
         job.send(*_burst(job.clock.wall_ms))
         load.step()
         job.set_clocks(-5_000, -5_000)

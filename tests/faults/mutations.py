@@ -217,7 +217,9 @@ MUTATIONS: Final = {
     "old usage is charged in full": Mutation(
         BatchInstant, "most_bursts", lambda *_: MAX_DEBT_BURSTS, "buckets: different"
     ),
-    "a throttle is taken up until its wall-clock end": Mutation(purgatory, "held_from", _until_wall_clock, "looks: "),
+    "a throttle is taken up until its wall-clock end": Mutation(
+        purgatory, "held_from", _until_wall_clock, "applied: lost"
+    ),
     "edits let nobody go": Mutation(ThrottlePurgatory, "_look_after_edit", lambda *_: 0, "edits: lost"),
     "an edit's release is told as an end": Mutation(
         purgatory, "look_after_edit", _with_cause("expired"), "releases: different"

@@ -12,7 +12,7 @@ from typing import Any, Final
 from arro3.core import ChunkedArray, DataType, Table
 
 from pipeline.tables.opening import Options, open_table
-from pipeline.tables.port import Condition, Instant, of_newest_epoch
+from pipeline.tables.port import Condition, Instant
 from pipeline.tables.reading.column_range import newest_in, newest_instant_in
 from pipeline.tables.reading.query import (
     FILTER_FIRST,
@@ -94,21 +94,17 @@ class TableRows:
         return self._rows(last_rows_of_each(keys, order, self._columns, among, where))
 
     def newest(self, order: Sequence[str], where: Sequence[Condition] = ()) -> Row | None:
-        """The row that is last by instant of event time, and then by some INT64 columns, with all columns.
-
-        It is looked for at the newest instant, then in spans before it that become longer, and at last in all rows.
+        """The row that is last in the order of these INT64 columns, with all columns; None if no row fits.
 
         Args:
-            order: The other columns.
-            where: Conditions that must all hold; None if no row meets them.
+            order: `evaluated_at_ms` is among them, at most `time_epoch` before it. It is looked for at the newest
+                instant, then in spans before it that become longer, and at last in all rows.
+            where: Conditions that must all hold.
         """
-        last = self.newest_instant()
-        if last is None:
-            return None
-        own = of_newest_epoch(last.time_epoch)
-        spans = [[*own, (_TIME, ">=", last.evaluated_at_ms - span_ms)] for span_ms in _SPANS_MS]
+        newest = self.newest_instant()
+        spans = () if newest is None else [newest.since(span_ms) for span_ms in _SPANS_MS]
         for recent in (*spans, []):
-            found = self._rows(last_row(self._columns, ("time_epoch", _TIME, *order), [*where, *recent]))
+            found = self._rows(last_row(self._columns, order, [*where, *recent]))
             if found:
                 return found[0]
         return None

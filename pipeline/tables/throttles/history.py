@@ -100,7 +100,7 @@ def newest_decision(root: str, user: str | None, client_id: str | None) -> dict[
     decisions = TableRows(table_uri(root, "decisions"))
     names = {name: value for name, value in (("user", user), ("client_id", client_id)) if value is not None}
     where: list[Condition] = [(name, "=", value) for name, value in names.items()]
-    found = decisions.newest(["batch_id"], where)
+    found = decisions.newest(["time_epoch", "evaluated_at_ms", "batch_id"], where)
     if found is None:
         raise NothingMatches("/".join(names.values()), decisions.uri)
     return found
@@ -115,6 +115,20 @@ def story_of(root: str, decision: Mapping[str, Any]) -> Story:
     return Story(dict(decision), in_order, samples)
 
 
+def _events(root: str, decision: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The records of a decision, in no order."""
+    events = TableRows(table_uri(root, "throttle_events"))
+    own: Condition = ("decision_id", "=", decision["decision_id"])
+    # Ids are hashes, so only the instant tells which files can hold the records. None is older than the decision.
+    found = events.read(None, [own, ("evaluated_at_ms", ">=", decision["evaluated_at_ms"])])
+    epoch, newest = decision.get("time_epoch") or 0, events.newest_instant()
+    if newest is None or newest.time_epoch == epoch:
+        return found
+    known = {row["publish_seq"] for row in found}
+    later = events.read(None, [own, ("time_epoch", ">", epoch)])
+    return [*found, *(row for row in later if row["publish_seq"] not in known)]
+
+
 def origin_of_bound(table: QuotaTable, decision: dict[str, Any]) -> QuotaOrigin | None:
     """The edit that set the bound of a decision; None if the quota table no longer has that version."""
     entity = entity_at(Level(decision["level"]), decision["sensor_user"], decision["sensor_client_id"])
@@ -122,17 +136,6 @@ def origin_of_bound(table: QuotaTable, decision: dict[str, Any]) -> QuotaOrigin 
         return origin_of(table, decision["quota_version"], *entity, decision["quota_type"])
     except TableMissing:
         return None
-
-
-def _events(root: str, decision: Mapping[str, Any]) -> list[dict[str, Any]]:
-    events = TableRows(table_uri(root, "throttle_events"))
-    newest = events.newest_instant()
-    # Ids are hashes, so only the instant tells which files can hold the records. None is older than the decision; but
-    # those of a later time epoch may have smaller times.
-    since: list[Condition] = [("decision_id", "=", decision["decision_id"])]
-    if newest is not None and newest.time_epoch == (decision.get("time_epoch") or 0):
-        since.append(("evaluated_at_ms", ">=", decision["evaluated_at_ms"]))
-    return events.read(None, since)
 
 
 def _samples(root: str, decision: Mapping[str, Any]) -> list[tuple[int, int]]:
