@@ -80,8 +80,8 @@ _EMPTY_QUERY = """
 import sys, time
 from pipeline.stream.spark.spark_starter import SparkStarter
 from pipeline.settings.model import Settings
-from pipeline.stream.reading.reading_rules import ReadingRules
-from pipeline.stream.reading.source import read_usage_topic
+from pipeline.stream.usage_columns import ReadingRules
+from pipeline.stream.query import read_usage_topic
 servers, checkpoint, trigger_ms, seconds = sys.argv[1], sys.argv[2], sys.argv[3], float(sys.argv[4])
 settings = Settings()
 with SparkStarter(settings.spark, checkpoint, ReadingRules.from_settings(settings)) as starter:

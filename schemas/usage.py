@@ -1,7 +1,5 @@
 """Usage: the event that meters report on the usage topic, the rows of `usage`, and those of its roll-ups."""
 
-import json
-import math
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
@@ -45,29 +43,18 @@ class MaxUtf8Bytes:
         return {**handler(schema), "maxLength": self.max_utf8_bytes}
 
     def _checked(self, value: str) -> str:
-        # A lone surrogate has no UTF-8; the stream reads it as a question mark.
-        if len(value.encode(errors="replace")) > self.max_utf8_bytes:
+        if len(value.encode()) > self.max_utf8_bytes:
             message = f"must be at most {self.max_utf8_bytes} bytes of UTF-8"
             raise ValueError(message)
         return value
 
 
-def _json_text_of_number(value: object) -> object:
-    # A meter may send 42 for the client-id "42". Spark's from_json takes that, so this reader does too. A boolean is
-    # not a number.
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return value
-    if isinstance(value, float) and not math.isfinite(value):
-        return value
-    return json.dumps(value)
-
-
 def _unless_null(default: object) -> BeforeValidator:
-    # from_json cannot distinguish a null from a missing field, so both mean the default.
+    # A null and a missing field both mean the default.
     return BeforeValidator(lambda value: default if value is None else value)
 
 
-_ReportedName = Annotated[Name, MaxUtf8Bytes(LARGEST_NAME_BYTES), BeforeValidator(_json_text_of_number)]
+_ReportedName = Annotated[Name, MaxUtf8Bytes(LARGEST_NAME_BYTES)]
 
 
 class UsageEvent(BaseModel):
@@ -78,8 +65,7 @@ class UsageEvent(BaseModel):
     newer than the pipeline. Numbers must be JSON integers: `5.0` and `"5"` are refused. A name has at most
     `LARGEST_NAME_BYTES` bytes of UTF-8.
 
-    The reader accepts more than the JSON Schema in two points: a number in place of a name is read as its JSON text,
-    and null in place of a field with a default is the default.
+    The reader accepts more than the JSON Schema in one point: null in place of a field with a default is the default.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore", strict=True)

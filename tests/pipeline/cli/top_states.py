@@ -17,6 +17,7 @@ def state(*lines: Line, throttled: int = 0) -> Overview:
         lag_ms=90,
         time_epoch=0,
         ahead_ms=0,
+        activity="working",
         last_wait_age_ms=None,
         last_batch_quotas=3,
         quotas=3,

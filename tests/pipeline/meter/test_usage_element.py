@@ -21,7 +21,6 @@ EVERY_KIND: list[dict[str, Any]] = [
     PRODUCE | {"request": ""},
     PRODUCE | {"principal": 'User:CN="a\\\\b",O=\u00e9\u2028\U0001f600'},
     PRODUCE | {"requestHeader": PRODUCE["requestHeader"] | {"clientId": None}},
-    api("METADATA") | {"requestHeader": api("METADATA")["requestHeader"] | {"clientId": 42}},
     PRODUCE | {"localTimeMs": 0, "sendTimeMs": 12.9},
 ]
 

@@ -1,10 +1,12 @@
-"""What executors get is all that a replay imports of this project."""
+"""What executors get is all that the reader and a replay import of this project."""
 
 import subprocess
 from pathlib import Path
 from zipfile import ZipFile
 
-from pipeline.replay.shipped_package import NEEDED, zip_package
+import pytest
+
+from pipeline.stream.spark.shipped_package import NEEDED_TO_READ, NEEDED_TO_REPLAY, zip_package
 from tests.spark_cluster.programs import python_without_us
 from tests.waiting import PATIENCE_SECONDS
 
@@ -21,24 +23,27 @@ def answer(python: Path, search_path: str, program: str) -> "subprocess.Complete
     )
 
 
-def test_a_python_with_the_needed_packages_replays_from_the_zip_alone(tmp_path: Path) -> None:
+READER = ("pipeline.stream.usage_reader",)
+REPLAY = ("pipeline.replay.part_replay", "pipeline.replay.usage_batches")
+
+
+@pytest.mark.parametrize(("modules", "needed"), [(READER, NEEDED_TO_READ), (REPLAY, NEEDED_TO_REPLAY)])
+def test_a_python_with_the_needed_packages_runs_from_the_zip_alone(
+    modules: tuple[str, ...], needed: tuple[str, ...], tmp_path: Path
+) -> None:
     python, shipped = python_without_us(tmp_path), zip_package(tmp_path)
-    program = "import pipeline.replay.part_replay as replay; print(replay.__file__)"
-    assert "No module named 'pipeline" in answer(python, "", program).stderr
-    done = answer(python, str(shipped), program)
-    assert done.stdout.strip() == f"{shipped}/pipeline/replay/part_replay.py", done.stderr
-
-
-def test_what_is_said_to_be_needed_is_what_a_replay_loads(tmp_path: Path) -> None:
     program = (
-        "import sys, pipeline.replay.part_replay, pipeline.replay.usage_batches;"
+        f"import sys, {', '.join(modules)}; print({modules[0]}.__file__);"
         "print(sorted({name.split('.')[0] for name in sys.modules if 'site-packages' in"
         " str(getattr(sys.modules[name], '__file__', ''))}))"
     )
-    loaded = answer(python_without_us(tmp_path), str(zip_package(tmp_path)), program).stdout
-    for package in NEEDED:
+    assert "No module named 'pipeline" in answer(python, "", program).stderr
+    done = answer(python, str(shipped), program)
+    path, loaded = done.stdout.splitlines()
+    assert path == f"{shipped}/{modules[0].replace('.', '/')}.py", done.stderr
+    for package in needed:
         assert repr(package) in loaded
-    for engine in ("pyspark", "delta", "kafka", "typer"):
+    for engine in ("pyspark", "pandas", "delta", "kafka", "typer"):
         assert repr(engine) not in loaded
 
 
