@@ -1,4 +1,4 @@
-"""What a job does that writes no micro-batch: it waits for usage, or it hangs."""
+"""What a job does that writes no micro-batch: it waits for usage, or it hangs; and whether its time is that of now."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,6 +9,9 @@ FRESH_MS: Final = 3_000
 
 LATE_AFTER_MS: Final = 15_000
 """A job that was not seen to wait for longer hangs: no batch takes so long that does not."""
+
+AHEAD_AFTER_MS: Final = 5_000
+"""Event time may be ahead of the wall clock for as long: events up to 2 s ahead are believed, and clocks differ."""
 
 Activity = Literal["working", "idle", "hung", "unknown", "down"]
 
@@ -35,6 +38,16 @@ def activity_of(is_up: bool, batch_age_ms: int | None, beat_age_ms: int | None, 
     if beat_age_ms is not None and abs(beat_age_ms) <= FRESH_MS:
         return "idle"
     return "hung" if beat_age_ms is not None and beat_age_ms > LATE_AFTER_MS else "unknown"
+
+
+def ahead_ms(evaluated_at_ms: int, now_ms: int) -> int:
+    """How far the time of a batch is ahead of the wall clock; 0 up to `AHEAD_AFTER_MS`, which means nothing.
+
+    A clock that was ahead has dated the batch, and was set back since; or the clocks of this machine and of the job's
+    differ.
+    """
+    found_ms = evaluated_at_ms - now_ms
+    return found_ms if found_ms > AHEAD_AFTER_MS else 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -254,7 +254,7 @@ FROM dead_letters
 GROUP BY date, cluster, topic, cause;
 
 CREATE OR REPLACE VIEW batch_facts
-COMMENT 'Every micro-batch: its events and messages, the age of its newest event when it was collected, the time until its first and last record was stored, and the time since the batch before. The tables have no more times of steps: Prometheus has collect, append, decide and publish as kquota_batch_duration_seconds.'
+COMMENT 'Every micro-batch, in the order of time_epoch and evaluated_at_ms: its events and messages, the age of its newest event when it was collected, the time until its first and last record was stored, and the time since the batch before. The tables have no more times of steps: Prometheus has collect, append, decide and publish as kquota_batch_duration_seconds.'
 AS
 WITH read AS (
   SELECT *,
@@ -268,12 +268,12 @@ WITH read AS (
   WHERE due_ms IS NULL AND cause = 'violation'
   GROUP BY cluster, query_id, batch_id
 )
-SELECT b.cluster, b.query_id, b.batch_id, b.evaluated_at_ms, b.evaluated_at,
+SELECT b.cluster, b.query_id, b.batch_id, coalesce(b.time_epoch, 0) AS time_epoch, b.evaluated_at_ms, b.evaluated_at,
   b.processed_at_ms, timestamp_millis(b.processed_at_ms) AS processed_at,
   b.quota_version, b.end_offset_sum - b.start_offset_sum AS messages,
   b.good_count, b.late_count, b.clamped_count, b.ignored_count, b.dead_count,
   b.processed_at_ms - b.evaluated_at_ms AS age_ms,
-  b.processed_at_ms - lag(b.processed_at_ms) OVER (PARTITION BY b.cluster ORDER BY b.processed_at_ms, b.batch_id) AS since_last_ms,
+  b.processed_at_ms - lag(b.processed_at_ms) OVER (PARTITION BY b.cluster, coalesce(b.time_epoch, 0) ORDER BY b.processed_at_ms, b.batch_id) AS since_last_ms,
   coalesce(s.records, 0) AS records,
   s.first_ms - b.processed_at_ms AS collected_to_first_record_ms,
   s.last_ms - b.processed_at_ms AS collected_to_last_record_ms,
@@ -285,33 +285,35 @@ CREATE OR REPLACE VIEW quota_versions
 COMMENT 'Which version of the quotas decided, from when to when, in how many batches. Who edited what and why: kquota quotas history, or the views of quota_history.sql.'
 AS
 SELECT cluster, quota_version,
-  min(evaluated_at_ms) AS first_evaluated_at_ms, min(evaluated_at) AS first_evaluated_at,
-  max(evaluated_at_ms) AS last_evaluated_at_ms, max(evaluated_at) AS last_evaluated_at,
+  min(struct(coalesce(time_epoch, 0), evaluated_at_ms)).evaluated_at_ms AS first_evaluated_at_ms,
+  min_by(evaluated_at, struct(coalesce(time_epoch, 0), evaluated_at_ms)) AS first_evaluated_at,
+  max(struct(coalesce(time_epoch, 0), evaluated_at_ms)).evaluated_at_ms AS last_evaluated_at_ms,
+  max_by(evaluated_at, struct(coalesce(time_epoch, 0), evaluated_at_ms)) AS last_evaluated_at,
   count(*) AS batches, sum(good_count) AS good_count
 FROM batches
 GROUP BY cluster, quota_version;
 
 CREATE OR REPLACE VIEW freshness
-COMMENT 'The newest instant in each table that the job writes, and how long ago that is. decisions, throttle_events and dead_letters stand still while nobody is over quota or sends garbage. Roll-ups follow one to two minutes behind usage. Batches stand still without usage.'
+COMMENT 'The newest instant in each table that the job writes, and how long ago that is. After a clock was set back, that is the newest one since. decisions, throttle_events and dead_letters stand still while nobody is over quota or sends garbage. Roll-ups follow one to two minutes behind usage. Batches stand still without usage.'
 AS
 SELECT table_name, measured_by, newest_ms, timestamp_millis(newest_ms) AS newest_at,
   (unix_millis(current_timestamp()) - newest_ms) / 1000 AS age_seconds
 FROM (
-  SELECT 'batches' AS table_name, 'processed_at_ms' AS measured_by, max(processed_at_ms) AS newest_ms FROM batches
+  SELECT 'batches' AS table_name, 'processed_at_ms' AS measured_by, max(struct(coalesce(time_epoch, 0), processed_at_ms)).processed_at_ms AS newest_ms FROM batches
   UNION ALL
-  SELECT 'usage', 'evaluated_at_ms', max(evaluated_at_ms) FROM usage
+  SELECT 'usage', 'evaluated_at_ms', max(struct(coalesce(time_epoch, 0), evaluated_at_ms)).evaluated_at_ms FROM usage
   UNION ALL
-  SELECT 'decisions', 'evaluated_at_ms', max(evaluated_at_ms) FROM decisions
+  SELECT 'decisions', 'evaluated_at_ms', max(struct(coalesce(time_epoch, 0), evaluated_at_ms)).evaluated_at_ms FROM decisions
   UNION ALL
-  SELECT 'throttle_events', 'written_at_ms', max(throttled_until_ms - throttle_time_ms) FROM throttle_events
+  SELECT 'throttle_events', 'written_at_ms', max_by(throttled_until_ms - throttle_time_ms, publish_seq) FROM throttle_events
   UNION ALL
-  SELECT 'sensor_state', 'evaluated_at_ms', max(evaluated_at_ms) FROM sensor_state
+  SELECT 'sensor_state', 'evaluated_at_ms', max(struct(coalesce(time_epoch, 0), evaluated_at_ms)).evaluated_at_ms FROM sensor_state
   UNION ALL
-  SELECT 'dead_letters', 'appended_at_ms', max(appended_at_ms) FROM dead_letters
+  SELECT 'dead_letters', 'appended_at_ms', max(appended_at_ms) FROM dead_letters WHERE appended_at_ms <= unix_millis(current_timestamp())
   UNION ALL
-  SELECT 'usage_by_second', 'second_start_ms', max(second_start_ms) FROM usage_by_second
+  SELECT 'usage_by_second', 'second_start_ms', max(second_start_ms) FROM usage_by_second WHERE second_start_ms <= unix_millis(current_timestamp())
   UNION ALL
-  SELECT 'usage_by_minute', 'minute_start_ms', max(minute_start_ms) FROM usage_by_minute
+  SELECT 'usage_by_minute', 'minute_start_ms', max(minute_start_ms) FROM usage_by_minute WHERE minute_start_ms <= unix_millis(current_timestamp())
   UNION ALL
-  SELECT 'throttle_by_minute', 'minute_start_ms', max(minute_start_ms) FROM throttle_by_minute
+  SELECT 'throttle_by_minute', 'minute_start_ms', max(minute_start_ms) FROM throttle_by_minute WHERE minute_start_ms <= unix_millis(current_timestamp())
 );

@@ -34,8 +34,11 @@ class RecentDeadLetters:
                 self._has_looked_back = True
             except PipelineError:
                 return 0
-        for row in rows:
-            if row["dead_count"]:
-                self._refused[row["query_id"], row["batch_id"]] = (row["processed_at_ms"], row["dead_count"])
-        self._refused = {key: one for key, one in self._refused.items() if one[0] >= now_ms - self._span_ms}
-        return sum(count for _, count in self._refused.values())
+        of_rows = {(row["query_id"], row["batch_id"]): row for row in rows if row["dead_count"]}
+        for key in of_rows.keys() - self._refused.keys():
+            self._refused[key] = of_rows[key]["processed_at_ms"], of_rows[key]["dead_count"]
+        begin_ms = now_ms - self._span_ms
+        # None was refused after now: a clock that was ahead would make it recent until that time has come.
+        refused = {key: (min(at_ms, now_ms), count) for key, (at_ms, count) in self._refused.items()}
+        self._refused = {key: one for key, one in refused.items() if one[0] >= begin_ms or key in of_rows}
+        return sum(count for at_ms, count in self._refused.values() if at_ms >= begin_ms)

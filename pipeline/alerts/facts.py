@@ -9,7 +9,8 @@ AT_BOUND: Final = "KquotaAtBound"
 THROTTLED: Final = "KquotaThrottled"
 STALLED: Final = "KquotaStalled"
 DEAD_LETTERS: Final = "KquotaDeadLetters"
-ALERTS: Final = (NEAR_BOUND, AT_BOUND, THROTTLED, STALLED, DEAD_LETTERS)
+TIME_AHEAD: Final = "KquotaTimeAhead"
+ALERTS: Final = (NEAR_BOUND, AT_BOUND, THROTTLED, STALLED, DEAD_LETTERS, TIME_AHEAD)
 """The names of all alerts."""
 
 Key = tuple[str, ...]

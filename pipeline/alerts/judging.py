@@ -4,7 +4,17 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any, Final
 
-from pipeline.alerts.facts import AT_BOUND, DEAD_LETTERS, NEAR_BOUND, STALLED, THROTTLED, Facts, Finding, Words
+from pipeline.alerts.facts import (
+    AT_BOUND,
+    DEAD_LETTERS,
+    NEAR_BOUND,
+    STALLED,
+    THROTTLED,
+    TIME_AHEAD,
+    Facts,
+    Finding,
+    Words,
+)
 from pipeline.alerts.words import client_text, link, shown
 from pipeline.command_line import command_text
 from pipeline.dashboard.live_rates import SensorRate
@@ -18,9 +28,12 @@ _SEVERITY: Final = {
     THROTTLED: "warning",
     STALLED: "critical",
     DEAD_LETTERS: "warning",
+    TIME_AHEAD: "warning",
 }
 _NOT_TRUE_ANY_MORE_MS: Final = 15_000
 """A rate is over the last 12 s: when the newest batch is older, the rates of now are not known."""
+_AHEAD_PENDING_MS: Final = 30_000
+"""A step of less than the windows is made up for by then, and after a larger one a new time epoch has begun."""
 
 
 def facts_of(state: State, dead_letters: int, is_idle: bool, rules: AlertsSettings) -> Facts:
@@ -34,7 +47,8 @@ def facts_of(state: State, dead_letters: int, is_idle: bool, rules: AlertsSettin
     """
     findings = [*_stalled(state, is_idle, rules)]
     if state.health.state == "unreadable":
-        return Facts(findings, frozenset({NEAR_BOUND, AT_BOUND, THROTTLED, DEAD_LETTERS}))
+        return Facts(findings, frozenset({NEAR_BOUND, AT_BOUND, THROTTLED, DEAD_LETTERS, TIME_AHEAD}))
+    findings += _time_ahead(state)
     findings += _throttled(state, rules)
     findings += _dead_letters(dead_letters, state, rules)
     age_ms = state.health.last_batch_age_ms
@@ -114,6 +128,17 @@ def _stalled(state: State, is_idle: bool, rules: AlertsSettings) -> Iterator[Fin
     }
     words = _named(STALLED, state, {}, {name: text for name, text in annotations.items() if text})
     yield Finding((STALLED,), True, lambda: words, pending_ms)
+
+
+def _time_ahead(state: State) -> Iterator[Finding]:
+    if state.health.ahead_ms:
+        ahead = age_text(state.health.ahead_ms)
+        annotations = {
+            "summary": f"the time of the newest micro-batch is {ahead} ahead of the wall clock: a clock was set back",
+            "action": "compare the clocks of the brokers, of the job's machine and of this one",
+        }
+        words = _named(TIME_AHEAD, state, {}, annotations)
+        yield Finding((TIME_AHEAD,), True, lambda: words, _AHEAD_PENDING_MS)
 
 
 def _dead_letters(count: int, state: State, rules: AlertsSettings) -> Iterator[Finding]:

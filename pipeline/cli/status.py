@@ -77,9 +77,11 @@ def _process_text(found: "JobStatus") -> str:
 def _batch_text(found: "JobStatus") -> str:
     if found.last_batch_age_ms is None or found.lag_ms is None:
         return "none yet"
+    epoch = f", time epoch {found.time_epoch}" if found.time_epoch else ""
+    ahead = f"its time is {found.ahead_ms / 1000:.1f} s ahead of the wall clock"
+    lag = f"its newest event was then {found.lag_ms / 1000:.1f} s old"
     return (
-        f"{found.last_batch_id}, {found.last_batch_age_ms / 1000:.1f} s ago; "
-        f"its newest event was then {found.lag_ms / 1000:.1f} s old"
+        f"{found.last_batch_id}, {found.last_batch_age_ms / 1000:.1f} s ago{epoch}; {ahead if found.ahead_ms else lag}"
     )
 
 

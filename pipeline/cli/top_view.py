@@ -83,6 +83,11 @@ def _head(state: "Overview", now_ms: int) -> list[Styled]:
     ]
     if state.is_stalled(now_ms):
         lines.append(_without_news(state, now_ms))
+    elif status.ahead_ms:
+        ahead = (
+            f"CLOCK: the time of the rates is {age_text(status.ahead_ms)} ahead of the wall clock; a clock was set back"
+        )
+        lines.append(("bold white on red", ahead))
     elif state.is_behind:
         lag = age_text(status.lag_ms or 0)
         lines.append(("bold white on red", f"BEHIND: the newest usage was {lag} old; too old to throttle by"))

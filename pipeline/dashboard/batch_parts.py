@@ -9,7 +9,7 @@ from typing import Final
 from pipeline.dashboard.watched_table import WatchedTable
 
 _SETTLED_MS: Final = 60_000
-"""Nothing is added so long before the newest batch: the time of batches does not go back."""
+"""Nothing is added so long before the newest batch: within a time epoch the time of batches does not go back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +30,7 @@ class BatchParts:
     def __init__(self) -> None:
         self._lock = Lock()
         self._known: Mapping[int, _Known] = MappingProxyType({})
+        self._time_epoch = 0
 
     def in_span(
         self, batches: WatchedTable, part_ms: int, since_ms: int, until_ms: int, newest_at_ms: Sequence[int] = ()
@@ -41,14 +42,16 @@ class BatchParts:
             part_ms: Length of a part; parts begin at its multiples.
             since_ms: Begin of the span; a part that it cuts belongs to it.
             until_ms: End of the span, likewise.
-            newest_at_ms: The instants of all batches from the first of them on, oldest first: these are not read.
+            newest_at_ms: The instants of all batches of the newest time epoch from the first of them on, oldest first:
+                these are not read.
 
         Raises:
             TableMissing, TableUnreadable: As of `WatchedTable.query`.
         """
         first, last = since_ms // part_ms, -(-until_ms // part_ms)
-        newest_ms = batches.newest_value("evaluated_at_ms")
-        settled = 0 if newest_ms is None else (newest_ms - _SETTLED_MS) // part_ms
+        newest = batches.newest_instant()
+        settled = 0 if newest is None else (newest.evaluated_at_ms - _SETTLED_MS) // part_ms
+        self._forget_before(0 if newest is None else newest.time_epoch)
         in_memory = frozenset(at_ms // part_ms for at_ms in newest_at_ms if first <= at_ms // part_ms < last)
         # The part in which they begin may have had others before them.
         read_until = min(last, newest_at_ms[0] // part_ms + 1) if newest_at_ms else last
@@ -65,6 +68,12 @@ class BatchParts:
         with self._lock:
             self._known = MappingProxyType({**self._known, part_ms: now_known})
         return [part * part_ms for part in sorted(found) if first <= part < last]
+
+    def _forget_before(self, time_epoch: int) -> None:
+        """When a clock was set back, batches are added where there were none so far."""
+        with self._lock:
+            if time_epoch != self._time_epoch:
+                self._time_epoch, self._known = time_epoch, MappingProxyType({})
 
 
 def _read(batches: WatchedTable, part_ms: int, first: int, last: int) -> frozenset[int]:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from pipeline.activity import activity_of
+from pipeline.activity import activity_of, ahead_ms
 from pipeline.command_line import command_text
 from quota.units import age_text
 
@@ -12,6 +12,8 @@ STALLED_AFTER_MS: Final = 5_000
 """How old the newest micro-batch may be before the page says so."""
 
 _LAPSE: Final = "Running throttles lapse by themselves; nobody is throttled anew. What is shown is that old."
+
+_AHEAD: Final = "The time of the rates is {} ahead of the wall clock: a clock was set back, and usage of now is late."
 
 State = Literal["live", "starting", "quiet", "hung", "stalled", "down", "unreadable"]
 
@@ -30,6 +32,7 @@ class Health:
         text: What it means and what to do; "" if all is well.
         last_batch_age_ms: How long ago the newest batch was collected, by wall clock; None without one.
         lag_ms: How old the newest event of that batch was then.
+        ahead_ms: How far the time of that batch is ahead of the wall clock now; see `pipeline.activity.ahead_ms`.
         process: The job's process on this machine; None if it is not known to run.
     """
 
@@ -39,6 +42,7 @@ class Health:
     last_batch_age_ms: int | None
     lag_ms: int | None
     process: str | None
+    ahead_ms: int = 0
 
 
 def health(
@@ -48,6 +52,7 @@ def health(
     *,
     was_seen: bool,
     waited_ms: int | None = None,
+    collected_ms: int | None = None,
     failure: str | None = None,
 ) -> Health:
     """Judge the pipeline.
@@ -59,22 +64,26 @@ def health(
         was_seen: A process of this machine held the job's lock since the dashboard started. Without that, a missing
             process proves nothing: the job may run on another machine.
         waited_ms: When the job was last seen to wait for usage, by wall clock; None if that is not known here.
+        collected_ms: When that batch was collected, by the clock of `now_ms`; None = as the batch says. A batch whose
+            clock was ahead is as old as it has been known for, and not new for as long as the clock was ahead.
         failure: Why the tables can not be read; None if they can.
     """
-    age_ms = None if batch is None else max(now_ms - batch["processed_at_ms"], 0)
+    at_ms = batch["processed_at_ms"] if collected_ms is None and batch is not None else collected_ms
+    age_ms = None if batch is None or at_ms is None else max(now_ms - at_ms, 0)
     lag_ms = None if batch is None else max(batch["processed_at_ms"] - batch["evaluated_at_ms"], 0)
+    ahead = 0 if batch is None else ahead_ms(batch["evaluated_at_ms"], now_ms)
     wait_age_ms = None if waited_ms is None else now_ms - waited_ms
     if failure is not None:
         told: tuple[State, str, str] = ("unreadable", "The tables can not be read", failure)
     elif age_ms is None:
         told = _without_batch(process, wait_age_ms)
     elif age_ms <= STALLED_AFTER_MS and (process is not None or not was_seen):
-        told = ("live", "Live", "")
+        told = ("live", "Live", _AHEAD.format(age_text(ahead)) if ahead else "")
     elif process is None:
         told = _gone(age_ms, was_seen)
     else:
         told = _without_news(age_ms, process, wait_age_ms)
-    return Health(*told, age_ms, lag_ms, process)
+    return Health(*told, age_ms, lag_ms, process, ahead)
 
 
 def _without_batch(process: str | None, wait_age_ms: int | None) -> tuple[State, str, str]:

@@ -58,6 +58,7 @@ def batch_rows(
                 "batch_id": row["batch_id"],
                 "query_id": row["query_id"],
                 "processed_at_ms": row["processed_at_ms"],
+                "time_epoch": row["time_epoch"],
                 "evaluated_at_ms": row["evaluated_at_ms"],
                 "lag_ms": max(row["processed_at_ms"] - row["evaluated_at_ms"], 0),
                 "quota_version": row["quota_version"],

@@ -21,7 +21,7 @@ from pipeline.errors import PipelineError
 from pipeline.settings.model import EngineSettings
 from pipeline.tables.errors import TableMissing
 from pipeline.tables.layout import TABLES
-from pipeline.tables.port import Condition
+from pipeline.tables.port import Condition, of_newest_epoch
 from pipeline.tables.quotas.source import QuotaSource
 from pipeline.tables.quotas.table import QuotaTable
 from quota.engine import Scope
@@ -32,7 +32,7 @@ from schemas.throttle_record import ThrottleEventRow
 log = logging.getLogger(__name__)
 
 _NEEDED: Final = ("quotas", "batches", "usage", "throttle_events")
-_LOOK_BACK_MS: Final = 6 * 3_600_000
+_LOOK_BACK_MS: Final = 30 * 60_000
 """How far before the newest record the beginning of a running throttle is looked for."""
 _BATCHES_KEPT: Final = 240
 _MOST_RECENT: Final = 200
@@ -57,6 +57,8 @@ class TablesReader:
         self.quota_table: QuotaTable | None = None
         self.batches: list[dict[str, Any]] = []
         """The newest rows of `batches`, oldest first."""
+        self.epoch_begin_ms = 0
+        """When the newest time epoch began, as far as usage is kept: usage of older ones counts until then."""
         self.batch_parts = BatchParts()
         self.recent = RecentTables.of(self.tables)
         self._signs = signs
@@ -66,12 +68,14 @@ class TablesReader:
         self._quota_facts: dict[str, Any] = {}
         self._owners: dict[tuple[str, str], str | None] = {}
         self._rates: LiveRates | None = None
+        self._rates_epoch = 0
         self._running = RunningThrottles()
         self._resolved: dict[tuple[str, str], list[dict[str, Any]]] = {}
         self._committed_at_ms: dict[str, int | None] = {}
         self._seq = 0
         self._sensors: Sequence[SensorRate] = ()
         self._last_health: Health | None = None
+        self._newest_seen: tuple[tuple[str, int], int] = (("", -1), 0)
 
     def look(self, now_ms: int) -> State:
         """The state at `now_ms`, by wall clock. Raises nothing: what can not be read is in its `health`."""
@@ -147,18 +151,19 @@ class TablesReader:
 
     def _read_batches(self) -> None:
         table = self.tables["batches"]
-        if self.batches:
-            since = self.batches[-1]["processed_at_ms"]
-            rows = table.rows(None, [("evaluated_at_ms", ">=", self.batches[-1]["evaluated_at_ms"])])
-            known = {(row["query_id"], row["batch_id"]) for row in self.batches[-20:]}
-            found = [row for row in rows if (row["query_id"], row["batch_id"]) not in known]
-            found = [row for row in found if row["processed_at_ms"] >= since]
-        else:
-            newest_ms = table.newest_value("evaluated_at_ms")
-            if newest_ms is None:
-                return
-            found = table.rows(None, [("evaluated_at_ms", ">=", newest_ms - 120_000)])
-        found.sort(key=lambda row: (row["processed_at_ms"], row["batch_id"]))
+        newest = table.newest_instant()
+        if newest is None:
+            return
+        since_ms = newest.evaluated_at_ms - 120_000
+        if self.batches and self.batches[-1]["time_epoch"] == newest.time_epoch:
+            since_ms = self.batches[-1]["evaluated_at_ms"]
+        rows = table.rows(None, [*of_newest_epoch(newest.time_epoch), ("evaluated_at_ms", ">=", since_ms)])
+        known = {(row["query_id"], row["batch_id"]) for row in self.batches}
+        # Those of one instant by the wall clock, which may have been set back since.
+        found = [
+            row | {"time_epoch": newest.time_epoch} for row in rows if (row["query_id"], row["batch_id"]) not in known
+        ]
+        found.sort(key=lambda row: (row["evaluated_at_ms"], row["processed_at_ms"], row["batch_id"]))
         self.batches = [*self.batches, *found][-_BATCHES_KEPT:]
 
     def _read_usage(self) -> None:
@@ -166,7 +171,8 @@ class TablesReader:
             return
         settings = EngineSettings.model_validate_json(self.batches[-1]["engine_settings"])
         new = self.recent.usage.follow(USAGE_COLUMNS)
-        if self._rates is None or self._rates.settings != settings:
+        time_epoch = self.recent.usage.time_epoch
+        if self._rates is None or self._rates.settings != settings or self._rates_epoch != time_epoch:
             self._begin_rates(settings)
         elif new is not None:
             self._record(self._rates, new)
@@ -174,9 +180,10 @@ class TablesReader:
     def _begin_rates(self, settings: EngineSettings) -> None:
         """A new engine, with the usage of its windows; and sums of some minutes before."""
         table, quotas = self.tables["usage"], self._quotas
-        newest_ms = table.newest_value("evaluated_at_ms")
-        if newest_ms is None or quotas is None:
+        newest = table.newest_instant()
+        if newest is None or quotas is None:
             return
+        time_epoch, newest_ms = newest
         scope = self._scope or quotas.scope
         rates = LiveRates(settings, scope)
         begin_ms = newest_ms - settings.rate_span_ms
@@ -184,13 +191,22 @@ class TablesReader:
         sums = table.query(
             "SELECT sample_start_ms / 1000 AS second, sum(produced_bytes) AS produced_bytes, "  # noqa: S608 - our numbers
             "sum(fetched_bytes) AS fetched_bytes, sum(request_count) AS request_count FROM source "
-            f"WHERE evaluated_at_ms >= {newest_ms - SECONDS_KEPT * 1_000} AND evaluated_at_ms < {begin_ms} GROUP BY 1"
+            f"WHERE evaluated_at_ms >= {newest_ms - SECONDS_KEPT * 1_000} AND evaluated_at_ms < {begin_ms} "
+            f"{f'AND time_epoch = {time_epoch} ' if time_epoch else ''}GROUP BY 1"
         )
         names = ("produced_bytes", "fetched_bytes", "request_count")
         seconds_ms = [second * 1_000 for second in sums["second"].to_pylist()]
         rates.add_totals(seconds_ms, {name: sums[name].to_pylist() for name in names})
-        self._rates = rates
-        self._record(rates, table.read(USAGE_COLUMNS, [("evaluated_at_ms", ">=", begin_ms)]))
+        self._rates, self._rates_epoch = rates, time_epoch
+        self.epoch_begin_ms = self._epoch_begin_ms(time_epoch)
+        since: list[Condition] = [*of_newest_epoch(time_epoch), ("evaluated_at_ms", ">=", begin_ms)]
+        self._record(rates, table.read(USAGE_COLUMNS, since))
+
+    def _epoch_begin_ms(self, time_epoch: int) -> int:
+        if not time_epoch:
+            return 0
+        sql = f"SELECT min(evaluated_at_ms) AS least FROM source WHERE time_epoch = {time_epoch}"  # noqa: S608 - ours
+        return int(self.tables["usage"].query(sql)["least"][0].as_py() or 0)
 
     def _record(self, rates: LiveRates, rows: pa.Table) -> None:
         if not rows.num_rows:
@@ -201,7 +217,7 @@ class TablesReader:
     def _window(self, rates: LiveRates) -> pa.Table:
         since: Condition = ("evaluated_at_ms", ">=", rates.at_ms - rates.settings.rate_span_ms)
         until: Condition = ("evaluated_at_ms", "<=", rates.at_ms)
-        return self.tables["usage"].read(USAGE_COLUMNS, [since, until])
+        return self.tables["usage"].read(USAGE_COLUMNS, [*of_newest_epoch(self._rates_epoch), since, until])
 
     def _read_events(self) -> None:
         new = self.recent.events.follow(_EVENT_COLUMNS)
@@ -209,19 +225,27 @@ class TablesReader:
             self._running.apply([] if new is None else new.select(_EVENT_COLUMNS).to_pylist())
             return
         table = self.tables["throttle_events"]
-        newest_ms = table.newest_value("evaluated_at_ms")
-        if newest_ms is None:
+        newest = table.newest_instant()
+        if newest is None:
             return
-        # Two steps, so that a quiet cluster with a long history costs as little as a busy one.
-        short = table.rows(_EVENT_COLUMNS, [("evaluated_at_ms", ">=", newest_ms - _LOOK_BACK_MS // 12)])
-        self._running.apply(short)
+        # A throttle lasts for seconds: whoever is held has a record in the newest time epoch, or soon will.
+        since: Condition = ("evaluated_at_ms", ">=", newest.evaluated_at_ms - _LOOK_BACK_MS)
+        self._running.apply(table.rows(_EVENT_COLUMNS, [*of_newest_epoch(newest.time_epoch), since]))
 
     def _state(self, now_ms: int, failure: str | None, is_new: bool) -> State:
         process = self._signs.process()
         self._was_seen = self._was_seen or process is not None
         batch = self.batches[-1] if self.batches else None
         waited_ms = self._signs.last_wait_ms()
-        found = health(now_ms, batch, process, was_seen=self._was_seen, waited_ms=waited_ms, failure=failure)
+        found = health(
+            now_ms,
+            batch,
+            process,
+            was_seen=self._was_seen,
+            waited_ms=waited_ms,
+            collected_ms=self._collected_ms(now_ms),
+            failure=failure,
+        )
         running, recent = self._running.running(now_ms), self._running.recent(_MOST_RECENT)
         if is_new or self._last_health is None or found.state != self._last_health.state:
             self._seq += 1
@@ -246,6 +270,16 @@ class TablesReader:
                 for name, table in self.tables.items()
             ),
         )
+
+    def _collected_ms(self, now_ms: int) -> int | None:
+        """When the newest batch was collected: not after it was first seen, whatever its clock says."""
+        if not self.batches:
+            return None
+        batch = self.batches[-1]
+        key = batch["query_id"], batch["batch_id"]
+        seen_key, seen_ms = self._newest_seen
+        self._newest_seen = key, min(now_ms, seen_ms if seen_key == key else batch["processed_at_ms"])
+        return self._newest_seen[1]
 
     def _told_sensors(self, is_new: bool) -> Sequence[SensorRate]:
         """All rates; those of the last look if nothing is new, as ten thousand take as long as all else of a look."""

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from pipeline.dashboard.client_view import DECISION_COLUMNS, RECORD_COLUMNS
 from pipeline.dashboard.recent_rows import RecentRows
 from pipeline.dashboard.watched_table import WatchedTable
-from pipeline.tables.port import Condition
+from pipeline.tables.port import Condition, of_newest_epoch
 
 TIME: Final = "evaluated_at_ms"
 _NAMES: Final = ("user", "client_id")
@@ -30,8 +30,9 @@ class RecentTable:
 
     Args:
         table: The table.
-        key: A column with statistics that tells the order in which the job wrote: no commit has a smaller one than
-            the commit before it, and rows of one batch with the same one are in one commit.
+        key: A column with statistics that tells the order in which the job wrote: within a time epoch no commit has a
+            smaller one than the commit before it, and rows of one batch with the same one are in one commit. Only rows
+            of the newest epoch are in memory. `publish_seq` goes on from epoch to epoch.
         columns: Which ones are kept.
         most_rows: So many are kept, and some thousand more.
         spans: How far back from the newest key the first look reads: the first with at most `most_rows`.
@@ -47,6 +48,8 @@ class RecentTable:
         self._spans = spans
         self._seen_batches: set[tuple[Any, ...]] = set()
         self._newest_key: int | None = None
+        self.time_epoch = 0
+        """That of the rows that `follow` takes; 0 for a key that goes on from epoch to epoch."""
         self.keeps = False
         """Whether rows are kept."""
         self.held: RecentRows | None = None
@@ -63,16 +66,20 @@ class RecentTable:
             also: Further columns of the answer.
 
         Returns:
-            Those rows; None at the first call, which may take many, and for a table without rows.
+            Those rows; None at the first call, which may take many, at the first of a time epoch, and for a table
+            without rows.
 
         Raises:
             TableMissing, TableUnreadable: See `WatchedTable.read`. The next call goes on where this one began.
         """
-        newest_key = self._table.newest_value(self._key)
-        if newest_key is None:
+        newest = self._newest()
+        if newest is None:
             return None
+        time_epoch, newest_key = newest
         is_behind = self.keeps and self.held is None
-        if self._newest_key is None or newest_key < self._newest_key or is_behind:
+        is_new = time_epoch != self.time_epoch
+        if self._newest_key is None or is_new or newest_key < self._newest_key or is_behind:
+            self.time_epoch = time_epoch
             self._begin(newest_key)
             return None
         rows = self._read([(self._key, ">=", self._newest_key)], also)
@@ -98,9 +105,26 @@ class RecentTable:
             return self._table.rows(columns, where)
         recent = held.where(client, TIME, since_ms, until_ms)
         found: list[dict[str, Any]] = recent.select(list(columns)).to_pylist() if recent.num_rows else []
-        if self._key == TIME and since_ms >= held.begin:
+        if self._key == TIME and since_ms >= held.begin and not self.has_older_epochs:
             return found
-        return [*found, *self._table.rows(columns, [*where, (self._key, "<", held.begin)])]
+        older = self._table.rows(columns, [*where, *self._of_newest, (self._key, "<", held.begin)])
+        before: list[Condition] = [("time_epoch", "in", (None, *range(self.time_epoch)))]
+        return [*found, *older, *(self._table.rows(columns, [*where, *before]) if self.has_older_epochs else [])]
+
+    @property
+    def has_older_epochs(self) -> bool:
+        """Whether the table may have rows of older time epochs, none of which are in memory."""
+        return self.time_epoch > 0 and (self._table.oldest_value("time_epoch") or 0) < self.time_epoch
+
+    @property
+    def _of_newest(self) -> list[Condition]:
+        return of_newest_epoch(self.time_epoch)
+
+    def _newest(self) -> tuple[int, int] | None:
+        if self._key == TIME:
+            return self._table.newest_instant()
+        newest_key = self._table.newest_value(self._key)
+        return None if newest_key is None else (0, newest_key)
 
     def _begin(self, newest_key: int) -> None:
         self.held, self._newest_key = None, None
@@ -118,7 +142,8 @@ class RecentTable:
         return next((span for span, rows in sizes if rows <= self._most_rows), self._spans[-1])
 
     def _read(self, where: Sequence[Condition], also: Sequence[str] = ()) -> pa.Table:
-        return self._table.read(tuple(dict.fromkeys((*_NAMES, *_BATCH, *self._kept, *also))), where)
+        columns = tuple(dict.fromkeys((*_NAMES, *_BATCH, *self._kept, *also)))
+        return self._table.read(columns, [*where, *self._of_newest])
 
     def _unseen(self, rows: pa.Table, newest_key: int) -> pa.Table:
         """These rows without those that were seen: of the newest key so far, and of a batch that was seen."""

@@ -6,7 +6,9 @@ from typing import Any, Final, NamedTuple
 
 from pipeline.dashboard.client_view import has_data, rates, step_ms
 from pipeline.dashboard.reader import TablesReader
+from pipeline.dashboard.recent_rows import RecentRows
 from pipeline.dashboard.recent_sums import Wanted, recent_sums
+from pipeline.dashboard.watched_table import WatchedTable
 from pipeline.tables.errors import TableMissing
 from quota.effective import Effective
 from quota.entity import QUOTA_TYPES
@@ -20,14 +22,17 @@ _MOST_ROWS: Final = 1_000_000
 
 
 class _RollUp(NamedTuple):
+    """A row is written when usage is known for so long after its end."""
+
     name: str
     column: str
     row_ms: int
+    lateness_ms: int
 
 
 _ROLL_UPS: Final = (
-    _RollUp("usage_by_minute", "minute_start_ms", _MINUTE_MS),
-    _RollUp("usage_by_second", "second_start_ms", 1_000),
+    _RollUp("usage_by_minute", "minute_start_ms", _MINUTE_MS, 10_000),
+    _RollUp("usage_by_second", "second_start_ms", 1_000, 60_000),
 )
 
 
@@ -74,7 +79,7 @@ def read_series(
         bin_ms = _MINUTE_MS
     span = Span(since_ms // bin_ms * bin_ms, -(-until_ms // bin_ms) * bin_ms, bin_ms)
     window_ms = settings.num_samples * settings.sample_window_ms - settings.sample_window_ms
-    pieces = _pieces(reader, span, span.since_ms - max(window_ms, bin_ms) // bin_ms * bin_ms)
+    pieces = _pieces(reader, span, span.since_ms - max(window_ms, bin_ms) // bin_ms * bin_ms, whole_until_ms)
     sums = _sums(reader, found, client, span, pieces)
     known = has_data(_batch_instants(reader, span), span.since_ms, span.until_ms, bin_ms)
     at_ms = list(range(span.since_ms + bin_ms, span.until_ms + bin_ms, bin_ms))
@@ -100,10 +105,11 @@ def _is_much(reader: TablesReader, since_ms: int, until_ms: int) -> bool:
         return False
 
 
-def _pieces(reader: TablesReader, span: Span, since_ms: int) -> list[_Piece]:
+def _pieces(reader: TablesReader, span: Span, since_ms: int, known_until_ms: int) -> list[_Piece]:
     """Which table has which part of a span, from an instant on.
 
-    Roll-ups trail by a minute or two, so what is newer comes from `usage`. One that is missing is no error.
+    Roll-ups trail by a minute or two, so what is newer comes from `usage`. One that is missing is no error. Rows that a
+    clock dated ahead of what is known, and that was set back since, do not show how far a roll-up has come.
     """
     usage = _Piece("usage", "sample_start_ms", since_ms, span.until_ms)
     fits = [one for one in _ROLL_UPS if span.bin_ms % one.row_ms == 0]
@@ -111,13 +117,22 @@ def _pieces(reader: TablesReader, span: Span, since_ms: int) -> list[_Piece]:
     if kept_from_ms is not None and kept_from_ms <= since_ms and span.bin_ms < _ROLL_UPS[0].row_ms:
         return [usage]
     for one in fits:
-        table = reader.tables.get(one.name)
-        newest_ms = None if table is None else table.newest_value(one.column)
+        newest_ms = _newest_row(reader.tables.get(one.name), one, known_until_ms)
         if newest_ms is not None:
             whole_until_ms = min(newest_ms + one.row_ms, span.until_ms)
             rolled_up = _Piece(one.name, one.column, since_ms, whole_until_ms)
             return [rolled_up, usage._replace(since_ms=max(whole_until_ms, since_ms))]
     return [usage]
+
+
+def _newest_row(table: WatchedTable | None, one: _RollUp, known_until_ms: int) -> int | None:
+    newest_ms = None if table is None else table.newest_value(one.column)
+    end_ms = (known_until_ms - one.lateness_ms) // one.row_ms * one.row_ms
+    if table is None or newest_ms is None or newest_ms < end_ms:
+        return newest_ms
+    sql = f"SELECT max({one.column}) AS most FROM source WHERE {one.column} < {end_ms}"  # noqa: S608 - ours
+    most: int | None = table.query(sql)["most"][0].as_py()
+    return most
 
 
 def _sums(
@@ -129,11 +144,13 @@ def _sums(
     for piece in pieces:
         if piece.since_ms >= piece.until_ms:
             continue
-        held = reader.recent.usage.held if piece.table == "usage" else None
+        recent = reader.recent.usage
+        held = recent.held if piece.table == "usage" else None
         # A sample never begins after the instant at which its batch was evaluated.
-        if held is None or piece.since_ms < held.begin:
-            before_ms = None if held is None else held.begin
-            _add(sums, span.bin_ms, _stored(reader, piece, span.bin_ms, wanted, client, before_ms))
+        is_held = held is not None and piece.since_ms >= held.begin
+        if not is_held or (recent.has_older_epochs and piece.since_ms < reader.epoch_begin_ms):
+            rows = _rows_sql(reader, held) if piece.table == "usage" else ""
+            _add(sums, span.bin_ms, _stored(reader, piece, span.bin_ms, wanted, client, rows))
         if held is not None:
             _add(sums, span.bin_ms, recent_sums(held, piece.since_ms, piece.until_ms, span.bin_ms, wanted))
     return sums
@@ -162,25 +179,37 @@ def _stored(
     bin_ms: int,
     wanted: list[Wanted],
     client: tuple[str, str],
-    before_ms: int | None,
+    rows: str,
 ) -> Mapping[str, list[Any]]:
-    """The sums of a piece by step, from the table; with `before_ms` only of what was evaluated before that instant."""
+    """The sums of a piece by step, from the table; `rows` has further conditions."""
     selected = ", ".join(
         f"sum(CASE WHEN {_names_sql(one.names)} THEN {_measure_sql(one.columns)} END) AS {one.name}" for one in wanted
     )
     # Each sensor has the client's own usage, too.
     own = _names_sql(client)
     concerned = " OR ".join(f"({one})" for one in sorted({_names_sql(one.names) for one in wanted} - {own} or {own}))
-    older = "" if before_ms is None else f"AND evaluated_at_ms < {before_ms} "
     try:
         found = reader.tables[piece.table].query(
             f"SELECT {piece.column} / {bin_ms} AS step, {selected} FROM source "  # noqa: S608 - names are quoted by us
             f"WHERE {piece.column} >= {piece.since_ms} AND {piece.column} < {piece.until_ms} AND ({concerned}) "
-            f"{older}GROUP BY 1"
+            f"{rows}GROUP BY 1"
         )
     except TableMissing:
         return {}
     return {name: found[name].to_pylist() for name in found.column_names}
+
+
+def _rows_sql(reader: TablesReader, held: RecentRows | None) -> str:
+    """Which rows of `usage` count that are not in memory.
+
+    Of what the clock showed twice, because it was set back, the second time is shown.
+    """
+    time_epoch = reader.recent.usage.time_epoch
+    shown = f"AND (time_epoch = {time_epoch} OR sample_start_ms < {reader.epoch_begin_ms}) " if time_epoch else ""
+    if held is None:
+        return shown
+    older = f" OR time_epoch < {time_epoch} OR time_epoch IS NULL" if time_epoch else ""
+    return f"{shown}AND (evaluated_at_ms < {held.begin}{older}) "
 
 
 def _measure_sql(columns: Sequence[str]) -> str:
@@ -200,7 +229,8 @@ def _batch_instants(reader: TablesReader, span: Span) -> list[int]:
     part_ms = max(span.bin_ms // 2, 1_000)
     since_ms, until_ms = span.since_ms - 2 * span.bin_ms, span.until_ms + span.bin_ms
     try:
-        newest_at_ms = [int(batch["evaluated_at_ms"]) for batch in reader.batches]
+        newest = reader.batches[-1]["time_epoch"] if reader.batches else 0
+        newest_at_ms = [int(one["evaluated_at_ms"]) for one in reader.batches if one["time_epoch"] == newest]
         return reader.batch_parts.in_span(reader.tables["batches"], part_ms, since_ms, until_ms, newest_at_ms)
     except TableMissing:
         return []

@@ -1,6 +1,7 @@
 """A Delta table that is kept open at its newest version, so that a look costs nothing while nothing is new."""
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -11,10 +12,10 @@ from pipeline.errors import PipelineError
 from pipeline.tables.address import table_uri
 from pipeline.tables.errors import TableMissing
 from pipeline.tables.opening import Options, local_path, open_table, reading
-from pipeline.tables.port import Condition
-from pipeline.tables.reading.column_range import file_statistics, newest_in, oldest_in
+from pipeline.tables.port import Condition, Instant
+from pipeline.tables.reading.column_range import file_statistics, newest_in, newest_instant_in, oldest_in
 from pipeline.tables.reading.query import FILTER_FIRST, answer, column_names, rows_where
-from pipeline.tables.reading.table_query import run
+from pipeline.tables.reading.table_query import largest, run
 from pipeline.tables.reading.table_rows import Row, rows_of
 
 # A handle that has followed many commits answers more slowly than one that was opened from a checkpoint.
@@ -100,6 +101,11 @@ class WatchedTable:
         table = self._table
         return None if table is None else newest_in(table, column)
 
+    def newest_instant(self) -> Instant | None:
+        """See `TableReader`; None without a table, too."""
+        table = self._table
+        return None if table is None else newest_instant_in(table, partial(largest, table, "evaluated_at_ms"))
+
     def oldest_value(self, column: str) -> int | None:
         """The smallest value of such a column; otherwise as `newest_value`. Looked up at most once a minute."""
         table = self._table
@@ -145,7 +151,7 @@ class WatchedTable:
             self._opened_version = self._table.version()
             self._asked_at_ms = now_ms
             return
-        is_due = now_ms - self._asked_at_ms >= _ASK_AGAIN_MS
+        is_due = abs(now_ms - self._asked_at_ms) >= _ASK_AGAIN_MS  # also if the clock was set back
         if not is_due and not self._may_have_more(table):
             return
         self._asked_at_ms = now_ms

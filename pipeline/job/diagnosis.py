@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from pipeline.activity import ahead_ms
 from pipeline.clock import wall_ms
 from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.acls import acls_of
@@ -36,9 +37,10 @@ from pipeline.tables.ownership import TablesOfAnotherJob, owner_of
 from pipeline.tables.quotas.source import newest_valid, valid_snapshot
 from pipeline.tables.quotas.table import QuotaTable
 from pipeline.tables.reader import read_table
-from pipeline.tables.reading.newest_batch import newest_batch
+from pipeline.tables.reading.newest_batch import newest_batch, newest_batch_under
 from quota.errors import InvalidQuotas
 from quota.shares import Share
+from quota.units import age_text
 
 _LITTLE_SPACE_BYTES = 1 << 30
 
@@ -74,6 +76,7 @@ def _state(settings: Settings) -> Iterator[Diagnosis]:
         yield Diagnosis("warning", "tables", f"not looked at, nor quotas and checkpoint: {reason}")
         return
     yield from _guarded("tables", lambda: _tables(settings))
+    yield from _guarded("clock", lambda: _time(settings))
     yield from _guarded("quotas", lambda: _quotas(settings))
     yield from _guarded("checkpoint", lambda: _checkpoint(settings))
 
@@ -139,6 +142,20 @@ def _tables(settings: Settings) -> Iterator[Diagnosis]:
         uri = table_uri(settings.tables.root, name)
         rows = read_table(uri, ["user"] if name == "quotas" else ["date"]).num_rows
         yield Diagnosis("ok", "tables", f"{name}: {rows} rows")
+
+
+def _time(settings: Settings) -> Iterator[Diagnosis]:
+    batch = newest_batch_under(settings.tables.root)
+    if batch is None:
+        return
+    ahead, epoch = ahead_ms(batch["evaluated_at_ms"], wall_ms()), f"time epoch {batch.get('time_epoch') or 0}"
+    if not ahead:
+        yield Diagnosis("ok", "clock", f"the newest micro-batch is not ahead of the wall clock, {epoch}")
+        return
+    found = f"the newest micro-batch is {age_text(ahead)} ahead of the wall clock, {epoch}"
+    cause = "a clock was ahead and was set back, or one is behind now"
+    fix = "set the clocks of the brokers, of the job's machine and of this one"
+    yield Diagnosis("warning", "clock", f"{found}: {cause}. Fix: {fix}; the next micro-batch begins a new time epoch")
 
 
 def _quotas(settings: Settings) -> Iterator[Diagnosis]:

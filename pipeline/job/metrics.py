@@ -65,6 +65,7 @@ class JobMetrics:
         self._clock = clock
         self._gauges: weakref.ref[RunGauges] | None = None
         registry.register(ReadAtScrape(self._read_run))
+        registry.register(ReadAtScrape(self._read_time))
         self._starts = Counter("kquota_query_starts", "Starts of the streaming query.", registry=registry)
         self._batches = Counter("kquota_batches", "Micro-batches.", registry=registry)
         self._last_batch = Gauge(
@@ -108,6 +109,10 @@ class JobMetrics:
         self._batch_quotas = Gauge(
             "kquota_batch_config_version", "Quota version of the newest micro-batch.", registry=registry
         )
+        self._time_epoch = Gauge(
+            "kquota_time_epoch", "How often event time has begun anew, after a clock was set back.", registry=registry
+        )
+        self._evaluated_ms: int | None = None
         self._commits = Gauge(
             "kquota_table_last_commit_timestamp_seconds", "When rows were last written.", ("table",), registry=registry
         )
@@ -138,6 +143,8 @@ class JobMetrics:
             self._dead.labels(cause).inc(count)
         self._decisions.inc(report.violations)
         self._batch_quotas.set(facts.evaluation.quota_version)
+        self._time_epoch.set(facts.evaluation.time_epoch)
+        self._evaluated_ms = facts.evaluation.evaluated_at_ms
 
     def _announce(self, records: Sequence[Written], _quota_version: int) -> None:
         assert isinstance(records, WrittenRecords)  # noqa: S101 - the purgatory has no others
@@ -156,6 +163,15 @@ class JobMetrics:
     def _began(self, gauges: RunGauges) -> None:
         self._gauges = weakref.ref(gauges)
         self._starts.inc()
+
+    def _read_time(self) -> Iterable[Metric]:
+        if self._evaluated_ms is not None:
+            ahead_seconds = self._evaluated_ms / 1000 - self._now_seconds()
+            yield GaugeMetricFamily(
+                "kquota_evaluated_ahead_seconds",
+                "Time of the newest micro-batch, minus the wall clock; below 0 = that long ago.",
+                ahead_seconds,
+            )
 
     def _read_run(self) -> Iterable[Metric]:
         gauges = None if self._gauges is None else self._gauges()

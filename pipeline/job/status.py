@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, Self
 
-from pipeline.activity import Activity, activity_of
+from pipeline.activity import Activity, activity_of, ahead_ms
 from pipeline.job.heartbeat import last_beat_ms
 from pipeline.job.lock import job_process
 from pipeline.settings.model import Settings
@@ -29,7 +29,10 @@ class JobStatus:
         process: That process's id as text; None if it is down.
         last_batch_id: The newest recorded micro-batch; None if there is none.
         last_batch_age_ms: How long ago it was read; 0 for one that was stored after the command began.
-        lag_ms: How old its newest event was then. None without a batch.
+        lag_ms: How old its newest event was then; below 0 if its time was ahead of the driver's clock. None without a
+            batch.
+        time_epoch: How often event time had begun anew by then. None without a batch.
+        ahead_ms: How far its time is ahead of the wall clock now, see `pipeline.activity.ahead_ms`; 0 without a batch.
         activity: What it does; see `activity_of`.
         last_wait_age_ms: How long ago its query was last seen to wait for usage; None if that is not known here.
             Negative if its clock is ahead, or was set back since.
@@ -48,6 +51,8 @@ class JobStatus:
     last_batch_id: int | None
     last_batch_age_ms: int | None
     lag_ms: int | None
+    time_epoch: int | None
+    ahead_ms: int
     activity: Activity
     last_wait_age_ms: int | None
     last_batch_quotas: int | None
@@ -132,6 +137,8 @@ def status_from(settings: Settings, read: Reading) -> JobStatus:
         last_batch_id=None if batch is None else batch["batch_id"],
         last_batch_age_ms=batch_age_ms,
         lag_ms=None if batch is None else batch["processed_at_ms"] - batch["evaluated_at_ms"],
+        time_epoch=None if batch is None else batch.get("time_epoch") or 0,
+        ahead_ms=0 if batch is None else ahead_ms(batch["evaluated_at_ms"], read.at_ms),
         activity=activity_of(read.process is not None, batch_age_ms, wait_age_ms, stalled_after_ms(settings)),
         last_wait_age_ms=wait_age_ms,
         last_batch_quotas=None if batch is None else batch["quota_version"],

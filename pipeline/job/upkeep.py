@@ -33,7 +33,8 @@ class Upkeep:
     Args:
         tables: Where the tables are, and how long rows are kept.
         clock: Clock of the driver. Retention is counted from its wall time, or from the newest stored rows if they are
-            older: after a pause, the next start still needs what was kept before it.
+            older: after a pause, the next start still needs what was kept before it. The newest rows are those of the
+            newest time epoch. Rows that a clock dated ahead of it go when it has passed them.
         expire_idle: Drops idle sensors of the engine and returns how many.
         usage_read_until_ms: Usage evaluated at this instant or later stays, because it may not be rolled up yet.
     """
@@ -91,7 +92,10 @@ class Upkeep:
     def _retention_end_ms(self, name: str) -> int:
         """The instant from which the retention of a table is counted back."""
         # Dead letters come also without usage, so they have an instant of their own.
-        newest_of = name if name == "dead_letters" else "usage"
-        newest_ms = self._files.newest_value(newest_of, _TIME_OF.get(newest_of, _TIME))
+        newest_ms = (
+            self._files.newest_value(name, _TIME_OF[name])
+            if name == "dead_letters"
+            else self._files.newest_evaluation_ms("usage")
+        )
         wall_ms = self._clock.now().wall_ms
         return wall_ms if newest_ms is None else min(wall_ms, newest_ms)

@@ -7,7 +7,20 @@ if TYPE_CHECKING:  # some commands read by this port's conditions and load no py
     import pyarrow as pa
 
 Condition: TypeAlias = tuple[str, str, Any]
-"""(column, operator, value) with an operator of =, !=, <, <=, >, >=, in, not in. All of a list must hold."""
+"""(column, operator, value) with an operator of =, !=, <, <=, >, >=, in, not in. All of a list must hold.
+
+None among the values of `in` stands for null.
+"""
+
+
+def of_epoch(time_epoch: int) -> Condition:
+    """Of the rows of a time epoch. In rows of before there were epochs, epoch 0 is null."""
+    return ("time_epoch", "=", time_epoch) if time_epoch else ("time_epoch", "in", (0, None))
+
+
+def of_newest_epoch(time_epoch: int) -> list[Condition]:
+    """Of the rows of the newest epoch of a table: all rows while that is the first one."""
+    return [of_epoch(time_epoch)] if time_epoch else []
 
 
 class Instant(NamedTuple):
@@ -18,17 +31,12 @@ class Instant(NamedTuple):
 
     @property
     def conditions(self) -> list[Condition]:
-        """Of the rows that were evaluated at it."""
-        return [("evaluated_at_ms", "=", self.evaluated_at_ms), *self._of_epoch]
+        """Of the rows that were evaluated at it, if its epoch is the newest."""
+        return [("evaluated_at_ms", "=", self.evaluated_at_ms), *of_newest_epoch(self.time_epoch)]
 
     def since(self, span_ms: int) -> list[Condition]:
-        """Of the rows of its epoch that were evaluated at it, or so long before it."""
-        return [("evaluated_at_ms", ">=", self.evaluated_at_ms - span_ms), *self._of_epoch]
-
-    @property
-    def _of_epoch(self) -> list[Condition]:
-        # In rows of before there were epochs, epoch 0 is null. If it is the newest one, there is no other.
-        return [("time_epoch", "=", self.time_epoch)] if self.time_epoch else []
+        """Of the rows of its epoch, which is the newest, that were evaluated at it, or so long before it."""
+        return [("evaluated_at_ms", ">=", self.evaluated_at_ms - span_ms), *of_newest_epoch(self.time_epoch)]
 
 
 class TableReader(Protocol):
@@ -100,13 +108,20 @@ class RolledTable(TableReader, Protocol):
         """The smallest value of an INT64 column that has statistics; None for a table without rows."""
         ...
 
-    def slices(self, column: str, dictionaries: Sequence[str] = (), version: int | None = None) -> TableSlices:
+    def slices(
+        self,
+        column: str,
+        dictionaries: Sequence[str] = (),
+        version: int | None = None,
+        time_epoch: int | None = None,
+    ) -> TableSlices:
         """One version, by ranges of a column.
 
         Args:
             column: The column; it has statistics.
             dictionaries: Columns of texts that may come as dictionaries.
             version: The version; None = the newest.
+            time_epoch: Only the rows of this time epoch; None = all.
         """
         ...
 

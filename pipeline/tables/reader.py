@@ -47,12 +47,18 @@ class DeltaRsReader:
         table = self._opened()
         return newest_instant_in(table, partial(largest, table, "evaluated_at_ms"))
 
-    def slices(self, column: str, dictionaries: Sequence[str] = (), version: int | None = None) -> "TimeSlices":
+    def slices(
+        self,
+        column: str,
+        dictionaries: Sequence[str] = (),
+        version: int | None = None,
+        time_epoch: int | None = None,
+    ) -> "TimeSlices":
         """See `RolledTable`."""
         # Not at the top: it loads pyarrow.compute and numpy, and most commands need neither.
         from pipeline.tables.reading.time_slices import TimeSlices  # noqa: PLC0415
 
-        return TimeSlices(self.uri, column, self._options, dictionaries, version)
+        return TimeSlices(self.uri, column, self._options, dictionaries, version, time_epoch)
 
     def newest_of_each(
         self, keys: Sequence[str], order: str, columns: Sequence[str], where: Sequence[Condition] = ()

@@ -4,6 +4,7 @@ from typing import Final, Protocol
 
 from pipeline.tables.address import table_uri
 from pipeline.tables.maintenance import clean, compact, trim
+from pipeline.tables.reader import DeltaRsReader
 from pipeline.tables.reading.column_range import newest_value
 from pipeline.tables.sorted_days import sort_day
 
@@ -24,6 +25,10 @@ class TableUpkeep(Protocol):
 
     def newest_value(self, name: str, column: str) -> int | None:
         """The largest value of an INT64 column of a table; None for a table without rows."""
+        ...
+
+    def newest_evaluation_ms(self, name: str) -> int | None:
+        """When the newest rows of a table were evaluated, in their time epoch; None for a table without rows."""
         ...
 
     def trim(self, name: str, column: str, before_ms: int) -> int:
@@ -56,6 +61,10 @@ class DeltaRsUpkeep:
     def newest_value(self, name: str, column: str) -> int | None:
         """See `TableUpkeep`; so all others."""
         return newest_value(table_uri(self._root, name), column)
+
+    def newest_evaluation_ms(self, name: str) -> int | None:  # noqa: D102
+        newest = DeltaRsReader(table_uri(self._root, name)).newest_instant()
+        return None if newest is None else newest.evaluated_at_ms
 
     def trim(self, name: str, column: str, before_ms: int) -> int:  # noqa: D102
         return trim(table_uri(self._root, name), column, before_ms)

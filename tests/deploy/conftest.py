@@ -1,6 +1,7 @@
 """Tables and views over them, made once for all tests of SQL."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,14 +12,12 @@ if TYPE_CHECKING:
     from tests.deploy.written_tables import Written
 
 
-@pytest.fixture(scope="session")
-def written(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> Iterator["Written"]:
-    # Not at the top: that loads the clients of Kafka, which warn, before the rules for warnings hold.
+@contextmanager
+def registered(spark: "SparkSession", schema: str, root: str) -> Iterator[None]:
+    """The views over tables, in a schema of their own."""
     from tests.deploy.sql_texts import QUOTA_HISTORY, VIEWS, statements  # noqa: PLC0415
-    from tests.deploy.written_tables import SCHEMA, Written, WrittenTables  # noqa: PLC0415
 
-    tables = WrittenTables(tmp_path_factory.mktemp("sql"), spark)
-    variables = {"schema": SCHEMA, "tables_root": tables.root}
+    variables = {"schema": schema, "tables_root": root}
     for name, value in variables.items():
         spark.conf.set(name, value)
     try:
@@ -26,8 +25,18 @@ def written(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> 
             for statement in statements(path.read_text("utf-8")):
                 spark.sql(statement)
         spark.sql("USE default")
-        yield Written(spark, tables)
+        yield
     finally:
-        spark.sql(f"DROP SCHEMA IF EXISTS {SCHEMA} CASCADE")
+        spark.sql(f"DROP SCHEMA IF EXISTS {schema} CASCADE")
         for name in variables:
             spark.conf.unset(name)
+
+
+@pytest.fixture(scope="session")
+def written(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> Iterator["Written"]:
+    # Not at the top: that loads the clients of Kafka, which warn, before the rules for warnings hold.
+    from tests.deploy.written_tables import SCHEMA, Written, WrittenTables  # noqa: PLC0415
+
+    tables = WrittenTables(tmp_path_factory.mktemp("sql"), spark)
+    with registered(spark, SCHEMA, tables.root):
+        yield Written(spark, tables)

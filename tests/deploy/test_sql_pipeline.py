@@ -2,14 +2,21 @@
 
 from collections import Counter, defaultdict
 from operator import itemgetter
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from pipeline.tables.job_tables import WRITTEN_BY_THE_JOB
 from pipeline.tables.quotas.history import versions
 from schemas.throttle_record import written_ms
+from tests.deploy.conftest import registered
 from tests.deploy.raw_rows import set_of
 from tests.deploy.written_tables import Written
+from tests.pipeline.dashboard.stepped_tables import STEPS_MS, SteppedTables
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
 
@@ -75,3 +82,21 @@ def test_versions_and_freshness_are_those_of_the_tables(written: Written) -> Non
         of_row = written_ms if name == "throttle_events" else itemgetter(row["measured_by"])
         assert row["newest_ms"] == max(map(of_row, written.rows(name))), name
     assert fresh["batches"]["age_seconds"] < fresh["usage_by_minute"]["age_seconds"]
+
+
+@pytest.mark.parametrize("step_ms", STEPS_MS)
+def test_after_a_clock_was_set_back_the_newest_is_what_came_since(
+    spark: "SparkSession", tmp_path: Path, step_ms: int
+) -> None:
+    tables = SteppedTables(tmp_path, step_ms)
+    tables.live(12)
+    with registered(spark, "kquota_stepped", tables.root):
+        fresh = {row["table_name"]: row["newest_ms"] for row in spark.sql("TABLE kquota_stepped.freshness").collect()}
+        facts = spark.sql("TABLE kquota_stepped.batch_facts").collect()
+        (version,) = spark.sql("SELECT * FROM kquota_stepped.quota_versions").collect()
+    newest_ms = tables.alone.now_ms - 1_000
+    assert (fresh["batches"], fresh["usage"]) == (tables.now_ms, newest_ms)
+    assert fresh["throttle_events"] <= tables.now_ms
+    assert sorted({row["time_epoch"] for row in facts}) == [0, 1]
+    assert all(row["since_last_ms"] is None or row["since_last_ms"] >= 0 for row in facts)
+    assert (version["last_evaluated_at_ms"], version["batches"]) == (newest_ms, 42)

@@ -189,7 +189,6 @@ class HandJob:
             self.spark = HandSpark(f"{self.spark.query_id}+", start=stored)
         self.micro_batch = MicroBatch(
             collect=self._collect,
-            newest_append_ms=self._newest_append_ms,
             offsets=self.spark,  # type: ignore[arg-type]  # ours needs no Spark
             tables=self.tables,
             quotas=self.quotas,
@@ -264,9 +263,6 @@ class HandJob:
 
     def _records(self) -> list[ThrottleRecord]:
         return self.broker.records
-
-    def _newest_append_ms(self, frame: Any) -> int | None:
-        return max((one.appended_at_ms for one in self.messages[self.spark.span(frame.batch_id)]), default=None)
 
     def _collect(self, frame: Any, count: int | None) -> CollectedBatch:
         del count

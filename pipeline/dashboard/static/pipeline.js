@@ -58,7 +58,7 @@ function tiles({ health, batches, purgatory, dead_letters: dead, now_ms: now }) 
   const isOld = health.state !== 'live';
   return h('section', { class: 'tiles', 'aria-label': 'State' },
     tile('age', 'Newest micro-batch', h('span', { 'data-since': now - (health.last_batch_age_ms || 0) }, ''), health.process ? `job: process ${health.process}` : 'job: not on this machine', isOld ? 'bad' : '', health.last_batch_age_ms === null ? 'none' : null),
-    tile('lag', 'Lag', millis(health.lag_ms), 'its newest event, when it was read'),
+    health.ahead_ms ? tile('lag', 'Ahead', millis(health.ahead_ms), 'its time, of the wall clock: a clock was set back', 'bad') : tile('lag', 'Lag', millis(health.lag_ms), 'its newest event, when it was read'),
     tile('events', 'Events', spanMs ? `${count(rows / spanMs * 1000)}/s` : '–', `${count(rows)} in ${batches.length} batches${late ? `, ${count(late)} late` : ''}`),
     tile('held', 'In the purgatory', count(purgatory.held), purgatory.next_end_ms ? ['next one: ', h('span', { 'data-until': purgatory.next_end_ms }, '')] : 'nobody is held'),
     tile('lateness', 'Lateness, p99', millis(purgatory.lateness_p99_ms), purgatory.looks ? `p50 ${millis(purgatory.lateness_p50_ms)}, most ${millis(purgatory.lateness_max_ms)}` : 'no look yet'),
@@ -107,6 +107,6 @@ function batches({ batches: rows, now_ms: now }) {
   return h('section', { class: 'card', 'data-key': 'batches', 'aria-labelledby': 'h-batches', 'data-testid': 'batches' },
     h('header', {}, h('h2', { id: 'h-batches' }, 'Micro-batches')),
     h('div', { class: 'scroll', tabindex: '0', role: 'region', 'aria-label': 'Micro-batches' }, h('table', {}, h('thead', {}, h('tr', {}, ['Batch', 'Read at', 'Events', 'Lag', 'Took', 'Late', 'Clamped', 'Ignored', 'Dead', 'Quotas'].map((text, at) => h('th', { class: at ? 'n' : '' }, text)))),
-      h('tbody', {}, rows.slice(0, 25).map((row) => h('tr', { 'data-key': `${row.query_id}-${row.batch_id}` }, h('td', {}, row.batch_id), h('td', { class: 'n' }, when(row.processed_at_ms, now) === clock(row.processed_at_ms) ? clock(row.processed_at_ms, true) : when(row.processed_at_ms, now)), h('td', { class: 'n' }, count(row.good_count)), h('td', { class: 'n' }, millis(row.lag_ms)), h('td', { class: 'n' }, millis(row.took_ms)),
+      h('tbody', {}, rows.slice(0, 25).map((row) => h('tr', { 'data-key': `${row.query_id}-${row.batch_id}` }, h('td', { title: `time epoch ${row.time_epoch}` }, row.batch_id), h('td', { class: 'n' }, when(row.processed_at_ms, now) === clock(row.processed_at_ms) ? clock(row.processed_at_ms, true) : when(row.processed_at_ms, now)), h('td', { class: 'n' }, count(row.good_count)), h('td', { class: 'n' }, millis(row.lag_ms)), h('td', { class: 'n' }, millis(row.took_ms)),
         [row.late_count, row.clamped_count, row.ignored_count, row.dead_count].map((value) => h('td', { class: value ? 'n' : 'n zero' }, count(value))), h('td', { class: 'n' }, `v${row.quota_version}`)))))));
 }

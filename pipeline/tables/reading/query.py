@@ -115,7 +115,8 @@ def _predicate(condition: Condition) -> str:
     if operator in {"in", "not in"}:
         if not value:
             return "false" if operator == "in" else "true"
-        return f"{_name(column)} {operator} ({', '.join(map(_literal, value))})"
+        listed = f"{_name(column)} {operator} ({', '.join(_literal(one) for one in value if one is not None)})"
+        return f"({listed} OR {_name(column)} IS NULL)" if None in value else listed
     return f"{_name(column)} {operator} {_literal(value)}"
 
 

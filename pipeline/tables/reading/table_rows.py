@@ -28,6 +28,7 @@ from pipeline.tables.reading.query import (
 
 Row = dict[str, Any]
 
+_TIME: Final = "evaluated_at_ms"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 # The job writes a file or two per second: to read those of a minute takes 70 ms, those of the newest instant 3 ms.
 _SPANS_MS: Final = (0, 2_000, 16_000, 128_000, 3_600_000)
@@ -62,7 +63,7 @@ class TableRows:
 
     def newest_instant(self) -> Instant | None:
         """See `TableReader`."""
-        return newest_instant_in(self._table, partial(self._largest, "evaluated_at_ms"))
+        return newest_instant_in(self._table, partial(self._largest, _TIME))
 
     def smallest(self, column: str, where: Sequence[Condition] = ()) -> int | None:
         """The smallest value of an INT64 column in rows that meet all conditions; None without such rows."""

@@ -5,9 +5,10 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyarrow.parquet import filters_to_expression
 
 from pipeline.tables.opening import Options, open_table
-from pipeline.tables.port import Condition
+from pipeline.tables.port import Condition, of_epoch
 from pipeline.tables.reading.column_range import file_statistics
 from pipeline.tables.reading.scan import dataset_of
 from pipeline.tables.reading.table_query import smallest
@@ -30,6 +31,7 @@ class TimeSlices:
         storage_options: See `Options`.
         dictionaries: String columns to be read as dictionaries. If values repeat, that takes a quarter of the time.
         version: Version of the table; None = the newest.
+        time_epoch: Only the rows of this time epoch; None = all.
 
     Raises:
         TableMissing: There is no table, or it does not have this version.
@@ -43,6 +45,7 @@ class TimeSlices:
         storage_options: Options = None,
         dictionaries: Sequence[str] = (),
         version: int | None = None,
+        time_epoch: int | None = None,
     ) -> None:
         table = open_table(uri, version, storage_options)
         self.uri = uri
@@ -50,6 +53,7 @@ class TimeSlices:
         self._table = table
         self._column = time_column
         self._dataset = dataset_of(table, dictionaries)
+        self._of_epoch: list[Condition] = [] if time_epoch is None else [of_epoch(time_epoch)]
 
     def read(
         self,
@@ -70,6 +74,8 @@ class TimeSlices:
         condition = (time >= start_ms) & (time < end_ms)
         for column, text in where:
             condition &= pc.field(column) == text
+        if self._of_epoch:
+            condition &= filters_to_expression(self._of_epoch)
         return self._dataset.to_table(columns=list(columns), filter=condition)
 
     def first_time(self, start_ms: int, end_ms: int, where: Sequence[Condition] = ()) -> int | None:
@@ -82,7 +88,7 @@ class TimeSlices:
             end_ms: Exclusive.
             where: Further conditions; all must hold.
         """
-        in_range: list[Condition] = [(self._column, ">=", start_ms), (self._column, "<", end_ms)]
+        in_range: list[Condition] = [(self._column, ">=", start_ms), (self._column, "<", end_ms), *self._of_epoch]
         return smallest(self._table, self._column, [*in_range, *where])
 
     def estimated_rows(self, start_ms: int, end_ms: int) -> int:

@@ -6,11 +6,16 @@ A step writes one minute, when stored usage is `LATENESS_MS` past its end. It ta
     the usage of earlier minutes that was evaluated since the last step's own limit.
 
 The limits follow one another, so each row of `usage` is taken by exactly one step, and the sum over all rows of a
-minute is the sum of the minute. Only `evaluated_at_ms` decides, which never goes back from one batch to the next. A row
-with exactly the time of the limit may have others of its time still to come: the next step takes it.
+minute is the sum of the minute. Only `evaluated_at_ms` decides, which never goes back from one batch to the next within
+a time epoch. A row with exactly the time of the limit may have others of its time still to come: the next step takes
+it.
 
-A commit records the end of its minute as its version. So if it is appended again the append is skipped, and the next
-step, in this process or another one, continues after it.
+Each time epoch is rolled up by itself, so a clock that is set back costs nothing: usage of the new epoch is not late
+because the old one was ahead. A minute that the clock showed twice has rows of both. When a newer epoch has begun, all
+that is left of the older one is written at once.
+
+A commit records the end of its minute as its version, for each epoch under an app id of its own. So if it is appended
+again the append is skipped, and the next step, in this process or another one, continues after it.
 """
 
 import logging
@@ -20,6 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.tables.port import Condition, RolledTable, TableSlices, TableWriter
+from pipeline.tables.rollups.epochs import RolledEpoch, RolledEpochs, first_sample_ms
 from pipeline.tables.rollups.sums import COLUMNS, NAMES, summed_by
 from pipeline.tables.tried_again import tried_again
 from schemas.arrow import conform
@@ -45,36 +51,34 @@ class UsageByMinute:
     def __init__(self, usage: RolledTable, minutes: TableWriter, job: str) -> None:
         self._usage = usage
         self._minutes = minutes
-        self._app_id = f"{job}:minute"
-        self._written_until_ms = 0
+        self._epochs = RolledEpochs(f"{job}:minute")
 
     @property
     def written_until_ms(self) -> int:
         """All usage evaluated before this instant is rolled up. 0 before the first step."""
-        return self._written_until_ms
+        return self._epochs.written_until_ms
 
     def step(self) -> None:
         """Write all minutes that are complete. Raises nothing: throttling must go on if the roll-up fails."""
         with tried_again(log, "the roll-up by minute"):
-            self._roll_up()
+            newest = self._usage.newest_instant()
+            if newest is not None:
+                self._epochs.step(newest, self._begin_ms, self._roll_up)
 
-    def _roll_up(self) -> None:
-        newest_ms = self._usage.newest_value(_TIME)
-        if newest_ms is None:
-            return
+    def _begin_ms(self, time_epoch: int, app_id: str) -> int:
         # Read each time, because an append that failed may have written its rows or not.
-        done_ms = self._minutes.recorded_version(self._app_id)
-        if done_ms is None:
-            done_ms = _minute_of(self._usage.oldest_value("sample_start_ms") or 0)
-        self._written_until_ms = done_ms
-        until_ms = _minute_of(newest_ms - LATENESS_MS)
-        by_sample = self._usage.slices("sample_start_ms", NAMES)
-        by_evaluation = self._usage.slices(_TIME, NAMES, by_sample.version)
-        while (end_ms := _next_end_ms(by_sample, by_evaluation, done_ms, until_ms)) is not None:
-            rows = _taken(by_sample, by_evaluation, done_ms, end_ms)
+        done_ms = self._minutes.recorded_version(app_id)
+        return _minute_of(first_sample_ms(self._usage, time_epoch)) if done_ms is None else done_ms
+
+    def _roll_up(self, epoch: RolledEpoch) -> None:
+        until_ms = _minute_of(epoch.newest_ms - LATENESS_MS)
+        by_sample = self._usage.slices("sample_start_ms", NAMES, time_epoch=epoch.time_epoch)
+        by_evaluation = self._usage.slices(_TIME, NAMES, by_sample.version, epoch.time_epoch)
+        while (end_ms := _next_end_ms(by_sample, by_evaluation, epoch.done_ms, until_ms)) is not None:
+            rows = _taken(by_sample, by_evaluation, epoch.done_ms, end_ms)
             minutes = conform(summed_by(rows, "minute_start_ms", MINUTE_MS), UsageByMinuteRow)
-            self._minutes.append(minutes, {self._app_id: end_ms}, {})
-            self._written_until_ms = done_ms = end_ms
+            self._minutes.append(minutes, {epoch.app_id: end_ms}, {})
+            epoch.done_ms = end_ms
 
 
 def _next_end_ms(by_sample: TableSlices, by_evaluation: TableSlices, done_ms: int, until_ms: int) -> int | None:

@@ -8,18 +8,22 @@ The sums are made here and not by a streaming query. A minute of 20 000 events p
 a third of a second of one core for them. A query that keeps its open seconds in a state store took most of a minute,
 and the micro-batches had to wait for it.
 
-A commit records the end of its seconds as its version. So if they are appended again the append is skipped, and the
-next step, in this process or another one, continues after them.
+Each time epoch is rolled up by itself, as by minute: a second that the clock showed twice has rows of both epochs.
+
+A commit records the end of its seconds as its version, for each epoch under an app id of its own. So if they are
+appended again the append is skipped, and the next step, in this process or another one, continues after them.
 """
 
 import logging
 from datetime import UTC, datetime
+from functools import partial
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
-from pipeline.tables.port import RolledTable, TableWriter
+from pipeline.tables.port import Instant, RolledTable, TableWriter
+from pipeline.tables.rollups.epochs import RolledEpoch, RolledEpochs, first_sample_ms
 from pipeline.tables.rollups.sums import COLUMNS, NAMES, summed_by
 from pipeline.tables.tried_again import tried_again
 from schemas.arrow import conform
@@ -58,45 +62,47 @@ class UsageBySecond:
     def __init__(self, usage: RolledTable, seconds: TableWriter, job: str, retention_ms: int) -> None:
         self._usage = usage
         self._seconds = seconds
-        self._app_id = f"{job}:second"
+        self._epochs = RolledEpochs(f"{job}:second")
         self._retention_ms = retention_ms
-        self._written_until_ms = 0
-        self._checked_until_ms = 0
+        self._checked: Instant | None = None
 
     @property
     def written_until_ms(self) -> int:
         """All usage evaluated before this instant is rolled up, or came too late for that. 0 before the first step."""
-        return self._written_until_ms
+        return self._epochs.written_until_ms
 
     def step(self) -> None:
         """Write all seconds that are complete. Raises nothing, because throttling must go on if the roll-up fails."""
         with tried_again(log, "the roll-up by second"):
-            self._roll_up()
+            newest = self._usage.newest_instant()
+            if newest is not None:
+                begin_ms = partial(self._begin_ms, newest.evaluated_at_ms)
+                self._epochs.step(newest, begin_ms, self._roll_up)
 
-    def _roll_up(self) -> None:
-        newest_ms = self._usage.newest_value("evaluated_at_ms")
-        if newest_ms is None:
-            return
-        # Read each time, because an append that failed may have written its rows or not.
-        self._written_until_ms = self._begin_ms(newest_ms)
-        self._log_late_rows(newest_ms)
-        until_ms = (newest_ms - LATENESS_MS) // _SECOND_MS * _SECOND_MS
-        usage = self._usage.slices("sample_start_ms", NAMES)
+    def _roll_up(self, epoch: RolledEpoch) -> None:
+        if not epoch.is_over:
+            self._log_late_rows(epoch)
+        until_ms = (epoch.newest_ms - LATENESS_MS) // _SECOND_MS * _SECOND_MS
+        usage = self._usage.slices("sample_start_ms", NAMES, time_epoch=epoch.time_epoch)
         # From one row to the next one, so time without usage costs nothing, however long it is.
-        while (first_ms := usage.first_time(self._written_until_ms, until_ms)) is not None:
+        while (first_ms := usage.first_time(epoch.done_ms, until_ms)) is not None:
             start_ms = first_ms // _SECOND_MS * _SECOND_MS
             end_ms = min(start_ms + SLICE_MS, until_ms)
             rows = usage.read(COLUMNS, start_ms, end_ms).unify_dictionaries()
-            self._seconds.append(by_second(rows), {self._app_id: end_ms}, {})
-            self._written_until_ms = end_ms
-        self._written_until_ms = max(self._written_until_ms, until_ms)
+            self._seconds.append(by_second(rows), {epoch.app_id: end_ms}, {})
+            epoch.done_ms = end_ms
+        epoch.done_ms = max(epoch.done_ms, until_ms)
 
-    def _begin_ms(self, newest_ms: int) -> int:
-        """Where this step begins: after the last step, but not before the rows that are kept."""
-        stored_ms = self._stored_until_ms()
+    def _begin_ms(self, newest_ms: int, time_epoch: int, app_id: str) -> int:
+        """Where an epoch goes on: after the last step, but not before the rows that are kept."""
+        # Read each time, because an append that failed may have written its rows or not.
+        stored_ms = self._stored_until_ms(time_epoch, app_id)
         kept_from_ms = (newest_ms - self._retention_ms) // _SECOND_MS * _SECOND_MS
         if stored_ms >= kept_from_ms:
             return stored_ms
+        usage = self._usage.slices("sample_start_ms", time_epoch=time_epoch)
+        if usage.first_time(stored_ms, kept_from_ms) is None:
+            return kept_from_ms
         log.warning(
             "usage of before %s is not in the roll-up: its rows are kept for %g h",
             datetime.fromtimestamp(kept_from_ms / 1000, UTC).isoformat(),
@@ -104,22 +110,22 @@ class UsageBySecond:
         )
         return kept_from_ms
 
-    def _stored_until_ms(self) -> int:
+    def _stored_until_ms(self, time_epoch: int, app_id: str) -> int:
         """Where the last step ended, also one of another process; where the usage begins if there was none."""
-        recorded_ms = self._seconds.recorded_version(self._app_id)
+        recorded_ms = self._seconds.recorded_version(app_id)
         if recorded_ms is not None:
             return recorded_ms
-        newest_ms = self._seconds.newest_value("second_start_ms")
+        newest_ms = None if time_epoch else self._seconds.newest_value("second_start_ms")
         if newest_ms is not None:
             return newest_ms + _SECOND_MS
-        return (self._usage.oldest_value("sample_start_ms") or 0) // _SECOND_MS * _SECOND_MS
+        return first_sample_ms(self._usage, time_epoch) // _SECOND_MS * _SECOND_MS
 
-    def _log_late_rows(self, newest_ms: int) -> None:
+    def _log_late_rows(self, epoch: RolledEpoch) -> None:
         """Log how many rows were stored since the last step that belong to seconds which are written already."""
-        if self._checked_until_ms:
-            stored = self._usage.slices("evaluated_at_ms")
-            new = stored.read(["sample_start_ms"], self._checked_until_ms, newest_ms + 1)["sample_start_ms"].to_numpy()
-            late = int(np.count_nonzero(new < self._written_until_ms))
+        checked, self._checked = self._checked, Instant(epoch.time_epoch, epoch.newest_ms)
+        if checked is not None and checked.time_epoch == epoch.time_epoch:
+            stored = self._usage.slices("evaluated_at_ms", time_epoch=epoch.time_epoch)
+            new = stored.read(["sample_start_ms"], checked.evaluated_at_ms + 1, epoch.newest_ms + 1)
+            late = int(np.count_nonzero(new["sample_start_ms"].to_numpy() < epoch.done_ms))
             if late:
                 log.warning("%d rows came more than %d s late and are not in the roll-up", late, LATENESS_MS // 1000)
-        self._checked_until_ms = newest_ms + 1

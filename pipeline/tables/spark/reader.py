@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyspark.sql import functions as F
 
-from pipeline.tables.port import Condition, Instant
+from pipeline.tables.port import Condition, Instant, of_epoch
 from pipeline.tables.spark.table import SparkTable, reading_by_spark
 
 if TYPE_CHECKING:
@@ -66,9 +66,15 @@ class DeltaSparkReader:
         with self._reading():
             return _where(self.stored.rows(), where).count()
 
-    def slices(self, column: str, dictionaries: Sequence[str] = (), version: int | None = None) -> "SparkSlices":
+    def slices(
+        self,
+        column: str,
+        dictionaries: Sequence[str] = (),
+        version: int | None = None,
+        time_epoch: int | None = None,
+    ) -> "SparkSlices":
         """See `RolledTable`. Texts are never read as dictionaries."""
-        return SparkSlices(self.stored, column, self.stored.version() if version is None else version)
+        return SparkSlices(self.stored, column, self.stored.version() if version is None else version, time_epoch)
 
     def _one(self, value: "Column") -> Any:
         with self._reading():
@@ -86,13 +92,14 @@ class SparkSlices:
         stored: The table.
         time_column: The column whose ranges are read.
         version: Version of the table.
+        time_epoch: Only the rows of this time epoch; None = all.
     """
 
-    def __init__(self, stored: SparkTable, time_column: str, version: int) -> None:
+    def __init__(self, stored: SparkTable, time_column: str, version: int, time_epoch: int | None = None) -> None:
         self.version = version
         self._stored = stored
         self._column = time_column
-        self._rows = stored.rows_at(version)
+        self._rows = _where(stored.rows_at(version), [] if time_epoch is None else [of_epoch(time_epoch)])
 
     def read(self, columns: Sequence[str], start_ms: int, end_ms: int) -> pa.Table:
         """See `TableSlices`."""
@@ -128,7 +135,9 @@ def _predicate(condition: Condition) -> "Column":
     name, operator, value = condition
     column = _column(name)
     if operator in {"in", "not in"}:
-        return column.isin(list(value)) if operator == "in" else ~column.isin(list(value))
+        listed = column.isin([one for one in value if one is not None])
+        found = listed if operator == "in" else ~listed
+        return found | column.isNull() if None in value else found
     predicates: dict[str, Column] = {
         "=": column == value,
         "!=": column != value,

@@ -41,6 +41,10 @@ class SparkUpkeep:
         """See `TableUpkeep`; so all others."""
         return self._reader(name).newest_value(column)
 
+    def newest_evaluation_ms(self, name: str) -> int | None:  # noqa: D102
+        newest = self._reader(name).newest_instant()
+        return None if newest is None else newest.evaluated_at_ms
+
     def trim(self, name: str, column: str, before_ms: int) -> int:  # noqa: D102
         reader = self._reader(name)
         old, predicate = rows_before(column, before_ms)

@@ -10,7 +10,7 @@ from pipeline.command_line import command_text
 from pipeline.errors import PipelineError
 from pipeline.tables.address import table_uri
 from pipeline.tables.errors import TableMissing
-from pipeline.tables.port import Condition
+from pipeline.tables.port import Condition, of_epoch
 from pipeline.tables.quotas.origin import QuotaOrigin, origin_of
 from pipeline.tables.quotas.table import QuotaTable
 from pipeline.tables.reading.table_rows import TableRows
@@ -146,6 +146,7 @@ def _samples(root: str, decision: Mapping[str, Any]) -> list[tuple[int, int]]:
         ("sample_start_ms", "<=", at_ms),
         ("evaluated_at_ms", "<=", at_ms),
         ("evaluated_at_ms", ">=", at_ms - window_ms),
+        of_epoch(decision.get("time_epoch") or 0),
     ]
     if decision["sensor_user"]:
         conditions.append(("user", "=", decision["sensor_user"]))
@@ -154,10 +155,8 @@ def _samples(root: str, decision: Mapping[str, Any]) -> list[tuple[int, int]]:
     if decision["broker_id"]:
         conditions.append(("broker_id", "=", decision["broker_id"]))
     measures = _MEASURES[decision["quota_type"]]
-    rows = TableRows(table_uri(root, "usage")).read(["sample_start_ms", "time_epoch", *measures], conditions)
+    rows = TableRows(table_uri(root, "usage")).read(["sample_start_ms", *measures], conditions)
     sums: Counter[int] = Counter()
     for row in rows:
-        if (row["time_epoch"] or 0) != (decision.get("time_epoch") or 0):
-            continue
         sums[row["sample_start_ms"]] += sum(row[measure] or 0 for measure in measures)
     return sorted(sums.items())

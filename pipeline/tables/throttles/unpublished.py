@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from pipeline.tables.address import table_uri
-from pipeline.tables.port import Condition
+from pipeline.tables.port import Condition, of_epoch
 from pipeline.tables.quotas.table import QuotaTable
 from pipeline.tables.reading.table_rows import TableRows
 from quota.slicing import SOON, TIMES_SOON
@@ -84,6 +84,7 @@ def _records(root: str, decision: Mapping[str, Any], back_ms: int) -> list[dict[
         *((name, "=", decision[name]) for name in ("broker_id", "user", "client_id")),
         ("evaluated_at_ms", ">=", at_ms - back_ms),
         ("evaluated_at_ms", "<=", at_ms + _LOOKED_BACK_MS[0]),
+        of_epoch(decision.get("time_epoch") or 0),
     ]
     rows = TableRows(table_uri(root, "throttle_events")).read([*_COLUMNS, *_BATCH, "time_epoch"], where)
     epoch = decision.get("time_epoch") or 0

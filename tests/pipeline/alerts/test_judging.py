@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.alerts.facts import AT_BOUND, NEAR_BOUND, STALLED, THROTTLED, Finding
+from pipeline.alerts.facts import AT_BOUND, NEAR_BOUND, STALLED, THROTTLED, TIME_AHEAD, Finding
 from pipeline.alerts.judging import facts_of
 from pipeline.alerts.words import shown
 from pipeline.dashboard.health import health
@@ -66,6 +66,13 @@ def test_a_pipeline_without_batches_is_stalled_unless_it_waits(
 ) -> None:
     findings = found(state(age_ms=age_ms), STALLED, is_idle)
     assert [one.pending_ms for one in findings] == ([] if pending_ms is None else [pending_ms])
+
+
+@pytest.mark.parametrize(("ahead_ms", "is_found"), [(0, False), (5_000, False), (5_001, True), (3_600_000, True)])
+def test_a_batch_dated_ahead_of_the_wall_clock_alerts_when_it_lasts(ahead_ms: int, is_found: bool) -> None:
+    batch = {"processed_at_ms": NOW_MS + ahead_ms, "evaluated_at_ms": NOW_MS + ahead_ms}
+    seen = State(now_ms=NOW_MS, seq=1, health=health(NOW_MS, batch, "7", was_seen=True))
+    assert [one.pending_ms for one in found(seen, TIME_AHEAD)] == ([30_000] if is_found else [])
 
 
 def test_tables_that_can_not_be_read_leave_all_else_unknown_even_if_the_job_waits() -> None:

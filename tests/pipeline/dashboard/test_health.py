@@ -93,3 +93,10 @@ def test_age_and_lag_are_told() -> None:
 def test_how_old_it_is_stands_in_the_title() -> None:
     assert health(NOW_MS, batch(125_000), "7", was_seen=True).title == "No micro-batch for 2 min 5 s"
     assert "2 min 5 s ago" in health(NOW_MS, batch(125_000), None, was_seen=True).text
+
+
+@pytest.mark.parametrize(("known_for_ms", "state"), [(5_000, "live"), (5_001, "hung")])
+def test_a_batch_of_a_clock_that_was_ahead_is_as_old_as_it_has_been_known(known_for_ms: int, state: str) -> None:
+    batch = {"processed_at_ms": NOW_MS + 3_600_000, "evaluated_at_ms": NOW_MS + 3_600_000}
+    found = health(NOW_MS, batch, "7", was_seen=True, waited_ms=NOW_MS - 60_000, collected_ms=NOW_MS - known_for_ms)
+    assert (found.state, found.last_batch_age_ms, found.ahead_ms) == (state, known_for_ms, 3_600_000)

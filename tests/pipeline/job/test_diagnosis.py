@@ -9,6 +9,7 @@ from pipeline.settings.meter import MeterSettings
 from pipeline.settings.model import Settings, StreamSettings, TablesSettings
 from pipeline.tables.layout import TABLES, create_missing
 from tests.object_store import BUCKET, ObjectStore
+from tests.pipeline.demo.played import new_job, throttle_one
 from tests.pipeline.stream.test_checkpoint import write_checkpoint
 
 
@@ -17,6 +18,25 @@ def findings(root: Path, checkpoint: str) -> list[Diagnosis]:
     create_missing(tables.root)
     settings = Settings(tables=tables, stream=StreamSettings(checkpoint=checkpoint), run_dir=root)
     return [finding for finding in diagnose(settings) if finding.subject == "checkpoint"]
+
+
+@pytest.mark.parametrize(
+    ("ahead_ms", "severity", "text"),
+    [
+        (0, "ok", "the newest micro-batch is not ahead of the wall clock, time epoch 0"),
+        (3_600_000, "warning", "ahead of the wall clock, time epoch 0: a clock was ahead and was set back"),
+    ],
+)
+def test_event_time_ahead_of_the_wall_clock_is_shown_with_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ahead_ms: int, severity: str, text: str
+) -> None:
+    job = new_job(tmp_path)
+    throttle_one(job)
+    monkeypatch.setattr("pipeline.job.diagnosis.wall_ms", lambda: job.clock.wall_ms - ahead_ms)
+    finding = next(one for one in diagnose(job.settings) if one.subject == "clock")
+    assert finding.severity == severity
+    assert text in finding.text
+    assert ("Fix: " in finding.text) is (severity == "warning")
 
 
 @pytest.mark.parametrize("checkpoint", ["hdfs://namenode/checkpoint", "dbfs:/checkpoint"])

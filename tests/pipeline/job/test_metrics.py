@@ -55,6 +55,18 @@ def test_batches_rows_and_steps_are_those_of_the_table(job: HandJob, registry: C
     assert value(registry, "config_version") == value(registry, "batch_config_version") == job.quotas.pin().version
 
 
+@pytest.mark.parametrize("back_ms", [20_000, 3_600_000])
+def test_how_far_its_time_is_ahead_of_the_wall_clock_is_read_at_each_scrape(
+    job: HandJob, registry: CollectorRegistry, back_ms: int
+) -> None:
+    ahead_seconds = value(registry, "evaluated_ahead_seconds")
+    assert (ahead_seconds <= 0, value(registry, "time_epoch")) == (True, 0)
+    job.clock.set_wall(job.clock.wall_ms - back_ms)
+    assert value(registry, "evaluated_ahead_seconds") == pytest.approx(ahead_seconds + back_ms / 1000)
+    job.clock.advance(back_ms + 5_000)
+    assert value(registry, "evaluated_ahead_seconds") == pytest.approx(ahead_seconds - 5)
+
+
 def test_dead_letters_are_told_by_their_cause(job: HandJob, registry: CollectorRegistry) -> None:
     letters = read_table(table_uri(job.settings.tables.root, "dead_letters")).to_pylist()
     assert [letter["cause"] for letter in letters] == ["fault", "fault"]

@@ -26,6 +26,23 @@ def test_a_job_with_a_batch_tells_its_age_its_lag_and_whom_it_holds(tmp_path: Pa
     assert status_of(job.settings, batch_ms - 1).last_batch_age_ms == 0, "stored while the command was starting"
 
 
+@pytest.mark.parametrize(
+    ("back_ms", "batch", "is_in_top"),
+    [(0, "its newest event was then 0.0 s old", False), (3_600_000, "its time is 3599.0 s ahead of the wall", True)],
+)
+def test_time_ahead_of_the_wall_clock_is_shown_by_status_and_top(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, back_ms: int, batch: str, is_in_top: bool
+) -> None:
+    job = new_job(tmp_path)
+    throttle_one(job)
+    monkeypatch.setattr("pipeline.clock.time.time_ns", lambda: (job.clock.wall_ms - back_ms) * 1_000_000)
+    shown = [
+        kquota(*command, "--tables", job.settings.tables.root).stdout for command in (["status"], ["top", "--once"])
+    ]
+    assert batch in shown[0]
+    assert ("CLOCK: the time of the rates is 59 min 59 s ahead" in shown[1]) is is_in_top
+
+
 @pytest.mark.parametrize("run_dir", ["run", "elsewhere"])
 def test_a_job_is_up_while_a_process_holds_its_lock_or_that_of_its_tables(run_dir: str, tmp_path: Path) -> None:
     root = new_tables(tmp_path / "tables")

@@ -24,12 +24,15 @@ HOUR_MS = 3_600_000
 
 
 def write_usage(root: Path, *evaluated_at_ms: int) -> DeltaRsWriter:
+    """A batch at each instant; one that is before the last one begins a time epoch."""
     writer = DeltaRsWriter(table_uri(str(root), "usage"), "job")
     writer.raise_epoch(1)
+    time_epoch, last_ms = 0, 0
     for batch_id, at_ms in enumerate(evaluated_at_ms):
+        time_epoch, last_ms = time_epoch + (at_ms < last_ms), at_ms
         late = table([usage_row(at_ms - 10 * HOUR_MS, produced_bytes=1)])
         same: dict[str, Any] = {"cluster": "c", "query_id": "q", "quota_version": 1, "request_count": 1}
-        rows = conform(late, UsageRow, batch_id=batch_id, evaluated_at_ms=at_ms, **same)
+        rows = conform(late, UsageRow, batch_id=batch_id, time_epoch=time_epoch, evaluated_at_ms=at_ms, **same)
         writer.append(rows, {"q": batch_id}, {})
     return writer
 
@@ -82,6 +85,26 @@ def test_usage_of_a_time_ahead_of_the_clock_deletes_nothing_early(tmp_path: Path
     usage = write_usage(tmp_path, NOW_MS - 2 * HOUR_MS - 1, NOW_MS - 2 * HOUR_MS, NOW_MS + 3 * HOUR_MS)
     Upkeep(TablesSettings(root=str(tmp_path)), ManualClock(NOW_MS), lambda: 0).round()
     assert batches(usage) == [1, 2]
+
+
+@pytest.mark.parametrize("down_ms", [0, 5 * HOUR_MS, 365 * 24 * HOUR_MS])
+def test_after_a_clock_was_set_back_a_job_that_was_down_keeps_what_its_next_start_needs(
+    tmp_path: Path, down_ms: int
+) -> None:
+    create_missing(str(tmp_path))
+    usage = write_usage(tmp_path, NOW_MS - 2 * HOUR_MS, NOW_MS + HOUR_MS, NOW_MS)
+    Upkeep(TablesSettings(root=str(tmp_path)), ManualClock(NOW_MS + down_ms), lambda: 0).round()
+    assert batches(usage) == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("later_ms", "left"), [(2 * HOUR_MS, [0, 1, 2]), (3 * HOUR_MS, [0, 2]), (3 * HOUR_MS + 1, [2])]
+)
+def test_rows_dated_ahead_go_when_their_time_is_over(tmp_path: Path, later_ms: int, left: list[int]) -> None:
+    create_missing(str(tmp_path))
+    usage = write_usage(tmp_path, NOW_MS + HOUR_MS, NOW_MS, NOW_MS + later_ms)
+    Upkeep(TablesSettings(root=str(tmp_path)), ManualClock(NOW_MS + later_ms), lambda: 0).round()
+    assert batches(usage) == left
 
 
 def test_idle_sensors_are_dropped_each_round(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from deltalake import DeltaTable
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pipeline.tables.address import table_uri
@@ -105,11 +105,14 @@ def test_a_sum_beyond_any_integer_is_cut_and_not_negative(rolled: RolledMinutes)
 
 
 Batch = tuple[int, list[tuple[int, int]]]
-"""By how much the newest event is newer than that of the batch before; and the age and bytes of each further row."""
+"""By how much the newest event is newer than that of the batch before; and the age and bytes of each further row.
+
+Below 0 a clock was set back, and the batch begins a new time epoch.
+"""
 
 batches = st.lists(
     st.tuples(
-        st.sampled_from([0, 1, 7_000, MINUTE_MS - LATENESS_MS, MINUTE_MS, 3 * MINUTE_MS]),
+        st.sampled_from([0, 1, 7_000, MINUTE_MS - LATENESS_MS, MINUTE_MS, 3 * MINUTE_MS, -20_000, -60 * MINUTE_MS]),
         st.lists(
             st.tuples(
                 st.sampled_from([0, 1, LATENESS_MS - 1, LATENESS_MS, LATENESS_MS + 1, MINUTE_MS, 5 * MINUTE_MS]),
@@ -123,7 +126,12 @@ batches = st.lists(
 )
 
 
+STEPPED: list[Batch] = [(0, [(0, 3)]), (MINUTE_MS, []), (-60 * MINUTE_MS, [(0, 5)]), (3 * MINUTE_MS, [(MINUTE_MS, 7)])]
+
+
 @settings(max_examples=10)
+@example(batches=STEPPED, interruptions=["step", "step", "after", "restart"])
+@example(batches=[*STEPPED, (-20_000, [(0, 9)])], interruptions=["", "before", "restart", "before", "step"])
 @given(batches=batches, interruptions=st.lists(st.sampled_from(["", "step", "restart", "before", "after"]), max_size=8))
 def test_the_sum_of_each_minute_is_that_of_a_batch_computation_over_all_usage(
     batches: list[Batch], interruptions: list[str]
@@ -134,6 +142,7 @@ def test_the_sum_of_each_minute_is_that_of_a_batch_computation_over_all_usage(
         now_ms = T0_MS + 20 * MINUTE_MS
         for number, (newer_ms, others) in enumerate(batches):
             now_ms += newer_ms
+            rolled.time_epoch = (rolled.time_epoch or 0) + (newer_ms < 0)
             ages = [(0, 1), *others]
             rolled.use(*[full(now_ms - age_ms, produced_bytes=size) for age_ms, size in ages])
             for age_ms, size in ages:
@@ -161,3 +170,31 @@ def test_compacted_usage_changes_nothing(rolled: RolledMinutes) -> None:
     DeltaTable(table_uri(rolled.root, "usage")).optimize.compact()
     rolled.use(full(FAR_MS + 1, produced_bytes=1))
     assert rolled.step() == written
+
+
+@pytest.mark.parametrize("first_epoch", [0, None])
+@pytest.mark.parametrize("step_ms", [20_000, 3_600_000])
+def test_the_first_minute_after_a_clock_was_set_back_is_written_when_it_is_complete(
+    rolled: RolledMinutes, step_ms: int, first_epoch: int | None
+) -> None:
+    rolled.time_epoch = first_epoch
+    rolled.use(full(T0_MS + step_ms, produced_bytes=1, user="old"))
+    rolled.step()
+    rolled.time_epoch = 1
+    rolled.use(full(T0_MS, produced_bytes=2))
+    assert minutes(rolled.step())[0][1:] == ("old", 1), "of an epoch that is over all is written at once"
+    rolled.use(full(T0_MS + MINUTE_MS + LATENESS_MS, produced_bytes=4))
+    assert {row[1:] for row in minutes(rolled.step())} == {("old", 1), ("u", 2)}
+    assert rolled.minutes.written_until_ms <= T0_MS + MINUTE_MS
+
+
+def test_usage_of_an_old_epoch_that_could_not_be_rolled_up_is_said_to_be_unread(rolled: RolledMinutes) -> None:
+    rolled.use(full(T0_MS, produced_bytes=1))
+    rolled.step()
+    rolled.time_epoch = 1
+    rolled.use(full(T0_MS + 2 * DAY_MS, produced_bytes=2))
+    rolled.writer.fail_next = "before"
+    rolled.step()
+    assert rolled.minutes.written_until_ms <= T0_MS
+    rolled.step()
+    assert rolled.minutes.written_until_ms > T0_MS + DAY_MS

@@ -1,6 +1,6 @@
 """The roll-up on real tables. delta-rs appends to `usage`, as in the job."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from datetime import date
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -227,3 +227,26 @@ def test_whatever_fails_each_second_has_the_sum_of_all_usage_that_came_in_time(
         key: used for key, used in expected.items() if key[0] < newest_ms - LATENESS_MS - 999
     }
     assert len(written) == len({(row["second_start_ms"], row["user"]) for row in written})
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.parametrize("step_ms", [20_000, 3_600_000])
+def test_after_a_clock_was_set_back_all_seconds_of_both_epochs_are_written(
+    rolled: Rolled, step_ms: int, restarts: bool
+) -> None:
+    for second in range(0, 90, 10):
+        rolled.use(full(T0_MS + step_ms + second * 1_000, produced_bytes=1))
+    rolled.step()
+    rolled.time_epoch = 1
+    for second in range(0, 150, 10):
+        rolled.use(full(T0_MS + second * 1_000, produced_bytes=100))
+        if restarts:
+            rolled.restart()
+        rolled.step()
+    complete = [second for second in range(0, 150, 10) if second < 140 - LATENESS_MS // 1_000]
+    wanted = Counter({second + step_ms // 1_000: 1 for second in range(0, 90, 10)})
+    wanted.update(dict.fromkeys(complete, 100))
+    got: Counter[int] = Counter()
+    for start_ms, _, size in sums(rolled.step()):
+        got[start_ms // 1_000] += size
+    assert got == wanted

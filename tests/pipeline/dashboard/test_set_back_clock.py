@@ -1,0 +1,199 @@
+"""After a clock was set back, all that is shown as now is what the tables of the new time epoch alone show."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.activity import JobSigns
+from pipeline.dashboard.client_reading import client_document
+from pipeline.dashboard.query import Query
+from pipeline.dashboard.reader import TablesReader
+from pipeline.job.overview import overview_of
+from pipeline.job.status import status_of
+from pipeline.settings.model import Settings, TablesSettings
+from pipeline.tables.address import table_uri
+from pipeline.tables.maintenance import compact
+from pipeline.tables.quotas.table import QuotaTable
+from pipeline.tables.reader import read_table
+from pipeline.tables.reading.last_minute import last_minute
+from pipeline.tables.throttles.history import newest_decision, story_of
+from pipeline.tables.throttles.listed import running_throttles
+from pipeline.tables.throttles.live_clients import live_clients
+from pipeline.tables.throttles.unpublished import why_unpublished
+from tests.pipeline.dashboard.lived_tables import LivedTables
+from tests.pipeline.dashboard.shop import QUOTAS, SENDERS, START_MS
+from tests.pipeline.dashboard.stepped_tables import STEPS_MS, SteppedTables
+
+Asked = Callable[[str, SteppedTables], Any]
+OF_A_ROW = {"publish_seq", "time_epoch", "batch_id", "query_id"}
+MANY_FILES = ("usage", "batches", "decisions", "throttle_events")
+
+
+def new_reader(root: str) -> TablesReader:
+    return TablesReader(root, JobSigns(lambda: "7"))
+
+
+def of_now(reader: TablesReader, tables: SteppedTables) -> dict[str, Any]:
+    state = reader.look(tables.now_ms)
+    summary = state.summary()
+    own = {name: summary[name] for name in ("rates_at_ms", "totals", "talkers", "seconds", "batch_id")}
+    held = [{name: value for name, value in row.items() if name not in OF_A_ROW} for row in summary["throttled"]]
+    return {**own, "throttled": held, "age_ms": state.health.last_batch_age_ms, "ahead_ms": state.health.ahead_ms}
+
+
+@pytest.fixture(scope="module", params=STEPS_MS, ids=lambda step_ms: f"{step_ms // 1000} s")
+def followed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[SteppedTables, Any]:
+    """Tables after half a minute of the new epoch, and a reader that has looked at them all along."""
+    tables = SteppedTables(tmp_path_factory.mktemp("stepped"), request.param)
+    reader = new_reader(tables.root)
+    reader.recent.keep()
+    state = reader.look(tables.ahead_until_ms)
+    # The chart was looked at while the clock was ahead.
+    client_document(reader, state, Query(user="alice", client_id="etl"))
+    for second in range(30):
+        tables.live(1)
+        if second % 3:
+            reader.look(tables.now_ms)
+        if second == 20:
+            assert all(compact(table_uri(tables.root, name), many_files=1) for name in MANY_FILES)
+    return tables, reader
+
+
+@pytest.fixture(scope="module")
+def stepped(followed: tuple[SteppedTables, Any]) -> SteppedTables:
+    return followed[0]
+
+
+def test_a_new_reader_shows_what_that_of_the_new_epoch_alone_shows(stepped: SteppedTables) -> None:
+    assert of_now(new_reader(stepped.root), stepped) == of_now(new_reader(stepped.alone.root), stepped)
+
+
+def test_a_reader_that_saw_the_step_shows_the_same(followed: tuple[SteppedTables, TablesReader]) -> None:
+    tables, reader = followed
+    assert of_now(reader, tables) == of_now(new_reader(tables.alone.root), tables)
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+def test_the_chart_of_a_client_goes_on_to_now(followed: tuple[SteppedTables, TablesReader], is_new: bool) -> None:
+    tables, old = followed
+    alone = new_reader(tables.alone.root)
+    reader = new_reader(tables.root) if is_new else old
+    since_ms = tables.now_ms - 20_000
+    for sender in SENDERS:
+        query = Query(user=sender.user, client_id=sender.client_id, since_ms=since_ms)
+        found, wanted = (client_document(one, one.look(tables.now_ms), query) for one in (reader, alone))
+        of_type = {name: series["observed"][-8:] for name, series in found["series"].items()}
+        assert of_type == {name: series["observed"][-8:] for name, series in wanted["series"].items()}
+        assert all(value is not None for values in of_type.values() for value in values[:-1])
+        assert found["effective"] == wanted["effective"]
+
+
+def settings_of(root: str) -> Settings:
+    return Settings(job="hand", tables=TablesSettings(root=root))
+
+
+def rows(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{name: value for name, value in row.items() if name not in OF_A_ROW} for row in found]
+
+
+def clients(root: str, _: SteppedTables) -> Any:
+    return live_clients(table_uri(root, "usage")).to_pylist()
+
+
+def top(root: str, tables: SteppedTables) -> Any:
+    found = overview_of(settings_of(root), tables.now_ms)
+    return found.rates_at_ms, found.totals, [(one.user, one.client_id, one.observed, one.used) for one in found.lines]
+
+
+def status(root: str, tables: SteppedTables) -> Any:
+    found = status_of(settings_of(root), tables.now_ms)
+    return found.last_batch_id, found.last_batch_age_ms, found.lag_ms, found.ahead_ms
+
+
+def held(root: str, tables: SteppedTables) -> Any:
+    return rows(running_throttles(root, tables.now_ms))
+
+
+def averages(root: str, tables: SteppedTables) -> Any:
+    found = last_minute(root, tables.now_ms)
+    return found.throttle_times.to_pylist(), found.exempt_percentage
+
+
+def explained(root: str, _: SteppedTables) -> Any:
+    story = story_of(root, newest_decision(root, "alice", "etl"))
+    return rows([story.decision]), rows(story.events), story.samples
+
+
+def unpublished(root: str, _: SteppedTables) -> Any:
+    found = why_unpublished(root, QuotaTable(root), newest_decision(root, "guest", None), 60_000)
+    return found.cause, found.age_ms
+
+
+@pytest.mark.parametrize("ask", [clients, top, status, held, averages, explained, unpublished])
+def test_a_command_shows_as_now_what_the_new_epoch_alone_shows(stepped: SteppedTables, ask: Asked) -> None:
+    assert ask(stepped.root, stepped) == ask(stepped.alone.root, stepped)
+
+
+def test_status_and_the_page_number_the_epoch(followed: tuple[SteppedTables, TablesReader]) -> None:
+    tables, reader = followed
+    assert status_of(settings_of(tables.root), tables.now_ms).time_epoch == 1
+    epochs = [batch["time_epoch"] for batch in reader.batches]
+    assert (epochs[-31:], sorted(epochs)) == ([0] + [1] * 30, epochs)
+
+
+def test_a_decision_of_the_old_epoch_is_explained_from_its_own_usage(stepped: SteppedTables) -> None:
+    old = newest_decision(stepped.root, "ghost", "gone")
+    story = story_of(stepped.root, old)
+    assert (old["time_epoch"] or 0) == 0
+    assert sum(amount for _, amount in story.samples) == pytest.approx(old["observed"] * old["window_ms"] / 1000)
+    assert story.events[0]["action"] == "throttle"
+
+
+@pytest.mark.parametrize("step_ms", STEPS_MS)
+def test_a_job_whose_clock_is_set_back_is_shown_as_of_now_and_all_its_usage_is_rolled_up(
+    tmp_path: Path, step_ms: int
+) -> None:
+    tables = LivedTables(tmp_path, QUOTAS, SENDERS, START_MS)
+    reader = new_reader(tables.root)
+    tables.live(10)
+    tables.job.clock.set_wall(tables.now_ms + step_ms)
+    tables.live(15)
+    reader.look(tables.now_ms)
+    tables.job.clock.set_wall(tables.now_ms - step_ms)
+    for _ in range(6):
+        tables.live(16)
+        tables.roll_up()
+        state = reader.look(tables.now_ms)
+        assert (state.health.state, state.health.ahead_ms) == ("live", 0)
+        assert tables.now_ms - state.rates_at_ms <= 1_000
+    query = Query(user="web", client_id="tracker", since_ms=tables.now_ms - 60_000)
+    observed = client_document(reader, state, query)["series"]["producer_byte_rate"]["observed"]
+    assert min(observed[15:-1]) > 0
+    assert state.batch is not None
+    assert state.batch["time_epoch"] == 1
+    # The roll-up has minutes that are still to come; what it lacks of now is read from usage.
+    hours = replace(query, since_ms=tables.now_ms - 7 * 3_600_000)
+    by_minute = client_document(reader, state, hours)
+    reader.tables = {name: table for name, table in reader.tables.items() if not name.startswith("usage_by")}
+    assert (by_minute["source"], by_minute["step_ms"]) == ("usage_by_minute", 120_000)
+    by_usage = client_document(reader, state, hours)
+    assert last_rate(by_minute) >= last_rate(by_usage) > 0
+    assert step_ms < 120_000 or last_rate(by_minute) == last_rate(by_usage), "else some seconds were shown twice"
+    used, rolled = (sum_of(tables.root, name) for name in ("usage", "usage_by_minute"))
+    begun = (tables.now_ms - 10_000) // 60_000 * 60_000
+    late = read_table(
+        table_uri(tables.root, "usage"), ["produced_bytes"], [("sample_start_ms", ">=", begun), ("time_epoch", "=", 1)]
+    )
+    assert rolled == used - sum(filter(None, late["produced_bytes"].to_pylist()))
+
+
+def last_rate(document: dict[str, Any]) -> float:
+    rates = document["series"]["producer_byte_rate"]["observed"]
+    return float([rate for rate in rates if rate is not None][-1])
+
+
+def sum_of(root: str, name: str) -> int:
+    return sum(filter(None, read_table(table_uri(root, name), ["produced_bytes"])["produced_bytes"].to_pylist()))
