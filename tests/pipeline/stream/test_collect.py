@@ -9,6 +9,7 @@ from pyspark.sql import SparkSession
 
 from pipeline.stream.reading.aggregate import LARGEST_SUM
 from pipeline.stream.reading.collected_batch import DEAD_LETTER_SCHEMA, USAGE_SCHEMA
+from pipeline.stream.reading.source import newest_append_ms
 from tests.pipeline.stream.messages import (
     APPENDED_AT_MS,
     DAY_MS,
@@ -213,3 +214,9 @@ def test_usage_keeps_its_columns_whether_or_not_something_was_refused(spark: Spa
     mixed = collect_twice(raw_frame(spark, [message(), array(event(), 7)]), RULES).usage
     assert isinstance(clean, pa.Table)
     assert (clean.schema, mixed.schema) == (USAGE_SCHEMA, USAGE_SCHEMA)
+
+
+def test_the_newest_append_time_of_a_batch_is_known_to_the_millisecond(spark: SparkSession) -> None:
+    appended_at_ms = [APPENDED_AT_MS, APPENDED_AT_MS + 1_234_567, APPENDED_AT_MS - 1]
+    assert newest_append_ms(raw_frame(spark, [b"", None, b"[]"], appended_at_ms)) == APPENDED_AT_MS + 1_234_567
+    assert newest_append_ms(raw_frame(spark, [b""]).limit(0)) is None

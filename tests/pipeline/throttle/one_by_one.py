@@ -57,7 +57,7 @@ class OneByOne:
             self._decide(snapshot, usage, evaluation, Moment(0, evaluation.evaluated_at_ms))
         self._ledger = Ledger()
         for row in self.outbox.newest()[1].to_pylist():
-            end_ms = now.steady_ms + max(row["throttled_until_ms"] - now.wall_ms, 0)
+            end_ms = now.steady_ms + max(min(row["throttled_until_ms"] - now.wall_ms, row["throttle_time_ms"]), 0)
             due_ms = min(max(end_ms - self._slicing.lead_ms, now.steady_ms), end_ms)
             reason = reason_of(row, {**row, "level": None})
             self._ledger.hold(Held(_key(row), reason, row["decision_id"], end_ms, due_ms))
@@ -237,7 +237,7 @@ def rows_of(written: list[Written], evaluation: Evaluation, cluster: str) -> pa.
         for one in written
     ]
     schema = pa.schema([column for column in arrow_schema(ThrottleEventRow) if column.name in rows[0]])
-    facts = {name: getattr(evaluation, name) for name in ("query_id", "batch_id", "evaluated_at_ms", "quota_version")}
+    facts = asdict(evaluation)
     table = pa.Table.from_pylist(rows, schema=schema)
     return conform(table, ThrottleEventRow, cluster=cluster, schema_version=SCHEMA_VERSION, **facts)
 
