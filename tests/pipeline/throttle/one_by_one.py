@@ -5,7 +5,7 @@ the engine, the shape of a stored row and a topic record that is made one at a t
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from typing import Any, Literal
 
 import pyarrow as pa
