@@ -1,6 +1,7 @@
 """What must be published and was not: applied decisions without a record, edits that let nobody go."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Final
 
 from tests.faults.books import most_ms
@@ -53,7 +54,11 @@ def _may_be_silent(case: Case, reign: Reign, decision: Row, found: Sequence[Held
     """
     batch, following, rules = reign.batch, reign.following, case.rules
     slice_ms, written = decision["throttle_time_ms"], reign.begin_ms
-    ends = [case.end_of(held, written) for held in found if held is not None]
+    known = [held for held in found if held is not None]
+    taken_up = [replace(held) for held in known]  # by a start in this reign: the batch may have been run after it
+    for held in taken_up:
+        case.take_up(held, reign.end_ms)
+    ends = [case.end_of(held, written) for held in (*known, *taken_up)]
     if any(not extends(slice_ms, written - rules.clock_slack_ms, end_ms) for end_ms in ends):
         return True
     newest = None if following is None else following.quota_version
