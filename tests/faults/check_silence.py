@@ -1,6 +1,7 @@
 """What must be published and was not: applied decisions without a record, edits that let nobody go."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Final
 
 from tests.faults.books import most_ms
@@ -57,10 +58,14 @@ def _may_be_silent(case: Case, reign: Reign, decision: Row, found: Sequence[Held
     with case.before_snapshot():
         owed = case.books.owed(decision, batch.evaluated_at_ms, batch.quota_version)
     slice_ms, _ = case.slices_ms(decision, owed)
-    ends = [case.end_of(held, written) for held in found if held is not None]
+    known = [held for held in found if held is not None]
+    taken_up = [replace(held) for held in known]  # by a start in this reign: the batch may have been run after it
+    for held in taken_up:
+        case.take_up(held, reign.end_ms)
+    ends = [case.end_of(held, written) for held in (*known, *taken_up)]
     if any(start_ms >= written - rules.clock_slack_ms for start_ms in case.starts or ()):
         # The batch may have written its records, and died, before a driver took the throttle up.
-        ends += [held.own_end_ms for held in found if held is not None]
+        ends += [held.own_end_ms for held in known]
     if any(not extends(slice_ms, written - rules.clock_slack_ms, end_ms, min_hold_ms) for end_ms in ends):
         return True
     owes_ms = max(int(owed[decision["quota_type"]]["owed_ms"]), int(decision["throttle_time_ms"]))

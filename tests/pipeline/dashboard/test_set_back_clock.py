@@ -128,7 +128,7 @@ def explained(root: str, _: SteppedTables) -> Any:
 
 
 def unpublished(root: str, _: SteppedTables) -> Any:
-    found = why_unpublished(root, QuotaTable(root), newest_decision(root, "guest", None), 60_000)
+    found = why_unpublished(root, QuotaTable(root), newest_decision(root, "guest", None), 60_000, 1_000)
     return found.cause, found.age_ms
 
 

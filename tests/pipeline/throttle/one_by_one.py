@@ -57,7 +57,7 @@ class OneByOne:
         self._ledger = Ledger()
         self._ends: dict[ClientKey, int] = {}
         for row in self.outbox.newest()[1].to_pylist():
-            end_ms = now.steady_ms + max(row["throttled_until_ms"] - now.wall_ms, 0)
+            end_ms = now.steady_ms + max(min(row["throttled_until_ms"] - now.wall_ms, row["throttle_time_ms"]), 0)
             due_ms = min(max(end_ms - self._slicing.lead_ms, now.steady_ms), end_ms)
             reason = reason_of(row, {**row, "level": None})
             self._ledger.hold(Held(_key(row), reason, row["decision_id"], end_ms, due_ms))
