@@ -19,14 +19,14 @@ from typing import Final, Literal
 import pyarrow as pa
 
 from bench.machine import machine_line
-from bench.page_part import write_part
+from bench.pages import write_part
 from pipeline.clock import Moment
 from pipeline.settings.model import EngineSettings, PurgatorySettings, Settings, StreamSettings
 from pipeline.throttle.assembly import Ports, assemble
 from pipeline.throttle.outbox import Written
 from quota.evaluation import Evaluation
 from quota.snapshot import QuotaSnapshot
-from schemas.client_key import ClientKey
+from schemas.names import ClientKey
 from tests.fakes.clock import ManualClock
 from tests.fakes.outbox import MemoryOutbox
 from tests.fakes.topic import MemoryTopic, TopicBroker

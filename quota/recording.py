@@ -53,7 +53,7 @@ class SensorGroups:
             return np.bincount(self._place, values, self.count).astype(np.int64)
         sums = np.zeros(self.count, np.int64)
         np.add.at(sums, self._place, values)
-        return saturated(sums, np.bincount(self._place, values, self.count))
+        return saturated(sums, np.bincount(self._place, values, self.count).astype(np.float64))
 
     def newest(self, times_ms: Ints) -> Ints:
         """The latest time of each sensor's rows, int64[m]."""

@@ -19,14 +19,13 @@ from pipeline.settings.shard import other_jobs
 from pipeline.stream.batch_rules import BatchRules
 from pipeline.stream.checkpoint import Checkpoint
 from pipeline.stream.checkpoint_files import has_scheme, open_checkpoint
-from pipeline.stream.micro_batch import MicroBatch
+from pipeline.stream.collect import Collector
+from pipeline.stream.micro_batch import BatchReport, MicroBatch
 from pipeline.stream.offset_log import OffsetLog
-from pipeline.stream.query import QueryPlan, UsageQuery
-from pipeline.stream.reading.collector import Collector
-from pipeline.stream.reading.reading_rules import ReadingRules
-from pipeline.stream.reading.source import newest_append_ms, read_usage_topic
+from pipeline.stream.query import QueryPlan, UsageQuery, read_usage_topic
 from pipeline.stream.recovery import Recovered
 from pipeline.stream.starting_offsets import refuse_gaps, spans_of, starting_offsets
+from pipeline.stream.usage_columns import ReadingRules
 from pipeline.tables.from_settings import claim_tables, open_quota_versions, open_writer
 from pipeline.tables.job_tables import DriverEpoch, JobTables
 from pipeline.tables.noted_writer import NotedWriter
@@ -76,6 +75,7 @@ class JobRun:
         self._clock = clock
         self._listeners = listeners
         self._failure: BaseException | None = None
+        self._has_done_a_batch = False
         self._query: UsageQuery | None = None
         self._quota_table = open_quota_versions(settings.tables)
         self._quotas = QuotaSource(self._quota_table, settings.share)
@@ -157,8 +157,7 @@ class JobRun:
         settings = self._settings
         files = open_checkpoint(settings.stream.checkpoint, spark)
         batch = MicroBatch(
-            collect=Collector(ReadingRules.from_settings(settings), settings.stream.dead_letters_per_message),
-            newest_append_ms=newest_append_ms,
+            collect=Collector(ReadingRules.from_settings(settings)),
             offsets=OffsetLog(files),
             tables=self._tables,
             quotas=self._quotas,
@@ -167,7 +166,7 @@ class JobRun:
             clock=self._clock,
             rules=BatchRules.from_settings(settings, self._place.cluster),
             recovered=recovered,
-            report=self._listeners.report,
+            report=self._note_batch,
         )
         batch.complete_stored()
         begin_at = self._starting_offsets(recovered, Checkpoint.read(files))
@@ -190,6 +189,10 @@ class JobRun:
             self._roll_up.start()
         self._listeners.began(self._gauges)
 
+    def has_done_a_batch(self) -> bool:
+        """Whether the query has come as far as the end of a micro-batch."""
+        return self._has_done_a_batch
+
     def failure(self) -> BaseException | None:
         """What has ended the query or one of the threads; None while all is well."""
         return self._failure or (self._query.failure() if self._query is not None else None)
@@ -209,6 +212,10 @@ class JobRun:
         self._looker.close()
         self._reaper.close()
         self._purgatory.close()
+
+    def _note_batch(self, report: BatchReport) -> None:
+        self._has_done_a_batch = True
+        self._listeners.report(report)
 
     def _open_writer(self, name: str) -> TableWriter:
         writer = open_writer(self._settings.tables, self._settings.job, name)

@@ -10,7 +10,7 @@ import pyarrow as pa
 from pipeline.settings.model import EngineSettings
 from quota.evaluation import Evaluation
 from schemas.arrow import conform
-from schemas.batch_row import BatchRow
+from schemas.rows import BatchRow
 
 METADATA_KEY: Final = "kquota.batch"
 

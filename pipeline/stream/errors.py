@@ -6,7 +6,8 @@ PipelineError
     ├── CheckpointUnfit      the checkpoint does not belong to the tables
     ├── CheckpointUnreadable the checkpoint's file system does not answer
     ├── UsageGone            messages were deleted before they were read
-    ├── QueryFailed          Spark ended the streaming query
+    ├── ExecutorPythonUnfit  the Python of a cluster's executors can not run this package
+    ├── QueryFailed          the streaming query has ended by itself
     └── JvmEnded             Spark's JVM has ended before the job
 """
 
@@ -33,6 +34,26 @@ class SparkConnectRefused(PipelineError):
         super().__init__(
             f"'spark' must be a classic session, with the purgatory in its driver; got Spark Connect from {found_in}",
             "unset it, and name a master (local[*], spark://…) or use spark-submit",
+        )
+
+
+class ExecutorPythonUnfit(PipelineError):
+    """The Python that the executors start lacks a package, has another version, or is not there.
+
+    Attributes:
+        python: As they were told to start it.
+        cause: In their words.
+    """
+
+    exit_code = 6
+
+    def __init__(self, master: str, python: str, cause: str, needed: tuple[str, ...]) -> None:
+        self.python = python
+        self.cause = cause
+        super().__init__(
+            f"the executors of {master} can not run this job's Python, '{python}': {cause}",
+            f"give every worker that Python in the driver's version, with {', '.join(needed)} (the easiest is to "
+            "install kafka-quota-pipeline for it), and name it in PYSPARK_PYTHON",
         )
 
 
@@ -108,13 +129,17 @@ class UsageGone(PipelineError):
 
 
 class QueryFailed(PipelineError):
-    """Spark ended the streaming query. The next query repeats what this one had not committed."""
+    """The streaming query has ended by itself. The next query repeats what this one had not committed.
 
-    def __init__(self, reason: str) -> None:
+    Attributes:
+        reason: Why, in one line.
+    """
+
+    def __init__(self, reason: str, remedy: str | None = None) -> None:
         self.reason = reason
         super().__init__(
-            f"the streaming query must run until it is stopped; got: {reason}",
-            "see the log above for the cause; a restart continues where it ended",
+            f"streaming query failed: {reason}",
+            remedy or "see the log above for the cause; a restart continues where it ended",
         )
 
 

@@ -28,20 +28,20 @@ from pipeline.clock import Clock, Moment
 from pipeline.failpoints import failpoint
 from pipeline.stream.batch_facts import BatchFacts
 from pipeline.stream.batch_rules import BatchRules
+from pipeline.stream.dead_letters import causes_of
 from pipeline.stream.event_time_limit import ClockWarning, limit_event_times
 from pipeline.stream.offset_log import OffsetLog, OffsetRange
-from pipeline.stream.reading.collected_batch import CollectedBatch
-from pipeline.stream.reading.dead_letters import causes_of
 from pipeline.stream.recovery import Recovered
+from pipeline.stream.usage_columns import CollectedBatch
 from pipeline.tables.job_tables import JobTables
 from pipeline.tables.quotas.source import QuotaSource
 from pipeline.throttle.decider import Decided, Decider
 from pipeline.throttle.purgatory import ThrottlePurgatory
 from quota.evaluation import Evaluation, begins_time_epoch
 from schemas.arrow import conform
-from schemas.dead_letter_row import DeadLetterRow
-from schemas.decision_row import DecisionRow
-from schemas.usage_row import UsageRow
+from schemas.decisions import DecisionRow
+from schemas.rows import DeadLetterRow
+from schemas.usage import UsageRow
 
 log = logging.getLogger(__name__)
 
@@ -52,17 +52,12 @@ Collect = Callable[[DataFrame, int | None], CollectedBatch]
 """Collects Spark's batch; the second argument is how many messages it has, None if that is not known."""
 
 
-NewestAppend = Callable[[DataFrame], int | None]
-"""The newest append time of the messages of Spark's batch, in ms; asked only if a clock seems to have been set back."""
-
-
 class MicroBatch:
     """The `foreachBatch` function. Batches run one at a time. A failure ends the query before any later step writes."""
 
     def __init__(
         self,
         collect: Collect,
-        newest_append_ms: NewestAppend,
         offsets: OffsetLog,
         tables: JobTables,
         quotas: QuotaSource,
@@ -74,7 +69,6 @@ class MicroBatch:
         report: Callable[["BatchReport"], None],
     ) -> None:
         self._collect = collect
-        self._newest_append_ms = newest_append_ms
         self._offsets = offsets
         self._tables = tables
         self._quotas = quotas
@@ -109,7 +103,7 @@ class MicroBatch:
             failpoint("batch.collected")
             collected = self._clock.now()
             batch = self._limited(batch, collected)
-            evaluation = self._evaluation(frame, query_id, batch_id, snapshot.version, batch, collected)
+            evaluation = self._evaluation(query_id, batch_id, snapshot.version, batch, collected)
             facts = self._facts(evaluation, batch, offsets, collected)
             causes = causes_of(batch.dead_letters, batch.dead_count)
             with _beside(self._append_input, batch, facts) as input_appended:
@@ -156,7 +150,6 @@ class MicroBatch:
 
     def _evaluation(
         self,
-        frame: DataFrame,
         query_id: str,
         batch_id: int,
         quota_version: int,
@@ -166,10 +159,7 @@ class MicroBatch:
         """When and in which time epoch a batch is evaluated; see `begins_time_epoch`."""
         last, own_ms = self._decider.last, batch.newest_event_ms
         ring_ms = self._rules.late_after_ms
-        # To know the append times costs a Spark job, and they matter only if the other clocks agree already.
-        if begins_time_epoch(last.evaluated_at_ms, ring_ms, (own_ms, collected.wall_ms)) and begins_time_epoch(
-            last.evaluated_at_ms, ring_ms, (own_ms, self._newest_append_ms(frame))
-        ):
+        if begins_time_epoch(last.evaluated_at_ms, ring_ms, (own_ms, batch.newest_append_ms, collected.wall_ms)):
             log.warning(
                 "the clocks were set back: the events of batch_id=%d are %.1f s before those of the batch before. "
                 "Rates begin empty, debts stay (time epoch %d)",

@@ -19,7 +19,7 @@ from quota.evaluation import Evaluation
 from quota.regrid import on_windows, windows_divide
 from quota.replay import USAGE_COLUMNS, StoredBatch, batches_of, with_time_epoch
 from schemas.arrow import arrow_schema
-from schemas.usage_row import UsageRow
+from schemas.usage import UsageRow
 
 _FACTS = ("query_id", "batch_id", "time_epoch", "evaluated_at_ms", "quota_version")
 _COLUMNS = (*_FACTS, "processed_at_ms", "engine_settings")

@@ -17,17 +17,10 @@ from pipeline.tables.address import is_local, table_uri
 from pipeline.tables.errors import TableMissing
 from pipeline.tables.opening import open_table
 from schemas.arrow import arrow_schema
-from schemas.batch_row import BatchRow
-from schemas.broker_quota_row import BrokerQuotaRow
-from schemas.dead_letter_row import DeadLetterRow
-from schemas.decision_row import DecisionRow
-from schemas.quota_row import QuotaRow
-from schemas.sensor_state_row import SensorStateRow
-from schemas.throttle_by_minute_row import ThrottleByMinuteRow
-from schemas.throttle_event_row import ThrottleEventRow
-from schemas.usage_by_minute_row import UsageByMinuteRow
-from schemas.usage_by_second_row import UsageBySecondRow
-from schemas.usage_row import UsageRow
+from schemas.decisions import DecisionRow
+from schemas.rows import BatchRow, BrokerQuotaRow, DeadLetterRow, QuotaRow, SensorStateRow
+from schemas.throttle_record import ThrottleByMinuteRow, ThrottleEventRow
+from schemas.usage import UsageByMinuteRow, UsageBySecondRow, UsageRow
 
 STATISTICS: Final = "delta.dataSkippingStatsColumns"
 """The property that lists the columns with statistics."""

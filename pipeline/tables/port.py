@@ -19,9 +19,16 @@ class Instant(NamedTuple):
     @property
     def conditions(self) -> list[Condition]:
         """Of the rows that were evaluated at it."""
-        own: list[Condition] = [("evaluated_at_ms", "=", self.evaluated_at_ms)]
+        return [("evaluated_at_ms", "=", self.evaluated_at_ms), *self._of_epoch]
+
+    def since(self, span_ms: int) -> list[Condition]:
+        """Of the rows of its epoch that were evaluated at it, or so long before it."""
+        return [("evaluated_at_ms", ">=", self.evaluated_at_ms - span_ms), *self._of_epoch]
+
+    @property
+    def _of_epoch(self) -> list[Condition]:
         # In rows of before there were epochs, epoch 0 is null. If it is the newest one, there is no other.
-        return [*own, ("time_epoch", "=", self.time_epoch)] if self.time_epoch else own
+        return [("time_epoch", "=", self.time_epoch)] if self.time_epoch else []
 
 
 class TableReader(Protocol):

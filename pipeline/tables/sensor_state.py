@@ -11,7 +11,7 @@ from pipeline.throttle.decider import Decider
 from quota.evaluation import Evaluation
 from quota.replay import with_time_epoch
 from schemas.arrow import conform
-from schemas.sensor_state_row import SensorStateRow
+from schemas.rows import SensorStateRow
 
 # A snapshot without any bucket needs a row too, or an older snapshot would be taken for the newest. This row is for the
 # sensor without parts: it stands for clients without a quota, so it never has a bucket.

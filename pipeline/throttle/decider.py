@@ -33,7 +33,7 @@ from pipeline.throttle.reasons import reasons_of, rows_of_types
 from quota.engine import QuotaEngine
 from quota.evaluation import Evaluation
 from quota.snapshot import QuotaSnapshot
-from schemas.decision_id_column import decision_id_column
+from schemas.arrow import decision_id_column
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,7 @@ from pipeline.throttle.held_clients import HELD
 from pipeline.throttle.publications import PUBLICATIONS, columns_of, int64s, publication_of, table_of
 from quota.evaluation import Evaluation
 from schemas.arrow import arrow_schema, conform
-from schemas.throttle_event_row import ThrottleEventRow
-from schemas.throttle_record import SCHEMA_VERSION
+from schemas.throttle_record import SCHEMA_VERSION, ThrottleEventRow
 
 
 def publish_app_id(job: str) -> str:

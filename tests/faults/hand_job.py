@@ -19,9 +19,10 @@ from pipeline.job.listeners import Listeners, RunGauges
 from pipeline.job.take_over import take_over
 from pipeline.settings.model import EngineSettings, PurgatorySettings, Settings, StreamSettings, TablesSettings
 from pipeline.stream.batch_rules import BatchRules
+from pipeline.stream.dead_letters import DEAD_LETTER_SCHEMA
 from pipeline.stream.micro_batch import MicroBatch
 from pipeline.stream.offset_log import OffsetRange
-from pipeline.stream.reading.collected_batch import DEAD_LETTER_SCHEMA, USAGE_SCHEMA, CollectedBatch
+from pipeline.stream.usage_columns import USAGE_SCHEMA, CollectedBatch
 from pipeline.tables.from_settings import open_quota_table, open_writer
 from pipeline.tables.job_tables import WRITTEN_BY_THE_JOB, DriverEpoch, JobTables
 from pipeline.tables.layout import TABLES, create_missing
@@ -188,7 +189,6 @@ class HandJob:
             self.spark = HandSpark(f"{self.spark.query_id}+", start=stored)
         self.micro_batch = MicroBatch(
             collect=self._collect,
-            newest_append_ms=self._newest_append_ms,
             offsets=self.spark,  # type: ignore[arg-type]  # ours needs no Spark
             tables=self.tables,
             quotas=self.quotas,
@@ -264,9 +264,6 @@ class HandJob:
     def _records(self) -> list[ThrottleRecord]:
         return self.broker.records
 
-    def _newest_append_ms(self, frame: Any) -> int | None:
-        return max((one.appended_at_ms for one in self.messages[self.spark.span(frame.batch_id)]), default=None)
-
     def _collect(self, frame: Any, count: int | None) -> CollectedBatch:
         del count
         self.meanwhile()
@@ -287,6 +284,9 @@ class HandJob:
             for letter in reading.dead
         ]
         return CollectedBatch(
+            newest_append_ms=max(
+                (one.appended_at_ms for one in self.messages[self.spark.span(frame.batch_id)]), default=None
+            ),
             usage=pa.Table.from_pylist(usage, USAGE_SCHEMA),
             dead_letters=pa.Table.from_pylist(dead, DEAD_LETTER_SCHEMA),
             good_count=reading.good_count,

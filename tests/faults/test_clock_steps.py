@@ -7,9 +7,13 @@ from pathlib import Path
 import pytest
 
 from pipeline.failpoints import FailpointReached
+from pipeline.replay.verification import verify, verify_decision
+from pipeline.tables.quotas.source import QuotaSource
+from pipeline.tables.throttles.history import story_of
 from tests.faults.generator import RATES
 from tests.faults.hand_job import HandJob
 from tests.faults.hand_load import Load
+from tests.pipeline.cli.running import kquota
 
 STEP_MS = 500
 STEPS_MS = (20_000, 120_000, 3_600_000)
@@ -172,3 +176,34 @@ def test_clocks_are_set_at_random_with_kills_around(seed: int, tmp_path: Path, m
                     load.job.start()
     load.come_to_rest()
     assert load.job.verdict({"epochs": 2}).told() == []
+
+
+@pytest.mark.parametrize("by_ms", [-20_000, 3_600_000])
+def test_decisions_before_and_after_a_clock_step_can_be_verified_and_simulated(
+    by_ms: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = HandJob(tmp_path, RATES)
+    job.start()
+    clients = Clients(job)
+    clients.offender_bytes = 4 * BOUND
+    for step_ms in (0, by_ms, -by_ms):
+        on_driver_and_broker(job, step_ms)
+        clients.go(6)
+    root, quotas = job.settings.tables.root, QuotaSource(job.quota_table)
+    found = verify(root, "cluster", quotas.at, 0, 2**62, lambda *_: None)
+    assert (found.batches, found.mismatches) == (36, [])
+    assert found.decisions == job.rows("decisions").num_rows > 30
+    recorded = job.rows("decisions").to_pylist()
+    for number in (0, len(recorded) // 2, -1):
+        story = story_of(root, recorded[number])
+        assert sum(size for _, size in story.samples) == pytest.approx(
+            recorded[number]["observed"] * recorded[number]["window_ms"] / 1_000
+        )
+        assert verify_decision(root, "cluster", quotas.at, recorded[number]).difference is None
+    candidate = tmp_path / "candidate.json"
+    candidate.write_text(json.dumps([{"user": "<default>", "client_id": "", "producer_byte_rate": 2 * BOUND}]))
+    monkeypatch.setenv("KQUOTA_ENGINE__NUM_SAMPLES", "4")
+    monkeypatch.setenv("KQUOTA_ENGINE__SAMPLE_WINDOW_MS", "500")
+    span = ("--since", str(job.starts[0] - 7_200_000), "--until", str(job.starts[0] + 7_200_000))
+    simulated = kquota("what-if", "-f", str(candidate), *span, "--from", "usage", "--tables", root)
+    assert simulated.exit_code == 0, simulated

@@ -102,7 +102,7 @@ def last_rows_of_each(
 
 def last_row(columns: Sequence[str], order: Sequence[str], where: Sequence[Condition]) -> str:
     """The row that is last in an order, of those that meet all conditions."""
-    last_first = ", ".join(f"{_name(column)} DESC" for column in order)
+    last_first = ", ".join(f"{_name(column)} DESC NULLS LAST" for column in order)
     return f"{rows_where(columns, where)} ORDER BY {last_first} LIMIT 1"
 
 

@@ -96,13 +96,13 @@ class TableRows:
         """The row that is last in the order of these INT64 columns, with all columns; None if no row fits.
 
         Args:
-            order: The first one has milliseconds. It is looked for at the newest instant, then in spans before it that
-                become longer, and at last in all rows.
+            order: `evaluated_at_ms` is among them, at most `time_epoch` before it. It is looked for at the newest
+                instant, then in spans before it that become longer, and at last in all rows.
             where: Conditions that must all hold.
         """
-        last_ms = self.newest_value(order[0])
-        spans = () if last_ms is None else [(order[0], ">=", last_ms - span_ms) for span_ms in _SPANS_MS]
-        for recent in (*([span] for span in spans), []):
+        newest = self.newest_instant()
+        spans = () if newest is None else [newest.since(span_ms) for span_ms in _SPANS_MS]
+        for recent in (*spans, []):
             found = self._rows(last_row(self._columns, order, [*where, *recent]))
             if found:
                 return found[0]

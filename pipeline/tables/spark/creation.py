@@ -14,8 +14,7 @@ from pipeline.tables.address import full_address, table_uri
 from pipeline.tables.layout import STATISTICS, TABLES, TableDefinition
 from pipeline.tables.spark.errors import CatalogForgets, CatalogRefuses
 from pipeline.tables.spark.table import SparkTable, literal
-from schemas.columns import columns
-from schemas.ddl import spark_ddl
+from schemas.columns import columns, spark_ddl
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

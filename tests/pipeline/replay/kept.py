@@ -20,8 +20,8 @@ from pipeline.throttle.assembly import new_engine
 from pipeline.throttle.decider import Decider
 from quota.evaluation import Evaluation
 from schemas.arrow import conform
-from schemas.decision_row import DecisionRow
-from schemas.usage_row import UsageRow
+from schemas.decisions import DecisionRow
+from schemas.usage import UsageRow
 from tests.fakes.clock import ManualClock
 from tests.quota.factories import table
 

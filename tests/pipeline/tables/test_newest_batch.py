@@ -9,7 +9,7 @@ from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.layout import TABLES, create_missing
 from pipeline.tables.reading.newest_batch import newest_batch, newest_batch_under, newest_rows
 from schemas.arrow import arrow_schema, conform
-from schemas.batch_row import BatchRow
+from schemas.rows import BatchRow
 
 NOON_MS = 1_700_000_000_000
 DAY_MS = 86_400_000

@@ -24,7 +24,7 @@ from pipeline.tables.opening import open_table
 from pipeline.tables.port import TableWriter
 from pipeline.tables.reading.column_range import newest_value
 from schemas.arrow import arrow_schema, conform
-from schemas.usage_row import UsageRow
+from schemas.usage import UsageRow
 from tests.fakes.table import MemoryTable, MemoryWriter
 from tests.object_store import ObjectStore
 
