@@ -69,7 +69,7 @@ class Load:
         log.info("to look into it from any shell: export %s=%s", CONFIG, quote(str(self._folder.settings_file)))
 
     def send_in_full(self) -> None:
-        """The job decides: the noisy clients may be noisy. What they used before would be a debt. May be called again."""
+        """The job decides: the noisy clients may be noisy. What they used before is a debt. May be called again."""
         if not self._sends_in_full and self._clients is not None and self._clients.stdin is not None:
             self._sends_in_full = True
             with suppress(OSError):  # they have ended, or the demo has
