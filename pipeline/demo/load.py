@@ -46,6 +46,7 @@ class Load:
         self._stack = stack
         self._over = Event()
         self._clients: Child | None = None
+        self._sends_in_full = False
         stack.callback(self._over.set)
 
     def start(self) -> None:
@@ -68,8 +69,9 @@ class Load:
         log.info("to look into it from any shell: export %s=%s", CONFIG, quote(str(self._folder.settings_file)))
 
     def send_in_full(self) -> None:
-        """There is a job: the noisy clients may be noisy. What they used before it was there would be a debt."""
-        if self._clients is not None and self._clients.stdin is not None:
+        """The job decides: the noisy clients may be noisy. What they used before is a debt. May be called again."""
+        if not self._sends_in_full and self._clients is not None and self._clients.stdin is not None:
+            self._sends_in_full = True
             with suppress(OSError):  # they have ended, or the demo has
                 self._clients.stdin.write(b"\n")
                 self._clients.stdin.flush()

@@ -21,7 +21,7 @@ from pipeline.demo.load import ClientReports, Load
 from pipeline.demo.preparing import demo_settings, new_cluster, prepare
 from pipeline.demo.process import terminate
 from pipeline.job.job import Job, step
-from pipeline.job.listeners import Listeners
+from pipeline.job.listeners import Listeners, both
 from pipeline.settings.alerts import AlertsSettings
 from pipeline.settings.model import Settings
 from pipeline.stream.spark.spark_starter import SparkStarter
@@ -90,15 +90,16 @@ class Demo:
             self.bounds = partial(client_bounds, settings.tables)
             if self._stopped:
                 return
-            self._job = job = Job(settings, self.listeners)
             load = Load(cluster, self.folder, self.client_report, stack)
+            # Not when the job is ready: its first micro-batch may take long on a busy machine.
+            decided = Listeners(lambda _records, _version: None, lambda _report: load.send_in_full())
+            self._job = job = Job(settings, both(self.listeners, decided))
 
             def run_load() -> None:
                 """Send while Spark warms up, within the quotas: the job finds full windows, and no debt."""
                 starter.warms_up.wait()
                 load.start()
                 job.ready.wait()
-                load.send_in_full()
                 load.watch(duration_seconds, self.stop)
 
             Thread(target=run_load, name="demo-load", daemon=True).start()

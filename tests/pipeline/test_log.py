@@ -35,7 +35,9 @@ class Unprintable:
         raise RuntimeError(msg)
 
 
-@pytest.mark.parametrize(("message", "arguments"), [("%d", ("x",)), ("%s %s", (1,)), ("%s", (Unprintable(),))], ids=str)
+@pytest.mark.parametrize(
+    ("message", "arguments"), [("%d", ("x",)), ("%s %s", (1,)), ("%s", (Unprintable(),))], ids=["type", "count", "text"]
+)
 def test_a_record_that_can_not_be_formatted_is_one_line(
     line_of: Callable[..., str], message: str, arguments: tuple[Any, ...]
 ) -> None:
