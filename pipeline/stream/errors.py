@@ -7,6 +7,7 @@ PipelineError
     ├── CheckpointUnreadable the checkpoint's file system does not answer
     ├── UsageGone            messages were deleted before they were read
     ├── QueryFailed          the streaming query has ended by itself
+    ├── ClockSetBack         the wall clock was set back while the query ran
     └── JvmEnded             Spark's JVM has ended before the job
 """
 
@@ -119,6 +120,21 @@ class QueryFailed(PipelineError):
         super().__init__(
             f"streaming query failed: {reason}",
             remedy or "see the log above for the cause; a restart continues where it ended",
+        )
+
+
+class ClockSetBack(PipelineError):
+    """The wall clock was set back while the query ran: Spark would begin no batch until it shows the old time again.
+
+    Attributes:
+        by_ms: How far.
+    """
+
+    def __init__(self, by_ms: int) -> None:
+        self.by_ms = by_ms
+        super().__init__(
+            f"the wall clock was set back by {by_ms / 1000:.1f} s, for which Spark would begin no batch",
+            "nothing needs doing: the query is started again",
         )
 
 
