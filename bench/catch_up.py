@@ -7,7 +7,7 @@ following reads a topic from its first to its last offset, in turns:
     hand over      and the messages are given to Python as they are, in Arrow, which parses nothing
     parse only     and `from_json`
     limit          and sums per second and client, fetched with `toArrow`; no check, no clamp, no dead letters
-    kquota         source, decode, aggregate and collect, as in a micro-batch
+    kquota         all checks, sums and dead letters by the job's reader on the executors, as of a large micro-batch
 
     python -m bench.catch_up [--events 1000000] [--clients 10000] [--rounds 5] [--cores 2]
 
@@ -35,12 +35,13 @@ from pipeline.demo.broker import EmbeddedBroker
 from pipeline.jvm.jars import fetch, spark_jars
 from pipeline.jvm.java import find_java
 from pipeline.settings.model import SparkSettings
-from pipeline.stream.reading.collect import collect
-from pipeline.stream.reading.event_rules import EVENT_STRUCT
-from pipeline.stream.reading.reading_rules import ReadingRules
-from pipeline.stream.reading.source import RAW_COLUMNS
+from pipeline.stream.collect import collect_on_executors
+from pipeline.stream.query import RAW_COLUMNS
 from pipeline.stream.spark.session import build_spark_session
+from pipeline.stream.usage_columns import FIELD_RULES, ReadingRules
 
+EVENT_STRUCT: Final = "STRUCT<" + ", ".join(f"{rule.name}: {rule.spark_type}" for rule in FIELD_RULES) + ">"
+"""The fields of a usage event as a type of Spark."""
 _PARTITIONS: Final = 4
 _ARRAY_LENGTH: Final = 100
 _EVENTS_PER_SECOND: Final = 100_000  # of event time
@@ -55,7 +56,6 @@ Case = Callable[[DataFrame], object]
 
 
 def main() -> int:
-    """Fill the topics, run the cases in turns, and print the machine and a table for each number of cores."""
     arguments = _arguments()
     fetch()
     os.environ["JAVA_HOME"] = str(find_java().home)
@@ -170,7 +170,7 @@ def _cases(*, is_array: bool) -> dict[str, Case]:
         "hand over": lambda messages: messages.select("value").toArrow(),
         "parse only": lambda messages: _discard(parsed(messages)),
         "limit": limit,
-        "kquota": lambda messages: collect(messages, _RULES),
+        "kquota": lambda messages: collect_on_executors(messages, _RULES),
     }
 
 

@@ -26,9 +26,8 @@ from typing import Any, Final
 import pyarrow as pa
 
 from bench.machine import machine_line
-from pipeline.stream.reading.event_columns import EVENT_SCHEMA
-from pipeline.stream.reading.reading_rules import ReadingRules
-from pipeline.stream.reading.small_batch import SmallBatch, read_small_batch
+from pipeline.stream.usage_columns import EVENT_SCHEMA, CollectedBatch, ReadingRules
+from pipeline.stream.usage_reader import MESSAGE_SCHEMA, read_usage
 
 START_MS: Final = 1_795_000_000_000
 CLIENTS: Final = 1_000
@@ -40,7 +39,6 @@ Sums = Counter[tuple[str, str, str]]
 
 
 def main() -> int:
-    """Print the machine and a table; 1 if a sum differs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--events", type=int, default=400_000)
     parser.add_argument("--rounds", type=int, default=7)
@@ -59,11 +57,11 @@ def main() -> int:
         )
         for name, values, sums in runs:
             fetched = as_fetched(values)
-            read = read_small_batch(fetched, RULES)
-            if sums_of(read) != sums or read.part.usage.num_rows + read.part.dead_letters.num_rows == 0 or read.left:
+            read = read_usage(fetched, RULES)
+            if sums_of(read) != sums or read.usage.num_rows + read.dead_count == 0:
                 print(f"{name}: the sums differ from those of plain Python")
                 return 1
-            wall, core = speed(lambda fetched=fetched: read_small_batch(fetched, RULES), arguments)  # type: ignore[misc]
+            wall, core = speed(lambda fetched=fetched: read_usage(fetched, RULES), arguments)  # type: ignore[misc]
             size = sum(map(len, values)) / arguments.events
             print(f"{name:>8} {per_message:>17,} {size:>15.0f} {wall:>12,.0f} {core:>12,.0f}", flush=True)
     return 0
@@ -96,19 +94,10 @@ def packed(message: Sequence[Event]) -> bytes:
 
 
 def as_fetched(values: Sequence[bytes]) -> pa.Table:
-    """The messages as `small_batch.fetch` returns them."""
+    """The messages as the driver fetches them."""
     count = len(values)
-    return pa.table(
-        {
-            "value": pa.array(values, pa.binary()),
-            "size_bytes": pa.array(map(len, values), pa.int32()),
-            "is_packed": pa.array([value[:1] == b"\xff" for value in values]),
-            "topic": pa.array(["usage"] * count),
-            "partition": pa.array([0] * count, pa.int32()),
-            "offset": pa.array(range(count), pa.int64()),
-            "appended_at_ms": pa.array([START_MS + 2_000] * count, pa.int64()),
-        }
-    )
+    columns = [values, ["usage"] * count, [0] * count, range(count), [START_MS + 2_000] * count]
+    return pa.table([pa.array(*one) for one in zip(columns, MESSAGE_SCHEMA.types, strict=True)], schema=MESSAGE_SCHEMA)
 
 
 def oracle(messages: Sequence[Sequence[Event]]) -> Sums:
@@ -121,10 +110,10 @@ def oracle(messages: Sequence[Sequence[Event]]) -> Sums:
     return sums
 
 
-def sums_of(read: SmallBatch) -> Sums:
+def sums_of(read: CollectedBatch) -> Sums:
     """The same of what was read."""
     sums: Sums = Counter()
-    for row in read.part.usage.to_pylist():
+    for row in read.usage.to_pylist():
         for name in ("produced_bytes", "io_time_ns", "request_count"):
             sums[row["user"], row["client_id"], name] += row[name]
     return sums

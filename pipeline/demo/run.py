@@ -24,8 +24,8 @@ from pipeline.job.job import Job, step
 from pipeline.job.listeners import Listeners
 from pipeline.settings.alerts import AlertsSettings
 from pipeline.settings.model import Settings
-from pipeline.stream.reading.reading_rules import ReadingRules
 from pipeline.stream.spark.spark_starter import SparkStarter
+from pipeline.stream.usage_columns import ReadingRules
 
 log = logging.getLogger(__name__)
 

@@ -28,8 +28,8 @@ from pipeline.jvm.class_archive import class_archive, make_archive, options_to_m
 from pipeline.jvm.jars import spark_jars
 from pipeline.jvm.java import find_java
 from pipeline.settings.model import KafkaSettings, Settings, SparkSettings
-from pipeline.stream.reading.reading_rules import ReadingRules
 from pipeline.stream.spark.jvm_settings import archived_jars
+from pipeline.stream.usage_columns import ReadingRules
 
 _PATIENCE_SECONDS: Final = 180.0
 _MICRO_BATCHES: Final = 12
@@ -93,16 +93,19 @@ def train(draft: Path) -> None:
 
 
 def _stream(session: Any, settings: Settings, servers: str, checkpoint: str) -> None:
-    from pipeline.stream.query import QueryPlan, UsageQuery  # noqa: PLC0415
-    from pipeline.stream.reading.collector import Collector  # noqa: PLC0415
-    from pipeline.stream.reading.source import read_usage_topic  # noqa: PLC0415
+    from pipeline.stream.collect import Collector  # noqa: PLC0415
+    from pipeline.stream.query import (  # noqa: PLC0415
+        QueryPlan,
+        UsageQuery,
+        read_usage_topic,
+    )
 
-    collect = Collector(ReadingRules.from_settings(settings), settings.stream.dead_letters_per_message)
+    collect = Collector(ReadingRules.from_settings(settings))
     done = 0
 
     def batch(rows: Any, number: int) -> None:
         nonlocal done
-        # Both ways of reading a batch: on the driver, and by Spark as one of unknown size.
+        # Both ways of reading a batch: on the driver, and on the executors as one of unknown size.
         collect(rows, _MESSAGES if number % 2 else None)
         done += 1
 

@@ -33,9 +33,9 @@ from pipeline.job.listeners import Listeners
 from pipeline.job.lock import JobLock
 from pipeline.settings.model import Settings
 from pipeline.stream.errors import ClockSetBack, MasterUnreachable, QueryFailed
-from pipeline.stream.reading.reading_rules import ReadingRules
 from pipeline.stream.spark.spark_starter import SparkStarter
 from pipeline.stream.spark.store_access import jar_sets, with_store
+from pipeline.stream.usage_columns import ReadingRules
 from pipeline.tables.from_settings import open_catalog
 
 log = logging.getLogger(__name__)

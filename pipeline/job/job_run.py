@@ -19,14 +19,13 @@ from pipeline.settings.shard import other_jobs
 from pipeline.stream.batch_rules import BatchRules
 from pipeline.stream.checkpoint import Checkpoint
 from pipeline.stream.checkpoint_files import has_scheme, open_checkpoint
+from pipeline.stream.collect import Collector
 from pipeline.stream.micro_batch import BatchReport, MicroBatch
 from pipeline.stream.offset_log import OffsetLog
-from pipeline.stream.query import QueryPlan, UsageQuery
-from pipeline.stream.reading.collector import Collector
-from pipeline.stream.reading.reading_rules import ReadingRules
-from pipeline.stream.reading.source import read_usage_topic
+from pipeline.stream.query import QueryPlan, UsageQuery, read_usage_topic
 from pipeline.stream.recovery import Recovered
 from pipeline.stream.starting_offsets import refuse_gaps, spans_of, starting_offsets
+from pipeline.stream.usage_columns import ReadingRules
 from pipeline.tables.from_settings import claim_tables, open_quota_versions, open_writer
 from pipeline.tables.job_tables import DriverEpoch, JobTables
 from pipeline.tables.noted_writer import NotedWriter
@@ -136,7 +135,13 @@ class JobRun:
         claim_shards(self._quota_table, settings)
         claim_tables(settings.tables, settings.job)
         recovered = take_over(
-            self._tables, self._place.epoch, self._quotas, self._enforcement, self._clock, settings.engine
+            self._tables,
+            self._place.epoch,
+            self._quotas,
+            self._enforcement,
+            self._clock,
+            settings.engine,
+            settings.stream.max_decision_age_ms,
         )
         if recovered.batches:
             log.info("rebuilt rates from %d batches, %d rows", recovered.batches, recovered.rows)
@@ -152,7 +157,7 @@ class JobRun:
         settings = self._settings
         files = open_checkpoint(settings.stream.checkpoint, spark)
         batch = MicroBatch(
-            collect=Collector(ReadingRules.from_settings(settings), settings.stream.dead_letters_per_message),
+            collect=Collector(ReadingRules.from_settings(settings)),
             offsets=OffsetLog(files),
             tables=self._tables,
             quotas=self._quotas,

@@ -5,7 +5,6 @@ PipelineError
     ├── UsageNotKept       no usage is stored for the range or the decision
     ├── BatchNotRecorded   the batch of a decision is not in `batches`
     ├── SampleTooFine      rows of one second cannot fill sample windows that are no whole seconds
-    ├── ExecutorPythonUnfit  the Python of a cluster's executors can not run a replay
     ├── UsageOutOfReach    a cluster's executors do not find the table
     └── BadFailCondition   `--fail-if` is not a comparison of a known metric with a number
 """
@@ -65,26 +64,6 @@ class SampleTooFine(PipelineError):
         super().__init__(
             f"'engine.sample_window_ms' must be whole seconds to replay usage_by_second; got {sample_window_ms}",
             "replay the exact batches: --from usage",
-        )
-
-
-class ExecutorPythonUnfit(PipelineError):
-    """The Python that the executors start lacks a package, has another version, or is not there.
-
-    Attributes:
-        python: As they were told to start it.
-        cause: In their words.
-    """
-
-    exit_code = 6
-
-    def __init__(self, master: str, python: str, cause: str, needed: tuple[str, ...]) -> None:
-        self.python = python
-        self.cause = cause
-        super().__init__(
-            f"the executors of {master} must run '{python}' of this version with {', '.join(needed)}; got {cause}",
-            "install the package kafka-quota-pipeline for one Python on every worker, and name that Python in "
-            "PYSPARK_PYTHON",
         )
 
 

@@ -18,21 +18,21 @@ from pyspark.sql import SparkSession
 
 from pipeline.jvm.jars import spark_jars
 from pipeline.jvm.java import find_java
-from pipeline.replay.errors import ExecutorPythonUnfit, UsageOutOfReach
+from pipeline.replay.errors import UsageOutOfReach
 from pipeline.replay.local_run import joined
 from pipeline.replay.outcome import ReplayResult
 from pipeline.replay.part_replay import replay_part
 from pipeline.replay.request import Plan
-from pipeline.replay.shipped_package import NEEDED, zip_package
 from pipeline.settings.model import SparkSettings
+from pipeline.stream.collect import unfit_python
+from pipeline.stream.errors import ExecutorPythonUnfit
 from pipeline.stream.spark.executor_watch import ExecutorWatch
 from pipeline.stream.spark.master import when_master_answers
-from pipeline.stream.spark.scratch import scratch_folder
 from pipeline.stream.spark.session import build_spark_session, refuse_spark_connect
+from pipeline.stream.spark.shipped_package import NEEDED_TO_REPLAY, ship_package
 
 _SETTLED_SECONDS: Final = 2.5
 _POLL_SECONDS: Final = 0.2
-_UNFIT: Final = re.compile(r"No module named '[^']+'|[^\n]*different (minor )?version[^\n]*|Cannot run program [^\n]*")
 _OUT_OF_REACH: Final = re.compile(r"TableMissing: ([^\n]*?)\. To mend it: ")
 
 
@@ -56,8 +56,7 @@ def replay_session(settings: SparkSettings) -> Iterator[SparkSession]:
         )
         try:
             if not str(session.sparkContext.master).startswith("local"):
-                # Spark hands out the file itself, also to executors that come later; it stays until the process ends.
-                session.sparkContext.addPyFile(str(zip_package(scratch_folder())))
+                ship_package(session)
                 _await_executors(watch)
             yield session
         finally:
@@ -83,12 +82,12 @@ def run_on_spark(plan: Plan, session: SparkSession) -> tuple[list[ReplayResult],
     try:
         results = replayed.collect()
     except (Py4JJavaError, PySparkException) as exc:
-        missing, cause = _OUT_OF_REACH.search(str(exc)), _UNFIT.search(str(exc))
+        missing, cause = _OUT_OF_REACH.search(str(exc)), unfit_python(exc)
         if missing is not None:
             raise UsageOutOfReach(str(context.master), plan.uri, missing[1]) from exc
         if cause is None:
             raise
-        raise ExecutorPythonUnfit(str(context.master), str(context.pythonExec), cause[0], NEEDED) from exc
+        raise ExecutorPythonUnfit(str(context.master), str(context.pythonExec), cause, NEEDED_TO_REPLAY) from exc
     return joined(plan, results), f"Spark {session.version} at {context.master}, {tasks} tasks"
 
 

@@ -19,7 +19,7 @@ from pipeline.settings.place import refuse_unfit_place
 from pipeline.settings.shard import folder_of, job_of, shard_at
 from pipeline.settings.store import StoreAddress, StoreSettings
 from quota.shares import ALL_USERS, Share, share_of
-from schemas.topic_names import MARKER_TOPIC, THROTTLE_TOPIC, USAGE_TOPIC
+from schemas.names import MARKER_TOPIC, THROTTLE_TOPIC, USAGE_TOPIC
 
 _LEAST_DRIVER_MIB: Final = 472
 _MEBIBYTES: Final = {"m": 1, "g": 1024}

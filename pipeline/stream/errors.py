@@ -6,6 +6,7 @@ PipelineError
     ├── CheckpointUnfit      the checkpoint does not belong to the tables
     ├── CheckpointUnreadable the checkpoint's file system does not answer
     ├── UsageGone            messages were deleted before they were read
+    ├── ExecutorPythonUnfit  the Python of a cluster's executors can not run this package
     ├── QueryFailed          the streaming query has ended by itself
     ├── ClockSetBack         the wall clock was set back while the query ran
     └── JvmEnded             Spark's JVM has ended before the job
@@ -34,6 +35,26 @@ class SparkConnectRefused(PipelineError):
         super().__init__(
             f"'spark' must be a classic session, with the purgatory in its driver; got Spark Connect from {found_in}",
             "unset it, and name a master (local[*], spark://…) or use spark-submit",
+        )
+
+
+class ExecutorPythonUnfit(PipelineError):
+    """The Python that the executors start lacks a package, has another version, or is not there.
+
+    Attributes:
+        python: As they were told to start it.
+        cause: In their words.
+    """
+
+    exit_code = 6
+
+    def __init__(self, master: str, python: str, cause: str, needed: tuple[str, ...]) -> None:
+        self.python = python
+        self.cause = cause
+        super().__init__(
+            f"the executors of {master} can not run this job's Python, '{python}': {cause}",
+            f"give every worker that Python in the driver's version, with {', '.join(needed)} (the easiest is to "
+            "install kafka-quota-pipeline for it), and name it in PYSPARK_PYTHON",
         )
 
 

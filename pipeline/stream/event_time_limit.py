@@ -14,7 +14,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.stream.reading.collected_batch import CollectedBatch, summed
+from pipeline.stream.usage_columns import CollectedBatch, merge_usage
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ def limit_event_times(
     return (
         replace(
             batch,
-            usage=summed(pa.concat_tables([batch.usage.filter(pc.invert(is_ahead)), limited])),
+            usage=merge_usage([batch.usage.filter(pc.invert(is_ahead)), limited]),
             clamped_count=batch.clamped_count + event_count,
             newest_event_ms=limit_ms,
         ),

@@ -7,7 +7,7 @@ import pytest
 from kafka.record import MemoryRecords
 
 from bench.load import prepared_batches
-from pipeline.stream.reading.strict_reader import read_strictly
+from tests.pipeline.stream.messages import read
 
 
 def values(records: bytes) -> list[Any]:
@@ -52,7 +52,7 @@ def test_so_many_percent_of_the_messages_are_junk_and_the_good_ones_stay_as_many
     per_message: int, junk_percent: int
 ) -> None:
     batches = prepared_batches(20_000, 10_000, per_message, junk_percent)
-    read = [read_strictly(value) for batch in batches for value in raw_values(batch.at(1_763_712_000_000))]
-    good = [events for events in read if events is not None]
-    assert sum(map(len, good)) == 10_000
-    assert (len(read) - len(good)) / len(read) == pytest.approx(junk_percent / 100, abs=0.01)
+    sent = [value for batch in batches for value in raw_values(batch.at(1_763_712_000_000))]
+    batch = read(*sent)
+    assert batch.good_count == 10_000
+    assert len(set(batch.dead_letters["offset"].to_pylist())) / len(sent) == pytest.approx(junk_percent / 100, abs=0.01)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pipeline.clock import wall_ms
 from pipeline.settings.model import EngineSettings
-from pipeline.stream.reading.collected_batch import CollectedBatch
-from pipeline.stream.reading.collector import Collector
+from pipeline.stream.collect import Collector
+from pipeline.stream.usage_columns import CollectedBatch
 from pipeline.tables.address import table_uri
 from pipeline.tables.job_tables import WRITTEN_BY_THE_JOB
 from pipeline.tables.maintenance import clean, compact
@@ -85,7 +85,7 @@ class WrittenTables(LivedTables):
         super().__init__(folder, QUOTAS, SENDERS, today_ms - DAY_MS, caps)
         self._collect = self.job._collect
         self.job.micro_batch._collect = self._collected
-        self._collector = Collector(RULES, dead_letters_per_message=100)
+        self._collector = Collector(RULES)
         self.live(20, STEP_MS)
         self.send_garbage()
         self.job.send(b"\xff\xfe is no text")

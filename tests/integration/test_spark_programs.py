@@ -74,7 +74,7 @@ def test_the_wheel_runs_under_spark_submit_on_the_cluster(
         assert rigged.verdict({"batches": 3, "usage": 50, "ledger": 100})["differences"] == []
 
 
-def test_without_the_connectors_spark_submit_is_refused_with_the_option_that_is_missing(
+def test_spark_submit_without_the_connectors_is_refused_with_the_missing_option(
     cluster: StandaloneCluster, tmp_path: Path
 ) -> None:
     done = submit(cluster, tmp_path, "--master", "local[1]", str(app(tmp_path)), "run", "--tables", "tables")
@@ -165,8 +165,8 @@ def test_executors_without_the_packages_that_a_replay_needs_are_named_in_one_lin
     done = what_if(kept, "--on", "spark", **on_executors(cluster, alone))
     assert done.returncode == 6
     told = done.stderr.splitlines()[-1]
-    assert told.startswith(f"kquota: the executors of {cluster.master} must run '{alone}' of this version with ")
-    assert re.search("got No module named '(deltalake|numpy|pyarrow|pydantic|yaml)'. To mend it: install", told)
+    assert told.startswith(f"kquota: the executors of {cluster.master} can not run this job's Python, '{alone}': ")
+    assert re.search("No module named '(deltalake|numpy|pyarrow|pydantic|yaml)'", told)
 
 
 def test_executors_that_do_not_have_the_tables_are_named_in_one_line(
@@ -182,3 +182,46 @@ def test_executors_that_do_not_have_the_tables_are_named_in_one_line(
     told = done.stderr.splitlines()[-1]
     assert told.startswith(f"kquota: the executors of {cluster.master} must reach {mount}/usage; got no version ")
     assert told.endswith("or leave out --on spark")
+
+
+READING = """
+import sys
+from pathlib import Path
+from pipeline.settings.model import SparkSettings
+from pipeline.stream.collect import collect_on_executors
+from pipeline.stream.errors import ExecutorPythonUnfit
+from pipeline.stream.spark.spark_starter import SparkStarter
+from pipeline.stream.usage_columns import ReadingRules
+
+rules = ReadingRules(1_000, 86_400_000)
+settings = SparkSettings(master=sys.argv[1], conf={"spark.executor.memory": "600m"})
+with SparkStarter(settings, str(Path(sys.argv[2]) / "checkpoint"), rules) as starter:
+    events = "concat('{\"event_time_ms\":1,\"user\":\"u', id % 10, '\",\"client_id\":\"\"}')"
+    place = ("'usage' AS topic", "0 AS partition", "id AS offset", "timestamp_millis(1000) AS timestamp")
+    raw = starter.session().range(0, 1_000, 1, 4).selectExpr(f"CAST({events} AS BINARY) AS value", *place)
+    try:
+        batch = collect_on_executors(raw, rules)
+        print("read", batch.good_count, batch.usage.num_rows, flush=True)
+    except ExecutorPythonUnfit as exc:
+        print("unfit", exc, flush=True)
+"""
+
+
+@pytest.mark.parametrize("with_packages", [True, False])
+def test_executors_read_usage_with_the_code_that_the_driver_sends_them(
+    cluster: StandaloneCluster, tmp_path: Path, with_packages: bool
+) -> None:
+    python = python_without_us(tmp_path, with_packages)
+    done = subprocess.run(
+        [sys.executable, "-c", READING, cluster.master, str(tmp_path)],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.getcwd(), "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": str(python)},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        check=False,
+    )
+    if with_packages:
+        assert done.stdout.splitlines()[-1:] == ["read 1000 10"], done.stderr
+    else:
+        assert f"the executors of {cluster.master} can not run this job's Python, '{python}': " in done.stdout

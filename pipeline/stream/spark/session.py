@@ -94,6 +94,8 @@ def _session_conf(spark: SparkSettings, checkpoint_is_local: bool) -> dict[str, 
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": str(partitions),
         "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
+        # Of large messages Python is given few at once.
+        "spark.sql.execution.arrow.maxBytesPerBatch": "4194304",
         "spark.sql.streaming.noDataMicroBatches.enabled": "false",
         # The plan is small and always the same: planning it again after each stage costs 30 ms and changes nothing.
         "spark.sql.adaptive.enabled": "false",

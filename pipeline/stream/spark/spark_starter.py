@@ -18,11 +18,12 @@ from pipeline.jvm.java import find_java
 from pipeline.settings.model import SparkSettings
 from pipeline.stream.checkpoint_files import has_scheme
 from pipeline.stream.errors import JvmEnded
-from pipeline.stream.reading.reading_rules import ReadingRules
 from pipeline.stream.spark.executor_watch import ExecutorWatch
 from pipeline.stream.spark.master import when_master_answers
 from pipeline.stream.spark.session import build_spark_session, may_be_a_cluster, starts_a_jvm
+from pipeline.stream.spark.shipped_package import ship_package
 from pipeline.stream.spark.warm_up import JOB_GROUP, warm_up
+from pipeline.stream.usage_columns import ReadingRules
 
 _POLL_SECONDS: Final = 0.1
 
@@ -74,6 +75,7 @@ class SparkStarter:
 
         def start() -> SparkSession:
             session = when_master_answers(self._spark.master or "", build, self._given_up, self._waits)
+            ship_package(session)
             self.warms_up.set()
             warm_up(session, self._rules, self._wanted)
             return session

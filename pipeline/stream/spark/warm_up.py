@@ -1,18 +1,17 @@
-"""Runs the job's own plans on made-up messages while nobody needs Spark yet.
+"""Runs the job's own plan on made-up messages while nobody needs Spark yet.
 
 The first run of a plan takes a second or more: the JVM loads classes and compiles generated code. That time is used
 while the job reads its tables. It ends when the job is ready, so no decision has to wait for it.
 """
 
-from functools import partial
 from threading import Event
 from typing import Final
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from pipeline.stream.reading.collect import collect, collect_on_driver
-from pipeline.stream.reading.reading_rules import ReadingRules
+from pipeline.stream.collect import collect_on_driver
+from pipeline.stream.usage_columns import ReadingRules
 
 JOB_GROUP: Final = "kquota-warm-up"
 """Spark's name for these runs; they are cancelled by it."""
@@ -21,7 +20,9 @@ _RUNS: Final = 2
 
 
 def warm_up(session: SparkSession, rules: ReadingRules, wanted: Event) -> None:
-    """Run both ways of reading a batch some times, first the one of small batches; what has begun is finished.
+    """Read a small batch some times; what has begun is finished.
+
+    Large batches are left out: Python's start on the executors costs them a second, and a young job memory.
 
     Args:
         session: Nobody else uses it yet.
@@ -42,7 +43,7 @@ def warm_up(session: SparkSession, rules: ReadingRules, wanted: Event) -> None:
         number.alias("offset"),
         F.timestamp_millis(F.lit(1_000)).alias("timestamp"),
     )
-    for read in [partial(collect_on_driver, message_count=_ROWS)] * _RUNS + [partial(collect)] * _RUNS:
+    for _ in range(_RUNS):
         if wanted.is_set():
             return
-        read(raw, rules)
+        collect_on_driver(raw, rules, _ROWS)

@@ -114,7 +114,7 @@ def test_a_bar_is_full_at_the_bound_and_never_empty_above_nothing(used: float, s
     assert bar(used) == shown.ljust(8)
 
 
-def test_it_is_drawn_more_often_than_it_is_read_and_trouble_is_shown_beside_the_last_state() -> None:
+def test_it_is_drawn_more_often_than_read_and_trouble_is_shown_with_the_last_state() -> None:
     answers: list[Any] = ["first", PipelineError("away", "wait"), "second"]
     shown: list[Any] = []
 

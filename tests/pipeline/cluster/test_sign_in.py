@@ -63,7 +63,7 @@ def test_admin_producer_and_follower_sign_in(secured: Secured, topic: str, mecha
 @pytest.mark.spark
 @pytest.mark.parametrize("mechanism", EVERY)
 def test_spark_signs_in(secured: Secured, topic: str, mechanism: str, spark: "SparkSession") -> None:
-    from pipeline.stream.reading.source import read_usage_topic  # noqa: PLC0415 - the other tests need no Spark
+    from pipeline.stream.query import read_usage_topic  # noqa: PLC0415 - the other tests need no Spark
 
     access = secured.access(mechanism)
     reader = spark.read.format("kafka").option("subscribe", topic)

@@ -17,8 +17,8 @@ from pipeline.job.job import Job
 from pipeline.job.listeners import Listeners
 from pipeline.settings.model import KafkaSettings, Settings, StreamSettings, TablesSettings
 from pipeline.stream.errors import ClockSetBack, MasterUnreachable, QueryFailed
-from pipeline.stream.reading.reading_rules import ReadingRules
 from pipeline.stream.spark.spark_starter import SparkStarter
+from pipeline.stream.usage_columns import ReadingRules
 from pipeline.tables.errors import TableUnwritable
 from tests.log_messages import messages_of
 from tests.waiting import PATIENCE_SECONDS, wait_until

@@ -6,20 +6,17 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
-from pipeline.stream.reading.collect import batch_of
-from pipeline.stream.reading.collected_batch import CollectedBatch
-from pipeline.stream.reading.collector import for_share
-from pipeline.stream.reading.reading_rules import ReadingRules
-from pipeline.stream.reading.small_batch import read_small_batch
+from pipeline.stream.usage_columns import CollectedBatch, ReadingRules
+from pipeline.stream.usage_reader import read_usage
 from pipeline.tables.from_settings import open_quota_table
 from pipeline.tables.quotas.edit import QuotaChange
 from quota.shares import ALL_USERS, Share
 from tests.faults.evidence import Message
 from tests.faults.hand_job import _AUDIT, HandJob
-from tests.pipeline.stream.messages import packed
-from tests.pipeline.stream.test_small_batch import fetched
+from tests.pipeline.stream.messages import fetched, packed
 
 USERS = [f"user-{number}" for number in range(9)]
 CLIENTS = ["etl", "web", ""]
@@ -50,15 +47,12 @@ class ReadingJob(HandJob):
 
     def _collect(self, frame: Any, count: int | None) -> CollectedBatch:
         messages = self.messages[self.spark.span(frame.batch_id)]
-        table = fetched([message.value for message in messages])
-        columns = {name: table[name] for name in table.column_names}
-        columns["offset"] = [message.offset for message in messages]
-        columns["appended_at_ms"] = [message.appended_at_ms for message in messages]
-        read = read_small_batch(table.from_pydict(columns, schema=table.schema), self.reading)
-        assert not read.left
-        batch = batch_of(read.part)
+        table = fetched([one.value for one in messages], [one.appended_at_ms for one in messages])
+        offsets = pa.array([one.offset for one in messages], pa.int64())
+        table = table.set_column(table.schema.get_field_index("offset"), "offset", offsets)
+        batch = read_usage(table, self.reading)
         self.newest.append(batch.newest_event_ms)
-        return for_share(batch, self.share, 100)
+        return batch.for_share(self.share)
 
 
 def random_event(random: Random, now_ms: int) -> Any:
@@ -133,7 +127,7 @@ def test_shards_write_together_what_one_job_does(tmp_path: Path, seed: int) -> N
     assert not any(rows([job], "dead_letters") for job in shards[1:])
 
 
-def test_a_clock_ahead_of_a_user_elsewhere_does_not_move_the_evaluation_further_than_in_one_job(tmp_path: Path) -> None:
+def test_a_users_clock_ahead_moves_the_evaluation_of_another_shard_no_further(tmp_path: Path) -> None:
     jobs = [ReadingJob(tmp_path / str(share), share) for share in (ALL_USERS, Share(0, 2), Share(1, 2))]
     for job in jobs:
         job.start()
@@ -159,8 +153,8 @@ def test_a_quota_without_a_user_is_not_put_in_force_by_a_shard(tmp_path: Path) -
 def test_shares_of_a_batch_have_each_event_once() -> None:
     rules = ReadingRules(500, 86_400_000)
     table = fetched([random_message(Random(seed), 1_700_000_000_000) for seed in range(60)])
-    whole = batch_of(read_small_batch(table, rules).part)
-    parts = [batch_of(read_small_batch(table, replace(rules, share=Share(number, 3))).part) for number in range(3)]
+    whole = read_usage(table, rules)
+    parts = [read_usage(table, replace(rules, share=Share(number, 3))) for number in range(3)]
     assert sum(part.good_count for part in parts) == whole.good_count > 0
     assert all(part.good_count + part.others_count == whole.good_count for part in parts)
     assert {part.newest_event_ms for part in parts} == {whole.newest_event_ms}

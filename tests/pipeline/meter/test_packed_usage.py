@@ -11,10 +11,8 @@ from pipeline.meter.packed_usage import PACKED
 from pipeline.meter.request_log import RequestLogParser
 from pipeline.meter.usage_batch import UsageBatch
 from pipeline.meter.usage_codec import JSON, UsageCodec
-from pipeline.stream.reading.event_columns import EVENT_SCHEMA
-from pipeline.stream.reading.read_part import put_together
-from pipeline.stream.reading.reading_rules import ReadingRules
-from pipeline.stream.reading.small_batch import read_small_batch
+from pipeline.stream.usage_columns import EVENT_SCHEMA, ReadingRules
+from pipeline.stream.usage_reader import read_usage
 from tests.pipeline.meter.logged_requests import FETCH, PRODUCE, api, line_of
 from tests.pipeline.meter.metered_broker import events_of
 from tests.pipeline.meter.request_lines import RequestLines
@@ -34,9 +32,9 @@ def batch_of(lines: list[bytes], codec: UsageCodec, **limits: int) -> UsageBatch
 
 def usage_of(lines: list[bytes], codec: UsageCodec) -> pa.Table:
     """What the job reads of the messages."""
-    read = read_small_batch(as_fetched([message.value for message in batch_of(lines, codec).messages()]), RULES)
-    assert (read.part.dead_letters.num_rows, len(read.left)) == (0, 0)
-    return put_together([read.part]).usage.sort_by(KEYS)
+    batch = read_usage(as_fetched([message.value for message in batch_of(lines, codec).messages()]), RULES)
+    assert batch.dead_count == 0
+    return batch.usage.sort_by(KEYS)
 
 
 def test_the_job_reads_the_same_usage_from_both_codecs() -> None:

@@ -8,7 +8,7 @@ import pytest
 from pipeline.meter.packed_usage import PACKED
 from pipeline.meter.request_log import MalformedLine
 from pipeline.meter.usage_codec import JSON, UsageCodec
-from schemas.usage_event import UsageEvent
+from schemas.usage import UsageEvent
 from tests.pipeline.meter.logged_requests import FETCH, PRODUCE, api, line_of, parser
 
 EVERY_KIND: list[dict[str, Any]] = [
@@ -21,7 +21,6 @@ EVERY_KIND: list[dict[str, Any]] = [
     PRODUCE | {"request": ""},
     PRODUCE | {"principal": 'User:CN="a\\\\b",O=\u00e9\u2028\U0001f600'},
     PRODUCE | {"requestHeader": PRODUCE["requestHeader"] | {"clientId": None}},
-    api("METADATA") | {"requestHeader": api("METADATA")["requestHeader"] | {"clientId": 42}},
     PRODUCE | {"localTimeMs": 0, "sendTimeMs": 12.9},
 ]
 

@@ -1,21 +1,17 @@
-"""Messages for the tests of reading, both paths of reading, and the same reading in plain Python with `UsageEvent`."""
+"""Messages for the tests of reading, and what was read of them."""
 
 import json
-from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import fields
 from typing import Any
 
 import pyarrow as pa
-from pydantic import ValidationError
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 
-from pipeline.stream.reading.aggregate import LARGEST_SUM
-from pipeline.stream.reading.collect import collect, collect_on_driver
-from pipeline.stream.reading.collected_batch import CollectedBatch
-from pipeline.stream.reading.event_columns import EVENT_SCHEMA
-from pipeline.stream.reading.reading_rules import ReadingRules
-from schemas.usage_event import UsageEvent
+from pipeline.stream.collect import collect_on_driver, collect_on_executors
+from pipeline.stream.usage_columns import EVENT_SCHEMA, GROUP_KEYS, CollectedBatch, ReadingRules
+from pipeline.stream.usage_reader import MESSAGE_SCHEMA, read_usage
 
 APPENDED_AT_MS = 1_700_000_010_000
 DAY_MS = 86_400_000
@@ -24,7 +20,6 @@ TOPIC = "quota.usage.v1"
 PARTITION = 3
 LARGEST = 2**40
 TOO_OLD = "'event_time_ms' must be at most 86400000 ms before the append time of its record"
-KEYS = ("sample_start_ms", "broker_id", "user", "client_id")
 
 
 def event(**fields: Any) -> dict[str, Any]:
@@ -68,123 +63,34 @@ def twice(fields: str) -> bytes:
     return message()[:-1] + f",{fields}}}".encode()
 
 
-def raw_frame(
-    spark: SparkSession, values: Sequence[bytes | None], appended_at_ms: int | Sequence[int] = APPENDED_AT_MS
-) -> DataFrame:
-    """The messages as the source hands them over: the message at offset n is values[n].
+def fetched(
+    values: Sequence[bytes | None], appended_at_ms: int | Sequence[int] = APPENDED_AT_MS, partition: int = PARTITION
+) -> pa.Table:
+    """The messages as the reader takes them: the message at offset n is values[n].
 
     The append time is one for all messages, or one for each.
     """
     count = len(values)
-    return spark.createDataFrame(
-        pa.table(
-            {
-                "value": pa.array(values, pa.binary()),
-                "topic": pa.array([TOPIC] * count, pa.string()),
-                "partition": pa.array([PARTITION] * count, pa.int32()),
-                "offset": pa.array(range(count), pa.int64()),
-                "timestamp": pa.array(
-                    [time_ms * 1000 for time_ms in _for_each(appended_at_ms, count)], pa.timestamp("us", "UTC")
-                ),
-            }
-        )
-    )
+    times_ms = [appended_at_ms] * count if isinstance(appended_at_ms, int) else appended_at_ms
+    columns = (values, [TOPIC] * count, [partition] * count, range(count), times_ms)
+    arrays = [pa.array(column, kind) for column, kind in zip(columns, MESSAGE_SCHEMA.types, strict=True)]
+    return pa.table(arrays, schema=MESSAGE_SCHEMA)
 
 
-@dataclass
-class Expected:
-    """What plain Python reads from the messages."""
-
-    usage: dict[tuple[Any, ...], dict[str, int | None]] = field(default_factory=dict)
-    dead: list[tuple[int, int | None]] = field(default_factory=list)
-    good_count: int = 0
-    clamped_count: int = 0
-    ignored_count: int = 0
+def read(
+    *values: bytes | None, appended_at_ms: int | Sequence[int] = APPENDED_AT_MS, rules: ReadingRules = RULES
+) -> CollectedBatch:
+    """What the reader finds in messages."""
+    return read_usage(fetched(values, appended_at_ms), rules)
 
 
-@dataclass(frozen=True)
-class Dated:
-    """A usage event and the time at which it counts."""
-
-    event: UsageEvent
-    time_ms: int
-
-    @property
-    def is_clamped(self) -> bool:
-        return self.time_ms < self.event.event_time_ms
-
-
-def expected_of(
-    values: Sequence[bytes | None], appended_at_ms: int | Sequence[int] = APPENDED_AT_MS, limit_ms: int = 2**63
-) -> Expected:
-    """Read the messages with json and `UsageEvent`; event times after the limit count as of the limit."""
-    expected = Expected()
-    groups: dict[tuple[Any, ...], list[Dated]] = defaultdict(list)
-    for offset, (value, appended_ms) in enumerate(zip(values, _for_each(appended_at_ms, len(values)), strict=True)):
-        elements = [] if value is None else _elements(value)
-        if elements is None:
-            expected.dead.append((offset, None))
-            continue
-        expected.ignored_count += not elements
-        for index, element in elements:
-            usage_event = _usage_event(element)
-            if usage_event is None or usage_event.event_time_ms < appended_ms - RULES.max_event_age_ms:
-                expected.dead.append((offset, index))
-                continue
-            dated = Dated(usage_event, min(usage_event.event_time_ms, appended_ms, limit_ms))
-            expected.good_count += 1
-            expected.clamped_count += dated.is_clamped
-            start_ms = dated.time_ms - dated.time_ms % 1000
-            groups[start_ms, usage_event.broker_id, usage_event.user, usage_event.client_id].append(dated)
-    expected.usage = {key: _sums(events) for key, events in groups.items()}
-    return expected
-
-
-def _elements(value: bytes) -> list[tuple[int | None, Any]] | None:
-    def refuse(constant: str) -> None:
-        raise ValueError(constant)
-
-    try:
-        parsed = json.loads(value.decode(), parse_constant=refuse)
-        if b"\\ud" in value.lower():  # a lone surrogate is read as a question mark
-            parsed = json.loads(json.dumps(parsed, ensure_ascii=False).encode(errors="replace"))
-    except ValueError:
-        return None
-    if isinstance(parsed, dict):
-        return [(None, parsed)]
-    return list(enumerate(parsed)) if isinstance(parsed, list) else None
-
-
-def _usage_event(element: Any) -> UsageEvent | None:
-    try:
-        return UsageEvent.model_validate(element)
-    except ValidationError:
-        return None
-
-
-def _for_each(one_or_each: int | Sequence[int], count: int) -> Sequence[int]:
-    return [one_or_each] * count if isinstance(one_or_each, int) else one_or_each
-
-
-def _sums(dated: Sequence[Dated]) -> dict[str, int | None]:
-    def total(values: list[int | None]) -> int | None:
-        known = [value for value in values if value is not None]
-        return min(sum(known), LARGEST_SUM) if known else None
-
-    events = [one.event for one in dated]
-    exempt = [e for e in events if e.throttle_exempt]
-    charged = [e for e in events if not e.throttle_exempt]
-    return {
-        "produced_bytes": total([e.produced_bytes for e in events]),
-        "fetched_bytes": total([e.fetched_bytes for e in events]),
-        "io_time_ns": total([e.io_time_ns for e in charged]),
-        "network_time_ns": total([e.network_time_ns for e in charged]),
-        "exempt_time_ns": total([t for e in exempt for t in (e.io_time_ns, e.network_time_ns)]),
-        "request_count": total([e.request_count for e in events]),
-        "event_count": len(events),
-        "clamped_count": sum(one.is_clamped for one in dated),
-        "last_event_ms": max(one.time_ms for one in dated),
-    }
+def raw_frame(
+    spark: SparkSession, values: Sequence[bytes | None], appended_at_ms: int | Sequence[int] = APPENDED_AT_MS
+) -> DataFrame:
+    """The messages of `fetched` as the source hands them over."""
+    table = fetched(values, appended_at_ms)
+    timestamps = pc.multiply(table["appended_at_ms"], 1000).cast(pa.timestamp("us", "UTC"))
+    return spark.createDataFrame(table.drop_columns(["appended_at_ms"]).append_column("timestamp", timestamps))
 
 
 def dead(batch: CollectedBatch) -> list[tuple[int, int | None, str]]:
@@ -196,25 +102,21 @@ def usage(batch: CollectedBatch) -> dict[tuple[Any, ...], dict[str, Any]]:
     """Rows by their keys; checks that each key is there once."""
     rows = {}
     for row in batch.usage.to_pylist():
-        key = tuple(row.pop(name) for name in KEYS)
+        key = tuple(row.pop(name) for name in GROUP_KEYS)
         assert key not in rows
         rows[key] = row
     return rows
 
 
 def collect_twice(raw: DataFrame, rules: ReadingRules) -> CollectedBatch:
-    """Collect a batch by Spark and on the driver. Both must have found the same."""
-    by_spark, on_driver = collect(raw, rules), collect_on_driver(raw, rules, raw.count())
-    assert usage(on_driver) == usage(by_spark)
-    assert on_driver.dead_letters.equals(by_spark.dead_letters)
-    for name in (
-        "good_count",
-        "clamped_count",
-        "ignored_count",
-        "dead_count",
-        "newest_event_ms",
-        "packed_event_count",
-        "others_count",
-    ):
-        assert getattr(on_driver, name) == getattr(by_spark, name), name
+    """Collect a batch on the executors and on the driver. Both must have found the same."""
+    on_executors, on_driver = collect_on_executors(raw, rules), collect_on_driver(raw, rules, raw.count())
+    assert usage(on_driver) == usage(on_executors)
+    assert on_driver.dead_letters.equals(on_executors.dead_letters)
+    assert counts(on_driver) == counts(on_executors)
     return on_driver
+
+
+def counts(batch: CollectedBatch) -> dict[str, Any]:
+    """All of a batch but its tables."""
+    return {one.name: getattr(batch, one.name) for one in fields(batch) if one.name not in {"usage", "dead_letters"}}

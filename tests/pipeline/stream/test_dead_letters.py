@@ -1,42 +1,15 @@
-"""Which dead letters are kept of a message that is full of junk."""
+"""Which dead letters are kept of a message that is full of junk, and how they are counted by cause."""
 
-from itertools import chain
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from pipeline.stream.reading.collected_batch import DEAD_LETTER_SCHEMA
-from pipeline.stream.reading.dead_letters import capped
+from pipeline.stream.dead_letters import MORE_REFUSED, DeadLetter, Refused, causes_of, letter_rows, letters_of_elements
 
 NO_OBJECT = "element must be a JSON object"
-
-
-def letters(offset: int, *elements: int | None, partition: int = 0) -> list[dict[str, Any]]:
-    return [
-        {
-            "appended_at_ms": 1,
-            "topic": "t",
-            "partition": partition,
-            "offset": offset,
-            "element_index": element,
-            "cause": NO_OBJECT,
-            "value": str(element).encode(),
-        }
-        for element in elements
-    ]
-
-
-def table(*rows: list[dict[str, Any]]) -> pa.Table:
-    return pa.Table.from_pylist(list(chain.from_iterable(rows)), DEAD_LETTER_SCHEMA)
-
-
-def kept(capped_letters: pa.Table) -> list[tuple[int, int, int | None, str]]:
-    rows = capped_letters.to_pylist()
-    assert all(row["value"] == str(row["element_index"]).encode() for row in rows)
-    return [
-        (row["partition"], row["offset"], row["element_index"], row["cause"].removeprefix(NO_OBJECT)) for row in rows
-    ]
+MESSAGES = pa.table({"appended_at_ms": [7, 8], "topic": ["t", "t"], "partition": [0, 1], "offset": [2**40, 5]})
 
 
 @pytest.mark.parametrize(
@@ -50,19 +23,24 @@ def kept(capped_letters: pa.Table) -> list[tuple[int, int, int | None, str]]:
     ids=["fewer", "as many", "one more", "far more"],
 )
 def test_the_last_dead_letter_that_is_kept_says_how_many_more_there_were(elements: Any, wanted: Any) -> None:
-    assert kept(capped(table(letters(8, *elements)), 3)) == [(0, 8, element, more) for element, more in wanted]
+    def values_of(indexes: Sequence[int]) -> list[bytes]:
+        assert len(indexes) <= 3
+        return [str(index).encode() for index in indexes]
+
+    letters = letters_of_elements(8, [Refused(index, NO_OBJECT) for index in elements], 3, values_of)
+    assert letters == [DeadLetter(8, index, NO_OBJECT + more, str(index).encode()) for index, more in wanted]
 
 
-def test_each_message_is_capped_by_itself() -> None:
-    all_of_them = table(
-        letters(7, None), letters(8, 0, 1, 2), letters(9, 5), letters(8, 0, 1, partition=1), letters(9, 3, partition=1)
-    )
-    assert kept(capped(all_of_them, 1)) == [
-        (0, 7, None, ""),
-        (0, 8, 0, "; 2 more refused elements, up to element 2"),
-        (0, 9, 5, ""),
-        (1, 8, 0, "; 1 more refused elements, up to element 1"),
-        (1, 9, 3, ""),
+def test_a_row_says_where_its_message_is() -> None:
+    rows = letter_rows(MESSAGES, [DeadLetter(1, None, "junk", b"\xff"), DeadLetter(0, 3, "odd", b"7")]).to_pylist()
+    assert [tuple(row.values()) for row in rows] == [
+        (8, "t", 1, 5, None, "junk", b"\xff"),
+        (7, "t", 0, 2**40, 3, "odd", b"7"),
     ]
-    assert capped(all_of_them, 1).schema == DEAD_LETTER_SCHEMA
-    assert capped(all_of_them, 3).equals(all_of_them)
+
+
+def test_refused_elements_are_counted_by_cause_and_those_without_a_row_apart() -> None:
+    causes = [NO_OBJECT, "junk", f"{NO_OBJECT}; 4 more refused elements, up to element 9"]
+    rows = letter_rows(MESSAGES, [DeadLetter(0, None, cause, b"") for cause in causes])
+    assert causes_of(rows, 7) == {NO_OBJECT: 2, "junk": 1, MORE_REFUSED: 4}
+    assert causes_of(rows, 3) == {NO_OBJECT: 2, "junk": 1}

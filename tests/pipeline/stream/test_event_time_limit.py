@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipeline.stream.dead_letters import DEAD_LETTER_SCHEMA
 from pipeline.stream.event_time_limit import EventsAhead, limit_event_times
-from pipeline.stream.reading.aggregate import LARGEST_SUM
-from pipeline.stream.reading.collected_batch import DEAD_LETTER_SCHEMA, USAGE_SCHEMA, CollectedBatch, summed
+from pipeline.stream.usage_columns import LARGEST_SUM, USAGE_SCHEMA, CollectedBatch, merge_usage
 
 WINDOW_MS = 1_000
 LIMIT_MS = 10_500
@@ -97,9 +97,9 @@ events = st.lists(
 @given(events)
 def test_the_sums_are_those_of_events_sent_at_the_limit(sent: list[Any]) -> None:
     in_time = [row(min(one["last_event_ms"], LIMIT_MS), one["user"], one["produced_bytes"]) for one in sent]
-    collected = batch_of() if not sent else batch_of(*summed(batch_of(*sent).usage).to_pylist())
+    collected = batch_of() if not sent else batch_of(*merge_usage([batch_of(*sent).usage]).to_pylist())
     limited, ahead = limit_event_times(collected, LIMIT_MS, WINDOW_MS)
-    wanted = summed(batch_of(*in_time).usage)
+    wanted = merge_usage([batch_of(*in_time).usage])
     order = [("sample_start_ms", "ascending"), ("user", "ascending")]
     counts = ["clamped_count"]
     assert limited.usage.drop_columns(counts).sort_by(order).equals(wanted.drop_columns(counts).sort_by(order))

@@ -8,9 +8,9 @@ from kafka import KafkaAdminClient, KafkaProducer
 from pyspark.sql import DataFrame, SparkSession
 
 from pipeline.demo.broker import EmbeddedBroker
-from pipeline.stream.reading.collect import collect
-from pipeline.stream.reading.collected_batch import CollectedBatch
-from pipeline.stream.reading.source import RAW_COLUMNS, read_usage_topic
+from pipeline.stream.collect import collect_on_executors
+from pipeline.stream.query import RAW_COLUMNS, read_usage_topic
+from pipeline.stream.usage_columns import CollectedBatch
 from tests.pipeline.stream.messages import RULES, message
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker]
@@ -23,7 +23,7 @@ def drain(spark: SparkSession, bootstrap_servers: str, checkpoint: Path) -> list
     batches: list[CollectedBatch] = []
 
     def keep(raw: DataFrame, _batch_id: int) -> None:
-        batches.append(collect(raw, RULES))
+        batches.append(collect_on_executors(raw, RULES))
 
     frame = read_usage_topic(
         spark,

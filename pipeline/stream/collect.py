@@ -1,0 +1,144 @@
+"""Collects one micro-batch after the other with the one reader of usage, `usage_reader`.
+
+For some thousand events a plan of Spark costs more than the events. So of a small batch the driver fetches the messages
+as they are, and reads them itself. The messages of a large one are read where Spark has them: by the same function, on
+all cores of the executors. Only sums, counts and dead letters come back.
+"""
+
+import re
+from functools import partial
+from typing import Final
+
+import pyarrow.compute as pc
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+
+from pipeline.stream.errors import ExecutorPythonUnfit
+from pipeline.stream.spark.shipped_package import NEEDED_TO_READ
+from pipeline.stream.usage_columns import CollectedBatch, ReadingRules, merge_batches
+from pipeline.stream.usage_reader import MESSAGE_SCHEMA, from_partitions, read_partition, read_usage
+
+EVENTS_OF_DRIVER: Final = 300_000
+"""Up to here one core of the driver reads a batch quicker than two of executors: it starts at once."""
+
+# Most messages of a batch, and the largest message that is then fetched. Few sizes: each is a plan that Spark compiles.
+_LARGEST_BYTES: Final = (
+    (1_000, 131_072),
+    (3_000, 43_690),
+    (8_000, 16_384),
+    (30_000, 4_369),
+    (100_000, 1_310),
+    (EVENTS_OF_DRIVER, 436),
+)
+# An event of a packed message costs the driver less than this share of one in JSON; see docs/bench/packed.md.
+_PACKED_SHARE: Final = 0.3
+# Of a batch whose messages nobody has seen yet: what a meter sends at once.
+_EVENTS_PER_MESSAGE: Final = 100.0
+_BYTES_PER_EVENT: Final = 200.0
+# Messages are not all as large as their mean.
+_LARGER: Final = 1.25
+
+_PLACE: Final = ("topic", "partition", "offset", "unix_millis(timestamp) AS appended_at_ms")
+_SIZE: Final = "octet_length(value)"
+_UNFIT: Final = re.compile(r"No module named '[^']+'|[^\n]*different (minor )?version[^\n]*|Cannot run program [^\n]*")
+
+
+class Collector:
+    """Collects one micro-batch after the other: a small one on the driver, any other on the executors.
+
+    It estimates the next batch from the messages of the last one: how many events they have, and how large they are.
+
+    Args:
+        rules: of the job. Dead letters, and the counts of refused and ignored messages, are the first share's alone.
+    """
+
+    def __init__(self, rules: ReadingRules) -> None:
+        self._rules = rules
+        self._events_per_message = _EVENTS_PER_MESSAGE
+        self._bytes_per_event = _BYTES_PER_EVENT
+
+    def __call__(self, frame: DataFrame, message_count: int | None) -> CollectedBatch:
+        """Collect one batch.
+
+        Args:
+            frame: Spark's batch of Kafka records.
+            message_count: how many offsets it covers; None if that is not known.
+        """
+        if message_count is not None and self.is_small(message_count):
+            batch = collect_on_driver(frame, self._rules, message_count)
+        else:
+            batch = collect_on_executors(frame, self._rules)
+        if message_count:
+            self._learn(batch, message_count)
+        return batch.for_share(self._rules.share)
+
+    def is_small(self, message_count: int) -> bool:
+        """Whether the driver reads a batch of so many messages: not if they hold much, or are large."""
+        events_per_message = max(self._events_per_message, 1.0)
+        if message_count * events_per_message > EVENTS_OF_DRIVER:
+            return False
+        return events_per_message * self._bytes_per_event * _LARGER <= largest_bytes(message_count)
+
+    def _learn(self, batch: CollectedBatch, message_count: int) -> None:
+        event_count = batch.good_count + batch.others_count + batch.dead_count
+        weighed_count = event_count - (1 - _PACKED_SHARE) * batch.packed_event_count
+        self._events_per_message = weighed_count / message_count
+        self._bytes_per_event = batch.size_bytes / max(weighed_count, message_count)
+
+
+def collect_on_driver(raw: DataFrame, rules: ReadingRules, message_count: int) -> CollectedBatch:
+    """Fetch the messages of a batch, and read them here.
+
+    This is one small Spark job. A second one reads messages that are too large to fetch where they are.
+
+    Args:
+        raw: a static frame with the columns `query.RAW_COLUMNS`, as `foreachBatch` hands it over. It must give the
+            same rows each time. A Kafka micro-batch does, or it fails because its offsets are gone.
+        rules: of the job.
+        message_count: how many offsets the batch covers, at most `EVENTS_OF_DRIVER`.
+    """
+    most_bytes = largest_bytes(message_count)
+    # A task waits for the broker most of its time, so there are as many as there are cores, and no more.
+    few = raw.coalesce(raw.sparkSession.sparkContext.defaultParallelism)
+    fetched = few.selectExpr(
+        f"CASE WHEN {_SIZE} <= {most_bytes} THEN value END AS value", *_PLACE, f"{_SIZE} AS size_bytes"
+    ).toArrow()
+    is_left = pc.and_(fetched["value"].is_null(), fetched["size_bytes"].is_valid())
+    messages = fetched.drop_columns(["size_bytes"]).cast(MESSAGE_SCHEMA)
+    if not pc.any(is_left).as_py():
+        return read_usage(messages, rules)
+    small = read_usage(messages.filter(pc.invert(is_left)), rules)
+    return merge_batches([small, collect_on_executors(raw.filter(f"{_SIZE} > {most_bytes}"), rules)])
+
+
+def largest_bytes(message_count: int) -> int:
+    """The largest message that is fetched with so many others, 300 000 at most. A batch is at most 131 MB."""
+    return next(size_bytes for most, size_bytes in _LARGEST_BYTES if message_count <= most)
+
+
+def collect_on_executors(raw: DataFrame, rules: ReadingRules) -> CollectedBatch:
+    """Do what `collect_on_driver` does, with the same result, on all cores of the executors.
+
+    Args:
+        raw: As in `collect_on_driver`.
+        rules: As in `collect_on_driver`.
+
+    Raises:
+        ExecutorPythonUnfit: The Python of the executors can not read usage.
+    """
+    messages = raw.selectExpr("value", *_PLACE)
+    try:
+        rows = messages.mapInArrow(partial(read_partition, rules=rules), "part BINARY").toArrow()
+    except (Py4JJavaError, PySparkException) as exc:
+        if unfit := unfit_python(exc):
+            context = raw.sparkSession.sparkContext
+            raise ExecutorPythonUnfit(str(context.master), str(context.pythonExec), unfit, NEEDED_TO_READ) from exc
+        raise
+    return from_partitions(rows)
+
+
+def unfit_python(failure: Exception) -> str | None:
+    """What the Python of the executors lacks, if that is why a job of Spark has failed."""
+    found = _UNFIT.search(str(failure))
+    return None if found is None else found[0]

@@ -1,0 +1,443 @@
+"""The reader of usage: messages in; summed usage, dead letters and counts out.
+
+`read_usage` is called by the driver for small batches, and by Spark's executors for large ones (`collect`). A message
+is one JSON object, an array of objects, or packed (`packed`). What is JSON, and what is a usage event, is decided here
+and in `FIELD_RULES`, and in no other place:
+
+* JSON is what RFC 8259 says, of at most `MOST_LEVELS` nested levels. Anything else is one dead letter.
+* Each element of an array is taken or refused by itself. An element with bytes that are not UTF-8 is refused.
+* Of a name that is there twice in an object, the last member counts. Unknown names are ignored.
+* A number is an integer if it is written without a fraction and without an exponent. A null counts as missing.
+
+Messages are read in two steps. msgspec decodes good messages of known fields: most of them, and quickly. It never
+decides that something is refused: what it does not take is read by `_read_with_causes`, which decides. What both take
+they must read alike; the fuzz test compares each of them with a model that knows neither.
+"""
+
+import json
+import pickle
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, islice
+from operator import attrgetter
+from typing import Annotated, Any, Final, NamedTuple
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipeline import garbage_collector
+from pipeline.stream.dead_letters import DeadLetter, Refused, letters_of_elements
+from pipeline.stream.packed import PACKED_BEGIN, read_packed
+from pipeline.stream.usage_columns import (
+    COUNTED,
+    EVENT_SCHEMA,
+    FIELD_RULES,
+    LARGEST_BIGINT,
+    SMALLEST_BIGINT,
+    CollectedBatch,
+    EventTimes,
+    FieldRule,
+    FoundEvents,
+    ReadingRules,
+    Times,
+    merge_batches,
+    too_old,
+)
+
+MOST_LEVELS: Final = 100
+"""The most nested levels of a message, inclusive; an array of usage events has two."""
+NO_JSON: Final = f"value must be JSON, of at most {MOST_LEVELS} nested levels"
+NO_OBJECTS: Final = "value must be a JSON object or an array of objects"
+NO_OBJECT: Final = "element must be a JSON object"
+NO_UTF8: Final = "value must be UTF-8"
+
+MESSAGE_SCHEMA: Final = pa.schema(
+    [
+        pa.field("value", pa.binary()),
+        pa.field("topic", pa.string()),
+        pa.field("partition", pa.int32()),
+        pa.field("offset", pa.int64()),
+        pa.field("appended_at_ms", pa.int64()),
+    ]
+)
+"""The messages that are read: in any order, each once."""
+
+BYTES_AT_ONCE: Final = 4_194_304
+"""Messages of so many bytes are read at once: some 30 000 events in JSON, 20 MB as objects."""
+# Arrow groups many rows at once quicker than few rows often; so many take 40 MB.
+_ROWS_AT_ONCE: Final = 262_144
+_LONGEST_NUMBER: Final = 40
+_BLANKS: Final = re.compile(r"[ \t\n\r]*")
+_ESCAPE: Final = re.compile(rb"\\.", re.DOTALL)
+_FIELDS: Final = tuple(rule.name for rule in FIELD_RULES)
+
+
+def read_usage(messages: pa.Table, rules: ReadingRules) -> CollectedBatch:
+    """Read messages, and sum their usage.
+
+    An event that is later than its record's append time counts as of the append time. An event at exactly the append
+    time is not later. See docs/design.md, "Event time".
+
+    Args:
+        messages: `MESSAGE_SCHEMA`. In memory there are at a time the events of `BYTES_AT_ONCE`, and the sums.
+        rules: Of the job.
+    """
+    found = _Found()
+    found.add(messages, rules)
+    return found.batch()
+
+
+def read_partition(batches: Iterable[pa.RecordBatch], rules: ReadingRules) -> Iterator[pa.RecordBatch]:
+    """Do what `read_usage` does with the messages of a partition, on an executor.
+
+    Args:
+        batches: `MESSAGE_SCHEMA`; no two hold the same message.
+        rules: Of the job.
+
+    Yields:
+        One row, for `from_partitions`.
+    """
+    found = _Found()
+    for batch in batches:
+        found.add(pa.Table.from_batches([batch]), rules)
+    yield pa.record_batch({"part": pa.array([pickle.dumps(found.batch())], pa.binary())})
+
+
+def from_partitions(rows: pa.Table) -> CollectedBatch:
+    """What all partitions hold, of the rows of `read_partition`."""
+    return merge_batches(map(pickle.loads, rows["part"].to_pylist()))
+
+
+class _Found:
+    """What was read so far. Usage is summed when there are many rows of it."""
+
+    def __init__(self) -> None:
+        self._parts = [CollectedBatch()]
+
+    def add(self, messages: pa.Table, rules: ReadingRules) -> None:
+        """Read further messages."""
+        with garbage_collector.paused():
+            for begin, end in _slices(messages["value"]):
+                self._parts += _read(messages.slice(begin, end - begin), rules)
+                if sum(part.usage.num_rows for part in self._parts[1:]) >= _ROWS_AT_ONCE:
+                    self._parts = [self.batch()]
+
+    def batch(self) -> CollectedBatch:
+        """All of it, summed."""
+        return merge_batches(self._parts)
+
+
+def _slices(values: pa.ChunkedArray) -> Iterator[tuple[int, int]]:
+    """Runs of messages, as (begin, end), that are read at once: more would only take more memory."""
+    sizes = pc.fill_null(pc.binary_length(values), 0).to_numpy()
+    number = np.cumsum(sizes, dtype=np.int64) // BYTES_AT_ONCE
+    begins = np.flatnonzero(np.diff(number, prepend=-1)).tolist()
+    return zip(begins, [*begins, len(sizes)][1:], strict=True)
+
+
+def _read(messages: pa.Table, rules: ReadingRules) -> Iterator[CollectedBatch]:
+    """What some messages hold, each kind of them by itself; not summed."""
+    is_packed = pc.starts_with(messages["value"], PACKED_BEGIN)
+    nulls = messages.filter(is_packed.is_null())
+    if nulls.num_rows:
+        yield CollectedBatch(ignored_count=nulls.num_rows, newest_append_ms=pc.max(nulls["appended_at_ms"]).as_py())
+    for read, mask in ((read_packed, is_packed), (_read_json, pc.invert(is_packed))):
+        if pc.any(mask).as_py():
+            some = messages.filter(mask)
+            yield read(some, rules).batch(some, rules)
+
+
+def _read_json(messages: pa.Table, rules: ReadingRules) -> FoundEvents:
+    """Messages of JSON, or of junk."""
+    values: list[bytes] = messages["value"].to_pylist()
+    appended_at_ms = messages["appended_at_ms"].to_numpy()
+    read = [_decoded(value) for value in values]
+    events, times, places = _events_of(read, appended_at_ms)
+    for place in np.unique(places[times.are_too_old(rules.max_event_age_ms)]).tolist():
+        read[place] = None
+    letters: list[DeadLetter] = []
+    dead_count, ignored_count = 0, sum(found == [] for found in read)
+    left = [place for place, found in enumerate(read) if found is None]
+    for place in left:
+        message = _read_with_causes(values[place], place, int(appended_at_ms[place]), rules)
+        read[place] = message.events
+        letters += message.letters
+        dead_count += message.dead_count
+        ignored_count += not message.events and not message.dead_count
+    if left:
+        events, times, _ = _events_of(read, appended_at_ms)
+    return FoundEvents(
+        columns={name: _column(events, name) for name in COUNTED},
+        times=times,
+        letters=letters,
+        dead_count=dead_count,
+        ignored_count=ignored_count,
+    )
+
+
+def _events_of(read: Sequence[Sequence[Any] | None], appended_at_ms: Times) -> tuple[list[Any], EventTimes, Times]:
+    """The events of all messages, their times, and of which message each is."""
+    events = list(chain.from_iterable(filter(None, read)))
+    places = np.repeat(np.arange(len(read)), [len(found) if found else 0 for found in read])
+    sent_ms = np.fromiter(map(attrgetter("event_time_ms"), events), np.int64, len(events))
+    return events, EventTimes(sent_ms, appended_at_ms[places]), places
+
+
+def _column(events: Sequence[Any], name: str) -> pa.Array:
+    kind, values = EVENT_SCHEMA.field(name).type, map(attrgetter(name), events)
+    if kind == pa.int64():
+        try:
+            return pa.array(np.fromiter(values, np.int64, len(events)))  # takes two thirds of the time
+        except TypeError:  # None is among them
+            values = map(attrgetter(name), events)
+    return pa.array(list(values), kind)
+
+
+# The quick step: msgspec with types made of the rules.
+
+
+def _decoded(value: bytes) -> list[Any] | None:
+    """The events of a message, by their fields as attributes; None if they are not all good, but for their age."""
+    try:
+        found = _DECODER.decode(value)
+    except (msgspec.DecodeError, UnicodeDecodeError):  # a ValidationError is a DecodeError
+        return None
+    # msgspec counts characters, the rule counts bytes. A text has no more bytes than its message.
+    if len(value) > _SHORTEST_LIMIT and (b"\\" in value or not value.isascii()):
+        return None
+    return found if isinstance(found, list) else [found]
+
+
+def _event_type() -> Any:
+    kinds: dict[str, Any] = {"STRING": str, "BIGINT": int, "BOOLEAN": bool}
+
+    def annotation(rule: FieldRule) -> Any:
+        if rule.spark_type == "BIGINT":
+            bounds = msgspec.Meta(ge=_lowest(rule), le=_highest(rule))
+        elif rule.spark_type == "STRING":
+            bounds = msgspec.Meta(min_length=0 if rule.may_be_empty else 1, max_length=rule.max_utf8_bytes)
+        else:
+            bounds = msgspec.Meta()
+        return Annotated[kinds[rule.spark_type], bounds]
+
+    fields: list[Any] = [
+        (rule.name, annotation(rule)) if rule.required else (rule.name, annotation(rule) | None, None)
+        for rule in FIELD_RULES
+    ]
+    # gc=False: events hold no other objects that could hold them, so the collector need not visit thousands of them.
+    # Unknown fields are not for this step: msgspec would not look whether what it passes over is JSON.
+    return msgspec.defstruct("Event", fields, forbid_unknown_fields=True, kw_only=True, gc=False)
+
+
+def _lowest(rule: FieldRule) -> int:
+    return SMALLEST_BIGINT if rule.at_least is None else rule.at_least
+
+
+def _highest(rule: FieldRule) -> int:
+    return LARGEST_BIGINT if rule.at_most is None else rule.at_most
+
+
+_SHORTEST_LIMIT: Final = min(rule.max_utf8_bytes for rule in FIELD_RULES if rule.max_utf8_bytes is not None)
+_EVENT: Final[Any] = _event_type()
+_DECODER: Final[Any] = msgspec.json.Decoder(_EVENT | list[_EVENT])
+
+
+# The other step: any bytes, with causes.
+
+
+class _Message(NamedTuple):
+    """What a message holds: its good events, and what is refused of it."""
+
+    events: list[Any]
+    letters: list[DeadLetter]
+    dead_count: int
+
+
+def _read_with_causes(value: bytes, place: int, appended_at_ms: int, rules: ReadingRules) -> _Message:
+    # A byte that is not UTF-8 becomes a lone surrogate, and again that byte in a dead letter.
+    text = value.decode(errors="surrogateescape")
+    try:
+        parsed = _parsed(value, text)
+    except ValueError:
+        return _refused(place, NO_JSON, value)
+    if isinstance(parsed, list):
+        return _elements(parsed, text, place, appended_at_ms, rules)
+    if not isinstance(parsed, dict):
+        return _refused(place, NO_OBJECTS, value)
+    cause = _cause(parsed, appended_at_ms, rules) if _is_unicode(text) else NO_UTF8
+    return _Message([_event(parsed)], [], 0) if cause is None else _refused(place, cause, value)
+
+
+def _refused(place: int, cause: str, value: bytes) -> _Message:
+    return _Message([], [DeadLetter(place, None, cause, value)], 1)
+
+
+def _elements(parsed: list[Any], text: str, place: int, appended_at_ms: int, rules: ReadingRules) -> _Message:
+    """The same of the elements of an array."""
+    no_utf8 = set() if _is_unicode(text) else _places_of_no_utf8(text)
+    events, refused = [], []
+    for index, element in enumerate(parsed):
+        if index in no_utf8:
+            refused.append(Refused(index, NO_UTF8))
+        elif not isinstance(element, dict):
+            refused.append(Refused(index, NO_OBJECT))
+        elif (cause := _cause(element, appended_at_ms, rules)) is not None:
+            refused.append(Refused(index, cause))
+        else:
+            events.append(_event(element))
+    if not refused:
+        return _Message(events, [], 0)
+    letters = letters_of_elements(
+        place, refused, rules.letters_per_message, lambda wanted: _bytes_of_elements(text, wanted)
+    )
+    return _Message(events, letters, len(refused))
+
+
+def _places_of_no_utf8(text: str) -> set[int]:
+    return {index for index, (begin, end) in enumerate(_spans(text)) if not _is_unicode(text[begin:end])}
+
+
+def _bytes_of_elements(text: str, wanted: Sequence[int]) -> list[bytes]:
+    spans = islice(_spans(text), wanted[-1] + 1)
+    kept = set(wanted)
+    return [text[b:e].encode(errors="surrogateescape") for index, (b, e) in enumerate(spans) if index in kept]
+
+
+def _spans(text: str) -> Iterator[tuple[int, int]]:
+    """Where the elements of an array begin and end. There is at least one, if it is not empty."""
+    at = _after_blanks(text, text.index("[") + 1)
+    while text[at] != "]":
+        _, end = _scanned(text, at)
+        yield at, end
+        at = _after_blanks(text, end)
+        if text[at] == ",":
+            at = _after_blanks(text, at + 1)
+
+
+def _event(members: Mapping[str, Any]) -> Any:
+    return _EVENT(**{name: members.get(name) for name in _FIELDS})
+
+
+def _is_unicode(text: str) -> bool:
+    if text.isascii():
+        return True
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _parsed(value: bytes, text: str) -> Any:
+    """The one JSON value of a text.
+
+    Raises:
+        ValueError: It is not one JSON value with nothing but blanks around it, or too deeply nested.
+    """
+    if value.count(b"[") + value.count(b"{") > MOST_LEVELS and _levels(value) > MOST_LEVELS:
+        raise ValueError
+    parsed, end = _scanned(text, _after_blanks(text, 0))
+    if _after_blanks(text, end) != len(text):
+        raise ValueError
+    return parsed
+
+
+def _levels(value: bytes) -> int:
+    """How many levels are nested; of what is no JSON, up to its first fault."""
+    found = np.frombuffer(_ESCAPE.sub(b"..", value), np.uint8)
+    is_outside = np.cumsum(found == ord('"')) % 2 == 0
+    steps = np.isin(found, (ord("["), ord("{"))).astype(np.int8) - np.isin(found, (ord("]"), ord("}")))
+    return int(np.cumsum(steps * is_outside, dtype=np.int64).max())
+
+
+def _no_constant(_name: str) -> float:
+    # NaN and Infinity are not JSON.
+    raise json.JSONDecodeError(NO_JSON, "", 0)
+
+
+def _long_integer(text: str) -> int:
+    # What is cut off a longer number does not matter: it is beyond every bound in any case.
+    return int(text[:_LONGEST_NUMBER])
+
+
+_decoder: Final[Any] = json.JSONDecoder
+_scan: Final[Any] = _decoder(parse_constant=_no_constant).scan_once
+_scan_with_long_integers: Final[Any] = _decoder(parse_constant=_no_constant, parse_int=_long_integer).scan_once
+
+
+def _scanned(text: str, at: int) -> tuple[Any, int]:
+    """The JSON value that begins at a place, and where it ends.
+
+    Raises:
+        ValueError: There is none.
+    """
+    for scan in (_scan, _scan_with_long_integers):
+        try:
+            found: tuple[Any, int] = scan(text, at)
+        except StopIteration as no_value:
+            raise ValueError from no_value
+        except json.JSONDecodeError:
+            raise
+        except ValueError:  # Python reads integers of at most 4300 digits
+            continue
+        return found
+    raise ValueError
+
+
+def _after_blanks(text: str, at: int) -> int:
+    return _BLANKS.match(text, at).end()  # type: ignore[union-attr]  # matches anywhere
+
+
+def _cause(members: Mapping[str, Any], appended_at_ms: int, rules: ReadingRules) -> str | None:
+    """The first rule that an event breaks, in the order of the model's fields, then that of its age; None if good."""
+    for name, cause_if_missing, check in _CHECKS:
+        value = members.get(name)
+        cause = cause_if_missing if value is None else check(value)
+        if cause is not None:
+            return cause
+    is_too_old = members["event_time_ms"] < appended_at_ms - rules.max_event_age_ms
+    return too_old(rules.max_event_age_ms) if is_too_old else None
+
+
+# A flood of refused events is judged one by one, so what does not depend on the event is made once.
+
+
+def _name_check(rule: FieldRule) -> Callable[[Any], str | None]:
+    most_bytes, no_string, no_text, too_long = rule.max_utf8_bytes, rule.ill_typed, rule.no_text, rule.too_long
+    empty = None if rule.may_be_empty else rule.empty
+
+    def check(name: Any) -> str | None:
+        if not isinstance(name, str):
+            return no_string
+        if not name:
+            return empty
+        if not _is_unicode(name):
+            return no_text
+        return too_long if most_bytes is not None and len(name.encode()) > most_bytes else None
+
+    return check
+
+
+def _number_check(rule: FieldRule) -> Callable[[Any], str | None]:
+    lowest, highest = _lowest(rule), _highest(rule)
+    too_small, too_large, no_integer = rule.too_small, rule.too_large, rule.ill_typed
+
+    def check(value: Any) -> str | None:
+        if type(value) is not int:  # a bool is no number
+            return no_integer
+        return too_small if value < lowest else too_large if value > highest else None
+
+    return check
+
+
+def _flag_check(rule: FieldRule) -> Callable[[Any], str | None]:
+    no_flag = rule.ill_typed
+    return lambda value: None if isinstance(value, bool) else no_flag
+
+
+_CHECK_OF: Final = {"STRING": _name_check, "BIGINT": _number_check, "BOOLEAN": _flag_check}
+_CHECKS: Final = tuple(
+    (rule.name, rule.missing if rule.required else None, _CHECK_OF[rule.spark_type](rule)) for rule in FIELD_RULES
+)
