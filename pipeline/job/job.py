@@ -18,7 +18,7 @@ from typing import Final
 from deltalake.exceptions import DeltaError
 from kafka.errors import KafkaError
 
-from pipeline.clock import SystemClock
+from pipeline.clock import Moment, SystemClock
 from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.acls import acls_of
 from pipeline.cluster.connecting import as_cluster_error
@@ -32,7 +32,7 @@ from pipeline.job.job_run import JobRun, Place
 from pipeline.job.listeners import Listeners
 from pipeline.job.lock import JobLock
 from pipeline.settings.model import Settings
-from pipeline.stream.errors import MasterUnreachable, QueryFailed
+from pipeline.stream.errors import ClockSetBack, MasterUnreachable, QueryFailed
 from pipeline.stream.spark.spark_starter import SparkStarter
 from pipeline.stream.spark.store_access import jar_sets, with_store
 from pipeline.stream.usage_columns import ReadingRules
@@ -48,6 +48,8 @@ _OUTSIDE_IN_JAVA: Final = re.compile(
     r"\b(?:java\.(?:io|net|nio)|org\.apache\.(?:kafka|hadoop)|software\.amazon|com\.(?:amazonaws|azure|google))"
     r"\.[\w.$]*(?:Exception|Error)\b"
 )
+# Spark waits for its next trigger by the wall clock: for so long it waits at most after the clock was set back.
+_LONGEST_PAUSE_MS: Final = 3_000
 _SAME_TWICE: Final = (
     "correct the cause: it was the same twice in a row before a first batch, so another try does not help"
 )
@@ -142,6 +144,11 @@ class Job:
             jvm_ended = starter.jvm_ended()
             if jvm_ended is not None:
                 raise jvm_ended
+            if isinstance(failure, ClockSetBack):
+                log.warning("%s. The query starts again", failure.message)
+                del failure
+                gc.collect()
+                continue
             outage = self._outage(failure, place)
             was_healthy = perf_counter() - began > _HEALTHY_AFTER_SECONDS
             failures = 0 if outage else 1 if was_healthy else failures + 1
@@ -200,13 +207,7 @@ class Job:
                 run.start(spark, recovered)
             log.info("running; trigger %d ms", self._settings.stream.trigger_ms)
             self.ready.set()
-            while not self._stopping.wait(_POLL_SECONDS):
-                failure = run.failure()
-                if failure is not None:
-                    return failure
-                now_ms = self._clock.now().wall_ms
-                if self._heartbeat.is_due(now_ms) and run.is_waiting():
-                    self._heartbeat.beat(now_ms)
+            return self._watch(run)
         except Exception as exc:
             log.debug("the start failed", exc_info=True)
             return exc
@@ -214,6 +215,21 @@ class Job:
             if run is not None:
                 self._has_done_a_batch = run.has_done_a_batch()
                 run.close()
+
+    def _watch(self, run: JobRun) -> BaseException | None:
+        """Wait for what ends the run; None if it was asked to stop."""
+        highest_ms = _ahead_ms(self._clock.now())
+        while not self._stopping.wait(_POLL_SECONDS):
+            failure = run.failure()
+            if failure is not None:
+                return failure
+            now = self._clock.now()
+            highest_ms = max(highest_ms, _ahead_ms(now))
+            set_back_ms = highest_ms - _ahead_ms(now)
+            if set_back_ms > _LONGEST_PAUSE_MS:
+                return ClockSetBack(set_back_ms)
+            if self._heartbeat.is_due(now.wall_ms) and run.is_waiting():
+                self._heartbeat.beat(now.wall_ms)
         return None
 
 
@@ -226,6 +242,10 @@ def _may_be_tried_again(failure: BaseException) -> bool:
         isinstance(failure, MasterUnreachable)
         or (isinstance(failure, PipelineError) and failure.exit_code in {2, 4, 5})
     )
+
+
+def _ahead_ms(now: Moment) -> int:
+    return now.wall_ms - now.steady_ms
 
 
 def _may_pass(failure: BaseException) -> bool:

@@ -8,6 +8,7 @@ PipelineError
     ├── UsageGone            messages were deleted before they were read
     ├── ExecutorPythonUnfit  the Python of a cluster's executors can not run this package
     ├── QueryFailed          the streaming query has ended by itself
+    ├── ClockSetBack         the wall clock was set back while the query ran
     └── JvmEnded             Spark's JVM has ended before the job
 """
 
@@ -140,6 +141,21 @@ class QueryFailed(PipelineError):
         super().__init__(
             f"streaming query failed: {reason}",
             remedy or "see the log above for the cause; a restart continues where it ended",
+        )
+
+
+class ClockSetBack(PipelineError):
+    """The wall clock was set back while the query ran: Spark would begin no batch until it shows the old time again.
+
+    Attributes:
+        by_ms: How far.
+    """
+
+    def __init__(self, by_ms: int) -> None:
+        self.by_ms = by_ms
+        super().__init__(
+            f"the wall clock was set back by {by_ms / 1000:.1f} s, for which Spark would begin no batch",
+            "nothing needs doing: the query is started again",
         )
 
 

@@ -183,6 +183,6 @@ def replays_agree(job: RunningJob, clock: SteppedClock, candidate: Path, steps: 
     candidate.write_text(job.command("quotas", "export").stdout, encoding="utf-8")
     replayed = job.command("what-if", "-f", str(candidate), "--from", "usage", "-o", "json", *span)
     assert replayed.returncode == 0, replayed.stderr
-    for offender in json.loads(replayed.stdout)["clients"]:
+    for offender in json.loads(replayed.stdout)[0]["clients"]:
         assert offender["windows_live"] == offender["windows_candidate"]
         assert abs(offender["windows_live"] - offender["windows_happened"]) <= steps * NUM_SAMPLES, offender

@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 from deltalake.exceptions import DeltaError
 
+from pipeline.clock import Moment
 from pipeline.cluster.errors import ClusterUnreachable
 from pipeline.errors import PipelineError
 from pipeline.job.job import Job
 from pipeline.job.listeners import Listeners
 from pipeline.settings.model import KafkaSettings, Settings, StreamSettings, TablesSettings
-from pipeline.stream.errors import MasterUnreachable, QueryFailed
+from pipeline.stream.errors import ClockSetBack, MasterUnreachable, QueryFailed
 from pipeline.stream.spark.spark_starter import SparkStarter
 from pipeline.stream.usage_columns import ReadingRules
 from pipeline.tables.errors import TableUnwritable
@@ -227,3 +228,50 @@ def nowhere(folder: Path, waits: bool = True) -> Job:
         tables=TablesSettings(root=str(folder / "tables")),
     )
     return Job(settings, Listeners(lambda *_: None, lambda _: None), waits=waits)
+
+
+class Shown:
+    """A clock that shows these distances of the wall clock from the steady one, and the last one for ever."""
+
+    def __init__(self, *ahead_ms: int) -> None:
+        self._ahead_ms = list(ahead_ms)
+
+    def now(self) -> Moment:
+        ahead_ms = self._ahead_ms.pop(0) if self._ahead_ms[1:] else self._ahead_ms[0]
+        return Moment(1_000_000 + ahead_ms, 1_000_000)
+
+
+@pytest.mark.parametrize(
+    ("ahead_ms", "set_back_ms"),
+    [
+        ((0, -3_000, -3_001), 3_001),
+        ((0, -3_600_000), 3_600_000),
+        ((0, 3_600_000, 3_598_000, 0), 3_600_000),
+        ((0, 20_000, 17_000, 16_000), 4_000),
+        ((0, 3_600_000, 3_597_000), None),
+        ((0, -3_000), None),
+    ],
+)
+def test_a_clock_that_is_set_back_by_more_than_three_seconds_ends_the_run(
+    ahead_ms: tuple[int, ...], set_back_ms: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipeline.job.job._POLL_SECONDS", 0.0)
+    job, seen = FailingOnce(tmp_path, ArithmeticError()), list[None]()
+
+    def failure() -> BaseException | None:
+        seen.append(None)
+        return ArithmeticError() if len(seen) > len(ahead_ms) else None
+
+    job._clock = Shown(*ahead_ms)  # type: ignore[assignment]
+    run = SimpleNamespace(failure=failure, is_waiting=lambda: False)
+    ended = job._watch(run)  # type: ignore[arg-type]
+    assert getattr(ended, "by_ms", None) == set_back_ms
+
+
+def test_after_a_clock_was_set_back_the_query_starts_again_and_nothing_is_counted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    job = FailingOnce(tmp_path, ClockSetBack(3_600_000), restart_limit=0)
+    job.restart()
+    assert job.was_kept is False
+    assert "set back by 3600.0 s" in caplog.text
