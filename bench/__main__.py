@@ -20,30 +20,24 @@ BENCHES: Final = {
     "closed_loop": "does an offender end at its quota: k = 1.2 … 50, one hour on a clock set by hand",
     "beside": "what a dashboard with one browser costs the job beside it: the time of its micro-batches",
     "broker_levels": "one quota on 1 to 30 brokers: how near their sum is to T; writes docs/broker-levels.md",
-    "broker_quotas": "change and describe the native quotas of 10 000 entities on a real broker",
     "sync_on_broker": "keep the native quotas of 10 000 entities on a real broker: first sync, periods without changes",
-    "broker_sync": "a period of `quotas sync` over 10 000 entities on 3 and 30 brokers, at rest and with all changing",
     "gate": "from a release that can be read until 200 threads and 2000 tasks go on",
     "catalog": "tables in Spark's own catalog: time of a micro-batch and latency by trigger; writes its page",
     "catch_up": "events per second after an outage, compared with bare Spark on the same topic",
-    "cli": "how long --help, throttles list, throttles explain, quotas describe and status take",
     "edit": "from a quota edit to the release on the topic, without traffic",
     "held": "100 k clients throttled, renewed and released at once, and what of it is the table's",
     "junk": "what refused messages cost the others: 2 % of junk and a flood of it, in a job under load",
     "meter": "log lines a second of the meter of request logs, on one core, in JSON and packed; writes its page",
     "object_store": "tables on a server that speaks S3: kills, requests a day and latency by trigger; writes its page",
-    "old_table": "a table after 200 000 commits and upkeep, compared with a new one",
     "packed": "events a second of packed messages, compared with JSON arrays; equal sums first",
     "page": "the dashboard's page in Chromium: first data, updates, the banner after kill -9, a release after an edit",
     "peers": "Kafka Streams, Flink, Quix, bare Spark and the brokers' quotas beside ours: right sums first, then speed",
     "probe": "from a client's event to its throttle record, under 20 k ev/s, minute by minute",
     "recovery": "from kill -9 until the first record is readable, 100 k entities",
     "request_logger": "what a broker pays for its request log at 5 000 requests a second: CPU, MB/s, produce p99",
-    "rollup": "the roll-ups by minute: CPU of the driver for each minute, 10 k clients that all send and are all held",
     "scale": "batch time, memory, a restart, roll-ups and a view with 10 k, 100 k and 1 M entities",
     "six_clients": "six stock clients of one broker, Java among them, while a quota is raised and cut in the table",
     "split_client": "a stock client on two brokers, 90/10 and then 10/90: their sum, with mirrored T and with levels",
-    "stop": "from SIGTERM to the end of the process: starting, idle, under load, in a backlog",
     "views": "the dashboard's API over 10 000 clients and a week of minutes: p95 of each view, memory of the server",
     "what_if": "a day of 1 000 clients and a week of 100 clients, by the second, replayed with other quotas",
 }
@@ -82,14 +76,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def report_text(name: str, commit: str, printed: str, options: Sequence[str] = ()) -> str:
-    """The page of one benchmark.
-
-    Args:
-        name: one of `BENCHES`.
-        commit: what was measured.
-        printed: the benchmark's whole output.
-        options: that it was run with.
-    """
+    """The page of one benchmark."""
     command = shlex.join(["python", "-m", "bench", "--report", name, *(["--", *options] if options else [])])
     return (
         f"# {name}\n\n{BENCHES[name][0].upper()}{BENCHES[name][1:]}.\n\n"

@@ -10,59 +10,31 @@ a minute long: upkeep and roll-ups run in the job once a minute and make the lon
 The target is a difference of 5 % of the median, on a machine that does nothing else.
 """
 
-import argparse
 import re
 import statistics
-import sys
-import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from pathlib import Path
 from threading import Event, Thread
 from typing import Final
 
-from bench.cpu import cpu_seconds
-from bench.machine import machine_line
-from bench.stage import child, dashboard, job
-from pipeline.cluster.access import ClusterAccess
-from pipeline.cluster.from_settings import wanted_topics
-from pipeline.cluster.topics import create_topics
-from pipeline.demo.broker import EmbeddedBroker
-from pipeline.settings.model import Settings, TablesSettings
-from pipeline.tables.audit import local_audit
-from pipeline.tables.from_settings import create_tables, open_quota_table
-from pipeline.tables.quotas.edit import QuotaChange
+from bench.machine import arguments, cpu_seconds
+from bench.stage import Stage, bound, dashboard, staged
 
 _TRIGGER_MS: Final = 500
-_WARM_UP_SECONDS: Final = 75
 _ASK_EVERY_SECONDS: Final = 5.0
 _STEPS: Final = ("collect_ms", "append_ms", "decide_ms", "publish_ms")
 _FACT: Final = re.compile(r"(\w+_ms)=(\d+)")
 
 
 def main() -> None:
-    """Measure in turns and print the medians."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    defaults = (("pairs", 3), ("seconds", 60), ("clients", 10_000), ("events", 20_000), ("warm-up", _WARM_UP_SECONDS))
-    for name, default in defaults:
-        parser.add_argument(f"--{name}", type=int, default=default)
-    asked = parser.parse_args()
-    print(machine_line())
+    asked = arguments(__doc__, pairs=3, seconds=60, clients=10_000, events=20_000, warm_up=75)
     with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        broker = stack.enter_context(EmbeddedBroker(folder / "broker"))
-        settings = Settings(tables=TablesSettings(root=str(folder / "tables")))
-        with ClusterAccess(broker.bootstrap_servers).admin() as admin:
-            create_topics(admin, wanted_topics(settings))
-        create_tables(settings.tables)
-        bound = QuotaChange("<default>", "", {"producer_byte_rate": 1e9})
-        open_quota_table(settings.tables).alter([bound], local_audit("bench"))
+        stage = stack.enter_context(staged([bound("<default>", 1e9)]))
         batches = Batches()
-        stack.enter_context(job(folder, broker.bootstrap_servers, _TRIGGER_MS, batches.heard))
-        load = (broker.bootstrap_servers, str(asked.events), str(asked.clients), "100")
-        stack.enter_context(child([sys.executable, "-m", "bench.load", *load]))
+        stack.enter_context(stage.job(_TRIGGER_MS, batches.heard))
+        stack.enter_context(stage.load(asked.events, asked.clients, 100))
         time.sleep(asked.warm_up)
         stretches: dict[bool, list[list[float]]] = {True: [], False: []}
         cores = []
@@ -71,7 +43,7 @@ def main() -> None:
                 if not is_beside:
                     stretches[False].append(batches.of_next(asked.seconds))
                     continue
-                with _looked_at(folder) as pid:
+                with _looked_at(stage) as pid:
                     before = cpu_seconds(pid)
                     stretches[True].append(batches.of_next(asked.seconds))
                     cores.append((cpu_seconds(pid) - before) / asked.seconds)
@@ -114,11 +86,11 @@ class Batches:
 
 
 @contextmanager
-def _looked_at(folder: Path) -> Iterator[int]:
+def _looked_at(stage: Stage) -> Iterator[int]:
     """A dashboard that one client looks at; yields its process id once it answers."""
     over = Event()
     threads: list[Thread] = []
-    with dashboard(str(folder / "tables"), environment={"KQUOTA_RUN_DIR": str(folder)}) as (address, pid):
+    with dashboard(stage.root, environment={"KQUOTA_RUN_DIR": str(stage.folder)}) as (address, pid):
         try:
             threads = [Thread(target=one, args=(address, over), daemon=True) for one in (_follow, _ask)]
             for thread in threads:

@@ -9,7 +9,6 @@ one that knows what is wanted where, and none: one broker that has all of T. The
 entities. Prints the tables, and writes them into the page, between the lines that begin with `<!-- tables`.
 """
 
-import argparse
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,9 +20,22 @@ from typing import Final
 
 import numpy as np
 
-from bench.level_runs import BOUND, ByKnowledge, ByRule, BySimpleRule, Run, run_all
-from bench.level_scenarios import MOVE_SECOND, MOVES, SECONDS, SHOWN_OVERLOADS, one_broker, scenarios
-from bench.machine import machine_line
+from bench.level_runs import (
+    BOUND,
+    MOVE_SECOND,
+    MOVES,
+    SECONDS,
+    SHOWN_OVERLOADS,
+    ByKnowledge,
+    ByRule,
+    BySimpleRule,
+    Run,
+    one_broker,
+    run_all,
+    scenarios,
+)
+from bench.machine import arguments, machine_line
+from bench.pages import write_part
 from quota.alter_budget import AlterBudget
 from quota.broker_rates import BrokerRates
 from quota.level_control import propose
@@ -225,18 +237,11 @@ def report(seconds_only: bool = False) -> str:
 
 
 def main() -> None:
-    """Print the tables, and write them into the page."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--page", type=Path, default=PAGE)
-    parser.add_argument("--seconds-only", action="store_true", help="only the CPU time; writes nothing")
-    arguments = parser.parse_args()
-    tables = report(arguments.seconds_only)
+    asked = arguments(__doc__, page=str(PAGE), seconds_only=False)
+    tables = report(asked.seconds_only)
     print(tables)
-    if not arguments.seconds_only:
-        page = arguments.page.read_text(encoding="utf-8")
-        before, _, rest = page.partition(BEGIN)
-        _, _, after = rest.partition(END)
-        arguments.page.write_text(f"{before}{BEGIN}\n\n{tables}\n\n{END}{after}", encoding="utf-8")
+    if not asked.seconds_only:
+        write_part(Path(asked.page), BEGIN, END, tables)
 
 
 if __name__ == "__main__":

@@ -56,7 +56,6 @@ Case = Callable[[DataFrame], object]
 
 
 def main() -> int:
-    """Fill the topics, run the cases in turns, and print the machine and a table for each number of cores."""
     arguments = _arguments()
     fetch()
     os.environ["JAVA_HOME"] = str(find_java().home)

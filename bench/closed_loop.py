@@ -22,7 +22,7 @@ from pipeline.throttle.assembly import Ports, assemble
 from pipeline.throttle.outbox import Written
 from quota.evaluation import Evaluation
 from quota.snapshot import QuotaSnapshot
-from schemas.client_key import ClientKey
+from schemas.names import ClientKey
 from tests.fakes.clock import ManualClock
 from tests.fakes.outbox import MemoryOutbox
 from tests.fakes.topic import MemoryTopic, TopicBroker
@@ -205,7 +205,6 @@ def offenders(lags_ms: tuple[int, ...] = (200, 500)) -> list[Offender]:
 
 
 def main() -> None:
-    """Print the table: mean ÷ T over whole cycles; the largest sent − T · t in seconds of T, and its bound."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--hours", type=float, default=1.0)
     parser.add_argument("--lead-ms", type=int, default=1000)

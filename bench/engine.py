@@ -15,12 +15,7 @@ the engine.
     NumPy sum     only the sums: three bincounts of rows that come with the number of their entity; no rates, no quotas
 """
 
-import argparse
-import platform
-import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from statistics import median
 from typing import Final
 
@@ -28,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from bench.machine import arguments, cpu_spent
 from quota.engine import QuotaEngine
 from quota.snapshot import QuotaSnapshot
 
@@ -83,13 +79,6 @@ class Load:
         return pa.table(columns), order
 
 
-def seconds(run: Callable[[], object]) -> float:
-    """The CPU time of one call. All runs on one core."""
-    started = time.process_time()
-    run()
-    return time.process_time() - started
-
-
 def group_sum(batch: pa.Table, entity: Int64s) -> None:
     """The sums of the three types by entity, with NumPy alone."""
     time_ns = batch["io_time_ns"].to_numpy() + batch["network_time_ns"].to_numpy()
@@ -110,31 +99,25 @@ def measure(entities: int, rounds: int) -> tuple[Timings, float]:
     for round_ in range(rounds):
         at_ms = START_MS + round_ * WINDOW_MS
         batch, _ = load.batch(at_ms)
-        timings.new_window.append(seconds(lambda batch=batch, at_ms=at_ms: engine.record(batch, at_ms)))  # type: ignore[misc]
+        timings.new_window.append(cpu_spent(lambda batch=batch, at_ms=at_ms: engine.record(batch, at_ms)))  # type: ignore[misc]
         batch, order = load.batch(at_ms + 250)
-        timings.record.append(seconds(lambda batch=batch, at_ms=at_ms: engine.record(batch, at_ms + 250)))  # type: ignore[misc]
-        timings.numpy_sum.append(seconds(lambda batch=batch, order=order: group_sum(batch, order)))  # type: ignore[misc]
-        timings.evaluate.append(seconds(lambda batch=batch, at_ms=at_ms: engine.evaluate(batch, at_ms + 250)))  # type: ignore[misc]
+        timings.record.append(cpu_spent(lambda batch=batch, at_ms=at_ms: engine.record(batch, at_ms + 250)))  # type: ignore[misc]
+        timings.numpy_sum.append(cpu_spent(lambda batch=batch, order=order: group_sum(batch, order)))  # type: ignore[misc]
+        timings.evaluate.append(cpu_spent(lambda batch=batch, at_ms=at_ms: engine.evaluate(batch, at_ms + 250)))  # type: ignore[misc]
         hot.record(load.batch(at_ms, 0.05)[0], at_ms)
         batch, _ = load.batch(at_ms + 250, 0.05)
-        timings.violated.append(seconds(lambda batch=batch, at_ms=at_ms: hot.record(batch, at_ms + 250)))  # type: ignore[misc]
+        timings.violated.append(cpu_spent(lambda batch=batch, at_ms=at_ms: hot.record(batch, at_ms + 250)))  # type: ignore[misc]
     return timings, engine.nbytes / engine.num_sensors
 
 
 def main() -> None:
-    """Print the machine, and one line for each number of entities."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--entities", default="10000,100000,1000000", help="numbers of entities, comma-separated")
-    parser.add_argument("--rounds", type=int, default=9)
-    arguments = parser.parse_args()
-    cpu = next((line for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line), ":")
-    cores = Path("/proc/cpuinfo").read_text().count("processor\t")
-    print(f"{cpu.split(':', 1)[1].strip()}, {cores} cores, Python {platform.python_version()}, NumPy {np.__version__}")
-    print(f"milliseconds of CPU; median of {arguments.rounds} rounds")
+    asked = arguments(__doc__, entities="10000,100000,1000000", rounds=9)
+    print(f"NumPy {np.__version__}")
+    print(f"milliseconds of CPU; median of {asked.rounds} rounds")
     names = ("entities", "record", "new window", "5 % violated", "evaluate", "NumPy sum", "bytes a sensor")
     print(" | ".join(f"{name:>14}" for name in names))
-    for entities in (int(count) for count in arguments.entities.split(",")):
-        timings, sensor_bytes = measure(entities, arguments.rounds)
+    for entities in (int(count) for count in asked.entities.split(",")):
+        timings, sensor_bytes = measure(entities, asked.rounds)
         measured = (timings.record, timings.new_window, timings.violated, timings.evaluate, timings.numpy_sum)
         cells = [
             f"{entities:>14,}",

@@ -15,52 +15,251 @@ machine.
 
 import argparse
 import asyncio
+import json
+import random
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from threading import Thread
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, Protocol
 
-from kafka import KafkaProducer
+from kafka import KafkaConsumer, KafkaProducer
 
-from bench.gate_sources import Job, Publisher, Readable, Source
-from bench.gate_topic import CLIENT_ID
-from bench.machine import machine_line
-from bench.stage import job
+from bench.machine import arguments as options
+from bench.stage import Stage, staged
 from pipeline.cluster.access import ClusterAccess
-from pipeline.cluster.from_settings import wanted_topics
-from pipeline.cluster.topics import create_topics
-from pipeline.demo.broker import EmbeddedBroker
 from pipeline.demo.process import terminate
 from pipeline.gate.gate import Gate
-from pipeline.settings.model import Settings, TablesSettings
-from pipeline.tables.from_settings import create_tables, open_quota_table
+from pipeline.throttle.kafka_topic import KafkaThrottleTopic
+from schemas.names import MARKER_TOPIC, THROTTLE_TOPIC, USAGE_TOPIC
+from schemas.throttle_record import ThrottleRecord
+
+CLIENT_ID: Final = "service"
+_LEASE_MS: Final = 120_000
+
+
+def user_of(number: int) -> str:
+    """The user of a client."""
+    return f"team-{number}"
+
+
+def publish(servers: str) -> None:
+    """Publish what stdin asks for, until stdin ends."""
+    topic = KafkaThrottleTopic("bench", THROTTLE_TOPIC, MARKER_TOPIC, ClusterAccess(servers), 15_000)
+    topic.open()
+    next_seq = 0
+    for line in sys.stdin:
+        action, first, last = line.split()
+        records = [
+            _record(action, user_of(number), next_seq + place)
+            for place, number in enumerate(range(int(first), int(last) + 1))
+        ]
+        _say(str(next_seq))
+        next_seq += len(records)
+        topic.publish(records, next_seq)
+    topic.close()
+
+
+def read(servers: str) -> None:
+    """Print the arrival of every record, until the process is killed."""
+    consumer: Any = KafkaConsumer(
+        THROTTLE_TOPIC, bootstrap_servers=servers, isolation_level="read_committed", auto_offset_reset="earliest"
+    )
+    while True:
+        for records in consumer.poll(timeout_ms=1_000).values():
+            arrived_ns = time.monotonic_ns()
+            for record in records:
+                throttle = ThrottleRecord.from_value(record.value)
+                _say(f"{throttle.action} {throttle.user} {throttle.throttled_until_ms} {arrived_ns}")
+
+
+def _record(action: str, user: str, publish_seq: int) -> ThrottleRecord:
+    length_ms = _LEASE_MS if action == "throttle" else 0
+    return ThrottleRecord.model_validate(
+        {
+            "action": action,
+            "cluster": "bench",
+            "broker_id": "",
+            "user": user,
+            "client_id": CLIENT_ID,
+            "throttle_time_ms": length_ms,
+            "throttled_until_ms": time.time_ns() // 1_000_000 + length_ms,
+            "quota_type": "producer_byte_rate",
+            "sensor": (user, CLIENT_ID),
+            "observed": 2e6,
+            "bound": 1e6,
+            "window_ms": 10_000,
+            "tokens": None,
+            "owed_ms": length_ms,
+            "cause": "violation" if action == "throttle" else "expired",
+            "decision_id": f"{user}/{publish_seq}",
+            "publish_seq": publish_seq,
+            "batch_id": 0,
+            "quota_version": 1,
+        }
+    )
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+ONE_BY_ONE: Final = "one by one"
+_BOUND, _BOUNDLESS = 1_000.0, 1e12
+_POLL_SECONDS: Final = 1.0  # long enough for a job with a short trigger to see an edit
+
+
+class Source(Protocol):
+    """Throttles all clients and releases them. There are several ways of releasing."""
+
+    name: str  # its name in the table
+    releases: tuple[str, ...]  # the names of the ways of releasing
+
+    def throttle(self, release: str) -> list[str]:
+        """Throttle all clients, for a release in that way. Returns the users, one per client."""
+        ...
+
+    def release(self, release: str, users: Sequence[str]) -> None:
+        """Release them, or make sure that they are released."""
+        ...
+
+
+class Publisher:
+    """A child process (`bench.gate publish`) with a transactional producer. No throttle ends by itself."""
+
+    name = "publisher"
+    releases: tuple[str, ...] = (ONE_BY_ONE, "at once")
+
+    def __init__(self, child: "subprocess.Popen[str]", clients: int) -> None:
+        self._child = child
+        self._clients = clients
+
+    def throttle(self, release: str) -> list[str]:
+        """Throttle all clients in one transaction."""
+        del release
+        self._order("throttle", 0, self._clients - 1)
+        return list(map(user_of, range(self._clients)))
+
+    def release(self, release: str, users: Sequence[str]) -> None:
+        """One transaction per client, at random times; or one for all clients."""
+        if release != ONE_BY_ONE:
+            self._order("release", 0, self._clients - 1)
+            return
+        for client in range(len(users)):
+            self._order("release", client, client)
+            time.sleep(random.uniform(0.02, 0.08))
+
+    def _order(self, action: str, first: int, last: int) -> None:
+        orders, answers = self._child.stdin, self._child.stdout
+        if orders is None or answers is None:
+            sys.exit("the publisher must have pipes")
+        orders.write(f"{action} {first} {last}\n")
+        orders.flush()
+        answers.readline()
+
+
+class Job:
+    """A running `kquota run`. Usage events throttle the clients. They are released at the end, or after a quota edit.
+
+    All clients share one quota. Each round has new users, because the rates of the earlier ones are still high.
+    """
+
+    name = "job"
+    releases: tuple[str, ...] = ("due, one by one", "due, at once", "by a quota edit")
+
+    def __init__(self, producer: Any, stage: Stage, clients: int) -> None:
+        self._producer = producer
+        self._stage = stage
+        self._clients = clients
+        self._rounds = 0
+        self._bound = 0.0
+
+    def throttle(self, release: str) -> list[str]:
+        """Send one event per client, about 15 to 19 times its quota: it must wait 5 to 9 s; or 9 s for all of them."""
+        self._alter(_BOUND)
+        users = [f"round-{self._rounds}-{number}" for number in range(self._clients)]
+        self._rounds += 1
+        now_ms = time.time_ns() // 1_000_000
+        for place, user in enumerate(users):
+            share = place / len(users) if release == self.releases[0] else 1.0
+            event = {
+                "event_time_ms": now_ms,
+                "user": user,
+                "client_id": CLIENT_ID,
+                "produced_bytes": int((15 + 4 * share) * _BOUND),
+            }
+            self._producer.send(USAGE_TOPIC, json.dumps(event).encode())
+        self._producer.flush()
+        return users
+
+    def release(self, release: str, users: Sequence[str]) -> None:
+        """Raise the quota; or do nothing: the job releases them when their throttles end."""
+        del users
+        if release == self.releases[2]:
+            self._alter(_BOUNDLESS)
+
+    def _alter(self, bound: float) -> None:
+        if bound != self._bound:
+            self._stage.alter("<default>", bound)
+            self._bound = bound
+            if bound == _BOUND:
+                time.sleep(_POLL_SECONDS)
+
+
+class LetGo(NamedTuple):
+    """When a client could go on."""
+
+    monotonic_ns: int  # that instant
+    by_release: bool  # true if a release was readable before the throttle ended by itself
+
+
+class Readable:
+    """What a plain reader, a process of its own, has received, by user. Its output is read on a thread."""
+
+    def __init__(self, lines: Iterable[str]) -> None:
+        self._wall_ahead_ns = time.time_ns() - time.monotonic_ns()
+        self._released_ns: dict[str, int] = {}
+        self._until_ns: dict[str, int] = {}
+        Thread(target=self._collect, args=(lines,), daemon=True).start()
+
+    def are_released(self, users: Iterable[str]) -> bool:
+        """True if a release of each user was read after its last throttle."""
+        return all(user in self._released_ns for user in users)
+
+    def let_go(self, user: str) -> LetGo:
+        """When a released client could go on: at its release, or at the end of its lease if that was earlier."""
+        released_ns, until_ns = self._released_ns[user], self._until_ns[user]
+        return LetGo(min(released_ns, until_ns), released_ns < until_ns)
+
+    def _collect(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            action, user, until_ms, arrived_ns = line.split()
+            if action == "throttle":
+                self._released_ns.pop(user, None)
+                self._until_ns[user] = int(until_ms) * 1_000_000 - self._wall_ahead_ns
+            else:
+                self._released_ns[user] = int(arrived_ns)
+
 
 _REQUEST_BYTES: Final = 1_000
 _TARGET_P99_MS: Final = 50
 _TRIGGER_MS: Final = 250
 
-Stage = Callable[[ExitStack, Path, str, int], Source]
+Maker = Callable[[ExitStack, Stage, int], Source]
 
 
 @dataclass
 class Measured:
-    """The results for one way of releasing and one kind of caller, over all rounds.
+    """The results for one way of releasing and one kind of caller, over all rounds."""
 
-    Attributes:
-        latencies_ms: The latency of each caller.
-        by_release: How many were let go by a release. The others were let go by the end of their lease.
-    """
-
-    latencies_ms: list[float] = field(default_factory=list)
-    by_release: int = 0
+    latencies_ms: list[float] = field(default_factory=list)  # the latency of each caller
+    by_release: int = 0  # how many were let go by a release. The others were let go by the end of their lease
 
 
 @dataclass
@@ -115,23 +314,19 @@ class Run:
 
 
 def main() -> None:
-    """Run all rounds and print the tables."""
-    arguments = _arguments()
-    print(machine_line())
+    arguments = options(__doc__, rounds=5, job_rounds=3, clients=50, threads=200, tasks=2_000)
     print(f"{arguments.clients} clients, {arguments.threads} threads and {arguments.tasks} tasks; ", end="")
     print(f"may go on (release readable or lease ended) -> goes on; target p99 {_TARGET_P99_MS} ms")
-    for stage, rounds in ((_publisher, arguments.rounds), (_job, arguments.job_rounds)):
+    for make, rounds in ((_publisher, arguments.rounds), (_job, arguments.job_rounds)):
         if rounds:
-            _measure(stage, rounds, arguments)
+            _measure(make, rounds, arguments)
 
 
-def _measure(stage: Stage, rounds: int, arguments: argparse.Namespace) -> None:
+def _measure(make: Maker, rounds: int, arguments: argparse.Namespace) -> None:
     with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        servers = stack.enter_context(EmbeddedBroker(folder / "broker")).bootstrap_servers
-        with ClusterAccess(servers).admin() as admin:
-            create_topics(admin, wanted_topics(Settings()))
-        source = stage(stack, folder, servers, arguments.clients)
+        stage = stack.enter_context(staged())
+        servers = stage.servers
+        source = make(stack, stage, arguments.clients)
         reader = stack.enter_context(_child("read", servers))
         gate = stack.enter_context(Gate.connect(servers))
         run = Run(gate, source, Readable(reader.stdout or ()), arguments.threads, arguments.tasks)
@@ -149,24 +344,21 @@ def _measure(stage: Stage, rounds: int, arguments: argparse.Namespace) -> None:
         _row(f"  {release}, {kind}", measured)
 
 
-def _publisher(stack: ExitStack, folder: Path, servers: str, clients: int) -> Source:
-    del folder
-    return Publisher(stack.enter_context(_child("publish", servers)), clients)
+def _publisher(stack: ExitStack, stage: Stage, clients: int) -> Source:
+    return Publisher(stack.enter_context(_child("publish", stage.servers)), clients)
 
 
-def _job(stack: ExitStack, folder: Path, servers: str, clients: int) -> Source:
-    tables = TablesSettings(root=str(folder / "tables"))
-    create_tables(tables)
-    stack.enter_context(job(folder, servers, _TRIGGER_MS, lambda _: None))
-    producer: Any = KafkaProducer(bootstrap_servers=servers, linger_ms=0)
+def _job(stack: ExitStack, stage: Stage, clients: int) -> Source:
+    stack.enter_context(stage.job(_TRIGGER_MS))
+    producer: Any = KafkaProducer(bootstrap_servers=stage.servers, linger_ms=0)
     stack.callback(producer.close)
-    return Job(producer, open_quota_table(tables), clients)
+    return Job(producer, stage, clients)
 
 
 @contextmanager
 def _child(mode: str, servers: str) -> Iterator["subprocess.Popen[str]"]:
     child = subprocess.Popen(
-        [sys.executable, "-m", "bench.gate_topic", mode, servers],
+        [sys.executable, "-m", "bench.gate", mode, servers],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -198,15 +390,8 @@ def _row(name: str, measured: Measured) -> None:
     )
 
 
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5, help="by the publisher; 0 = none")
-    parser.add_argument("--job-rounds", type=int, default=3, help="by the job; 0 = none")
-    parser.add_argument("--clients", type=int, default=50)
-    parser.add_argument("--threads", type=int, default=200)
-    parser.add_argument("--tasks", type=int, default=2_000)
-    return parser.parse_args()
-
-
 if __name__ == "__main__":
-    main()
+    if sys.argv[1:2] in (["publish"], ["read"]):  # one of the other two processes
+        {"publish": publish, "read": read}[sys.argv[1]](sys.argv[2])
+    else:
+        main()

@@ -33,18 +33,18 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Event, Thread
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
-from bench.machine import machine_line
-from bench.memory import forget_peak, memory_mb, peak_mb
-from bench.spent import FIGURES, Spent
+from bench.machine import arguments as options
+from bench.machine import cpu_seconds, forget_peak, memory_mb, memory_of
 from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.topics import create_topics, topic_specs
 from pipeline.demo.broker import EmbeddedBroker
@@ -60,6 +60,62 @@ from pipeline.throttle.kafka_topic import MANY, KafkaThrottleTopic
 from pipeline.throttle.topic import ThrottleTopic
 from quota.evaluation import Evaluation
 from quota.snapshot import QuotaSnapshot
+
+WALL: Final = ("decide", "hold", "store", "send")
+FIGURES: Final = (*WALL, "all", "cpu", "broker", "late")
+
+
+class Spent:
+    """Seconds by phase. Of phases inside each other the outer one does not count what the inner one took."""
+
+    def __init__(self, broker_pid: int | None) -> None:
+        self.seconds: dict[str, float] = defaultdict(float)
+        self.late_seconds = 0.0
+        self._broker_pid = broker_pid
+        self._inner: list[float] = []
+        self._began = self._cpu_seconds()
+
+    @contextmanager
+    def on(self, phase: str) -> Iterator[None]:
+        """Count what is done inside."""
+        began = time.perf_counter()
+        self._inner.append(0.0)
+        try:
+            yield
+        finally:
+            took = time.perf_counter() - began
+            self.seconds[phase] += took - self._inner.pop()
+            if self._inner:
+                self._inner[-1] += took
+
+    def counted(self, phase: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        """The call, counted."""
+
+        def run(*arguments: Any, **named: Any) -> Any:
+            with self.on(phase):
+                return call(*arguments, **named)
+
+        return run
+
+    def take(self) -> dict[str, float]:
+        """Milliseconds of each phase since the last call."""
+        taken = {phase: 1000 * self.seconds[phase] for phase in WALL}
+        taken["all"] = sum(taken.values())
+        for name, began, ended in zip(("cpu", "broker"), self._began, self._cpu_seconds(), strict=True):
+            taken[name] = 1000 * (ended - began)
+        taken["late"] = 1000 * self.late_seconds
+        self.begin()
+        return taken
+
+    def begin(self) -> None:
+        """Count from now on."""
+        self.seconds.clear()
+        self.late_seconds = 0.0
+        self._began = self._cpu_seconds()
+
+    def _cpu_seconds(self) -> tuple[float, float]:
+        return time.process_time(), cpu_seconds(self._broker_pid) if self._broker_pid else 0.0
+
 
 START_MS: Final = 1_795_000_000_000
 BOUND: Final = 1_000.0
@@ -84,7 +140,6 @@ class TimedOutbox(DeltaOutbox):
         self._spent = spent
 
     def append(self, rows: pa.Table, versions: Mapping[str, int], metadata: Mapping[str, str]) -> bool:
-        """See `Outbox`."""
         with self._spent.on("store"):
             return super().append(rows, versions, metadata)
 
@@ -221,7 +276,9 @@ def run(clients: int, waves: int, broker: EmbeddedBroker | None, way: str) -> tu
         forget_peak()
         with held.reaped():
             took, held_mb = measure(held, clients, waves)
-        memory = f"{before_mb:.0f} MB before, {held_mb:.0f} MB while all are held, {peak_mb():.0f} MB at most"
+        memory = (
+            f"{before_mb:.0f} MB before, {held_mb:.0f} MB while all are held, {memory_of()['VmHWM']:.0f} MB at most"
+        )
         told, stored = clients * (waves + 2), topic.end().publish_seq + 1
         if broker is not None and told != stored:
             message = f"the topic must have {told} records; got {stored}"
@@ -230,19 +287,12 @@ def run(clients: int, waves: int, broker: EmbeddedBroker | None, way: str) -> tu
 
 
 def main() -> None:
-    """Print the machine, and for each way a line for each step, and the memory."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--clients", type=int, default=100_000)
-    parser.add_argument("--waves", type=int, default=3)
-    parser.add_argument("--no-broker", action="store_true", help="send nothing")
-    parser.add_argument("--profile", action="store_true", help="also print where the time goes; all takes longer then")
-    arguments = parser.parse_args()
-    print(machine_line())
+    arguments = options(__doc__, clients=100_000, waves=3, no_broker=False, profile=False)
     if arguments.no_broker:
         show(arguments, None, "batches")
         return
-    options = BrokerOptions(heap_mib=1024, quick_start=False)
-    with tempfile.TemporaryDirectory() as folder, EmbeddedBroker(Path(folder) / "broker", options=options) as broker:
+    big = BrokerOptions(heap_mib=1024, quick_start=False)
+    with tempfile.TemporaryDirectory() as folder, EmbeddedBroker(Path(folder) / "broker", options=big) as broker:
         for way in WAYS:
             run(min(WARM_CLIENTS, arguments.clients), WARM_WAVES, broker, way)
         for way in WAYS:

@@ -24,11 +24,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from bench.cpu import java_below
-from bench.machine import machine_line
-from bench.probe import EVENTS_PER_MESSAGE, prepare
-from bench.prober import Prober
-from bench.stage import child, job
+from bench.machine import java_below, machine_line
+from bench.probe import EVENTS_PER_MESSAGE
+from bench.stage import Prober, child, job, prepare, probe_quotas
 from pipeline.demo.broker import EmbeddedBroker
 from pipeline.settings.model import Settings, TablesSettings
 
@@ -74,7 +72,6 @@ class Share:
 
 
 def main() -> None:
-    """Run each kind of message, and print a table for it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--messages", nargs="+", choices=list(EVENTS_PER_MESSAGE), default=list(EVENTS_PER_MESSAGE))
     parser.add_argument("--seconds", type=float, default=60, help="of steady load for each share")
@@ -91,7 +88,8 @@ def _measured(messages: str, seconds: float) -> list[Share]:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         broker = stack.enter_context(EmbeddedBroker(folder / "broker"))
         settings = Settings(tables=TablesSettings(root=str(folder / "tables")))
-        prepare(settings, broker.bootstrap_servers, len(_SHARES_PERCENT) * int(seconds + _WARM_SECONDS))
+        probes = len(_SHARES_PERCENT) * int(seconds + _WARM_SECONDS)
+        prepare(settings, broker.bootstrap_servers, probe_quotas(probes))
         load = [sys.executable, "-m", "bench.load", broker.bootstrap_servers]
         load += [str(number) for number in (_EVENTS_PER_SECOND, _CLIENTS, EVENTS_PER_MESSAGE[messages])]
         batches: list[Batch] = []

@@ -3,25 +3,176 @@
 Each client sends its share of k · T to each broker, in one request per 20 ms, whenever that broker does not mute it.
 The controller comes once a second and knows the usage up to a second before. Its levels are in force at once. All
 entities of a run are on the same brokers.
+
+The brokers
+-----------
+Brokers on a clock that is set by hand: each enforces its own bound with Kafka's rate rule, and sees nothing else.
+
+The rule is that of docs/design.md, "The rate", with the difference that a broker's sample windows begin with the first
+event and not at multiples of w, as Kafka's do. A client that exceeds the bound is muted for X: it sends nothing to that
+broker, and does not make up for it later.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.level_scenarios import SECONDS, Scenario
-from bench.simulated_brokers import SimulatedBrokers
 from quota.broker_level import broker_levels
 from quota.broker_rates import BrokerRates, BrokerView
 from quota.level_control import LevelRules as Rules
 from quota.level_control import first_level, propose
 from quota.level_state import NEVER_MS, LevelState
+from quota.throttle_time import throttle_time_ms
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+
+NUM_SAMPLES: Final = 11
+SAMPLE_WINDOW_MS: Final = 1000
+
+
+class SimulatedBrokers:
+    """The sensors of c cells. A cell is one entity on one broker."""
+
+    def __init__(self, cells: int, max_throttle_time_ms: int | None = None) -> None:
+        self._cap_ms = max_throttle_time_ms
+        self._start, self._last = (np.zeros((NUM_SAMPLES + 1, cells), np.int64) for _ in range(2))
+        self._value = np.zeros((NUM_SAMPLES + 1, cells))
+        self._count, self._current, self.muted_until_ms = (np.zeros(cells, np.int64) for _ in range(3))
+
+    def restart(self, cells: Ints) -> None:
+        """These brokers begin anew: without samples, and with nobody muted."""
+        self._count[cells] = self._current[cells] = self.muted_until_ms[cells] = 0
+        self._value[:, cells] = 0.0
+
+    def send(self, amount: Floats, bound: Floats, now_ms: int) -> Floats:
+        """Offer one request per cell. A muted client sends nothing, and 0 is no request.
+
+        Returns:
+            What was sent, float64[c].
+        """
+        sends = (amount > 0) & (now_ms >= self.muted_until_ms)
+        cells = np.flatnonzero(sends)
+        if len(cells):
+            self._record(cells, amount[cells], now_ms)
+            observed, window_ms = self._measure(cells, now_ms)
+            mute_ms = throttle_time_ms(observed, bound[cells], window_ms)
+            if self._cap_ms is not None:
+                mute_ms = np.minimum(mute_ms, self._cap_ms)
+            self.muted_until_ms[cells] = now_ms + mute_ms
+        return np.where(sends, amount, 0.0)
+
+    def _record(self, cells: Ints, amount: Floats, now_ms: int) -> None:
+        current = self._current[cells]
+        is_new = self._count[cells] == 0
+        is_over = ~is_new & (now_ms - self._start[current, cells] >= SAMPLE_WINDOW_MS)
+        current = np.where(is_over, (current + 1) % (NUM_SAMPLES + 1), current)
+        self._current[cells] = current
+        self._count[cells] = np.maximum(self._count[cells], current + 1)
+        begins = is_new | is_over
+        self._start[current[begins], cells[begins]] = now_ms
+        self._value[current[begins], cells[begins]] = 0.0
+        self._value[current, cells] += amount
+        self._last[current, cells] = now_ms
+
+    def _measure(self, cells: Ints, now_ms: int) -> tuple[Floats, Ints]:
+        start, last, value = (kept[:, cells] for kept in (self._start, self._last, self._value))
+        exists = np.arange(NUM_SAMPLES + 1)[:, None] < self._count[cells]
+        stale = exists & (now_ms - last >= NUM_SAMPLES * SAMPLE_WINDOW_MS)
+        if stale.any():
+            start[stale] = last[stale] = now_ms
+            value[stale] = 0.0
+            self._start[:, cells], self._last[:, cells], self._value[:, cells] = start, last, value
+        elapsed_ms = now_ms - np.where(exists, start, now_ms).min(axis=0)
+        missing = np.maximum(NUM_SAMPLES - 1 - elapsed_ms // SAMPLE_WINDOW_MS, 0)
+        window_ms = np.maximum(elapsed_ms + missing * SAMPLE_WINDOW_MS, 1)
+        return value.sum(axis=0) / (window_ms / 1000.0), window_ms
+
+
+SECONDS: Final = 230
+MOVE_SECOND: Final = 100
+OVERLOADS: Final = (1.2, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0, 50.0)
+SHOWN_OVERLOADS: Final = (1.2, 5.0, 20.0, 50.0)
+
+Split = tuple[float | None, ...]
+"""The share of each broker; None for one that is not there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """An entity that wants k · T, split over brokers."""
+
+    split: str  # what happens, in words
+    overload: float  # k
+    splits: Mapping[int, Split]  # the split that begins at each second; the first at 0
+
+    def shares(self, second: int) -> Floats:
+        """The share of each broker, float64[n]; NaN for one that is not there."""
+        begun = max(start for start in self.splits if start <= second)
+        return np.array([np.nan if share is None else share for share in self.splits[begun]])
+
+    @property
+    def presence(self) -> tuple[tuple[int, tuple[bool, ...]], ...]:
+        """Which brokers are there from which second on. Scenarios with equal ones can be simulated together."""
+        return tuple((start, tuple(share is not None for share in split)) for start, split in self.splits.items())
+
+
+def even(brokers: int) -> Split:
+    """The same share for each broker."""
+    return (1.0 / brokers,) * brokers
+
+
+def hot(brokers: int, at: int, share: float) -> Split:
+    """One broker with this share, the others evenly."""
+    rest = (1.0 - share) / (brokers - 1)
+    return tuple(share if broker == at else rest for broker in range(brokers))
+
+
+_SKEWED: Final = (0.5, 0.2, 0.1, 0.1, 0.05, 0.05)
+
+MOVES: Final[Mapping[str, Mapping[int, Split]]] = {
+    "2, even": {0: even(2)},
+    "2, 90/10 → 10/90": {0: (0.9, 0.1), MOVE_SECOND: (0.1, 0.9)},
+    "2, 99/1 → 1/99": {0: (0.99, 0.01), MOVE_SECOND: (0.01, 0.99)},
+    "2, 70/30 → 90/10": {0: (0.7, 0.3), MOVE_SECOND: (0.9, 0.1)},
+    "2, even → 90/10": {0: even(2), MOVE_SECOND: (0.9, 0.1)},
+    "2, 90/10 → even": {0: (0.9, 0.1), MOVE_SECOND: even(2)},
+    "2, even → 99/1": {0: even(2), MOVE_SECOND: (0.99, 0.01)},
+    "2, 99/1 → even": {0: (0.99, 0.01), MOVE_SECOND: even(2)},
+    "3, even → 50 % on one": {0: even(3), MOVE_SECOND: hot(3, 1, 0.5)},
+    "3, 99 % on one → even": {0: hot(3, 0, 0.99), MOVE_SECOND: even(3)},
+    "3, 80 % on one → on another": {0: hot(3, 0, 0.8), MOVE_SECOND: hot(3, 1, 0.8)},
+    "6, 50/20/10/10/5/5 → reversed": {0: _SKEWED, MOVE_SECOND: _SKEWED[::-1]},
+    "6, even → 50 % on one": {0: even(6), MOVE_SECOND: hot(6, 1, 0.5)},
+    "6, 80 % on one → even": {0: hot(6, 0, 0.8), MOVE_SECOND: even(6)},
+    "10, 80 % on one → on another": {0: hot(10, 0, 0.8), MOVE_SECOND: hot(10, 1, 0.8)},
+    "30, even": {0: even(30)},
+    "30, even → 50 % on one": {0: even(30), MOVE_SECOND: hot(30, 1, 0.5)},
+    "30, 90 % on one → on another": {0: hot(30, 0, 0.9), MOVE_SECOND: hot(30, 1, 0.9)},
+    "30, 50 % on one → even": {0: hot(30, 0, 0.5), MOVE_SECOND: even(30)},
+    "3, even → one leaves": {0: even(3), MOVE_SECOND: (0.5, 0.5, None)},
+    "3, 80/10/10 → that one leaves": {0: (0.8, 0.1, 0.1), MOVE_SECOND: (None, 0.5, 0.5)},
+    "2, even → a third joins": {0: (0.5, 0.5, None), MOVE_SECOND: even(3)},
+    "3, even → one away for 5 s": {0: even(3), MOVE_SECOND: (0.5, 0.5, None), MOVE_SECOND + 5: even(3)},
+}
+"""Brokers, split and what it becomes → the splits."""
+
+ONE_BROKER: Final = "1"
+
+
+def scenarios(overloads: tuple[float, ...] = OVERLOADS) -> list[Scenario]:
+    """Every move with every overload."""
+    return [Scenario(split, overload, splits) for split, splits in MOVES.items() for overload in overloads]
+
+
+def one_broker(overloads: tuple[float, ...] = OVERLOADS) -> list[Scenario]:
+    """The same overloads on one broker that has all of T: what Kafka alone makes of it."""
+    return [Scenario(ONE_BROKER, overload, {0: (1.0,)}) for overload in overloads]
+
 
 BOUND: Final = 1_000_000.0
 STEP_MS: Final = 20
@@ -46,13 +197,7 @@ class Controller(Protocol):
 
 
 class ByRule:
-    """The rule of `quota.level_control`.
-
-    Args:
-        size: how many entities.
-        brokers: how many brokers.
-        over_before: whether all have been over T before, and so begin at T / n.
-    """
+    """The rule of `quota.level_control`."""
 
     def __init__(self, size: int, brokers: int, over_before: bool = True) -> None:
         self._bound, self._rules = np.full(size, BOUND), Rules()
@@ -121,21 +266,13 @@ class ByKnowledge:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What one entity did.
+    """What one entity did."""
 
-    Attributes:
-        scenario: its load.
-        sent: what all brokers took in each second, divided by T, float64[SECONDS].
-        alters: (second, L / T) of each alter.
-        lowest: the smallest L · n / T.
-        highest: the largest L / T.
-    """
-
-    scenario: Scenario
-    sent: Floats
-    alters: tuple[tuple[int, float], ...]
-    lowest: float
-    highest: float
+    scenario: Scenario  # its load
+    sent: Floats  # what all brokers took in each second, divided by T, float64[SECONDS]
+    alters: tuple[tuple[int, float], ...]  # (second, L / T) of each alter
+    lowest: float  # the smallest L · n / T
+    highest: float  # the largest L / T
 
     def mean(self, start: int, stop: int) -> float:
         """The mean from one second to another, divided by T."""
@@ -152,11 +289,6 @@ def run_all(
     scenarios: Sequence[Scenario], new_controller: Callable[[int, int], Controller], unsteady: float = 0.0
 ) -> list[Run]:
     """Simulate every scenario; those on the same brokers together.
-
-    Args:
-        scenarios: the loads.
-        new_controller: makes a controller for so many entities on so many brokers.
-        unsteady: the standard deviation of the demand from second to second, as a fraction of its mean.
 
     Returns:
         One run per scenario, in their order.

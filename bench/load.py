@@ -15,16 +15,35 @@ import socket
 import struct
 import sys
 import time
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
 from crc32c import crc32c
 from kafka import KafkaProducer
+from kafka.protocol.producer import ProduceRequest
 from kafka.record import MemoryRecordsBuilder
 from kafka.record.default_records import DefaultRecordBatchBuilder
 
-from bench.produce_request import produce_request
-from schemas.topic_names import USAGE_TOPIC
+from schemas.names import USAGE_TOPIC
+
+_VERSION: Final = 9
+
+
+def produce_request(topic: str, partition: int, records: bytes) -> bytes:
+    """The request with its length and header; acks=1, of the client-id `load`."""
+    data = ProduceRequest.TopicProduceData
+    part = data.PartitionProduceData(index=partition, records=records)
+    request: Any = ProduceRequest(
+        transactional_id=None,
+        acks=1,
+        timeout_ms=30_000,
+        topic_data=[data(name=topic, partition_data=[part])],
+        version=_VERSION,
+    )
+    request.with_header(client_id="load")
+    return bytes(request.encode(header=True, framed=True))
+
 
 BATCHES_PER_SECOND: Final = 50
 _TIME: Final = b'"event_time_ms":'
@@ -36,29 +55,36 @@ _JUNK: Final = (
     b'{"event_time_ms":1000000000000,"user":"junk","client_id":"c","produced_bytes":"many"}',
     b'[{"event_time_ms":1000000000000,"user":"junk","client_id":[],"produced_bytes":1},7,{}]',
 )
+_POWERS: Final = 10 ** np.arange(_DIGITS - 1, -1, -1)
 _CRC_OFFSET: Final = DefaultRecordBatchBuilder.CRC_OFFSET
 _CHECKED_FROM: Final = DefaultRecordBatchBuilder.ATTRIBUTES_OFFSET
 
 
-class PreparedBatch:
-    """A record batch whose events can be given another time.
+class TimedBatch:
+    """A record batch for one partition whose events can be moved in time."""
 
-    Args:
-        messages: values of its records, uncompressed; each event of them has a time of 13 digits.
-    """
-
-    def __init__(self, messages: list[bytes]) -> None:
+    def __init__(self, partition: int, messages: Sequence[tuple[bytes | None, bytes]]) -> None:
         builder: Any = MemoryRecordsBuilder(2, 0, batch_size=2**31 - 1)
-        for message in messages:
-            builder.append(timestamp=None, key=None, value=message)
+        for key, value in messages:
+            builder.append(timestamp=None, key=key, value=value)
         builder.close()
+        self.partition = partition
+        self.message_count = len(messages)
         self._bytes = np.frombuffer(bytearray(builder.buffer()), dtype=np.uint8)
         starts = [found.end() for found in re.finditer(_TIME, self._bytes.tobytes())]
-        self._times = np.array(starts)[:, None] + np.arange(_DIGITS)
+        self._places = np.array(starts)[:, None] + np.arange(_DIGITS)
+        self._times_ms = (self._bytes[self._places].astype(np.int64) - ord("0")) @ _POWERS
+
+    def shifted(self, by_ms: int) -> bytes:
+        """The batch with all events so much later than they were built, as bytes for a produce request."""
+        return self._with_times(self._times_ms + by_ms)
 
     def at(self, now_ms: int) -> bytes:
-        """The batch with all events at this time, as bytes for a produce request."""
-        self._bytes[self._times] = np.frombuffer(str(now_ms).encode(), dtype=np.uint8)
+        """The batch with all events at this time."""
+        return self._with_times(np.full_like(self._times_ms, now_ms))
+
+    def _with_times(self, times_ms: "np.ndarray[Any, np.dtype[np.int64]]") -> bytes:
+        self._bytes[self._places] = times_ms[:, None] // _POWERS % 10 + ord("0")
         checksum = struct.pack(">I", crc32c(self._bytes[_CHECKED_FROM:].tobytes()))
         self._bytes[_CRC_OFFSET : _CRC_OFFSET + 4] = np.frombuffer(checksum, dtype=np.uint8)
         return self._bytes.tobytes()
@@ -66,15 +92,8 @@ class PreparedBatch:
 
 def prepared_batches(
     events_per_second: int, clients: int, events_per_message: int, junk_percent: int = 0
-) -> list[PreparedBatch]:
-    """Batches that let every client take its turn.
-
-    Args:
-        events_per_second: > 0; each batch has a fiftieth of them, rounded down to whole messages, at least one.
-        clients: > 0, distinct `<user, client-id>` pairs.
-        events_per_message: 1 for a JSON object per message, more for an array.
-        junk_percent: of all messages, 0 to 99. No event of them is good.
-    """
+) -> list[TimedBatch]:
+    """Batches that let every client take its turn."""
     messages_per_batch = max(events_per_second // BATCHES_PER_SECOND // events_per_message, 1)
     per_batch = messages_per_batch * events_per_message
     batches, good_count, junk_count = [], 0, 0
@@ -85,7 +104,8 @@ def prepared_batches(
         junk = range(junk_count, good_count * junk_percent // (100 - junk_percent))
         junk_count += len(junk)
         prepared = [_message(message, events_per_message) for message in messages]
-        batches.append(PreparedBatch([*prepared, *(_JUNK[number % len(_JUNK)] for number in junk)]))
+        prepared += [_JUNK[number % len(_JUNK)] for number in junk]
+        batches.append(TimedBatch(0, [(None, message) for message in prepared]))
     return batches
 
 

@@ -1,10 +1,20 @@
-"""The machine on which a benchmark ran, in one line. A figure means nothing without it."""
+"""The machine on which a benchmark ran, in one line, and what processes take of it: cores and memory.
 
+A figure means nothing without the machine.
+"""
+
+import argparse
+import gc
 import os
 import platform
 import subprocess
+import time
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
 
 from pipeline.jvm.errors import JavaNotFound
 from pipeline.jvm.java import find_java
@@ -16,6 +26,25 @@ def machine_line() -> str:
         f"{len(os.sched_getaffinity(0))} cores, {_cpu_model()}, {_memory_gib()} GiB, "
         f"Python {platform.python_version()}, {_java()}, {datetime.now(UTC):%Y-%m-%d}"
     )
+
+
+def arguments(about: str | None, **defaults: Any) -> argparse.Namespace:
+    """The options of a benchmark; then print the machine.
+
+    An option has the type of its default: False is a switch, a list takes several values, None a text.
+    """
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name, default in defaults.items():
+        flag = f"--{name.replace('_', '-')}"
+        if default is False:
+            parser.add_argument(flag, action="store_true")
+        elif isinstance(default, list):
+            parser.add_argument(flag, nargs="*", type=type(default[0]), default=default)
+        else:
+            parser.add_argument(flag, type=str if default is None else type(default), default=default)
+    given = parser.parse_args()
+    print(machine_line(), flush=True)
+    return given
 
 
 def _cpu_model() -> str:
@@ -39,3 +68,88 @@ def _java() -> str:
     answer = subprocess.run([str(java), "-version"], check=False, capture_output=True, text=True, timeout=30)
     version = answer.stderr.split('"')
     return f"Java {version[1]}" if len(version) > 1 else "Java"
+
+
+_TICKS_PER_SECOND: Final = os.sysconf("SC_CLK_TCK")
+_PARENT, _USER, _SYSTEM = 1, 11, 12  # fields of /proc/PID/stat after the name
+
+
+class CpuMeter:
+    """Cores used by processes, by name, since the last question. Those that have ended count nothing."""
+
+    def __init__(self, processes: Mapping[str, int]) -> None:
+        self._processes = dict(processes)
+        self._last = {name: cpu_seconds(pid) for name, pid in processes.items()}
+        self._last_at = time.monotonic()
+
+    def cores(self) -> dict[str, float]:
+        """Name -> mean number of cores since the last call (or since the start)."""
+        now = time.monotonic()
+        used = {name: cpu_seconds(pid) for name, pid in self._processes.items()}
+        passed = max(now - self._last_at, 1e-9)
+        cores = {name: max(used[name] - self._last[name], 0.0) / passed for name in used}
+        self._last, self._last_at = used, now
+        return cores
+
+
+def java_below(pid: int) -> int | None:
+    """The Java process that a process, or one below it, has started; None if there is none."""
+    found = ((one, _stat(one)) for one in tree(pid)[1:])
+    return next((one for one, stat in found if stat is not None and stat[0] == "java"), None)
+
+
+def tree(pid: int) -> list[int]:
+    """A process and all below it, parents first."""
+    children: dict[int, list[int]] = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        stat = _stat(int(folder.name))
+        if stat is not None:
+            children.setdefault(int(stat[1][_PARENT]), []).append(int(folder.name))
+    found = [pid]
+    for one in found:  # it grows meanwhile
+        found += children.get(one, [])
+    return found
+
+
+def cpu_spent(call: Callable[[], object]) -> float:
+    """Seconds of CPU that a call takes, all threads of this process."""
+    began = time.process_time()
+    call()
+    return time.process_time() - began
+
+
+def cpu_seconds(pid: int) -> float:
+    """User and system time of a process so far, in steps of the kernel's clock (mostly 10 ms); 0 if it has ended."""
+    stat = _stat(pid)
+    return 0.0 if stat is None else (int(stat[1][_USER]) + int(stat[1][_SYSTEM])) / _TICKS_PER_SECOND
+
+
+def _stat(pid: int) -> tuple[str, list[str]] | None:
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    name, _, fields = text.partition("(")[2].rpartition(")")
+    return name, fields.split()
+
+
+def memory_mb() -> float:
+    """What the process holds now."""
+    gc.collect()
+    pa.default_memory_pool().release_unused()
+    return memory_of()["VmRSS"]
+
+
+def memory_of(pid: int | str = "self") -> dict[str, float]:
+    """MB by the kernel's names: `VmRSS` is what a process holds, `VmHWM` the most it has held (since `forget_peak`)."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines()
+    except OSError:  # it has ended
+        return {}
+    told = (line.partition(":") for line in lines)
+    return {name: int(rest.split()[0]) * 1_024 / 1e6 for name, _, rest in told if "kB" in rest}
+
+
+def forget_peak() -> None:
+    """Begin anew."""
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")

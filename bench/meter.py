@@ -13,17 +13,17 @@ docs/meter.md.
                          counted
 """
 
-import argparse
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Final
 
-from bench.machine import machine_line
-from bench.page_part import write_part
+from bench.machine import arguments as options
+from bench.machine import cpu_spent, machine_line
+from bench.pages import write_part
 from pipeline.clock import SystemClock
 from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.topics import create_topics, topic_specs
@@ -31,13 +31,14 @@ from pipeline.demo.broker import EmbeddedBroker
 from pipeline.demo.broker_config import BrokerOptions
 from pipeline.meter.kafka_usage_topic import KafkaUsageTopic
 from pipeline.meter.log_follower import LogFollower
+from pipeline.meter.long_line import Line
 from pipeline.meter.packed_usage import PACKED
 from pipeline.meter.request_log import MalformedLine, RequestLogParser
 from pipeline.meter.request_meter import RequestMeter
 from pipeline.meter.usage_batch import UsageBatch
 from pipeline.meter.usage_codec import JSON, UsageCodec
 from pipeline.meter.usage_publisher import UsagePublisher
-from schemas.topic_names import MARKER_TOPIC, USAGE_TOPIC
+from schemas.names import MARKER_TOPIC, USAGE_TOPIC
 from tests.pipeline.meter.request_lines import RequestLines
 
 PAGE: Final = Path(__file__).parents[1] / "docs" / "meter.md"
@@ -46,12 +47,7 @@ _MARKS: Final = ("<!-- measured: stages -->", "<!-- /measured: stages -->")
 
 
 def main() -> None:
-    """Print the machine, and lines a second of each stage; and write both into the page."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--lines", type=int, default=200_000)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--no-broker", action="store_true", help="leave the last stage out, and the page as it is")
-    arguments = parser.parse_args()
+    arguments = options(__doc__, lines=200_000, rounds=5, no_broker=False)
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "request.log"
         with log.open("w", encoding="utf-8") as file:
@@ -61,7 +57,7 @@ def main() -> None:
             f"{arguments.lines:,} lines of {size:,.0f} bytes, median of {arguments.rounds}; target {TARGET:,} lines/s"
         )
         told = [machine_line(), "", about, "", "| up to | lines/s | µs a line |", "| --- | --- | --- |"]
-        print(*told, sep="\n", flush=True)
+        print(*told[1:], sep="\n", flush=True)
         for name, rounds in stages(log, Path(folder), arguments.lines, arguments.rounds, not arguments.no_broker):
             told.append(row(name, arguments.lines, list(rounds)))
             print(told[-1], flush=True)
@@ -77,7 +73,7 @@ def stages(log: Path, folder: Path, lines: int, rounds: int, has_broker: bool) -
         ("put into messages, JSON", batch),
         ("put into messages, packed", partial(batch, codec=PACKED)),
     ):
-        yield name, (seconds(partial(run, log)) for _ in range(rounds))
+        yield name, (cpu_spent(partial(run, log)) for _ in range(rounds))
     for codec in (JSON, PACKED) if has_broker else ():
         name = f"stored in transactions on a broker, {'packed' if codec is PACKED else 'JSON'}"
         yield name, stored(log, folder / name.rpartition(" ")[2], lines, rounds, codec)
@@ -88,14 +84,7 @@ def row(name: str, lines: int, spent: list[float]) -> str:
     return f"| {name} | {lines / median(spent):,.0f} | {median(spent) / lines * 1e6:.1f} |"
 
 
-def seconds(run: Callable[[], object]) -> float:
-    """CPU time of one call, all threads."""
-    began = time.process_time()
-    run()
-    return time.process_time() - began
-
-
-def blocks(log: Path) -> Iterator[list[bytes]]:
+def blocks(log: Path) -> Iterator[list[Line]]:
     """The log as the follower hands it out."""
     follower = LogFollower(log, "beginning")
     while lines := follower.read():
@@ -139,7 +128,8 @@ def stored(log: Path, folder: Path, lines: int, rounds: int, codec: UsageCodec) 
             follower = LogFollower(log, "beginning", place)
             parser = RequestLogParser("1", codec=codec)
             meter = RequestMeter(follower, parser, publisher, SystemClock(), time.sleep)
-            yield seconds(lambda meter=meter, publisher=publisher: meter.run(lambda: publisher.counts.events >= lines))  # type: ignore[misc]
+            is_over = partial(lambda counts: counts.events >= lines, publisher.counts)
+            yield cpu_spent(partial(meter.run, is_over))
 
 
 def refuse(error: MalformedLine, line: bytes) -> None:

@@ -13,56 +13,101 @@ a load, a job that is killed with SIGKILL twice at random moments, and the verif
 """
 
 import argparse
-import os
 import re
-import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
-from bench.machine import machine_line
-from bench.probe import prepare
-from bench.prober import Prober
-from bench.stage import child, job
-from bench.store_requests import GET_PRICE, PUT_PRICE, AccessLog, Requests
+from bench.machine import arguments, machine_line
+from bench.pages import write_part
+from bench.stage import Prober, environment, job, load, percentiles, prepare, probe_quotas
 from pipeline.demo.broker import EmbeddedBroker
 from pipeline.jvm.jars import fetch
 from pipeline.settings.loading import load_settings
 from tests.faults.stored_rounds import KILLS, play_stored
 from tests.object_store import BUCKET, INSTALL, ObjectStore, object_store, versitygw
 
+_OPERATION: Final = re.compile(r" s3_(\w+) (\S+) ")
+_DAY_SECONDS: Final = 86_400
+_MONTH_DAYS: Final = 30
+# List prices of S3 Standard in us-east-1, US dollars for 1000 requests; a DELETE costs nothing.
+PUT_PRICE: Final = 0.005
+GET_PRICE: Final = 0.0004
+_PUTS: Final = ("PutObject", "CopyObject", "CreateMultipartUpload", "UploadPart", "CompleteMultipartUpload")
+_LISTS: Final = ("ListObjectsV2", "ListObjects")
+_GETS: Final = ("GetObject", "HeadObject")
+
+
+@dataclass(frozen=True, slots=True)
+class Requests:
+    """Requests of a span of time, by their price."""
+
+    puts: int  # writes
+    lists: int  # listings, which cost as much as writes
+    gets: int  # reads
+    refused: int  # writes that met an object that was there already (412)
+    seconds: float  # the span
+
+    @classmethod
+    def of(cls, lines: list[str], seconds: float) -> Self:
+        """Count the lines of an access log."""
+        operations: Counter[str] = Counter()
+        refused = 0
+        for line in lines:
+            found = _OPERATION.search(line)
+            operations[found[1] if found else ""] += 1
+            refused += " 412 PreconditionFailed " in line
+        puts, lists, gets = (sum(operations[name] for name in names) for names in (_PUTS, _LISTS, _GETS))
+        return cls(puts, lists, gets, refused, seconds)
+
+    def a_day(self, count: int) -> int:
+        """So many of the span, in a day that is like it."""
+        return round(count / self.seconds * _DAY_SECONDS)
+
+    @property
+    def dollars_a_month(self) -> float:
+        """What Amazon charges for the requests of 30 days."""
+        put_price = self.a_day(self.puts + self.lists) * PUT_PRICE
+        return (put_price + self.a_day(self.gets) * GET_PRICE) / 1_000 * _MONTH_DAYS
+
+
+class AccessLog:
+    """The lines that a server's log gets while something is measured."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offset = path.stat().st_size
+
+    def new_lines(self) -> list[str]:
+        """Since this object was made."""
+        with self._path.open(encoding="utf-8", errors="replace") as log:
+            log.seek(self._offset)
+            return log.read().splitlines()
+
+
 PAGE: Final = Path(__file__).parents[1] / "docs" / "object-stores.md"
 _WARM_UP_SECONDS: Final = 10.0
-_LOAD: Final = ("2000", "1000", "1")  # events a second, clients, events a message
+_LOAD: Final = (2_000, 1_000)  # events a second, clients
 _AGE: Final = re.compile(r"\bage_ms=(\d+)")
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One job under steady load.
+    """One job under steady load."""
 
-    Attributes:
-        trigger_ms: Of its query.
-        is_checkpoint_stored: Its checkpoint is in the store too.
-        latencies_ms: Of the probes.
-        batches: How many it completed.
-        requests: At the store.
-    """
-
-    trigger_ms: int
-    is_checkpoint_stored: bool
-    latencies_ms: list[float]
-    batches: int
-    requests: Requests
+    trigger_ms: int  # of its query
+    is_checkpoint_stored: bool  # its checkpoint is in the store too
+    latencies_ms: list[float]  # of the probes
+    batches: int  # how many it completed
+    requests: Requests  # at the store
 
 
 def main() -> int:
-    """Kill, measure, print, and write the page. Returns 1 if anything was lost, written twice or different."""
     given = _arguments()
     if versitygw() is None:
         sys.exit(f"needs versitygw, a server that speaks S3: {INSTALL}")
@@ -71,7 +116,7 @@ def main() -> int:
     print(machine)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        with object_store(folder) as store, _environment(store):
+        with object_store(folder) as store, environment(store.environment):
             if given.triggers or given.stored:
                 _by_trigger(folder, store, given, machine)
             are_equal = _killed(folder, store, given, machine)
@@ -118,9 +163,9 @@ def _by_trigger(folder: Path, store: ObjectStore, given: argparse.Namespace, mac
         "|" + " --- |" * 10,
     ]
     print("\n" + "\n".join(rows), flush=True)
-    load = f"{_LOAD[0]} events a second of {_LOAD[1]} clients"
+    about = f"{_LOAD[0]} events a second of {_LOAD[1]} clients"
     prices = f"Prices: S3 Standard, us-east-1, {PUT_PRICE} $ for 1000 PUT or LIST, {GET_PRICE} $ for 1000 GET; 30 days."
-    about = f"Each was measured for {given.seconds:g} s, with {load}. {prices}"
+    about = f"Each was measured for {given.seconds:g} s, with {about}. {prices}"
     cases = [(trigger_ms, False) for trigger_ms in given.triggers] + [(trigger_ms, True) for trigger_ms in given.stored]
     for trigger_ms, is_stored in cases:
         row = _row(_measured(folder, store, trigger_ms, is_stored, given.seconds))
@@ -137,9 +182,9 @@ def _measured(folder: Path, store: ObjectStore, trigger_ms: int, is_stored: bool
     checkpoint = f"{root}/checkpoint" if is_stored else None
     with EmbeddedBroker(place / "broker") as broker:
         settings = load_settings(flags={"tables": {"root": f"{root}/tables"}})
-        prepare(settings, broker.bootstrap_servers, 2 * int(seconds + _WARM_UP_SECONDS))
+        prepare(settings, broker.bootstrap_servers, probe_quotas(2 * int(seconds + _WARM_UP_SECONDS)))
         with (
-            child([sys.executable, "-m", "bench.load", broker.bootstrap_servers, *_LOAD]),
+            load(broker.bootstrap_servers, *_LOAD),
             job(place, broker.bootstrap_servers, trigger_ms, _batches_into(ages), f"{root}/tables", checkpoint),
             Prober(broker.bootstrap_servers) as prober,
         ):
@@ -159,7 +204,7 @@ def _batches_into(ages: list[str]) -> Any:
 
 def _row(measured: Measured) -> str:
     asked = measured.requests
-    p50, p99 = _percentiles(measured.latencies_ms)
+    p50, p99 = percentiles(measured.latencies_ms)
     days = " | ".join(f"{asked.a_day(count):,}".replace(",", " ") for count in (asked.puts, asked.lists, asked.gets))
     where = "in the store" if measured.is_checkpoint_stored else "local"
     pace, dollars = measured.batches / asked.seconds * 60, asked.dollars_a_month
@@ -167,47 +212,23 @@ def _row(measured: Measured) -> str:
     return f"| {measured.trigger_ms} | {where} | {pace:.0f} | {latency} | {days} | {dollars:.0f} |"
 
 
-def _percentiles(values: Sequence[float]) -> tuple[float, float]:
-    if len(values) < 2:
-        return float("nan"), float("nan")
-    cuts = statistics.quantiles(values, n=100, method="inclusive")
-    return cuts[49], cuts[98]
-
-
-@contextmanager
-def _environment(store: ObjectStore) -> Iterator[None]:
-    before = dict(os.environ)
-    os.environ.update(store.environment)
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
-
-
 def _report(given: argparse.Namespace, part: str, lines: Sequence[str]) -> None:
     """Put a part between its marks of the page."""
     if given.no_report:
         return
-    begin, end = f"<!-- measured: {part} -->\n", f"<!-- /measured: {part} -->"
-    before, _, rest = PAGE.read_text(encoding="utf-8").partition(begin)
-    _, _, after = rest.partition(end)
-    text = "\n".join(lines)
-    PAGE.write_text(f"{before}{begin}\n{text}\n\n{end}{after}", encoding="utf-8")
+    write_part(PAGE, f"<!-- measured: {part} -->", f"<!-- /measured: {part} -->", "\n".join(lines))
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m bench.object_store", description="Tables in an object store.")
-    parser.add_argument("--rounds", type=int, default=3, help="of kills, for each place of the checkpoint")
-    places = ["local", "stored"]
-    parser.add_argument("--checkpoints", nargs="+", choices=places, default=places, help="where it is in these rounds")
-    parser.add_argument("--triggers", type=int, nargs="*", default=[250, 500, 1_000, 2_000, 5_000], help="in ms")
-    parser.add_argument(
-        "--stored", type=int, nargs="*", default=[1_000], help="triggers with a checkpoint in the store"
+    return arguments(
+        __doc__,
+        rounds=3,
+        checkpoints=["local", "stored"],
+        triggers=[250, 500, 1_000, 2_000, 5_000],
+        stored=[1_000],
+        seconds=60.0,
+        no_report=False,
     )
-    parser.add_argument("--seconds", type=float, default=60, help="that each trigger is measured")
-    parser.add_argument("--no-report", action="store_true", help="print only, and leave the page as it is")
-    return parser.parse_args()
 
 
 if __name__ == "__main__":

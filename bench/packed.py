@@ -39,7 +39,6 @@ Sums = Counter[tuple[str, str, str]]
 
 
 def main() -> int:
-    """Print the machine and a table; 1 if a sum differs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--events", type=int, default=400_000)
     parser.add_argument("--rounds", type=int, default=7)

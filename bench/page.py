@@ -8,7 +8,6 @@ after its first micro-batch when it has come back; the release on the topic afte
 Targets: first data 1.5 s, a micro-batch 2 s, the banner 5 s. It needs `chromium` on PATH.
 """
 
-import argparse
 import json
 import os
 import shutil
@@ -16,30 +15,18 @@ import signal
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any, Final
 
 from deltalake import DeltaTable
 from kafka import KafkaProducer
 from playwright.sync_api import sync_playwright
 
-from bench.machine import machine_line
-from bench.stage import child, dashboard, job
-from bench.throttle_topic import throttle_reader, wait_for
-from pipeline.cluster.access import ClusterAccess
-from pipeline.cluster.from_settings import wanted_topics
-from pipeline.cluster.topics import create_topics
-from pipeline.demo.broker import EmbeddedBroker
-from pipeline.settings.model import Settings, TablesSettings
+from bench.machine import arguments
+from bench.stage import bound, dashboard, send_event, staged, throttle_reader, wait_for
 from pipeline.tables.append_guard import parse_commit_note
-from pipeline.tables.audit import local_audit
-from pipeline.tables.from_settings import create_tables, open_quota_table
-from pipeline.tables.quotas.edit import QuotaChange
-from schemas.topic_names import USAGE_TOPIC
 
 _TOKEN: Final = "bench"  # noqa: S105 - of this benchmark's own dashboard
 _PATIENCE_MS: Final = 90_000
@@ -58,21 +45,14 @@ new MutationObserver(() => {
 
 
 def main() -> None:
-    """Run all of it and print a table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name, default in (("loads", 10), ("seconds", 30), ("kills", 2), ("edits", 5)):
-        parser.add_argument(f"--{name}", type=int, default=default)
-    asked = parser.parse_args()
-    print(machine_line())
+    asked = arguments(__doc__, loads=10, seconds=30, kills=2, edits=5)
     chromium = shutil.which("chromium") or sys.exit("'chromium' must be on PATH: apt-get install chromium")
     with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        broker = stack.enter_context(EmbeddedBroker(folder / "broker"))
-        _prepare(folder, broker.bootstrap_servers, asked.edits)
-        load = (broker.bootstrap_servers, str(_EVENTS_PER_SECOND), str(_CLIENTS), "100")
-        stack.enter_context(child([sys.executable, "-m", "bench.load", *load]))
-        environment = {"KQUOTA_DASHBOARD_TOKEN": _TOKEN, "KQUOTA_RUN_DIR": str(folder)}
-        shown = dashboard(str(folder / "tables"), "--allow-edits", environment=environment)
+        limited = [bound(f"edit-{number}", 1_000.0) for number in range(asked.edits)]
+        stage = stack.enter_context(staged([*limited, bound("<default>", 1e9)]))
+        stack.enter_context(stage.load(_EVENTS_PER_SECOND, _CLIENTS, 100))
+        environment = {"KQUOTA_DASHBOARD_TOKEN": _TOKEN, "KQUOTA_RUN_DIR": str(stage.folder)}
+        shown = dashboard(stage.root, "--allow-edits", environment=environment)
         address, _ = stack.enter_context(shown)
         browser = stack.enter_context(sync_playwright()).chromium.launch(
             executable_path=chromium, args=["--no-sandbox", "--disable-gpu"]
@@ -81,19 +61,19 @@ def main() -> None:
         page = browser.new_page()
         page.set_default_timeout(_PATIENCE_MS)
         page.add_init_script(_WATCH)
-        with job(folder, broker.bootstrap_servers, _TRIGGER_MS, lambda _: None) as running:
+        with stage.job(_TRIGGER_MS) as running:
             _sign_in(page, address)
             page.wait_for_selector("#pulse[data-state=live]")
             figures = {"first data after a load": (_loads(page, address, asked.loads), 1_500)}
-            figures["a micro-batch after its commit"] = (_updates(page, folder, asked.seconds), 2_000)
-            edits = [_edit(page, address, broker.bootstrap_servers, number) for number in range(asked.edits)]
+            figures["a micro-batch after its commit"] = (_updates(page, stage.root, asked.seconds), 2_000)
+            edits = [_edit(page, address, stage.servers, number) for number in range(asked.edits)]
             figures["a release after an edit in the page"] = (edits, _TRIGGER_MS + 150)
             kills = [_kill(page, address, running)]
         backs = []
         for number in range(asked.kills):
-            before = _last_batch(folder)
-            with job(folder, broker.bootstrap_servers, _TRIGGER_MS, lambda _: None) as running:
-                backs.append(_back(page, folder, before))
+            before = _last_batch(stage.root)
+            with stage.job(_TRIGGER_MS) as running:
+                backs.append(_back(page, stage.root, before))
                 if number + 1 < asked.kills:
                     kills.append(_kill(page, address, running))
         figures["the banner after kill -9 of the job"] = (kills, 5_000)
@@ -103,17 +83,6 @@ def main() -> None:
     for name, (times_ms, target_ms) in figures.items():
         row = (len(times_ms), statistics.median(times_ms), max(times_ms), target_ms)
         print(f"{name:<46}{row[0]:>6}" + "".join(f"{figure:>8.0f}" for figure in row[1:]))
-
-
-def _prepare(folder: Path, bootstrap_servers: str, edits: int) -> None:
-    settings = Settings(tables=TablesSettings(root=str(folder / "tables")))
-    with ClusterAccess(bootstrap_servers).admin() as admin:
-        create_topics(admin, wanted_topics(settings))
-    create_tables(settings.tables)
-    rows = [QuotaChange(f"edit-{number}", "", {"producer_byte_rate": 1_000.0}) for number in range(edits)]
-    open_quota_table(settings.tables).alter(
-        [*rows, QuotaChange("<default>", "", {"producer_byte_rate": 1e9})], local_audit("bench")
-    )
 
 
 def _sign_in(page: Any, address: str) -> None:
@@ -133,24 +102,24 @@ def _loads(page: Any, address: str, times: int) -> list[float]:
     return found
 
 
-def _updates(page: Any, folder: Path, seconds: int) -> list[float]:
+def _updates(page: Any, root: str, seconds: int) -> list[float]:
     """From the commit of each batch's row of `batches` until the page shows that batch, or a later one."""
     page.evaluate("window.seen = []")
     began_ms = time.time() * 1_000
     page.wait_for_timeout(seconds * 1_000)
     seen: Sequence[tuple[int, int]] = page.evaluate("window.seen")
     found = []
-    for batch_id, at_ms in _commits(folder, since_ms=began_ms):
+    for batch_id, at_ms in _commits(root, since_ms=began_ms):
         shown_ms = [shown for seen_id, shown in seen if seen_id >= batch_id]
         if shown_ms:
             found.append(min(shown_ms) - at_ms)
     return found
 
 
-def _commits(folder: Path, since_ms: float) -> list[tuple[int, float]]:
+def _commits(root: str, since_ms: float) -> list[tuple[int, float]]:
     """(batch id, instant of the commit), the newest first."""
     found = []
-    for commit in DeltaTable(folder / "tables" / "batches").history(500):
+    for commit in DeltaTable(f"{root}/batches").history(500):
         note = parse_commit_note(commit.get("userMetadata"))
         if note is not None and commit["timestamp"] >= since_ms:
             versions = json.loads(note["versions"])
@@ -163,8 +132,7 @@ def _edit(page: Any, address: str, bootstrap_servers: str, number: int) -> float
     user = f"edit-{number}"
     consumer = throttle_reader(bootstrap_servers)
     producer: Any = KafkaProducer(bootstrap_servers=bootstrap_servers, linger_ms=0)
-    event = {"event_time_ms": time.time_ns() // 1_000_000, "user": user, "client_id": "e", "produced_bytes": 10**6}
-    producer.send(USAGE_TOPIC, json.dumps(event).encode())
+    send_event(producer, user, 10**6)
     producer.close()
     wait_for(consumer, user, "throttle")
     page.goto(f"{address}quotas?search={user}")
@@ -190,15 +158,15 @@ def _kill(page: Any, address: str, running: "subprocess.Popen[bytes]") -> float:
     return (time.perf_counter() - began) * 1_000
 
 
-def _last_batch(folder: Path) -> int:
-    return max(batch_id for batch_id, _ in _commits(folder, since_ms=0))
+def _last_batch(root: str) -> int:
+    return max(batch_id for batch_id, _ in _commits(root, since_ms=0))
 
 
-def _back(page: Any, folder: Path, before: int) -> float:
+def _back(page: Any, root: str, before: int) -> float:
     """From the commit of the first micro-batch after the one before a start until the page has no banner."""
     page.wait_for_selector("#banner", state="hidden")
     hidden_ms = time.time() * 1_000
-    commits = [at_ms for batch_id, at_ms in _commits(folder, since_ms=0) if batch_id > before]
+    commits = [at_ms for batch_id, at_ms in _commits(root, since_ms=0) if batch_id > before]
     return max(hidden_ms - min(commits, default=hidden_ms), 0.0)
 
 

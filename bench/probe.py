@@ -15,27 +15,60 @@ stopped for some seconds, and the micro-batches are counted until it has caught 
 import argparse
 import os
 import re
+import signal
 import statistics
 import subprocess
 import sys
-import tempfile
+import time
 from collections import deque
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from bench.cpu import CpuMeter, java_below
-from bench.machine import machine_line
-from bench.prober import PROBE_BOUND, Prober
-from bench.stage import child, create_topics_and_tables, job
-from bench.stall import BatchAge, stall
-from pipeline.demo.broker import EmbeddedBroker
-from pipeline.settings.model import Settings, TablesSettings
-from pipeline.tables.audit import local_audit
-from pipeline.tables.from_settings import open_quota_table
+from bench.machine import CpuMeter, java_below
+from bench.machine import arguments as options
+from bench.stage import Prober, percentiles, probe_quotas, staged
 from pipeline.tables.reader import read_table
+
+STALL_SECONDS: Final = 5.0
+_BATCHES_AFTER: Final = 12
+_PATIENCE_SECONDS: Final = 60.0
+_AS_USUAL: Final = 1.5
+
+
+@dataclass(frozen=True, slots=True)
+class BatchAge:
+    """A micro-batch, as the job's log tells it."""
+
+    events: int  # how many it had
+    age_ms: int  # from its newest event to its end
+
+
+def stall(pids: Sequence[int], batches: Sequence[BatchAge]) -> str:
+    """Stop the job for `STALL_SECONDS` and say after how many micro-batches it is as quick as before.
+
+    The first one is the one that was under way when the job was stopped, or the one with all that has piled up.
+    """
+    usual_ms = statistics.median(batch.age_ms for batch in batches)
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    time.sleep(STALL_SECONDS)
+    before = len(batches)
+    for pid in pids:
+        os.kill(pid, signal.SIGCONT)
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    while len(batches) < before + _BATCHES_AFTER and time.monotonic() < deadline:
+        time.sleep(0.1)
+    after = batches[before:]
+    needed = next((place for place, batch in enumerate(after, 1) if batch.age_ms <= _AS_USUAL * usual_ms), None)
+    told = ", ".join(f"{batch.events} events {batch.age_ms} ms" for batch in after[:5])
+    return (
+        f"stall of {STALL_SECONDS:g} s: caught up with micro-batch {needed or 'none'} after it "
+        f"(age at most {_AS_USUAL:g} x the usual {usual_ms:.0f} ms); {told}"
+    )
+
 
 EVENTS_PER_MESSAGE: Final = {"objects": 1, "arrays": 100}
 STEPS: Final = ("collect_ms", "append_ms", "decide_ms", "publish_ms", "age_ms")
@@ -81,9 +114,15 @@ class Minute:
 
 
 def main() -> None:
-    """Run the whole measurement and print its tables."""
-    arguments = _arguments()
-    print(machine_line())
+    arguments = options(
+        __doc__,
+        minutes=8,
+        empty_minutes=3.0,
+        messages=list(EVENTS_PER_MESSAGE),
+        events_per_second=20_000,
+        clients=10_000,
+        trigger_ms=250,
+    )
     for messages in arguments.messages:
         _measure(messages, arguments)
 
@@ -94,14 +133,9 @@ def _measure(messages: str, arguments: argparse.Namespace) -> None:
         f"{arguments.clients} clients, trigger {arguments.trigger_ms} ms",
         flush=True,
     )
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        broker = stack.enter_context(EmbeddedBroker(folder / "broker"))
-        settings = Settings(tables=TablesSettings(root=str(folder / "tables")))
-        prepare(settings, broker.bootstrap_servers, arguments.minutes * _PROBES_PER_MINUTE)
-        load = [sys.executable, "-m", "bench.load", broker.bootstrap_servers]
-        load += [str(arguments.events_per_second), str(arguments.clients), str(EVENTS_PER_MESSAGE[messages])]
-        generator = stack.enter_context(child(load))
+    with staged(probe_quotas(arguments.minutes * _PROBES_PER_MINUTE)) as stage, ExitStack() as stack:
+        load = stage.load(arguments.events_per_second, arguments.clients, EVENTS_PER_MESSAGE[messages])
+        generator = stack.enter_context(load)
         minutes = [Minute()]
         batches: list[BatchAge] = []
         last_lines: deque[str] = deque(maxlen=_LINES_TOLD)
@@ -114,12 +148,12 @@ def _measure(messages: str, arguments: argparse.Namespace) -> None:
             if "age_ms" in facts:
                 batches.append(BatchAge(facts["events"], facts["age_ms"]))
 
-        with job(folder, broker.bootstrap_servers, arguments.trigger_ms, heard) as running:
-            processes = {"generator": generator.pid, "broker": broker.pid, "driver": running.pid}
+        with stage.job(arguments.trigger_ms, heard) as running:
+            processes = {"generator": generator.pid, "broker": stage.broker.pid, "driver": running.pid}
             java = java_below(running.pid)
             processes |= {"JVM": java, "prober": os.getpid()}
             meter = CpuMeter({name: pid for name, pid in processes.items() if pid is not None})
-            with Prober(broker.bootstrap_servers) as prober:
+            with Prober(stage.servers) as prober:
                 for number in range(arguments.minutes):
                     minutes[-1].latencies_ms += prober.probe(_MINUTE_SECONDS)
                     minutes[-1].cores = meter.cores()
@@ -127,24 +161,14 @@ def _measure(messages: str, arguments: argparse.Namespace) -> None:
                     minutes.append(Minute())
                 missing = prober.missing
             # Before the stall, which makes everything late.
-            lateness_ms = read_table(str(folder / "tables" / "throttle_events"), ["lateness_ms"])["lateness_ms"]
+            lateness_ms = read_table(f"{stage.root}/throttle_events", ["lateness_ms"])["lateness_ms"]
             told_of_stall = stall([running.pid, *([java] if java else [])], batches)
         # Last, so that its minutes leave no backlog to the job.
-        empty_ms = _empty_query(broker.bootstrap_servers, folder, arguments)
+        empty_ms = _empty_query(stage.servers, stage.folder, arguments)
     if missing:
         sys.exit(f"the job must publish a record for each probe; got none for {missing}\n{''.join(last_lines)}")
     _print_summary(minutes[: arguments.minutes], empty_ms, lateness_ms.drop_null().to_pylist())
     print(told_of_stall, flush=True)
-
-
-def prepare(settings: Settings, bootstrap_servers: str, probes: int) -> None:
-    """Create topics and tables, and a quota for each of so many probes."""
-    create_topics_and_tables(settings, bootstrap_servers)
-    rows: list[dict[str, Any]] = [{"user": "<default>", "client_id": "<default>", "producer_byte_rate": 1e9}]
-    rows += [
-        {"user": f"probe-{number}", "client_id": "", "producer_byte_rate": PROBE_BOUND} for number in range(probes)
-    ]
-    open_quota_table(settings.tables).edit(lambda _: rows, local_audit("bench"))
 
 
 def _empty_query(bootstrap_servers: str, folder: Path, arguments: argparse.Namespace) -> list[float]:
@@ -164,7 +188,7 @@ def _print_minute(number: int, minute: Minute) -> None:
         heading = "".join(f"{name:>9}" for name in (*names, "p50", "p99", "probes"))
         print(f"minute{heading}   cores", flush=True)
     steps = "".join(f"{_median(minute.steps_ms[step]):>9.0f}" for step in STEPS)
-    p50, p99 = _percentiles(minute.latencies_ms)
+    p50, p99 = percentiles(minute.latencies_ms)
     cores = "  ".join(f"{name} {used:.2f}" for name, used in minute.cores.items())
     print(f"{number:>6}{steps}{p50:>9.0f}{p99:>9.0f}{len(minute.latencies_ms):>9}   {cores}", flush=True)
 
@@ -174,36 +198,17 @@ def _print_summary(minutes: Sequence[Minute], empty_ms: list[float], lateness_ms
     print("(medians of a minute in ms; p50 and p99 are from the produce call to the record at a reader)")
     print(f"empty Spark query, trigger execution in its last minute: p50 {empty_p50:.0f} ms")
     steady = [latency for minute in minutes[2:] for latency in minute.latencies_ms]
-    p50, p99 = _percentiles(steady)
+    p50, p99 = percentiles(steady)
     print(f"from minute 2 on: p50 {p50:.0f} ms = {p50 / empty_p50:.1f} x, p99 {p99:.0f} ms = {p99 / empty_p50:.1f} x")
     if len(minutes) > 2:
-        first, last = (_percentiles(minutes[number].latencies_ms)[0] for number in (1, -1))
+        first, last = (percentiles(minutes[number].latencies_ms)[0] for number in (1, -1))
         print(f"minute 1 to minute {len(minutes) - 1}: {first / last:.2f} x")
-    late_p50, late_p99 = _percentiles(lateness_ms)
+    late_p50, late_p99 = percentiles(lateness_ms)
     print(f"due -> handed out by the wheel, while batches run: p50 {late_p50:.0f}, p99 {late_p99:.0f} ms", flush=True)
 
 
 def _median(values: Sequence[float]) -> float:
     return statistics.median(values) if values else float("nan")
-
-
-def _percentiles(values: Sequence[float]) -> tuple[float, float]:
-    """p50 and p99; both NaN for fewer than two values."""
-    if len(values) < 2:
-        return float("nan"), float("nan")
-    cuts = statistics.quantiles(values, n=100, method="inclusive")
-    return cuts[49], cuts[98]
-
-
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--minutes", type=int, default=8, help="of the job's life, from its start")
-    parser.add_argument("--empty-minutes", type=float, default=3, help="that the empty query runs; its last one counts")
-    parser.add_argument("--messages", nargs="+", choices=list(EVENTS_PER_MESSAGE), default=list(EVENTS_PER_MESSAGE))
-    parser.add_argument("--events-per-second", type=int, default=20_000)
-    parser.add_argument("--clients", type=int, default=10_000)
-    parser.add_argument("--trigger-ms", type=int, default=250)
-    return parser.parse_args()
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
-from bench.machine import machine_line
+from bench.machine import arguments
 from pipeline.demo.broker import EmbeddedBroker
 from pipeline.jvm.jars import fetch
 from pipeline.settings.model import TablesSettings
@@ -39,12 +39,7 @@ _STEPS: Final = ("state load", "spark session", "query", "first batch", "first r
 
 
 class Load:
-    """One event per second of every entity, in arrays, and the events of the probe. Runs on a thread of its own.
-
-    Args:
-        job: The job to whose usage topic it sends.
-        entities: How many users.
-    """
+    """One event per second of every entity, in arrays, and the events of the probe. Runs on a thread of its own."""
 
     def __init__(self, job: RunningJob, entities: int) -> None:
         self._topic = f"{job.name}.usage"
@@ -79,14 +74,9 @@ class Load:
 
 
 def main() -> int:
-    """Measure some rounds. Print the machine and a table."""
-    parser = argparse.ArgumentParser(description="From kill -9 until the first record is readable.")
-    parser.add_argument("--entities", type=int, default=100_000)
-    parser.add_argument("--seconds", type=int, default=14, help="of load before the kill; the windows span 12")
-    parser.add_argument("--rounds", type=int, default=3)
-    given = parser.parse_args()
+    given = arguments(__doc__, entities=100_000, seconds=14, rounds=3)
     fetch()
-    print(f"{machine_line()}\n{given.entities} entities", flush=True)
+    print(f"{given.entities} entities", flush=True)
     print(f"{'round':>5} {'rows read':>10} " + " ".join(f"{name:>14}" for name in _STEPS) + "   seconds", flush=True)
     with tempfile.TemporaryDirectory() as folder, EmbeddedBroker(Path(folder) / "broker") as broker:
         for number in range(given.rounds):

@@ -11,7 +11,6 @@ time at which they are due; the time of a request counts from then. Broker and l
     p50, p99  from the time at which a request is due to its response, ms
 """
 
-import argparse
 import selectors
 import socket
 import struct
@@ -27,9 +26,9 @@ import numpy as np
 from kafka import KafkaAdminClient
 from kafka.record.memory_records import MemoryRecordsBuilder
 
-from bench.cpu import cpu_seconds
-from bench.machine import machine_line
-from bench.produce_request import produce_request
+from bench.load import produce_request
+from bench.machine import arguments as options
+from bench.machine import cpu_seconds
 from pipeline.cluster.topics import TopicSpec, create_topics
 from pipeline.demo.broker import EmbeddedBroker
 from pipeline.demo.broker_config import BrokerOptions
@@ -75,13 +74,7 @@ class Connection:
 
 
 def main() -> None:
-    """Print the machine and the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--requests-per-second", type=int, default=5_000)
-    parser.add_argument("--seconds", type=float, default=20.0)
-    parser.add_argument("--rounds", type=int, default=2)
-    arguments = parser.parse_args()
-    print(machine_line())
+    arguments = options(__doc__, requests_per_second=5_000, seconds=20.0, rounds=2)
     print(f"{arguments.requests_per_second:,} produce requests a second, median of {arguments.rounds} rounds")
     print(f"{'request log':<12} {'CPU %':>7} {'log MB/s':>9} {'requests/s':>11} {'p50 ms':>8} {'p99 ms':>8}")
     measured: dict[bool, list[Cost]] = {False: [], True: []}

@@ -20,29 +20,29 @@ of `kquota size` (`pipeline/sizing/measured.json`).
                                        the most memory of its server, MB
 """
 
-import argparse
 import json
 import os
+import random
 import re
 import signal
 import statistics
-import sys
 import tempfile
 import time
+import urllib.request
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
-from bench.cpu import CpuMeter, java_below
-from bench.machine import machine_line
-from bench.scale_views import peak_mb, roll_up_seconds, view_of_clients
-from bench.stage import child, create_topics_and_tables, job
-from pipeline.demo.broker import EmbeddedBroker
-from pipeline.settings.model import Settings, TablesSettings
-from pipeline.tables.audit import local_audit
-from pipeline.tables.from_settings import open_quota_table
+from bench.machine import CpuMeter, arguments, java_below, machine_line, memory_of
+from bench.stage import await_ready, bound, dashboard, staged
+from pipeline.settings.model import TablesSettings
+from pipeline.tables.address import table_uri
+from pipeline.tables.delta_rs import DeltaRsWriter
+from pipeline.tables.layout import TABLES, create_missing
+from pipeline.tables.reader import DeltaRsReader
+from pipeline.tables.rollups.usage_by_minute import UsageByMinute
+from pipeline.tables.rollups.usage_by_second import UsageBySecond
 
 STEPS: Final = ("collect", "append", "decide", "publish")
 LOADS: Final = ("10000:20000", "100000:20000", "1000000:20000", "100000:100000")
@@ -52,6 +52,59 @@ _OFFENDERS: Final = 1_000  # entities with a bound that their first event is abo
 _PATIENCE_SECONDS: Final = 120.0
 _STEP = re.compile(r"(collect|append|decide|publish)_ms=(\d+)")
 _STATE = re.compile(r"tables and recovery ([\d.]+) s")
+_REQUESTS: Final = 20
+_MINUTE_MS: Final = 60_000
+
+
+def roll_up_seconds(root: str) -> float:
+    """CPU seconds that rolling up a minute of the usage under a root takes, by second and by minute together.
+
+    It is done once more, into tables of its own. What of the usage is complete enough to be rolled up is rolled up.
+    """
+    names = ("usage_by_second", "usage_by_minute")
+    with tempfile.TemporaryDirectory() as folder:
+        create_missing(folder, [TABLES[name] for name in names])
+        seconds, minutes = (_writer(folder, name) for name in names)
+        usage = DeltaRsReader(table_uri(root, "usage"))
+        begin_ms = usage.oldest_value("sample_start_ms") or 0
+        by_second = UsageBySecond(usage, seconds, "bench", TablesSettings().seconds_retention_ms)
+        return sum(
+            _cpu_seconds_a_minute(roll_up, begin_ms) for roll_up in (by_second, UsageByMinute(usage, minutes, "bench"))
+        )
+
+
+def _writer(root: str, name: str) -> DeltaRsWriter:
+    writer = DeltaRsWriter(table_uri(root, name), "bench")
+    writer.raise_epoch(1)
+    return writer
+
+
+def _cpu_seconds_a_minute(roll_up: UsageBySecond | UsageByMinute, begin_ms: int) -> float:
+    began = time.process_time()
+    roll_up.step()
+    spent = time.process_time() - began
+    rolled_up_ms = roll_up.written_until_ms - begin_ms
+    return spent * _MINUTE_MS / rolled_up_ms if rolled_up_ms > 0 else float("nan")
+
+
+def view_of_clients(root: str, entities: int) -> tuple[float, float]:
+    """The dashboard's view of a client, over 15 minutes, one client after another; the job may go on meanwhile.
+
+    Returns:
+        ms of the slowest but one of twenty, and the most memory that the server has held, in MB.
+    """
+    chosen = random.Random(1)
+    times_ms = []
+    with dashboard(root) as (address, pid):
+        await_ready(address)
+        for _ in range(_REQUESTS):
+            number = chosen.randrange(entities)
+            path = f"api/v1/client?user=team-{number % 997}&client_id=service-{number}&since=15m"
+            began = time.perf_counter()
+            with urllib.request.urlopen(f"{address}{path}", timeout=60) as answer:  # noqa: S310 - our server
+                answer.read()
+            times_ms.append((time.perf_counter() - began) * 1_000)
+        return sorted(times_ms)[-2], memory_of(pid)["VmHWM"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +127,8 @@ class Point:
 
 
 def main() -> None:
-    """Measure each load and print a table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--loads", nargs="+", default=LOADS, metavar="ENTITIES:EVENTS_PER_SECOND")
-    parser.add_argument("--seconds", type=int, default=45, help="that are measured, after all entities have sent")
-    parser.add_argument("--write", action="store_true", help="take the figures for `kquota size`")
-    given = parser.parse_args()
-    print(f"{machine_line()}\narrays of {_EVENTS_PER_MESSAGE} events, trigger 250 ms")
+    given = arguments(__doc__, loads=list(LOADS), seconds=45, write=False)
+    print(f"arrays of {_EVENTS_PER_MESSAGE} events, trigger 250 ms")
     names = (*STEPS, "batch", "longest", "driver", "JVM", "cores", "back", "state", "roll-up", "view", "server")
     print(f"{'entities':>9}{'ev/s':>8}{''.join(f'{name:>9}' for name in names)}", flush=True)
     points = []
@@ -97,31 +145,28 @@ def main() -> None:
 
 
 def _measure(entities: int, events_per_second: int, seconds: int) -> Point:
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        broker = stack.enter_context(EmbeddedBroker(folder / "broker"))
-        _prepare(folder, broker.bootstrap_servers)
-        load = [sys.executable, "-m", "bench.load", broker.bootstrap_servers]
-        stack.enter_context(child([*load, str(events_per_second), str(entities), str(_EVENTS_PER_MESSAGE)]))
+    rows = [bound("<default>", 1e9, "<default>")]
+    rows += [bound(f"team-{n % 997}", 1.0, f"service-{n}") for n in range(_OFFENDERS)]
+    with staged(rows) as stage, stage.load(events_per_second, entities, _EVENTS_PER_MESSAGE):
         lines: list[str] = []
-        with job(folder, broker.bootstrap_servers, 250, lines.append) as running:
+        with stage.job(250, lines.append) as running:
             java = java_below(running.pid) or running.pid
             time.sleep(1.3 * entities / events_per_second + 15)
             meter = CpuMeter({"driver": running.pid, "JVM": java})
             del lines[:]
             time.sleep(seconds)
             cores, batches = sum(meter.cores().values()), _batches(lines)
-            memory = [peak_mb(pid) for pid in (running.pid, java)]
+            memory = [memory_of(pid)["VmHWM"] for pid in (running.pid, java)]
             for pid in (java, running.pid):
                 os.kill(pid, signal.SIGKILL)
         killed_at = time.monotonic()
         again: list[str] = []
-        with job(folder, broker.bootstrap_servers, 250, again.append) as running:
+        with stage.job(250, again.append):
             while not _batches(again) and time.monotonic() < killed_at + _PATIENCE_SECONDS:
                 time.sleep(0.05)
             back_s = time.monotonic() - killed_at
-            view_ms, server_mb = view_of_clients(str(folder / "tables"), entities)
-        roll_up_s = roll_up_seconds(str(folder / "tables"))
+            view_ms, server_mb = view_of_clients(stage.root, entities)
+        roll_up_s = roll_up_seconds(stage.root)
     state = _STATE.search("".join(again))
     whole_ms = [sum(batch.values()) for batch in batches]
     return Point(
@@ -139,16 +184,6 @@ def _measure(entities: int, events_per_second: int, seconds: int) -> Point:
         view_ms=round(view_ms),
         server_mb=round(server_mb),
     )
-
-
-def _prepare(folder: Path, bootstrap_servers: str) -> None:
-    settings = Settings(tables=TablesSettings(root=str(folder / "tables")))
-    create_topics_and_tables(settings, bootstrap_servers)
-    rows = [{"user": "<default>", "client_id": "<default>", "producer_byte_rate": 1e9}]
-    rows += [
-        {"user": f"team-{n % 997}", "client_id": f"service-{n}", "producer_byte_rate": 1.0} for n in range(_OFFENDERS)
-    ]
-    open_quota_table(settings.tables).edit(lambda _: rows, local_audit("bench"))
 
 
 def _batches(lines: Sequence[str]) -> list[dict[str, int]]:

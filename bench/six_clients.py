@@ -1,7 +1,7 @@
 """Six stock clients of one broker: what an edit of the quota table does to the one that is over its quota.
 
     python -m bench six_clients
-    python -m bench.six_clients [--page docs/enforce.md]
+    python -m bench.six_clients [--page docs/enforce.md] [--keep FOLDER]
 
 One real broker and `kquota quotas sync` as its own process. Four quiet kafka-python producers far below their quotas
 (of a user, of a pair, and two of the default user), and two offenders: one of kafka-python that wants 10 · T, and one
@@ -11,33 +11,237 @@ then T is doubled for both in the Delta table; then it is cut again. The bytes o
 times the size of a record, asked four times a second.
 """
 
-import argparse
+import io
+import json
 import math
+import os
+import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from threading import Thread
 from typing import Any, Final
 
+import numpy as np
 from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
 
-from bench.machine import machine_line
-from bench.six_report import PHASES, Offender, Phase, SixRun, markdown, write_page
-from bench.stock_clients import StockProcess, start_java, start_python
+from bench.machine import arguments, machine_line
+from bench.pages import write_part
 from pipeline.brokers.entity import NativeEntity
 from pipeline.brokers.native_quotas import NativeQuotas
 from pipeline.cluster.access import ClusterAccess
 from pipeline.demo.broker import EmbeddedBroker
 from pipeline.demo.process import spawn, terminate
-from pipeline.jvm.jars import fetch
+from pipeline.demo.sign_in import plain_sign_in
+from pipeline.demo.stock_client import StockWork
+from pipeline.jvm.jars import broker_classpath, fetch
 from pipeline.jvm.java import Java, find_jdk
 from pipeline.tables.audit import local_audit
 from pipeline.tables.layout import create_missing
 from pipeline.tables.quotas.edit import QuotaChange
 from pipeline.tables.quotas.table import QuotaTable
 from quota.entity import DEFAULT
+
+_STOP_SECONDS: Final = 5.0
+_SOURCE: Final = Path(__file__).with_name("StockProducer.java")
+
+
+class StockProcess:
+    """A client that runs.
+
+    Attributes:
+        reports: when each came, in seconds of the monotonic clock, and what it says.
+    """
+
+    def __init__(self, process: "subprocess.Popen[bytes]") -> None:
+        self.reports: list[tuple[float, dict[str, Any]]] = []
+        self._process = process
+        self._reading = Thread(target=self._read, daemon=True)
+        self._reading.start()
+
+    @property
+    def throttle_max_ms(self) -> float:
+        """The longest time that an answer told it to wait."""
+        return max((float(report["broker_throttle_max_ms"]) for _, report in self.reports), default=0.0)
+
+    def answer_ms(self, begin: float, end: float) -> list[float]:
+        """How long its requests took that were reported between two instants."""
+        return [took_ms for at, report in self.reports if begin <= at < end for took_ms in report["answer_ms"]]
+
+    def close(self) -> None:
+        """End it, and read what is left."""
+        terminate(self._process, _STOP_SECONDS)
+        self._reading.join()
+
+    def _read(self) -> None:
+        with self._process.stdout or io.BytesIO() as lines:
+            for line in lines:
+                with suppress(ValueError):  # what else it prints
+                    self.reports.append((time.monotonic(), json.loads(line)))
+
+
+def start_python(
+    stack: ExitStack, folder: Path, broker: EmbeddedBroker, user: str, rate: float, requests_per_second: float
+) -> StockProcess:
+    """A kafka-python producer that sends to the topic of its name, with a client-id that is its name."""
+    options = {**plain_sign_in(broker.sasl_bootstrap_servers, user, user), "client_id": user}
+    path = folder / f"{user}.json"
+    work = StockWork("produce", user, (1.0,), rate, requests_per_second, options)
+    path.write_text(json.dumps(asdict(work)), encoding="utf-8")
+    return _started(stack, [sys.executable, "-m", "pipeline.demo.stock_client", str(path)])
+
+
+def start_java(stack: ExitStack, broker: EmbeddedBroker, jdk: Java, user: str, record_bytes: int) -> StockProcess:
+    """A producer of Kafka's own Java client that sends records as fast as it can; else as `start_python`."""
+    login = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+    config = {
+        "bootstrap.servers": broker.sasl_bootstrap_servers,
+        "client.id": user,
+        "delivery.timeout.ms": "600000",  # as the Python one: what is in its memory lasts for minutes under the quota
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "PLAIN",
+        "sasl.jaas.config": f'{login} username="{user}" password="{user}";',
+    }
+    class_path = os.pathsep.join(map(str, broker_classpath()))
+    command = [str(jdk.executable), "-Xmx128m", "-XX:TieredStopAtLevel=1", "-cp", class_path, str(_SOURCE)]
+    command += [user, str(record_bytes), *(f"{key}={value}" for key, value in config.items())]
+    return _started(stack, command)
+
+
+def _started(stack: ExitStack, command: list[str]) -> StockProcess:
+    client = StockProcess(spawn(command, cwd=Path.cwd(), output=subprocess.PIPE))
+    stack.callback(client.close)
+    return client
+
+
+_SHOWN_SECONDS: Final = 10
+_BEGIN: Final = "<!-- six: written by `python -m bench six_clients` -->"
+_END: Final = "<!-- six end -->"
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """A time in which nothing was edited.
+
+    Attributes:
+        name: what it is.
+        factor: the offenders' quota, in T; 0 = they do not run yet, infinity = others like them run without a quota.
+        judged_from: second after which rates and answers are judged, to the end.
+        seconds: how long it is.
+    """
+
+    name: str
+    factor: float
+    judged_from: int
+    seconds: int
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether the offenders run under a quota."""
+        return 0 < self.factor < math.inf
+
+
+PHASES: Final = (
+    Phase("without offenders", 0, 0, 30),
+    Phase("offenders without a quota", math.inf, 5, 35),
+    Phase("under T", 1, 45, 75),
+    Phase("raised to 2 · T", 2, 15, 60),
+    Phase("cut to T", 1, 30, 90),
+)
+
+
+@dataclass(slots=True)
+class Offender:
+    """What the broker took of one offender.
+
+    Attributes:
+        at: instants, in seconds.
+        taken_bytes: the end of its log at each of them, times the size of a record.
+        throttle_max_ms: the longest time that an answer told it to wait.
+    """
+
+    at: list[float] = field(default_factory=list)
+    taken_bytes: list[float] = field(default_factory=list)
+    throttle_max_ms: float = 0.0
+
+    def rate(self, begin: float, end: float) -> float:
+        """Bytes per second between two instants."""
+        before, after = np.interp([begin, end], self.at, self.taken_bytes)
+        return float(after - before) / (end - begin)
+
+
+@dataclass(frozen=True, slots=True)
+class SixRun:
+    """One run.
+
+    Attributes:
+        bound: T, in bytes per second.
+        begins: when each of `PHASES` began: when the quota was in the broker, or the offenders had sent something.
+        offenders: by what they are.
+        quiet_answer_ms: of each phase, how long each request of the quiet clients took, in the seconds that are judged.
+        quiet_throttle_max_ms: the longest time that an answer told one of them to wait.
+        edit_seconds: from the commit of an edit until the broker had it, of each edit.
+    """
+
+    bound: float
+    begins: Sequence[float]
+    offenders: Mapping[str, Offender]
+    quiet_answer_ms: Sequence[Sequence[float]]
+    quiet_throttle_max_ms: float
+    edit_seconds: Sequence[float]
+
+    def judged(self, offender: str, phase: int) -> float:
+        """Its rate divided by its quota, from the second on from which it is judged."""
+        return self._ratio(offender, phase, PHASES[phase].judged_from, PHASES[phase].seconds)
+
+    def tens(self, offender: str, phase: int) -> list[float]:
+        """The same for each ten seconds, from the beginning."""
+        starts = range(0, PHASES[phase].seconds - _SHOWN_SECONDS + 1, _SHOWN_SECONDS)
+        return [self._ratio(offender, phase, start, start + _SHOWN_SECONDS) for start in starts]
+
+    def _ratio(self, offender: str, phase: int, first: int, end: int) -> float:
+        begin, quota = self.begins[phase], PHASES[phase].factor * self.bound
+        return self.offenders[offender].rate(begin + first, begin + end) / quota
+
+
+def markdown(run: SixRun) -> str:
+    """A row for each phase and offender, and one for the quiet clients; then the edits."""
+    lines = ["| | offender | rate / its quota, each 10 s | mean |", "| --- | --- | --- | --- |"]
+    for number, phase in enumerate(PHASES):
+        for name in run.offenders if phase.is_bounded else ():
+            tens = " ".join(f"{ratio:.2f}" for ratio in run.tens(name, number))
+            judged = f"{run.judged(name, number):.2f} from {phase.judged_from} s on"
+            lines.append(f"| {phase.name} | {name} | {tens} | {judged} |")
+    quiet = [
+        "| | quiet clients: p50 and p99 of a request, same seconds | p99 / without offenders | p99 / without a quota |",
+        "| --- | --- | --- | --- |",
+    ]
+    alone, unbounded = (float(np.percentile(answers, 99)) for answers in run.quiet_answer_ms[:2])
+    for phase, answers in zip(PHASES, run.quiet_answer_ms, strict=True):
+        p50, p99 = np.percentile(answers, [50, 99])
+        times = f"{p50:.1f} and {p99:.1f} ms of {len(answers)}"
+        quiet.append(f"| {phase.name} | {times} | {p99 / alone:.2f} | {p99 / unbounded:.2f} |")
+    told = ", ".join(f"{name} {one.throttle_max_ms:.0f} ms" for name, one in run.offenders.items())
+    edits = np.array(run.edit_seconds)
+    return "\n".join([
+        *lines,
+        "",
+        *quiet,
+        "",
+        f"T is {run.bound / 1000:g} kB/s. The longest throttle time in an answer: {told}, the quiet clients "
+        f"{run.quiet_throttle_max_ms:.0f} ms. From the commit of an edit until the broker had it, {len(edits)} edits: "
+        f"median {np.median(edits):.1f} s, longest {edits.max():.1f} s.",
+    ])  # fmt: skip
+
+
+def write_page(page: Path, text: str) -> None:
+    """Put the text into a page, between its marks."""
+    write_part(page, _BEGIN, _END, text)
+
 
 BOUND: Final = 300_000.0
 PYTHON, JAVA = "kafka-python", "Java"
@@ -102,11 +306,7 @@ class _Stage:
 
 
 def measure(folder: Path) -> SixRun:
-    """Start all, go through the phases, and stop it.
-
-    Args:
-        folder: for the broker, the tables and the log of the sync; empty.
-    """
+    """Start all, go through the phases, and stop it."""
     with ExitStack() as stack:
         stage = _Stage(stack, folder)
         edits = [stage.edit({"nobody": 1e6 + number}) for number in range(_PRACTICE_EDITS)]
@@ -192,17 +392,13 @@ def _create_topics(broker: EmbeddedBroker, names: list[str]) -> None:
 
 
 def main() -> None:
-    """Print the machine and the tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--page", type=Path, help="the page to write the tables into")
-    parser.add_argument("--keep", type=Path, help="a folder for broker, tables and logs, which is kept")
-    given = parser.parse_args()
+    given = arguments(__doc__, page=None, keep=None)
     with tempfile.TemporaryDirectory(prefix="kquota-six-") as folder:
-        run = measure(given.keep or Path(folder))
+        run = measure(Path(given.keep or folder))
     text = f"{markdown(run)}\n\n{machine_line()}"
     print(text)
     if given.page:
-        write_page(given.page, text)
+        write_page(Path(given.page), text)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """A stock client that two brokers share: what their sum is with a mirrored quota, and with the level of the cluster.
 
-    python -m bench.split_client [--loads 3 10] [--seconds 170] [--move 85] [--page docs/enforce.md]
+    python -m bench.split_client [--loads 3 10] [--seconds 170] [--move 85] [--page docs/enforce.md] [--keep FOLDER]
 
 Two real brokers and, for each load k and each scope, a user with the quota T and one plain kafka-python producer that
 wants k · T: nine tenths on one broker and one tenth on the other, after the move the other way round. `kquota quotas
@@ -10,30 +10,152 @@ brokers have taken are counted at the client, and are stored as rows of `usage` 
 All of them run at the same time. The sum over both brokers is divided by T.
 """
 
-import argparse
 import os
 import sys
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
 from typing import Any, Final
 
+import pyarrow as pa
 from kafka import KafkaAdminClient
 
-from bench.machine import machine_line
-from bench.split_report import SCOPES, SplitRun, markdown, write_page
-from bench.split_usage import UsageRecorder
+from bench.machine import arguments, machine_line
+from bench.pages import write_part, write_time_plot
+from pipeline.clock import wall_ms
 from pipeline.demo.cluster import EmbeddedCluster
 from pipeline.demo.process import spawn, terminate
 from pipeline.demo.sign_in import plain_sign_in
 from pipeline.demo.stock_client import StockProducer, StockWork
+from pipeline.tables.address import table_uri
 from pipeline.tables.audit import local_audit
+from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.layout import create_missing
 from pipeline.tables.quotas.edit import QuotaChange
 from pipeline.tables.quotas.table import QuotaTable
+from schemas.arrow import conform
+from schemas.usage import UsageRow
+
+_JOB: Final = "bench"
+_EVERY_MS: Final = 1_000
+
+
+class UsageRecorder:
+    """Turns counters into rows, one for each second, broker and user; a commit each second, as a batch."""
+
+    def __init__(self, root: str) -> None:
+        self._writer = DeltaRsWriter(table_uri(root, "usage"), _JOB)
+        self._writer.raise_epoch(1)
+        self._counters: dict[tuple[str, str], int] = {}
+        self._rows: dict[tuple[int, str, str], int] = defaultdict(int)
+        self._batch_id = 0
+        self._due_ms = 0
+
+    def saw(self, broker_id: str, user: str, total_bytes: int) -> None:
+        """A broker has now taken so many bytes of a user in all."""
+        more = total_bytes - self._counters.get((broker_id, user), 0)
+        if more:
+            self._counters[broker_id, user] = total_bytes
+            self._rows[wall_ms() // 1_000 * 1_000, broker_id, user] += more
+
+    def store(self) -> None:
+        """Append what was seen since the last commit, if that is a second ago."""
+        now_ms = wall_ms()
+        if now_ms < self._due_ms or not self._rows:
+            return
+        self._due_ms = now_ms + _EVERY_MS
+        starts_ms, broker_ids, users = zip(*self._rows, strict=True)
+        rows = pa.table(
+            {
+                "sample_start_ms": list(starts_ms),
+                "broker_id": list(broker_ids),
+                "user": list(users),
+                "produced_bytes": list(self._rows.values()),
+                "last_event_ms": [min(start_ms + 999, now_ms) for start_ms in starts_ms],
+            }
+        )
+        names = {"cluster": _JOB, "query_id": _JOB, "client_id": "split"}
+        numbers = {"batch_id": self._batch_id, "evaluated_at_ms": now_ms, "quota_version": 1, "request_count": 1}
+        rows = conform(rows, UsageRow, **names, **numbers)
+        self._writer.append(rows, {f"{_JOB}-usage": self._batch_id}, {})
+        self._batch_id += 1
+        self._rows.clear()
+
+
+SCOPES: Final = {"broker": "mirror", "cluster": "cluster"}
+"""The scope of the sync, and the name of its line."""
+
+WINDOW_SECONDS: Final = 30
+SETTLED_SECONDS: Final = 45
+
+_SHOWN_SECONDS: Final = 10
+_BEGIN: Final = "<!-- split: written by `python -m bench split_client` -->"
+_END: Final = "<!-- split end -->"
+_PLOT: Final = "split-client.svg"
+
+
+@dataclass(frozen=True, slots=True)
+class SplitRun:
+    """One client."""
+
+    scope: str  # of the sync
+    load: float  # k
+    sums: Sequence[float]  # for each second what both brokers took together, divided by T
+    move: int  # the second of the move
+
+    def means(self, first: int, end: int, seconds: int = WINDOW_SECONDS) -> list[float]:
+        """The means over so many seconds, each second anew, that begin at `first` or later and end at `end`."""
+        return [sum(self.sums[last - seconds : last]) / seconds for last in range(first + seconds, end + 1)]
+
+    @property
+    def all_means(self) -> list[float]:
+        """The means of 30 s from the start to the end."""
+        return self.means(0, len(self.sums))
+
+    @property
+    def settled_means(self) -> list[float]:
+        """Those that begin 45 s after the start or the move, or later, and have no move in them."""
+        before = self.means(SETTLED_SECONDS, self.move)
+        return [*before, *self.means(self.move + SETTLED_SECONDS, len(self.sums))]
+
+
+def markdown(runs: Sequence[SplitRun]) -> str:
+    """A row for each client: the mean of each ten seconds, and the means of half a minute."""
+    settled = f"{WINDOW_SECONDS} s from {SETTLED_SECONDS} s after start or move"
+    lines = [
+        f"| wants | scope | each {_SHOWN_SECONDS} s; the move is at {runs[0].move} s | highest {WINDOW_SECONDS} s "
+        f"| {settled} |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    for run in sorted(runs, key=lambda run: run.load):
+        tens = " ".join(f"{mean:.2f}" for mean in run.means(0, len(run.sums), _SHOWN_SECONDS)[::_SHOWN_SECONDS])
+        late = run.settled_means
+        span = f"{min(late):.2f}–{max(late):.2f}" if late else ""
+        lines.append(f"| {run.load:g} · T | {SCOPES[run.scope]} | {tens} | {max(run.all_means):.2f} | {span} |")
+    return "\n".join(lines)
+
+
+def write_page(page: Path, text: str, runs: Sequence[SplitRun]) -> None:
+    """Put the text and the plot into a page, between its marks; the plot is a file beside it."""
+    _write_plot(page.with_name(_PLOT), runs)
+    write_part(page, _BEGIN, _END, f"![The sum of both brokers over time]({_PLOT})\n\n{text}")
+
+
+def _write_plot(path: Path, runs: Sequence[SplitRun]) -> None:
+    """A panel for each load, a line for each scope: the mean of the last ten seconds."""
+    panels: dict[str, dict[str, list[tuple[float, float]]]] = {}
+    for run in sorted(runs, key=lambda run: run.load):
+        means = run.means(0, len(run.sums), _SHOWN_SECONDS)
+        line = [(float(end), mean) for end, mean in enumerate(means, _SHOWN_SECONDS)]
+        panels.setdefault(f"the client wants {run.load:g} · T", {})[SCOPES[run.scope]] = line
+    title = "A stock client on two brokers, 90/10 and then 10/90: their sum / T, mean of the last 10 s"
+    write_time_plot(path, title, ("s", "sum over the brokers / T"), panels, level=1.0, instants=[runs[0].move])
+
 
 BOUND: Final = 200_000.0
 REQUESTS_PER_SECOND: Final = 40.0
@@ -49,14 +171,7 @@ def users(loads: Sequence[float]) -> dict[tuple[str, float], str]:
 
 
 def measure(folder: Path, loads: Sequence[float], seconds: int, move: int) -> list[SplitRun]:
-    """Start all, let it run, and stop it.
-
-    Args:
-        folder: for brokers and tables; empty.
-        loads: k of each client.
-        seconds: how long.
-        move: when nine tenths go to the other broker.
-    """
+    """Start all, let it run, and stop it."""
     who = users(loads)
     cluster = EmbeddedCluster(
         [folder / "broker-1", folder / "broker-2"], {user: f"{user}-secret" for user in who.values()}
@@ -139,20 +254,13 @@ def _sums(totals: Sequence[float]) -> list[float]:
 
 
 def main() -> None:
-    """Print the machine and the table; write the plot if a file is given."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--loads", type=float, nargs="+", default=[3.0, 10.0])
-    parser.add_argument("--seconds", type=int, default=170)
-    parser.add_argument("--move", type=int, default=85)
-    parser.add_argument("--page", type=Path, help="the page to write the table into; the plot is put beside it")
-    parser.add_argument("--keep", type=Path, help="a folder for brokers, tables and logs, which is kept")
-    given = parser.parse_args()
+    given = arguments(__doc__, loads=[3.0, 10.0], seconds=170, move=85, page=None, keep=None)
     with tempfile.TemporaryDirectory(prefix="kquota-split-") as folder:
-        runs = measure(given.keep or Path(folder), given.loads, given.seconds, given.move)
+        runs = measure(Path(given.keep or folder), given.loads, given.seconds, given.move)
     text = f"{markdown(runs)}\n\n{machine_line()}"
     print(text)
     if given.page:
-        write_page(given.page, text, runs)
+        write_page(Path(given.page), text, runs)
 
 
 if __name__ == "__main__":

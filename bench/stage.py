@@ -1,31 +1,128 @@
-"""What benchmarks work with: topics, tables, and child processes that must not share the measuring interpreter.
+"""What benchmarks work with: a broker, topics, tables and quotas, the load, the job, the dashboard, a reader, probes.
 
-Child processes are the load, the job, and others.
+Load, job and dashboard are processes of their own, so that they do not share the measuring interpreter.
 """
 
 import io
+import json
 import os
+import random
+import statistics
 import subprocess
 import sys
+import tempfile
+import time
+import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Thread
-from types import MappingProxyType
+from types import MappingProxyType, TracebackType
+from typing import Any, Final, Self
+from urllib.error import URLError
+
+from kafka import KafkaConsumer, KafkaProducer
 
 from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.from_settings import wanted_topics
 from pipeline.cluster.topics import create_topics
+from pipeline.demo.broker import EmbeddedBroker
 from pipeline.demo.process import terminate
-from pipeline.settings.model import Settings
-from pipeline.tables.from_settings import create_tables
+from pipeline.settings.model import Settings, TablesSettings
+from pipeline.tables.audit import local_audit
+from pipeline.tables.from_settings import create_tables, open_quota_table
+from pipeline.tables.quotas.edit import QuotaChange
+from pipeline.tables.quotas.table import QuotaTable
+from schemas.names import THROTTLE_TOPIC, USAGE_TOPIC
 
 
-def create_topics_and_tables(settings: Settings, bootstrap_servers: str) -> None:
-    """Create the topics and tables of a job, those that are missing."""
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A broker with the topics and tables of a job. All of it lies in one folder, which goes when the block ends."""
+
+    folder: Path
+    broker: EmbeddedBroker
+    settings: Settings
+
+    @property
+    def servers(self) -> str:
+        """Bootstrap servers of the broker."""
+        return self.broker.bootstrap_servers
+
+    @property
+    def root(self) -> str:
+        """Root of the tables."""
+        return self.settings.tables.root
+
+    def quotas(self) -> QuotaTable:
+        """The quota table, to be edited."""
+        return open_quota_table(self.settings.tables)
+
+    def alter(self, user: str, bound: float) -> None:
+        """Give a user another producer quota."""
+        self.quotas().alter([QuotaChange(user, "", {"producer_byte_rate": bound})], local_audit("bench"))
+
+    def job(
+        self, trigger_ms: int, heard: Callable[[str], None] = lambda _: None
+    ) -> AbstractContextManager["subprocess.Popen[bytes]"]:
+        """The job on these tables; see `job`."""
+        return job(self.folder, self.servers, trigger_ms, heard)
+
+    def load(
+        self, events_per_second: int, clients: int, *more: int
+    ) -> AbstractContextManager["subprocess.Popen[bytes]"]:
+        """Steady load; more: events per message (1), percent of junk (0)."""
+        return load(self.servers, events_per_second, clients, *more)
+
+
+@contextmanager
+def staged(quotas: Sequence[Mapping[str, Any]] = ()) -> Iterator[Stage]:
+    """A stage with these rows in its quota table."""
+    with tempfile.TemporaryDirectory() as name, EmbeddedBroker(Path(name) / "broker") as broker:
+        stage = Stage(Path(name), broker, Settings(tables=TablesSettings(root=f"{name}/tables")))
+        prepare(stage.settings, stage.servers, quotas)
+        yield stage
+
+
+def prepare(settings: Settings, bootstrap_servers: str, quotas: Sequence[Mapping[str, Any]]) -> None:
+    """Create the topics and tables of a job, those that are missing, and set its quotas."""
     with ClusterAccess(bootstrap_servers).admin() as admin:
         create_topics(admin, wanted_topics(settings))
     create_tables(settings.tables)
+    if quotas:
+        open_quota_table(settings.tables).edit(lambda _: [dict(row) for row in quotas], local_audit("bench"))
+
+
+def bound(user: str, rate: float, client_id: str = "") -> dict[str, Any]:
+    """A row of `quotas`."""
+    return {"user": user, "client_id": client_id, "producer_byte_rate": rate}
+
+
+def probe_quotas(probes: int) -> list[dict[str, Any]]:
+    """Quotas under which only so many probes of a `Prober` are throttled. More than are sent do no harm."""
+    everybody = bound("<default>", 1e9, "<default>")
+    return [everybody, *(bound(f"probe-{number}", PROBE_BOUND) for number in range(probes))]
+
+
+def load(
+    bootstrap_servers: str, events_per_second: int, clients: int, *more: int
+) -> AbstractContextManager["subprocess.Popen[bytes]"]:
+    """`bench.load` in a process of its own."""
+    numbers = map(str, (events_per_second, clients, *more))
+    return child([sys.executable, "-m", "bench.load", bootstrap_servers, *numbers])
+
+
+@contextmanager
+def environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Settings that children get by the environment."""
+    before = dict(os.environ)
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
 
 
 @contextmanager
@@ -49,17 +146,10 @@ def job(
     tables: str | None = None,
     checkpoint: str | None = None,
 ) -> Iterator["subprocess.Popen[bytes]"]:
-    """`kquota run` with tables, checkpoint and lock under a folder. The block begins when the job is running.
+    """`kquota run` with tables (or a root elsewhere), checkpoint (likewise) and lock under a folder.
 
-    The block has its process.
-
-    Args:
-        folder: where the job keeps everything.
-        bootstrap_servers: of the broker.
-        trigger_ms: of the query.
-        heard: called with every line of the job's log, from its start; once the job is running on a thread.
-        tables: root of its tables, if it is not under the folder.
-        checkpoint: likewise.
+    The block begins when the job is running, and has its process. `heard` gets every line of the job's log, from its
+    start; once the job is running on a thread.
     """
     command = [sys.executable, "-m", "pipeline.cli.main", "run", "--bootstrap-server", bootstrap_servers]
     command += ["--tables", tables or str(folder / "tables")]
@@ -88,13 +178,7 @@ def job(
 def dashboard(
     tables: str, *options: str, environment: Mapping[str, str] = MappingProxyType({})
 ) -> Iterator[tuple[str, int]]:
-    """`kquota dashboard` on a free port; the block has the page's address and its process id.
-
-    Args:
-        tables: root of the tables.
-        options: further ones of the command.
-        environment: further variables.
-    """
+    """`kquota dashboard` on a free port; the block has its address and process id."""
     command = [sys.executable, "-m", "pipeline.cli.main", "dashboard", "--port", "0", "--tables", tables, *options]
     started = subprocess.Popen(
         command, stderr=subprocess.PIPE, env={**os.environ, **environment}, start_new_session=True
@@ -106,3 +190,122 @@ def dashboard(
         yield told.split()[1], started.pid
     finally:
         terminate(started, 20)
+
+
+_PATIENCE_SECONDS: Final = 30
+
+
+def await_ready(address: str) -> None:
+    """Wait until a dashboard has read the tables."""
+    while True:
+        with suppress(URLError), urllib.request.urlopen(f"{address}readyz", timeout=60) as answer:  # noqa: S310 - ours
+            if answer.status == 200:
+                return
+        time.sleep(0.1)
+
+
+def throttle_reader(bootstrap_servers: str) -> Any:
+    """A `read_committed` consumer that misses no record from now on."""
+    consumer: Any = KafkaConsumer(
+        THROTTLE_TOPIC,
+        bootstrap_servers=bootstrap_servers,
+        isolation_level="read_committed",
+        auto_offset_reset="latest",
+    )
+    # The topic's end is asked for only now. A record of before that answer would never be read.
+    while not consumer.assignment():
+        consumer.poll(timeout_ms=100)
+    for partition in consumer.assignment():
+        consumer.position(partition)
+    return consumer
+
+
+def send_event(producer: Any, user: str, produced_bytes: int, client_id: str = "c") -> None:
+    """Send an event of now. Returns when the broker has it."""
+    event = {"event_time_ms": time.time_ns() // 1_000_000, "user": user, "client_id": client_id}
+    producer.send(USAGE_TOPIC, json.dumps({**event, "produced_bytes": produced_bytes}).encode())
+    producer.flush()
+
+
+def wait_for(consumer: Any, user: str, action: str) -> None:
+    """Return when a record of a user has come; end the program if none comes within half a minute."""
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    while time.monotonic() < deadline:
+        for records in consumer.poll(timeout_ms=500).values():
+            for record in records:
+                value = json.loads(record.value)
+                if (value["user"], value["action"]) == (user, action):
+                    return
+    sys.exit(f"no {action} of {user} within {_PATIENCE_SECONDS} s")
+
+
+PROBE_BOUND: Final = 1_000.0
+"""Bytes per second."""
+PROBE_BYTES: Final = 15_000
+"""Above what the bound allows in a whole window of 11 s."""
+_GIVE_UP_SECONDS: Final = 60.0
+_LEAST_PAUSE_SECONDS: Final = 0.8
+
+
+class Prober:
+    """A producer of probes and a `read_committed` reader of their records. Use it in a `with` block.
+
+    The users of the probes are probe-0, probe-1, …; see `probe_quotas`. They are held for some seconds.
+
+    Attributes:
+        missing: The first user that got no record within a minute, or "". After it no more probes are sent.
+    """
+
+    def __init__(self, bootstrap_servers: str) -> None:
+        self._consumer = throttle_reader(bootstrap_servers)
+        self._producer: Any = KafkaProducer(bootstrap_servers=bootstrap_servers, linger_ms=0)
+        self._draw = random.Random(7)
+        self._sent = 0
+        self.missing = ""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._consumer.close()
+        self._producer.close()
+
+    def probe(self, seconds: float) -> list[float]:
+        """Send probes at random times for so long. Returns the latency of each in ms, in their order."""
+        end = time.monotonic() + seconds
+        latencies_ms = []
+        while time.monotonic() < end:
+            self._wait_until(min(time.monotonic() + _LEAST_PAUSE_SECONDS + self._draw.random(), end))
+            if time.monotonic() < end and not self.missing:
+                latency_ms = self._one()
+                latencies_ms += [] if latency_ms is None else [latency_ms]
+        return latencies_ms
+
+    def _wait_until(self, deadline: float) -> None:
+        while time.monotonic() < deadline:
+            self._consumer.poll(timeout_ms=20)
+
+    def _one(self) -> float | None:
+        user = f"probe-{self._sent}"
+        self._sent += 1
+        began = time.perf_counter()
+        send_event(self._producer, user, PROBE_BYTES)
+        while user not in self._users():
+            if time.perf_counter() - began > _GIVE_UP_SECONDS:
+                self.missing = user
+                return None
+        return (time.perf_counter() - began) * 1_000
+
+    def _users(self) -> set[str]:
+        polled = self._consumer.poll(timeout_ms=1_000)
+        return {json.loads(record.value)["user"] for records in polled.values() for record in records}
+
+
+def percentiles(values: Sequence[float]) -> tuple[float, float]:
+    """p50 and p99; both NaN for fewer than two values."""
+    if len(values) < 2:
+        return float("nan"), float("nan")
+    cuts = statistics.quantiles(values, n=100, method="inclusive")
+    return cuts[49], cuts[98]

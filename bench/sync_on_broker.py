@@ -10,55 +10,38 @@ bounds; every tenth compares with all that the broker holds. CPU is that of this
 The targets: first sync within 10 s, a period without changes for 0.5 s of CPU.
 """
 
-import argparse
 import statistics
 import sys
-import tempfile
 import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from bench.machine import machine_line
+from bench.machine import arguments as options
+from bench.stage import bound, staged
 from pipeline.clock import SystemClock
 from pipeline.cluster.access import ClusterAccess
-from pipeline.demo.broker import EmbeddedBroker
 from pipeline.jvm.jars import fetch
-from pipeline.settings.model import KafkaSettings, Settings, TablesSettings
+from pipeline.settings.model import KafkaSettings, Settings
 from pipeline.sync.assembly import new_control, open_sources
 from pipeline.sync.broker_quota_sync import BrokerQuotaSync
 from pipeline.sync.cluster_quotas import KafkaQuotas
 from pipeline.tables.address import table_uri
-from pipeline.tables.audit import local_audit
 from pipeline.tables.brokers.quotas import BrokerQuotasTable
 from pipeline.tables.delta_rs import DeltaRsWriter
-from pipeline.tables.from_settings import create_tables, open_quota_table
-from pipeline.tables.quotas.edit import QuotaChange
 from schemas.arrow import conform
-from schemas.usage_row import UsageRow
+from schemas.usage import UsageRow
 
 _BOUND = 1e6
 
 
 def main() -> None:
-    """Run both starts and the periods, and print a line for each."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--entities", type=int, default=10_000)
-    parser.add_argument("--periods", type=int, default=30)
-    parser.add_argument("--active", type=int, default=1_000)
-    arguments = parser.parse_args()
-    print(machine_line())
+    arguments = options(__doc__, entities=10_000, periods=30, active=1_000)
     fetch()
-    with tempfile.TemporaryDirectory() as folder, EmbeddedBroker(Path(folder, "broker")) as broker:
-        settings = Settings(
-            kafka=KafkaSettings(bootstrap_servers=broker.bootstrap_servers),
-            tables=TablesSettings(root=str(Path(folder, "tables"))),
-        )
-        create_tables(settings.tables)
-        changes = [QuotaChange(f"user-{n}", "", {"producer_byte_rate": _BOUND}) for n in range(arguments.entities)]
-        open_quota_table(settings.tables).alter(changes, local_audit("bench"))
+    with staged([bound(f"user-{n}", _BOUND) for n in range(arguments.entities)]) as stage:
+        kafka = KafkaSettings(bootstrap_servers=stage.servers)
+        settings = stage.settings.model_copy(update={"kafka": kafka})
         _tell("first sync", *_started(settings, arguments.entities))
         _tell("start again, all owned", *_started(settings, 0))
         _tell_periods(settings, arguments.periods, arguments.active)

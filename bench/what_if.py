@@ -11,7 +11,6 @@ client in twenty is over its live quota for 30 s of every 120 s; the candidate h
 which puts some 90 of 1 000 over quota in every second.
 """
 
-import argparse
 import os
 import tempfile
 import time
@@ -22,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
-from bench.machine import machine_line
+from bench.machine import arguments
 from pipeline.replay.local_run import run
 from pipeline.replay.quotas import Timeline, live_timeline
 from pipeline.replay.recorded_throttles import recorded_outcomes
@@ -38,7 +37,7 @@ from pipeline.tables.quotas.table import QuotaTable
 from pipeline.throttle.assembly import nominal_slicing
 from quota.snapshot import QuotaSnapshot
 from schemas.arrow import conform
-from schemas.usage_by_second_row import UsageBySecondRow
+from schemas.usage import UsageBySecondRow
 
 BOUND: Final = 100_000.0
 FILE_SECONDS: Final = 600
@@ -125,31 +124,15 @@ def measure(root: str, seconds: int, clients: int) -> None:
     print(f"{totals.throttled} throttled, {totals.newly_throttled} newly, held {totals.throttle_seconds:,.0f} s")
 
 
-def measure_in(folder: str | None, seconds: int, clients: int) -> None:
-    """Measure in the given folder, which is kept, or in a temporary one."""
-    if folder is not None:
-        measure(folder, seconds, clients)
-        return
-    with tempfile.TemporaryDirectory(prefix="kquota-what-if-") as root:
-        measure(root, seconds, clients)
-
-
 def main() -> None:
-    """Print the machine, what was written, and how long the replays took."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--days", type=float)
-    parser.add_argument("--hours", type=float)
-    parser.add_argument("--clients", type=int, default=DAY_CLIENTS)
-    parser.add_argument("--quick", action="store_true", help="one hour of 1 000 clients")
-    parser.add_argument("--keep", help="folder for the tables, which then stay")
-    arguments = parser.parse_args()
-    print(machine_line())
-    hours = 1.0 if arguments.quick else (arguments.days or 0) * 24 + (arguments.hours or 0)
-    if hours or arguments.keep:
-        measure_in(arguments.keep, round((hours or 24) * 3_600), arguments.clients)
-        return
-    measure_in(None, DAY_SECONDS, arguments.clients)
-    measure_in(None, 7 * DAY_SECONDS, WEEK_CLIENTS)
+    asked = arguments(__doc__, days=0.0, hours=0.0, clients=DAY_CLIENTS, quick=False, keep=None)
+    hours = 1.0 if asked.quick else asked.days * 24 + asked.hours
+    runs = [(DAY_SECONDS, DAY_CLIENTS), (7 * DAY_SECONDS, WEEK_CLIENTS)]
+    if hours or asked.keep:
+        runs = [(round((hours or 24) * 3_600), asked.clients)]
+    for seconds, clients in runs:
+        with tempfile.TemporaryDirectory(prefix="kquota-what-if-") as root:
+            measure(asked.keep or root, seconds, clients)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from typing import Any
 from kafka import KafkaProducer
 
 from pipeline.gate.gate import Gate
-from schemas.topic_names import THROTTLE_TOPIC
+from schemas import THROTTLE_TOPIC
 
 RECORD_BYTES = 1_000
 

@@ -33,12 +33,12 @@ class PipelineError(Exception):
 def first_line(failure: BaseException) -> str:
     """The first line of an exception's text, without a full stop; the name of its class if it has no text.
 
-    py4j begins the text of a Java exception with a line about the call. The exception itself is on the next line, after
-    a colon, so the two lines are joined.
+    py4j begins the text of a Java exception with a line about the call, which says nothing about the cause. The
+    exception itself is on the next line, after a colon.
     """
     lines = [line.strip() for line in str(failure).splitlines() if line.strip()]
-    joined = lines[:2] if lines[1:] and lines[1].startswith(":") else lines[:1]
-    return printable(" ".join(joined)).rstrip(".") or type(failure).__name__
+    first = lines[1].lstrip(": ") if lines[1:] and lines[1].startswith(":") else "".join(lines[:1])
+    return printable(first).rstrip(".") or type(failure).__name__
 
 
 def printable(text: str) -> str:

@@ -8,14 +8,37 @@ Three things differ from Kafka's `SystemTimer`, on purpose:
 - The thread that calls `advance_clock` runs the tasks, after it has released the lock. There is no executor, whose
   queue could make tasks late without anybody noticing. A task with a delay of zero or less runs at the next
   `advance_clock`, never inside `add`.
+
+The structures read no clock and have no thread. `SystemMonotonicClock` gives the time, and a `Reaper` is the thread
+that advances a timer until it is closed.
 """
 
 import threading
-from typing import Protocol
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Protocol, Self
 
-from purgatory.monotonic_clock import MonotonicClock
-from purgatory.timer_task_list import TaskCounter, TimerTask, TimerTaskEntry
-from purgatory.timing_wheel import BucketQueue, TimingWheel
+from purgatory.timing_wheel import BucketQueue, TaskCounter, TimerTask, TimerTaskEntry, TimingWheel
+
+
+class MonotonicClock(Protocol):
+    """A clock that measures delays. It says nothing about the time of day.
+
+    Contract: whole milliseconds, rounded down; never negative; never goes back; independent of the wall clock.
+    """
+
+    def monotonic_ms(self) -> int:
+        """Milliseconds from a fixed but unspecified instant until now."""
+        ...
+
+
+class SystemMonotonicClock:
+    """The operating system's monotonic clock."""
+
+    def monotonic_ms(self) -> int:
+        """Milliseconds from a fixed but unspecified instant of this machine until now."""
+        return time.monotonic_ns() // 1_000_000
 
 
 class Timer(Protocol):
@@ -161,3 +184,70 @@ class SystemTimer:
         """The number of tasks that wait in buckets, or are due and not yet taken by `advance_clock`."""
         with self._lock:
             return self._counter.value + sum(not entry.is_cancelled for entry in self._due)
+
+
+_POLL_MS = 200
+
+
+class Advanced(Protocol):
+    """What a reaper drives: a timer or a purgatory."""
+
+    def advance_clock(self, timeout_ms: int) -> bool:
+        """Run what is due; if nothing is, wait up to timeout_ms for it."""
+        ...
+
+    def wake(self) -> None:
+        """Make an `advance_clock` that is waiting return soon."""
+        ...
+
+
+class Reaper:
+    """Calls `advance_clock` in a loop, on a thread of its own, from `start` to `close`.
+
+    It passes 200 ms. That is a time-out, not a period: when something becomes due it wakes at once.
+    """
+
+    def __init__(self, advanced: Advanced, name: str, on_error: Callable[[Exception], None]) -> None:
+        """Make a reaper that is not running yet.
+
+        Args:
+            advanced: what to drive. Nobody else may advance it while the reaper runs.
+            name: the name of the thread.
+            on_error: gets what tasks raised. The loop goes on.
+        """
+        self._advanced = advanced
+        self._on_error = on_error
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._loop, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop the thread and wait for its end. Waiting tasks stay where they are. A second call does nothing."""
+        self._closing.set()
+        self._advanced.wake()
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
+            self._thread.join()
+
+    @property
+    def is_running(self) -> bool:
+        """True while the thread is alive."""
+        return self._thread.is_alive()
+
+    def _loop(self) -> None:
+        while not self._closing.is_set():
+            try:
+                self._advanced.advance_clock(_POLL_MS)
+            except Exception as failure:  # a task that fails must not stop the others
+                self._on_error(failure)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()

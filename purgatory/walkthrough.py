@@ -10,8 +10,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from purgatory.timer_task_list import TaskCounter, TimerTask, TimerTaskEntry
-from purgatory.timing_wheel import BucketQueue, TimingWheel
+from purgatory.timing_wheel import BucketQueue, TaskCounter, TimerTask, TimerTaskEntry, TimingWheel
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,8 @@ class AlterBudget:
 
         Args:
             urgency: float64[m]; 0 for nothing to write. Of equal ones the first come first.
-            now_ms: the instant. One before the last call counts as that of the last call.
+            now_ms: the instant, by a clock that never steps. One before the last call counts as that of the last
+                call.
 
         Returns:
             Positions in `urgency`, the most urgent first, in batches.

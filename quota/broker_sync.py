@@ -1,5 +1,9 @@
 """The brokers' quotas kept as the quota table says: what to write now. Plain values in and out, no clock, no I/O.
 
+Two times come in. `now_ms` is of a clock that never steps: pauses, retries and the alters per second are counted on it.
+`known_until_ms` is event time, as the usage has it: what is seen of the brokers is judged by it. Where both meet (was
+an event before or after a write?) the write is dated in event time, with `LAG_MS` between the two at most.
+
 How it is used, each period of a second:
 
 1. `load_quotas` if there is another version of the quota table; `record` the usage that is new.
@@ -11,6 +15,7 @@ How it is used, each period of a second:
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import Final
 
@@ -29,6 +34,9 @@ from quota.level_state import NEVER_MS
 from quota.own_grants import OwnGrants
 from quota.snapshot import QuotaSnapshot
 from quota.write_retries import WriteRetries
+
+LAG_MS: Final = 10_000
+"""How far event time may be behind `now_ms` without one of the clocks being wrong: as long as a level must stand."""
 
 MOST_ASKS: Final = 50
 """The largest number of sensors of defaults that may ask for an entry of their own in one period."""
@@ -60,17 +68,19 @@ class BrokerSync:
         self._holdings, self._grants, self._retries = BrokerHoldings(adopt), OwnGrants(), WriteRetries()
         self._snapshot: QuotaSnapshot | None = None
         self._mirror = self._is_observed = self._is_compared = False
-        self._at_ms = 0
+        self._at_ms = self._ahead_ms = 0
 
-    def restore_owned(self, owned: Mapping[EntryKey, Owned], undecided: Iterable[Change] = ()) -> None:
+    def restore_owned(self, owned: Mapping[EntryKey, Owned], undecided: Iterable[Change], now_ms: int) -> None:
         """Take over what an earlier process wrote. Call it once, before all else.
 
         Args:
             owned: of each key the newest write that the brokers took (`Change.owned`), unless it was given back.
             undecided: the writes after that, of which it was not stored whether they got to the brokers, the oldest
                 first. The first `observe` decides: if the brokers hold what was written, it was written.
+            now_ms: the instant. A write that is dated later, by a clock that was ahead, counts as of now.
         """
-        self._holdings.restore(owned, undecided)
+        past = {key: replace(one, written_at_ms=min(one.written_at_ms, now_ms)) for key, one in owned.items()}
+        self._holdings.restore(past, undecided)
 
     def load_quotas(self, snapshot: QuotaSnapshot, mirror: bool) -> None:
         """Put other quotas in force.
@@ -124,20 +134,32 @@ class BrokerSync:
         """
         self._levels.record(usage)
 
+    def begin_epoch(self, at_ms: int) -> None:
+        """Event time begins anew: forget all usage, and date nothing that is remembered later than now.
+
+        Args:
+            at_ms: where it goes on, before or after the last instant.
+        """
+        self._at_ms = at_ms
+        self._levels.begin_epoch(at_ms)
+
     def period(self, known_until_ms: int, now_ms: int) -> list[Change]:
         """What to write now, the most urgent first, each key at most once, within the budget.
 
         Args:
-            known_until_ms: the instant up to which usage was recorded. One before that of the last period counts as
-                that; one after `now_ms` counts as `now_ms`.
+            known_until_ms: the instant up to which usage was recorded, in event time. One before that of the last
+                period counts as that; see `begin_epoch`.
             now_ms: the instant.
         """
         if self._snapshot is None or not self._is_observed or not self._levels.broker_ids:
             return []
-        self._at_ms = max(self._at_ms, min(known_until_ms, now_ms))
+        if known_until_ms > self._at_ms:
+            self._at_ms, self._ahead_ms = known_until_ms, known_until_ms - now_ms
+        # 0 if the clocks agree.
+        event_ahead_ms = max(min(self._ahead_ms + LAG_MS, 0), self._ahead_ms)
         if not self._is_compared:
-            self._compare(self._snapshot, now_ms)
-        moves = [] if self._mirror else self._levels.period(self._at_ms, now_ms)
+            self._compare(self._snapshot, now_ms + event_ahead_ms)
+        moves = [] if self._mirror else self._levels.period(self._at_ms, now_ms, event_ahead_ms)
         self._follow_own(moves)
         changes = self._choose(moves, now_ms)
         self._holdings.hand_out(changes)
@@ -189,7 +211,7 @@ class BrokerSync:
         """Bytes, produced and fetched, of usage that counted on no broker, since the start."""
         return self._levels.unplaced_bytes
 
-    def _compare(self, snapshot: QuotaSnapshot, now_ms: int) -> None:
+    def _compare(self, snapshot: QuotaSnapshot, at_ms: int) -> None:
         """Compare all that is owned with all that is wanted."""
         holdings = self._holdings
         entries = {entry.key: entry for entry in broker_entries(snapshot, self._mirror)}
@@ -199,7 +221,7 @@ class BrokerSync:
         wanted = {**self._grants.granted, **entries}
         keys = dict.fromkeys(chain(entries, wanted, holdings.wanted, holdings.owned, holdings.due, holdings.drifts))
         holdings.wanted = wanted
-        self._levels.list_entries(wanted.values(), holdings.owned, now_ms)
+        self._levels.list_entries(wanted.values(), holdings.owned, at_ms)
         self._review(keys)
         self._is_compared = True
 

@@ -49,15 +49,22 @@ class BrokerUsage:
 
     def __init__(self, num_samples: int, sample_window_ms: int) -> None:
         self._n, self._w = num_samples, sample_window_ms
-        self._sensors = SensorTable(RECENT_SAMPLES, sample_window_ms, by_broker=False, carry_debt=False)
+        self._snapshot: QuotaSnapshot | None = None
         self._is_default = np.zeros(1, np.bool_)
         self._brokers: tuple[str, ...] = ()
-        self._cells = np.zeros((0, 0), np.int64)
+        self.unplaced_bytes = 0
+        self.forget()
+
+    def forget(self) -> None:
+        """Forget all sensors and their usage. Quotas and brokers stay."""
+        self._sensors = SensorTable(RECENT_SAMPLES, self._w, by_broker=False, carry_debt=False)
+        if self._snapshot is not None:
+            self._sensors.load(self._snapshot)
+        self._cells = np.zeros((0, len(self._brokers)), np.int64)
         self._num_cells = 0
         self._rates: dict[int, BrokerRates] = {}
         self._of_tags: dict[Tags, int] = {}
         self.tags: list[Tags] = []
-        self.unplaced_bytes = 0
 
     def load(self, snapshot: QuotaSnapshot) -> None:
         """Put other quotas in force. Which quota bounds a sensor is known again when it is next used.
@@ -65,6 +72,7 @@ class BrokerUsage:
         Args:
             snapshot: no row of it in shadow mode.
         """
+        self._snapshot = snapshot
         self._sensors.load(snapshot)
         self._is_default = np.array(
             [*(quota.mode == "enforce" and quota.level not in _NAMED for quota in snapshot.quotas), False]
@@ -172,20 +180,20 @@ class BrokerUsage:
         cells[sensors >= 0] = self._cells[sensors[sensors >= 0]]
         return self._rates_of(quota_type, at_ms // self._w).view(cells, at_ms)
 
-    def expire(self, used: Ids, now_ms: int) -> bool:
+    def expire(self, used: Ids, at_ms: int) -> bool:
         """Drop the sensors that had no usage for an hour. The others get new numbers.
 
         Args:
             used: sensors that are kept though they had none.
-            now_ms: the instant.
+            at_ms: the instant, in event time.
 
         Returns:
             Whether any was dropped.
         """
         numbers = self._sensors.numbers
-        numbers.used_at_ms[used] = now_ms
-        kept = numbers.used_at_ms[: len(self.tags)] >= now_ms - IDLE_MS
-        if not self._sensors.expire_idle(now_ms):
+        numbers.used_at_ms[used] = at_ms
+        kept = numbers.used_at_ms[: len(self.tags)] >= at_ms - IDLE_MS
+        if not self._sensors.expire_idle(at_ms):
             return False
         self._cells = self._cells[: len(kept)][kept]
         self.tags = [tags for tags, stays in zip(self.tags, kept.tolist(), strict=True) if stays]

@@ -39,7 +39,7 @@ class Owned:
         value: what kquota wrote last.
         kind: what the value is.
         bound: T when it was written.
-        written_at_ms: when, ms since the epoch.
+        written_at_ms: when, on the clock of `BrokerSync`'s `now_ms`.
         over_at_ms: when the brokers were last asked for more than T together, as far as it was stored; None for never.
     """
 
@@ -82,7 +82,7 @@ class Change:
         """What kquota owns at the key once this is in force; None if the entry goes.
 
         Args:
-            written_at_ms: when it was written, ms since the epoch.
+            written_at_ms: when it was written.
         """
         if self.new is None or self.bound is None or self.kind is None:
             return None

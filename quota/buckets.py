@@ -24,6 +24,8 @@ Edges
 * A bucket is full when its sensor is charged for the first time. If that charge is for late usage, the bucket counts as
   full at the start of the oldest window that the rates know.
 * No debt is larger than ten bursts. What is above that is forgotten.
+* Usage that is too old for a throttle to be published leads to no larger debt than one burst: its client was not told
+  to wait. A debt that is larger already stays.
 * T is the bound at the time of the charge or the look. A change of T changes nothing that is stored: from then on a
   debt is limited to ten bursts of the new T, and the time since the last charge is refilled at the new T, as in Kafka.
 
@@ -56,6 +58,8 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 MAX_DEBT_BURSTS: Final = 10.0
+MAX_DEBT_BURSTS_OF_OLD: Final = 1.0
+"""The same for usage that is too old for a throttle to be published."""
 _FULL: Final = np.inf
 """Tokens of a bucket that was never charged. They count as the burst of whatever T is in force."""
 
@@ -86,7 +90,18 @@ class TokenBuckets:
         self._tokens = self._tokens[: len(kept)][kept]
         self._refilled_at_ms = self._refilled_at_ms[: len(kept)][kept]
 
-    def charge(self, sensors: Selection, amounts: Floats, bound: Floats, refill_to_ms: int) -> None:
+    def move_clock(self, moved_ms: int) -> None:
+        """Move the times of all refills by this much."""
+        self._refilled_at_ms += moved_ms
+
+    def charge(
+        self,
+        sensors: Selection,
+        amounts: Floats,
+        bound: Floats,
+        refill_to_ms: int,
+        most_bursts: float = MAX_DEBT_BURSTS,
+    ) -> None:
         """Refill, then take the amounts out.
 
         Args:
@@ -95,17 +110,19 @@ class TokenBuckets:
             bound: T, float64[m], finite.
             refill_to_ms: the end of the window, or the instant of evaluation if that is earlier. Before the last refill
                 it refills nothing.
+            most_bursts: the amounts lead to no larger debt than this many bursts.
         """
         burst = self._burst_seconds * bound
         since_ms = np.maximum(refill_to_ms - self._refilled_at_ms[sensors], 0)
         tokens = np.maximum(self._tokens[sensors], burst * -MAX_DEBT_BURSTS)
         tokens += bound * (since_ms / 1000.0)
         np.minimum(tokens, burst, out=tokens)
-        tokens -= amounts
-        self._tokens[sensors] = np.maximum(tokens, burst * -MAX_DEBT_BURSTS, out=tokens)
+        self._tokens[sensors] = _charged(tokens, amounts, burst, most_bursts)
         self._refilled_at_ms[sensors] += since_ms
 
-    def charge_late(self, sensors: Selection, amounts: Floats, bound: Floats, full_at_ms: int) -> None:
+    def charge_late(
+        self, sensors: Selection, amounts: Floats, bound: Floats, full_at_ms: int, most_bursts: float = MAX_DEBT_BURSTS
+    ) -> None:
         """Take the amounts of late usage out, without a refill.
 
         Args:
@@ -113,12 +130,13 @@ class TokenBuckets:
             amounts: tokens, float64[m], not negative.
             bound: T, float64[m], finite.
             full_at_ms: when a bucket that was never charged counts as full.
+            most_bursts: as for `charge`.
         """
         burst = self._burst_seconds * bound
         tokens = self._tokens[sensors]
         self._refilled_at_ms[sensors] = np.where(tokens == _FULL, full_at_ms, self._refilled_at_ms[sensors])
-        tokens = np.clip(tokens, burst * -MAX_DEBT_BURSTS, burst) - amounts
-        self._tokens[sensors] = np.maximum(tokens, burst * -MAX_DEBT_BURSTS)
+        tokens = np.clip(tokens, burst * -MAX_DEBT_BURSTS, burst)
+        self._tokens[sensors] = _charged(tokens, amounts, burst, most_bursts)
 
     def tokens_at(self, sensors: Ids, bound: Floats, now_ms: int | Ints) -> Floats:
         """The tokens of each sensor at an instant. Changes nothing.
@@ -158,3 +176,9 @@ class TokenBuckets:
         self._refilled_at_ms[:] = 0
         self._tokens[sensors] = tokens
         self._refilled_at_ms[sensors] = refilled_at_ms
+
+
+def _charged(tokens: Floats, amounts: Floats, burst: Floats, most_bursts: float) -> Floats:
+    """Tokens after a charge that leads to no larger debt than so many bursts. A larger one that was there stays."""
+    least = np.minimum(tokens, burst * -most_bursts)
+    return np.maximum(tokens - amounts, least)

@@ -48,6 +48,12 @@ class ClusterLevels:
         """See `BrokerSync.record`."""
         self._usage.record(usage)
 
+    def begin_epoch(self, at_ms: int) -> None:
+        """See `BrokerSync.begin_epoch`."""
+        self._usage.forget()
+        for levels in self._of_type.values():
+            levels.begin_epoch(at_ms)
+
     @property
     def unplaced_bytes(self) -> int:
         """See `BrokerSync.unplaced_bytes`."""
@@ -62,13 +68,13 @@ class ClusterLevels:
         for levels in self._of_type.values():
             levels.set_brokers(columns)
 
-    def list_entries(self, entries: Iterable[BrokerEntry], owned: Mapping[EntryKey, Owned], now_ms: int) -> None:
+    def list_entries(self, entries: Iterable[BrokerEntry], owned: Mapping[EntryKey, Owned], at_ms: int) -> None:
         """See `EntityLevels.list_entries`.
 
         Args:
             entries: those of the quota table, and those of sensors of defaults.
             owned: what is on the brokers.
-            now_ms: the instant.
+            at_ms: the instant, in event time.
         """
         bounds: dict[str, dict[EntryKey, float]] = {name: {} for name in QUOTA_TYPES}
         own: dict[str, dict[EntryKey, float]] = {name: {} for name in QUOTA_TYPES}
@@ -78,7 +84,7 @@ class ClusterLevels:
             elif entry.kind is EntryKind.OWN and entry.key in owned:
                 own[entry.quota_type][entry.key] = entry.bound
         for name, levels in self._of_type.items():
-            levels.list_entries(bounds[name], own[name], now_ms)
+            levels.list_entries(bounds[name], own[name], at_ms)
 
     def follow(self, keys: Iterable[EntryKey], holdings: BrokerHoldings) -> None:
         """Learn what is in force at these keys."""
@@ -94,17 +100,17 @@ class ClusterLevels:
             levels.hold(held[name])
             levels.leave(left[name])
 
-    def period(self, at_ms: int, now_ms: int) -> list[LevelMoves]:
+    def period(self, at_ms: int, now_ms: int, event_ahead_ms: int) -> list[LevelMoves]:
         """See `EntityLevels.period`: one answer per quota type."""
-        moves = [levels.period(at_ms, now_ms) for levels in self._of_type.values()]
+        moves = [levels.period(at_ms, now_ms, event_ahead_ms) for levels in self._of_type.values()]
         if now_ms - self._expired_at_ms >= EXPIRE_EVERY_MS:
             self._expired_at_ms = now_ms
-            self._expire(now_ms)
+            self._expire(at_ms)
         return moves
 
-    def _expire(self, now_ms: int) -> None:
+    def _expire(self, at_ms: int) -> None:
         used = np.concatenate([levels.sensors for levels in self._of_type.values()])
-        if self._usage.expire(used, now_ms):
+        if self._usage.expire(used, at_ms):
             for levels in self._of_type.values():
                 levels.renumber_sensors()
 

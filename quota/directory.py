@@ -60,6 +60,11 @@ class EntityDirectory:
         """Keep the answers of the resolution."""
         self._sensors[key][entities] = sensors
 
+    def move_clock(self, moved_ms: int) -> None:
+        """Move all times by this much."""
+        if self._seen_since_ms:
+            self._seen_since_ms += moved_ms
+
     def forget_unseen(self, now_ms: int, idle_ms: int) -> None:
         """Forget entities that were not looked up for a time between one and two times `idle_ms`.
 

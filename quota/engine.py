@@ -103,7 +103,19 @@ class QuotaEngine:
             self._sensors.load(snapshot)
         self._snapshot = snapshot
 
-    def record(self, usage: pa.Table, evaluated_at_ms: int) -> pa.Table:
+    def begin_epoch(self, last_ms: int, now_ms: int) -> None:
+        """Go on at an earlier instant, because the clocks were set back: windows become empty, debts stay.
+
+        A bucket is as it was at `last_ms`: the times of its refill move by as much as the clocks did.
+
+        Args:
+            last_ms: the newest instant of the time epoch that ends.
+            now_ms: the instant that is `last_ms` from now on. The next call may not be before it.
+        """
+        self._sensors.begin_epoch(now_ms - last_ms, now_ms // self.sample_window_ms)
+        self._evaluated_at_ms = now_ms
+
+    def record(self, usage: pa.Table, evaluated_at_ms: int, is_old: bool = False) -> pa.Table:
         """Add a batch of usage to the sensors and decide who is over quota.
 
         Args:
@@ -113,18 +125,20 @@ class QuotaEngine:
                 before the N + 1 newest are late: they are in no rate, but are charged to the bucket.
             evaluated_at_ms: the instant of the decision. It must not be before any event, nor before that of the last
                 call.
+            is_old: the usage is so old that no throttle is published for it. Its clients were not told to wait, so it
+                takes a bucket no further below 0 than one burst, N · (w / 1000) · T. What a bucket owes already stays.
 
         Returns:
-            One row for each entity and quota type that had usage in this batch (late usage included) and whose rate is
-            above the bound. One more row if it is above the bound of a shadow row. For columns and order see
-            `quota.decisions`.
+            One row for each entity and quota type that had usage in this batch and whose rate is above the bound; none
+            for a sensor of which all usage in this batch is late. One more row if it is above the bound of a shadow
+            row. For columns and order see `quota.decisions`.
 
         Raises:
             InvalidUsage: the table or the instant breaks these rules. No sensor was changed.
         """
         self._check_instant(evaluated_at_ms)
         batch = Usage.read(usage, self.scope == "broker", self.sample_window_ms, evaluated_at_ms)
-        judged = self._judge(batch, evaluated_at_ms)
+        judged = self._judge(batch, evaluated_at_ms, is_old)
         return SCHEMA.empty_table() if judged is None else decisions_table(judged, batch.names)
 
     def evaluate(self, entities: pa.Table, evaluated_at_ms: int) -> pa.Table:
@@ -217,7 +231,7 @@ class QuotaEngine:
         full = TokenBuckets(self.num_samples, self.sample_window_ms)
         return Answers(self._sensors.resolution, self._sensors.numbers, self._sensors.by_key, short_window_ms, full)
 
-    def _judge(self, batch: Usage, evaluated_at_ms: int) -> Judged | None:
+    def _judge(self, batch: Usage, evaluated_at_ms: int, is_old: bool = False) -> Judged | None:
         """Add a batch to the sensors. Returns the violations; None if there are none. The instant has been checked."""
         self._evaluated_at_ms = evaluated_at_ms
         newest = evaluated_at_ms // self.sample_window_ms
@@ -226,7 +240,7 @@ class QuotaEngine:
             return None
         with np.errstate(over="ignore"):
             entities, of_row = self._look_up(batch, evaluated_at_ms)
-            instant = BatchInstant(evaluated_at_ms, newest, self.num_samples, self.sample_window_ms)
+            instant = BatchInstant(evaluated_at_ms, newest, self.num_samples, self.sample_window_ms, is_old)
             groups = self._record_all(batch, of_row, instant)
             found = (
                 self._violations(key, groups[key], batch, entities, of_row[key], evaluated_at_ms)
@@ -240,14 +254,19 @@ class QuotaEngine:
         return self._sensors.look_up(batch.names, now_ms)
 
     def _record_all(self, batch: Usage, of_row: dict[Key, Ids], instant: BatchInstant) -> dict[Key, list[SensorGroups]]:
-        """Record a batch, window by window from the oldest, for each side and type. Returns what was touched."""
+        """Record a batch, window by window from the oldest, for each side and type.
+
+        Returns:
+            The sensors that were touched by usage that is not late.
+        """
         groups: dict[Key, list[SensorGroups]] = {key: [] for key in self._sensors.recording}
         for piece in split_by_window(batch, instant.newest, self.num_samples):
             for key in self._sensors.recording:
                 group, sums, newest_ms = piece.group(batch, key[1], of_row[key], self.num_sensors)
                 record_piece(self._sensors.by_key[key], piece, group, sums, newest_ms, key[1], instant)
                 self._sensors.numbers.used_at_ms[group.sensors] = instant.now_ms
-                groups[key].append(group)
+                if piece.window is not None:
+                    groups[key].append(group)
         return groups
 
     def _violations(

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from enum import IntEnum, IntFlag
 from typing import Any, Final, get_args
 
-from schemas.quota_type import QuotaType
+from schemas.names import QuotaType
 
 DEFAULT: Final = "<default>"
 """A reserved name: stands for every user (or client-id) that has no quota of its own."""

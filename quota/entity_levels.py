@@ -107,21 +107,31 @@ class EntityLevels:
         self._brokers = len(columns)
         self._state = self._state.on_brokers(columns)
 
-    def list_entries(self, bounds: Mapping[EntryKey, float], own: Mapping[EntryKey, float], now_ms: int) -> None:
+    def list_entries(self, bounds: Mapping[EntryKey, float], own: Mapping[EntryKey, float], at_ms: int) -> None:
         """Say which entries there are; the rows of all others are dropped, those of candidates too.
 
         Args:
             bounds: T of each entry of the quota table.
             own: T of each sensor of a default that has an entry of its own.
-            now_ms: the instant.
+            at_ms: the instant, in event time.
         """
         listed = {**bounds, **own}
         kept = np.array([key in listed for key in self._keys], np.bool_)
         self._keep(kept)
-        self._add([key for key in listed if key not in self._rows], listed, now_ms)
+        self._add([key for key in listed if key not in self._rows], listed, at_ms)
         self._bound = np.array([listed[key] for key in self._keys], np.float64)
         standing = (Standing.OWN if key in own else Standing.LISTED for key in self._keys)
         self._standing = np.array(list(standing), np.int64)
+
+    def begin_epoch(self, at_ms: int) -> None:
+        """See `BrokerSync.begin_epoch`. `BrokerUsage.forget` comes before."""
+        never, now = np.full(len(self._keys), NEVER_MS), np.full(len(self._keys), at_ms)
+        self._state = replace(
+            LevelState.start(self._state.level, self._state.altered_at_ms, never, self._brokers, at_ms),
+            over_at_ms=np.minimum(self._state.over_at_ms, now),
+        )
+        self._busy_until_ms = never
+        self.renumber_sensors()
 
     def hold(self, held: Sequence[tuple[EntryKey, Owned, int]]) -> None:
         """These levels are in force. Keys without a row are ignored.
@@ -156,17 +166,18 @@ class EntityLevels:
         rows = np.array([self._rows[key] for key in keys if key in self._rows], np.int64)
         self._is_ruled[rows[self._standing[rows] != Standing.CANDIDATE]] = False
 
-    def period(self, at_ms: int, now_ms: int) -> LevelMoves:
+    def period(self, at_ms: int, now_ms: int, event_ahead_ms: int) -> LevelMoves:
         """One period.
 
         Args:
             at_ms: the instant up to which usage is known, not before that of the last period.
             now_ms: when it would be written.
+            event_ahead_ms: how far event time is ahead of `now_ms`.
         """
         self._link()
         together = np.append(self._usage.together(self._type, at_ms), 0.0)
         if self._brokers > 1:
-            self._follow_candidates(together[:-1], at_ms, now_ms)
+            self._follow_candidates(together[:-1], at_ms, now_ms + event_ahead_ms)
         busy = together[self._sensor] >= BUSY * self._bound
         self._busy_until_ms[busy] = at_ms + BUSY_MS
         rows = self._worth_a_look(at_ms)
@@ -175,7 +186,8 @@ class EntityLevels:
         is_edited = bound != written_for
         # The new bound at once, with the level in proportion, and judged by nothing that was seen under the old one.
         level = np.where(is_edited, part.level * (bound / written_for), part.level)
-        tried = replace(part, level=level, altered_at_ms=np.where(is_edited, now_ms, part.altered_at_ms))
+        altered_at_ms = np.where(is_edited, now_ms, part.altered_at_ms) + event_ahead_ms
+        tried = replace(part, level=level, altered_at_ms=altered_at_ms, over_at_ms=np.minimum(part.over_at_ms, at_ms))
         found, seen = propose(view, bound, tried, now_ms, self._rules, is_edited, self._moved_at_ms[rows])
         # Only what is remembered. What is in force is said by `hold`.
         memory = replace(seen, level=part.level, altered_at_ms=part.altered_at_ms)
@@ -231,14 +243,14 @@ class EntityLevels:
         is_idle: Flags = is_at_rest & ~is_hidden
         return is_idle
 
-    def _follow_candidates(self, together: Floats, at_ms: int, now_ms: int) -> None:
+    def _follow_candidates(self, together: Floats, at_ms: int, since_ms: int) -> None:
         """Add busy sensors of defaults, and drop those that are no longer."""
         bound = self._usage.default_bounds(self._type)
         name = QUOTA_TYPES[self._type]
         busy = np.flatnonzero(together >= BUSY * bound).tolist()
         bounds = {EntryKey(*self._usage.tags[sensor], name): float(bound[sensor]) for sensor in busy}
         # Sorted, since the numbers of sensors differ from process to process.
-        self._add(sorted(key for key in bounds if key not in self._rows), bounds, now_ms, Standing.CANDIDATE)
+        self._add(sorted(key for key in bounds if key not in self._rows), bounds, since_ms, Standing.CANDIDATE)
         gone = (self._standing == Standing.CANDIDATE) & self._is_idle(at_ms)
         gone &= ~np.isin(self._sensor, busy)
         if gone.any():
@@ -257,7 +269,7 @@ class EntityLevels:
         self,
         keys: Sequence[EntryKey],
         bounds: Mapping[EntryKey, float],
-        now_ms: int,
+        at_ms: int,
         standing: Standing = Standing.LISTED,
     ) -> None:
         if not keys:
@@ -268,7 +280,7 @@ class EntityLevels:
         bound = np.array([bounds[key] for key in keys], np.float64)
         sensor = np.array([self._usage.sensor((key.user, key.client_id)) for key in keys], np.int64)
         never = np.full(size, NEVER_MS)
-        self._state = self._state.joined(LevelState.start(bound, never, never, self._brokers, now_ms))
+        self._state = self._state.joined(LevelState.start(bound, never, never, self._brokers, at_ms))
         self._bound, self._written_for = np.append(self._bound, bound), np.append(self._written_for, bound)
         self._sensor, self._busy_until_ms = np.append(self._sensor, sensor), np.append(self._busy_until_ms, never)
         self._moved_at_ms = np.append(self._moved_at_ms, never)

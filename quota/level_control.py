@@ -123,7 +123,7 @@ def propose(
         view: the brokers, at least one, at an instant not before that of the last period.
         bound: T of each entity, float64[m], above 0.
         state: what was remembered.
-        now_ms: when the alters would be written, ms since the epoch, not before `view.at_ms`.
+        now_ms: when the alters would be written, on the clock of `moved_at_ms`. All else is in event time.
         rules: the thresholds; the defaults if None.
         at_once: entities whose level may be written at once, whatever was seen or written before, bool[m]; none if
             None. For those whose T was edited.

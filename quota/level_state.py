@@ -22,7 +22,7 @@ class LevelState:
 
     Attributes:
         level: L in force, per second, float64[m].
-        altered_at_ms: when it was written, int64[m]; `NEVER_MS` for never.
+        altered_at_ms: when it was written, int64[m]; `NEVER_MS` for never. Events from before it say nothing of L.
         over_at_ms: when the brokers were last asked for more than T together, int64[m].
         saturated_until_ms: until when each broker counts as saturated, int64[m, n].
         side: −1, 0, 1: the level should go down, stay, go up; int64[m].

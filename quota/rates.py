@@ -8,6 +8,8 @@ sensor keeps the integer sum of what was used in it and the time of its last eve
 
     E = now − start of the oldest window that counts
 
+A sum is an integer of at most 2^63 − 1: what is more counts as that.
+
 Dividing by E alone would be unfair to a young sensor: one request in its first millisecond would be 1 000 requests per
 second. So the rate is taken over at least N − 1 whole windows. Those that are missing count as empty ones:
 
@@ -57,6 +59,7 @@ Selection = slice | Ids
 """Sensors: a range of ids, or an array of ids that are all different."""
 
 PERCENT_PER_NS: Final = 1e-7
+LARGEST_SUM: Final = np.iinfo(np.int64).max
 _UNTOUCHED: Final = -1
 _NEVER: Final = np.iinfo(np.int32).max
 _ALMOST_ONE: Final = 1.0 - 1e-12
@@ -76,6 +79,17 @@ def amounts(sums: Ints, quota_type: int) -> Floats:
     if quota_type == REQUEST:
         amount *= PERCENT_PER_NS
     return amount
+
+
+def saturated(sums: Ints, nearly: Floats) -> Ints:
+    """Sums of numbers that are not negative, with 2^63 − 1 in place of what does not fit.
+
+    Args:
+        sums: int64[n]; a sum that does not fit has wrapped around.
+        nearly: the same sums as doubles, with their rounding errors.
+    """
+    wrapped = (sums < 0) | (nearly > 1.5 * 2.0**63)
+    return np.where(wrapped, LARGEST_SUM, sums) if wrapped.any() else sums
 
 
 def at_places(sensors: Selection, places: Ids) -> Ids:
@@ -109,6 +123,9 @@ class SampleWindows:
         self._sums = np.zeros((num_samples + 1, 0), np.int64)
         self._last = np.zeros((num_samples + 1, 0), offset_type)
         self._total = np.zeros(0, np.int64)
+        # Up to here the sum of all windows of a sensor fits. The running totals are of no use once a window has more.
+        self._largest_safe = LARGEST_SUM // (num_samples + 1)
+        self._totals_fit = True
 
     @property
     def nbytes(self) -> int:
@@ -135,6 +152,14 @@ class SampleWindows:
         self._last = self._last[:, : len(kept)][:, kept]
         self._total = self._total[: len(kept)][kept]
 
+    def restart(self, newest: int) -> None:
+        """Empty all windows, and make `newest` the newest one, also if it is older."""
+        self._sums[:] = 0
+        self._last[:] = _UNTOUCHED
+        self._total[:] = 0
+        self._totals_fit = True
+        self._newest = newest
+
     def advance(self, newest: int) -> None:
         """Make `newest` the newest window. Columns that leave the ring are emptied. An older window changes nothing."""
         first = max(self._newest + 1, newest - self._n)
@@ -158,7 +183,11 @@ class SampleWindows:
             last_ms: the time of the last event, ms since the epoch, int64[m]. It must lie in the window.
         """
         column = window % (self._n + 1)
-        self._sums[column][sensors] += sums
+        of_window = self._sums[column][sensors] + sums
+        if len(of_window) and (of_window.max() > self._largest_safe or of_window.min() < 0):
+            of_window[of_window < 0] = LARGEST_SUM
+            self._totals_fit = False
+        self._sums[column][sensors] = of_window
         if window > self._newest - self._n:
             self._total[sensors] += sums
         offset = (last_ms - window * self._w).astype(self._last.dtype)
@@ -177,8 +206,10 @@ class SampleWindows:
             Positions in `sensors`, ascending, int64[k], and O and W of each, as `observed` returns them.
         """
         oldest = (self._newest - self._n) % (self._n + 1)
-        total = self._total[sensors]
-        at_most = total + self._sums[oldest][sensors]
+        if self._totals_fit:
+            at_most = self._total[sensors] + self._sums[oldest][sensors]
+        else:
+            at_most = _summed(self._sums[:, sensors])
         # The most that can count, over the shortest span there is. No violation is missed, and most sensors end here.
         short_seconds = max((self._n - 1) * self._w + now_ms % self._w, 1) / 1000.0
         suspects = np.flatnonzero(amounts(at_most, self._type) > bound * (short_seconds * _ALMOST_ONE))
@@ -206,7 +237,7 @@ class SampleWindows:
         after = np.where(age < self._n, _UNTOUCHED, np.where(age == self._n, within, _NEVER)).astype(np.int32)
         if self._last.shape[1]:
             counts = (self._last.take(sensors, axis=1, mode="clip") > after) & (sensors >= 0)
-            total = (self._sums.take(sensors, axis=1, mode="clip") * counts).sum(axis=0)
+            total = _summed(self._sums.take(sensors, axis=1, mode="clip") * counts)
         else:
             counts, total = np.zeros((self._n + 1, len(sensors)), np.bool_), np.zeros(len(sensors), np.int64)
         short = (self._n - 1) * self._w
@@ -214,3 +245,8 @@ class SampleWindows:
         window_ms = short + np.where(counts.any(axis=0), within, 0) + np.where(oldest_counts, self._w, 0)
         window_ms = np.maximum(window_ms, 1)
         return amounts(total, self._type) / (window_ms / 1000.0), window_ms
+
+
+def _summed(windows: Ints) -> Ints:
+    """The sum over the windows, int64[N + 1, m] to int64[m], at most 2^63 − 1."""
+    return saturated(windows.sum(axis=0), windows.sum(axis=0, dtype=np.float64))

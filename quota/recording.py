@@ -7,8 +7,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from quota.buckets import MAX_DEBT_BURSTS, MAX_DEBT_BURSTS_OF_OLD
 from quota.key_index import Ids
-from quota.rates import Floats, Selection, amounts, at_places
+from quota.rates import Floats, Selection, amounts, at_places, saturated
 from quota.sensors import TypeSensors
 from quota.usage import BLOCK_ROWS, Usage
 
@@ -43,7 +44,7 @@ class SensorGroups:
         self._each_once = self.count == len(of_row)
 
     def sums(self, values: Ints) -> Ints:
-        """The sum of the values of each sensor's rows, int64[m]. Exact as long as it is below 2^63."""
+        """The sum of the values of each sensor's rows, int64[m], at most 2^63 − 1."""
         if self._each_once:
             sums = np.empty(self.count, np.int64)
             sums[self._place] = values
@@ -52,7 +53,7 @@ class SensorGroups:
             return np.bincount(self._place, values, self.count).astype(np.int64)
         sums = np.zeros(self.count, np.int64)
         np.add.at(sums, self._place, values)
-        return sums
+        return saturated(sums, np.bincount(self._place, values, self.count).astype(np.float64))
 
     def newest(self, times_ms: Ints) -> Ints:
         """The latest time of each sensor's rows, int64[m]."""
@@ -130,12 +131,19 @@ class BatchInstant:
         newest: index of the sample window that contains it.
         num_samples: N.
         sample_window_ms: w.
+        is_old: no throttle is published for the batch.
     """
 
     now_ms: int
     newest: int
     num_samples: int
     sample_window_ms: int
+    is_old: bool = False
+
+    @property
+    def most_bursts(self) -> float:
+        """The largest debt that the batch leads to, in bursts."""
+        return MAX_DEBT_BURSTS_OF_OLD if self.is_old else MAX_DEBT_BURSTS
 
     @property
     def ring_start_ms(self) -> int:
@@ -173,9 +181,9 @@ def record_piece(
             chosen = np.flatnonzero(bounded)
             charged, bound, charge = at_places(selection, chosen), bound[chosen], charge[chosen]
         if piece.window is not None:
-            sensors.buckets.charge(charged, charge, bound, instant.refill_to_ms(piece.window))
+            sensors.buckets.charge(charged, charge, bound, instant.refill_to_ms(piece.window), instant.most_bursts)
         else:
-            sensors.buckets.charge_late(charged, charge, bound, instant.ring_start_ms)
+            sensors.buckets.charge_late(charged, charge, bound, instant.ring_start_ms, instant.most_bursts)
 
 
 @dataclass(frozen=True, slots=True)

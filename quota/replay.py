@@ -15,11 +15,12 @@ import pyarrow.compute as pc
 from quota.engine import QuotaEngine
 from quota.snapshot import QuotaSnapshot
 
-_ORDER: Final = ("evaluated_at_ms", "batch_id", "query_id")
+_ORDER: Final = ("time_epoch", "evaluated_at_ms", "batch_id", "query_id")
 
 USAGE_COLUMNS: Final = (
     "query_id",
     "batch_id",
+    "time_epoch",
     "evaluated_at_ms",
     "quota_version",
     "sample_start_ms",
@@ -48,6 +49,7 @@ class StoredBatch:
         evaluated_at_ms: the instant it was evaluated at.
         quota_version: version of the quota table it was decided with.
         usage: its rows of `usage`, in any order.
+        time_epoch: the time epoch that `evaluated_at_ms` belongs to.
     """
 
     query_id: str
@@ -55,6 +57,7 @@ class StoredBatch:
     evaluated_at_ms: int
     quota_version: int
     usage: pa.Table
+    time_epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +72,10 @@ def batches_of(usage: pa.Table, last_query_id: str = "") -> Iterator[StoredBatch
     """Rows of `usage` batch by batch, in the order they were decided.
 
     Args:
-        usage: whole batches; columns `USAGE_COLUMNS`.
+        usage: whole batches; columns `USAGE_COLUMNS`. A `time_epoch` that is null or missing is 0.
         last_query_id: the query of the newest batch, see `batch_order`.
     """
-    ordered = usage.sort_by([(column, "ascending") for column in _ORDER]).combine_chunks()
+    ordered = with_time_epoch(usage).sort_by([(column, "ascending") for column in _ORDER]).combine_chunks()
     if not ordered.num_rows:
         return
     # Not by group_by: the order of its groups is not specified.
@@ -89,28 +92,43 @@ def batches_of(usage: pa.Table, last_query_id: str = "") -> Iterator[StoredBatch
         for key, start, count in zip(keys, first.tolist(), counts.tolist(), strict=True)
     ]
     yield from sorted(
-        batches, key=lambda one: batch_order(one.evaluated_at_ms, one.query_id, one.batch_id, last_query_id)
+        batches,
+        key=lambda one: batch_order(one.time_epoch, one.evaluated_at_ms, one.query_id, one.batch_id, last_query_id),
     )
 
 
-def batch_order(evaluated_at_ms: int, query_id: str, batch_id: int, last_query_id: str) -> tuple[int, bool, int, str]:
+def with_time_epoch(rows: pa.Table) -> pa.Table:
+    """Rows with a `time_epoch` that is never null: rows of before there were epochs belong to the first one, 0."""
+    place = rows.schema.get_field_index("time_epoch")
+    if place < 0:
+        return rows.append_column("time_epoch", pa.repeat(pa.scalar(0, pa.int64()), rows.num_rows))
+    return rows.set_column(place, "time_epoch", pc.fill_null(rows["time_epoch"], 0))
+
+
+def batch_order(
+    time_epoch: int, evaluated_at_ms: int, query_id: str, batch_id: int, last_query_id: str
+) -> tuple[int, int, bool, int, str]:
     """The place of a micro-batch in the order they were decided; an earlier one has the smaller value.
 
-    Within a query instants never go back, so its batches are in order by instant and number. A new query that begins
-    with old events is evaluated at the instant of the last batch of the previous query. So of several batches at one
-    instant those of `last_query_id` come last.
+    Within a time epoch instants never go back, so the batches of a query are in order by epoch, instant and number. A
+    new query that begins with old events is evaluated at the instant of the last batch of the previous query. So of
+    several batches at one instant those of `last_query_id` come last.
     """
-    return evaluated_at_ms, query_id == last_query_id, batch_id, query_id
+    return time_epoch, evaluated_at_ms, query_id == last_query_id, batch_id, query_id
 
 
 def replay(engine: QuotaEngine, batches: Iterable[StoredBatch], snapshot_at: SnapshotAt) -> Iterator[Replayed]:
-    """Decide batches again, each with its own quotas at its own instant.
+    """Decide batches again, each with its own quotas at its own instant in its own time epoch.
 
     Args:
         engine: has recorded nothing later than the first batch.
         batches: in the order they were decided.
         snapshot_at: returns the quotas of a version; called once per batch.
     """
+    before: StoredBatch | None = None
     for batch in batches:
+        if before is not None and batch.time_epoch > before.time_epoch:
+            engine.begin_epoch(before.evaluated_at_ms, batch.evaluated_at_ms)
+        before = batch
         engine.load_quotas(snapshot_at(batch.quota_version))
         yield Replayed(batch, engine.record(batch.usage, batch.evaluated_at_ms))

@@ -66,6 +66,16 @@ class SensorTable:
         for sensors in self.by_key.values():
             sensors.windows.advance(newest)
 
+    def begin_epoch(self, moved_ms: int, newest: int) -> None:
+        """Empty all sample windows and make `newest` the newest one; all other times move by `moved_ms`."""
+        self._newest = newest
+        self.numbers.used_at_ms += moved_ms
+        self._entities.move_clock(moved_ms)
+        for sensors in self.by_key.values():
+            sensors.windows.restart(newest)
+            if sensors.buckets is not None:
+                sensors.buckets.move_clock(moved_ms)
+
     def hashes(self, names: EntityNames) -> HashedNames:
         """The hashes of all names of a table."""
         return names.hashed(self._seeds).read(0, names.num_rows)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from quota.errors import InvalidUsage
 from quota.names import DictionaryMemo, HashedNames, NameColumn, Seeds
+from quota.rates import LARGEST_SUM
 
 Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
@@ -136,7 +137,8 @@ def _windows(start_ms: Ints, last_ms: Ints, sample_window_ms: int) -> Ints:
 def _both(io: Measure, network: Measure) -> Measure:
     """Request time: the sum over both kinds of threads. Null only if both are null."""
     present = None if io.present is None or network.present is None else io.present | network.present
-    return Measure(io.values + network.values, present)
+    both: Ints = io.values + network.values
+    return Measure(np.where(both < 0, LARGEST_SUM, both) if len(both) and both.min() < 0 else both, present)
 
 
 def _column(table: pa.Table, name: str) -> pa.Array:

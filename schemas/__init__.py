@@ -1,6 +1,67 @@
-"""Records that cross a boundary: one pydantic model per module. All other forms are derived from the models.
+"""Records that cross a boundary: one pydantic model per record. All other forms are derived from the models.
 
-`usage_event` and `throttle_record` are the values of topics. The `*_row` modules are the rows of Delta tables.
-`columns` derives Arrow schema, Spark DDL and JSON Schema. Nothing is imported here, so a program that needs one record
-loads neither pyarrow nor the other models. See docs/design.md, "Contracts".
+`usage` and `throttle_record` have the values of topics; they, `decisions` and `rows` have the rows of Delta tables.
+`columns` and `arrow` derive Spark DDL, JSON Schema and Arrow schema. See docs/design.md, "Contracts". `__all__` is what
+is supported. A module is loaded when one of its names is first asked for, so a program that needs one record loads
+neither pyarrow nor the other models.
 """
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from schemas.arrow import arrow_schema, conform
+    from schemas.columns import json_schema, spark_ddl
+    from schemas.decisions import DecisionRow
+    from schemas.errors import RowsDoNotFit, SchemaError, UnreadableRecord
+    from schemas.names import MARKER_TOPIC, THROTTLE_TOPIC, USAGE_TOPIC, ClientKey, QuotaType
+    from schemas.rows import BatchRow, BrokerQuotaRow, DeadLetterRow, QuotaRow, SensorStateRow
+    from schemas.throttle_record import ThrottleByMinuteRow, ThrottleEventRow, ThrottleRecord
+    from schemas.usage import UsageByMinuteRow, UsageBySecondRow, UsageEvent, UsageRow
+
+__all__ = [
+    "MARKER_TOPIC",
+    "THROTTLE_TOPIC",
+    "USAGE_TOPIC",
+    "BatchRow",
+    "BrokerQuotaRow",
+    "ClientKey",
+    "DeadLetterRow",
+    "DecisionRow",
+    "QuotaRow",
+    "QuotaType",
+    "RowsDoNotFit",
+    "SchemaError",
+    "SensorStateRow",
+    "ThrottleByMinuteRow",
+    "ThrottleEventRow",
+    "ThrottleRecord",
+    "UnreadableRecord",
+    "UsageByMinuteRow",
+    "UsageBySecondRow",
+    "UsageEvent",
+    "UsageRow",
+    "arrow_schema",
+    "conform",
+    "json_schema",
+    "spark_ddl",
+]
+
+_MODULES = {
+    "arrow": ("arrow_schema", "conform"),
+    "columns": ("json_schema", "spark_ddl"),
+    "decisions": ("DecisionRow",),
+    "errors": ("RowsDoNotFit", "SchemaError", "UnreadableRecord"),
+    "names": ("ClientKey", "MARKER_TOPIC", "QuotaType", "THROTTLE_TOPIC", "USAGE_TOPIC"),
+    "rows": ("BatchRow", "BrokerQuotaRow", "DeadLetterRow", "QuotaRow", "SensorStateRow"),
+    "throttle_record": ("ThrottleByMinuteRow", "ThrottleEventRow", "ThrottleRecord"),
+    "usage": ("UsageByMinuteRow", "UsageBySecondRow", "UsageEvent", "UsageRow"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    module = next((module for module, names in _MODULES.items() if name in names), None)
+    if module is None:
+        msg = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(msg, name=name)
+    return getattr(import_module(f"{__name__}.{module}"), name)

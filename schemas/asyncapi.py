@@ -12,21 +12,12 @@ from typing import Any, Final
 import yaml
 from pydantic import BaseModel
 
-from schemas.batch_row import BatchRow
-from schemas.broker_quota_row import BrokerQuotaRow
-from schemas.dead_letter_row import DeadLetterRow
-from schemas.decision_row import DecisionRow
-from schemas.json_schema import json_schema
-from schemas.quota_row import QuotaRow
-from schemas.sensor_state_row import SensorStateRow
-from schemas.throttle_by_minute_row import ThrottleByMinuteRow
-from schemas.throttle_event_row import ThrottleEventRow
-from schemas.throttle_record import ThrottleRecord
-from schemas.topic_names import MARKER_TOPIC, THROTTLE_TOPIC, USAGE_TOPIC
-from schemas.usage_by_minute_row import UsageByMinuteRow
-from schemas.usage_by_second_row import UsageBySecondRow
-from schemas.usage_event import UsageEvent
-from schemas.usage_row import UsageRow
+from schemas.columns import json_schema
+from schemas.decisions import DecisionRow
+from schemas.names import MARKER_TOPIC, THROTTLE_TOPIC, USAGE_TOPIC
+from schemas.rows import BatchRow, BrokerQuotaRow, DeadLetterRow, QuotaRow, SensorStateRow
+from schemas.throttle_record import ThrottleByMinuteRow, ThrottleEventRow, ThrottleRecord
+from schemas.usage import UsageByMinuteRow, UsageBySecondRow, UsageEvent, UsageRow
 
 MODELS: Final[dict[str, type[BaseModel]]] = {
     "usage_event": UsageEvent,

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 from pydantic import BaseModel, ConfigDict, Field
 
 from schemas.errors import UnsupportedFieldType
-from schemas.quota_type import QuotaType
+from schemas.names import QuotaType
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +61,13 @@ Flag = Annotated[bool, Unit("true or false")]
 Instant = Annotated[datetime, Unit("UTC instant, microsecond precision")]
 Day = Annotated[date, Unit("UTC day")]
 Raw = Annotated[bytes, Unit("raw bytes")]
+
+TIME_EPOCH: Final = Field(
+    default=0,
+    description="How often event time has begun anew; `evaluated_at_ms` grows within an epoch only. "
+    "0 at first; null in rows of before 0.3.0, which means 0.",
+)
+"""The field `time_epoch` of every row that has `evaluated_at_ms`."""
 
 """What is limited, in the order that is used everywhere."""
 
@@ -134,3 +141,37 @@ def _without_metadata(annotation: object) -> tuple[object, tuple[Any, ...]]:
         inner, *metadata = get_args(annotation)
         return inner, tuple(metadata)
     return annotation, ()
+
+
+def spark_ddl(model: type[BaseModel]) -> str:
+    """The columns of a model as a Spark DDL string.
+
+    Names are in backticks. Columns that are never null have `NOT NULL`; `from_json` ignores that: every field it reads
+    can be null.
+
+    Raises:
+        UnsupportedFieldType: the type table does not know the type of a field.
+    """
+    return ", ".join(_column_ddl(column) for column in columns(model))
+
+
+def _column_ddl(column: Column) -> str:
+    return f"`{column.name}` {column.type.spark}" + ("" if column.nullable else " NOT NULL")
+
+
+def json_schema(model: type[BaseModel]) -> dict[str, Any]:
+    """The JSON Schema that a value of this model must satisfy when it is read.
+
+    Returns:
+        pydantic's schema, with `$schema`, and `x-unit` for each property. The generated titles of the fields, which
+        only repeat the names, are left out.
+
+    Raises:
+        UnsupportedFieldType: the type table does not know the type of a field.
+    """
+    schema = model.model_json_schema()
+    properties: dict[str, dict[str, Any]] = schema["properties"]
+    for column in columns(model):
+        properties[column.name].pop("title", None)
+        properties[column.name]["x-unit"] = column.unit
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}

@@ -11,10 +11,9 @@ MODULES = (
     "schemas.throttle_record",
     "quota.engine",
     "purgatory.batch_wheel",
-    "purgatory.delayed_operation_purgatory",
+    "purgatory.delayed_operation",
     "pipeline.gate.view",
     "pipeline.gate.gate",
-    "pipeline.throttle.gate",
     "pipeline.cli.services.gate",
 )
 # One interpreter for all: what none of them has loaded, no single one loads.

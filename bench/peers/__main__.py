@@ -24,10 +24,9 @@ from typing import Any, Final
 
 from bench.__main__ import commit_now
 from bench.machine import machine_line
-from bench.peers.environments import peers_folder
 from bench.peers.report import markdown, write_page
-from bench.peers.stages import Amounts, Stages, measured
-from bench.peers.store import Store
+from bench.peers.roster import peers_folder
+from bench.peers.stages import Amounts, Stages, Store, measured
 from pipeline.jvm.jars import fetch
 
 _WHOLE: Final = Amounts(
@@ -53,7 +52,6 @@ _QUICK: Final = Amounts(
 
 
 def main() -> int:
-    """Measure what is missing, print each stage as it is done, and then the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--events", type=int, help="of each backlog, in place of a million")
     parser.add_argument("--only", default="", metavar="PATTERN", help="run the stages whose names match this pattern")

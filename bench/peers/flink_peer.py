@@ -39,7 +39,6 @@ GROUP BY window_start, window_end, `user`, client_id
 
 
 def main() -> None:
-    """Submit the query to a cluster in this process, and stay."""
     servers, source, sink, checkpoints, name, jar = sys.argv[1:]
     settings = {
         "parallelism.default": "2",

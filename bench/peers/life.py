@@ -1,20 +1,53 @@
 """One life of a peer: from its start to its end or its kill."""
 
+import contextlib
 import os
+import re
 import signal
 import subprocess
+import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Thread
 from typing import Final
 
-from bench.peers.oracle import Difference, Key, Sums, compare
-from bench.peers.processes import peak_memory_mb, signal_all, tree
+from bench.load import BrokerConnection
+from bench.machine import memory_of, tree
+from bench.peers.messages import (
+    CLOSING_USER,
+    MEASURES,
+    PROBE_USER,
+    Backlog,
+    Difference,
+    Key,
+    Probes,
+    Sums,
+    closing_batches,
+    compare,
+    sums_of,
+    topic_values,
+)
 from bench.peers.results import Book, Results
 from bench.peers.roster import Peer, Place
+from bench.stage import child
 from pipeline.demo.process import spawn
+
+
+def signal_all(pid: int, number: signal.Signals) -> None:
+    """Send a signal to a process and all below it."""
+    for one in tree(pid):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(one, number)
+
+
+def peak_memory_mb(pid: int) -> float:
+    """The most that each process has held, added up. Pages that processes share count in each of them."""
+    return sum(memory_of(one).get("VmHWM", 0.0) for one in tree(pid))
+
 
 _QUIET_SECONDS: Final = 3.0
 _REST_SECONDS: Final = 20.0
@@ -29,10 +62,6 @@ class PeerFailed(Exception):
 
 class Life:
     """A process of a peer and all below it.
-
-    Args:
-        peer: which.
-        place: where; its command has prepared it.
 
     Attributes:
         log: its output: wall clock and line.
@@ -74,13 +103,7 @@ class Life:
             time.sleep(_LOOK_SECONDS)
 
     def await_quiet(self, results: Results, before: object, seconds: float) -> None:
-        """Wait until there are new results, and then none for some seconds.
-
-        Args:
-            results: of the peer.
-            before: their progress when there were none of the new ones.
-            seconds: to wait at most.
-        """
+        """Wait until there are new results, and then none for some seconds."""
         self.await_that(lambda: results.progress() != before, seconds, "its first new result")
         last, since = results.progress(), time.monotonic()
 
@@ -96,13 +119,6 @@ class Life:
         self, results: Results, book: Book, before: object, expected: Mapping[Key, Sums], seconds: float
     ) -> Difference:
         """Wait until all expected results are right, or stay wrong while nothing new comes.
-
-        Args:
-            results: of the peer.
-            book: takes them, whenever they have come to rest.
-            before: progress of the results when there were none of the new ones.
-            expected: the right answer.
-            seconds: to wait at most.
 
         Raises:
             PeerFailed: it has ended, or gives no results at all.
@@ -167,3 +183,199 @@ class Life:
                 if not self.ready_ms and self._ready_text in line:
                     self.ready_ms = time.time() * 1000
                 self.log.append((time.time() * 1000, line.decode(errors="replace").rstrip()))
+
+
+_BACKLOG_SECONDS: Final = 240.0
+_STEP: Final = re.compile(r"(\w+)_ms=(\d+)")
+_ONE_STEP: Final = "collect_ms="
+
+
+@dataclass(frozen=True)
+class CaughtUp:
+    """What was measured in one life.
+
+    Attributes:
+        events: of a backlog.
+        ready_seconds: from the start of the process until it said that it reads.
+        first_result_seconds: from the start of the process until the first result could be read.
+        rates: events per second of each backlog, from the moment at which the peer reads until its last result could
+            be read. The first one is that of a cold process.
+        memory_mb: peak of all its processes.
+        steps_ms: what the peer itself logged of its last backlog, such as `collect_ms=812`, added up by name.
+        verdict: "right", or how the results differ from the right answer. Then the other figures mean nothing.
+    """
+
+    events: int
+    ready_seconds: float
+    first_result_seconds: float
+    rates: list[float]
+    memory_mb: float
+    steps_ms: dict[str, int]
+    verdict: str
+
+
+def catch_up(peer: Peer, place: Place, backlog: Backlog, rounds: int) -> CaughtUp:
+    """Let a peer catch up with some backlogs, and compare every sum.
+
+    Raises:
+        PeerFailed: it has ended, or gives no results.
+        PeerMissing: it cannot run here.
+    """
+    peer.command(place)  # makes what is missing, which is no part of a start
+    backlog.send(place.bootstrap_servers, place.source, place.shape, 0)
+    with peer.results(place) as results:
+        book = Book(results)
+        life = Life(peer, place)
+        try:
+            begins_ms = []
+            for copy in range(rounds + 1):
+                before = results.progress()
+                if copy:
+                    with life.paused():
+                        backlog.send(place.bootstrap_servers, place.source, place.shape, copy)
+                    begins_ms.append(time.time() * 1000)
+                else:
+                    life.await_ready()
+                    begins_ms.append(life.ready_ms)
+                if not life.await_right(results, book, before, backlog.expected(copy), _BACKLOG_SECONDS).is_right:
+                    break
+            memory_mb = life.peak_memory_mb
+        finally:
+            life.close()
+    expected = {key: sums for copy in range(len(begins_ms)) for key, sums in backlog.expected(copy).items()}
+    verdict = str(compare(expected, {key: sums for key, sums in book.sums.items() if key[1] != CLOSING_USER}))
+    rates = [
+        backlog.event_count / (_last_ms(book, backlog.expected(copy)) - begin_ms) * 1000
+        for copy, begin_ms in enumerate(begins_ms)
+    ]
+    return CaughtUp(
+        events=backlog.event_count,
+        ready_seconds=(life.ready_ms - life.spawned_ms) / 1000,
+        first_result_seconds=(min(book.first_ms.values(), default=life.spawned_ms) - life.spawned_ms) / 1000,
+        rates=rates,
+        memory_mb=memory_mb,
+        steps_ms=_steps_ms(line for at_ms, line in life.log if at_ms >= begins_ms[-1]),
+        verdict=verdict,
+    )
+
+
+def _steps_ms(lines: Iterable[str]) -> dict[str, int]:
+    steps_ms: Counter[str] = Counter()
+    for line in lines:
+        steps_ms.update({name: int(value) for name, value in _STEP.findall(line)} if _ONE_STEP in line else {})
+    return dict(steps_ms)
+
+
+def _last_ms(book: Book, expected: dict[Key, tuple[int, ...]]) -> float:
+    return max((book.last_ms[key] for key in expected if key in book.last_ms), default=float("inf"))
+
+
+_PROBE_SUMS: Final = dict(zip(MEASURES, (1, 2, 3, 4, 1), strict=True))
+_SECOND_LIFE_SECONDS: Final = 12.0
+_PATIENCE_SECONDS: Final = 120.0
+_WINDOW_SECONDS: Final = 2.5
+
+
+@dataclass(frozen=True)
+class SteadyRun:
+    """What was measured."""
+
+    probe_count: int  # how many were sent before the kill
+    latency_ms: list[float]  # of each whose result came before the kill, from its produce call until it could be read
+    recovery_seconds: float  # from the kill until the result of a probe sent after it could be read
+    memory_mb: float  # peak of all processes, of the first life
+    verdict: str  # "right", or how all results of the run differ from the right answer
+
+
+@dataclass(frozen=True)
+class SteadyLoad:
+    """What is sent."""
+
+    events_per_second: int  # in keyed object messages
+    clients: int  # distinct `<user, client-id>` pairs
+    warm_seconds: float  # before the first probe
+    seconds: float  # of probes before the kill
+
+
+def steady(peer: Peer, place: Place, load: SteadyLoad) -> SteadyRun:
+    """Run a peer under load, kill it, start it again, and compare every sum.
+
+    Raises:
+        PeerFailed: it has ended, or gives no results after the kill.
+        PeerMissing: it cannot run here.
+    """
+    peer.command(place)
+    sender = [sys.executable, "-m", "bench.peers.messages", place.bootstrap_servers, place.source]
+    sender += [str(load.events_per_second), str(load.clients)]
+    with peer.results(place) as results:
+        book = Book(results)
+        with child(sender):
+            life = Life(peer, place)
+            try:
+                life.await_ready()
+                _await_first(life, results)
+                time.sleep(load.warm_seconds)
+                with Probes(place.bootstrap_servers, place.source) as probes:
+                    time.sleep(load.seconds)
+                    memory_mb = life.peak_memory_mb
+                    killed_ms = life.kill()
+                    life = Life(peer, place)
+                    time.sleep(_SECOND_LIFE_SECONDS)
+                    _await_probe_after(killed_ms, life, book, probes.sent_ms)
+            except BaseException:
+                life.close()
+                raise
+        try:
+            difference = _await_all(life, results, book, place)
+        finally:
+            life.close()
+    at_ms = {key[2]: first_ms for key, first_ms in book.first_ms.items() if key[1] == PROBE_USER}
+    before = [client for client, sent in probes.sent_ms.items() if sent < killed_ms]
+    answered = [client for client in before if at_ms.get(client, killed_ms) < killed_ms]
+    return SteadyRun(
+        probe_count=len(before),
+        latency_ms=[at_ms[client] - probes.sent_ms[client] for client in answered],
+        recovery_seconds=(_first_after(killed_ms, book, probes.sent_ms) or float("inf")) / 1000,
+        memory_mb=memory_mb,
+        verdict=str(difference),
+    )
+
+
+def _await_first(life: Life, results: Results) -> None:
+    """Wait for a result. Without one, a kill would find a peer that has no checkpoint yet."""
+    before = results.progress()
+    life.await_that(lambda: results.progress() != before, _PATIENCE_SECONDS, "its first result")
+
+
+def _first_after(killed_ms: float, book: Book, sent_ms: Mapping[str, float]) -> float | None:
+    """How long after the kill the first right result of a probe sent after it could be read, in ms."""
+    wanted = tuple(_PROBE_SUMS.values())
+    times = [
+        book.first_ms[key] - killed_ms
+        for key, sums in book.sums.items()
+        if key[1] == PROBE_USER and sums == wanted and sent_ms.get(key[2], 0) > killed_ms
+    ]
+    return min(times, default=None)
+
+
+def _await_probe_after(killed_ms: float, life: Life, book: Book, sent_ms: Mapping[str, float]) -> None:
+    def is_there() -> bool:
+        book.read()
+        return _first_after(killed_ms, book, sent_ms) is not None
+
+    life.await_that(is_there, _PATIENCE_SECONDS, "its first result after the kill")
+
+
+def _await_all(life: Life, results: Results, book: Book, place: Place) -> Difference:
+    """End the last windows of event time, and wait until all results are right, or stay wrong."""
+    time.sleep(_WINDOW_SECONDS)
+    connection = BrokerConnection(place.bootstrap_servers)
+    for batch in closing_batches("object", time.time_ns() // 1_000_000):
+        connection.produce(place.source, batch.partition, batch.shifted(0))
+    expected = _without_closing(sums_of(topic_values(place.bootstrap_servers, place.source)))
+    life.await_right(results, book, None, expected, _PATIENCE_SECONDS)
+    return compare(expected, _without_closing(book.sums))
+
+
+def _without_closing(sums: Mapping[Key, Sums]) -> dict[Key, Sums]:
+    return {key: total for key, total in sums.items() if key[1] != CLOSING_USER}

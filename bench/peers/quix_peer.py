@@ -65,7 +65,6 @@ def run(number: int) -> None:
 
 
 def main() -> None:
-    """Start the processes, and end with the first of them."""
     processes = [multiprocessing.Process(target=run, args=(number,)) for number in range(int(sys.argv[7]))]
     for process in processes:
         process.start()

@@ -5,11 +5,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from bench.page_part import write_part
-from bench.peers.backlog import SHAPES
+from bench.pages import write_part, write_time_plot
+from bench.peers.messages import SHAPES
 from bench.peers.roster import BARE, KQUOTA, PEERS, STREAMS
 from bench.peers.stages import OVERLOADS, catch_up_name, steady_name
-from bench.time_plot import write_time_plot
 
 Measured = Mapping[str, Mapping[str, Any]]
 """By name of the stage."""
@@ -29,13 +28,7 @@ _NOTHING: Final = ""
 
 
 def markdown(measured: Measured, machine: str, amounts: str) -> str:
-    """All tables of what has been measured.
-
-    Args:
-        measured: stages that are missing are left out.
-        machine: in one line.
-        amounts: what was asked for, in one line.
-    """
+    """All tables of what has been measured."""
     settings = _table(["peer", "how it is set"], [[peer.name, peer.settings] for peer in PEERS])
     parts = [
         settings,
@@ -114,12 +107,7 @@ def _catch_up_cells(run: Mapping[str, Any]) -> list[str]:
 
 
 def ratios_to_streams(measured: Measured, shape: str) -> tuple[float, float] | None:
-    """Our catch-up rate divided by that of Kafka Streams, warm and cold; None unless both have right sums.
-
-    Args:
-        measured: by stage.
-        shape: of the messages.
-    """
+    """Our catch-up rate divided by that of Kafka Streams, warm and cold; None unless both have right sums."""
     rates = []
     for name in (KQUOTA, STREAMS):
         run = measured.get(f"catch-up {name} {shape}", {})

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow.parquet as pq
 from kafka import KafkaConsumer, TopicPartition
 
-from bench.peers.oracle import MEASURES, Key, Sums
+from bench.peers.messages import MEASURES, Key, Sums
 
 _LOOK_SECONDS: Final = 0.02
 _READ_MS: Final = 500
@@ -22,17 +22,11 @@ _EMPTY_POLLS: Final = 6
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One result as the peer wrote it.
+    """One result as the peer wrote it."""
 
-    Attributes:
-        at_ms: when it could be read at the latest; wall clock.
-        key: second and client.
-        sums: of the measures.
-    """
-
-    at_ms: float
-    key: Key
-    sums: Sums
+    at_ms: float  # when it could be read at the latest; wall clock
+    key: Key  # second and client
+    sums: Sums  # of the measures
 
 
 class Results(Protocol):
@@ -61,10 +55,6 @@ class TopicResults:
 
     While the peer runs nothing is read. A thread only asks for the last stable offsets, and remembers when they were
     first seen. A result can be read as soon as the last stable offset is beyond it.
-
-    Args:
-        bootstrap_servers: of the broker.
-        topic: values are JSON objects with `second_ms`, `key` (user/client-id) and the measures.
     """
 
     adds = False
@@ -105,11 +95,9 @@ class TopicResults:
         self._consumer.close()
 
     def progress(self) -> object:
-        """See `Results`."""
         return self._seen[-1][1] if self._seen else None
 
     def read(self) -> Iterator[Result]:
-        """See `Results`."""
         seen = list(self._seen)
         if not seen:
             return
@@ -161,11 +149,7 @@ class _AlwaysThere:
 
 
 class FileResults(_AlwaysThere):
-    """Results in Parquet files of a folder, each with the sums of new messages.
-
-    Args:
-        folder: of the files; their times say since when they could be read.
-    """
+    """Results in Parquet files of a folder, each with the sums of new messages."""
 
     adds = True
 
@@ -174,11 +158,9 @@ class FileResults(_AlwaysThere):
         self._read: set[Path] = set()
 
     def progress(self) -> object:
-        """See `Results`."""
         return len(self._files())
 
     def read(self) -> Iterator[Result]:
-        """See `Results`."""
         for file in self._files():
             if file not in self._read:
                 self._read.add(file)
@@ -189,11 +171,7 @@ class FileResults(_AlwaysThere):
 
 
 class UsageTableResults(_AlwaysThere):
-    """Results in our Delta table `usage`: a row for each micro-batch, second, broker and client.
-
-    Args:
-        table: its folder. The time of a commit's file in the log is that from which on its rows can be read.
-    """
+    """Results in our Delta table `usage`: a row for each micro-batch, second, broker and client."""
 
     adds = True
 
@@ -202,11 +180,9 @@ class UsageTableResults(_AlwaysThere):
         self._read: set[str] = set()
 
     def progress(self) -> object:
-        """See `Results`."""
         return self._commits()[-1:]
 
     def read(self) -> Iterator[Result]:
-        """See `Results`."""
         for commit in self._commits():
             if commit.name in self._read:
                 continue
@@ -222,13 +198,7 @@ class UsageTableResults(_AlwaysThere):
 
 
 def parquet_results(file: Path, at_ms: float, second: str) -> Iterator[Result]:
-    """The rows of a file.
-
-    Args:
-        file: with the columns `second`, user, client_id and the measures.
-        at_ms: since when it could be read.
-        second: name of the column with the second's start.
-    """
+    """The rows of a file."""
     names = [second, "user", "client_id", *MEASURES]
     columns = pq.ParquetFile(file).read(columns=names).to_pydict()
     for second_ms, user, client_id, *sums in zip(*(columns[name] for name in names), strict=True):

@@ -1,6 +1,9 @@
 """The peers: how each is started, and where its results are."""
 
+import hashlib
 import os
+import shutil
+import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,19 +12,115 @@ from typing import Any, Final
 
 from kafka import KafkaAdminClient
 
-from bench.peers.backlog import PARTITIONS, Shape, messages_in
-from bench.peers.environments import PeerMissing, python_of, streams_classpath
-from bench.peers.jars import peer_jars
+from bench.peers.messages import PARTITIONS, Shape, messages_in
 from bench.peers.results import FileResults, Results, TopicResults, UsageTableResults
 from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.from_settings import wanted_topics
 from pipeline.cluster.topics import create_topics
+from pipeline.jvm.cache import cache_folder
+from pipeline.jvm.jar_lock import read_lock
+from pipeline.jvm.jar_lock_making import write_lock
+from pipeline.jvm.jar_sources import machine_sources
+from pipeline.jvm.jars import JarStore, pyspark_jars_folder
 from pipeline.jvm.java import find_java, find_jdk
 from pipeline.settings.model import KafkaSettings, Settings
 from pipeline.tables.audit import local_audit
 from pipeline.tables.layout import create_missing
 from pipeline.tables.quotas.edit import QuotaChange
 from pipeline.tables.quotas.table import QuotaTable
+
+SETS: Final = ("streams", "flink")
+LOCK: Final = Path(__file__).with_name("jars.lock")
+_HEADER: Final = "# Jars of the peers. Written by `python -m bench.peers.roster lock` from bench/peers/pom.xml.\n"
+
+
+def peer_jars(jar_set: str) -> list[Path]:
+    """The jars of a set, fetched if they are missing.
+
+    Raises:
+        JarLockInvalid, JarsUnavailable, JarMissing, JarAltered: see there.
+    """
+    store = JarStore([jar for jar in read_lock(LOCK, SETS) if jar.jar_set == jar_set])
+    store.fetch()
+    return [store.check(jar) for jar in store.locked]
+
+
+def lock(arguments: Sequence[str]) -> int:
+    """Write the lock. Returns 2 if anything else is asked for."""
+    if list(arguments) != ["lock"]:
+        sys.stderr.write("usage: python -m bench.peers.roster lock\n")
+        return 2
+    folder = pyspark_jars_folder()
+    downloads = [source for source in machine_sources(folder) if source.attempts > 1]
+    pom = LOCK.with_name("pom.xml")
+    locked = write_lock(pom, LOCK, downloads, folder or Path("pyspark", "jars"), sets=SETS, header=_HEADER)
+    sys.stdout.write(f"{len(locked)} jars locked\n")
+    return 0
+
+
+_HERE: Final = Path(__file__).parent
+_SECONDS: Final = 900
+
+
+class PeerMissing(Exception):
+    """A peer cannot run here; the message says why."""
+
+
+def peers_folder() -> Path:
+    """For environments, classes and measurements."""
+    return cache_folder() / "peers"
+
+
+def python_of(name: str) -> Path:
+    """The Python of a peer's environment, made if it is missing.
+
+    Raises:
+        PeerMissing: the packages cannot be installed here.
+    """
+    requirements = _HERE / f"requirements-{name}.txt"
+    folder = peers_folder() / f"{name}-{_digest(requirements)}"
+    python = folder / "bin" / "python"
+    if not (folder / "complete").exists():
+        shutil.rmtree(folder, ignore_errors=True)
+        _run([sys.executable, "-m", "venv", str(folder)])
+        options = ["--quiet", "--disable-pip-version-check", "--require-hashes", "--no-deps"]
+        _run([str(python), "-m", "pip", "install", *options, "-r", str(requirements)])
+        (folder / "complete").touch()
+    return python
+
+
+def streams_classpath() -> str:
+    """The class path of the Kafka Streams peer, compiled if it is not yet.
+
+    Raises:
+        PeerMissing: there is no compiler.
+        JarsUnavailable: jars of the lock are in no source.
+    """
+    jdk = find_jdk()
+    if jdk is None:
+        message = "no JDK (javac): Kafka Streams is left out"
+        raise PeerMissing(message)
+    source = _HERE / "StreamsPeer.java"
+    jars = [str(jar) for jar in peer_jars("streams")]
+    classes = peers_folder() / f"streams-{_digest(source)}"
+    if not (classes / "StreamsPeer.class").exists():
+        classes.mkdir(parents=True, exist_ok=True)
+        compiler = str(jdk.home / "bin" / "javac")
+        _run([compiler, "--release", "17", "-d", str(classes), "-cp", os.pathsep.join(jars), str(source)])
+    return os.pathsep.join([str(classes), *jars])
+
+
+def _digest(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()[:12]
+
+
+def _run(command: list[str]) -> None:
+    ended = subprocess.run(command, check=False, capture_output=True, text=True, timeout=_SECONDS)
+    if ended.returncode:
+        reason = (ended.stderr.strip() or ended.stdout.strip()).splitlines()[-1:] or ["no reason told"]
+        message = f"{' '.join(command[:4])} … ended with {ended.returncode}: {reason[0]}"
+        raise PeerMissing(message)
+
 
 TRIGGER_MS: Final = 250
 HEAP: Final = "-Xmx1g"
@@ -36,19 +135,12 @@ _LOGGED_TOPIC: Final[Mapping[str, Any]] = {
 
 @dataclass(frozen=True)
 class Place:
-    """Where one peer works: topics of its own on a shared broker, and a folder.
+    """Where one peer works: topics of its own on a shared broker, and a folder."""
 
-    Attributes:
-        bootstrap_servers: of the broker.
-        folder: empty; for state, tables and logs.
-        name: of topics and groups.
-        shape: of the messages.
-    """
-
-    bootstrap_servers: str
-    folder: Path
-    name: str
-    shape: Shape
+    bootstrap_servers: str  # of the broker
+    folder: Path  # empty; for state, tables and logs
+    name: str  # of topics and groups
+    shape: Shape  # of the messages
 
     @property
     def source(self) -> str:
@@ -213,3 +305,7 @@ PEERS: Final = (
         is_durable=False,
     ),
 )
+
+
+if __name__ == "__main__":
+    sys.exit(lock(sys.argv[1:]))

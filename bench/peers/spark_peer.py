@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from bench.catch_up import EVENT_STRUCT
-from bench.peers.oracle import MEASURES
+from bench.peers.messages import MEASURES
 from pipeline.jvm.jars import spark_jars
 from pipeline.jvm.java import find_java
 from pipeline.settings.model import SparkSettings
@@ -29,7 +29,6 @@ _LOOK_SECONDS: Final = 0.02
 
 
 def main() -> None:
-    """Run until it is terminated."""
     servers, topic, shape, folder = sys.argv[1:]
     os.environ["JAVA_HOME"] = str(find_java().home)
     spark = build_spark_session(SparkSettings(), spark_jars())

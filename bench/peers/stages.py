@@ -1,25 +1,190 @@
-"""The stages of the comparison: each is measured once, and kept."""
+"""The stages of the comparison: each is measured once, and kept.
 
+The brokers' own quotas
+-----------------------
+The broker's own quotas: how soon a client that is over is slowed, and where its rate ends, on one broker and on two.
+
+Each client is a plain kafka-python producer with a user and a quota T of its own, set on every broker. It wants k · T,
+shared evenly by the brokers, and each request waits for the answer to the one before it.
+"""
+
+import json
 import re
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from threading import Event
 from typing import Any, Final
 
+import numpy as np
+from kafka import KafkaAdminClient, KafkaProducer
+
 from bench.closed_loop import Loop, offenders
-from bench.peers.backlog import SHAPES, Backlog, Shape
-from bench.peers.catch_up import catch_up
-from bench.peers.environments import PeerMissing
-from bench.peers.life import PeerFailed
-from bench.peers.native import first_slowed_ms, long_run
-from bench.peers.reaction import first_told_ms
-from bench.peers.roster import PEERS, Peer, Place
-from bench.peers.steady import SteadyLoad, steady
-from bench.peers.store import Store
+from bench.peers.life import PeerFailed, SteadyLoad, catch_up, steady
+from bench.peers.messages import SHAPES, Backlog, Shape
+from bench.peers.roster import PEERS, TRIGGER_MS, Peer, PeerMissing, Place
+from bench.stage import Prober, probe_quotas, staged
+from pipeline.brokers.entity import NativeEntity
+from pipeline.brokers.native_quotas import NativeQuotas
 from pipeline.clock import wall_ms
+from pipeline.cluster.access import ClusterAccess
 from pipeline.demo.broker import EmbeddedBroker
+from pipeline.demo.cluster import EmbeddedCluster
+from pipeline.demo.sign_in import plain_sign_in
+from pipeline.demo.stock_client import StockProducer, StockWork, broker_throttle_ms
 from pipeline.errors import PipelineError
+
+
+class Store:
+    """The measurements of one commit."""
+
+    def __init__(self, folder: Path, commit: str) -> None:
+        self._folder = folder
+        self._commit = commit
+
+    def known(self, stage: str, asked: dict[str, Any]) -> dict[str, Any] | None:
+        """What was measured at a stage with these arguments; None if nothing was."""
+        try:
+            told = json.loads(self._file(stage).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+        if told["commit"] != self._commit or told["asked"] != asked:
+            return None
+        measured: dict[str, Any] = told["measured"]
+        return measured
+
+    def keep(self, stage: str, asked: dict[str, Any], measured: Any) -> dict[str, Any]:
+        """Keep what was measured.
+
+        Returns:
+            The same as `known` will.
+        """
+        told = measured if isinstance(measured, dict) else asdict(measured)
+        self._folder.mkdir(parents=True, exist_ok=True)
+        text = json.dumps({"commit": self._commit, "asked": asked, "measured": told}, indent=1)
+        self._file(stage).write_text(text, encoding="utf-8")
+        kept: dict[str, Any] = json.loads(text)["measured"]
+        return kept
+
+    def _file(self, stage: str) -> Path:
+        return self._folder / f"{stage.replace(' ', '-')}.json"
+
+
+BOUND: Final = 50_000.0
+REQUESTS_PER_SECOND: Final = 20.0
+SETTLED_SECONDS: Final = 15.0
+_TOPIC: Final = "native"
+_PROBE_BYTES: Final = 15_000
+_PROBE_BOUND: Final = 1_000.0
+_PROBES: Final = 30
+_LOOK_SECONDS: Final = 0.25
+
+
+def long_run(folder: Path, brokers: int, overloads: Sequence[float], seconds: float) -> dict[float, float]:
+    """Rate ÷ T of a client for each k, all at once; without the first seconds, in which its burst goes through."""
+    who = {overload: f"k-{overload:g}" for overload in overloads}
+    cluster = EmbeddedCluster(
+        [folder / f"broker-{number}" for number in range(brokers)], {user: f"{user}-secret" for user in who.values()}
+    )
+    with ExitStack() as stack:
+        stack.enter_context(cluster)
+        _create_topic(cluster.brokers)
+        with NativeQuotas(ClusterAccess(cluster.bootstrap_servers)) as quotas:
+            quotas.alter({NativeEntity.of_row(user, ""): {"producer_byte_rate": BOUND} for user in who.values()})
+        stopping = Event()
+        producers = {overload: _producer(cluster, user, overload, stopping) for overload, user in who.items()}
+        for producer in producers.values():
+            stack.callback(producer.close)
+            producer.start()
+        time.sleep(SETTLED_SECONDS)
+        at: list[float] = []
+        sent: dict[float, list[float]] = {overload: [] for overload in overloads}
+        end = time.monotonic() + max(seconds - SETTLED_SECONDS, 2.0)
+        while time.monotonic() < end:
+            at.append(time.monotonic())
+            for overload, producer in producers.items():
+                sent[overload].append(float(sum(producer.sent_bytes)))
+            time.sleep(_LOOK_SECONDS)
+    return {overload: mean_rate(at, totals) / BOUND for overload, totals in sent.items()}
+
+
+def mean_rate(at: Sequence[float], totals: Sequence[float]) -> float:
+    """The mean of the rates over every half of a time.
+
+    A broker lets a burst through each time its window has passed, about every 11 s. What is between two instants
+    depends on where the bursts are; the mean over many beginnings hardly does.
+    """
+    half = (at[-1] - at[0]) / 2
+    begins = np.linspace(at[0], at[0] + half, 1000)
+    sent = np.interp(begins + half, at, totals) - np.interp(begins, at, totals)
+    return float(np.mean(sent) / half)
+
+
+def first_slowed_ms(folder: Path) -> list[float]:
+    """From the produce call of a first request that is over its quota until the broker has muted the client.
+
+    The answer to that request says for how long, and the broker takes nothing more until then. Each probe is a
+    client-id that was never seen before. Gives the milliseconds of each.
+    """
+    taken_ms = []
+    with EmbeddedBroker(folder) as broker:
+        _create_topic([broker])
+        with NativeQuotas(ClusterAccess(broker.bootstrap_servers)) as quotas:
+            names = [f"probe-{number}" for number in range(_PROBES)]
+            quotas.alter({NativeEntity.of_row("", name): {"producer_byte_rate": _PROBE_BOUND} for name in names})
+        for name in names:
+            producer: Any = KafkaProducer(bootstrap_servers=broker.bootstrap_servers, client_id=name, linger_ms=0)
+            producer.partitions_for(_TOPIC)
+            began = time.perf_counter()
+            producer.send(_TOPIC, bytes(_PROBE_BYTES)).get(30)
+            taken_ms.append((time.perf_counter() - began) * 1000)
+            _, told_ms = broker_throttle_ms(producer)
+            producer.close(timeout=0)
+            if not told_ms > 0:
+                message = f"the broker must throttle {name}; its answer told {told_ms} ms"
+                raise RuntimeError(message)
+    return taken_ms
+
+
+def _create_topic(brokers: Sequence[EmbeddedBroker]) -> None:
+    """A partition on each broker."""
+    admin: Any = KafkaAdminClient(bootstrap_servers=brokers[0].bootstrap_servers)
+    assignments = {partition: [broker.node_id] for partition, broker in enumerate(brokers)}
+    settings = {"retention.bytes": "67108864"}
+    admin.create_topics({_TOPIC: {"assignments": assignments, "configs": settings}}, wait_for_metadata=True)
+    admin.close()
+
+
+def _producer(cluster: EmbeddedCluster, user: str, overload: float, stopping: Event) -> StockProducer:
+    sign_in = plain_sign_in(cluster.sasl_bootstrap_servers, user, f"{user}-secret")
+    options = {**sign_in, "client_id": "native", "max_request_size": 8 << 20}
+    shares = [1 / len(cluster.brokers)] * len(cluster.brokers)
+    work = StockWork("produce", _TOPIC, shares, overload * BOUND, REQUESTS_PER_SECOND, options)
+    return StockProducer(work, stopping)
+
+
+_PROBES_PER_SECOND: Final = 2
+
+
+def first_told_ms(events_per_second: int, clients: int, warm_seconds: float, seconds: float) -> list[float]:
+    """Milliseconds of each probe; see `bench.probe`."""
+    probes = probe_quotas(round(seconds * _PROBES_PER_SECOND))
+    with (
+        staged(probes) as stage,
+        stage.load(events_per_second, clients),
+        stage.job(TRIGGER_MS),
+        Prober(stage.servers) as prober,
+    ):
+        time.sleep(warm_seconds)
+        latencies_ms = prober.probe(seconds)
+    if prober.missing:
+        message = f"the job must publish a record for each probe; got none for {prober.missing}"
+        raise RuntimeError(message)
+    return latencies_ms
+
 
 OVERLOADS: Final = (1.2, 1.5, 2.0, 5.0, 10.0, 20.0, 50.0)
 _BACK_MS: Final = 3_600_000
@@ -29,27 +194,16 @@ _LAG_MS: Final = 200
 
 @dataclass(frozen=True)
 class Amounts:
-    """How much of everything.
+    """How much of everything."""
 
-    Attributes:
-        events: of a backlog.
-        clients: distinct `<user, client-id>` pairs.
-        rounds: warm backlogs of each peer.
-        events_per_second: of the steady load.
-        warm_seconds: of the steady load before the first probe.
-        seconds: of probes.
-        native_seconds: of each run against the broker's quotas.
-        hours: simulated.
-    """
-
-    events: int
-    clients: int
-    rounds: int
-    events_per_second: int
-    warm_seconds: float
-    seconds: float
-    native_seconds: float
-    hours: float
+    events: int  # of a backlog
+    clients: int  # distinct `<user, client-id>` pairs
+    rounds: int  # warm backlogs of each peer
+    events_per_second: int  # of the steady load
+    warm_seconds: float  # of the steady load before the first probe
+    seconds: float  # of probes
+    native_seconds: float  # of each run against the broker's quotas
+    hours: float  # simulated
 
     def __str__(self) -> str:
         """What was measured, in sentences."""
@@ -62,25 +216,15 @@ class Amounts:
 
 @dataclass(frozen=True)
 class Stage:
-    """One thing to measure.
+    """One thing to measure."""
 
-    Attributes:
-        name: of the file and on the command line.
-        asked: the amounts that matter to it.
-        run: measures, and gives what is kept.
-    """
-
-    name: str
-    asked: dict[str, Any]
-    run: Callable[[], dict[str, Any]]
+    name: str  # of the file and on the command line
+    asked: dict[str, Any]  # the amounts that matter to it
+    run: Callable[[], dict[str, Any]]  # measures, and gives what is kept
 
 
 class Stages:
-    """All stages.
-
-    Args:
-        amounts: of everything.
-    """
+    """All stages."""
 
     def __init__(self, amounts: Amounts) -> None:
         self._amounts = amounts
@@ -143,9 +287,7 @@ class Stages:
                 for brokers in (1, 2)
             }
             slowed_ms = first_slowed_ms(folder / "first")
-            told_ms = first_told_ms(
-                folder / "told", amounts.events_per_second, amounts.clients, amounts.warm_seconds, amounts.seconds
-            )
+            told_ms = first_told_ms(amounts.events_per_second, amounts.clients, amounts.warm_seconds, amounts.seconds)
         return {"native": native, "slowed_ms": slowed_ms, "told_ms": told_ms, "kquota": simulated(amounts.hours)}
 
 
@@ -170,12 +312,6 @@ def measured(stages: Sequence[Stage], store: Store, only: str, *, afresh: bool) 
     """Run what is not known yet. Gives the name and the measurement of each stage, as soon as it is there.
 
     What could not be measured is not kept, so that it is tried again.
-
-    Args:
-        stages: in their order.
-        store: of what was measured.
-        only: pattern of the names to run; others are given if they are known.
-        afresh: whether to run what is known, too.
     """
     for stage in stages:
         is_wanted = re.search(only, stage.name) is not None

@@ -28,12 +28,22 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from bench.machine import machine_line
-from bench.purgatory.in_batches import run_in_batches
-from bench.purgatory.jvm import has_compiler, run_java
-from bench.purgatory.load import CASES, TIMEOUT_MS, Case, Run, draw_load
-from bench.purgatory.one_by_one import Design, NewDesign, OldDesign, run_one_by_one
-from bench.purgatory.plot import write_plot
+from bench.machine import arguments
+from bench.pages import write_plot
+from bench.purgatory.designs import (
+    CASES,
+    TIMEOUT_MS,
+    Case,
+    Design,
+    NewDesign,
+    OldDesign,
+    Run,
+    draw_load,
+    has_compiler,
+    run_in_batches,
+    run_java,
+    run_one_by_one,
+)
 
 PACED: Final = (25_000.0, 50_000.0, 100_000.0)
 JVM_PACED: Final = (50_000.0, 100_000.0, 200_000.0, 400_000.0, 800_000.0)
@@ -134,24 +144,15 @@ def draw(folder: Path, by_case: dict[Case, dict[str, list[Run]]]) -> None:
 
 
 def main() -> None:
-    """Run everything and print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--requests", type=int, default=1_000_000)
-    parser.add_argument("--limit-seconds", type=float, default=4.0)
-    parser.add_argument("--plots", type=Path, help="folder for the two pictures; none are drawn without it")
-    parser.add_argument(
-        "--quick", action="store_true", help="100 000 requests, one second per run: to see that it works"
-    )
-    asked = parser.parse_args()
+    asked = arguments(__doc__, requests=1_000_000, limit_seconds=4.0, plots=None, quick=False)
     if asked.quick:
         asked.requests, asked.limit_seconds = 100_000, 1.0
-    print(f"machine: {machine_line()}")
     if not has_compiler():
         print("no JDK (javac): the rows of the JVM are left out")
     by_case = {case: measure(case, asked) for case in CASES}
     summarise(by_case)
     if asked.plots:
-        draw(asked.plots, by_case)
+        draw(Path(asked.plots), by_case)
 
 
 if __name__ == "__main__":

@@ -18,24 +18,175 @@ left out). Ten million entries are only for timers that need no more than second
 calls, and `SystemTimer` (three rounds).
 """
 
-import argparse
 import gc
+import heapq
 import os
 import resource
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
-from bench.machine import machine_line
-from bench.purgatory.jvm import has_compiler, run_java
-from bench.purgatory.timer_structures import START_MS, STRUCTURES, Int64s, Structure
+from bench.machine import arguments
+from bench.purgatory.designs import has_compiler, run_java
+from purgatory.batch_wheel import BatchTimingWheel
+from purgatory.timer import SystemTimer
+from purgatory.timing_wheel import TimerTask
+
+START_MS: Final = 1_795_000_000_000
+
+Int64s = npt.NDArray[np.int64]
+
+
+class Structure(Protocol):
+    """A timer. `prepare` is not measured: it turns an array into what the timer takes."""
+
+    def prepare(self, values: Int64s) -> Any:
+        """The expirations in the form that `insert` takes."""
+        ...
+
+    def insert(self, expirations: Any) -> Any:
+        """Insert a batch. Returns what `cancel` needs."""
+        ...
+
+    def cancel(self, entries: Any) -> None:
+        """Cancel a batch of pending entries."""
+        ...
+
+    def expire(self, now_ms: int) -> None:
+        """Hand out what is due."""
+        ...
+
+    def __len__(self) -> int:
+        """The number of pending entries."""
+        ...
+
+
+class Batches:
+    """The batch wheel, with array calls."""
+
+    def __init__(self) -> None:
+        self._wheel = BatchTimingWheel(START_MS)
+
+    def prepare(self, values: Int64s) -> Int64s:
+        return values
+
+    def insert(self, expirations: Int64s) -> Int64s:
+        return self._wheel.schedule_many(expirations)
+
+    def cancel(self, entries: Iterable[int]) -> None:
+        self._wheel.cancel_many(np.asarray(entries))
+
+    def expire(self, now_ms: int) -> None:
+        self._wheel.advance(now_ms)
+
+    def __len__(self) -> int:
+        return len(self._wheel)
+
+
+class Scalars(Batches):
+    """The batch wheel, with one call per entry."""
+
+    def prepare(self, values: Int64s) -> Any:
+        return values.tolist()
+
+    def insert(self, expirations: Any) -> Any:
+        schedule = self._wheel.schedule
+        return [schedule(expiration_ms) for expiration_ms in expirations]
+
+    def cancel(self, entries: Iterable[int]) -> None:
+        cancel = self._wheel.cancel
+        for handle in entries:
+            cancel(handle)
+
+
+class _Task(TimerTask):
+    __slots__ = ()
+
+    def run(self) -> None:
+        pass
+
+
+class Objects:
+    """`SystemTimer` over Kafka's wheel, with a task object per entry."""
+
+    def __init__(self) -> None:
+        self.now_ms = START_MS
+        self._timer = SystemTimer(self)
+
+    def monotonic_ms(self) -> int:
+        """The timer's clock. `expire` sets it."""
+        return self.now_ms
+
+    def prepare(self, values: Int64s) -> list[int]:
+        delays: list[int] = (values - self.now_ms).tolist()
+        return delays
+
+    def insert(self, expirations: list[int]) -> list[TimerTask]:
+        tasks: list[TimerTask] = [_Task(delay_ms) for delay_ms in expirations]
+        for task in tasks:
+            self._timer.add(task)
+        return tasks
+
+    def cancel(self, entries: list[TimerTask]) -> None:
+        for task in entries:
+            task.cancel()
+
+    def expire(self, now_ms: int) -> None:
+        self.now_ms = now_ms
+        while self._timer.advance_clock(0):
+            pass
+
+    def __len__(self) -> int:
+        return self._timer.size()
+
+
+class Heap:
+    """heapq of (expiration, submission), and a dictionary of the pending submissions. Cancelling removes one there."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, int]] = []
+        self._pending: dict[int, None] = {}
+        self._submissions = 0
+
+    def prepare(self, values: Int64s) -> list[int]:
+        expirations: list[int] = values.tolist()
+        return expirations
+
+    def insert(self, expirations: list[int]) -> list[int]:
+        first = self._submissions
+        for submission, expiration_ms in enumerate(expirations, start=first):
+            self._pending[submission] = None
+            heapq.heappush(self._heap, (expiration_ms, submission))
+        self._submissions += len(expirations)
+        return list(range(first, self._submissions))
+
+    def cancel(self, entries: list[int]) -> None:
+        for submission in entries:
+            del self._pending[submission]
+
+    def expire(self, now_ms: int) -> None:
+        while self._heap and self._heap[0][0] <= now_ms:
+            self._pending.pop(heapq.heappop(self._heap)[1], None)
+
+    def __len__(self) -> int:
+        return len(self._pending)
+
+
+STRUCTURES: Final[dict[str, Callable[[], Structure]]] = {
+    "batch wheel": Batches,
+    "batch wheel, scalar calls": Scalars,
+    "wheel of objects": Objects,
+    "heapq": Heap,
+}
+
 
 SPAN_MS: Final = 1000
 FEWEST_OPERATIONS: Final = 50_000
@@ -194,17 +345,10 @@ def by_pending(pending: list[int], batch: int, rounds: int) -> Speed | None:
 
 
 def main() -> None:
-    """Run everything and print both tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pending", default="1000,10000,100000,1000000,10000000", help="sizes, comma-separated")
-    parser.add_argument("--batch", type=int, default=10_000)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--quick", action="store_true", help="up to 100 000 entries, one round: to see that it works")
-    asked = parser.parse_args()
+    asked = arguments(__doc__, pending="1000,10000,100000,1000000,10000000", batch=10_000, rounds=5, quick=False)
     pending = [int(size) for size in asked.pending.split(",")]
     if asked.quick:
         pending, asked.rounds = [1000, 10_000, 100_000], 1
-    print(f"machine: {machine_line()}")
     judged = by_pending(pending, asked.batch, asked.rounds)
     if judged is None:
         return

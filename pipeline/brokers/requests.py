@@ -10,7 +10,7 @@ from kafka import errors as kafka_errors
 from kafka.protocol import admin as kafka_admin
 
 from pipeline.brokers.entity import NativeEntity, NativeQuota
-from schemas.usage_event import LARGEST_NAME_BYTES
+from schemas.usage import LARGEST_NAME_BYTES
 
 QuotaChanges = Mapping[NativeEntity, Mapping[str, float | None]]
 """Entity -> key -> new value; None removes the value. To remove what is not set is no mistake for Kafka."""

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from pipeline.cli.output import Row
     from pipeline.simulation.run import ClientStory
     from pipeline.throttle.outbox import Written
-    from schemas.client_key import ClientKey
-    from schemas.usage_event import UsageEvent
+    from schemas.names import ClientKey
+    from schemas.usage import UsageEvent
 
 _SHOWN_REFUSALS = 10
 _CLIENTS: Final = Layout(dropped_first=("events", "releases", "renewals"))
@@ -108,7 +108,7 @@ def _client_rows(
     events: "list[UsageEvent]", stories: "dict[ClientKey, ClientStory]", by_broker: bool
 ) -> list[dict[str, Any]]:
     from pipeline.simulation.run import ClientStory
-    from schemas.client_key import ClientKey
+    from schemas.names import ClientKey
 
     used: dict[ClientKey, list[int]] = defaultdict(lambda: [0, 0, 0])
     for event in events:

@@ -63,9 +63,15 @@ def _lines(found: "JobStatus", gate: str | None) -> list[tuple[str, str]]:
 def _process_text(found: "JobStatus") -> str:
     if not found.process:
         return "down on this machine"
-    waited_ms = found.last_wait_age_ms
-    waited = "" if waited_ms is None else f"; it last waited for usage {waited_ms / 1000:.1f} s ago"
-    return f"up, process {found.process}{waited}"
+    up, looked_ms = f"up, process {found.process}", found.last_wait_age_ms
+    looked = f"it last looked for usage {(looked_ms or 0) / 1000:.1f} s ago"
+    if found.activity == "idle":
+        return f"{up}; it waits for usage"
+    if found.activity == "hung":
+        return f"{up}; it hangs: {looked}"
+    if found.activity == "unknown" and (looked_ms is None or looked_ms < 0):
+        return f"{up}; it has not yet looked for usage: it starts, or hangs"
+    return f"{up}; {looked}: a batch takes long, or it hangs" if found.activity == "unknown" else up
 
 
 def _batch_text(found: "JobStatus") -> str:

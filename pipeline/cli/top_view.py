@@ -93,16 +93,19 @@ def _without_news(state: "Overview", now_ms: int) -> Styled:
     """Why no batch comes, in plain words, as far as it is known on this machine."""
     status, age_ms, activity = state.status, state.batch_age_ms(now_ms), state.activity(now_ms)
     since = "no micro-batch yet" if age_ms is None else f"no micro-batch for {age_text(age_ms)}"
-    looked = "" if status.last_wait_age_ms is None else age_text(status.last_wait_age_ms + now_ms - state.read_at_ms)
+    looked_ms = None if status.last_wait_age_ms is None else status.last_wait_age_ms + now_ms - state.read_at_ms
+    looked = age_text(looked_ms or 0)
     if activity == "idle":
         return "bold yellow", f"IDLE: {since}; the job waits, and no client has used anything (looked {looked} ago)"
     if activity == "hung":
         return "bold white on red", f"HUNG: {since}; process {status.process} last looked for usage {looked} ago"
     if activity == "unknown":
-        return (
-            "bold white on red",
-            f"STALLED: {since}; the job has not yet looked for usage: it starts, or hangs",
+        seen = (
+            "the job has not yet looked for usage: it starts, or hangs"
+            if looked_ms is None or looked_ms < 0
+            else f"the job last looked for usage {looked} ago: a batch takes long, or it hangs"
         )
+        return "bold white on red", f"STALLED: {since}; {seen}"
     return "bold white on red", f"STALLED: {since}; no job runs on this machine"
 
 

@@ -14,7 +14,7 @@ import typer
 from pipeline.cli.options import BootstrapServers, CommandConfig, ConfigFile, Output, flags
 from pipeline.cli.output import is_table, print_rows
 from pipeline.cli.table_layout import Layout
-from schemas.topic_names import MARKER_TOPIC, THROTTLE_TOPIC, USAGE_TOPIC
+from schemas.names import MARKER_TOPIC, THROTTLE_TOPIC, USAGE_TOPIC
 
 if TYPE_CHECKING:
     from kafka import KafkaAdminClient

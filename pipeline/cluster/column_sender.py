@@ -11,7 +11,7 @@ from kafka import errors as kafka_errors
 from pipeline.cluster.key_partitions import Ints, partitions_of
 from pipeline.cluster.prepared_batches import HEADER_BYTES, Delivery, PreparedBatch, put
 from pipeline.cluster.record_format import bodies_of, lengths_of, records_of
-from schemas.message_columns import MessageColumns
+from schemas.throttle_messages import MessageColumns
 
 MOST_BATCH_BYTES: Final = 1_000_000
 """Brokers and topics take at least so many bytes in a batch, unless they are told otherwise (`max.message.bytes`)."""

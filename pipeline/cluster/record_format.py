@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from kafka.record.util import encode_varint
 
-from schemas.message_columns import MessageColumns
+from schemas.throttle_messages import MessageColumns
 
 if TYPE_CHECKING:
     from typing import TypeAlias

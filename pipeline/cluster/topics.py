@@ -14,7 +14,7 @@ from kafka import errors as kafka_errors
 
 from pipeline.command_line import command_text
 from pipeline.errors import PipelineError
-from schemas.topic_names import MARKER_TOPIC, THROTTLE_TOPIC, USAGE_TOPIC
+from schemas.names import MARKER_TOPIC, THROTTLE_TOPIC, USAGE_TOPIC
 
 # kafka-python has no types.
 _ERRORS: Final[Any] = kafka_errors

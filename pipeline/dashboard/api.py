@@ -34,10 +34,13 @@ class Answers:
         feed: The newest state.
         settings: Of the job, for the words of `throttles explain`.
         may_write: Whether quotas may be edited.
+
+    Attributes:
+        editing: The edits.
     """
 
     def __init__(self, reader: TablesReader, feed: Feed, settings: Settings, may_write: bool = False) -> None:
-        self._editing = Editing(reader.root, may_write)
+        self.editing = Editing(reader.root, may_write)
         self._reader = reader
         self._settings = settings
         self._feed = feed
@@ -58,11 +61,10 @@ class Answers:
         }
 
     def by_posted_path(self) -> dict[str, Callable[[Mapping[str, Any]], Any]]:
-        """What takes an edit, by path."""
+        """What takes an edit, by path; but for a what-if, which takes long (`editing.what_if`)."""
         return {
-            "/api/v1/quotas/plan": self._editing.plan,
-            "/api/v1/quotas/what-if": self._editing.what_if,
-            "/api/v1/quotas/edit": self._editing.write,
+            "/api/v1/quotas/plan": self.editing.plan,
+            "/api/v1/quotas/edit": self.editing.write,
         }
 
     def _throttles(self, query: Query) -> dict[str, Any]:
@@ -72,7 +74,7 @@ class Answers:
         return {"now_ms": state.now_ms, "throttles": wanted[: query.limit], "total": len(wanted)}
 
     def _quotas(self, query: Query) -> dict[str, Any]:
-        return {**quotas_document(self._reader, self._state(), query), "may_write": self._editing.may_write}
+        return {**quotas_document(self._reader, self._state(), query), "may_write": self.editing.may_write}
 
     def _events(self, query: Query) -> dict[str, Any]:
         state = self._state()

@@ -7,9 +7,8 @@ import pyarrow as pa
 from arro3.core import Array, DataType
 
 from pipeline.dashboard.client_view import decision_row, record_row
-from pipeline.dashboard.errors import QueryRefused
 from pipeline.dashboard.now_view import throttled_row
-from pipeline.dashboard.query import Query
+from pipeline.dashboard.query import SEE, Query
 from pipeline.dashboard.quota_timeline import bounds_over_time
 from pipeline.dashboard.reader import TablesReader
 from pipeline.dashboard.series_reading import read_series
@@ -18,6 +17,7 @@ from pipeline.dashboard.throttle_reading import read_throttles
 from pipeline.story.on_brokers import on_brokers_line, on_brokers_row
 from pipeline.tables.brokers.enforced import enforced_for
 from pipeline.tables.errors import TableMissing
+from pipeline.web import QueryRefused
 from quota.effective import EffectiveQuota, effective
 from quota.entity import QUOTA_TYPES
 
@@ -33,14 +33,14 @@ def client_document(reader: TablesReader, state: State, query: Query) -> dict[st
     """
     user, client_id, snapshot = query.user, query.client_id or "", reader.snapshot()
     if not user:
-        raise QueryRefused(["'user' must be given; got none"])
+        raise QueryRefused(["'user' must be given; got none"], SEE)
     if snapshot is None:
         raise TableMissing(reader.tables["quotas"].uri)
     until_ms = min(query.until_ms or state.now_ms, state.now_ms)
     since_ms = max(query.since_ms if query.since_ms is not None else until_ms - _DEFAULT_SPAN_MS,
                    until_ms - _LONGEST_SPAN_MS)  # fmt: skip
     if since_ms >= until_ms:
-        raise QueryRefused([f"'since' must be before 'until'; got {since_ms} and {until_ms}"])
+        raise QueryRefused([f"'since' must be before 'until'; got {since_ms} and {until_ms}"], SEE)
     found = effective(snapshot, user, client_id, _clients_of(state, user, client_id))
     span, series = read_series(reader, found, (user, client_id), (since_ms, until_ms), state.rates_at_ms)
     told = read_throttles(reader, (user, client_id), span)

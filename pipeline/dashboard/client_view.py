@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quota.entity import QUOTA_TYPES, REQUEST
-from schemas.throttle_event_row import verb, written_ms
+from schemas.throttle_record import verb, written_ms
 
 MOST_POINTS: Final = 360
 _STEPS_SECONDS: Final = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1_800, 3_600, 7_200, 21_600, 86_400)

@@ -1,16 +1,17 @@
 """Edits of a quota from the page: planned, tried on recorded usage, made by the code of `kquota quotas alter`."""
 
+import asyncio
 import json
 import os
-import subprocess
+import signal
 import sys
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
-from threading import Lock
 from typing import Any, Final
 
-from pipeline.dashboard.errors import EditRefused, EditsForbidden, WhatIfFailed
+from pipeline.dashboard.errors import EditRefused, EditsForbidden, WhatIfFailed, WhatIfRunning
 from pipeline.settings.environment import store_variables
 from pipeline.settings.store import StoreAddress
 from pipeline.tables.address import table_uri
@@ -44,7 +45,7 @@ class Editing:
     def __init__(self, root: str, may_write: bool) -> None:
         self.may_write = may_write
         self._root = root
-        self._replaying = Lock()
+        self._is_replaying = False
 
     def plan(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """What an edit would change, and for which clients. Writes nothing.
@@ -67,36 +68,52 @@ class Editing:
             "clients_total": len(moved),
         }
 
-    def what_if(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Replay the newest recorded usage with the edit: `kquota what-if`, as a process of its own, one at a time.
+    async def what_if(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Replay the newest recorded usage with the edit: `kquota what-if`, in a process of its own, one at a time.
+
+        The process ends with this call, also when that is cancelled. Calls come from one event loop.
 
         Raises:
+            WhatIfRunning: Another one has not ended.
             WhatIfFailed: There is too little usage, or it takes too long.
         """
-        edit = self._planned(body)
-        with self._replaying, tempfile.TemporaryDirectory() as folder:
-            candidate = Path(folder) / "candidate.json"
-            candidate.write_text(json.dumps(to_document(edit.rows)), encoding="utf-8")
-            command = [sys.executable, "-m", "pipeline.cli.main", "what-if", "--quotas", str(candidate), "-o", "json"]
-            command += ["--from", "usage", "--since", _REPLAYED, "--tables", self._root]
-            store = store_variables(self._root.store) if isinstance(self._root, StoreAddress) else {}
-            try:
-                done = subprocess.run(  # noqa: S603 - our own command
-                    command,
-                    capture_output=True,
-                    text=True,
-                    timeout=_REPLAY_SECONDS,
-                    check=False,
-                    env={**os.environ, **store},
-                )
-            except subprocess.TimeoutExpired as exc:
-                msg = f"it took more than {_REPLAY_SECONDS} s"
-                raise WhatIfFailed(msg) from exc
-        if done.returncode:
-            raise WhatIfFailed(done.stderr.strip().removeprefix("kquota: ") or f"exit code {done.returncode}")
-        report = json.loads(done.stdout)
+        if self._is_replaying:
+            raise WhatIfRunning
+        self._is_replaying = True
+        try:
+            edit = await asyncio.to_thread(self._planned, body)
+            with tempfile.TemporaryDirectory() as folder:
+                candidate = Path(folder) / "candidate.json"
+                candidate.write_text(json.dumps(to_document(edit.rows)), encoding="utf-8")
+                report = json.loads(await self._replayed(candidate))
+        finally:
+            self._is_replaying = False
         report = report[0] if isinstance(report, list) else report
         return {"about": report["about"], "totals": report["totals"], "clients": report["clients"][:_MOST_CLIENTS]}
+
+    async def _replayed(self, candidate: Path) -> bytes:
+        command = [sys.executable, "-m", "pipeline.cli.main", "what-if", "--quotas", str(candidate), "-o", "json"]
+        command += ["--from", "usage", "--since", _REPLAYED, "--tables", self._root]
+        store = store_variables(self._root.store) if isinstance(self._root, StoreAddress) else {}
+        pipe = asyncio.subprocess.PIPE
+        replay = await asyncio.create_subprocess_exec(
+            *command, stdout=pipe, stderr=pipe, env={**os.environ, **store}, start_new_session=True
+        )
+        try:
+            async with asyncio.timeout(_REPLAY_SECONDS):
+                printed, complaint = await replay.communicate()
+        except TimeoutError as exc:
+            msg = f"it took more than {_REPLAY_SECONDS} s"
+            raise WhatIfFailed(msg) from exc
+        finally:
+            if replay.returncode is None:
+                with suppress(ProcessLookupError):
+                    os.killpg(replay.pid, signal.SIGKILL)
+                await replay.wait()
+        if replay.returncode:
+            said = complaint.decode(errors="replace").strip().removeprefix("kquota: ")
+            raise WhatIfFailed(said or f"exit code {replay.returncode}")
+        return printed
 
     def write(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """Make the edit in one commit, with the reason.

@@ -23,7 +23,8 @@ class Health:
     Attributes:
         state: live: micro-batches come. starting: none is stored yet. quiet: no batch comes, as the job waits for usage
             and finds none. hung: no batch comes, and the job does not even look for usage. stalled: no batch comes, and
-            which of the two it is, or whether the job lives, is not known here. down: the job's process is gone.
+            which of the two it is, or whether the job lives, is not known here: it was not seen to wait for usage in
+            the last `FRESH_MS`. down: the job's process is gone.
             unreadable: the tables can not be read.
         title: In a few words.
         text: What it means and what to do; "" if all is well.
@@ -62,7 +63,7 @@ def health(
     """
     age_ms = None if batch is None else max(now_ms - batch["processed_at_ms"], 0)
     lag_ms = None if batch is None else max(batch["processed_at_ms"] - batch["evaluated_at_ms"], 0)
-    wait_age_ms = None if waited_ms is None else max(now_ms - waited_ms, 0)
+    wait_age_ms = None if waited_ms is None else now_ms - waited_ms
     if failure is not None:
         told: tuple[State, str, str] = ("unreadable", "The tables can not be read", failure)
     elif age_ms is None:
@@ -94,8 +95,11 @@ def _without_news(age_ms: int, process: str, wait_age_ms: int | None) -> tuple[S
         return "quiet", f"Quiet: no usage {since}", text
     if activity == "hung":
         return "hung", f"The job hangs: no micro-batch {since}", f"{_last_look(process, wait_age_ms)} {_LAPSE}"
-    text = f"The job's process {process} runs, and was not yet seen to wait for usage: it starts, or hangs. {_LAPSE}"
-    return "stalled", f"No micro-batch {since}", text
+    if wait_age_ms is None or wait_age_ms < 0:
+        seen = "runs, and was not yet seen to wait for usage: it starts, or hangs"
+    else:
+        seen = f"last looked for usage {age_text(wait_age_ms)} ago: a batch takes long, or it hangs"
+    return "stalled", f"No micro-batch {since}", f"The job's process {process} {seen}. {_LAPSE}"
 
 
 def _gone(age_ms: int, was_seen: bool) -> tuple[State, str, str]:

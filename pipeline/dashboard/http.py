@@ -11,6 +11,7 @@
 Mistakes are answered with 400 (401, 404, 405, 421) and {"error": …, "remedy": …}.
 """
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -18,7 +19,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from anyio import to_thread
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -30,13 +30,14 @@ from starlette.routing import Route
 
 from pipeline.clock import wall_ms
 from pipeline.dashboard.api import Answers
+from pipeline.dashboard.editing import Editing
 from pipeline.dashboard.errors import EditRefused
 from pipeline.dashboard.feed import LOOK_EVERY_SECONDS, Feed, encoded
-from pipeline.dashboard.guard import Guard, refused
 from pipeline.dashboard.metrics import STREAM, CountedRequests, tell_age
-from pipeline.dashboard.openapi import PARAMETERS, document
+from pipeline.dashboard.openapi import PARAMETERS, WHAT_IF, document
 from pipeline.dashboard.query import Query, read_query
 from pipeline.errors import PipelineError
+from pipeline.web import Guard, read_body, until_gone, while_wanted
 
 STATIC: Final = Path(__file__).with_name("static")
 _PAGES: Final = ("/", "/client", "/quotas", "/pipeline")
@@ -45,6 +46,17 @@ _ANSWERS_AT_ONCE: Final = 2
 _KINDS: Final = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml", ".html": "text/html"}
 _STATUS: Final = {1: 500, 2: 400, 3: 404, 4: 409, 5: 422, 6: 503}
 """HTTP status by the exit code of an error."""
+
+_HEADERS: Final = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+}
+"""They keep a browser from loading anything from elsewhere."""
 
 Answer = Callable[[Request], Awaitable[Response]]
 
@@ -71,8 +83,6 @@ def build_app(
 
     @asynccontextmanager
     async def lifespan(_app: Starlette) -> AsyncIterator[None]:
-        # Each look at the tables takes memory of its own; more at once than there are cores are no quicker.
-        to_thread.current_default_thread_limiter().total_tokens = _ANSWERS_AT_ONCE
         feed.start()
         try:
             yield
@@ -81,8 +91,12 @@ def build_app(
 
     routes = [Route(path, _page) for path in _PAGES]
     routes += [Route("/static/{name}", _static), Route("/favicon.svg", partial(_file, "favicon.svg"))]
-    routes += [Route(path, _answered(path, say, now)) for path, say in answers.by_path().items()]
-    routes += [Route(path, _posted(do), methods=["POST"]) for path, do in answers.by_posted_path().items()]
+    # Each look at the tables takes memory of its own; more at once than there are cores are no quicker. Files and
+    # metrics have other threads, so that they are answered at any load.
+    at_once = asyncio.Semaphore(_ANSWERS_AT_ONCE)
+    routes += [Route(path, _answered(path, say, now, at_once)) for path, say in answers.by_path().items()]
+    routes += [Route(path, _posted(do, at_once), methods=["POST"]) for path, do in answers.by_posted_path().items()]
+    routes += [Route(WHAT_IF, partial(_what_if, answers.editing, feed), methods=["POST"])]
     routes += [
         Route(STREAM, partial(_stream, feed, now)),
         Route("/api/v1/openapi.json", _openapi),
@@ -95,40 +109,66 @@ def build_app(
         lifespan=lifespan,
         middleware=[
             Middleware(CountedRequests, registry=registry, routes=[route.path for route in routes]),
-            Middleware(Guard, token=token),
+            Middleware(Guard, token=token, is_open=_needs_no_token, headers=_HEADERS),
         ],
         exception_handlers={PipelineError: _failed, HTTPException: _not_ours},
     )
 
 
-def _answered(path: str, say: Callable[[Query], Any], now: Callable[[], int]) -> Answer:
+def _needs_no_token(path: str) -> bool:
+    """The page itself holds no data and asks for the token."""
+    return not path.startswith("/api/") and path != "/metrics"
+
+
+def _answered(path: str, say: Callable[[Query], Any], now: Callable[[], int], at_once: asyncio.Semaphore) -> Answer:
     async def answer(request: Request) -> Response:
         query = read_query(request.query_params.multi_items(), PARAMETERS[path], now())
         # Not in the event loop: a look at the tables takes milliseconds, and the stream must go on.
-        said = await run_in_threadpool(lambda: encoded(say(query)))
-        return Response(said, media_type="application/json", headers={"Cache-Control": "no-store"})
+        async with at_once:
+            return _said(await run_in_threadpool(lambda: encoded(say(query))))
 
     return answer
 
 
-def _posted(do: Callable[[Mapping[str, Any]], Any]) -> Answer:
+def _posted(do: Callable[[Mapping[str, Any]], Any], at_once: asyncio.Semaphore) -> Answer:
     async def answer(request: Request) -> Response:
-        # No form of another site can send this type, and its scripts may not ask: an edit comes from our own page.
-        if request.headers.get("content-type", "").partition(";")[0] != "application/json":
-            msg = "'Content-Type' must be application/json"
-            raise EditRefused(msg)
-        try:
-            body = json.loads(await request.body())
-        except ValueError as exc:
-            msg = "the body must be JSON"
-            raise EditRefused(msg) from exc
-        if not isinstance(body, dict):
-            msg = "the body must be a JSON object"
-            raise EditRefused(msg)
-        said = await run_in_threadpool(lambda: encoded(do(body)))
-        return Response(said, media_type="application/json", headers={"Cache-Control": "no-store"})
+        body = await _json_object(request)
+        async with at_once:
+            return _said(await run_in_threadpool(lambda: encoded(do(body))))
 
     return answer
+
+
+async def _what_if(editing: Editing, feed: Feed, request: Request) -> Response:
+    """Not on a thread: a replay takes long, and ends when its client goes away or the dashboard stops."""
+    body = await _json_object(request)
+    tried = await while_wanted(editing.what_if(body), until_gone(request.receive), _until_over(feed))
+    return Response(status_code=499) if tried is None else _said(encoded(tried))
+
+
+async def _until_over(feed: Feed) -> None:
+    while not feed.is_over:
+        await feed.next_state(LOOK_EVERY_SECONDS)
+
+
+async def _json_object(request: Request) -> Mapping[str, Any]:
+    # No form of another site can send this type, and its scripts may not ask: an edit comes from our own page.
+    if request.headers.get("content-type", "").partition(";")[0] != "application/json":
+        msg = "'Content-Type' must be application/json"
+        raise EditRefused(msg)
+    try:
+        body = json.loads(await read_body(request.receive))
+    except (ValueError, RecursionError) as exc:
+        msg = "the body must be JSON"
+        raise EditRefused(msg) from exc
+    if not isinstance(body, dict):
+        msg = "the body must be a JSON object"
+        raise EditRefused(msg)
+    return body
+
+
+def _said(text: bytes) -> Response:
+    return Response(text, media_type="application/json", headers={"Cache-Control": "no-store"})
 
 
 async def _stream(feed: Feed, now: Callable[[], int], request: Request) -> Response:
@@ -195,3 +235,8 @@ async def _not_ours(request: Request, exc: Exception) -> Response:
     status = exc.status_code if isinstance(exc, HTTPException) else 500
     what = f"'request' must be one this dashboard answers; got {request.method} {request.url.path}"
     return refused(status, what, "see /api/v1/openapi.json")
+
+
+def refused(status: int, error: str, remedy: str) -> JSONResponse:
+    """The answer to a request that can not be answered."""
+    return JSONResponse({"error": error, "remedy": remedy}, status)

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from pipeline.dashboard.live_rates import SensorRate
 from pipeline.dashboard.running_throttles import RunningThrottle
-from schemas.throttle_event_row import verb, written_ms
+from schemas.throttle_record import verb, written_ms
 
 MOST_THROTTLED: Final = 200
 MOST_TALKERS: Final = 20

@@ -40,9 +40,10 @@ _WHAT: Final[Mapping[str, tuple[str, tuple[str, ...], str]]] = {
     ),
 }
 
+WHAT_IF: Final = "/api/v1/quotas/what-if"
 POSTED: Final[Mapping[str, tuple[str, str]]] = {
     "/api/v1/quotas/plan": ("What an edit of one quota would change, and for which clients. Writes nothing.", "plan"),
-    "/api/v1/quotas/what-if": ("Replays the last 15 minutes of usage with the edit. Writes nothing.", "what_if"),
+    WHAT_IF: ("Replays the last 15 minutes of usage with the edit. Writes nothing.", "what_if"),
     "/api/v1/quotas/edit": ("Makes the edit; only with --allow-edits, a reason and the version.", "edit"),
 }
 """Path -> what a POST to it does, and its name."""
@@ -123,7 +124,9 @@ def _edit(summary: str, name: str) -> dict[str, Any]:
         "responses": {
             "200": {"description": "The answer.", "content": {"application/json": {"schema": {"type": "object"}}}},
             "401": {"description": "The token is missing or another one."},
-            "409": {"description": "The table is at another version, or the dashboard only reads."},
+            "409": {
+                "description": "The table is at another version, another what-if runs, or the dashboard only reads."
+            },
             "422": {"description": "The edit is not valid: {error, remedy}."},
         },
     }

@@ -1,12 +1,13 @@
-"""The parameters of requests, read strictly: with a misspelt one ignored, the answer would be about another thing."""
+"""The parameters of requests to the API."""
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from pipeline.dashboard.errors import QueryRefused
+from pipeline.web import Read, read_parameters, whole_number
 
+SEE: Final = "see /api/v1/openapi.json"
 MOST_ROWS: Final = 10_000
 _AGE: Final = re.compile(r"([0-9]{1,6})(s|m|h|d)")
 _UNIT_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -50,53 +51,30 @@ def read_query(parameters: Sequence[tuple[str, str]], known: Iterable[str], now_
     Raises:
         QueryRefused: A parameter is unknown, repeated or out of range.
     """
-    known = list(known)
-    mistakes = []
-    given: dict[str, object] = {}
-    for name, text in parameters:
-        if name not in known:
-            mistakes.append(f"'{name}' must be one of {', '.join(known)}; got {name[:40]!r}")
-        elif _FIELD.get(name, name) in given:
-            mistakes.append(f"'{name}' must be given once; got it again")
-        else:
-            value, mistake = _READ.get(name, _text)(name, text, now_ms)
-            given[_FIELD.get(name, name)] = value
-            mistakes += [mistake] if mistake else []
-    if mistakes:
-        raise QueryRefused(mistakes)
-    return Query(**given)  # type: ignore[arg-type]
+    readers = _readers(now_ms)
+    given = read_parameters(parameters, {name: readers[name] for name in known}, SEE)
+    return Query(**{_FIELD.get(name, name): value for name, value in given.items()})
 
 
-_Read = tuple[object, str | None]
+def _readers(now_ms: int) -> Mapping[str, Read]:
+    def instant(text: str) -> int:
+        if text.isascii() and text.isdecimal() and len(text) < 16:
+            return int(text)
+        age = _AGE.fullmatch(text)
+        if age is None:
+            msg = "must be epoch milliseconds or an age like 15m, 6h, 7d"
+            raise ValueError(msg)
+        return now_ms - int(age[1]) * _UNIT_MS[age[2]]
+
+    texts = dict.fromkeys(("user", "client_id", "owner", "decision_id", "search"), str)
+    return {**texts, "since": instant, "until": instant, "limit": whole_number(1, MOST_ROWS), "view": _view}
 
 
-def _text(_name: str, text: str, _now_ms: int) -> _Read:
-    return text, None
-
-
-def _instant(name: str, text: str, now_ms: int) -> _Read:
-    if text.isascii() and text.isdecimal() and len(text) < 16:
-        return int(text), None
-    age = _AGE.fullmatch(text)
-    if age is not None:
-        return now_ms - int(age[1]) * _UNIT_MS[age[2]], None
-    return None, f"'{name}' must be epoch milliseconds or an age like 15m, 6h, 7d; got {text[:40]!r}"
-
-
-def _limit(name: str, text: str, _now_ms: int) -> _Read:
-    if text.isascii() and text.isdecimal() and 0 < int(text[:9]) <= MOST_ROWS and len(text) < 9:
-        return int(text), None
-    return 1, f"'{name}' must be a whole number from 1 to {MOST_ROWS}; got {text[:40]!r}"
-
-
-def _view(name: str, text: str, _now_ms: int) -> _Read:
-    return text, None if text in {"now", "head"} else f"'{name}' must be now or head; got {text[:40]!r}"
+def _view(text: str) -> str:
+    if text not in {"now", "head"}:
+        msg = "must be now or head"
+        raise ValueError(msg)
+    return text
 
 
 _FIELD: Final = {"since": "since_ms", "until": "until_ms"}
-_READ: Final[dict[str, Callable[[str, str, int], _Read]]] = {
-    "since": _instant,
-    "until": _instant,
-    "limit": _limit,
-    "view": _view,
-}

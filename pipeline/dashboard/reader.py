@@ -27,7 +27,7 @@ from pipeline.tables.quotas.table import QuotaTable
 from quota.engine import Scope
 from quota.errors import QuotaError
 from quota.snapshot import QuotaSnapshot
-from schemas.throttle_event_row import ThrottleEventRow
+from schemas.throttle_record import ThrottleEventRow
 
 log = logging.getLogger(__name__)
 

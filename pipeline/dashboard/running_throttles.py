@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from schemas.throttle_event_row import written_ms
+from schemas.throttle_record import written_ms
 
 Client = tuple[str, str, str]
 """(broker_id, user, client_id)."""

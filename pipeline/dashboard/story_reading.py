@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from pipeline.dashboard.errors import QueryRefused
-from pipeline.dashboard.query import Query
+from pipeline.dashboard.query import SEE, Query
 from pipeline.dashboard.reader import TablesReader
 from pipeline.errors import printable
 from pipeline.settings.model import Settings
@@ -12,6 +11,7 @@ from pipeline.tables.brokers.enforced import enforced_for
 from pipeline.tables.quotas.table import QuotaTable
 from pipeline.tables.throttles.history import decision_with_id, newest_decision, origin_of_bound, story_of
 from pipeline.tables.throttles.unpublished import why_unpublished
+from pipeline.web import QueryRefused
 
 
 def explained(reader: TablesReader, query: Query, settings: Settings) -> dict[str, Any]:
@@ -27,7 +27,7 @@ def explained(reader: TablesReader, query: Query, settings: Settings) -> dict[st
     elif query.user is not None:
         decision = newest_decision(root, query.user, query.client_id)
     else:
-        raise QueryRefused(["'decision_id' or 'user' must be given; got none"])
+        raise QueryRefused(["'decision_id' or 'user' must be given; got none"], SEE)
     story = story_of(root, decision)
     quotas = QuotaTable(root)
     settings = settings.model_copy(update={"engine": reader.engine_settings()})

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from schemas.topic_names import THROTTLE_TOPIC
+from schemas.names import THROTTLE_TOPIC
 
 Role = Literal["produce", "consume"]
 

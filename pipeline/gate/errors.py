@@ -4,7 +4,7 @@ PipelineError
 ├── GateDepleted        the gate's memory pool has nothing left for another throttled request
 ├── GateTimeout         a throttle lasted longer than the caller wanted to wait
 ├── RequestSizeRefused  a request of a size that the gate never lets in
-└── of the side-car: ListenAddressInvalid, ListenUnguarded, ListenBusy, GateTokenInvalid, GateExtraMissing
+└── GateExtraMissing    the side-car's libraries are not installed
 """
 
 from pipeline.command_line import extra_text
@@ -70,75 +70,6 @@ class RequestSizeRefused(PipelineError, ValueError):
         super().__init__(
             f"'request_bytes' must be from 0 to {max_request_bytes}; got {request_bytes}",
             "split the request, or give the gate a larger max_request_bytes",
-        )
-
-
-class ListenAddressInvalid(PipelineError):
-    """`--listen` is not an address.
-
-    Attributes:
-        given: What was given.
-    """
-
-    exit_code = 2
-
-    def __init__(self, given: str) -> None:
-        self.given = given
-        super().__init__(f"'--listen' must be HOST:PORT; got {given!r}", "give one, as 127.0.0.1:8787 or [::1]:8787")
-
-
-class ListenUnguarded(PipelineError):
-    """Other machines could reach the side-car, and it has no token.
-
-    Attributes:
-        host: The address it was asked to listen on.
-    """
-
-    exit_code = 2
-
-    def __init__(self, host: str) -> None:
-        self.host = host
-        super().__init__(
-            f"'--listen' must be a loopback address without a token; got {host}",
-            "listen on 127.0.0.1, or give --token-file or KQUOTA_GATE_TOKEN",
-        )
-
-
-class ListenBusy(PipelineError):
-    """The side-car can not listen on the address.
-
-    Attributes:
-        host: The address.
-        port: Its port.
-        reason: What the operating system says.
-    """
-
-    exit_code = 4
-
-    def __init__(self, host: str, port: int, reason: str) -> None:
-        self.host = host
-        self.port = port
-        self.reason = reason
-        super().__init__(
-            f"'--listen' must be free and of this machine; got {host}:{port}: {reason}",
-            "choose another port, or 0 for any free one",
-        )
-
-
-class GateTokenInvalid(PipelineError):
-    """The side-car's token can not be used. The token itself is never part of the message.
-
-    Attributes:
-        source: Where it comes from: a file or an environment variable.
-    """
-
-    exit_code = 2
-
-    def __init__(self, source: str, got: str) -> None:
-        self.source = source
-        super().__init__(
-            f"the token of '{source}' must be visible ASCII characters; got {got}",
-            "write one line, as of `openssl rand -hex 32`",
         )
 
 

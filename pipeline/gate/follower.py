@@ -7,12 +7,14 @@ from threading import Event, Thread
 from typing import Any, Final, Literal, Protocol
 
 from pipeline.gate.topic_reader import Found, ThrottleTopicReader
+from schemas.names import ClientKey
 from schemas.throttle_record import ThrottleRecord
 
 log = logging.getLogger(__name__)
 
 FollowerState = Literal["connecting", "catching-up", "following", "stale", "closed"]
-RecordHandler = Callable[[Sequence[ThrottleRecord]], object]
+RecordHandler = Callable[[Sequence[ThrottleRecord], bool], object]
+"""Takes records, and whether they begin another topic, which has taken the place of the one before."""
 
 POLL_MS: Final = 200
 RETRY_SECONDS: Final = (0.5, 1.0, 2.0, 5.0)
@@ -38,10 +40,11 @@ class Follower(Protocol):
         ...
 
     def start(self, handle_records: RecordHandler) -> None:
-        """Hand every committed record to `handle_records`. Call it once.
+        """Hand every committed record to `handle_records`, once. Call it once.
 
         All calls come from one thread, and the records of one client come in the order of the topic. Records that
-        arrived together are handed over in one call, because it costs less to wake many callers at once.
+        arrived together are handed over in one call, because it costs less to wake many callers at once. When the topic
+        was deleted and made anew, a call says so, perhaps without a record; all that was handed over is void then.
         """
         ...
 
@@ -59,8 +62,7 @@ class KafkaFollower:
 
     It begins at the start of the compacted topic, so that a program that has just started knows the running
     throttles. It reads committed records only. Partitions that are added later are read from their start. While the
-    topic can not be reached it tries again without end. Then it reads the whole topic again, so records are handed
-    over a second time.
+    topic can not be reached it tries again without end, and goes on where it was.
 
     Args:
         bootstrap_servers: Of the cluster that has the topic.
@@ -76,7 +78,8 @@ class KafkaFollower:
         self._reader = ThrottleTopicReader(bootstrap_servers, topic, options)
         self._caught_up = Event()
         self._stopping = Event()
-        self._handle_records: RecordHandler = lambda _: None
+        self._handle_records: RecordHandler = lambda _records, _is_new_topic: None
+        self._first: dict[tuple[str, ClientKey], Found] = {}
         self._thread = Thread(target=self._run, name=name, daemon=True)
 
     @property
@@ -128,21 +131,41 @@ class KafkaFollower:
                 self._reader.close()
 
     def _follow(self) -> None:
-        ends = self._reader.ends()
+        ends, knows_all = self._reader.ends(), False
         self._state = "catching-up"
-        knows_all = False
         probe_at = time.monotonic() + PROBE_EVERY_SECONDS
         while not self._stopping.is_set():
-            self._hand_over(self._reader.poll(POLL_MS))
-            if not knows_all and self._reader.has_read(ends):
-                knows_all = True
-                self._state = "following"
-                self._caught_up.set()
+            if self._reader.take_is_new_topic():
+                log.warning("the throttle topic was made anew; it is read from its start, earlier throttles are void")
+                self._first = {}
+                self._hand_over([], is_new_topic=True)
+                ends, knows_all, self._state = self._reader.ends(), False, "catching-up"
+            found = self._reader.poll(POLL_MS)
+            if knows_all:
+                self._hand_over(found)
+            else:
+                self._gather(found)
+                if self._reader.has_read(ends):
+                    self._hand_over(list(self._first.values()))
+                    self._first, knows_all, self._state = {}, True, "following"
+                    self._caught_up.set()
             self._reader.add_partitions()
             if time.monotonic() > probe_at:
                 self._reader.probe()
                 probe_at = time.monotonic() + PROBE_EVERY_SECONDS
 
-    def _hand_over(self, found: Sequence[Found]) -> None:
-        if found and not self._stopping.is_set():
-            self._handle_records([one.record for one in found])
+    def _gather(self, found: Sequence[Found]) -> None:
+        """Keep the last record of each client, as partitions are read one after the other at first.
+
+        In one partition the order of the topic counts. A client has records in two only after partitions were added;
+        of those the job has counted the later ones up.
+        """
+        for one in found:
+            key = (one.record.cluster, ClientKey(one.record.broker_id, one.record.user, one.record.client_id))
+            last = self._first.get(key)
+            if last is None or last.partition == one.partition or last.record.publish_seq < one.record.publish_seq:
+                self._first[key] = one
+
+    def _hand_over(self, found: Sequence[Found], is_new_topic: bool = False) -> None:
+        if (found or is_new_topic) and not self._stopping.is_set():
+            self._handle_records([one.record for one in found], is_new_topic)

@@ -25,10 +25,9 @@ from pipeline.gate.occupancy import Occupancy
 from pipeline.gate.passage import NOT_THROTTLED, Passage, TaskPassage, timed_out
 from pipeline.gate.throttle_state import Lease
 from pipeline.gate.waiting_room import WaitingRoom
-from purgatory.reaper import Reaper
-from schemas.client_key import ClientKey
+from purgatory.timer import Reaper
+from schemas.names import THROTTLE_TOPIC, ClientKey
 from schemas.throttle_record import ThrottleRecord
-from schemas.topic_names import THROTTLE_TOPIC
 
 log = logging.getLogger(__name__)
 

@@ -7,31 +7,31 @@
     GET /metrics                                           200, Prometheus' text format
 
 Health is 200 in all three states: the gate fails open, so no state is a reason to take a service out of rotation.
-Mistakes are answered with 400 (401, 404, 405) and {"error": …, "remedy": …}.
+Mistakes are answered with 400 (401, 404, 405, 421) and {"error": …, "remedy": …}.
 """
 
-import asyncio
-import hmac
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, generate_latest
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
-from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 from pipeline.gate.errors import GateDepleted, GateTimeout
 from pipeline.gate.gate import Gate, Throttled
-from pipeline.gate.query import QueryRefused, ThrottleQuery, read_query
+from pipeline.web import Guard, QueryRefused, Read, read_parameters, until_gone, while_wanted, whole_number
 
 # What one waiting request costs this process, roughly: a connection, a task, a waiting caller. Charged to the pool.
 LONG_POLL_BYTES: Final = 16_384
 
+MAX_WAIT_MS: Final = 60_000
+_USAGE: Final = "GET /v1/throttle?user=NAME&client_id=NAME&wait_ms=MILLISECONDS"
 _STATUS: Final = {"following": "ok", "connecting": "catching-up", "catching-up": "catching-up"}
 
 
@@ -40,7 +40,8 @@ def build_app(gate: Gate, token: str | None = None, registry: CollectorRegistry 
 
     Args:
         gate: Started. The application does not close it.
-        token: Requests must carry it as `Authorization: Bearer …`, except for /healthz; None: no token is needed.
+        token: Requests must carry it as `Authorization: Bearer …`, except for /healthz; None: no token is needed, and
+            only names of this machine are answered.
         registry: What /metrics tells; None: there is no /metrics. How often throttles were asked for is added to it.
     """
     answers = _answer_counter(registry)
@@ -48,7 +49,8 @@ def build_app(gate: Gate, token: str | None = None, registry: CollectorRegistry 
     async def throttle(request: Request) -> Response:
         query = read_query(request.query_params.multi_items())
         if query.wait_ms:
-            await _wait_or_disconnect(gate, query, request)
+            # Until the client may go on, the time is up, the connection is gone, or the gate's pool is depleted.
+            await while_wanted(_wait_in_gate(gate, query), until_gone(request.receive))
         throttled = gate.throttle_of(query.user, query.client_id, query.broker_id)
         answers.labels("go" if throttled is None else "throttled").inc()
         if throttled is None:
@@ -62,18 +64,56 @@ def build_app(gate: Gate, token: str | None = None, registry: CollectorRegistry 
     async def healthz(_request: Request) -> Response:
         return JSONResponse({"status": _STATUS.get(gate.state, "stale"), "state": gate.state})
 
-    app = Starlette(
+    return Starlette(
         routes=[
             Route("/v1/throttle", throttle),
             Route("/v1/throttles", throttles),
             Route("/healthz", healthz),
             *([] if registry is None else [_metrics_route(registry)]),
         ],
+        middleware=[Middleware(Guard, token=token)],
         exception_handlers={QueryRefused: _refused, HTTPException: _not_ours},
     )
-    if token is not None:
-        app.add_middleware(_BearerToken, token=token)
-    return app
+
+
+class ThrottleQuery(NamedTuple):
+    """Which client a request asks about.
+
+    Attributes:
+        user: Not empty.
+        client_id: "" if the client has none.
+        broker_id: "" means only throttles of the whole cluster count.
+        wait_ms: How long the answer may wait while the client is throttled, 0 to `MAX_WAIT_MS`.
+    """
+
+    user: str
+    client_id: str = ""
+    broker_id: str = ""
+    wait_ms: int = 0
+
+
+def read_query(parameters: Sequence[tuple[str, str]]) -> ThrottleQuery:
+    """Read the parameters of `GET /v1/throttle`.
+
+    Raises:
+        QueryRefused: See `pipeline.web.read_parameters`.
+    """
+    return ThrottleQuery(**read_parameters(parameters, _KNOWN, _USAGE, required=("user",)))
+
+
+def _not_empty(text: str) -> str:
+    if not text:
+        msg = "must not be empty"
+        raise ValueError(msg)
+    return text
+
+
+_KNOWN: Final[Mapping[str, Read]] = {
+    "user": _not_empty,
+    "client_id": str,
+    "broker_id": str,
+    "wait_ms": whole_number(0, MAX_WAIT_MS),
+}
 
 
 def _metrics_route(registry: CollectorRegistry) -> Route:
@@ -116,19 +156,6 @@ def as_json(throttled: Throttled) -> dict[str, Any]:
     }
 
 
-async def _wait_or_disconnect(gate: Gate, query: ThrottleQuery, request: Request) -> None:
-    """Wait until the client may go on, the time is up, the connection is gone, or the gate's pool is depleted."""
-    waiting = asyncio.ensure_future(_wait_in_gate(gate, query))
-    gone = asyncio.ensure_future(_until_gone(request))
-    try:
-        await asyncio.wait((waiting, gone), return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in (waiting, gone):
-            task.cancel()
-        with suppress(asyncio.CancelledError):
-            await waiting
-
-
 async def _wait_in_gate(gate: Gate, query: ThrottleQuery) -> None:
     with suppress(GateDepleted, GateTimeout):
         async with gate.acquire_async(
@@ -141,32 +168,8 @@ async def _wait_in_gate(gate: Gate, query: ThrottleQuery) -> None:
             pass
 
 
-async def _until_gone(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
-
-
-class _BearerToken:
-    """Lets requests through that carry the token. /healthz needs none, because probes often can not send one."""
-
-    def __init__(self, app: ASGIApp, token: str) -> None:
-        self._app = app
-        self._wanted = f"Bearer {token}".encode()
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["path"] != "/healthz":
-            given = Headers(scope=scope).get("authorization", "").encode()
-            if not hmac.compare_digest(given, self._wanted):
-                what = "another one" if given else "none"
-                answer = _error(401, f"'Authorization' must carry the gate's token; got {what}", "send Bearer <token>")
-                answer.headers["WWW-Authenticate"] = "Bearer"
-                await answer(scope, receive, send)
-                return
-        await self._app(scope, receive, send)
-
-
 async def _refused(_request: Request, exc: Exception) -> Response:
-    return _error(400, str(exc), "GET /v1/throttle?user=NAME&client_id=NAME&wait_ms=MILLISECONDS")
+    return _error(400, exc.message if isinstance(exc, QueryRefused) else str(exc), _USAGE)
 
 
 async def _not_ours(request: Request, exc: Exception) -> Response:

@@ -9,7 +9,7 @@ from pipeline.gate.errors import GateTimeout
 from pipeline.gate.loop_waker import LoopWaker
 from pipeline.gate.waiting_caller import WaitingCaller
 from pipeline.gate.waiting_room import WaitingRoom
-from schemas.client_key import ClientKey
+from schemas.names import ClientKey
 
 
 class Passage(NamedTuple):

@@ -5,10 +5,9 @@ from dataclasses import dataclass, field
 from pipeline.gate.errors import GateDepleted, RequestSizeRefused
 from pipeline.gate.limits import GateLimits
 from pipeline.gate.waiting_caller import WaitingCaller
-from purgatory.memory_intake import MemoryIntake
-from purgatory.memory_pool import MemoryPool
-from purgatory.monotonic_clock import MonotonicClock
-from schemas.client_key import ClientKey
+from purgatory.memory_pool import MemoryIntake, MemoryPool
+from purgatory.timer import MonotonicClock
+from schemas.names import ClientKey
 
 
 @dataclass(slots=True)

@@ -1,17 +1,15 @@
 """The side-car: the gate's HTTP application on a socket, until it is asked to stop."""
 
-import socket
 from threading import Thread
 from typing import Final
 
 from prometheus_client import CollectorRegistry
 
-from pipeline.gate.errors import ListenBusy, ListenUnguarded
 from pipeline.gate.gate import Gate
 from pipeline.gate.http import build_app
-from pipeline.gate.listening import Listen
-from pipeline.web_server import bound_socket, web_server
+from pipeline.web import Listen, WebServer, refuse_unguarded
 
+TOKEN_VARIABLE: Final = "KQUOTA_GATE_TOKEN"  # noqa: S105 - the name of a variable
 _FINISH_SECONDS: Final = 5
 
 
@@ -25,42 +23,31 @@ class GateServer:
         registry: Likewise.
 
     Raises:
-        ListenUnguarded: Other machines could connect, and there is no token.
-        ListenBusy: The system does not let it listen on the address.
+        ListenRefused: Other machines could connect without a token, or the system does not let it listen there.
     """
 
     def __init__(
         self, gate: Gate, listen: Listen, token: str | None, registry: CollectorRegistry | None = None
     ) -> None:
-        if not listen.is_loopback and token is None:
-            raise ListenUnguarded(listen.host)
-        self._socket = _bound(listen)
-        self._server = web_server(build_app(gate, token, registry), lifespan="off", finish_seconds=_FINISH_SECONDS)
+        refuse_unguarded(listen, token, TOKEN_VARIABLE)
+        self._server = WebServer(build_app(gate, token, registry), listen, finish_seconds=_FINISH_SECONDS)
         self._closing = Thread(target=gate.close, args=(1.0,), name="gate-closing")
 
     @property
     def port(self) -> int:
         """The port in use."""
-        return int(self._socket.getsockname()[1])
+        return self._server.port
 
     def run(self) -> None:
         """Answer requests until `stop`. Returns when all waiting requests have been answered, or after 5 s."""
         try:
-            self._server.run(sockets=[self._socket])
+            self._server.run()
         finally:
-            self._socket.close()
             self.stop()
             self._closing.join()
 
     def stop(self) -> None:
         """Answer the waiting requests and make `run` return. From any thread or signal handler; may be repeated."""
-        self._server.should_exit = True
+        self._server.stop()
         if self._closing.ident is None:
             self._closing.start()
-
-
-def _bound(listen: Listen) -> socket.socket:
-    try:
-        return bound_socket(listen.host, listen.port, backlog=1024)
-    except OSError as exc:
-        raise ListenBusy(listen.host, listen.port, exc.strerror or str(exc)) from exc

@@ -71,6 +71,8 @@ class ThrottleTail:
         Raises:
             KafkaError: The topic can no longer be read.
         """
+        if self._reader.take_is_new_topic():
+            self._ends, self._decisions = {}, RunningDecisions()
         found = self._reader.poll(wait_ms)
         self._look_after_the_brokers()
         if self._first is not None:

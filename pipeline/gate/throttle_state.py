@@ -1,20 +1,18 @@
 """Until when each client is blocked, from the records of the throttle topic. No Kafka, no clock, no thread."""
 
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from pipeline.clock import Moment
-from schemas.client_key import ClientKey
+from schemas.names import ClientKey
 from schemas.throttle_record import ThrottleRecord
-
-FORGET_AFTER_MS: Final = 3_600_000
 
 
 class Lease(NamedTuple):
-    """The newest throttle of one client.
+    """The throttle of one client.
 
     Attributes:
-        until_ms: End, exclusive, on the clock that the caller of the state uses; 0 after a release.
+        until_ms: End, exclusive, on the clock that the caller of the state uses.
         record: The client's newest record.
     """
 
@@ -39,7 +37,10 @@ def lease_end_ms(record: ThrottleRecord, now: Moment) -> int:
 
 
 class ThrottleState:
-    """Until when each client is blocked, from records in any order.
+    """Until when each client is blocked, from the records of one topic, each once and in the order of the topic.
+
+    Of a client the last record counts. Its `publish_seq` is not compared: it begins again with a new life of the job,
+    whose tables and topics were made anew, and each shard of a job counts for itself.
 
     It fails open: a throttle ends at its own end even if no further record comes, and a client without records is
     not blocked. Any thread may read while one thread applies records.
@@ -57,11 +58,9 @@ class ThrottleState:
         return sum(map(len, self._clusters.values()))
 
     def apply(self, record: ThrottleRecord, until_ms: int | None = None) -> bool:
-        """Apply one record; True if it changed anything.
+        """Apply one record; False for one of another cluster, which is ignored.
 
-        Of all records of a client on one broker of one cluster, the one with the highest `publish_seq` counts. An
-        older record, or a second copy, is dropped: a late copy never brings an ended throttle back. A release ends the
-        throttle at once.
+        A release ends the throttle at once, and nothing is kept of it.
 
         Args:
             record: As read from the topic.
@@ -71,15 +70,19 @@ class ThrottleState:
             return False
         key = ClientKey(record.broker_id, record.user, record.client_id)
         of_cluster = self._clusters.setdefault(record.cluster, {})
-        last = of_cluster.get(key)
-        if last is not None and record.publish_seq <= last.record.publish_seq:
-            return False
-        end_ms = record.throttled_until_ms if until_ms is None else until_ms
-        of_cluster[key] = Lease(end_ms if record.action == "throttle" else 0, record)
+        if record.action == "release":
+            of_cluster.pop(key, None)
+        else:
+            of_cluster[key] = Lease(record.throttled_until_ms if until_ms is None else until_ms, record)
         return True
 
+    def forget(self) -> list[ClientKey]:
+        """Forget all throttles: another topic takes this one's place. Returns whose they were."""
+        clusters, self._clusters = self._clusters, {}
+        return [key for of_cluster in clusters.values() for key in of_cluster]
+
     def lease(self, user: str, client_id: str, broker_id: str = "") -> Lease | None:
-        """The newest throttle of a client; None if there is no record of it.
+        """The throttle of a client, which may have ended; None if there is none.
 
         With a broker: the one that ends later of that broker's throttle and the whole cluster's. Without a broker:
         only the whole cluster's.
@@ -119,15 +122,11 @@ class ThrottleState:
         )
 
     def prune(self, now_ms: int) -> int:
-        """Forget releases, and throttles that ended `FORGET_AFTER_MS` ago or earlier; returns how many.
-
-        After a release is forgotten, an older record of the same client would be applied again. That does no harm:
-        such a record would have to come later on the topic, and its throttle would have ended by then.
-        """
+        """Forget the throttles that have ended; returns how many."""
         pruned = 0
         for of_cluster in self._clusters.values():
-            old = [key for key, last in list(of_cluster.items()) if last.until_ms + FORGET_AFTER_MS <= now_ms]
-            for key in old:
+            ended = [key for key, lease in list(of_cluster.items()) if lease.until_ms <= now_ms]
+            for key in ended:
                 del of_cluster[key]
-            pruned += len(old)
+            pruned += len(ended)
         return pruned

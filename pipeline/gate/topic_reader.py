@@ -4,6 +4,7 @@ import logging
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
+from uuid import UUID
 
 from kafka import KafkaConsumer, TopicPartition
 from kafka.errors import KafkaError, TopicAuthorizationFailedError
@@ -52,9 +53,12 @@ class ThrottleTopicReader:
         self._options = dict(options or {})
         self._acls = (Acl("topic", topic, "Read"),)
         self._consumer: Any = None
+        self._topic_id: UUID | None = None
+        self._next: dict[Any, int] = {}
+        self._is_new_topic = False
 
     def open(self) -> None:
-        """Begin at the start of the topic, also if it was read before.
+        """Begin at the start of the topic, or go on where it was if it was read before.
 
         Raises:
             TopicMissing: It is not there.
@@ -66,7 +70,7 @@ class ThrottleTopicReader:
             "isolation_level": "read_committed",
             "enable_auto_commit": False,
             "group_id": None,
-            # A topic that was deleted and created again is read from its start, too.
+            # A topic that was cut short, or made anew, is read from its start, too.
             "auto_offset_reset": "earliest",
             "allow_auto_create_topics": False,
             "metadata_max_age_ms": NEW_PARTITIONS_MS,
@@ -78,14 +82,30 @@ class ThrottleTopicReader:
 
     def add_partitions(self) -> bool:
         """Also read the topic's new partitions, from their start; False if the topic has no partition at all."""
-        known = self._consumer.assignment()
         numbers = self._consumer.partitions_for_topic(self._topic) or ()
+        topic_id = self._consumer._cluster.topic_id(self._topic) or self._topic_id
+        if self._topic_id not in {None, topic_id}:
+            self._begin_anew()
+        self._topic_id = topic_id
+        known = self._consumer.assignment()
         found = {TopicPartition(self._topic, number) for number in numbers}
         added = sorted(found - known)
         if added:
             self._consumer.assign(sorted(found | known))
-            self._consumer.seek_to_beginning(*added)
+        for partition in added:
+            if partition in self._next:
+                self._consumer.seek(partition, self._next[partition])
+            else:
+                self._consumer.seek_to_beginning(partition)
         return bool(found)
+
+    def take_is_new_topic(self) -> bool:
+        """Whether the topic was made anew since the last call: another id, or offsets that were had before.
+
+        Then it is read from its start.
+        """
+        taken, self._is_new_topic = self._is_new_topic, False
+        return taken
 
     def ends(self) -> Ends:
         """Ends of what is committed. Nothing after an open transaction is readable until it is decided."""
@@ -97,13 +117,16 @@ class ThrottleTopicReader:
         return all(self._consumer.position(partition) >= end for partition, end in ends.items())
 
     def poll(self, wait_ms: int) -> list[Found]:
-        """The next records; of each partition in its order. Empty after `wait_ms` without any."""
-        records = (record for of_one in self._consumer.poll(wait_ms).values() for record in of_one)
+        """The next records; of each partition in its order, and each once. Empty after `wait_ms` without any."""
         found = []
-        for record in records:
-            throttle = self._throttle_of(record.value)
-            if throttle is not None:
-                found.append(Found(TopicPartition(record.topic, record.partition), record.offset, throttle))
+        for partition, records in self._consumer.poll(wait_ms).items():
+            if records and records[0].offset < self._next.get(partition, 0):
+                self._begin_anew()
+                return []
+            throttles = ((record.offset, self._throttle_of(record.value)) for record in records)
+            found += [Found(partition, offset, throttle) for offset, throttle in throttles if throttle is not None]
+            if records:
+                self._next[partition] = records[-1].offset + 1
         return found
 
     def probe(self) -> None:
@@ -128,6 +151,13 @@ class ThrottleTopicReader:
         if consumer is not None:
             with suppress(Exception):
                 consumer.close()
+
+    def _begin_anew(self) -> None:
+        self._next = {}
+        self._is_new_topic = True
+        assigned = self._consumer.assignment()
+        if assigned:
+            self._consumer.seek_to_beginning(*assigned)
 
     def _permission_missing(self, error: BaseException) -> PermissionMissing | None:
         return permission_missing(error, self._acls, self._options, self._servers)

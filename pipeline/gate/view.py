@@ -3,15 +3,17 @@
 For a program that asks before it sends. A program that wants to wait until it may go on uses `pipeline.gate.gate`.
 """
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from pipeline.clock import wall_ms
 from pipeline.gate.follower import KafkaFollower
 from pipeline.gate.throttle_state import ThrottleState
+from schemas.names import THROTTLE_TOPIC
 from schemas.throttle_record import ThrottleRecord
-from schemas.topic_names import THROTTLE_TOPIC
 
-_PRUNE_EVERY: Final = 10_000
+_PRUNE_EVERY_SECONDS: Final = 60.0
 
 
 class ThrottleView:
@@ -37,7 +39,7 @@ class ThrottleView:
     ) -> None:
         self.state = ThrottleState(cluster)
         self._follower = KafkaFollower(bootstrap_servers, topic, options)
-        self._applied = 0
+        self._prune_at = time.monotonic() + _PRUNE_EVERY_SECONDS
 
     @property
     def unreadable(self) -> int:
@@ -64,9 +66,11 @@ class ThrottleView:
         """See `ThrottleState.remaining_ms`."""
         return self.state.remaining_ms(user, client_id, now_ms, broker_id)
 
-    def _apply(self, records: Sequence[ThrottleRecord]) -> None:
+    def _apply(self, records: Sequence[ThrottleRecord], is_new_topic: bool) -> None:
+        if is_new_topic:
+            self.state.forget()
         for record in records:
             self.state.apply(record)
-            self._applied += 1
-            if self._applied % _PRUNE_EVERY == 0:
-                self.state.prune(record.written_ms)
+        if time.monotonic() >= self._prune_at:
+            self._prune_at = time.monotonic() + _PRUNE_EVERY_SECONDS
+            self.state.prune(wall_ms())

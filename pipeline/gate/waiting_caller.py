@@ -6,7 +6,7 @@ from typing import Protocol
 from purgatory.delayed_operation import DelayedOperation
 from purgatory.memory_pool import Allocation
 from purgatory.timer import Timer
-from schemas.client_key import ClientKey
+from schemas.names import ClientKey
 
 
 class Gatekeeper(Protocol):

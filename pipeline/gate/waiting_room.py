@@ -11,12 +11,12 @@ from pipeline.gate.occupancy import Occupancy
 from pipeline.gate.request_memory import RequestMemory
 from pipeline.gate.throttle_state import Lease, ThrottleState, lease_end_ms
 from pipeline.gate.waiting_caller import WaitingCaller
-from purgatory.delayed_operation_purgatory import DelayedOperationPurgatory
+from purgatory.delayed_operation import DelayedOperationPurgatory
 from purgatory.timer import SystemTimer
-from schemas.client_key import ClientKey
+from schemas.names import ClientKey
 from schemas.throttle_record import ThrottleRecord
 
-_PRUNE_EVERY: Final = 10_000
+_PRUNE_EVERY_MS: Final = 60_000
 
 
 class _SteadyTime:
@@ -67,7 +67,7 @@ class WaitingRoom:
         self._callers: set[WaitingCaller] = set()
         self._lock = Lock()
         self._closed = False
-        self._prune_in = _PRUNE_EVERY
+        self._prune_at_ms = 0
 
     def enter(self, client: ClientKey, size_bytes: int, wake: Callable[[], None]) -> WaitingCaller | None:
         """Begin to wait; None when the client is not throttled and may go on at once.
@@ -115,21 +115,22 @@ class WaitingRoom:
         for each in served:
             each.safe_try_complete()
 
-    def apply(self, records: Sequence[ThrottleRecord]) -> None:
+    def apply(self, records: Sequence[ThrottleRecord], is_new_topic: bool = False) -> None:
         """Apply records of the throttle topic and wake the callers that may go on now.
 
         Args:
-            records: Those of one client in the order of the topic.
+            records: Each once; those of one client in the order of the topic.
+            is_new_topic: They are the first ones of a topic that was made anew: all earlier ones are forgotten.
         """
         now = self._clock.now()
+        clients = dict.fromkeys(self._state.forget() if is_new_topic else ())
         changed = [record for record in records if self._state.apply(record, lease_end_ms(record, now))]
-        clients = dict.fromkeys(ClientKey(record.broker_id, record.user, record.client_id) for record in changed)
+        clients |= dict.fromkeys(ClientKey(record.broker_id, record.user, record.client_id) for record in changed)
         with self._wake_together():
             for client in clients:
                 self._purgatory.check_and_complete(client)
-        self._prune_in -= len(records)
-        if self._prune_in <= 0:
-            self._prune_in = _PRUNE_EVERY
+        if now.steady_ms >= self._prune_at_ms:
+            self._prune_at_ms = now.steady_ms + _PRUNE_EVERY_MS
             self._state.prune(now.steady_ms)
 
     def close(self) -> None:

@@ -7,11 +7,16 @@ start after kill −9.
 
 import gc
 import logging
+import re
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from itertools import chain, repeat
 from threading import Event
 from time import perf_counter
+from typing import Final
+
+from deltalake.exceptions import DeltaError
+from kafka.errors import KafkaError
 
 from pipeline.clock import SystemClock
 from pipeline.cluster.access import ClusterAccess
@@ -39,6 +44,13 @@ _RESTART_SECONDS = (0.5, 1, 2, 4, 8, 16, 30)
 _RETRY_SECONDS = (1, 2, 4, 8, 16, 30)
 _HEALTHY_AFTER_SECONDS = 60
 _POLL_SECONDS = 0.2
+_OUTSIDE_IN_JAVA: Final = re.compile(
+    r"\b(?:java\.(?:io|net|nio)|org\.apache\.(?:kafka|hadoop)|software\.amazon|com\.(?:amazonaws|azure|google))"
+    r"\.[\w.$]*(?:Exception|Error)\b"
+)
+_SAME_TWICE: Final = (
+    "correct the cause: it was the same twice in a row before a first batch, so another try does not help"
+)
 
 
 class Job:
@@ -57,6 +69,7 @@ class Job:
         self._clock = SystemClock()
         self._heartbeat = Heartbeat(settings.run_dir, settings.job, settings.tables.root)
         self._stopping = Event()
+        self._has_done_a_batch = False
         self.ready = Event()
 
     def stop(self) -> None:
@@ -70,8 +83,8 @@ class Job:
             starter: A session that is on its way already; None starts one.
 
         Raises:
-            PipelineError: The job can not start, the query has failed `restart_limit` times in a row, or Spark's JVM
-                has ended.
+            PipelineError: The job can not start, the query has failed alike twice before its first batch or more than
+                `restart_limit` times in a row, or Spark's JVM has ended.
         """
         access = ClusterAccess.from_settings(self._settings.kafka)
         with ExitStack() as stack:
@@ -120,7 +133,7 @@ class Job:
         return Place(access, cluster)
 
     def _run_with_restarts(self, place: Place, starter: SparkStarter) -> None:
-        failures = 0
+        failures, before = 0, None
         while not self._stopping.is_set():
             began = perf_counter()
             failure = self._run_once(place, starter)
@@ -130,17 +143,23 @@ class Job:
             if jvm_ended is not None:
                 raise jvm_ended
             outage = self._outage(failure, place)
-            failures = 0 if outage else 1 if perf_counter() - began > _HEALTHY_AFTER_SECONDS else failures + 1
+            was_healthy = perf_counter() - began > _HEALTHY_AFTER_SECONDS
+            failures = 0 if outage else 1 if was_healthy else failures + 1
             if outage is not None and not self._waits:
                 raise outage
+            # What ended a life that has done nothing yet.
+            at_start = None if outage or was_healthy or self._has_done_a_batch else _told(failure)
+            if at_start is not None and at_start == before and not _may_pass(failure):
+                raise QueryFailed(at_start, _SAME_TWICE)
+            before = at_start
             if not _may_be_tried_again(failure) or failures > self._settings.stream.restart_limit:
                 raise _given_up(failure, failures)
             if outage is None:
                 rest_seconds = _RESTART_SECONDS[min(failures, len(_RESTART_SECONDS)) - 1]
-                log.error("%s. Starting again in %g s (%d in a row)", first_line(failure), rest_seconds, failures)
+                log.error("%s. Starting again in %g s (%d in a row)", _told(failure), rest_seconds, failures)
             else:
                 rest_seconds = 0.0
-                log.error("%s. Starting again when the cluster answers", first_line(failure))
+                log.error("%s. Starting again when the cluster answers", _told(failure))
             # The traceback holds all of the ended run: engine, tables and clients, in cycles that Python would leave
             # alone for hours.
             del failure
@@ -165,6 +184,7 @@ class Job:
         """One life of the query; returns what ended it, None if it was asked to stop."""
         run: JobRun | None = None
         self._heartbeat.forget()
+        self._has_done_a_batch = False
         try:
             if self._settings.tables.writer == "delta-spark" and starter.session_unless(self._stopping) is None:
                 return None
@@ -192,6 +212,7 @@ class Job:
             return exc
         finally:
             if run is not None:
+                self._has_done_a_batch = run.has_done_a_batch()
                 run.close()
         return None
 
@@ -205,6 +226,27 @@ def _may_be_tried_again(failure: BaseException) -> bool:
         isinstance(failure, MasterUnreachable)
         or (isinstance(failure, PipelineError) and failure.exit_code in {2, 4, 5})
     )
+
+
+def _may_pass(failure: BaseException) -> bool:
+    """Whether an outside service may be the cause, which is tried again also if it fails alike twice.
+
+    Errors of ours say by their exit code what forbids another try; the others are mostly a store's. Spark hides the
+    Java exceptions that caused its own.
+    """
+    if isinstance(failure, PipelineError) and not isinstance(failure, QueryFailed):
+        return True
+    cause: BaseException | None = failure
+    while cause is not None:
+        text = f"{cause}\n{getattr(cause, '_stackTrace', '')}"
+        if isinstance(cause, (OSError, KafkaError, DeltaError)) or _OUTSIDE_IN_JAVA.search(text):
+            return True
+        cause = cause.__cause__ or getattr(cause, "_cause", None)
+    return False
+
+
+def _told(failure: BaseException) -> str:
+    return failure.reason if isinstance(failure, QueryFailed) else first_line(failure)
 
 
 def _given_up(failure: BaseException, failures: int) -> PipelineError:

@@ -20,7 +20,7 @@ from pipeline.stream.batch_rules import BatchRules
 from pipeline.stream.checkpoint import Checkpoint
 from pipeline.stream.checkpoint_files import has_scheme, open_checkpoint
 from pipeline.stream.collect import Collector
-from pipeline.stream.micro_batch import MicroBatch
+from pipeline.stream.micro_batch import BatchReport, MicroBatch
 from pipeline.stream.offset_log import OffsetLog
 from pipeline.stream.query import QueryPlan, UsageQuery, read_usage_topic
 from pipeline.stream.recovery import Recovered
@@ -75,6 +75,7 @@ class JobRun:
         self._clock = clock
         self._listeners = listeners
         self._failure: BaseException | None = None
+        self._has_done_a_batch = False
         self._query: UsageQuery | None = None
         self._quota_table = open_quota_versions(settings.tables)
         self._quotas = QuotaSource(self._quota_table, settings.share)
@@ -134,7 +135,13 @@ class JobRun:
         claim_shards(self._quota_table, settings)
         claim_tables(settings.tables, settings.job)
         recovered = take_over(
-            self._tables, self._place.epoch, self._quotas, self._enforcement, self._clock, settings.engine
+            self._tables,
+            self._place.epoch,
+            self._quotas,
+            self._enforcement,
+            self._clock,
+            settings.engine,
+            settings.stream.max_decision_age_ms,
         )
         if recovered.batches:
             log.info("rebuilt rates from %d batches, %d rows", recovered.batches, recovered.rows)
@@ -159,7 +166,7 @@ class JobRun:
             clock=self._clock,
             rules=BatchRules.from_settings(settings, self._place.cluster),
             recovered=recovered,
-            report=self._listeners.report,
+            report=self._note_batch,
         )
         batch.complete_stored()
         begin_at = self._starting_offsets(recovered, Checkpoint.read(files))
@@ -182,6 +189,10 @@ class JobRun:
             self._roll_up.start()
         self._listeners.began(self._gauges)
 
+    def has_done_a_batch(self) -> bool:
+        """Whether the query has come as far as the end of a micro-batch."""
+        return self._has_done_a_batch
+
     def failure(self) -> BaseException | None:
         """What has ended the query or one of the threads; None while all is well."""
         return self._failure or (self._query.failure() if self._query is not None else None)
@@ -201,6 +212,10 @@ class JobRun:
         self._looker.close()
         self._reaper.close()
         self._purgatory.close()
+
+    def _note_batch(self, report: BatchReport) -> None:
+        self._has_done_a_batch = True
+        self._listeners.report(report)
 
     def _open_writer(self, name: str) -> TableWriter:
         writer = open_writer(self._settings.tables, self._settings.job, name)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pipeline.stream.batch_facts import BatchFacts
 from pipeline.tables.address import table_uri
@@ -13,7 +14,7 @@ from pipeline.tables.reading.newest_batch import newest_batch_under
 from pipeline.throttle.assembly import new_engine
 from quota.engine import QuotaEngine, Scope
 from quota.regrid import is_on_windows, on_windows
-from quota.replay import USAGE_COLUMNS
+from quota.replay import USAGE_COLUMNS, with_time_epoch
 from quota.snapshot import QuotaSnapshot
 
 Question = tuple[QuotaSnapshot, pa.Table, int, Callable[[], QuotaEngine]]
@@ -61,7 +62,8 @@ def usage_until(root: str, batch: Mapping[str, Any]) -> NewestUsage:
     facts = BatchFacts.from_row(batch)
     engine, at_ms = facts.settings, facts.evaluation.evaluated_at_ms
     span = [("evaluated_at_ms", ">=", at_ms - engine.rate_span_ms), ("evaluated_at_ms", "<=", at_ms)]
-    usage = DeltaRsReader(table_uri(root, "usage")).read(USAGE_COLUMNS, span)
+    usage = with_time_epoch(DeltaRsReader(table_uri(root, "usage")).read(USAGE_COLUMNS, span))
+    usage = usage.filter(pc.equal(usage["time_epoch"], facts.evaluation.time_epoch))
     if not is_on_windows(usage, engine.sample_window_ms):  # the job had other settings a moment ago
         usage = on_windows(usage, engine.sample_window_ms)
     return NewestUsage(facts, usage)

@@ -9,14 +9,13 @@ import pyarrow.compute as pc
 
 from pipeline.activity import Activity, activity_of
 from pipeline.job.newest_usage import NewestUsage, usage_until
-from pipeline.job.status import JobStatus, Reading, status_from
+from pipeline.job.status import JobStatus, Reading, stalled_after_ms, status_from
 from pipeline.settings.model import Settings
 from pipeline.tables.arrow_values import arrow_scalar
 from quota.current_rates import SensorRate, sensor_rates
 from quota.entity import Level, entity_at
 
 _PERCENT_PER_NS: Final = 1e-7  # of one thread, when a second has that many nanoseconds
-_TRIGGERS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +129,7 @@ def overview_of(settings: Settings, now_ms: int) -> Overview:
     return Overview(
         read_at_ms=now_ms,
         rates_at_ms=None if used is None else used.facts.evaluation.evaluated_at_ms,
-        stalled_after_ms=max(settings.stream.max_decision_age_ms, _TRIGGERS * settings.stream.trigger_ms),
+        stalled_after_ms=stalled_after_ms(settings),
         status=status_from(settings, read),
         totals=replace(totals, throttled_clients=len(read.throttles)),
         lines=lines_of(rates, read.throttles, read.quotas.rows),

@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Self
+from typing import Any, Final, Literal, Self
 
+from pipeline.activity import Activity, activity_of
 from pipeline.job.heartbeat import last_beat_ms
 from pipeline.job.lock import job_process
 from pipeline.settings.model import Settings
@@ -14,6 +15,8 @@ from pipeline.tables.quotas.table import QuotaTableState
 from pipeline.tables.reading.newest_batch import newest_batch_under
 from pipeline.tables.throttles.listed import running_throttles
 from quota.snapshot import QuotaSnapshot
+
+_TRIGGERS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +30,9 @@ class JobStatus:
         last_batch_id: The newest recorded micro-batch; None if there is none.
         last_batch_age_ms: How long ago it was read; 0 for one that was stored after the command began.
         lag_ms: How old its newest event was then. None without a batch.
+        activity: What it does; see `activity_of`.
         last_wait_age_ms: How long ago its query was last seen to wait for usage; None if that is not known here.
+            Negative if its clock is ahead, or was set back since.
         last_batch_quotas: The quota version it was decided with; None without a batch.
         quotas: The quota version in force: the newest valid one.
         newest_quotas: The newest version; another one than `quotas` if it is not valid.
@@ -43,6 +48,7 @@ class JobStatus:
     last_batch_id: int | None
     last_batch_age_ms: int | None
     lag_ms: int | None
+    activity: Activity
     last_wait_age_ms: int | None
     last_batch_quotas: int | None
     quotas: int
@@ -109,17 +115,25 @@ def status_of(settings: Settings, now_ms: int) -> JobStatus:
     return status_from(settings, Reading.of(settings, now_ms))
 
 
+def stalled_after_ms(settings: Settings) -> int:
+    """How old the newest batch may be before it is a sign of a job that hangs, or that gets no usage."""
+    return max(settings.stream.max_decision_age_ms, _TRIGGERS * settings.stream.trigger_ms)
+
+
 def status_from(settings: Settings, read: Reading) -> JobStatus:
     """The state that was read."""
     batch = read.batch
+    batch_age_ms = None if batch is None else max(read.at_ms - batch["processed_at_ms"], 0)
+    wait_age_ms = None if read.waited_ms is None else read.at_ms - read.waited_ms
     return JobStatus(
         job=settings.job,
         state="down" if read.process is None else "up",
         process=read.process,
         last_batch_id=None if batch is None else batch["batch_id"],
-        last_batch_age_ms=None if batch is None else max(read.at_ms - batch["processed_at_ms"], 0),
+        last_batch_age_ms=batch_age_ms,
         lag_ms=None if batch is None else batch["processed_at_ms"] - batch["evaluated_at_ms"],
-        last_wait_age_ms=None if read.waited_ms is None else max(read.at_ms - read.waited_ms, 0),
+        activity=activity_of(read.process is not None, batch_age_ms, wait_age_ms, stalled_after_ms(settings)),
+        last_wait_age_ms=wait_age_ms,
         last_batch_quotas=None if batch is None else batch["quota_version"],
         quotas=read.in_force.version,
         newest_quotas=read.quotas.version,

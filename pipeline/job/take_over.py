@@ -16,6 +16,7 @@ def take_over(
     enforcement: Enforcement,
     clock: Clock,
     engine: EngineSettings,
+    max_decision_age_ms: int,
 ) -> Recovered:
     """Fence earlier drivers in the tables, rebuild the engine, fence them on the topic, publish what they left.
 
@@ -26,6 +27,7 @@ def take_over(
         enforcement: As it was assembled: nothing recorded, nothing held.
         clock: Time of everything written.
         engine: Settings of the engine.
+        max_decision_age_ms: Of the job.
 
     Returns:
         What was found in the tables.
@@ -36,7 +38,7 @@ def take_over(
     """
     tables.take_over(epoch)
     failpoint("start.epochs_raised")
-    recovered = rebuild(tables, quotas, enforcement.decider, clock, engine)
+    recovered = rebuild(tables, quotas, enforcement.decider, clock, engine, max_decision_age_ms)
     enforcement.decider.adopt(quotas.pin())
     failpoint("start.rebuilt")
     enforcement.purgatory.take_over()

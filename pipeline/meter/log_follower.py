@@ -1,11 +1,12 @@
 """Follows a growing log file over rolling, compression, truncation and restarts of the reader.
 
-It does not know what the lines mean. One thread.
+It does not know what the lines mean; of one that is too long to be kept, `LongLine` keeps what counts. One thread.
 
 Guaranteed: each line is handed out once, if its file is in the folder when the reader gets to it, as it was written or
 compressed with gzip. A reader that resumes at a saved place gets the lines after it and none before it. Not guaranteed:
 lines of a file that was deleted before they were read are lost, and so are those of a file that was truncated, unless a
-copy was rolled before. A file that is truncated and written beyond the old place between two reads is not noticed.
+copy was rolled before. A file that is truncated and written beyond the old place between two reads is not noticed. The
+last line of a file that is left without a line end is handed out as it is.
 """
 
 import logging
@@ -17,13 +18,17 @@ from typing import Final, Literal
 from pipeline.meter.log_file import UNREADABLE, Head, LogFile
 from pipeline.meter.log_folder import all_passed, files_of, unread
 from pipeline.meter.log_place import LogPlace, PassedFiles
+from pipeline.meter.long_line import Line, LongLine, OpenLine
 
 logger = logging.getLogger(__name__)
 
 Start = Literal["beginning", "end"]
 
 READ_BYTES: Final = 256 * 1024
-MAX_LINE_BYTES: Final = 1024 * 1024
+MAX_LINE_BYTES: Final = 20 * 1024 * 1024
+"""The longest line that is kept whole: a fetch of 100 000 partitions has one."""
+
+_READS_IN_A_LINE: Final = 128
 
 
 @dataclass(slots=True)
@@ -33,7 +38,7 @@ class FollowerCounts:
     Attributes:
         rolled: Files that were read to their end and left for the next one.
         truncated: Files that became shorter than the place in them.
-        too_long: Lines above `max_line_bytes`; they were skipped.
+        too_long: Lines above `max_line_bytes`, handed out as a `LongLine`.
         lost: Places whose file was gone. Its lines after the place were not read.
         damaged: Compressed files that could not be read to their end.
     """
@@ -59,8 +64,8 @@ class LogFollower:
             It need not exist yet.
         start: Where to begin without a place. A file that appears later is read from its beginning.
         resume: Where an earlier reader stopped.
-        read_bytes: The most bytes that one `read` takes.
-        max_line_bytes: Longer lines are skipped.
+        read_bytes: The most bytes that are read at once.
+        max_line_bytes: Longer lines are not kept whole.
     """
 
     def __init__(
@@ -73,12 +78,10 @@ class LogFollower:
     ) -> None:
         self.path = path
         self._read_bytes = read_bytes
-        self._max_line_bytes = max_line_bytes
         self.counts = FollowerCounts()
         self._file: LogFile | None = None
         self._offset = 0
-        self._partial = b""
-        self._skipping = False
+        self._open_line = OpenLine(max_line_bytes)
         self._passed = all_passed(path)
         if resume is not None:
             self._resume(resume)
@@ -98,20 +101,28 @@ class LogFollower:
             passed=self._passed.passed,
         )
 
-    def read(self) -> list[bytes]:
-        """The next lines without their ends, about `read_bytes` of them; empty if there are none now. Does not wait."""
+    def read(self) -> list[Line]:
+        """The next lines without their ends, about `read_bytes` of them, or one that is longer. Does not wait.
+
+        Returns:
+            The lines; empty if there are none now, or if the next one is so long that it takes more than one call.
+        """
         if self._file is None and not self._open_next():
             return []
-        file = self._file
-        assert file is not None  # noqa: S101 - opened above
-        chunk = self._chunk(file)
-        if not chunk and self._moved_on(file):
-            # It may have been written between the read above and the check of the folder, but not after that.
-            chunk = b"" if file.is_compressed else self._chunk(file)
-            if not chunk:
-                self._leave(file)
-                return self.read() if self._file is not None else []
-        return self._lines(chunk)
+        for _ in range(_READS_IN_A_LINE):
+            file = self._file
+            assert file is not None  # noqa: S101 - opened above
+            chunk = self._chunk(file)
+            if not chunk and self._moved_on(file):
+                # It may have been written between the read above and the check of the folder, but not after that.
+                chunk = b"" if file.is_compressed else self._chunk(file)
+                if not chunk:
+                    rest = self._leave(file)
+                    return rest or (self.read() if self._file is not None else [])
+            lines = self._lines(chunk) if chunk else []
+            if lines or not chunk:
+                return lines
+        return []
 
     def close(self) -> None:
         """Close the file."""
@@ -156,7 +167,7 @@ class LogFollower:
             file.close()
             return False
         self._file, self._offset = file, offset_bytes
-        self._partial, self._skipping = b"", False
+        self._open_line.take()
         return True
 
     def _open_next(self) -> bool:
@@ -198,30 +209,44 @@ class LogFollower:
         self._passed.add(head, modified_ns)
         self._open_next()
 
-    def _leave(self, file: LogFile) -> None:
+    def _leave(self, file: LogFile) -> list[Line]:
+        rest = [self._end_line()] if self._open_line.size_bytes else []
         self.counts.rolled += 1
         self._passed.add(file.any_head(), file.modified_ns)
         self.close()
         self._open_next()
+        return rest
 
-    def _lines(self, chunk: bytes) -> list[bytes]:
-        *lines, rest = (self._partial + chunk).split(b"\n")
-        self._offset += len(self._partial) + len(chunk) - len(rest)
-        if self._skipping and lines:
-            self._skipping = False
-            del lines[0]
-        self._partial = rest
-        if len(rest) > self._max_line_bytes:
-            self.counts.too_long += not self._skipping
-            self._skipping = True
-            self._offset += len(rest)
-            self._partial = b""
+    def _lines(self, chunk: bytes) -> list[Line]:
+        first, *others = chunk.split(b"\n")
+        self._open_line.add(first)
+        if not others:
+            return []
+        rest = others.pop()
+        self._offset += self._open_line.size_bytes - len(first) + len(chunk) - len(rest)
+        lines = [self._end_line()]
+        if len(chunk) <= self._open_line.most_bytes:
+            lines += others
+        else:
+            for line in others:
+                self._open_line.add(line)
+                lines.append(self._end_line())
+        self._open_line.add(rest)
         return lines
+
+    def _end_line(self) -> Line:
+        line = self._open_line.take()
+        self.counts.too_long += isinstance(line, LongLine)
+        return line
 
 
 def _end_of_last_line(path: Path) -> int:
     with path.open("rb") as file:
-        size = file.seek(0, os.SEEK_END)
-        tail_start = max(0, size - MAX_LINE_BYTES)
-        file.seek(tail_start)
-        return tail_start + file.read().rfind(b"\n") + 1 if size else 0
+        start = file.seek(0, os.SEEK_END)
+        while start:
+            end, start = start, max(0, start - READ_BYTES)
+            file.seek(start)
+            newline = file.read(end - start).rfind(b"\n")
+            if newline >= 0:
+                return start + newline + 1
+    return 0

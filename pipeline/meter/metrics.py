@@ -37,7 +37,9 @@ def meter_metrics(meter: MeterGauges, broker_id: str) -> Iterable[Metric]:
     yield files
     for name, documentation, count in (
         ("unsized_events", "Events without bytes although the request moved some.", lines.unsized),
-        ("long_lines", "Lines that were skipped for their length.", log.too_long),
+        ("long_lines", "Lines that were too long to be kept whole.", log.too_long),
+        ("estimated_events", "Events with the most bytes that their line allows.", lines.estimated),
+        ("uncharged_bytes", "Length of the malformed lines: no client is charged.", lines.uncharged_bytes),
         ("stored_events", "Events stored on the usage topic.", delivery.events),
         ("stored_messages", "Messages stored on the usage topic.", delivery.messages),
         ("failed_transactions", "Transactions that were tried again.", delivery.failures),

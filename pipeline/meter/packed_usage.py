@@ -12,7 +12,7 @@ import pyarrow as pa
 from pipeline.meter.usage_codec import UsageCodec
 from pipeline.meter.usage_element import RequestUsage, check_measures
 from schemas.columns import columns
-from schemas.usage_event import UsageEvent
+from schemas.usage import UsageEvent
 
 _SCHEMA: Final = pa.schema([(column.name, pa.type_for_alias(column.type.arrow)) for column in columns(UsageEvent)])
 # Seven numbers, three ends of texts, and the bits of ten columns.

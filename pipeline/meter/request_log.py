@@ -4,11 +4,13 @@ Kafka 4.3.1 writes `[time] DEBUG Completed request:{json} (kafka.request.logger)
 `kafka.request.logger` is at DEBUG. The line carries the principal, the client-id, both bodies with
 `recordsSizeInBytes` in place of records, and the time the request handler worked.
 
+Only a line of exactly this layout is a request: other loggers write client-ids as they come, and a client-id may hold a
+whole request that nobody sent. So the file must be one to which no other logger writes.
+
 The log does not contain the time of the network threads, so `network_time_ns` is null in all events of this meter.
 (`sendTimeMs` includes the wait for the client, so it is not that time.)
 """
 
-import json
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -19,17 +21,28 @@ from typing import Any, Final, TypeVar
 
 from pydantic_core import from_json
 
+from pipeline.meter.long_line import Line, LongLine
 from pipeline.meter.own_traffic import OwnTraffic
 from pipeline.meter.usage_codec import JSON, UsageCodec
 from pipeline.meter.usage_element import Client, RequestUsage, new_client
 from pipeline.meter.wire_size import UnsupportedVersion, fetch_response_size, produce_request_size
-from schemas.usage_event import UsageEvent
+from schemas.usage import UsageEvent
 
 _Made = TypeVar("_Made")
 
+LAYOUT: Final = "[%d] %p %m (%c)%n"
+"""The log4j pattern that Kafka's own configuration has."""
+
 _MARK: Final = b"Completed request:"
-_LINE_TIME: Final = re.compile(rb"\[?(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)[,.](\d{3})")
-_READ_JSON: Final = json.JSONDecoder().raw_decode
+_BEGIN: Final = re.compile(rb"\[(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)[,.](\d{3})\] DEBUG Completed request:")
+_END: Final = b" (kafka.request.logger)"
+_OF_ANOTHER: Final = re.compile(
+    rb"\[\d[^\]]*\] [A-Z]+ +(?!Completed request:).* \((?!kafka\.request\.logger\))[\w.$-]+\)", re.DOTALL
+)
+_NOT_ITS_LAYOUT: Final = (
+    f"must be '[time] DEBUG Completed request:{{…}} (kafka.request.logger)'. Fix: give the appender of "
+    f"kafka.request.logger the pattern {LAYOUT}, and a file to which no other logger writes"
+)
 _MOST_CLIENTS: Final = 20_000
 
 # Kafka charges these requests to no client (KIP-124's exempt requests).
@@ -44,7 +57,7 @@ EXEMPT_APIS_WHEN_FORWARDED: Final = frozenset({
 
 
 class MalformedLine(ValueError):
-    """A line has `Completed request:` but cannot be read.
+    """A line has `Completed request:` but cannot be read, or is not in Kafka's layout.
 
     Attributes:
         reason: What is wrong with it.
@@ -67,6 +80,9 @@ class LineCounts:
         other: Lines of another logger.
         unsized: Events without bytes although the request moved some. The layout of the version or API is not known,
             or the response was never sent. Their io time is counted.
+        estimated: Events whose bytes are the most that their line allows: it was too long to be kept whole, or has been
+            cut off.
+        uncharged_bytes: The length of the malformed lines. No client is charged for them.
     """
 
     lines: int = 0
@@ -75,6 +91,8 @@ class LineCounts:
     malformed: int = 0
     other: int = 0
     unsized: int = 0
+    estimated: int = 0
+    uncharged_bytes: int = 0
 
     def __str__(self) -> str:
         return ", ".join(f"{getattr(self, column.name):,} {column.name}" for column in fields(self))
@@ -105,7 +123,7 @@ class RequestLogParser:
         self._time_zone = time_zone
         self._clients: dict[tuple[str, str | None], Client] = {}
 
-    def parse(self, line: bytes) -> UsageEvent | None:
+    def parse(self, line: Line) -> UsageEvent | None:
         """The usage of one line; None if it is not a request line, or not a client's request.
 
         Event time is the line's time less `responseQueueTimeMs` and `sendTimeMs`, rounded down to the
@@ -114,13 +132,15 @@ class RequestLogParser:
         produce request with acks=0 is exempt from request time, as in Kafka. A request that a broker forwarded is
         charged to its user a second time for the controller's work, with `request_count` 0.
 
+        Of a long line the bytes are `LongLine.moved_bytes`, which is never too little. Its bodies are not read.
+
         Raises:
-            MalformedLine: The line cannot be read. It is already counted.
+            MalformedLine: The line cannot be read, whatever is wrong with it. It is already counted.
         """
         return self._read(line, self._event)
 
     def elements(
-        self, lines: Iterable[bytes], report: Callable[[MalformedLine, bytes], None]
+        self, lines: Iterable[Line], report: Callable[[MalformedLine, bytes], None]
     ) -> Iterator[tuple[int, Any]]:
         """The events of many lines in the codec, each with the number of its client, as `Element`.
 
@@ -128,41 +148,43 @@ class RequestLogParser:
 
         Args:
             lines: As they are in the log, without line ends.
-            report: Called with each line that can not be read.
+            report: Called with each line that can not be read, or its beginning.
         """
         make = self.codec.element
         for line in lines:
             try:
                 element = self._read(line, make)
             except MalformedLine as exc:
-                report(exc, line)
+                report(exc, line.shortened if isinstance(line, LongLine) else line)
             else:
                 if element is not None:
                     yield element
 
-    def _read(self, line: bytes, make: Callable[[RequestUsage], _Made]) -> _Made | None:
+    def _read(self, line: Line, make: Callable[[RequestUsage], _Made]) -> _Made | None:
         self.counts.lines += 1
-        start = line.find(_MARK)
-        if start < 0:
+        long = line if isinstance(line, LongLine) else None
+        text = (line.shortened if isinstance(line, LongLine) else line).removesuffix(b"\r")
+        begin = _BEGIN.match(text) if text.endswith(_END) else None
+        if begin is None and (_MARK not in text or _OF_ANOTHER.fullmatch(text)):
             self.counts.other += 1
             return None
         try:
-            usage = self._usage(_logged(line, start + len(_MARK)), line)
+            usage = self._usage(*_parts(text, begin), long)
             made = None if usage is None else make(usage)
-        except KeyError as exc:
+        except Exception as exc:  # whatever one line is, the others are read
             self.counts.malformed += 1
-            reason = f"field {exc} is missing"
+            self.counts.uncharged_bytes += len(text) if long is None else long.size_bytes
+            reason = f"field {exc} is missing" if isinstance(exc, KeyError) else " ".join(str(exc).split())
             raise MalformedLine(reason) from exc
-        except (ValueError, TypeError, AttributeError) as exc:
-            self.counts.malformed += 1
-            raise MalformedLine(" ".join(str(exc).split())) from exc
         if made is None:
             self.counts.own += 1
         else:
             self.counts.events += 1
         return made
 
-    def _usage(self, logged: dict[str, Any], line: bytes) -> RequestUsage | None:
+    def _usage(
+        self, time: tuple[bytes, bytes, bytes], logged: dict[str, Any], long: LongLine | None
+    ) -> RequestUsage | None:
         header = logged["requestHeader"]
         if self._own_traffic.covers(logged):
             return None
@@ -172,13 +194,15 @@ class RequestLogParser:
         forwarded = logged["isForwarded"]
         if api == "PRODUCE":
             request = logged["request"]
-            produced_bytes = self._produced_bytes(header, request)
-            throttle_exempt = bool(request) and request["acks"] == 0
+            produced_bytes = self._produced_bytes(header, request) if long is None else self._estimated_bytes(long)
+            throttle_exempt = (bool(request) and request["acks"] if long is None else long.acks) == 0
         elif api in {"FETCH", "SHARE_FETCH"}:
-            fetched_bytes = self._fetched_bytes(header, logged["response"])
+            response = logged["response"]
+            fetched_bytes = self._fetched_bytes(header, response) if long is None else self._estimated_bytes(long)
         else:
             throttle_exempt = api in EXEMPT_APIS or bool(forwarded and api in EXEMPT_APIS_WHEN_FORWARDED)
-        line_time_ms = _line_time_ms(line, self._time_zone)
+        day, second, fraction = time
+        line_time_ms = _epoch_ms(day, second, self._time_zone) + int(fraction)
         return RequestUsage(
             self._client(logged["principal"], header["clientId"]),
             math.floor(line_time_ms - logged["responseQueueTimeMs"] - logged["sendTimeMs"]),
@@ -211,6 +235,10 @@ class RequestLogParser:
             throttle_exempt=usage.throttle_exempt,
         )
 
+    def _estimated_bytes(self, line: LongLine) -> int:
+        self.counts.estimated += 1
+        return line.moved_bytes
+
     def _produced_bytes(self, header: dict[str, Any], request: Any) -> int | None:
         # The body is "" if DEBUG was switched on in the middle of the request.
         try:
@@ -232,24 +260,19 @@ class RequestLogParser:
         return None
 
 
-def _logged(line: bytes, start: int) -> dict[str, Any]:
-    """The JSON of a line, as what it should be."""
+def _parts(line: bytes, begin: re.Match[bytes] | None) -> tuple[tuple[bytes, bytes, bytes], dict[str, Any]]:
+    """The time of a line, and its JSON as what it should be."""
+    if begin is None:
+        raise ValueError(_NOT_ITS_LAYOUT)
+    day, second, fraction = begin.groups()
+    text = line[begin.end() : -len(_END)]
     logged: dict[str, Any]
     try:
-        logged = from_json(line[start : line.rfind(b"}") + 1], cache_strings="keys")
+        logged = from_json(text, cache_strings="keys", allow_inf_nan=False)
     except ValueError:
-        # What stands after it may have a bracket, too, and bytes that are no UTF-8 are read as question marks.
-        logged, _ = _READ_JSON(line[start:].decode("utf-8", "replace"))
-    return logged
-
-
-def _line_time_ms(line: bytes, zone: tzinfo | None) -> int:
-    match = _LINE_TIME.match(line)
-    if match is None:
-        msg = f"must begin with [yyyy-MM-dd HH:mm:ss,SSS]; got {line[:25]!r}"
-        raise ValueError(msg)
-    day, second, fraction = match.groups()
-    return _epoch_ms(day, second, zone) + int(fraction)
+        # Bytes that are no UTF-8 are read as question marks.
+        logged = from_json(text.decode("utf-8", "replace"), cache_strings="keys", allow_inf_nan=False)
+    return (day, second, fraction), logged
 
 
 @lru_cache(maxsize=64)

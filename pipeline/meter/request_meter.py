@@ -14,11 +14,12 @@ from typing import Final
 from pipeline.clock import Clock
 from pipeline.meter.log_follower import READ_BYTES, LogFollower
 from pipeline.meter.log_place import LogPlace
+from pipeline.meter.long_line import Line
 from pipeline.meter.request_log import MalformedLine, RequestLogParser
 from pipeline.meter.usage_batch import UsageBatch
 from pipeline.meter.usage_publisher import UsagePublisher
 from purgatory.memory_pool import Allocation, MemoryPool
-from purgatory.monotonic_clock import SystemMonotonicClock
+from purgatory.timer import SystemMonotonicClock
 
 logger = logging.getLogger(__name__)
 
@@ -34,6 +35,8 @@ MARK_EVERY_MS: Final = 10_000
 
 KEEP_EVERY_MS: Final = 3_600_000
 """How often it is stored if nothing is logged: a cluster forgets offsets that nobody commits (7 days by default)."""
+
+_SHOWN_BYTES: Final = 480
 
 FLUSH_WITHIN_MS: Final = 10_000
 COMPLAIN_EVERY_MS: Final = 10_000
@@ -129,7 +132,7 @@ class RequestMeter:
     def _has_news(self) -> bool:
         return self._is_tried or self._begun_ms is not None
 
-    def _read(self) -> list[bytes]:
+    def _read(self) -> list[Line]:
         # A batch that was tried must stay as it is, until it is known whether it was stored.
         if self._is_tried:
             return []
@@ -181,6 +184,6 @@ class RequestMeter:
                 f"{self._unreported:,} malformed line{'s' if self._unreported > 1 else ''}",
                 self._follower.path,
                 error.reason,
-                line.decode("utf-8", "replace"),
+                line[:_SHOWN_BYTES].decode("utf-8", "replace"),
             )
             self._complained_ms, self._unreported = now_ms, 0

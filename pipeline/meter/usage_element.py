@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from pydantic_core import to_json
 
-from schemas.usage_event import LARGEST_MEASURE, UsageEvent
+from schemas.usage import LARGEST_MEASURE, UsageEvent
 
 _LARGEST_TIME_MS: Final = 2**63 - 1
 

@@ -7,7 +7,7 @@ from uuid import UUID
 
 from kafka.errors import KafkaError
 
-from schemas.topic_names import USAGE_TOPIC
+from schemas.names import USAGE_TOPIC
 
 
 @dataclass(frozen=True, slots=True)

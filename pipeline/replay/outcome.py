@@ -6,7 +6,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from schemas.client_key import ClientKey
+from schemas.names import ClientKey
 
 BINS: Final = 120
 

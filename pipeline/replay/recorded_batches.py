@@ -6,6 +6,7 @@ from functools import cache
 from typing import Any, Final, Literal, Self
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pipeline.settings.model import EngineSettings
 from pipeline.stream.stored_usage import evaluation_of
@@ -13,18 +14,18 @@ from pipeline.tables.reading.time_slices import TimeSlices, split_range
 from pipeline.throttle.assembly import new_engine
 from quota.evaluation import Evaluation
 from quota.regrid import on_windows, windows_divide
-from quota.replay import USAGE_COLUMNS, Replayed, SnapshotAt, StoredBatch, batches_of, replay
+from quota.replay import USAGE_COLUMNS, Replayed, SnapshotAt, StoredBatch, batches_of, replay, with_time_epoch
 
 SLICE_MS: Final = 60_000
 
-BATCH_COLUMNS: Final = ("cluster", "query_id", "batch_id", "evaluated_at_ms", "engine_settings")
+BATCH_COLUMNS: Final = ("cluster", "query_id", "batch_id", "time_epoch", "evaluated_at_ms", "engine_settings")
 
 Scope = Literal["cluster", "broker"]
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedBatches:
-    """Consecutive batches with the same engine settings.
+    """Consecutive batches of one time epoch with the same engine settings.
 
     Attributes:
         cluster: Of the rows.
@@ -33,6 +34,7 @@ class RecordedBatches:
         first_ms: Instant at which the first one was evaluated.
         last_ms: Instant at which the last one was evaluated.
         last_query_id: Query of the last one.
+        time_epoch: The epoch that these instants belong to. At its begin the engine's sample windows were empty.
         begins_after: The engine began empty after this batch: its sample windows and those of the settings do not
             divide each other. None if there is no such batch.
     """
@@ -43,6 +45,7 @@ class RecordedBatches:
     first_ms: int
     last_ms: int
     last_query_id: str
+    time_epoch: int = 0
     begins_after: Evaluation | None = None
 
     @classmethod
@@ -55,6 +58,7 @@ class RecordedBatches:
             first_ms=rows[0]["evaluated_at_ms"],
             last_ms=rows[-1]["evaluated_at_ms"],
             last_query_id=rows[-1]["query_id"],
+            time_epoch=rows[0]["time_epoch"] or 0,
         )
 
     @property
@@ -68,7 +72,7 @@ class RecordedBatches:
 
 
 def split_by_settings(rows: list[dict[str, Any]], known: list[dict[str, Any]] | None = None) -> list[RecordedBatches]:
-    """Split rows of `batches` wherever cluster or settings change.
+    """Split rows of `batches` wherever cluster, time epoch or settings change.
 
     Args:
         rows: In any order.
@@ -77,7 +81,7 @@ def split_by_settings(rows: list[dict[str, Any]], known: list[dict[str, Any]] | 
     ordered = sorted(rows, key=_order)
     groups: list[list[dict[str, Any]]] = []
     for row in ordered:
-        alike = groups and all(groups[-1][0][name] == row[name] for name in ("cluster", "engine_settings"))
+        alike = groups and _alike(groups[-1][0], row)
         if alike:
             groups[-1].append(row)
         else:
@@ -87,17 +91,26 @@ def split_by_settings(rows: list[dict[str, Any]], known: list[dict[str, Any]] | 
     ]
 
 
+def _alike(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    same = all(one[name] == other[name] for name in ("cluster", "engine_settings"))
+    return same and _order(one)[0] == _order(other)[0]
+
+
 def _begins_after(first: dict[str, Any], known: list[dict[str, Any]]) -> Evaluation | None:
     """The newest batch before the first one whose sample windows do not go with its own; None without such a batch."""
     span_ms = _window_ms(first["engine_settings"])
     unfit = (row for row in known if not windows_divide(_window_ms(row["engine_settings"]), span_ms))
     newest = max((row for row in unfit if _order(row) < _order(first)), key=_order, default=None)
     names = ("query_id", "batch_id", "evaluated_at_ms")
-    return None if newest is None else Evaluation(**{name: newest[name] for name in names}, quota_version=-1)
+    return (
+        None
+        if newest is None
+        else Evaluation(**{name: newest[name] for name in names}, quota_version=-1, time_epoch=_order(newest)[0])
+    )
 
 
-def _order(row: dict[str, Any]) -> tuple[int, int, str]:
-    return row["evaluated_at_ms"], row["batch_id"], row["query_id"]
+def _order(row: dict[str, Any]) -> tuple[int, int, int, str]:
+    return row["time_epoch"] or 0, row["evaluated_at_ms"], row["batch_id"], row["query_id"]
 
 
 @cache
@@ -126,14 +139,18 @@ def decided_again(
     """
     engine = new_engine(recorded.settings, scope)
     for start_ms, end_ms in recorded.slices():
-        stored = batches_of(_rows(usage, start_ms, end_ms, sensor), recorded.last_query_id)
+        stored = batches_of(usage_of(recorded, usage, start_ms, end_ms, sensor), recorded.last_query_id)
         batches = (_on_windows(batch, recorded) for batch in stored if _counts(batch, recorded))
         again = replay(engine, batches, snapshot_at)
         yield end_ms, [one for one in again if _identity(one.batch) in recorded.batches]
 
 
-def _rows(usage: TimeSlices, start_ms: int, end_ms: int, sensor: tuple[tuple[str, str], ...]) -> pa.Table:
-    return usage.read(USAGE_COLUMNS, start_ms, end_ms, sensor)
+def usage_of(
+    recorded: RecordedBatches, usage: TimeSlices, start_ms: int, end_ms: int, sensor: tuple[tuple[str, str], ...]
+) -> pa.Table:
+    """The rows of `usage` of a slice of time, in the time epoch of these batches; see `decided_again`."""
+    rows = with_time_epoch(usage.read(USAGE_COLUMNS, start_ms, end_ms, sensor))
+    return rows.filter(pc.equal(rows["time_epoch"], recorded.time_epoch))
 
 
 def _counts(batch: StoredBatch, recorded: RecordedBatches) -> bool:

@@ -7,7 +7,7 @@ from typing import Any, Final
 from pipeline.replay.outcome import Outcome
 from pipeline.tables.address import table_uri
 from pipeline.tables.reading.time_slices import TimeSlices
-from schemas.client_key import ClientKey
+from schemas.names import ClientKey
 
 _LONGEST_THROTTLE_MS: Final = 3_600_000
 _CLIENT: Final = ("broker_id", "user", "client_id")

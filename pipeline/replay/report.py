@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from pipeline.replay.outcome import Outcome, ReplayResult
-from schemas.client_key import ClientKey
+from schemas.names import ClientKey
 
 Change = Literal["newly throttled", "no longer throttled", "longer", "shorter", "same"]
 

@@ -16,7 +16,7 @@ from quota.replay import batches_of
 from quota.replay_engine import NumberedUsage
 from quota.shares import ALL_USERS, Share
 from quota.usage import Usage
-from schemas.client_key import ClientKey
+from schemas.names import ClientKey
 
 Ints = NDArray[np.int64]
 Source = Literal["usage_by_second", "usage"]
@@ -103,6 +103,7 @@ class UsageReader:
     def _rows(self, start_ms: int, end_ms: int) -> pa.Table:
         columns = [self._time, *self._names, *_BYTES, "last_event_ms", *(_TIMES if self._reads_times else ())]
         if self._source == "usage":
+            # Not the time epoch: usage counts at its own time here, as the seconds of `usage_by_second` do.
             columns += ["query_id", "batch_id", "quota_version", "sample_start_ms"]
         # One dictionary for all chunks, so that the batches are slices of one array.
         rows = self.table.read(columns, start_ms, end_ms).unify_dictionaries()

@@ -8,15 +8,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.replay.errors import BatchNotRecorded, UsageNotKept
-from pipeline.replay.recorded_batches import BATCH_COLUMNS, RecordedBatches, Scope, decided_again, split_by_settings
+from pipeline.replay.recorded_batches import (
+    BATCH_COLUMNS,
+    RecordedBatches,
+    Scope,
+    decided_again,
+    split_by_settings,
+    usage_of,
+)
 from pipeline.tables.address import table_uri
 from pipeline.tables.reader import read_table
 from pipeline.tables.reading.time_slices import TimeSlices
 from quota.comparison import KEY, Difference, differences
-from quota.replay import Replayed, SnapshotAt
+from quota.replay import Replayed, SnapshotAt, with_time_epoch
 from schemas.arrow import arrow_schema
-from schemas.decision_id import decision_ids
-from schemas.decision_row import DecisionRow
+from schemas.decisions import DecisionRow, decision_ids
 
 _DERIVED: Final = frozenset({"evaluated_at", "date"})
 _ROWS: Final = pa.schema([field.remove_metadata() for field in arrow_schema(DecisionRow) if field.name not in _DERIVED])
@@ -126,8 +132,8 @@ def verify_decision(root: str, scope: Scope, snapshot_at: SnapshotAt, stored: di
         found = batches[0] if batches else found
     if found is None:
         raise UsageNotKept(usage.uri, stored["decision_id"])
-    count = usage.read(["batch_id"], recorded.begin_ms, recorded.last_ms + 1, sensor).num_rows
-    kept = pa.Table.from_pylist([stored], _ROWS)
+    count = usage_of(recorded, usage, recorded.begin_ms, recorded.last_ms + 1, sensor).num_rows
+    kept = with_time_epoch(pa.Table.from_pylist([stored], _ROWS))
     recomputed = _identified([found], recorded.cluster)
     for name in KEY:
         recomputed = recomputed.filter(pc.equal(recomputed[name], stored[name]))
@@ -135,22 +141,29 @@ def verify_decision(root: str, scope: Scope, snapshot_at: SnapshotAt, stored: di
 
 
 def _recomputable(rows: list[dict[str, Any]], usage: TimeSlices, since_ms: int, until_ms: int) -> list[dict[str, Any]]:
-    """Rows of `batches` in the range whose windows do not reach back further than the stored usage."""
+    """Rows of `batches` in the range whose windows do not reach back further than the stored usage of their epoch."""
     span = usage.span()
     if span is None:
         return []
-    oldest_ms = span[0]
-    trimmed = any(row["good_count"] and row["evaluated_at_ms"] < oldest_ms for row in rows)
-    if trimmed:
-        oldest_ms += max(part.settings.rate_span_ms for part in split_by_settings(rows))
-    return [row for row in rows if max(since_ms, oldest_ms) <= row["evaluated_at_ms"] <= until_ms]
+    stored = with_time_epoch(usage.read(["time_epoch", "evaluated_at_ms"], span[0], span[1] + 1))
+    oldest = stored.group_by("time_epoch").aggregate([("evaluated_at_ms", "min")]).to_pydict()
+    oldest_ms = dict(zip(oldest["time_epoch"], oldest["evaluated_at_ms_min"], strict=True))
+    for epoch in {row["time_epoch"] or 0 for row in rows} & oldest_ms.keys():
+        of_epoch = [row for row in rows if (row["time_epoch"] or 0) == epoch]
+        if any(row["good_count"] and row["evaluated_at_ms"] < oldest_ms[epoch] for row in of_epoch):
+            oldest_ms[epoch] += max(part.settings.rate_span_ms for part in split_by_settings(of_epoch))
+    return [
+        row
+        for row in rows
+        if max(since_ms, oldest_ms.get(row["time_epoch"] or 0, until_ms + 1)) <= row["evaluated_at_ms"] <= until_ms
+    ]
 
 
 def _check(
     root: str, part: RecordedBatches, start_ms: int, end_ms: int, batches: Sequence[Replayed], result: Verification
 ) -> None:
     conditions = [("evaluated_at_ms", ">=", start_ms), ("evaluated_at_ms", "<", end_ms)]
-    stored = read_table(table_uri(root, "decisions"), _ROWS.names, conditions)
+    stored = with_time_epoch(read_table(table_uri(root, "decisions"), _ROWS.names, conditions))
     mine = [key in part.batches for key in zip(*(stored[name].to_pylist() for name in KEY[:2]), strict=True)]
     stored = stored.filter(pa.array(mine, pa.bool_()))
     recomputed = _identified(batches, part.cluster)
@@ -179,6 +192,7 @@ def _identified(batches: Sequence[Replayed], cluster: str) -> pa.Table:
             "query_id": batch.query_id,
             "batch_id": batch.batch_id,
             "cluster": cluster,
+            "time_epoch": batch.time_epoch,
             "evaluated_at_ms": batch.evaluated_at_ms,
             "quota_version": batch.quota_version,
         }

@@ -7,9 +7,9 @@ reads the values from defaults, file, environment and flags.
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Final, Literal, Self
 
-from pydantic import BeforeValidator, Field, SecretStr, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, model_validator
 
 from pipeline.settings.alerts import AlertsSettings
 from pipeline.settings.branch import Branch
@@ -19,7 +19,10 @@ from pipeline.settings.place import refuse_unfit_place
 from pipeline.settings.shard import folder_of, job_of, shard_at
 from pipeline.settings.store import StoreAddress, StoreSettings
 from quota.shares import ALL_USERS, Share, share_of
-from schemas.topic_names import MARKER_TOPIC, THROTTLE_TOPIC, USAGE_TOPIC
+from schemas.names import MARKER_TOPIC, THROTTLE_TOPIC, USAGE_TOPIC
+
+_LEAST_DRIVER_MIB: Final = 472
+_MEBIBYTES: Final = {"m": 1, "g": 1024}
 
 
 def _known_cap(cap: object) -> object:
@@ -39,6 +42,14 @@ def _known_shard(shard: object) -> object:
     if shard is not None:
         share_of(str(shard))
     return shard
+
+
+def _enough_memory(memory: str) -> str:
+    """Spark refuses to start with less: 1.5 times the 300 MiB that it reserves, 472 MB."""
+    if int(memory[:-1]) * _MEBIBYTES[memory[-1]] < _LEAST_DRIVER_MIB:
+        message = f"must be at least {_LEAST_DRIVER_MIB}m: Spark needs 472 MB"
+        raise ValueError(message)
+    return memory
 
 
 Cap = Annotated[Literal["sample_window", "window", "none"] | int, BeforeValidator(_known_cap)]
@@ -189,7 +200,9 @@ class SparkSettings(Branch):
 
     master: str | None = Field(None, description="null: local[*], or what spark-submit sets")
     shuffle_partitions: int | None = Field(None, gt=0, description="null: the number of cores")
-    driver_memory: str = Field("1g", pattern=r"^\d+[mg]$", description="heap of the driver's JVM, taken at its start")
+    driver_memory: Annotated[str, AfterValidator(_enough_memory)] = Field(
+        "1g", pattern=r"^\d+[mg]$", description="heap of the driver's JVM, taken at its start; at least 472m"
+    )
     shared_folders: tuple[str, ...] = Field(
         (), description="folders that every node of the cluster mounts: state may be there in deploy mode cluster"
     )

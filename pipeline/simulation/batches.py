@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from schemas.usage_event import UsageEvent
+from schemas.usage import UsageEvent
 
 _SCHEMA: Final = pa.schema(
     [

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from schemas.usage_event import UsageEvent
+from schemas.usage import UsageEvent
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,7 @@ import pyarrow as pa
 from pipeline.clock import Moment
 from pipeline.throttle.topic import TopicEnd
 from schemas.arrow import arrow_schema
-from schemas.throttle_event_row import ThrottleEventRow
-from schemas.throttle_record import ThrottleRecord
+from schemas.throttle_record import ThrottleEventRow, ThrottleRecord
 
 
 class SimulatedClock:

@@ -15,7 +15,7 @@ from pipeline.throttle.outbox import Written
 from pipeline.throttle.purgatory import ThrottlePurgatory
 from quota.evaluation import Evaluation
 from quota.snapshot import QuotaSnapshot
-from schemas.client_key import ClientKey
+from schemas.names import ClientKey
 
 _NAME: Final = "simulated"
 _LONGEST_AFTERMATH_MS: Final = 3_600_000

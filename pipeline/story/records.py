@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from pipeline.tables.throttles.unpublished import Unpublished
 from quota.units import rate_text
-from schemas.throttle_event_row import verb, written_ms
+from schemas.throttle_record import verb, written_ms
 
 _NO_TIME: Final = "its throttle time is 0 ms, rounded"
 _NOT_APPLIED: Final = "the throttle of another quota type is longer, or as long, and stands for both"
@@ -43,7 +43,10 @@ def why_nothing(found: Unpublished, max_age_ms: int) -> str:
     record_name = f"record #{record.get('publish_seq')} of decision {record.get('decision_id')}"
     if found.cause == "too_old" and found.age_ms is not None:
         age = f"{exact_seconds(found.age_ms)} old when it was collected"
-        return f"published: nothing: it was {age}, more than stream.max_decision_age_ms = {max_age_ms}"
+        return (
+            f"published: nothing: it was {age}, more than stream.max_decision_age_ms = {max_age_ms}; "
+            "so its usage charges the bucket down to -N * w * T at most"
+        )
     reasons = {
         "shadow": "its quota is in shadow mode",
         "no_time": _NO_TIME,

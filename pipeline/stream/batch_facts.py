@@ -10,7 +10,7 @@ import pyarrow as pa
 from pipeline.settings.model import EngineSettings
 from quota.evaluation import Evaluation
 from schemas.arrow import conform
-from schemas.batch_row import BatchRow
+from schemas.rows import BatchRow
 
 METADATA_KEY: Final = "kquota.batch"
 
@@ -44,6 +44,11 @@ class BatchFacts:
     dead_count: int
 
     @property
+    def age_ms(self) -> int:
+        """How old the usage was when it was collected, by stored times: publishing and debts go by it, and replays."""
+        return self.processed_at_ms - self.evaluation.evaluated_at_ms
+
+    @property
     def settings(self) -> EngineSettings:
         """The engine's settings that the batch was decided with."""
         return EngineSettings.model_validate_json(self.engine_settings)
@@ -64,7 +69,8 @@ class BatchFacts:
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> Self:
         """Read the facts from a row of `batches`."""
-        evaluation = Evaluation(**{field.name: row[field.name] for field in fields(Evaluation)})
+        own = {field.name: row[field.name] for field in fields(Evaluation) if field.name != "time_epoch"}
+        evaluation = Evaluation(**own, time_epoch=row.get("time_epoch") or 0)
         return cls(evaluation, **{field.name: row[field.name] for field in fields(cls) if field.name != "evaluation"})
 
     def to_row(self, cluster: str) -> pa.Table:

@@ -18,7 +18,8 @@ class BatchRules:
             further ahead, its time is set back.
         late_after_ms: An event that is this old (or older) when its batch is evaluated is late: see
             `EngineSettings.late_after_ms`.
-        max_decision_age_ms: A batch whose time lies further back publishes nothing.
+        max_decision_age_ms: A batch whose time lies further back when it is collected publishes nothing, and charges
+            a bucket at most down to what a whole window allows.
         engine_settings: The engine's settings as a JSON object, stored with every batch.
     """
 

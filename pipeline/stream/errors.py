@@ -7,7 +7,7 @@ PipelineError
     ├── CheckpointUnreadable the checkpoint's file system does not answer
     ├── UsageGone            messages were deleted before they were read
     ├── ExecutorPythonUnfit  the Python of a cluster's executors can not run this package
-    ├── QueryFailed          Spark ended the streaming query
+    ├── QueryFailed          the streaming query has ended by itself
     └── JvmEnded             Spark's JVM has ended before the job
 """
 
@@ -129,13 +129,17 @@ class UsageGone(PipelineError):
 
 
 class QueryFailed(PipelineError):
-    """Spark ended the streaming query. The next query repeats what this one had not committed."""
+    """The streaming query has ended by itself. The next query repeats what this one had not committed.
 
-    def __init__(self, reason: str) -> None:
+    Attributes:
+        reason: Why, in one line.
+    """
+
+    def __init__(self, reason: str, remedy: str | None = None) -> None:
         self.reason = reason
         super().__init__(
-            f"the streaming query must run until it is stopped; got: {reason}",
-            "see the log above for the cause; a restart continues where it ended",
+            f"streaming query failed: {reason}",
+            remedy or "see the log above for the cause; a restart continues where it ended",
         )
 
 

@@ -37,11 +37,11 @@ from pipeline.tables.job_tables import JobTables
 from pipeline.tables.quotas.source import QuotaSource
 from pipeline.throttle.decider import Decided, Decider
 from pipeline.throttle.purgatory import ThrottlePurgatory
-from quota.evaluation import Evaluation
+from quota.evaluation import Evaluation, begins_time_epoch
 from schemas.arrow import conform
-from schemas.dead_letter_row import DeadLetterRow
-from schemas.decision_row import DecisionRow
-from schemas.usage_row import UsageRow
+from schemas.decisions import DecisionRow
+from schemas.rows import DeadLetterRow
+from schemas.usage import UsageRow
 
 log = logging.getLogger(__name__)
 
@@ -79,7 +79,7 @@ class MicroBatch:
         self._recovered = recovered
         self._report = report
         self._clock_warning = ClockWarning()
-        self._began_ms = clock.now().wall_ms
+        self._began = clock.now()
 
     def complete_stored(self) -> None:
         """Write what may be missing of the newest stored batch; called once, at start.
@@ -103,11 +103,17 @@ class MicroBatch:
             failpoint("batch.collected")
             collected = self._clock.now()
             batch = self._limited(batch, collected)
-            facts = self._facts(query_id, batch_id, snapshot.version, batch, offsets, collected)
+            evaluation = self._evaluation(query_id, batch_id, snapshot.version, batch, collected)
+            facts = self._facts(evaluation, batch, offsets, collected)
             causes = causes_of(batch.dead_letters, batch.dead_count)
             with _beside(self._append_input, batch, facts) as input_appended:
                 decided = self._decider.decide(
-                    snapshot, batch.usage, facts.evaluation, self._clock.now(), input_appended.result
+                    snapshot,
+                    batch.usage,
+                    facts.evaluation,
+                    self._clock.now(),
+                    is_old=self._is_old(facts),
+                    wait_until_stored=input_appended.result,
                 )
             appended = input_appended.result()
             failpoint("batch.decided")
@@ -118,7 +124,7 @@ class MicroBatch:
         else:
             collected = appended = decided_at = began
             facts, decided, causes = stored.facts, stored.decided, {}
-            published = self._publish(decided, facts)
+            published = self._publish(decided, facts, is_stored=True)
         failpoint("batch.published")
         done = self._clock.now()
         self._report(
@@ -142,28 +148,47 @@ class MicroBatch:
         self._clock_warning.take(ahead, tolerance_ms, collected.steady_ms)
         return limited
 
-    def _facts(
+    def _evaluation(
         self,
         query_id: str,
         batch_id: int,
         quota_version: int,
         batch: CollectedBatch,
-        offsets: OffsetRange,
         collected: Moment,
+    ) -> Evaluation:
+        """When and in which time epoch a batch is evaluated; see `begins_time_epoch`."""
+        last, own_ms = self._decider.last, batch.newest_event_ms
+        ring_ms = self._rules.late_after_ms
+        if begins_time_epoch(last.evaluated_at_ms, ring_ms, (own_ms, batch.newest_append_ms, collected.wall_ms)):
+            log.warning(
+                "the clocks were set back: the events of batch_id=%d are %.1f s before those of the batch before. "
+                "Rates begin empty, debts stay (time epoch %d)",
+                batch_id,
+                (last.evaluated_at_ms - (own_ms or 0)) / 1000,
+                last.time_epoch + 1,
+            )
+            return Evaluation(query_id, batch_id, own_ms or 0, quota_version, last.time_epoch + 1)
+        evaluated_at_ms = max(own_ms or 0, last.evaluated_at_ms)
+        return Evaluation(query_id, batch_id, evaluated_at_ms, quota_version, last.time_epoch)
+
+    def _facts(
+        self, evaluation: Evaluation, batch: CollectedBatch, offsets: OffsetRange, collected: Moment
     ) -> BatchFacts:
-        evaluated_at_ms = max(batch.newest_event_ms or 0, self._decider.last.evaluated_at_ms)
         return BatchFacts(
-            evaluation=Evaluation(query_id, batch_id, evaluated_at_ms, quota_version),
+            evaluation=evaluation,
             processed_at_ms=collected.wall_ms,
             start_offsets=offsets.start,
             end_offsets=offsets.end,
             engine_settings=self._rules.engine_settings,
             good_count=batch.good_count,
-            late_count=self._late_count(batch.usage, evaluated_at_ms),
+            late_count=self._late_count(batch.usage, evaluation.evaluated_at_ms),
             clamped_count=batch.clamped_count,
             ignored_count=batch.ignored_count,
             dead_count=batch.dead_count,
         )
+
+    def _is_old(self, facts: BatchFacts) -> bool:
+        return facts.age_ms > self._rules.max_decision_age_ms
 
     def _late_count(self, usage: pa.Table, evaluated_at_ms: int) -> int:
         late = pc.less_equal(usage["last_event_ms"], evaluated_at_ms - self._rules.late_after_ms)
@@ -186,6 +211,7 @@ class MicroBatch:
             batch.usage,
             UsageRow,
             **identity,
+            time_epoch=evaluation.time_epoch,
             evaluated_at_ms=evaluation.evaluated_at_ms,
             quota_version=evaluation.quota_version,
         )
@@ -202,6 +228,7 @@ class MicroBatch:
             cluster=self._rules.cluster,
             query_id=evaluation.query_id,
             batch_id=evaluation.batch_id,
+            time_epoch=evaluation.time_epoch,
             evaluated_at_ms=evaluation.evaluated_at_ms,
             quota_version=evaluation.quota_version,
         )
@@ -218,18 +245,18 @@ class MicroBatch:
         self._tables.batches.append(facts.to_row(self._rules.cluster), versions, facts.to_metadata())
         failpoint("batches.appended")
 
-    def _publish(self, decided: Decided, facts: BatchFacts) -> int:
+    def _publish(self, decided: Decided, facts: BatchFacts, is_stored: bool = False) -> int:
         evaluation = facts.evaluation
-        age_ms = self._clock.now().wall_ms - evaluation.evaluated_at_ms
-        if age_ms > self._rules.max_decision_age_ms:
+        waited_ms = self._began.wall_ms - evaluation.evaluated_at_ms if is_stored else 0
+        if self._is_old(facts) or waited_ms > self._rules.max_decision_age_ms:
             if decided.violations.num_rows:
                 # What has waited for this start is old as expected; later it is a sign that the job is too slow.
-                waited = evaluation.evaluated_at_ms < self._began_ms
+                waited = is_stored or self._clock.now().steady_ms - facts.age_ms < self._began.steady_ms
                 log.log(
                     logging.INFO if waited else logging.WARNING,
                     "batch_id=%d %s: its %d violations are recorded, but no throttle is published",
                     evaluation.batch_id,
-                    "has usage from before this start" if waited else f"is {age_ms / 1000:.1f} s old",
+                    "has usage from before this start" if waited else f"is {facts.age_ms / 1000:.1f} s old",
                     decided.violations.num_rows,
                 )
             return 0

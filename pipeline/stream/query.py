@@ -1,6 +1,7 @@
 """The streaming query over the usage topic: its source, its start, its watch, and its stop between two batches."""
 
 import logging
+import re
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -29,7 +30,8 @@ _SOURCE_NAME = "usage"
 _FETCH_WAIT_MS = 1
 # A busy partition is read by several tasks of a large batch. Those of a small batch are coalesced.
 _MOST_MESSAGES_OF_A_TASK: Final = 100_000
-
+# Its ids are new in each life of the query, so the same failure would look like another one.
+_NAMES_OF_QUERY: Final = re.compile(r"^\[STREAM_FAILED\] Query \[[^]]*\] terminated with exception: ")
 _POLL_SECONDS = 0.02
 _AGAIN_SECONDS = 0.5
 
@@ -160,7 +162,11 @@ class UsageQuery:
         if self._query is None or self._query.isActive or self._stopping.is_set():
             return None
         error = self._query.exception()
-        return QueryFailed(first_line(error)) if error is not None else QueryFailed("it ended without an error")
+        if error is None:
+            return QueryFailed("it ended without an error")
+        failed = QueryFailed(_NAMES_OF_QUERY.sub("", first_line(error)))
+        failed.__cause__ = error
+        return failed
 
     def stop(self, patience_seconds: float = 2, timeout_seconds: float = 20) -> None:
         """Stop between two batches. A batch that has begun is finished; a batch that begins now does nothing.

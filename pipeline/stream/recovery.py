@@ -1,8 +1,8 @@
 """Rebuilds the engine from the tables, so that after a restart the job decides as if it had never stopped.
 
 Token buckets come from the newest snapshot and the batches after it; while there is no snapshot, from all batches.
-Sample windows come from all usage of the last (N + 1) · w. Each batch is recorded again with its stored rows, its own
-`evaluated_at_ms` and its own quota version.
+Sample windows come from all usage of the last (N + 1) · w in the newest time epoch. Each batch is recorded again with
+its stored rows, its own `evaluated_at_ms` and its own quota version.
 
 A gap longer than the windows needs no special case: there is no usage to read, so the windows are empty.
 
@@ -70,7 +70,12 @@ class Recovered:
 
 
 def rebuild(
-    tables: JobTables, quotas: QuotaSource, decider: Decider, clock: Clock, settings: EngineSettings
+    tables: JobTables,
+    quotas: QuotaSource,
+    decider: Decider,
+    clock: Clock,
+    settings: EngineSettings,
+    max_decision_age_ms: int,
 ) -> Recovered:
     """Bring the engine to the state in which the last stored batch left it.
 
@@ -80,6 +85,7 @@ def rebuild(
         decider: Its engine has recorded nothing yet.
         clock: Sets the event clock of looks.
         settings: Of the decider's engine.
+        max_decision_age_ms: Of the job; usage that was older is charged less.
     """
     facts = _newest_facts(tables.usage)
     newest = _later(facts, _newest_facts(tables.batches) or _newest_row(tables.batches))
@@ -88,13 +94,18 @@ def rebuild(
     at = _moment_of(newest, clock.now())
     last_query_id = newest.evaluation.query_id
     stored = read_stored_usage(tables, newest, settings)
-    decided = _decide_again(stored, quotas, decider, at, last_query_id)
+    decided = _decide_again(stored, quotas, decider, at, last_query_id, max_decision_age_ms)
     if newest.settings != settings:
         _log_change(newest.settings, settings)
     if facts is not None and facts.settings != settings:
         as_recorded = Decider(new_engine(facts.settings, decider.scope), decider.cluster)
         decided = _decide_again(
-            read_stored_usage(tables, facts, facts.settings), quotas, as_recorded, at, last_query_id
+            read_stored_usage(tables, facts, facts.settings),
+            quotas,
+            as_recorded,
+            at,
+            last_query_id,
+            max_decision_age_ms,
         )
     decider.resume(newest.evaluation, at)
     # Log clean-up may have removed the commit with the newest usage's facts. Its batch was completed before that.
@@ -104,7 +115,12 @@ def rebuild(
 
 
 def _decide_again(
-    stored: StoredUsage, quotas: QuotaSource, decider: Decider, at: Moment, last_query_id: str
+    stored: StoredUsage,
+    quotas: QuotaSource,
+    decider: Decider,
+    at: Moment,
+    last_query_id: str,
+    max_decision_age_ms: int,
 ) -> Decided | None:
     """Record all stored batches; returns the outcome of the last one, None without batches."""
     decided: Decided | None = None
@@ -113,8 +129,11 @@ def _decide_again(
         evaluation = evaluation_of(batch)
         if snapshot is not None and evaluation.is_after(snapshot[0], last_query_id):
             decider.restore_buckets(snapshot[1])
+            decider.resume(snapshot[0], at)
             snapshot = None
-        decided = decider.decide(quotas.at(evaluation.quota_version), batch.usage, evaluation, at)
+        is_old = stored.age_ms(batch) > max_decision_age_ms
+        again = decider.decide(quotas.at(evaluation.quota_version), batch.usage, evaluation, at, is_old=is_old)
+        decided = again if batch.usage.num_rows else decided
     if snapshot is not None:
         decider.restore_buckets(snapshot[1])
     return decided
@@ -153,12 +172,16 @@ def _newest_row(batches: TableWriter) -> BatchFacts | None:
 
 
 def _later(one: BatchFacts | None, other: BatchFacts | None) -> BatchFacts | None:
-    """The later of two batches. In one query the numbers decide: the driver's clock may have been set back."""
+    """The later of two batches. In one query the numbers decide. Event time never goes back within an epoch."""
     if one is None or other is None:
         return one or other
     if one.evaluation.query_id == other.evaluation.query_id:
         return max(one, other, key=lambda facts: facts.evaluation.batch_id)
-    return max(one, other, key=lambda facts: facts.processed_at_ms)
+    return max(
+        one,
+        other,
+        key=lambda facts: (facts.evaluation.time_epoch, facts.evaluation.evaluated_at_ms, facts.processed_at_ms),
+    )
 
 
 def _moment_of(facts: BatchFacts, now: Moment) -> Moment:

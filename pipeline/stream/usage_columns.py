@@ -17,7 +17,7 @@ from pydantic.fields import FieldInfo
 from pipeline.stream.dead_letters import DEAD_LETTER_SCHEMA, DeadLetter, letter_rows, merge_letters
 from quota.shares import ALL_USERS, Share
 from schemas.columns import columns
-from schemas.usage_event import UsageEvent
+from schemas.usage import UsageEvent
 
 if TYPE_CHECKING:
     from pipeline.settings.model import Settings  # executors do not need it

@@ -23,7 +23,7 @@ class BrokerQuotaSync:
         sources: What is followed.
         table: Where every change is stored.
         cluster: The brokers.
-        clock: Its wall clock dates everything, as it does the usage.
+        clock: All is timed in steady time; its wall clock dates the rows of the table.
         describe_every_ms: How often the brokers are compared.
     """
 
@@ -44,7 +44,7 @@ class BrokerQuotaSync:
         self._describe_every_ms = describe_every_ms
         self._brokers = PresentBrokers()
         self._telling = Telling()
-        self._now_ms = 0
+        self._known_until_ms = 0
         self._look_due_ms = 0
 
     def take_over(self) -> None:
@@ -54,7 +54,7 @@ class BrokerQuotaSync:
             Fenced: Another one started at the same moment.
         """
         state, quotas = self._writer.take_over(), self._sources.quotas.pin()
-        self._control.restore_owned(state.owned, state.undecided)
+        self._control.restore_owned(state.owned, state.undecided, self._now())
         self._control.load_quotas(quotas, self._sources.mirror)
         log.info(
             "quotas v%d: %d entities; values that are kquota's on the brokers: %d, undecided: %d",
@@ -75,10 +75,10 @@ class BrokerQuotaSync:
             self._control.load_quotas(snapshot, self._sources.mirror)
             scope = "broker" if self._sources.mirror else "cluster"
             log.info("quotas v%d in force: %d entities, scope %s", snapshot.version, len(snapshot.quotas), scope)
-        known_until_ms = self._follow_usage()
-        if self._writer.has_undecided or self._clock.now().steady_ms >= self._look_due_ms:
+        self._follow_usage()
+        if self._writer.has_undecided or self._now() >= self._look_due_ms:
             self._look()
-        taken = self._write(self._control.period(known_until_ms, self._now()))
+        taken = self._write(self._control.period(self._known_until_ms, self._now()))
         self._telling.obstacles(self._control)
         return taken
 
@@ -90,15 +90,16 @@ class BrokerQuotaSync:
         """
         return self._write(self._control.restore())
 
-    def _follow_usage(self) -> int:
-        """Record what is new; returns until when usage is known."""
+    def _follow_usage(self) -> None:
+        """Record what is new."""
         usage = self._sources.usage()
-        if usage is None:
-            return self._now()
-        rows = usage.new_rows()
-        if rows is not None:
-            self._control.record(rows)
-        return usage.known_until_ms
+        rows = None if usage is None else usage.new_rows()
+        if usage is None or rows is None:
+            return
+        if usage.has_begun_anew:
+            self._control.begin_epoch(usage.known_until_ms)
+        self._control.record(rows)
+        self._known_until_ms = usage.known_until_ms
 
     def _look(self) -> None:
         """Compare with what the brokers hold. It is known then what became of changes without an answer."""
@@ -109,7 +110,7 @@ class BrokerQuotaSync:
         if self._writer.has_undecided:
             self._writer.settle(self._control.owned)
         self._writer.refuse_fenced()
-        self._look_due_ms = self._clock.now().steady_ms + self._describe_every_ms
+        self._look_due_ms = self._now() + self._describe_every_ms
 
     def _write(self, changes: list[Change]) -> int:
         if not changes:
@@ -122,6 +123,4 @@ class BrokerQuotaSync:
         return len(written.taken)
 
     def _now(self) -> int:
-        """The wall clock, but it never goes back."""
-        self._now_ms = max(self._now_ms, self._clock.now().wall_ms)
-        return self._now_ms
+        return self._clock.now().steady_ms

@@ -25,7 +25,7 @@ class Written:
     """What became of changes.
 
     Attributes:
-        at_ms: When the brokers had answered, by wall clock.
+        at_ms: When the brokers had answered, in steady time.
         taken: Those that are in force now.
         refused: The others, with the brokers' reason.
     """
@@ -41,7 +41,7 @@ class ChangeWriter:
     Args:
         table: Where every change is stored.
         cluster: The brokers.
-        clock: Dates the rows.
+        clock: Its wall clock dates the rows.
     """
 
     def __init__(self, table: BrokerQuotasTable, cluster: ClusterQuotas, clock: Clock) -> None:
@@ -82,7 +82,7 @@ class ChangeWriter:
         taken = tuple(change for change in changes if change.key not in refused)
         self._taken.update({change.key: (now.steady_ms, change.new) for change in taken})
         return Written(
-            now.wall_ms, taken, tuple((change, refused[change.key]) for change in changes if change.key in refused)
+            now.steady_ms, taken, tuple((change, refused[change.key]) for change in changes if change.key in refused)
         )
 
     def settle(self, owned: Mapping[EntryKey, Owned]) -> None:

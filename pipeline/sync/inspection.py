@@ -56,7 +56,7 @@ def inspect(settings: Settings, *, adopt: bool = False) -> SyncPlan:
         found = brokers.look()
     now_ms, quotas = wall_ms(), sources.quotas.pin()
     control = new_control(settings, adopt=adopt, at_once=True)
-    control.restore_owned(stored.owned, stored.undecided)
+    control.restore_owned(stored.owned, stored.undecided, now_ms)
     control.load_quotas(quotas, sources.mirror)
     control.set_brokers(found.broker_ids, now_ms)
     control.observe(found.held, now_ms)

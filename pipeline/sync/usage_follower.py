@@ -1,11 +1,13 @@
 """Follows the table `usage`: gives each row once, as the job's batches write it.
 
-A batch is one commit, and batches are evaluated in order. So what is new are the batches that were evaluated after the
-last one seen, or at the same instant and not seen. That does not ask which files a row is in: compaction may merge
-them, and old ones may be deleted.
+A batch is one commit, and within a time epoch batches are evaluated in order. So what is new are the batches that were
+evaluated after the last one seen, or at the same instant and not seen. That does not ask which files a row is in:
+compaction may merge them, and old ones may be deleted. When the newest instant goes back, or a new epoch begins, the
+follower begins anew, with the newest rows of that epoch.
 """
 
 from datetime import UTC, datetime
+from functools import partial
 from typing import Final
 
 import pyarrow as pa
@@ -14,8 +16,9 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from pipeline.tables.opening import Options, open_table, reading
-from pipeline.tables.reading.column_range import newest_in
-from pipeline.tables.reading.table_query import select
+from pipeline.tables.port import Condition, Instant
+from pipeline.tables.reading.column_range import newest_instant_in
+from pipeline.tables.reading.table_query import largest, select
 
 COLUMNS: Final = (
     "sample_start_ms",
@@ -57,13 +60,19 @@ class UsageFollower:
         self._handle = open_table(uri, storage_options=storage_options)
         self._opened_version = self._handle.version()
         self._read_version: int | None = None
-        self._newest_ms: int | None = None
+        self._newest: Instant | None = None
+        self._has_begun = False
         self._seen_batches: set[tuple[str, int]] = set()
 
     @property
     def known_until_ms(self) -> int:
-        """When the newest batch that was read was evaluated, in event time; 0 before the first."""
-        return self._newest_ms or 0
+        """When the newest batch that was read was evaluated, in event time; 0 before the first. May go back."""
+        return 0 if self._newest is None else self._newest.evaluated_at_ms
+
+    @property
+    def has_begun_anew(self) -> bool:
+        """Whether the rows of the last call are the first ones, or the first ones since event time went back."""
+        return self._has_begun
 
     def new_rows(self) -> pa.Table | None:
         """The rows since the last call, with `COLUMNS`, in no order; None if there are none. 1 ms without a commit.
@@ -94,32 +103,25 @@ class UsageFollower:
 
     def _rows_after(self, table: DeltaTable) -> pa.Table | None:
         with reading(self._uri):
-            newest_ms = newest_in(table, _TIME)
-        if newest_ms is None:
+            newest = newest_instant_in(table, partial(largest, table, _TIME))
+        if newest is None:
             return None
-        since_ms = newest_ms - self._first_ms if self._newest_ms is None else self._newest_ms
+        known = self._newest
+        begins = known is None or newest.time_epoch != known.time_epoch or newest < known
+        since_ms = newest.evaluated_at_ms - self._first_ms if begins or known is None else known.evaluated_at_ms
         day = datetime.fromtimestamp(since_ms / 1000, UTC).date()
-        rows = select(table, (*COLUMNS, *_BATCH, _TIME), [("date", ">=", day), (_TIME, ">=", since_ms)])
-        rows = self._unseen(rows)
+        where: list[Condition] = [("date", ">=", day), (_TIME, ">=", since_ms)]
+        if newest.time_epoch:  # before there were epochs it was null; if that is the newest one, there is no other
+            where.append(("time_epoch", "=", newest.time_epoch))
+        rows = select(table, (*COLUMNS, *_BATCH, _TIME), where)
+        if begins:
+            self._seen_batches = set()
+        else:
+            rows = rows.filter(pa.array([batch not in self._seen_batches for batch in _batches_of(rows)], pa.bool_()))
+        self._has_begun, self._newest = begins, newest
+        of_newest = _batches_of(rows.filter(pc.equal(rows[_TIME], newest.evaluated_at_ms)))
+        self._seen_batches = {*of_newest, *(self._seen_batches if newest == known else ())}
         return rows.select(COLUMNS) if len(rows) else None
-
-    def _unseen(self, rows: pa.Table) -> pa.Table:
-        if not len(rows):
-            return rows
-        at_ms = rows[_TIME].to_numpy()
-        if self._newest_ms is not None and (at_ms == self._newest_ms).any():
-            is_new = [
-                at != self._newest_ms or batch not in self._seen_batches
-                for at, batch in zip(at_ms.tolist(), _batches_of(rows), strict=True)
-            ]
-            rows = rows.filter(pa.array(is_new, pa.bool_()))
-            at_ms = rows[_TIME].to_numpy()
-        if len(rows):
-            newest_ms = int(at_ms.max())
-            newest = _batches_of(rows.filter(pc.equal(rows[_TIME], newest_ms)))
-            self._seen_batches = set(newest) | (self._seen_batches if newest_ms == self._newest_ms else set())
-            self._newest_ms = newest_ms
-        return rows
 
 
 def _batches_of(rows: pa.Table) -> list[tuple[str, int]]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from deltalake import DeltaTable
+from deltalake import DeltaTable, Field
 from pydantic import BaseModel
 
 from pipeline.store.access import delta_rs_options
@@ -17,17 +17,13 @@ from pipeline.tables.address import is_local, table_uri
 from pipeline.tables.errors import TableMissing
 from pipeline.tables.opening import open_table
 from schemas.arrow import arrow_schema
-from schemas.batch_row import BatchRow
-from schemas.broker_quota_row import BrokerQuotaRow
-from schemas.dead_letter_row import DeadLetterRow
-from schemas.decision_row import DecisionRow
-from schemas.quota_row import QuotaRow
-from schemas.sensor_state_row import SensorStateRow
-from schemas.throttle_by_minute_row import ThrottleByMinuteRow
-from schemas.throttle_event_row import ThrottleEventRow
-from schemas.usage_by_minute_row import UsageByMinuteRow
-from schemas.usage_by_second_row import UsageBySecondRow
-from schemas.usage_row import UsageRow
+from schemas.decisions import DecisionRow
+from schemas.rows import BatchRow, BrokerQuotaRow, DeadLetterRow, QuotaRow, SensorStateRow
+from schemas.throttle_record import ThrottleByMinuteRow, ThrottleEventRow
+from schemas.usage import UsageByMinuteRow, UsageBySecondRow, UsageRow
+
+STATISTICS: Final = "delta.dataSkippingStatsColumns"
+"""The property that lists the columns with statistics."""
 
 _PLAIN: Final = {
     "delta.enableDeletionVectors": "false",
@@ -106,7 +102,7 @@ class TableDefinition:
         """All table properties, also the one that lists the columns with statistics."""
         if not self.stats_columns:
             return dict(self.properties)
-        return {**self.properties, "delta.dataSkippingStatsColumns": ",".join(self.stats_columns)}
+        return {**self.properties, STATISTICS: ",".join(self.stats_columns)}
 
     @property
     def configuration_by_spark(self) -> dict[str, str]:
@@ -123,15 +119,15 @@ TABLES: Final[Mapping[str, TableDefinition]] = {
     definition.name: definition
     for definition in (
         TableDefinition("quotas", QuotaRow, (), (), _QUOTAS, _QUOTA_CONSTRAINTS),
-        TableDefinition("usage", UsageRow, ("batch_id", "sample_start_ms", "evaluated_at_ms")),
-        TableDefinition("batches", BatchRow, ("batch_id", "evaluated_at_ms")),
-        TableDefinition("decisions", DecisionRow, ("batch_id", "evaluated_at_ms", "decision_id")),
+        TableDefinition("usage", UsageRow, ("batch_id", "sample_start_ms", "time_epoch", "evaluated_at_ms")),
+        TableDefinition("batches", BatchRow, ("batch_id", "time_epoch", "evaluated_at_ms")),
+        TableDefinition("decisions", DecisionRow, ("batch_id", "time_epoch", "evaluated_at_ms", "decision_id")),
         TableDefinition(
             "throttle_events",
             ThrottleEventRow,
-            ("batch_id", "evaluated_at_ms", "publish_seq", "throttled_until_ms", "decision_id"),
+            ("batch_id", "time_epoch", "evaluated_at_ms", "publish_seq", "throttled_until_ms", "decision_id"),
         ),
-        TableDefinition("sensor_state", SensorStateRow, ("batch_id", "evaluated_at_ms")),
+        TableDefinition("sensor_state", SensorStateRow, ("batch_id", "time_epoch", "evaluated_at_ms")),
         TableDefinition("dead_letters", DeadLetterRow, ("batch_id", "appended_at_ms")),
         TableDefinition("broker_quotas", BrokerQuotaRow, ("seq", "at_ms")),
         TableDefinition("usage_by_second", UsageBySecondRow, ("second_start_ms",), properties=_ROLL_UP),
@@ -148,8 +144,9 @@ def create_missing(
 ) -> list[str]:
     """Create the tables that are missing, with their properties and constraints.
 
-    Can be repeated, also after a creation that was interrupted: missing constraints are added. Existing tables, their
-    rows and their properties stay as they are.
+    Can be repeated, also after a creation that was interrupted: missing constraints are added. Tables of earlier
+    releases get the columns that they lack; these are null in the rows of before. Nothing else of an existing table
+    changes.
 
     Returns:
         Names of the tables that were created, in the order of `definitions`.
@@ -167,6 +164,7 @@ def _create(uri: str, definition: TableDefinition, options: dict[str, str] | Non
         if is_local(uri):
             Path(uri).mkdir(parents=True, exist_ok=True)
         table, created = _create_empty(uri, definition, options), True
+    _add_missing_columns(table, definition)
     # Constraints given as properties of a new table would be stored and not enforced. Only `add_constraint` raises the
     # protocol.
     present = {name.removeprefix("delta.constraints.") for name in table.metadata().configuration}
@@ -174,6 +172,15 @@ def _create(uri: str, definition: TableDefinition, options: dict[str, str] | Non
     if missing:
         table.alter.add_constraint(missing)
     return created
+
+
+def _add_missing_columns(table: DeltaTable, definition: TableDefinition) -> None:
+    present = {field.name for field in table.schema().fields}
+    missing = [field for field in arrow_schema(definition.model) if field.nullable and field.name not in present]
+    if missing:
+        table.alter.add_columns([Field.from_arrow(field) for field in missing])
+        statistics = {name: value for name, value in definition.configuration.items() if name == STATISTICS}
+        table.alter.set_table_properties(statistics)
 
 
 def _create_empty(uri: str, definition: TableDefinition, options: dict[str, str] | None) -> DeltaTable:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import pyarrow as pa
 
-from pipeline.tables.port import Condition, TableWriter
+from pipeline.tables.port import Condition, Instant, TableWriter
 
 
 class NotedWriter:
@@ -47,6 +47,9 @@ class NotedWriter:
 
     def newest_value(self, column: str) -> int | None:  # noqa: D102
         return self._writer.newest_value(column)
+
+    def newest_instant(self) -> Instant | None:  # noqa: D102
+        return self._writer.newest_instant()
 
     def newest_of_each(  # noqa: D102
         self, keys: Sequence[str], order: str, columns: Sequence[str], where: Sequence[Condition] = ()

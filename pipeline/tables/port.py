@@ -1,13 +1,34 @@
 """What is needed of a table: to read what is stored and, for the job that writes it, guarded appends."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 if TYPE_CHECKING:  # some commands read by this port's conditions and load no pyarrow
     import pyarrow as pa
 
 Condition: TypeAlias = tuple[str, str, Any]
 """(column, operator, value) with an operator of =, !=, <, <=, >, >=, in, not in. All of a list must hold."""
+
+
+class Instant(NamedTuple):
+    """An instant of event time; a later one is larger."""
+
+    time_epoch: int
+    evaluated_at_ms: int
+
+    @property
+    def conditions(self) -> list[Condition]:
+        """Of the rows that were evaluated at it."""
+        return [("evaluated_at_ms", "=", self.evaluated_at_ms), *self._of_epoch]
+
+    def since(self, span_ms: int) -> list[Condition]:
+        """Of the rows of its epoch that were evaluated at it, or so long before it."""
+        return [("evaluated_at_ms", ">=", self.evaluated_at_ms - span_ms), *self._of_epoch]
+
+    @property
+    def _of_epoch(self) -> list[Condition]:
+        # In rows of before there were epochs, epoch 0 is null. If it is the newest one, there is no other.
+        return [("time_epoch", "=", self.time_epoch)] if self.time_epoch else []
 
 
 class TableReader(Protocol):
@@ -26,6 +47,13 @@ class TableReader(Protocol):
         """The largest value of an INT64 column that has statistics; None for a table without rows.
 
         Reads no rows, so it costs the same for a table of any size.
+        """
+        ...
+
+    def newest_instant(self) -> Instant | None:
+        """The newest instant that a row was evaluated at, in a table with `evaluated_at_ms`; None without rows.
+
+        Reads next to no rows, so it costs the same for a table of any size.
         """
         ...
 

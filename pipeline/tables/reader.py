@@ -1,15 +1,16 @@
 """Reads a table through delta-rs: the adapter of `TableReader`, for the command line and for checks."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from deltalake import DeltaTable
 
 from pipeline.tables.opening import Options, open_table
-from pipeline.tables.port import Condition
-from pipeline.tables.reading.column_range import newest_in, oldest_in
-from pipeline.tables.reading.table_query import newest_of_each, select
+from pipeline.tables.port import Condition, Instant
+from pipeline.tables.reading.column_range import newest_in, newest_instant_in, oldest_in
+from pipeline.tables.reading.table_query import largest, newest_of_each, select
 
 if TYPE_CHECKING:
     from pipeline.tables.reading.time_slices import TimeSlices
@@ -40,6 +41,11 @@ class DeltaRsReader:
     def oldest_value(self, column: str) -> int | None:
         """See `RolledTable`."""
         return oldest_in(self._opened(), column)
+
+    def newest_instant(self) -> Instant | None:
+        """See `TableReader`."""
+        table = self._opened()
+        return newest_instant_in(table, partial(largest, table, "evaluated_at_ms"))
 
     def slices(self, column: str, dictionaries: Sequence[str] = (), version: int | None = None) -> "TimeSlices":
         """See `RolledTable`."""

@@ -9,8 +9,9 @@ from pipeline.tables.port import TableWriter
 from pipeline.tables.reading.newest_batch import newest_rows
 from pipeline.throttle.decider import Decider
 from quota.evaluation import Evaluation
+from quota.replay import with_time_epoch
 from schemas.arrow import conform
-from schemas.sensor_state_row import SensorStateRow
+from schemas.rows import SensorStateRow
 
 # A snapshot without any bucket needs a row too, or an older snapshot would be taken for the newest. This row is for the
 # sensor without parts: it stands for clients without a quota, so it never has a bucket.
@@ -71,10 +72,10 @@ class SensorStateTable:
         Args:
             last_query_id: of several snapshots at the same instant, those of this query are newer.
         """
-        rows = newest_rows(self._table)
+        rows = with_time_epoch(newest_rows(self._table))
         if not rows.num_rows:
             return None
-        names = ["evaluated_at_ms", "batch_id", "query_id"]
+        names = ["time_epoch", "evaluated_at_ms", "batch_id", "query_id"]
         evaluations = [Evaluation(quota_version=-1, **row) for row in rows.group_by(names).aggregate([]).to_pylist()]
         newest = max(evaluations, key=lambda one: one.order(last_query_id))
         own = (pc.field("batch_id") == newest.batch_id) & (pc.field("query_id") == newest.query_id)
@@ -90,5 +91,6 @@ class SensorStateTable:
             cluster=self._cluster,
             query_id=last.query_id,
             batch_id=last.batch_id,
+            time_epoch=last.time_epoch,
             evaluated_at_ms=last.evaluated_at_ms,
         )

@@ -33,7 +33,7 @@ from pipeline.throttle.reasons import reasons_of, rows_of_types
 from quota.engine import QuotaEngine
 from quota.evaluation import Evaluation
 from quota.snapshot import QuotaSnapshot
-from schemas.decision_id_column import decision_id_column
+from schemas.arrow import decision_id_column
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +101,8 @@ class Decider:
         usage: pa.Table,
         evaluation: Evaluation,
         now: Moment,
+        *,
+        is_old: bool = False,
         wait_until_stored: Callable[[], object] = lambda: None,
     ) -> Decided:
         """Record a batch's usage and decide it under the quota version it has pinned.
@@ -108,14 +110,19 @@ class Decider:
         Args:
             snapshot: The pinned quotas; their version is `evaluation.quota_version`.
             usage: Measure columns of `usage`; may have no rows.
-            evaluation: Facts of the batch; its time must not be below the previous batch's.
+            evaluation: Facts of the batch; its time must not be below the previous batch's, unless it begins a time
+                epoch: then the rates begin empty, and the debts stay.
             now: The moment that stands for its time, for the event clock of later looks only.
+            is_old: No throttle is published for it: see `QuotaEngine.record`.
             wait_until_stored: Called once the batch is decided; returns when its usage is stored. No look sees usage
                 that may still be lost. If it raises, the engine is ahead of the tables and must not be used again.
         """
         with self._lock:
             self._engine.load_quotas(snapshot)
-            rows = self._engine.record(usage, evaluated_at_ms=evaluation.evaluated_at_ms)
+            begins_epoch = evaluation.time_epoch > self._last.time_epoch
+            if begins_epoch:
+                self._engine.begin_epoch(self._last.evaluated_at_ms, evaluation.evaluated_at_ms)
+            rows = self._engine.record(usage, evaluated_at_ms=evaluation.evaluated_at_ms, is_old=is_old)
             decisions = self._with_ids(rows, evaluation)
             violations = self._violations(decisions, evaluation.evaluated_at_ms)
             if self._in_force is None or snapshot.version >= self._in_force.version:
@@ -124,7 +131,7 @@ class Decider:
                 # An edit was adopted since the batch pinned its quotas: looks go on under the edit.
                 self._engine.load_quotas(self._in_force)
             # A batch without newer usage does not set the clock of looks back: what is owed goes on shrinking.
-            if evaluation.evaluated_at_ms > self._last.evaluated_at_ms:
+            if begins_epoch or evaluation.evaluated_at_ms > self._last.evaluated_at_ms:
                 self._steady_at_last_ms = now.steady_ms
             self._last = replace(evaluation, quota_version=self._in_force.version)
             wait_until_stored()

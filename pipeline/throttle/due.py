@@ -9,8 +9,7 @@ from typing import Final
 import numpy as np
 
 from pipeline.throttle.publications import Ints
-from purgatory.batch_wheel import BatchTimingWheel
-from purgatory.slab import slots_of
+from purgatory.batch_wheel import BatchTimingWheel, slots_of
 
 _NONE: Final = -1
 

@@ -8,25 +8,9 @@ PipelineError
 └── PublisherFenced     another driver of the same job has taken over; this one must stop
 """
 
-from typing import Any, Final
-
 from pipeline.command_line import command_text
 from pipeline.errors import PipelineError
-from pipeline.throttle.moved_names import moved_name
-from schemas.topic_names import THROTTLE_TOPIC
-
-_MOVED: Final = (
-    "GateDepleted", "GateExtraMissing", "GateTimeout", "GateTokenInvalid", "ListenAddressInvalid", "ListenBusy",
-    "ListenUnguarded", "RequestSizeRefused",
-)  # fmt: skip
-
-
-def __getattr__(name: str) -> Any:
-    # The gate's errors are in pipeline.gate.errors. The old names work for one release.
-    if name in _MOVED:
-        return moved_name(name, __name__, "pipeline.gate.errors")
-    msg = f"module {__name__!r} has no attribute {name!r}"
-    raise AttributeError(msg, name=name)
+from schemas.names import THROTTLE_TOPIC
 
 
 class PublishUndecided(PipelineError):

@@ -5,7 +5,7 @@ Decisions and looks go by columns (`pipeline.throttle.publications`).
 
 from dataclasses import dataclass
 
-from schemas.client_key import ClientKey
+from schemas.names import ClientKey
 from schemas.throttle_record import Action, Cause
 
 

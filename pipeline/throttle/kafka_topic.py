@@ -16,8 +16,8 @@ from pipeline.cluster.prepared_batches import can_prepare
 from pipeline.throttle.errors import PublisherFenced, PublishUndecided, RecordTooLarge
 from pipeline.throttle.topic import TopicEnd
 from schemas.errors import UnreadableRecord
+from schemas.throttle_messages import ThrottleRecords
 from schemas.throttle_record import JOB_HEADER, ThrottleRecord
-from schemas.throttle_records import ThrottleRecords
 
 MANY: Final = 200
 """From so many records on they are sent as prepared batches."""

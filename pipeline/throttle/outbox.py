@@ -17,8 +17,7 @@ from pipeline.throttle.held_clients import HELD
 from pipeline.throttle.publications import PUBLICATIONS, columns_of, int64s, publication_of, table_of
 from quota.evaluation import Evaluation
 from schemas.arrow import arrow_schema, conform
-from schemas.throttle_event_row import ThrottleEventRow
-from schemas.throttle_record import SCHEMA_VERSION
+from schemas.throttle_record import SCHEMA_VERSION, ThrottleEventRow
 
 
 def publish_app_id(job: str) -> str:
@@ -117,6 +116,7 @@ def rows_of(written: pa.Table, evaluation: Evaluation, cluster: str) -> pa.Table
         cluster=cluster,
         query_id=evaluation.query_id,
         batch_id=evaluation.batch_id,
+        time_epoch=evaluation.time_epoch,
         evaluated_at_ms=evaluation.evaluated_at_ms,
         quota_version=evaluation.quota_version,
         schema_version=SCHEMA_VERSION,
@@ -126,10 +126,12 @@ def rows_of(written: pa.Table, evaluation: Evaluation, cluster: str) -> pa.Table
 def held_from(rows: pa.Table, now: Moment, lead_ms: int) -> pa.Table:
     """The running throttles that stored rows stand for, after a restart; of `HELD`.
 
-    Their ends on the steady clock are as far away as their wall-clock ends are from the wall clock now; one whose end
-    has passed, or is nearer than the lead, is due at once.
+    Their ends on the steady clock are as far away as their wall-clock ends are from the wall clock now, but never
+    farther than the whole throttle is long: then the clock was set back, and no client waits longer than it was told.
+    One whose end has passed, or is nearer than the lead, is due at once.
     """
-    end_ms = now.steady_ms + np.maximum(int64s(rows, "throttled_until_ms") - now.wall_ms, 0)
+    left_ms = np.minimum(int64s(rows, "throttled_until_ms") - now.wall_ms, int64s(rows, "throttle_time_ms"))
+    end_ms = now.steady_ms + np.maximum(left_ms, 0)
     due_ms = np.minimum(np.maximum(end_ms - lead_ms, now.steady_ms), end_ms)
     times = {"end_ms": pa.array(end_ms), "due_ms": pa.array(due_ms)}
     return table_of(HELD, rows.num_rows, {**columns_of(rows, HELD), **times})

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from pipeline.throttle.held import Publication, Reason
 from quota.entity import QUOTA_TYPES
-from schemas.client_key import ClientKey
+from schemas.names import ClientKey
 
 if TYPE_CHECKING:  # pyarrow's classes are generic to its stubs only
     from typing import TypeAlias

@@ -29,7 +29,7 @@ from pipeline.throttle.errors import (
 from pipeline.throttle.outbox import NO_ROWS, NOTHING_WRITTEN, Outbox, publish_app_id, rows_of, write_down
 from pipeline.throttle.topic import ThrottleTopic
 from quota.evaluation import Evaluation
-from schemas.throttle_records import ThrottleRecords
+from schemas.throttle_messages import ThrottleRecords
 
 log = logging.getLogger(__name__)
 

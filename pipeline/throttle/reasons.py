@@ -24,7 +24,7 @@ from pipeline.throttle.publications import (
 from quota.engine import QuotaEngine
 from quota.entity import QUOTA_TYPES
 from quota.owed import type_that_owes_most
-from schemas.client_key import ClientKey
+from schemas.names import ClientKey
 
 _SENSORS: Final = pa.schema([REASONS.field(name) for name in ("sensor_user", "sensor_client_id", "level")])
 

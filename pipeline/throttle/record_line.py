@@ -3,7 +3,7 @@
 from pipeline.throttle.held import Publication, Reason
 from pipeline.throttle.log_line import line_with_command
 from pipeline.throttle.outbox import Written
-from schemas.client_key import ClientKey
+from schemas.names import ClientKey
 from schemas.throttle_record import ThrottleRecord
 
 

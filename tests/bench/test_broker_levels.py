@@ -7,9 +7,7 @@ import numpy as np
 import pytest
 
 from bench.broker_levels import BEGIN, END, PAGE, after_move, outside, settled, shortest_interval
-from bench.level_runs import ByKnowledge, ByRule, Run, run_all
-from bench.level_scenarios import MOVES, Scenario, one_broker, scenarios
-from bench.simulated_brokers import SimulatedBrokers
+from bench.level_runs import MOVES, ByKnowledge, ByRule, Run, Scenario, SimulatedBrokers, one_broker, run_all, scenarios
 from tests.conformance.replay import RECORDED_SESSIONS, as_kafka_int, read_sessions
 
 A_TOUCH = 1e-9

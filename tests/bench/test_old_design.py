@@ -2,7 +2,7 @@
 
 import pytest
 
-from bench.purgatory.old_design import OldPurgatory, OldRequest
+from bench.purgatory.designs import OldPurgatory, OldRequest
 
 FAR_MS = 100_000
 

@@ -8,9 +8,19 @@ from typing import Any
 import pytest
 from kafka.record import MemoryRecords
 
-from bench.peers import backlog as backlog_module
-from bench.peers.backlog import CLOSING_USER, PARTITIONS, SHAPES, Backlog, Shape, TimedBatch, partition_of
-from bench.peers.oracle import Key, Sums, sums_of
+from bench.load import TimedBatch
+from bench.peers import messages as backlog_module
+from bench.peers.messages import (
+    CLOSING_USER,
+    PARTITIONS,
+    SHAPES,
+    Backlog,
+    Key,
+    Shape,
+    Sums,
+    partition_of,
+    sums_of,
+)
 
 START_MS = 1_700_000_000_000
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bench.peers.native import mean_rate
+from bench.peers.stages import mean_rate
 
 
 @pytest.mark.parametrize("phase", [0.0, 3.0, 6.0, 9.0])

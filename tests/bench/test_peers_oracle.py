@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from bench.peers.oracle import MEASURES, Difference, compare, shifted, sums_of
+from bench.peers.messages import MEASURES, Difference, compare, shifted, sums_of
 
 ALICE = (1_000, "alice", "etl")
 BOB = (2_000, "bob", "")

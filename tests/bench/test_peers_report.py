@@ -7,8 +7,7 @@ import pytest
 
 from bench.peers.report import markdown, ratios_to_streams, write_page
 from bench.peers.roster import KQUOTA, PEERS, STREAMS
-from bench.peers.stages import OVERLOADS, Stage, measured
-from bench.peers.store import Store
+from bench.peers.stages import OVERLOADS, Stage, Store, measured
 
 
 def caught(*rates: float, verdict: str = "right") -> dict[str, Any]:

@@ -9,9 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bench.peers.oracle import MEASURES
+from bench.peers.messages import MEASURES
 from bench.peers.results import Book, FileResults, Result, UsageTableResults
-from bench.peers.store import Store
+from bench.peers.stages import Store
 
 ALICE = (1_000, "alice", "etl")
 

@@ -15,7 +15,7 @@ def ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     def run(name: str, options: Sequence[str]) -> tuple[int, str]:
         names.append(" ".join([name, *options]))
-        return (1 if name == "stop" else 0), f"figures of {name}\n"
+        return (1 if name == "held" else 0), f"figures of {name}\n"
 
     monkeypatch.setattr(bench, "REPORTS", tmp_path / "bench")
     monkeypatch.setattr(bench, "_run", run)
@@ -42,18 +42,18 @@ def test_options_go_to_the_benchmark_and_into_its_report(ran: list[str]) -> None
 
 def test_nothing_is_written_unasked_or_of_a_benchmark_that_failed(ran: list[str]) -> None:
     assert bench.main(["edit"]) == 0
-    assert bench.main(["--report", "stop"]) == 1
-    assert ran == ["edit", "stop"]
+    assert bench.main(["--report", "held"]) == 1
+    assert ran == ["edit", "held"]
     assert not bench.REPORTS.exists() or not list(bench.REPORTS.iterdir())
 
 
 def test_a_run_that_was_broken_off_goes_on(ran: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     bench.main(["--report", "edit"])
-    bench.main(["--report", "--resume", "edit", "cli"])
-    assert ran == ["edit", "cli"]
+    bench.main(["--report", "--resume", "edit", "held"])
+    assert ran == ["edit", "held"]
     monkeypatch.setattr(bench, "commit_now", lambda: "def5678")
     bench.main(["--report", "--resume", "edit"])
-    assert ran == ["edit", "cli", "edit"]
+    assert ran == ["edit", "held", "edit"]
 
 
 def test_an_unknown_name_is_refused_before_anything_runs(ran: list[str], capsys: pytest.CaptureFixture[str]) -> None:

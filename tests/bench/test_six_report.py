@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.six_report import PHASES, Offender, SixRun, markdown, write_page
+from bench.six_clients import PHASES, Offender, SixRun, markdown, write_page
 
 T = 1000.0
 

@@ -5,7 +5,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from bench.split_report import SplitRun, markdown, write_page
+from bench.split_client import SplitRun, markdown, write_page
 
 MOVE, SECONDS = 80, 160
 

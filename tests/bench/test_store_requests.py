@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.store_requests import AccessLog, Requests
+from bench.object_store import AccessLog, Requests
 
 LINE = (
     "me kquota [23/November/2026:13:37:53 +0000] 127.0.0.1 me ID s3_{operation} {key} /kquota/{key} {status} 0 16 0 0 "

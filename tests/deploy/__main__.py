@@ -17,7 +17,7 @@ from typing import Final
 from xml.etree import ElementTree  # written by pytest a moment ago
 
 from bench.machine import machine_line
-from bench.page_part import write_part
+from bench.pages import write_part
 from tests.deploy.checkers import ENVIRONMENT
 
 ROOT: Final = Path(__file__).parents[2]

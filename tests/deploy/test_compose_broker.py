@@ -18,7 +18,7 @@ from kafka.admin import KafkaAdminClient, NewTopic
 from pipeline.demo.process import free_ports
 from pipeline.jvm.jars import broker_classpath
 from pipeline.jvm.java import find_java
-from schemas.topic_names import USAGE_TOPIC
+from schemas.names import USAGE_TOPIC
 from tests.deploy.checkers import run
 from tests.deploy.commands import DEPLOY, compose_file, compose_programs
 from tests.waiting import wait_until

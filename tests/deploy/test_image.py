@@ -142,7 +142,7 @@ def test_as_executor_it_is_sparks_executor_which_asks_for_its_driver(image_with_
 @pytest.mark.spark
 @pytest.mark.broker
 @pytest.mark.long
-def test_as_the_driver_of_a_pod_the_job_runs_on_a_shared_volume_and_refuses_a_disk_of_the_node(
+def test_the_driver_of_a_pod_runs_on_a_shared_volume_and_refuses_a_disk_of_the_node(
     image_with_java: Path, tmp_path_factory: pytest.TempPathFactory, broker: EmbeddedBroker
 ) -> None:
     """What a pod is started with in deploy mode cluster, with executors in the driver, as there is no Kubernetes."""

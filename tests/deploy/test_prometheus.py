@@ -172,7 +172,7 @@ def test_an_expression_of_the_dashboard_shows_something(prometheus: Prometheus, 
     wait_until(lambda: bool(prometheus.query(expression)), f"a value of {expression}")
 
 
-def test_prometheus_itself_evaluates_all_rules_and_finds_the_throttled_client_at_its_bound(
+def test_prometheus_evaluates_all_rules_and_finds_the_throttled_client_at_its_bound(
     prometheus: Prometheus,
 ) -> None:
     wait_until(

@@ -5,7 +5,7 @@ from typing import Final
 
 import pytest
 
-from schemas.throttle_event_row import verb
+from schemas.throttle_record import verb
 from tests.deploy.raw_rows import complete_usage, used
 from tests.deploy.sql_texts import panel_queries, widget_queries
 from tests.deploy.written_tables import SCHEMA, Written

@@ -7,7 +7,7 @@ import pytest
 
 from pipeline.tables.job_tables import WRITTEN_BY_THE_JOB
 from pipeline.tables.quotas.history import versions
-from schemas.throttle_event_row import written_ms
+from schemas.throttle_record import written_ms
 from tests.deploy.raw_rows import set_of
 from tests.deploy.written_tables import Written
 

@@ -8,7 +8,7 @@ import pytest
 
 from pipeline.clock import wall_ms
 from pipeline.tables.throttles.listed import running_throttles
-from schemas.throttle_event_row import verb, written_ms
+from schemas.throttle_record import verb, written_ms
 from tests.deploy.raw_rows import MINUTE_MS, day_of, set_of
 from tests.deploy.written_tables import Row, Written
 

@@ -36,7 +36,7 @@ def of_the_checkout() -> set[str]:
     return {path.relative_to(ROOT).as_posix() for path in files if "__pycache__" not in path.parts}
 
 
-def test_every_file_of_the_four_packages_the_lock_of_the_jars_and_the_sql_are_in_the_wheel_and_nothing_else(
+def test_the_wheel_has_the_four_packages_the_jar_lock_the_sql_and_nothing_else(
     wheel: Path,
 ) -> None:
     inside = {name for name in content(wheel) if not PurePosixPath(name).parts[0].endswith(".dist-info")}

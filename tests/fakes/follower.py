@@ -14,7 +14,7 @@ class MemoryFollower:
         self.unreadable = 0
         self.state: FollowerState = "connecting"
         self._broker = broker
-        self._handle_records: RecordHandler = lambda _: None
+        self._handle_records: RecordHandler = lambda _records, _is_new_topic: None
 
     def start(self, handle_records: RecordHandler) -> None:
         if self._broker.is_reachable and self.state != "closed":
@@ -33,4 +33,4 @@ class MemoryFollower:
 
     def _hand_over(self, records: Sequence[ThrottleRecord]) -> None:
         if records and self.state != "closed":
-            self._handle_records(records)
+            self._handle_records(records, False)

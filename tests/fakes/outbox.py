@@ -6,7 +6,7 @@ from typing import Literal
 import pyarrow as pa
 
 from schemas.arrow import arrow_schema
-from schemas.throttle_event_row import ThrottleEventRow
+from schemas.throttle_record import ThrottleEventRow
 
 
 class MemoryOutbox:

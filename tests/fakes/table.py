@@ -15,7 +15,8 @@ from pipeline.tables.append_guard import (
     parse_commit_note,
     refuse_taken_epoch,
 )
-from pipeline.tables.port import Condition
+from pipeline.tables.port import Condition, Instant
+from quota.replay import with_time_epoch
 
 
 @dataclass
@@ -83,6 +84,12 @@ class MemoryWriter:
     def newest_value(self, column: str) -> int | None:
         newest: int | None = pc.max(self._table.rows[column]).as_py()
         return newest
+
+    def newest_instant(self) -> Instant | None:
+        rows = with_time_epoch(self._table.rows)
+        instants = zip(rows["time_epoch"].to_pylist(), rows["evaluated_at_ms"].to_pylist(), strict=True)
+        newest = max(instants, default=None)
+        return None if newest is None else Instant(*newest)
 
     def commit_metadata(self, limit: int) -> list[dict[str, str]]:
         notes = (parse_commit_note(note) for note in self._table.notes[::-1][:limit])

@@ -70,6 +70,7 @@ class Books:
         caps = {quota_type: given[f"{quota_type}_cap"] for quota_type in TYPES}
         size = (given["num_samples"], given["sample_window_ms"])
         self.model = QuickModel(*size, caps, evidence.scope, given["carry_debt"])
+        self.time_epoch = 0
         self._quotas = evidence.quotas
         self._version: int | None = None
         self._remembered: dict[int, tuple[Any, ...]] = {}
@@ -86,7 +87,7 @@ class Books:
 
     @property
     def evaluated_at_ms(self) -> int:
-        """The instant of the newest batch."""
+        """The instant of the newest batch, in the present time epoch."""
         return self.model.evaluated_at_ms or 0
 
     def put_in_force(self, version: int) -> None:
@@ -106,10 +107,15 @@ class Books:
         upper = inf if last is None else max(first, last)
         return [number for number in self._sorted if min(first, last or first) <= number <= upper]
 
-    def record(self, usage: list[Row], evaluated_at_ms: int, version: int) -> list[Row]:
+    def begin_epoch(self, now_ms: int) -> None:
+        """The clocks were set back: event time goes on at an earlier instant."""
+        self.time_epoch += 1
+        self.model.begin_epoch(self.evaluated_at_ms, now_ms)
+
+    def record(self, usage: list[Row], evaluated_at_ms: int, version: int, is_old: bool = False) -> list[Row]:
         """Enter a batch's usage; what the quotas of a version decide about it."""
         self.put_in_force(version)
-        decisions = self.model.record(usage, evaluated_at_ms)
+        decisions = self.model.record(usage, evaluated_at_ms, is_old)
         self._forget_old_windows(evaluated_at_ms)
         return decisions
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from math import inf
 
 from tests.faults.books import Books
 from tests.faults.evidence import Row
@@ -20,7 +21,9 @@ class Case:
         books: The verifier's own.
         rules: Of the job.
         verdict: Takes what is found.
-        starts: When a driver took over the running throttles, by its wall clock; None: not known.
+        starts: When a driver took over the running throttles, by its first clock; None: not known.
+        moved: Of each start, how far the driver's wall clock was from its first one, and the first `publish_seq`
+            after it.
         held: The clients that are held, as the records tell.
         newest_version: The newest quota version that a batch or a record was based on.
         newest_written_ms: When the last record was written.
@@ -32,6 +35,7 @@ class Case:
     rules: Rules
     verdict: Verdict
     starts: Sequence[int] | None = None
+    moved: Sequence[tuple[int, int]] = ()
     held: dict[Client, Held] = field(default_factory=dict)
     newest_version: int = -1
     newest_written_ms: int = 0
@@ -47,6 +51,13 @@ class Case:
         finally:
             for sensor in self.emptied:
                 sensor.tokens = None
+
+    def take_up(self, held: Held, until_ms: float, before_seq: float = inf) -> None:
+        """Take account of the drivers that took up a throttle up to this time, and before a record was written."""
+        for number, (start_ms, (moved_ms, first_seq)) in enumerate(zip(self.starts or (), self.moved, strict=False)):
+            if number >= held.starts_seen and start_ms <= until_ms and first_seq <= before_seq:
+                held.starts_seen = number + 1
+                held.take_up(start_ms, moved_ms, first_seq)
 
     def end_of(self, held: Held, now_ms: int) -> int:
         """The end that a new throttle is compared with: of an overdue one, when a driver took it up."""

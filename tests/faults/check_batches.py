@@ -38,9 +38,15 @@ def check_batch(
     """
     limit_ms = batch.processed_at_ms + rules.clock_tolerance_ms
     reading = limited(read(batch.messages, books.sample_window_ms), limit_ms, books.sample_window_ms)
-    now_ms = max(reading.newest_event_ms or 0, books.evaluated_at_ms)
+    own_ms = reading.newest_event_ms
+    appended_ms = max((message.appended_at_ms for message in batch.messages), default=0)
+    if own_ms is not None and max(own_ms, appended_ms, batch.processed_at_ms) < books.evaluated_at_ms - books.ring_ms:
+        books.begin_epoch(own_ms)
+        verdict.compared["epochs"] += 1
+    now_ms = max(own_ms or 0, books.evaluated_at_ms)
     late = [row["event_count"] for row in reading.usage.values() if row["last_event_ms"] <= now_ms - books.ring_ms]
     facts = {
+        "time_epoch": books.time_epoch,
         "evaluated_at_ms": now_ms,
         "good_count": reading.good_count,
         "clamped_count": reading.clamped_count,
@@ -51,13 +57,15 @@ def check_batch(
     verdict.same_values("batches", batch.key, facts, batch.row)
     verdict.compared["clamped_events"] += reading.clamped_count
     verdict.compared["late_events"] += sum(late)
-    pinned = {"evaluated_at_ms": now_ms, "quota_version": batch.quota_version}
+    pinned = {"time_epoch": books.time_epoch, "evaluated_at_ms": now_ms, "quota_version": batch.quota_version}
+    is_old = batch.processed_at_ms - now_ms > rules.max_decision_age_ms
+    verdict.compared["old_batches"] += is_old
     _check_usage(reading, rows["usage"], batch, pinned, verdict)
     _check_dead_letters(evidence.usage_topic, reading, rows["dead_letters"], batch, verdict)
     usage = [dict(zip(_NAMES, key, strict=True)) | row for key, row in reading.usage.items()]
     decisions = [
         {**row, **pinned, "decision_id": _decision_id(batch, row)}
-        for row in books.record(usage, now_ms, batch.quota_version)
+        for row in books.record(usage, now_ms, batch.quota_version, is_old)
     ]
     wanted: dict[Hashable, Values] = {(*batch.key, *_decision_key(row)): row for row in decisions}
     verdict.same_rows("decisions", wanted, (((*batch.key, *_decision_key(row)), row) for row in rows["decisions"]))

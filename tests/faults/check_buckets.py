@@ -50,6 +50,7 @@ def check_snapshot(
         (*batch.key, *bucket): {
             "tokens": sensor.tokens,
             "refilled_at_ms": sensor.refilled_at_ms,
+            "time_epoch": books.time_epoch,
             "evaluated_at_ms": books.evaluated_at_ms,
         }
         for bucket, sensor in charged.items()
@@ -81,10 +82,10 @@ def check_intervals(
     latest_ms: int | None = None
     for batch, following in pairwise(batches):
         if batch.key in taken:
-            latest_ms = following.processed_at_ms
+            latest_ms = following.steady_ms
         else:
-            is_due = latest_ms is None or batch.processed_at_ms - latest_ms >= rules.sensor_state_interval_ms
-            latest_ms = batch.processed_at_ms if latest_ms is None else latest_ms
+            is_due = latest_ms is None or batch.steady_ms - latest_ms >= rules.sensor_state_interval_ms
+            latest_ms = batch.steady_ms if latest_ms is None else latest_ms
             if is_due:
                 verdict.tell("snapshots", "lost", f"the snapshot after batch {batch.key}")
 

@@ -51,6 +51,7 @@ def _is_start(case: Case, due_ms: int) -> bool:
 def watch(case: Case, reign: Reign) -> None:
     """Note which throttles a look may leave to their end during a reign."""
     for held in case.held.values():
+        case.take_up(held, reign.end_ms - 1)
         may_be_left_to_end(case, reign, held, max(held.end_ms, reign.begin_ms))
 
 

@@ -60,10 +60,14 @@ def _may_be_silent(case: Case, reign: Reign, decision: Row, found: Sequence[Held
     versions = case.books.versions(batch.quota_version, newest)
     standing = {case.books.standing(decision, decision["quota_type"], version) for version in versions}
     is_edited = len(standing) > 1
+    if is_edited or batch.age_ms > rules.max_decision_age_ms:
+        return True
     if following is None:
-        return is_edited
-    was_old = following.processed_at_ms - batch.evaluated_at_ms > rules.max_decision_age_ms
-    return is_edited or was_old or following.key[0] != batch.key[0]
+        return False
+    # It was stored by one driver, and taken up by another one for which it was too old.
+    waited = following.processed_at_ms - batch.evaluated_at_ms > rules.max_decision_age_ms
+    has_started = case.starts is None or any(reign.begin_ms <= start <= reign.end_ms for start in case.starts)
+    return (waited and has_started) or following.key[0] != batch.key[0]
 
 
 def _check_edits(case: Case, reign: Reign) -> None:

@@ -34,6 +34,21 @@ class Batch:
         return int(self.row["processed_at_ms"])
 
     @property
+    def steady_ms(self) -> int:
+        """The same by the driver's first clock, as if it had never been set."""
+        return self.processed_at_ms - int(self.row.get("moved_ms", 0))
+
+    @property
+    def age_ms(self) -> int:
+        """How old its usage was when it was collected."""
+        return self.processed_at_ms - self.evaluated_at_ms
+
+    @property
+    def time_epoch(self) -> int:
+        """Its time epoch."""
+        return int(self.row["time_epoch"] or 0)
+
+    @property
     def quota_version(self) -> int:
         """The quotas it has pinned."""
         return int(self.row["quota_version"])
@@ -83,7 +98,7 @@ def _in_order(rows: Iterable[Row], verdict: Verdict) -> list[Row]:
     for query_id, of_query in by_query.items():
         ids = [row["batch_id"] for row in of_query]
         verdict.once_each("batches", ((query_id, n) for n in range(len(set(ids)))), ((query_id, n) for n in ids))
-    queries = sorted(by_query.values(), key=lambda of_query: int(of_query[0]["processed_at_ms"]))
+    queries = sorted(by_query.values(), key=lambda of_query: Batch(of_query[0], ()).steady_ms)
     return list(_chained(queries))
 
 

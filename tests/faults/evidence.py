@@ -51,6 +51,9 @@ class Evidence:
         scope: Of the quota table: cluster or broker.
         ledger: What the generator says it has sent, by key; None without a ledger.
         starts: When a driver took over the running throttles, epoch milliseconds by its wall clock; None: not known.
+            If its wall clock was set, by the first one: as if it had not been set.
+        moved: Of each start, how far the wall clock was from the first one, and the first `publish_seq` after it;
+            nothing if the clock was never set. Rows of `batches` and `throttle_events` then have a column `moved_ms`.
     """
 
     usage_topic: str
@@ -61,6 +64,7 @@ class Evidence:
     scope: str = "cluster"
     ledger: dict[str, Row] | None = None
     starts: list[int] | None = None
+    moved: Sequence[tuple[int, int]] = ()
 
 
 def gather(

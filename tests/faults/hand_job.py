@@ -98,7 +98,8 @@ class HandJob:
         share: The users for whom it decides.
 
     Attributes:
-        starts: When it was started, by its wall clock.
+        starts: When it was started, by its steady clock.
+        broker_ahead_ms: How far the broker's clock is ahead of the driver's wall clock. Clients share it.
         meanwhile: Called while a batch is collected, after it has pinned its quotas.
         listeners: Hear what it does; to be set before `start`.
     """
@@ -126,6 +127,10 @@ class HandJob:
         self.messages: list[Message] = []
         self.spark = HandSpark()
         self.starts: list[int] = []
+        self.broker_ahead_ms = 0
+        self._moved_at_starts: list[tuple[int, int]] = []
+        self._moved_of_batch: dict[tuple[str, int], int] = {}
+        self._moved_of_records: list[tuple[int, int]] = [(0, 0)]
         self.meanwhile: Callable[[], object] = lambda: None
         self.listeners = Listeners(lambda _records, _version: None, lambda _report: None)
         self.quota_table = open_quota_table(self.settings.tables)
@@ -135,22 +140,50 @@ class HandJob:
         """An operator sets the default quotas."""
         self.quota_table.alter([QuotaChange(user="<default>", client_id="", values=rates)], _AUDIT)
 
+    @property
+    def broker_ms(self) -> int:
+        """The broker's clock."""
+        return self.clock.wall_ms + self.broker_ahead_ms
+
+    def set_clocks(self, driver_by_ms: int = 0, broker_by_ms: int = 0) -> None:
+        """Set the wall clocks forward or back, between two steps or starts."""
+        self.broker_ahead_ms += broker_by_ms - driver_by_ms
+        self.clock.set_wall(self.clock.wall_ms + driver_by_ms)
+
+    @property
+    def _moved_ms(self) -> int:
+        return self.clock.wall_ms - self.clock.steady_ms
+
+    def _note_clock(self) -> None:
+        if self._moved_of_records[-1][1] != self._moved_ms:
+            self._moved_of_records.append((self.rows("throttle_events", ["publish_seq"]).num_rows, self._moved_ms))
+
     def send(self, *values: bytes | None) -> None:
         """Messages reach the topic now."""
         for value in values:
             offset = len(self.messages)
-            self.messages.append(Message(0, offset, self.clock.wall_ms, f"{offset}".encode(), value))
+            self.messages.append(Message(0, offset, self.broker_ms, f"{offset}".encode(), value))
 
     def start(self, with_checkpoint: bool = True) -> None:
         """A new process, as `JobRun` makes it. Without its checkpoint it begins a new query where the tables end."""
         settings = self.settings
+        self._note_clock()
         self.quotas = QuotaSource(self.quota_table, self.share)
         self.tables = JobTables.open(self._open_writer, JOB, "test", settings.stream.sensor_state_interval_ms)
         self.topic = KilledTopic(self.broker, JOB)
         enforcement = assemble(settings, "cluster", "test", self._ports())
         self.decider, self.purgatory = enforcement.decider, enforcement.purgatory
-        self.starts.append(self.clock.wall_ms)
-        self.recovered = take_over(self.tables, DriverEpoch(), self.quotas, enforcement, self.clock, settings.engine)
+        self.starts.append(self.clock.steady_ms)
+        self._moved_at_starts.append((self._moved_ms, self.rows("throttle_events", ["publish_seq"]).num_rows))
+        self.recovered = take_over(
+            self.tables,
+            DriverEpoch(),
+            self.quotas,
+            enforcement,
+            self.clock,
+            settings.engine,
+            settings.stream.max_decision_age_ms,
+        )
         if not with_checkpoint:
             stored = json.loads(self.recovered.end_offsets or _offsets(0))[TOPIC]["0"]
             self.spark = HandSpark(f"{self.spark.query_id}+", start=stored)
@@ -177,6 +210,7 @@ class HandJob:
 
     def step(self) -> None:
         """What the job's threads do in one trigger: poll the quotas, run a batch, turn the wheel."""
+        self._note_clock()
         self.quotas.poll()
         self.purgatory.quotas_changed(self.quotas.pin())
         batch_id = self.spark.plan(len(self.messages))
@@ -200,7 +234,11 @@ class HandJob:
         ]
         stored = None if self._stored is None else {name: table.rows for name, table in self._stored.items()}
         evidence = evidence_of(self.settings.tables.root, TOPIC, self.messages, records, stored)
-        return replace(evidence, starts=self.starts)
+        for row in evidence.tables["batches"]:
+            row["moved_ms"] = self._moved_of_batch[row["query_id"], row["batch_id"]]
+        for row in evidence.tables["throttle_events"]:
+            row["moved_ms"] = next(by for first, by in self._moved_of_records[::-1] if first <= row["publish_seq"])
+        return replace(evidence, starts=self.starts, moved=self._moved_at_starts)
 
     @property
     def rules(self) -> Rules:
@@ -229,6 +267,7 @@ class HandJob:
     def _collect(self, frame: Any, count: int | None) -> CollectedBatch:
         del count
         self.meanwhile()
+        self._moved_of_batch[self.spark.query_id, frame.batch_id] = self._moved_ms
         reading = read(self.messages[self.spark.span(frame.batch_id)], self.settings.engine.sample_window_ms)
         names = ("sample_start_ms", "broker_id", "user", "client_id")
         usage = [{**dict(zip(names, key, strict=True)), **row} for key, row in reading.usage.items()]
@@ -245,6 +284,9 @@ class HandJob:
             for letter in reading.dead
         ]
         return CollectedBatch(
+            newest_append_ms=max(
+                (one.appended_at_ms for one in self.messages[self.spark.span(frame.batch_id)]), default=None
+            ),
             usage=pa.Table.from_pylist(usage, USAGE_SCHEMA),
             dead_letters=pa.Table.from_pylist(dead, DEAD_LETTER_SCHEMA),
             good_count=reading.good_count,

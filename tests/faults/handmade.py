@@ -49,7 +49,13 @@ def evidence() -> Evidence:
 
 
 def _of_batch(batch_id: int, evaluated_at_ms: int) -> Row:
-    return {"query_id": "q", "batch_id": batch_id, "evaluated_at_ms": evaluated_at_ms, "quota_version": 1}
+    return {
+        "query_id": "q",
+        "batch_id": batch_id,
+        "time_epoch": 0,
+        "evaluated_at_ms": evaluated_at_ms,
+        "quota_version": 1,
+    }
 
 
 def _usage(batch_id: int, evaluated_at_ms: int, **values: object) -> Row:
@@ -148,7 +154,7 @@ def _event(
 
 
 def _record(event: Row) -> Row:
-    dropped = {"query_id", "evaluated_at_ms", "sensor_user", "sensor_client_id", "due_ms"}
+    dropped = {"query_id", "time_epoch", "evaluated_at_ms", "sensor_user", "sensor_client_id", "due_ms"}
     kept = {name: value for name, value in event.items() if name not in dropped}
     key = [event[name] for name in ("cluster", "broker_id", "user", "client_id")]
     return {**kept, "sensor": [event["sensor_user"], event["sensor_client_id"]], "key": key, "partition": 0}

@@ -12,13 +12,13 @@ AT_LEAST: Final = {
     **{"batches": 30, "messages": 300, "usage": 300, "dead_letters": 20, "clamped_events": 5, "late_events": 8},
     **{"decisions": 20, "applied": 20, "snapshots": 3, "buckets": 30, "full_buckets": 3},
     **{"begins": 20, "extensions": 1, "renewals": 30, "looks": 40, "releases": 10, "edits": 10},
-    **{"publish_seq": 80, "topic": 80, "pairs": 80},
+    **{"publish_seq": 80, "topic": 80, "pairs": 80, "epochs": 2, "old_batches": 1},
 }
 """What the verifier must have compared of it."""
 
 
 def live(load: Load) -> None:
-    """Load, restarts, a kill, edits, late usage, clocks that are ahead, a batch that is too old, and rest."""
+    """Load, restarts, a kill, edits, late usage, clocks ahead and set back, a batch that is too old, and rest."""
     job = load.job
     _steps(load, 6)
     job.start()
@@ -34,6 +34,7 @@ def live(load: Load) -> None:
     _send_from_a_clock_ahead(load)
     _steps(load, 2)
     _start_when_throttles_have_ended(load)
+    _set_clocks_back(load)
     _edit_during_a_batch(load, lambda: load.edit(1.0))
     _steps(load, 3)
     load.edit(4.0)
@@ -82,6 +83,18 @@ def _start_when_throttles_have_ended(load: Load) -> None:
     load.step()
 
 
+def _set_clocks_back(load: Load) -> None:
+    """Once while the job runs, once between two of its lives, with throttles and debts."""
+    job = load.job
+    starts: tuple[Callable[[], object], ...] = (lambda: None, job.start)
+    for start in starts:
+        job.send(*_burst(job.clock.wall_ms))
+        load.step()
+        job.set_clocks(-5_000, -5_000)
+        start()
+        _steps(load, 12)
+
+
 def _edit_during_a_batch(load: Load, edit: Callable[[], None]) -> None:
     """The quotas are edited, and the edit is in force, between a batch's pin and its decision."""
     job = load.job
@@ -104,3 +117,4 @@ def _come_back_late(load: Load) -> None:
     job.clock.advance(job.settings.stream.max_decision_age_ms + 1)
     job.start()
     job.step()
+    job.start()  # its next batch writes down what is owed

@@ -24,9 +24,11 @@ from pipeline.throttle.decider import Decider
 from pipeline.throttle.purgatory import ThrottlePurgatory
 from pipeline.throttle.renew_lead import RenewLead
 from quota import decisions
-from quota.buckets import TokenBuckets
+from quota.buckets import MAX_DEBT_BURSTS, TokenBuckets
+from quota.rates import SampleWindows
+from quota.recording import BatchInstant
 from quota.slicing import Slicing
-from schemas.decision_row import DecisionRow
+from schemas.decisions import DecisionRow
 from tests.fakes.topic import MemoryTopic
 
 Change = Callable[..., Any]
@@ -139,6 +141,10 @@ def _of_any_age(from_settings: Change, *arguments: Any) -> Any:
     return replace(from_settings(*arguments), max_decision_age_ms=10**12)
 
 
+def _until_wall_clock(held_from: Change, rows: pa.Table, *others: Any) -> Any:
+    return held_from(_with(rows, "throttle_time_ms", [10**9] * rows.num_rows), *others)
+
+
 MUTATIONS: Final = {
     "debts are forgiven at a restart": Mutation(SensorStateTable, "newest", _emptied, "buckets"),
     "the deepest debt is missing from the snapshots": Mutation(
@@ -200,6 +206,19 @@ MUTATIONS: Final = {
     "batches of any age are published": Mutation(BatchRules, "from_settings", _of_any_age, "begins: different"),
     "what was decided before an edit is published": Mutation(
         ThrottlePurgatory, "_still_valid", lambda _, __, violations, *___: violations, "begins: different"
+    ),
+    "event time waits for a clock that was ahead": Mutation(
+        micro_batch, "begins_time_epoch", lambda *_: False, "batches: different"
+    ),
+    "sample windows outlive their time epoch": Mutation(
+        SampleWindows, "restart", lambda _, this, newest: setattr(this, "_newest", newest), "decisions: "
+    ),
+    "debts do not move with the clocks": Mutation(TokenBuckets, "move_clock", lambda *_: None, "buckets: different"),
+    "old usage is charged in full": Mutation(
+        BatchInstant, "most_bursts", lambda *_: MAX_DEBT_BURSTS, "buckets: different"
+    ),
+    "a throttle is taken up until its wall-clock end": Mutation(
+        purgatory, "held_from", _until_wall_clock, "applied: lost"
     ),
     "edits let nobody go": Mutation(ThrottlePurgatory, "_look_after_edit", lambda *_: 0, "edits: lost"),
     "an edit's release is told as an end": Mutation(

@@ -23,6 +23,7 @@ def test_what_a_correct_job_leaves_is_equal() -> None:
         "messages": 3,
         "clamped_events": 0,
         "late_events": 0,
+        "old_batches": 0,
         "usage": 2,
         "dead_letters": 1,
         "decisions": 1,

@@ -67,7 +67,7 @@ def _check_batches(
 ) -> None:
     """Batch after batch, each with the snapshot and the records that are based on it."""
     settings = batches[0].row["engine_settings"]
-    case = Case(Books(evidence, settings), rules, verdict, evidence.starts)
+    case = Case(Books(evidence, settings), rules, verdict, evidence.starts, evidence.moved)
     pinned_version = -1
     since: Batch | None = None
     for batch, following in zip(batches, [*batches[1:], None], strict=True):
@@ -78,15 +78,24 @@ def _check_batches(
         verdict.deny("batches", went_back, f"batch {batch.key}: quotas v{batch.quota_version} after v{pinned_version}")
         pinned_version = batch.quota_version
         case.newest_version = max(case.newest_version, pinned_version)
-        if since is None or batch.evaluated_at_ms > since.evaluated_at_ms:
+        instant = (batch.time_epoch, batch.evaluated_at_ms)
+        if since is None or instant > (since.time_epoch, since.evaluated_at_ms):
             since = batch
-        reign = Reign(batch, following, since.processed_at_ms)
+        reign = Reign(batch, following, since.steady_ms, _moved_starts(batch, evidence))
         decisions = check_batch(evidence, rows, batch, case.books, rules, verdict)
         case.emptied = {}
         if rows["sensor_state"]:
             versions = case.books.versions(batch.quota_version, None if following is None else following.quota_version)
             case.emptied = check_snapshot(batch, rows["sensor_state"], case.books, versions, verdict)
         check_reign(case, reign, rows["throttle_events"], decisions)
+
+
+def _moved_starts(batch: Batch, evidence: Evidence) -> tuple[tuple[int, int], ...]:
+    """The starts after a batch, each with how far the clock was set since then; nothing if it was not."""
+    moved = zip(evidence.starts or (), (by_ms for by_ms, _ in evidence.moved), strict=False)
+    before_ms = int(batch.row.get("moved_ms", 0))
+    starts = tuple((at_ms, by_ms - before_ms) for at_ms, by_ms in moved if at_ms >= batch.steady_ms)
+    return starts if any(by_ms for _, by_ms in starts) else ()
 
 
 def _by_batch(rows: list[Row]) -> dict[Key, list[Row]]:

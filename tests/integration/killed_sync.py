@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from kafka import KafkaAdminClient
 
-from bench.split_usage import UsageRecorder
+from bench.split_client import UsageRecorder
 from pipeline.brokers.requests import describe_request, quotas_in
 from pipeline.clock import wall_ms
 from pipeline.demo.cluster import EmbeddedCluster

@@ -14,7 +14,7 @@ from pipeline.jvm.java import find_java
 pytestmark = pytest.mark.broker
 
 
-def test_the_broker_uses_the_archive_that_a_broker_has_made_and_does_without_one_that_is_damaged(
+def test_the_broker_uses_an_earlier_ones_archive_and_does_without_a_damaged_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fetch()

@@ -32,7 +32,7 @@ def job(broker: EmbeddedBroker, tmp_path: Path) -> Iterator[RunningJob]:
     running.close()
 
 
-def test_the_job_creates_its_tables_follows_edits_and_finds_all_again_after_a_restart(job: RunningJob) -> None:
+def test_the_job_creates_its_tables_follows_edits_and_finds_all_after_a_restart(job: RunningJob) -> None:
     job.start()
     assert any("created tables quotas, usage," in line for line in job.log)
     job.wait_for_line(f"lie under {job.folder / 'tables'}: what works without Spark finds them by tables.location")

@@ -45,7 +45,7 @@ def has_logged_produces(broker: EmbeddedBroker) -> bool:
     return any('"requestApiKeyName":"PRODUCE"' in line and TOPIC in line for line in lines)
 
 
-def test_both_brokers_lead_partitions_each_logs_its_own_requests_and_a_killed_one_is_noticed(
+def test_both_brokers_lead_partitions_log_their_requests_and_a_killed_one_is_noticed(
     cluster: EmbeddedCluster,
 ) -> None:
     first, second = cluster.brokers

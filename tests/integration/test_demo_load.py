@@ -38,7 +38,7 @@ def folder(tmp_path: Path) -> Iterator[DemoFolder]:
     carry_nothing()
 
 
-def test_stock_clients_are_slowed_by_their_brokers_each_meter_names_its_own_and_a_dead_broker_is_told(
+def test_brokers_slow_stock_clients_meters_name_them_and_a_dead_broker_is_reported(
     folder: DemoFolder, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)

@@ -16,7 +16,7 @@ from deltalake import DeltaTable, write_deltalake
 from pipeline.demo.broker import EmbeddedBroker
 from pipeline.job.heartbeat import last_beat_ms, signs_of
 from schemas.arrow import arrow_schema
-from schemas.quota_row import QuotaRow
+from schemas.rows import QuotaRow
 from tests.integration.running_job import RunningJob, running_job, usage
 from tests.integration.spark_metrics import (
     assert_spark_tells_it_too,

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.split_usage import UsageRecorder
+from bench.split_client import UsageRecorder
 from pipeline.brokers.entity import NativeEntity
 from pipeline.brokers.native_quotas import NativeQuotas
 from pipeline.cluster.access import ClusterAccess

@@ -37,7 +37,7 @@ def succeed(job: RunningJob, *arguments: str) -> str:
     return done.stdout
 
 
-def test_tables_without_their_past_are_refused_with_the_old_checkpoint_and_the_message_says_what_to_do(
+def test_tables_without_their_past_are_refused_with_the_old_checkpoint_and_a_fix(
     job: RunningJob,
 ) -> None:
     shutil.rmtree(job.folder / "tables")
@@ -48,7 +48,7 @@ def test_tables_without_their_past_are_refused_with_the_old_checkpoint_and_the_m
     assert str(Path(job.folder) / "checkpoint") in refused.stderr
 
 
-def test_with_the_quotas_of_the_file_and_a_new_checkpoint_it_goes_on_after_the_records_on_the_topic(
+def test_with_quotas_of_a_file_and_a_new_checkpoint_it_goes_on_after_the_topic(
     job: RunningJob,
 ) -> None:
     shutil.rmtree(job.folder / "checkpoint")

@@ -36,7 +36,7 @@ def wait_for_seconds(job: RunningJob) -> list[dict[str, object]]:
     return rows
 
 
-def test_seconds_are_rolled_up_beside_the_job_and_its_decisions_verified_while_it_runs(job: RunningJob) -> None:
+def test_seconds_are_rolled_up_and_decisions_verified_while_the_job_runs(job: RunningJob) -> None:
     at_ms = time.time_ns() // 1_000_000 - PAST_MS
     events = [usage("alice", 20_000, event_time_ms=at_ms), usage("alice", 3_000, event_time_ms=at_ms // 1_000 * 1_000)]
     job.send(*events)

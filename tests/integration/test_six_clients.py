@@ -2,8 +2,7 @@
 
 import pytest
 
-from bench.six_clients import JAVA, PYTHON, measure
-from bench.six_report import PHASES, SixRun
+from bench.six_clients import JAVA, PHASES, PYTHON, SixRun, measure
 from pipeline.jvm.java import find_jdk
 
 pytestmark = [pytest.mark.broker, pytest.mark.long, pytest.mark.timeout(1200)]

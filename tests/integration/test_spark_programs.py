@@ -74,7 +74,7 @@ def test_the_wheel_runs_under_spark_submit_on_the_cluster(
         assert rigged.verdict({"batches": 3, "usage": 50, "ledger": 100})["differences"] == []
 
 
-def test_without_the_connectors_spark_submit_is_refused_with_the_option_that_is_missing(
+def test_spark_submit_without_the_connectors_is_refused_with_the_missing_option(
     cluster: StandaloneCluster, tmp_path: Path
 ) -> None:
     done = submit(cluster, tmp_path, "--master", "local[1]", str(app(tmp_path)), "run", "--tables", "tables")

@@ -14,7 +14,7 @@ HIGHEST = 1.5
 MIRRORED = 1.7
 
 
-def test_the_sum_of_two_brokers_stays_near_the_bound_where_mirrored_quotas_give_nearly_twice_as_much(
+def test_two_brokers_stay_near_the_bound_where_mirrored_quotas_give_nearly_twice(
     tmp_path: Path,
 ) -> None:
     mirror, cluster = measure(tmp_path, [LOAD], seconds=170, move=85)

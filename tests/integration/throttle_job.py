@@ -13,7 +13,7 @@ from pipeline.cluster.topics import create_topics, topic_specs
 from pipeline.throttle.kafka_topic import KafkaThrottleTopic
 from pipeline.throttle.publisher import Publisher
 from quota.evaluation import Evaluation
-from schemas.client_key import ClientKey
+from schemas.names import ClientKey
 from tests.fakes.outbox import MemoryOutbox
 from tests.pipeline.throttle.factories import publications, violation
 

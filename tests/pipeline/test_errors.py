@@ -10,7 +10,7 @@ from pipeline.errors import first_line
     [
         ("one line.", "one line"),
         ("\n  the first\nthe second", "the first"),
-        ("calling o1.go.\n: java.io.IOException: gone\n\tat a.B", "calling o1.go. : java.io.IOException: gone"),
+        ("calling o1.go.\n: java.io.IOException: gone\n\tat a.B", "java.io.IOException: gone"),
         (
             "[STREAM_FAILED] Query ended. SQLSTATE: XXKST\n=== Streaming Query ===",
             "[STREAM_FAILED] Query ended. SQLSTATE: XXKST",

@@ -4,11 +4,10 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from purgatory.batch_purgatory import BatchPurgatory
+from purgatory.batch_levels import Int64s
+from purgatory.batch_purgatory import BatchPurgatory, WatchLists
+from purgatory.batch_wheel import slots_of
 from purgatory.errors import InvalidBatchError, InvalidTimeError, MissingWatchKeyError
-from purgatory.radix import Int64s
-from purgatory.slab import slots_of
-from purgatory.watch_lists import WatchLists
 
 FAR_MS = 100_000
 

@@ -6,8 +6,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from purgatory.batch_levels import Int64s
 from purgatory.batch_purgatory import BatchPurgatory
-from purgatory.radix import Int64s
 
 KEYS = st.sampled_from([0, 1, 2, 7, -3, 2**62])
 

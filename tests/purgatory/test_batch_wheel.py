@@ -9,7 +9,8 @@ level 5   2^40 ms buckets      one window = 2^48 ms = all the time there is
 import numpy as np
 import pytest
 
-from purgatory.batch_wheel import MAX_TIME_MS, BatchTimingWheel
+from purgatory.batch_levels import MAX_TIME_MS
+from purgatory.batch_wheel import BatchTimingWheel
 
 LEVEL_EDGES_MS = [1 << (8 * level) for level in range(1, 6)]
 TODAY_MS = 1_795_000_000_000  # 41 bits
@@ -76,7 +77,7 @@ def test_a_clock_jump_splits_the_bucket_it_stops_in(edge_ms: int, stop_offset_ms
     assert released(wheel, 8 * edge_ms) == [x for x in around_ms if x > stop_ms]
 
 
-def test_entries_of_one_millisecond_come_out_in_submission_order_where_kafka_turns_them_round() -> None:
+def test_entries_of_a_millisecond_come_in_submission_order_where_kafka_reverses_it() -> None:
     # Vector V9. In Kafka A waits on level 2, B goes directly to level 1, and A is added behind B. So B comes out first.
     wheel = BatchTimingWheel()
     first = wheel.schedule_many([300])

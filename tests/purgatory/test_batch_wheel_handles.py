@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from purgatory.batch_wheel import MAX_PENDING, MAX_TIME_MS, BatchTimingWheel
+from purgatory.batch_levels import MAX_TIME_MS
+from purgatory.batch_wheel import MAX_PENDING, BatchTimingWheel
 from purgatory.errors import InvalidBatchError, InvalidTimeError, PurgatoryError, WheelFullError
 from tests.purgatory.test_batch_wheel import released
 

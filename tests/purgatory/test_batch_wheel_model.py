@@ -5,7 +5,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from purgatory.batch_wheel import MAX_TIME_MS, BatchTimingWheel
+from purgatory.batch_levels import MAX_TIME_MS
+from purgatory.batch_wheel import BatchTimingWheel
 
 LEVEL_EDGES_MS = [1 << (8 * level) for level in range(1, 6)]
 

@@ -6,13 +6,10 @@ import time
 
 import pytest
 
-from purgatory.delayed_operation import DelayedOperation
-from purgatory.delayed_operation_purgatory import DelayedOperationPurgatory
+from purgatory.delayed_operation import DelayedOperation, DelayedOperationPurgatory
 from purgatory.errors import MissingWatchKeyError
-from purgatory.monotonic_clock import SystemMonotonicClock
-from purgatory.reaper import Reaper
-from purgatory.timer import SystemTimer
-from purgatory.timer_task_list import TimerTask
+from purgatory.timer import Reaper, SystemMonotonicClock, SystemTimer
+from purgatory.timing_wheel import TimerTask
 from tests.fakes.monotonic_clock import ManualMonotonicClock
 from tests.waiting import PATIENCE_SECONDS
 

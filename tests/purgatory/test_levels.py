@@ -6,8 +6,7 @@ clock 0x01f0:   0x0205 -> level 1, bucket 2        clock 0x0200: 0x0205 -> level
 
 import numpy as np
 
-from purgatory.levels import Levels
-from purgatory.radix import EXPIRATION, HANDLE, References
+from purgatory.batch_levels import EXPIRATION, HANDLE, Levels, References
 
 
 def references(expirations_ms: list[int], handles: list[int]) -> References:

@@ -3,8 +3,7 @@
 import pytest
 
 from purgatory.errors import AlreadyMutedError, InvalidSizeError
-from purgatory.memory_intake import MemoryIntake, Unmuted
-from purgatory.memory_pool import Allocation, MemoryPool
+from purgatory.memory_pool import Allocation, MemoryIntake, MemoryPool, Unmuted
 from tests.fakes.monotonic_clock import ManualMonotonicClock
 
 

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from purgatory.monotonic_clock import MonotonicClock, SystemMonotonicClock
+from purgatory.timer import MonotonicClock, SystemMonotonicClock
 from tests.fakes.monotonic_clock import ManualMonotonicClock
 
 

@@ -1,9 +1,8 @@
 """Vectors of related tests in Kafka (3.5): other things that wait for a time or an event, built with this package."""
 
-from purgatory.delayed_operation import DelayedOperation
-from purgatory.delayed_operation_purgatory import DelayedOperationPurgatory
+from purgatory.delayed_operation import DelayedOperation, DelayedOperationPurgatory
 from purgatory.timer import SystemTimer
-from purgatory.timer_task_list import TimerTask
+from purgatory.timing_wheel import TimerTask
 from tests.fakes.monotonic_clock import ManualMonotonicClock
 
 

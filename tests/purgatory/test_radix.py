@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from purgatory.radix import MAX_TIME_MS, bucket_keys, expiration_order
+from purgatory.batch_levels import MAX_TIME_MS, bucket_keys, expiration_order
 
 times_ms = st.integers(0, MAX_TIME_MS)
 

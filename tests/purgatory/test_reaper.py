@@ -2,10 +2,8 @@
 
 import threading
 
-from purgatory.monotonic_clock import SystemMonotonicClock
-from purgatory.reaper import Reaper
-from purgatory.timer import SystemTimer
-from purgatory.timer_task_list import TimerTask
+from purgatory.timer import Reaper, SystemMonotonicClock, SystemTimer
+from purgatory.timing_wheel import TimerTask
 from tests.waiting import PATIENCE_SECONDS
 
 

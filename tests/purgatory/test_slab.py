@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from purgatory.batch_wheel import MAX_PENDING, SEQUENCE_MASK, Slab, slots_of
 from purgatory.errors import WheelFullError
-from purgatory.slab import MAX_PENDING, SEQUENCE_MASK, Slab, slots_of
 
 
 def taken(slab: Slab, n: int) -> list[int]:

@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from purgatory.radix import MAX_TIME_MS
-from purgatory.staging import Staging
+from purgatory.batch_levels import MAX_TIME_MS, Staging
 
 
 def test_scalar_and_array_entries_come_out_in_submission_order() -> None:

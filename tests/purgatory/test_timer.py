@@ -5,9 +5,8 @@ import threading
 
 import pytest
 
-from purgatory.monotonic_clock import SystemMonotonicClock
-from purgatory.timer import SystemTimer
-from purgatory.timer_task_list import TimerTask
+from purgatory.timer import SystemMonotonicClock, SystemTimer
+from purgatory.timing_wheel import TimerTask
 from tests.fakes.monotonic_clock import ManualMonotonicClock
 from tests.waiting import PATIENCE_SECONDS
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from purgatory.timer_task_list import NOT_QUEUED_MS, TaskCounter, TimerTask, TimerTaskEntry, TimerTaskList
+from purgatory.timing_wheel import NOT_QUEUED_MS, TaskCounter, TimerTask, TimerTaskEntry, TimerTaskList
 
 
 def test_3_1_three_lists_share_one_counter() -> None:

@@ -6,8 +6,7 @@ Notation L·b@e = level, bucket number, bucket expiration.
 import pytest
 
 from purgatory.errors import InvalidTimeError
-from purgatory.timer_task_list import TaskCounter, TimerTask, TimerTaskEntry
-from purgatory.timing_wheel import BucketQueue, TimingWheel
+from purgatory.timing_wheel import BucketQueue, TaskCounter, TimerTask, TimerTaskEntry, TimingWheel
 from purgatory.walkthrough import Walkthrough
 
 

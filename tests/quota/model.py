@@ -77,7 +77,14 @@ class ScalarModel(QuotaRows):
         tags = self.tags(side, quota_type, entity["user"] or "", entity["client_id"] or "")
         return side, quota_type, (broker, *tags)
 
-    def record(self, rows: Iterable[Row], evaluated_at_ms: int) -> list[dict[str, Any]]:
+    def begin_epoch(self, last_ms: int, now_ms: int) -> None:
+        """The clocks were set back: all windows are empty, and the times of the buckets move with the clocks."""
+        for sensor in self.sensors.values():
+            sensor.windows.clear()
+            sensor.refilled_at_ms += now_ms - last_ms
+        self.evaluated_at_ms = now_ms
+
+    def record(self, rows: Iterable[Row], evaluated_at_ms: int, is_old: bool = False) -> list[dict[str, Any]]:
         """Add usage, then decide. Returns the violated quotas in the order of the engine's answer."""
         now = self.evaluated_at_ms = evaluated_at_ms
         oldest = (now // self.w - self.n) * self.w
@@ -89,6 +96,7 @@ class ScalarModel(QuotaRows):
                     continue
                 charges: dict[tuple[str, str, Tags], dict[int, int]] = {}
                 entities = {}
+                in_time: set[tuple[str, str, Tags]] = set()
                 for row in rows:
                     used = self.used(row, quota_type)
                     if used is None:
@@ -97,6 +105,7 @@ class ScalarModel(QuotaRows):
                     sensor = self.sensors.setdefault(key, Sensor())
                     entities[key[2][0], row["user"] or "", row["client_id"] or ""] = key
                     start = row["sample_start_ms"]
+                    in_time |= {key} if start >= oldest else set()
                     if start >= oldest:
                         window = sensor.windows.setdefault(start, [0, start])
                         window[0] += used
@@ -106,7 +115,8 @@ class ScalarModel(QuotaRows):
                     by_window[place] = by_window.get(place, 0) + used
                 if side == "enforced" and self.carry_debt:
                     for key, by_window in charges.items():
-                        self.charge(key, by_window, now)
+                        self.charge(key, by_window, now, 1.0 if is_old else 10.0)
+                entities = {names: key for names, key in entities.items() if key in in_time}
                 violated += self.violations(side, quota_type, entities, now)
         self.apply(violated)
         violated.sort(
@@ -114,7 +124,7 @@ class ScalarModel(QuotaRows):
         )
         return violated
 
-    def charge(self, key: tuple[str, str, Tags], by_window: dict[int, int], now: int) -> None:
+    def charge(self, key: tuple[str, str, Tags], by_window: dict[int, int], now: int, most_bursts: float) -> None:
         """Charge the sensor's bucket, window by window. Window -1 stands for all late usage."""
         bound = self.bound_of("enforced", key[1], key[2][1:])
         if bound is None:
@@ -132,7 +142,7 @@ class ScalarModel(QuotaRows):
                 tokens = min(burst, tokens + bound * ((refill_to - sensor.refilled_at_ms) / 1000.0))
                 sensor.refilled_at_ms = refill_to
             amount = used * 1e-7 if key[1] == "request_percentage" else float(used)
-            sensor.tokens = max(tokens - amount, -10.0 * burst)
+            sensor.tokens = max(tokens - amount, min(tokens, -most_bursts * burst))
 
     def rate(self, key: tuple[str, str, Tags], now: int) -> tuple[float, int]:
         """O and W of a sensor."""
@@ -143,7 +153,7 @@ class ScalarModel(QuotaRows):
         if full < self.n - 1:
             elapsed += (self.n - 1 - full) * self.w
         window_ms = max(elapsed, 1)
-        total = float(sum(w[0] for w in kept.values()))
+        total = float(min(sum(min(w[0], 2**63 - 1) for w in kept.values()), 2**63 - 1))
         if key[1] == "request_percentage":
             total *= 1e-7
         return total / (window_ms / 1000.0), window_ms

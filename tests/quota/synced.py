@@ -71,7 +71,7 @@ class Synced:
 
     def restart(self, adopt: bool = False) -> None:
         self.sync = BrokerSync(adopt=adopt)
-        self.ledger.restart(self.sync)
+        self.ledger.restart(self.sync, self.now_ms)
         self.load(*self._rows, mode=self._mode, mirror=self._mirror)
         self.describe()
 

@@ -117,7 +117,7 @@ def test_a_refused_write_is_tried_again_ever_more_rarely() -> None:
     assert tried == [10, 30, 70, 150, 310, 630, 1230, 1830]
 
 
-def test_a_refused_write_is_tried_at_once_when_the_row_is_edited_and_forgotten_when_it_is_taken() -> None:
+def test_a_refused_write_is_retried_when_its_row_is_edited_and_forgotten_when_taken() -> None:
     synced = Synced(ROW)
     synced.sync.refuse(synced.sync.period(START_MS, START_MS)[0], "not allowed", START_MS)
     assert synced.period() == []

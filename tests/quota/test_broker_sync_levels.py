@@ -94,7 +94,7 @@ def test_a_sensor_of_a_default_has_an_entry_while_it_needs_one() -> None:
     assert synced.ledger.held == {DEFAULT: 100.0}
 
 
-def test_a_sensor_that_is_over_its_bound_again_and_again_keeps_its_entry_for_ten_minutes() -> None:
+def test_a_sensor_over_its_bound_again_and_again_keeps_its_entry_for_ten_minutes() -> None:
     synced = Synced(OF_DEFAULT)
     synced.use(20, {"carol": (90, 90)})
     for _ in range(3):

@@ -46,7 +46,7 @@ class BrokersAndTable(RuleBasedStateMachine):
 
     def new_sync(self) -> None:
         self.sync = BrokerSync()
-        self.ledger.restart(self.sync)
+        self.ledger.restart(self.sync, self.now_ms)
         self.load()
         self.describe()
 

@@ -84,7 +84,7 @@ def test_a_cell_of_one_type_is_no_cell_of_another() -> None:
     assert sums(usage, "user-199", REQUEST) == [0.0, 0.0]
 
 
-def test_only_sensors_of_defaults_have_the_bound_of_a_default_and_only_while_they_are_used() -> None:
+def test_only_sensors_of_defaults_have_the_bound_of_a_default_and_only_while_used() -> None:
     usage = loaded()
     usage.record(table([row("alice", "1", 5), row("bob", "1", 5)]))
     assert of_users(usage, usage.default_bounds(PRODUCER)) == {"alice": np.inf, "bob": 7.0}

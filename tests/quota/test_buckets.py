@@ -2,9 +2,11 @@
 
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
+from quota.buckets import MAX_DEBT_BURSTS_OF_OLD, TokenBuckets
 from quota.errors import InvalidUsage
 from quota.snapshot import QuotaSnapshot
 from tests.quota.factories import decide, loaded, owed, quota_row, table, usage_row
@@ -113,3 +115,38 @@ def test_buckets_that_can_not_be_are_refused(change: dict[str, Any], message: st
     stored = pa.Table.from_pylist([{**row, "quota_type": "producer_byte_rate", **change}], engine.buckets().schema)
     with pytest.raises(InvalidUsage, match=message):
         engine.restore_buckets(stored)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "amount", "left"),
+    [
+        (110.0, 220.0, -110.0),
+        (110.0, 221.0, -110.0),
+        (110.0, 219.0, -109.0),
+        (-110.0, 1.0, -110.0),
+        (-300.0, 5.0, -300.0),
+    ],
+)
+@pytest.mark.parametrize("is_late", [False, True])
+def test_old_usage_leads_to_a_debt_of_one_burst_and_lifts_no_larger_one(
+    tokens: float, amount: float, left: float, is_late: bool
+) -> None:
+    buckets = TokenBuckets(11, 1000)
+    buckets.grow(1)
+    one, bound = np.array([0]), np.array([10.0])
+    buckets.restore(one, np.array([tokens]), np.array([100_000]))
+    charge = buckets.charge_late if is_late else buckets.charge
+    charge(one, np.array([amount]), bound, 100_000, MAX_DEBT_BURSTS_OF_OLD)
+    assert buckets.tokens_at(one, bound, 100_000).tolist() == [left]
+
+
+def test_a_debt_is_paid_off_as_before_when_the_clocks_are_set_back() -> None:
+    engine = loaded(quota_row(producer_byte_rate=1000))
+    decide(engine, AT_MS, usage_row(AT_MS, produced_bytes=31_000))
+    assert owed(engine, AT_MS + 2_000)["tokens"] == -18_000.0
+    hour_ago_ms = AT_MS - 3_600_000
+    engine.begin_epoch(AT_MS + 2_000, hour_ago_ms)
+    assert owed(engine, hour_ago_ms)["tokens"] == -18_000.0
+    assert owed(engine, hour_ago_ms + 18_000)["tokens"] == 0.0
+    assert owed(engine, hour_ago_ms)["observed"] == 0.0
+    assert decide(engine, hour_ago_ms, usage_row(hour_ago_ms, produced_bytes=1)) == []

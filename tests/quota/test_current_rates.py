@@ -31,7 +31,7 @@ def test_a_rate_is_that_of_the_engine_and_is_compared_with_the_bound() -> None:
     assert found == {QuotaKey("alice", "", RATE): CurrentRate(expected, expected / 1000.0, "", "alice", "", 1)}
 
 
-def test_of_the_clients_of_a_default_the_nearest_to_the_bound_is_shown_and_all_are_counted() -> None:
+def test_of_a_defaults_clients_the_nearest_to_the_bound_is_shown_all_are_counted() -> None:
     quotas = [quota_row("<default>", producer_byte_rate=1000.0)]
     found = rates(quotas, use("a", "x", 10), use("b", "x", 30), use("c", "x", 20))[QuotaKey("<default>", "", RATE)]
     assert (found.sensor_user, found.sensors) == ("b", 3)

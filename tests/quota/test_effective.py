@@ -42,7 +42,7 @@ def test_each_quota_type_matches_a_row_of_its_own() -> None:
     assert [row.matched for row in answer.levels if row.matched] == [("producer_byte_rate",), ("consumer_byte_rate",)]
 
 
-def test_clients_that_count_in_the_same_sensor_are_named_and_the_client_itself_is_not() -> None:
+def test_other_clients_that_count_in_the_same_sensor_are_named() -> None:
     rows = (quota_row("alice", "", producer_byte_rate=1.0), quota_row("alice", "own", producer_byte_rate=1.0))
     others = (("alice", "etl"), ("alice", "web"), ("alice", "own"), ("bob", "etl"))
     producer = found(*rows, others=others).by_type[PRODUCER]

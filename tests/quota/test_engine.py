@@ -228,3 +228,28 @@ def test_many_sensors_at_once_equal_few_at_a_time() -> None:
     assert found.num_rows == 60_000 - 1 + sum(i * 7 % 9001 > 5000 for i in range(70_000))
     assert found.sort_by(order)["observed"].equals(pa.concat_tables(pieces).sort_by(order)["observed"])
     assert whole.evaluate(usage, AT_MS).equals(piecewise.evaluate(usage, AT_MS))
+
+
+@pytest.mark.parametrize("count", [3, 4, 5, 40])
+@pytest.mark.parametrize("spread_ms", [0, 1_000])
+@pytest.mark.parametrize("is_one_batch", [False, True])
+def test_sums_stop_at_the_largest_number_and_an_offender_stays_one(
+    count: int, spread_ms: int, is_one_batch: bool
+) -> None:
+    engine = loaded(quota_row(producer_byte_rate=1_000_000))
+    times_ms = [1_700_000_010_000 + (number % 5) * spread_ms for number in range(count)]
+    rows = [usage_row(at_ms, produced_bytes=2**61) for at_ms in times_ms]
+    last_ms = max(times_ms)
+    for batch in [rows] if is_one_batch else [[row] for row in rows]:
+        decided = decide(engine, last_ms, *batch)
+    wanted = float(min(count * 2**61, 2**63 - 1)) / (decided[0]["window_ms"] / 1_000.0)
+    assert decided[0]["observed"] == wanted
+
+
+def test_a_sensor_whose_usage_is_all_late_gets_no_first_decision() -> None:
+    engine = loaded(quota_row(producer_byte_rate=1_000))
+    at_ms = 1_700_000_010_000
+    assert decide(engine, at_ms, usage_row(at_ms, produced_bytes=1_000_000))
+    late = usage_row(at_ms - 60_000, produced_bytes=1)
+    assert decide(engine, at_ms, late) == []
+    assert decide(engine, at_ms, late, usage_row(at_ms, produced_bytes=1))

@@ -76,9 +76,13 @@ def test_engine_equals_the_scalar_model(data: st.DataObject) -> None:
         engine.load_quotas(QuotaSnapshot.from_rows(rows, version, mode))
         model.load_quotas(rows, mode)
         for _ in range(data.draw(st.integers(1, 4))):
+            if data.draw(st.integers(0, 4)) == 0:
+                last_ms, now_ms = now_ms, now_ms - data.draw(st.integers(1, 3_600_000))
+                engine.begin_epoch(last_ms, now_ms)
+                model.begin_epoch(last_ms, now_ms)
             now_ms += data.draw(st.one_of(st.just(0), st.integers(0, window_ms), st.integers(0, 15 * window_ms)))
-            usage = data.draw(batch(now_ms, num_samples, window_ms))
-            assert engine.record(table(usage), now_ms).to_pylist() == model.record(usage, now_ms)
+            usage, is_old = data.draw(batch(now_ms, num_samples, window_ms)), data.draw(st.booleans())
+            assert engine.record(table(usage), now_ms, is_old).to_pylist() == model.record(usage, now_ms, is_old)
             look_ms = now_ms + data.draw(st.integers(0, 13 * window_ms))
             assert engine.evaluate(entities, look_ms).to_pylist() == model.evaluate(ENTITIES, look_ms)
             assert engine.resolve(entities).to_pylist() == model.resolve(ENTITIES)

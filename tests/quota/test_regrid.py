@@ -72,7 +72,7 @@ def test_wider_windows_hold_what_they_would_have_held_from_the_start(
 
 
 @given(events, spans, st.integers(1, 7))
-def test_in_narrower_windows_usage_is_dated_less_than_an_old_window_late_and_never_early(
+def test_in_narrower_windows_usage_is_late_by_less_than_an_old_window_never_early(
     sent: list[Event], new_ms: int, factor: int
 ) -> None:
     old_ms = new_ms * factor

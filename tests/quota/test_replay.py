@@ -69,7 +69,7 @@ def test_each_batch_is_decided_with_its_own_quotas_at_its_own_instant() -> None:
     assert (bounds, windows) == ([[1_000.0], [2_000.0], [1_000.0]], [[10_000], [10_500], [10_900]])
 
 
-def test_a_replay_that_begins_one_warm_up_earlier_decides_the_same_and_one_that_begins_later_does_not() -> None:
+def test_a_replay_decides_the_same_only_if_it_begins_one_warm_up_earlier() -> None:
     batches = [batch_at(batch_id, T0_MS + batch_id * 1_000, 1_200) for batch_id in range(40)]
     whole = [one.decisions.to_pylist() for one in replay(QuotaEngine(), batches, bounded)]
     reach = 11 + 1  # one batch per second: the sample windows of a rate, and one more

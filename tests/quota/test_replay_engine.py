@@ -52,7 +52,7 @@ def test_throttles_are_the_applied_rows_of_a_record_and_leave_the_same_behind() 
     assert len(other.throttles(numbers.usage([], AT_MS + 600), AT_MS + 600).rows) == 0
 
 
-def test_clients_that_came_while_no_quota_was_in_force_owe_nothing_then_and_what_is_due_later() -> None:
+def test_clients_that_came_without_a_quota_owe_nothing_then_and_later_what_is_due() -> None:
     made, numbers = engine(quota_row("alice", "", mode="exempt")), Numbers()
     rows = [usage_row(AT_MS, user=user, produced_bytes=10**6) for user in USERS]
     made.throttles(numbers.usage(rows, AT_MS), AT_MS)

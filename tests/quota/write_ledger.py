@@ -59,7 +59,7 @@ class WriteLedger:
             sync.confirm(changes, now_ms)
         return written
 
-    def restart(self, sync: BrokerSync) -> None:
+    def restart(self, sync: BrokerSync, now_ms: int) -> None:
         """Tell a new sync what was stored."""
         owned: dict[EntryKey, Owned] = {}
         undecided: dict[EntryKey, list[Change]] = {}
@@ -73,4 +73,4 @@ class WriteLedger:
                 owned.pop(change.key, None)
             else:
                 owned[change.key] = now
-        sync.restore_owned(owned, [change for changes in undecided.values() for change in changes])
+        sync.restore_owned(owned, [change for changes in undecided.values() for change in changes], now_ms)

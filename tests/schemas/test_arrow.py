@@ -5,7 +5,7 @@ import pytest
 
 from schemas.arrow import arrow_schema, conform
 from schemas.errors import RowsDoNotFit
-from schemas.usage_row import UsageRow
+from schemas.usage import UsageRow
 
 
 def usage(evaluated_at_ms: int = 1, **columns: object) -> pa.Table:
@@ -29,7 +29,7 @@ def usage(evaluated_at_ms: int = 1, **columns: object) -> pa.Table:
     )
 
 
-def test_the_timestamp_is_that_of_its_milliseconds_and_the_day_that_of_the_evaluation() -> None:
+def test_a_timestamp_is_that_of_its_milliseconds_and_the_day_that_of_the_evaluation() -> None:
     (row,) = usage(1_699_999_999_999 + 86_400_000).to_pylist()
     assert row["sample_start"] == datetime(2023, 11, 14, 22, 13, 20, 123000, tzinfo=UTC)
     assert row["date"] == date(2023, 11, 15)

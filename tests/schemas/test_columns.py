@@ -6,10 +6,8 @@ from pydantic import BaseModel, Field
 
 from schemas.arrow import arrow_schema
 from schemas.asyncapi import MODELS
-from schemas.columns import TYPES, columns
-from schemas.ddl import spark_ddl
+from schemas.columns import TYPES, columns, json_schema, spark_ddl
 from schemas.errors import UnsupportedFieldType
-from schemas.json_schema import json_schema
 
 PIPELINE_TABLES = ["usage", "batches", "decisions", "throttle_events", "sensor_state", "dead_letters"]
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.decision_id import decision_id, decision_ids
+from schemas.decisions import decision_id, decision_ids
 
 PARTS: dict[str, Any] = {
     "cluster": "c1",

@@ -4,8 +4,8 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.decision_id import decision_ids
-from schemas.decision_id_column import decision_id_column
+from schemas.arrow import decision_id_column
+from schemas.decisions import decision_ids
 
 PARTS = ("broker_id", "user", "client_id", "quota_type")
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=5)

@@ -6,9 +6,9 @@ import yaml
 
 import schemas.asyncapi
 from schemas.asyncapi import generated_files
-from schemas.json_schema import json_schema
+from schemas.columns import json_schema
 from schemas.throttle_record import ThrottleRecord
-from schemas.usage_event import UsageEvent
+from schemas.usage import UsageEvent
 
 PACKAGE = Path(schemas.asyncapi.__file__).parent
 

@@ -5,8 +5,7 @@ import pytest
 from pydantic import ValidationError
 
 from schemas.errors import UnreadableRecord
-from schemas.throttle_event_row import ThrottleEventRow, stored_record
-from schemas.throttle_record import ThrottleRecord
+from schemas.throttle_record import ThrottleEventRow, ThrottleRecord, stored_record
 
 FIELDS: dict[str, Any] = {
     "action": "throttle",

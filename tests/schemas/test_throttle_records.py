@@ -9,9 +9,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from schemas.errors import UnsupportedFieldType
-from schemas.json_columns import json_texts
+from schemas.throttle_messages import ThrottleRecords, json_texts
 from schemas.throttle_record import ThrottleRecord
-from schemas.throttle_records import ThrottleRecords
 
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=6) | st.sampled_from(
     ['"', "\\", "\\n", "\n\t\b\f\r", "\x00\x1f\x7f", '",', "é✓\u2028😀", '"},{"']

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from schemas.usage_event import LARGEST_MEASURE, UsageEvent
+from schemas.usage import LARGEST_MEASURE, UsageEvent
 
 MEASURES = ["produced_bytes", "fetched_bytes", "io_time_ns", "network_time_ns", "request_count"]
 

@@ -42,9 +42,7 @@ def job(kept: Kept) -> Iterator[RunningJob]:
             job.close()
 
 
-def test_every_message_is_counted_once_those_of_before_and_those_that_nobody_had_read(
-    job: RunningJob, kept: Kept
-) -> None:
+def test_every_message_counts_once_those_read_before_and_those_not_read_yet(job: RunningJob, kept: Kept) -> None:
     stored: Counter[str] = Counter()
     for row in job.table("usage", ["user", "produced_bytes"]).to_pylist():
         stored[row["user"]] += row["produced_bytes"]

@@ -26,13 +26,13 @@ def columns(root: str, name: str) -> list[tuple[str, str, bool]]:
     return [(field.name, field.type.to_json(), field.nullable) for field in fields]
 
 
-def test_tables_have_the_columns_that_new_ones_have_so_either_release_can_write_them(
-    kept: Kept, tmp_path: Path
-) -> None:
-    create_missing(str(tmp_path))
+def test_a_start_gives_the_tables_the_columns_that_new_ones_have(tmp_path: Path) -> None:
+    kept = unpack(tmp_path / "kept")
     assert {path.name for path in Path(kept.tables).iterdir()} >= OF_RELEASE_0_1
+    create_missing(kept.tables)
+    create_missing(str(tmp_path))
     for name in OF_RELEASE_0_1:
-        assert columns(kept.tables, name) == columns(str(tmp_path), name), name
+        assert sorted(columns(kept.tables, name)) == sorted(columns(str(tmp_path), name)), name
         assert DeltaTable(table_uri(kept.tables, name)).metadata().partition_columns == (
             DeltaTable(table_uri(str(tmp_path), name)).metadata().partition_columns
         ), name

@@ -46,12 +46,12 @@ def dashboard(
 
     try:
         from pipeline.dashboard.server import TOKEN_VARIABLE, DashboardServer
-        from pipeline.gate.listening import Listen, read_token
+        from pipeline.web import Listen, read_token
     except ModuleNotFoundError as exc:
         raise DashboardExtraMissing(exc.name or "starlette") from exc
     settings = load_settings(config, flags(tables=tables))
     set_up_logging(settings.log_level)
-    token = read_token(token_file, variable=TOKEN_VARIABLE)
+    token = read_token(token_file, TOKEN_VARIABLE)
     signs = signs_of(settings.run_dir, settings.job, settings.tables.root)
     server = DashboardServer(settings, signs, Listen(host, port), token, allow_edits)
     with call_on_signals(server.stop):

@@ -51,8 +51,8 @@ def gate(
     from pipeline.settings.loading import load_settings
 
     try:
-        from pipeline.gate.listening import parse_listen, read_token
-        from pipeline.gate.server import GateServer
+        from pipeline.gate.server import TOKEN_VARIABLE, GateServer
+        from pipeline.web import parse_listen, read_token
     except ModuleNotFoundError as exc:
         raise GateExtraMissing(exc.name or "starlette") from exc
     metrics = metrics_flags(None, metrics_clients)
@@ -65,7 +65,7 @@ def gate(
     registry = new_registry("gate")
     by_client = settings.metrics.clients
     registry.register(ReadAtScrape(lambda: gate_metrics(side_car_gate, by_client)))
-    server = GateServer(side_car_gate, parse_listen(listen), read_token(token_file), registry)
+    server = GateServer(side_car_gate, parse_listen(listen), read_token(token_file, TOKEN_VARIABLE), registry)
     with call_on_signals(server.stop):
         side_car_gate.start()
         sys.stderr.write(f"listening on port {server.port}, following {throttle_topic} at {access.bootstrap_servers}\n")

@@ -15,7 +15,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import typer
 
 from pipeline.cli.options import BootstrapServers, CommandConfig, ConfigFile, MetricsPort, flags
-from schemas.topic_names import MARKER_TOPIC, USAGE_TOPIC
+from schemas.names import MARKER_TOPIC, USAGE_TOPIC
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -106,7 +106,7 @@ def _print(rows: list[dict[str, Any]], output: str, limit: int | None) -> None:
 
 def _shown(row: "Row") -> "Row":
     from pipeline.throttle.shown import SHOWN_DIGITS, clock_time, seconds
-    from schemas.throttle_event_row import is_extension
+    from schemas.throttle_record import is_extension
 
     bound, quota_type = row["bound"], row["quota_type"]
     extends = is_extension(row)

@@ -11,7 +11,7 @@ from pipeline.cli.quota_type import QuotaTypeOption, quota_type_of
 from pipeline.cli.quotas.entity_flags import ClientNames, for_client
 from pipeline.clock import wall_ms
 from pipeline.errors import PipelineError
-from schemas.topic_names import THROTTLE_TOPIC
+from schemas.names import THROTTLE_TOPIC
 
 if TYPE_CHECKING:
     from collections.abc import Callable

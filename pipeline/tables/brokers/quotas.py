@@ -19,7 +19,7 @@ from pipeline.tables.reading.table_rows import TableRows
 from quota.broker_entries import EntryKey, EntryKind
 from quota.broker_writes import Change, Owned
 from schemas.arrow import arrow_schema, conform
-from schemas.broker_quota_row import BrokerQuotaRow
+from schemas.rows import BrokerQuotaRow
 
 _APP_ID: Final = "broker-quotas"
 _SEQ_APP_ID: Final = f"{_APP_ID}:seq"

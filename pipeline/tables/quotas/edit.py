@@ -11,7 +11,7 @@ from pipeline.tables.errors import QuotaEditRefused
 from quota.bound_rules import bound_mistake
 from quota.entity import QUOTA_TYPES, label
 from quota.mistakes import Mistake, Mistakes
-from schemas.quota_row import QuotaRow
+from schemas.rows import QuotaRow
 
 LABELS: Final = ("mode", "owner", "note")
 """Columns of a quota that Kafka does not have."""

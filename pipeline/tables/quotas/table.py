@@ -26,7 +26,7 @@ from pipeline.tables.quotas.commits import EditAudit, QuotaCommit, audit_propert
 from pipeline.tables.quotas.edit import QuotaChange, QuotaValues, altered, refuse_undivided, validated
 from pipeline.tables.reading.query import answer, rows_where
 from pipeline.tables.reading.table_rows import rows_of
-from schemas.quota_row import QuotaRow
+from schemas.rows import QuotaRow
 
 _ATTEMPTS: Final = 5
 _SHARDS: Final = "kquota.shards"

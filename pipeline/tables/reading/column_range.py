@@ -7,6 +7,7 @@ from deltalake import DeltaTable
 
 from pipeline.tables.errors import TableMissing
 from pipeline.tables.opening import open_table
+from pipeline.tables.port import Condition, Instant
 
 
 def newest_value(uri: str, column: str) -> int | None:
@@ -34,6 +35,30 @@ def newest_in(table: DeltaTable, column: str) -> int | None:
 def oldest_in(table: DeltaTable, column: str) -> int | None:
     """As `oldest_value`, for a table that is open."""
     return _extreme(table, "min", column, min)
+
+
+def newest_instant_in(table: DeltaTable, newest_where: Callable[[list[Condition]], int | None]) -> Instant | None:
+    """The newest instant that a row was evaluated at; None without rows.
+
+    Args:
+        table: one that is open, with statistics of `time_epoch` and `evaluated_at_ms`.
+        newest_where: the largest `evaluated_at_ms` of the rows that meet conditions. It is asked only if there is a
+            file with rows of several epochs, and opens no other files then.
+    """
+    files = file_statistics(table)
+    names = ("min.time_epoch", "max.time_epoch", "null_count.time_epoch", "max.evaluated_at_ms")
+    if names[1] not in files.column_names:
+        newest_ms = newest_in(table, "evaluated_at_ms")
+        return None if newest_ms is None else Instant(0, newest_ms)
+    rows = list(zip(*(files.column(name).to_pylist() for name in names), strict=True))
+    epoch = max((last or 0 for _, last, _, _ in rows), default=0)
+    of_epoch = [(first == epoch and not nulls, ms) for first, last, nulls, ms in rows if (last or 0) == epoch]
+    pure = [ms for is_pure, ms in of_epoch if (is_pure or not epoch) and ms is not None]
+    newest_ms = max(pure, default=-1)
+    if len(pure) < len(of_epoch) and any(ms is not None and ms > newest_ms for _, ms in of_epoch):
+        later = newest_where([("time_epoch", "=", epoch), ("evaluated_at_ms", ">", newest_ms)])
+        newest_ms = newest_ms if later is None else later
+    return None if newest_ms < 0 else Instant(epoch, newest_ms)
 
 
 def file_statistics(table: DeltaTable) -> Table:

@@ -13,13 +13,14 @@ if TYPE_CHECKING:  # `kquota status` loads no pyarrow
     import pyarrow as pa
 
 # Of several batches that were evaluated at the same instant, the one that was processed last.
-_ORDER: Final = ("evaluated_at_ms", "processed_at_ms", "batch_id")
+_ORDER: Final = ("processed_at_ms", "batch_id")
 
 
 def newest_rows(table: TableReader, columns: Sequence[str] | None = None) -> "pa.Table":
-    """The rows with the largest `evaluated_at_ms`, in no order; several batches may have been evaluated at it.
+    """The rows of the newest instant, in no order; several batches may have been evaluated at it.
 
-    The job evaluates each batch at the same instant as the batch before it or later, so these rows are the newest.
+    Within a time epoch the job evaluates each batch at the instant of the batch before it or later, so these rows are
+    the newest.
 
     Args:
         table: one with a column `evaluated_at_ms`.
@@ -28,14 +29,13 @@ def newest_rows(table: TableReader, columns: Sequence[str] | None = None) -> "pa
     Returns:
         No rows if the table has none.
     """
-    newest_ms = table.newest_value("evaluated_at_ms")
-    return table.read(columns, [] if newest_ms is None else [("evaluated_at_ms", "=", newest_ms)])
+    newest = table.newest_instant()
+    return table.read(columns, [] if newest is None else newest.conditions)
 
 
 def newest_batch(batches: TableReader) -> dict[str, Any] | None:
     """The newest row of `batches` by column, for the job and its writer; None if the table has no rows."""
-    rows = rows_of(Table.from_arrow(newest_rows(batches)))
-    return max(rows, key=lambda row: tuple(row[name] for name in _ORDER), default=None)
+    return _last(rows_of(Table.from_arrow(newest_rows(batches))))
 
 
 def newest_batch_under(root: str) -> dict[str, Any] | None:
@@ -44,4 +44,10 @@ def newest_batch_under(root: str) -> dict[str, Any] | None:
     Raises:
         TableMissing, TableUnreadable: the table is not there, or can not be read.
     """
-    return TableRows(table_uri(root, "batches")).newest(_ORDER)
+    batches = TableRows(table_uri(root, "batches"))
+    newest = batches.newest_instant()
+    return None if newest is None else _last(batches.read(None, newest.conditions))
+
+
+def _last(rows: list[dict[str, Any]]) -> dict[str, Any] | None:
+    return max(rows, key=lambda row: tuple(row[name] for name in _ORDER), default=None)

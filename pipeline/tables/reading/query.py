@@ -26,6 +26,10 @@ two, such a query takes half as much CPU again, and the job needs the other core
 """
 
 
+ADDED_COLUMN: Final = "time_epoch"
+"""Tables that no job of this release has opened yet do not have it. It is read as null there."""
+
+
 def answer(
     table: DeltaTable,
     sql: str,
@@ -44,7 +48,11 @@ def answer(
         TableUnreadable: a file of the table can not be read.
     """
     try:
-        query = QueryBuilder(None if engine is None else dict(engine)).register("source", table)
+        is_older = ADDED_COLUMN in sql and ADDED_COLUMN not in column_names(table)
+        query = QueryBuilder(None if engine is None else dict(engine))
+        query = query.register("stored" if is_older else "source", table)
+        if is_older:
+            sql = f'WITH source AS (SELECT *, CAST(NULL AS BIGINT) AS "{ADDED_COLUMN}" FROM stored) {sql}'  # noqa: S608
         for name, other in others.items():
             query = query.register(name, other)
         return query.execute(sql).read_all()
@@ -72,6 +80,11 @@ def smallest_where(column: str, where: Sequence[Condition]) -> str:
     return f"SELECT min({_name(column)}) AS least FROM source{_where(where)}"  # noqa: S608 - quoted by us
 
 
+def largest_where(column: str, where: Sequence[Condition]) -> str:
+    """The largest value of a column in rows that meet all conditions, as `most`."""
+    return f"SELECT max({_name(column)}) AS most FROM source{_where(where)}"  # noqa: S608 - quoted by us
+
+
 def last_values_of_each(keys: Sequence[str], order: str, columns: Sequence[str], where: Sequence[Condition]) -> str:
     """For each combination of keys, `order` and these columns of the row with the largest `order`."""
     largest = ", ".join(f"last_value({_name(name)} ORDER BY {_name(order)}) AS {_name(name)}" for name in columns)
@@ -89,7 +102,7 @@ def last_rows_of_each(
 
 def last_row(columns: Sequence[str], order: Sequence[str], where: Sequence[Condition]) -> str:
     """The row that is last in an order, of those that meet all conditions."""
-    last_first = ", ".join(f"{_name(column)} DESC" for column in order)
+    last_first = ", ".join(f"{_name(column)} DESC NULLS LAST" for column in order)
     return f"{rows_where(columns, where)} ORDER BY {last_first} LIMIT 1"
 
 

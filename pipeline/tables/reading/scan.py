@@ -3,9 +3,11 @@
 from collections.abc import Sequence
 from typing import Any
 
+import pyarrow as pa
 from deltalake import DeltaTable
 
 from pipeline.tables.opening import local_path
+from pipeline.tables.reading.query import ADDED_COLUMN
 
 
 def dataset_of(table: DeltaTable, dictionaries: Sequence[str] = ()) -> Any:
@@ -27,4 +29,7 @@ def dataset_of(table: DeltaTable, dictionaries: Sequence[str] = ()) -> Any:
     path = local_path(table)
     files = None if path is None else SubTreeFileSystem(path, LocalFileSystem())
     options = ParquetReadOptions(dictionary_columns=list(dictionaries)) if dictionaries else None
-    return table.to_pyarrow_dataset(filesystem=files, parquet_read_options=options)
+    dataset = table.to_pyarrow_dataset(filesystem=files, parquet_read_options=options)
+    if ADDED_COLUMN in dataset.schema.names:
+        return dataset
+    return dataset.replace_schema(dataset.schema.append(pa.field(ADDED_COLUMN, pa.int64())))

@@ -14,6 +14,7 @@ from pipeline.tables.reading.query import (
     answer,
     column_names,
     count_where,
+    largest_where,
     last_values_of_each,
     rows_where,
     smallest_where,
@@ -42,6 +43,12 @@ def count(table: DeltaTable, where: Sequence[Condition]) -> int:
 def smallest(table: DeltaTable, column: str, where: Sequence[Condition] = ()) -> int | None:
     """The smallest value of an INT64 column in rows that meet all conditions; None without rows. Else as `select`."""
     value: int | None = run(table, smallest_where(column, where))["least"][0].as_py()
+    return value
+
+
+def largest(table: DeltaTable, column: str, where: Sequence[Condition] = ()) -> int | None:
+    """The largest value of an INT64 column in rows that meet all conditions; None without rows. Else as `select`."""
+    value: int | None = run(table, largest_where(column, where))["most"][0].as_py()
     return value
 
 

@@ -6,17 +6,19 @@ looks at a table again and again, takes `pipeline.tables.reader`.
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any, Final
 
 from arro3.core import ChunkedArray, DataType, Table
 
 from pipeline.tables.opening import Options, open_table
-from pipeline.tables.port import Condition
-from pipeline.tables.reading.column_range import newest_in
+from pipeline.tables.port import Condition, Instant
+from pipeline.tables.reading.column_range import newest_in, newest_instant_in
 from pipeline.tables.reading.query import (
     FILTER_FIRST,
     answer,
     column_names,
+    largest_where,
     last_row,
     last_rows_of_each,
     last_values_of_each,
@@ -58,6 +60,10 @@ class TableRows:
         """See `TableReader`."""
         return newest_in(self._table, column)
 
+    def newest_instant(self) -> Instant | None:
+        """See `TableReader`."""
+        return newest_instant_in(self._table, partial(self._largest, "evaluated_at_ms"))
+
     def smallest(self, column: str, where: Sequence[Condition] = ()) -> int | None:
         """The smallest value of an INT64 column in rows that meet all conditions; None without such rows."""
         (found,) = self._rows(smallest_where(column, where))
@@ -90,17 +96,22 @@ class TableRows:
         """The row that is last in the order of these INT64 columns, with all columns; None if no row fits.
 
         Args:
-            order: The first one has milliseconds. It is looked for at the newest instant, then in spans before it that
-                become longer, and at last in all rows.
+            order: `evaluated_at_ms` is among them, at most `time_epoch` before it. It is looked for at the newest
+                instant, then in spans before it that become longer, and at last in all rows.
             where: Conditions that must all hold.
         """
-        last_ms = self.newest_value(order[0])
-        spans = () if last_ms is None else [(order[0], ">=", last_ms - span_ms) for span_ms in _SPANS_MS]
-        for recent in (*([span] for span in spans), []):
+        newest = self.newest_instant()
+        spans = () if newest is None else [newest.since(span_ms) for span_ms in _SPANS_MS]
+        for recent in (*spans, []):
             found = self._rows(last_row(self._columns, order, [*where, *recent]))
             if found:
                 return found[0]
         return None
+
+    def _largest(self, column: str, where: Sequence[Condition]) -> int | None:
+        (found,) = self._rows(largest_where(column, where))
+        most: int | None = found["most"]
+        return most
 
     def _rows(self, sql: str) -> list[Row]:
         return rows_of(answer(self._table, sql, engine=FILTER_FIRST))

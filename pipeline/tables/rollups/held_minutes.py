@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from schemas.client_key import ClientKey
+from schemas.names import ClientKey
 
 Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]

@@ -21,8 +21,7 @@ from pipeline.tables.throttles.last import last_throttles
 from pipeline.tables.tried_again import tried_again
 from quota.owners import Owners
 from schemas.arrow import arrow_schema, conform
-from schemas.throttle_by_minute_row import ThrottleByMinuteRow
-from schemas.throttle_event_row import ThrottleEventRow, written_ms
+from schemas.throttle_record import ThrottleByMinuteRow, ThrottleEventRow, written_ms
 
 log = logging.getLogger(__name__)
 

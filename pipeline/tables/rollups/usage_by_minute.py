@@ -23,7 +23,7 @@ from pipeline.tables.port import Condition, RolledTable, TableSlices, TableWrite
 from pipeline.tables.rollups.sums import COLUMNS, NAMES, summed_by
 from pipeline.tables.tried_again import tried_again
 from schemas.arrow import conform
-from schemas.usage_by_minute_row import UsageByMinuteRow
+from schemas.usage import UsageByMinuteRow
 
 log = logging.getLogger(__name__)
 

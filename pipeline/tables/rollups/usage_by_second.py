@@ -23,7 +23,7 @@ from pipeline.tables.port import RolledTable, TableWriter
 from pipeline.tables.rollups.sums import COLUMNS, NAMES, summed_by
 from pipeline.tables.tried_again import tried_again
 from schemas.arrow import conform
-from schemas.usage_by_second_row import UsageBySecondRow
+from schemas.usage import UsageBySecondRow
 
 log = logging.getLogger(__name__)
 

@@ -11,10 +11,10 @@ from pyspark.errors import PySparkException
 from pipeline.errors import first_line
 from pipeline.settings.catalog import CatalogRoot, CatalogTable
 from pipeline.tables.address import full_address, table_uri
-from pipeline.tables.layout import TABLES, TableDefinition
+from pipeline.tables.layout import STATISTICS, TABLES, TableDefinition
 from pipeline.tables.spark.errors import CatalogForgets, CatalogRefuses
 from pipeline.tables.spark.table import SparkTable, literal
-from schemas.ddl import spark_ddl
+from schemas.columns import columns, spark_ddl
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -29,7 +29,7 @@ def create_missing(
     """Create the schema and the tables that are missing, with their properties and constraints.
 
     Can be repeated, also after a creation that was interrupted. A table that lies at the root's location already is
-    registered as it is; existing tables, their rows and their properties stay as they are.
+    registered. Tables of earlier releases get the columns that they lack; nothing else of an existing table changes.
 
     Returns:
         Names of the tables that were created, in the order of `definitions`; not of those that were registered.
@@ -74,6 +74,7 @@ def _create(spark: "SparkSession", root: CatalogRoot, definition: TableDefinitio
             is_there = location is not None and DeltaTable.isDeltaTable(spark, location)
             spark.sql(_registered(address, location) if is_there else _created(address, location, definition)).collect()
             created = not is_there
+        _add_missing_columns(SparkTable(spark, address), definition)
         if definition.constraints:
             _add_constraints(SparkTable(spark, address), definition)
     return created
@@ -93,6 +94,17 @@ def _created(address: CatalogTable, location: str | None, definition: TableDefin
     properties = definition.configuration_by_spark.items()
     clauses.append(f"TBLPROPERTIES ({', '.join(f'{literal(key)} = {literal(value)}' for key, value in properties)})")
     return " ".join(clauses)
+
+
+def _add_missing_columns(table: SparkTable, definition: TableDefinition) -> None:
+    present = set(table.rows().columns)
+    missing = [one for one in columns(definition.model) if one.nullable and one.name not in present]
+    if missing:
+        added = ", ".join(f"`{one.name}` {one.type.spark}" for one in missing)
+        table.run(f"ALTER TABLE {{table}} ADD COLUMNS ({added})")
+        statistics = definition.configuration_by_spark.get(STATISTICS)
+        if statistics is not None:
+            table.run(f"ALTER TABLE {{table}} SET TBLPROPERTIES ({literal(STATISTICS)} = {literal(statistics)})")
 
 
 def _add_constraints(table: SparkTable, definition: TableDefinition) -> None:

@@ -8,7 +8,7 @@ from pipeline.settings.catalog import CatalogRoot
 from pipeline.tables.errors import TableMissing, TableUnreadable
 from pipeline.tables.quotas.table import QuotaTableState
 from pipeline.tables.spark.table import SparkTable, reading_by_spark
-from schemas.quota_row import QuotaRow
+from schemas.rows import QuotaRow
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql import functions as F
 
-from pipeline.tables.port import Condition
+from pipeline.tables.port import Condition, Instant
 from pipeline.tables.spark.table import SparkTable, reading_by_spark
 
 if TYPE_CHECKING:
@@ -37,11 +37,19 @@ class DeltaSparkReader:
 
     def newest_value(self, column: str) -> int | None:
         """See `TableReader`."""
-        return self._one(F.max(_column(column)))
+        newest: int | None = self._one(F.max(_column(column)))
+        return newest
 
     def oldest_value(self, column: str) -> int | None:
         """See `RolledTable`."""
-        return self._one(F.min(_column(column)))
+        oldest: int | None = self._one(F.min(_column(column)))
+        return oldest
+
+    def newest_instant(self) -> Instant | None:
+        """See `TableReader`."""
+        instant = F.struct(F.coalesce(_column("time_epoch"), F.lit(0)), _column("evaluated_at_ms"))
+        newest = self._one(F.max(instant))
+        return None if newest is None else Instant(*newest)
 
     def newest_of_each(
         self, keys: Sequence[str], order: str, columns: Sequence[str], where: Sequence[Condition] = ()
@@ -62,7 +70,7 @@ class DeltaSparkReader:
         """See `RolledTable`. Texts are never read as dictionaries."""
         return SparkSlices(self.stored, column, self.stored.version() if version is None else version)
 
-    def _one(self, value: "Column") -> int | None:
+    def _one(self, value: "Column") -> Any:
         with self._reading():
             found = self.stored.rows().agg(value).first()
         return None if found is None else found[0]

@@ -100,7 +100,7 @@ def newest_decision(root: str, user: str | None, client_id: str | None) -> dict[
     decisions = TableRows(table_uri(root, "decisions"))
     names = {name: value for name, value in (("user", user), ("client_id", client_id)) if value is not None}
     where: list[Condition] = [(name, "=", value) for name, value in names.items()]
-    found = decisions.newest(["evaluated_at_ms", "batch_id"], where)
+    found = decisions.newest(["time_epoch", "evaluated_at_ms", "batch_id"], where)
     if found is None:
         raise NothingMatches("/".join(names.values()), decisions.uri)
     return found
@@ -108,13 +108,25 @@ def newest_decision(root: str, user: str | None, client_id: str | None) -> dict[
 
 def story_of(root: str, decision: Mapping[str, Any]) -> Story:
     """The story of a row of `decisions`."""
-    # Ids are hashes, so only the instant tells which files can hold the records. None is older than the decision.
-    since = [("decision_id", "=", decision["decision_id"]), ("evaluated_at_ms", ">=", decision["evaluated_at_ms"])]
     with ThreadPoolExecutor(1) as pool:
-        events = pool.submit(lambda: TableRows(table_uri(root, "throttle_events")).read(None, since))
+        events = pool.submit(_events, root, decision)
         samples = _samples(root, decision)
         in_order = sorted(events.result(), key=lambda row: row["publish_seq"])
     return Story(dict(decision), in_order, samples)
+
+
+def _events(root: str, decision: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The records of a decision, in no order."""
+    events = TableRows(table_uri(root, "throttle_events"))
+    own: Condition = ("decision_id", "=", decision["decision_id"])
+    # Ids are hashes, so only the instant tells which files can hold the records. None is older than the decision.
+    found = events.read(None, [own, ("evaluated_at_ms", ">=", decision["evaluated_at_ms"])])
+    epoch, newest = decision.get("time_epoch") or 0, events.newest_instant()
+    if newest is None or newest.time_epoch == epoch:
+        return found
+    known = {row["publish_seq"] for row in found}
+    later = events.read(None, [own, ("time_epoch", ">", epoch)])
+    return [*found, *(row for row in later if row["publish_seq"] not in known)]
 
 
 def origin_of_bound(table: QuotaTable, decision: dict[str, Any]) -> QuotaOrigin | None:
@@ -142,8 +154,10 @@ def _samples(root: str, decision: Mapping[str, Any]) -> list[tuple[int, int]]:
     if decision["broker_id"]:
         conditions.append(("broker_id", "=", decision["broker_id"]))
     measures = _MEASURES[decision["quota_type"]]
-    rows = TableRows(table_uri(root, "usage")).read(["sample_start_ms", *measures], conditions)
+    rows = TableRows(table_uri(root, "usage")).read(["sample_start_ms", "time_epoch", *measures], conditions)
     sums: Counter[int] = Counter()
     for row in rows:
+        if (row["time_epoch"] or 0) != (decision.get("time_epoch") or 0):
+            continue
         sums[row["sample_start_ms"]] += sum(row[measure] or 0 for measure in measures)
     return sorted(sums.items())

@@ -8,7 +8,7 @@ import pyarrow as pa
 from pipeline.tables.port import TableWriter
 from pipeline.tables.throttles.last import last_throttles
 from pipeline.throttle.outbox import publish_app_id
-from schemas.throttle_event_row import written_ms
+from schemas.throttle_record import written_ms
 
 # While a job runs, it looks at each throttle when it ends. A throttle that had ended for this long when the last record
 # was written is over.

@@ -8,7 +8,7 @@ from pipeline.tables.address import table_uri
 from pipeline.tables.port import Condition
 from pipeline.tables.quotas.table import QuotaTable
 from pipeline.tables.reading.table_rows import TableRows
-from schemas.throttle_event_row import written_ms
+from schemas.throttle_record import written_ms
 
 Cause = Literal["shadow", "no_time", "not_applied", "extension", "too_old", "told_already", "edited"]
 
@@ -76,8 +76,9 @@ def _records(root: str, decision: Mapping[str, Any], back_ms: int) -> list[dict[
         ("evaluated_at_ms", ">=", at_ms - back_ms),
         ("evaluated_at_ms", "<=", at_ms + _LOOKED_BACK_MS[0]),
     ]
-    rows = TableRows(table_uri(root, "throttle_events")).read([*_COLUMNS, *_BATCH], where)
-    return sorted(rows, key=lambda row: row["publish_seq"])
+    rows = TableRows(table_uri(root, "throttle_events")).read([*_COLUMNS, *_BATCH, "time_epoch"], where)
+    epoch = decision.get("time_epoch") or 0
+    return sorted((row for row in rows if (row["time_epoch"] or 0) == epoch), key=lambda row: row["publish_seq"])
 
 
 def _written_by(records: Sequence[Mapping[str, Any]], at_ms: int) -> list[Mapping[str, Any]]:

@@ -47,7 +47,7 @@ def test_to_see_and_to_change_quotas_need_a_right_each_which_the_error_names(sec
     secured.forbid("operator", [DESCRIBE_QUOTAS, ALTER_QUOTAS])
 
 
-def test_a_sync_that_loses_its_right_tells_it_in_one_line_and_goes_on_when_it_is_given_back(
+def test_a_sync_that_loses_its_right_logs_one_line_and_goes_on_when_it_is_given_back(
     secured: Secured, tmp_path: Path
 ) -> None:
     quotas = QuotaTable(new_tables(tmp_path / "tables"))

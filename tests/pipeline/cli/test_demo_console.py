@@ -8,7 +8,7 @@ import pytest
 from pipeline.cli.services.demo_console import DemoConsole
 from pipeline.throttle.log_line import line_with_command
 from pipeline.throttle.outbox import Written
-from schemas.client_key import ClientKey
+from schemas.names import ClientKey
 from tests.pipeline.throttle.factories import violation
 
 CANDIDATE = Path("candidate.yaml")
@@ -57,7 +57,7 @@ def test_the_table_says_who_was_slowed_by_what(capsys: pytest.CaptureFixture[str
     }
 
 
-def test_commands_to_try_come_once_with_the_first_throttle_and_at_the_end_with_the_last(
+def test_commands_to_try_come_with_the_first_throttle_and_at_the_end_with_the_last(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     console = DemoConsole(CANDIDATE, watched=False)
@@ -70,7 +70,7 @@ def test_commands_to_try_come_once_with_the_first_throttle_and_at_the_end_with_t
     assert "throttles explain 11234567\n" in capsys.readouterr().err
 
 
-def test_of_a_client_that_does_not_listen_only_the_first_record_is_printed_and_all_are_counted(
+def test_of_a_client_that_does_not_listen_one_record_is_printed_all_are_counted(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     console = DemoConsole(CANDIDATE, watched=False)

@@ -1,7 +1,4 @@
-"""What a command loads, in a process of its own: commands that only read must not wait for what they do not use.
-
-The time itself is measured by `python -m bench cli`.
-"""
+"""What a command loads, in a process of its own: commands that only read must not wait for what they do not use."""
 
 import json
 import subprocess
@@ -27,7 +24,7 @@ OTHER_COMMANDS = ("pipeline.cli.what_if", "pipeline.cli.services.meter", "pipeli
 # that also knows cloud stores.
 QUICK = (
     *(*NEVER, *OTHER_COMMANDS),
-    *("numpy", "pyarrow", "asyncio", "ssl", "pydantic_settings", "filelock", "schemas.usage_row"),
+    *("numpy", "pyarrow", "asyncio", "ssl", "pydantic_settings", "filelock", "schemas.usage"),
 )
 JVM_AND_KAFKA = ("pyspark", "delta", "py4j", "kafka")
 NOT_FOR_HELP = (*JVM_AND_KAFKA, "pandas", "starlette", "uvicorn", "deltalake", "pyarrow", "numpy", "pydantic", "yaml")
@@ -93,7 +90,7 @@ def test_the_version_is_that_of_the_distribution() -> None:
     assert (answer.exit_code, answer.stdout) == (0, f"kquota {version('kafka-quota-pipeline')}\n")
 
 
-def test_a_command_that_reads_loads_only_what_it_uses_and_an_edit_no_jvm_and_no_kafka_client(root: str) -> None:
+def test_a_command_that_reads_loads_what_it_uses_and_an_edit_no_jvm_or_kafka_client(root: str) -> None:
     unwanted = {
         "throttles explain alice etl": QUICK,
         "quotas describe": QUICK,

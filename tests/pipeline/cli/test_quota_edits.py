@@ -10,7 +10,7 @@ from deltalake import write_deltalake
 
 from pipeline.tables.layout import TABLES, create_missing
 from schemas.arrow import arrow_schema
-from schemas.usage_row import UsageRow
+from schemas.usage import UsageRow
 from tests.pipeline.cli.running import Answer, kquota, new_tables
 
 NEWEST_MS = 1_700_000_000_000

@@ -11,7 +11,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from pipeline.tables.maintenance import clean, compact
 from schemas.arrow import arrow_schema
-from schemas.quota_row import QuotaRow
+from schemas.rows import QuotaRow
 from tests.pipeline.cli.running import kquota, new_tables
 
 

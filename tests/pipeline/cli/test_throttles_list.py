@@ -18,8 +18,8 @@ import pytest
 from pipeline.cli.signals import wait_until_stopped
 from pipeline.cli.watch import PERIOD_SECONDS, watch
 from quota.entity import QUOTA_TYPES
-from schemas.decision_id import decision_id
-from schemas.throttle_event_row import ThrottleEventRow
+from schemas.decisions import decision_id
+from schemas.throttle_record import ThrottleEventRow
 from tests.pipeline.cli.running import Answer, kquota
 from tests.pipeline.tables.event_table import EventTable
 

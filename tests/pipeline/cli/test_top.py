@@ -58,9 +58,14 @@ def test_a_throttle_counts_down_to_nothing_and_the_batch_ages() -> None:
     ("waited_ms", "process", "expected"),
     [
         (
-            300,
+            -9_900,
             "4711",
-            "IDLE: no micro-batch for 12 s; the job waits, and no client has used anything (looked 12 s ago)",
+            "IDLE: no micro-batch for 12 s; the job waits, and no client has used anything (looked 2 s ago)",
+        ),
+        (
+            -8_900,
+            "4711",
+            "STALLED: no micro-batch for 12 s; the job last looked for usage 3 s ago: a batch takes long, or it hangs",
         ),
         (9_000, "4711", "HUNG: no micro-batch for 12 s; process 4711 last looked for usage 21 s ago"),
         (300, None, "STALLED: no micro-batch for 12 s; no job runs on this machine"),
@@ -109,7 +114,7 @@ def test_a_bar_is_full_at_the_bound_and_never_empty_above_nothing(used: float, s
     assert bar(used) == shown.ljust(8)
 
 
-def test_it_is_drawn_more_often_than_it_is_read_and_trouble_is_shown_beside_the_last_state() -> None:
+def test_it_is_drawn_more_often_than_read_and_trouble_is_shown_with_the_last_state() -> None:
     answers: list[Any] = ["first", PipelineError("away", "wait"), "second"]
     shown: list[Any] = []
 

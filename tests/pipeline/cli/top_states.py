@@ -15,6 +15,7 @@ def state(*lines: Line, throttled: int = 0) -> Overview:
         last_batch_id=812,
         last_batch_age_ms=400,
         lag_ms=90,
+        activity="working",
         last_wait_age_ms=None,
         last_batch_quotas=3,
         quotas=3,

@@ -136,7 +136,7 @@ def test_a_follower_without_its_right_says_so_and_follows_when_it_gets_it(
     caplog.set_level(logging.WARNING, "pipeline")
     access = topics.access(MECHANISM, "gate")
     follower = KafkaFollower(access.bootstrap_servers, NAMES.throttle_topic, access.client_options())
-    follower.start(lambda _: None)
+    follower.start(lambda *_: None)
     try:
         told = "'User:gate' must be allowed Read on topic 'acl.throttle'"
         wait_until(lambda: told in caplog.text, "the follower to say what it may not")

@@ -20,7 +20,7 @@ from kafka.structs import TopicPartition
 
 from pipeline.cluster.column_sender import prepared
 from pipeline.cluster.prepared_batches import TRIED_VERSION, Delivery, PreparedBatch, batch_of, can_prepare
-from schemas.message_columns import Message, MessageColumns
+from schemas.throttle_messages import Message, MessageColumns
 
 LOCK = Path(__file__).parents[3] / "deploy" / "requirements.lock"
 NOW_MS = 1_700_000_000_123

@@ -147,7 +147,7 @@ def test_the_order_of_cleanup_policies_does_not_matter(admin: Any, broker: Embed
 
 
 @pytest.mark.broker
-def test_a_marker_of_several_partitions_is_an_error_and_a_small_usage_topic_a_warning(
+def test_a_marker_of_many_partitions_is_an_error_and_a_small_usage_topic_a_warning(
     admin: Any, broker: EmbeddedBroker
 ) -> None:
     create_topics(admin, specs(cores=1))

@@ -276,3 +276,20 @@ def test_the_document_names_every_path_and_parameter(asked: Any) -> None:
         assert [one["name"] for one in told["paths"][path]["get"]["parameters"]] == list(names)
     served = {route.path for route in asked.app.routes if route.path.startswith("/api/")}
     assert served == {*told["paths"], "/api/v1/openapi.json"}
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "error"),
+    [
+        (b"[" * 60_000, 422, "the body must be JSON"),
+        (b"{", 422, "the body must be JSON"),
+        (b"[]", 422, "the body must be a JSON object"),
+        (b" " * 70_000, 400, "the body has more than 65536 bytes, or its end is missing"),
+    ],
+    ids=["deep", "cut off", "a list", "long"],
+)
+@pytest.mark.parametrize("path", ["plan", "what-if", "edit"])
+def test_a_body_that_is_no_object_is_refused(asked: Any, path: str, body: bytes, status: int, error: str) -> None:
+    headers = {"Content-Type": "application/json"}
+    answer = asked.post(f"/api/v1/quotas/{path}", content=body, headers=headers)
+    assert (answer.status_code, answer.json()["error"]) == (status, error)

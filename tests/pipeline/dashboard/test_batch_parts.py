@@ -13,7 +13,7 @@ from pipeline.tables.address import table_uri
 from pipeline.tables.errors import TableMissing
 from pipeline.tables.layout import TABLES, create_missing
 from schemas.arrow import conform
-from schemas.batch_row import BatchRow
+from schemas.rows import BatchRow
 
 START_MS = 1_700_000_040_000
 PART_MS = 30_000

@@ -1,7 +1,14 @@
 """Edits from the page: what they plan and what they write is what the command line plans and writes."""
 
+import asyncio
+import http.client
 import json
+import os
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -13,11 +20,14 @@ from pipeline.dashboard.errors import EditRefused, EditsForbidden, WritingUnguar
 from pipeline.dashboard.query import Query
 from pipeline.dashboard.quotas_reading import quotas_document
 from pipeline.dashboard.reader import TablesReader
+from pipeline.settings.model import Settings, TablesSettings
 from pipeline.tables.errors import QuotaEditRefused, VersionIsAnother
 from pipeline.tables.quotas.table import QuotaTable
+from pipeline.web import Listen
 from tests.pipeline.cli.running import kquota
 from tests.pipeline.dashboard.lived_tables import LivedTables
 from tests.pipeline.dashboard.shop import QUOTAS, SENDERS, START_MS, lived_shop, quota
+from tests.waiting import PATIENCE_SECONDS, wait_until
 
 ALICE: dict[str, Any] = {"user": "alice", "client_id": "etl"}
 
@@ -110,9 +120,87 @@ def test_an_edit_that_leaves_an_invalid_table_is_refused(shop: LivedTables) -> N
 
 def test_a_candidate_is_tried_on_recorded_usage(tmp_path: Path) -> None:
     tables = lived_shop(tmp_path, wall_ms() - 40_000, seconds=40)
-    found = Editing(tables.root, may_write=False).what_if(changed(producer_byte_rate="50kB/s"))
+    found = asyncio.run(Editing(tables.root, may_write=False).what_if(changed(producer_byte_rate="50kB/s")))
     assert found["totals"]["throttle_seconds_change"] > 0
     assert found["clients"][0]["user"] == "alice"
+
+
+class Replays:
+    """Stands in for the process of a replay: it begins and does not end by itself."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._begun = folder / "begun"
+        program = folder / "replay.sh"
+        program.write_text(f"#!/bin/sh\necho $$ >>{self._begun}\nexec sleep 1000\n")
+        program.chmod(0o755)
+        monkeypatch.setattr("pipeline.dashboard.editing.sys.executable", str(program))
+
+    def begun(self) -> list[int]:
+        return [int(line) for line in self._begun.read_text().split()] if self._begun.exists() else []
+
+    def wait_for_one(self) -> int:
+        wait_until(lambda: bool(self.begun()), "a replay to begin")
+        return self.begun()[0]
+
+
+@contextmanager
+def dashboard_of(shop: LivedTables) -> Iterator[Any]:
+    """A running dashboard, without a right to edit."""
+    module = pytest.importorskip("pipeline.dashboard.server", reason="the extra dashboard is not installed")
+    settings = Settings(tables=TablesSettings(root=shop.root))
+    server = module.DashboardServer(settings, JobSigns(lambda: "7"), Listen("127.0.0.1", 0), None)
+    thread = Thread(target=server.run)
+    thread.start()
+    try:
+        assert server._feed.wait_first(PATIENCE_SECONDS)
+        yield server
+    finally:
+        server.stop()
+        thread.join()
+
+
+def post_what_if(address: str) -> http.client.HTTPConnection:
+    connection = http.client.HTTPConnection(address.removeprefix("http://").rstrip("/"), timeout=PATIENCE_SECONDS)
+    body = json.dumps(changed(producer_byte_rate="50kB/s"))
+    connection.request("POST", "/api/v1/quotas/what-if", body, {"Content-Type": "application/json"})
+    return connection
+
+
+def is_alive(pid: int) -> bool:
+    with suppress(ProcessLookupError):
+        os.kill(pid, 0)
+        return True
+    return False
+
+
+def test_one_what_if_runs_at_a_time_and_everything_else_is_answered(
+    shop: LivedTables, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replays = Replays(tmp_path, monkeypatch)
+    with dashboard_of(shop) as server:
+        first = post_what_if(server.address)
+        pid = replays.wait_for_one()
+        for _ in range(4):
+            refused = post_what_if(server.address).getresponse()
+            assert refused.status == 409
+            assert json.load(refused)["error"] == "another what-if is running; one runs at a time"
+        for path in ("", "metrics", "healthz", "static/edit.js", "api/v1/quotas"):
+            with urllib.request.urlopen(server.address + path, timeout=PATIENCE_SECONDS) as answer:  # noqa: S310
+                assert answer.status == 200
+        first.close()
+        wait_until(lambda: not is_alive(pid), "the replay to end, as its client has gone")
+        another = post_what_if(server.address)
+        wait_until(lambda: len(replays.begun()) == 2, "the next replay to begin")
+        another.close()
+
+
+def test_a_what_if_ends_with_the_dashboard(shop: LivedTables, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    replays = Replays(tmp_path, monkeypatch)
+    with dashboard_of(shop) as server:
+        waiting = post_what_if(server.address)
+        pid = replays.wait_for_one()
+    assert not is_alive(pid)
+    waiting.close()
 
 
 def test_writing_without_a_token_is_refused_at_the_start(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipeline.activity import LATE_AFTER_MS
+from pipeline.activity import FRESH_MS, LATE_AFTER_MS
 from pipeline.dashboard.health import STALLED_AFTER_MS, health
 
 NOW_MS = 1_700_000_000_000
@@ -42,9 +42,13 @@ def test_the_state_follows_from_batch_and_process(
         (STALLED_AFTER_MS, None, "live", "Live"),
         (STALLED_AFTER_MS, LATE_AFTER_MS + 1, "live", "Live"),
         (20_000, 0, "quiet", "Quiet: no usage for 20 s"),
-        (20_000, LATE_AFTER_MS, "quiet", "Quiet: no usage for 20 s"),
+        (20_000, 2_900, "quiet", "Quiet: no usage for 20 s"),
+        (20_000, FRESH_MS, "quiet", "Quiet: no usage for 20 s"),
+        (20_000, 3_100, "stalled", "No micro-batch for 20 s"),
+        (20_000, LATE_AFTER_MS, "stalled", "No micro-batch for 20 s"),
         (20_000, LATE_AFTER_MS + 1, "hung", "The job hangs: no micro-batch for 20 s"),
         (20_000, -500, "quiet", "Quiet: no usage for 20 s"),  # the job's clock is ahead
+        (20_000, -3_100, "stalled", "No micro-batch for 20 s"),  # the clock was set back since
         (20_000, None, "stalled", "No micro-batch for 20 s"),
         (None, 0, "starting", "The job has written no micro-batch yet"),
         (None, LATE_AFTER_MS + 1, "hung", "The job has written no micro-batch yet"),
@@ -57,6 +61,19 @@ def test_a_job_that_waits_for_usage_is_quiet_and_one_that_does_not_hangs(
     found = health(NOW_MS, None if age_ms is None else batch(age_ms), "7", was_seen=True, waited_ms=waited_ms)
     assert (found.state, found.title) == (state, title)
     assert ("lapse" in found.text) == (state in {"hung", "stalled"} and age_ms is not None)
+
+
+@pytest.mark.parametrize(
+    ("wait_age_ms", "text"),
+    [
+        (3_100, "The job's process 7 last looked for usage 3 s ago: a batch takes long, or it hangs."),
+        (-3_100, "The job's process 7 runs, and was not yet seen to wait for usage: it starts, or hangs."),
+        (None, "The job's process 7 runs, and was not yet seen to wait for usage: it starts, or hangs."),
+    ],
+)
+def test_without_a_fresh_beat_it_says_what_is_not_known(wait_age_ms: int | None, text: str) -> None:
+    waited_ms = None if wait_age_ms is None else NOW_MS - wait_age_ms
+    assert health(NOW_MS, batch(20_000), "7", was_seen=True, waited_ms=waited_ms).text.startswith(text)
 
 
 def test_of_a_process_that_is_gone_a_beat_says_nothing() -> None:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from pipeline.dashboard.errors import QueryRefused
 from pipeline.dashboard.query import Query, read_query
+from pipeline.web import QueryRefused
 
 NOW_MS = 1_700_000_000_000
 ALL = ("user", "client_id", "owner", "since", "until", "limit", "view")

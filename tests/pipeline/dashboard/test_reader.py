@@ -71,5 +71,5 @@ def test_a_job_that_was_seen_to_wait_for_usage_is_quiet_until_it_waits_no_more(t
     tables.live(2)
     waited_ms = tables.now_ms + 9_000
     reader = TablesReader(tables.root, JobSigns(lambda: "7", lambda: waited_ms))
-    states = [reader.look(tables.now_ms + age_ms).health.state for age_ms in (0, 10_000, 40_000)]
-    assert states == ["live", "quiet", "hung"]
+    states = [reader.look(tables.now_ms + age_ms).health.state for age_ms in (0, 10_000, 12_100, 40_000)]
+    assert states == ["live", "quiet", "stalled", "hung"]

@@ -9,8 +9,8 @@ from itertools import count
 from typing import Any
 
 from pipeline.dashboard.running_throttles import RunningThrottles
-from schemas.decision_id import decision_id
-from schemas.throttle_event_row import verb, written_ms
+from schemas.decisions import decision_id
+from schemas.throttle_record import verb, written_ms
 
 SEQ = count()
 

@@ -13,7 +13,7 @@ from pipeline.dashboard.throttle_reading import MOST_RECORDS, read_throttles
 from pipeline.tables.address import table_uri
 from pipeline.tables.layout import TABLES, create_missing
 from schemas.arrow import conform
-from schemas.throttle_by_minute_row import ThrottleByMinuteRow
+from schemas.throttle_record import ThrottleByMinuteRow
 from tests.pipeline.tables.event_table import EventTable
 
 HOUR_MS = 3_600_000

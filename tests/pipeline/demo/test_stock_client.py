@@ -51,7 +51,7 @@ def reports(process: "subprocess.Popen[bytes]") -> Iterator[dict[str, Any]]:
 
 
 @pytest.mark.broker
-def test_a_stock_producer_says_that_the_broker_slows_it_and_a_stock_consumer_that_none_does(
+def test_a_stock_producer_reports_a_broker_that_slows_it_and_a_consumer_none(
     broker: EmbeddedBroker, bound: None, tmp_path: Path
 ) -> None:
     admin: Any = KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)

@@ -61,16 +61,22 @@ def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
 
 
 class Taken(list[ThrottleRecord]):
+    def take(self, records: Sequence[ThrottleRecord], is_new_topic: bool) -> None:
+        """What a follower hands over; all before is void when the topic is a new one."""
+        if is_new_topic:
+            self.clear()
+        self.extend(records)
+
     def wait_for(self, records: Sequence[ThrottleRecord]) -> None:
         wait_until(lambda: self == records, f"{len(records)} records to be handed over")
 
 
 def test_old_and_new_records_are_handed_over_in_order(pair: Pair) -> None:
-    first, second = record(0, 5_000), record(1, 9_000)
+    first, second = record(0, 5_000), record(1, 9_000, user="bob")
     pair.topic.publish([first, second], 2)
     taken, follower = Taken(), pair.follower()
     states = [follower.state]
-    follower.start(taken.extend)
+    follower.start(taken.take)
     assert follower.wait_until_caught_up(PATIENCE_SECONDS)
     assert taken == [first, second]
     states.append(follower.state)
@@ -83,7 +89,7 @@ def test_old_and_new_records_are_handed_over_in_order(pair: Pair) -> None:
 def test_records_published_together_are_handed_over_together(pair: Pair) -> None:
     handed_over: list[Sequence[ThrottleRecord]] = []
     follower = pair.follower()
-    follower.start(handed_over.append)
+    follower.start(lambda records, _: handed_over.append(records))
     assert follower.wait_until_caught_up(PATIENCE_SECONDS)
     together = [record(seq, 5_000, user=f"team-{seq}") for seq in range(50)]
     pair.topic.publish(together, 50)
@@ -94,14 +100,14 @@ def test_records_published_together_are_handed_over_together(pair: Pair) -> None
 
 def test_the_follower_of_an_empty_topic_is_caught_up_at_once(pair: Pair) -> None:
     follower = pair.follower()
-    follower.start(lambda _: None)
+    follower.start(lambda *_: None)
     assert follower.wait_until_caught_up(PATIENCE_SECONDS)
     follower.close()
 
 
 def test_nothing_is_handed_over_after_the_close(pair: Pair) -> None:
     taken, follower = Taken(), pair.follower()
-    follower.start(taken.extend)
+    follower.start(taken.take)
     assert follower.wait_until_caught_up(PATIENCE_SECONDS)
     follower.close()
     follower.close()
@@ -119,7 +125,7 @@ def test_a_follower_that_was_never_started_can_be_closed(pair: Pair) -> None:
 @pytest.mark.usefixtures("impatient")
 def test_a_follower_that_reaches_no_broker_is_connecting() -> None:
     follower = KafkaFollower("127.0.0.1:1", "quota.throttle.v1")
-    follower.start(lambda _: None)
+    follower.start(lambda *_: None)
     assert not follower.wait_until_caught_up(0.2)
     assert follower.state == "connecting"
     follower.close(0.1)
@@ -130,7 +136,7 @@ def test_partitions_that_are_added_to_the_topic_are_read_from_their_start(broker
     pair = KafkaPair(broker.bootstrap_servers)
     pair.topic.open()
     taken, follower = Taken(), pair.follower()
-    follower.start(taken.extend)
+    follower.start(taken.take)
     assert follower.wait_until_caught_up(PATIENCE_SECONDS)
     admin: Any = KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)
     admin.create_partitions({pair.name: 8})
@@ -140,5 +146,31 @@ def test_partitions_that_are_added_to_the_topic_are_read_from_their_start(broker
     records = [record(number, user=f"user-{number}") for number in range(40)]
     pair.topic.publish(records, 40)
     wait_until(lambda: {each.user for each in taken} == {each.user for each in records}, "records of all partitions")
+    follower.close()
+    pair.topic.close()
+
+
+@pytest.mark.broker
+def test_a_topic_that_was_made_anew_is_read_from_its_start_and_all_before_is_void(broker: EmbeddedBroker) -> None:
+    pair = KafkaPair(broker.bootstrap_servers)
+    pair.topic.open()
+    pair.topic.publish([record(500_000 + number, user=f"user-{number}") for number in range(3)], 500_003)
+    taken, follower = Taken(), pair.follower()
+    follower.start(taken.take)
+    assert follower.wait_until_caught_up(PATIENCE_SECONDS)
+    assert len(taken) == 3
+    pair.topic.close()
+    admin: Any = KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)
+    admin.delete_topics([pair.name])
+    wait_until(lambda: pair.name not in admin.list_topics(), "the topic to be gone")
+    create_topics(admin, topic_specs(1, 1_000, throttle_topic=pair.name, marker_topic=f"{pair.name}.marker")[1:])
+    admin.close()
+    anew = [record(number, user=f"user-{number}") for number in range(4)]
+    pair.topic = KafkaThrottleTopic(
+        pair.name, pair.name, f"{pair.name}.marker", ClusterAccess(broker.bootstrap_servers), 60_000
+    )
+    pair.topic.open()
+    pair.topic.publish(anew, 4)
+    wait_until(lambda: {each.user: each for each in taken} == {each.user: each for each in anew}, "the new records")
     follower.close()
     pair.topic.close()

@@ -31,7 +31,7 @@ class Client:
     def request(self, method: str, path: str, headers: dict[str, str] | None = None) -> Any:
         async def ask() -> Any:
             transport = httpx.ASGITransport(self._app)
-            async with httpx.AsyncClient(transport=transport, base_url="http://gate") as client:
+            async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8787") as client:
                 return await client.request(method, path, headers=headers)
 
         return asyncio.run(ask())
@@ -134,7 +134,7 @@ def test_a_waiting_request_that_goes_away_leaves_nothing_behind(setting: GateSet
             pass
 
         scope = {
-            "type": "http", "method": "GET", "path": "/v1/throttle", "headers": [],
+            "type": "http", "method": "GET", "path": "/v1/throttle", "headers": [(b"host", b"localhost")],
             "query_string": b"user=alice&client_id=etl&wait_ms=60000",
         }  # fmt: skip
         request = asyncio.ensure_future(gate_http.build_app(setting.gate)(scope, receive, send))
@@ -175,7 +175,7 @@ def test_mistakes_are_named_in_the_answer(client: Client) -> None:
     assert answer.status_code == 400
     assert answer.json()["error"] == (
         "'client' must be one of user, client_id, broker_id, wait_ms; got 'client'; "
-        "'user' must not be empty; got none; 'wait_ms' must be a whole number from 0 to 60000; got '-1'"
+        "'wait_ms' must be a whole number from 0 to 60000; got '-1'; 'user' must be given; got none"
     )
 
 
@@ -209,6 +209,13 @@ def test_with_a_token_only_requests_that_carry_it_are_answered(
     answer = Client(gate_http.build_app(setting.gate, "right")).get(path, headers=headers)
     assert answer.status_code == status
     assert ("right" in answer.text) is False
+
+
+def test_without_a_token_another_host_name_is_not_answered(setting: GateSetting, client: Client) -> None:
+    named = {"Host": "attacker.example"}
+    assert [client.get(path, named).status_code for path in (ALICE, "/v1/throttles", "/healthz")] == [421, 421, 200]
+    guarded = Client(gate_http.build_app(setting.gate, "right"))
+    assert guarded.get(ALICE, {**named, "Authorization": "Bearer right"}).status_code == 200
 
 
 def test_metrics_are_the_gauges_of_the_gate_and_how_it_has_answered(setting: GateSetting) -> None:

@@ -24,6 +24,9 @@ class GivenReader:
     def has_read(self, ends: dict[Any, int]) -> bool:
         return all(self._read.get(partition, 0) >= end for partition, end in ends.items())
 
+    def take_is_new_topic(self) -> bool:
+        return False
+
     def poll(self, wait_ms: int) -> list[Found]:
         found = self._polls.pop(0) if self._polls else []
         self._read |= {one.partition: one.offset + 1 for one in found}

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.clock import Moment
-from pipeline.gate.throttle_state import FORGET_AFTER_MS, ThrottleState, lease_end_ms
+from pipeline.gate.throttle_state import ThrottleState, lease_end_ms
 from schemas.throttle_record import ThrottleRecord
 from tests.pipeline.throttle.factories import record, release
 
@@ -43,17 +43,24 @@ def test_a_renewal_moves_the_end() -> None:
     assert state_after(record(1, 5_000), record(2, 9_000)).blocked_until_ms("alice", "etl") == 9_000
 
 
-def test_a_late_copy_does_not_bring_a_throttle_back() -> None:
-    state = state_after(record(1), release(2))
+def test_the_last_record_counts_also_of_a_job_that_began_to_count_again() -> None:
+    state = state_after(record(500_000), release(500_001), record(0, 7_000))
 
-    assert not state.apply(record(1))
-    assert not state.apply(record(2))
-    assert state.blocked_until_ms("alice", "etl") == 0
+    assert state.blocked_until_ms("alice", "etl") == 7_000
 
 
-@given(st.permutations([record(1, 5_000), record(2, 9_000), record(3, 7_000), release(4), record(5, 8_000)]))
-def test_the_order_of_arrival_does_not_matter(records: list[ThrottleRecord]) -> None:
-    assert state_after(*records).blocked_until_ms("alice", "etl") == 8_000
+@given(st.lists(st.integers(0, 5_000)))
+def test_nothing_is_kept_of_released_clients(clients: list[int]) -> None:
+    throttles = [record(seq, user=f"user-{seq}") for seq in clients]
+
+    assert len(state_after(*throttles, *(release(0, user=each.user) for each in throttles))) == 0
+
+
+def test_all_is_forgotten_of_another_topic() -> None:
+    state = state_after(record(1), record(2, user="bob"), release(3, user="carol"), cluster=None)
+
+    assert {client.user for client in state.forget()} == {"alice", "bob"}
+    assert (len(state), state.forget()) == (0, [])
 
 
 def test_other_clusters_are_ignored_if_one_is_given() -> None:
@@ -71,11 +78,11 @@ def test_a_brokers_throttle_counts_on_that_broker_and_the_clusters_everywhere() 
     assert state.blocked_until_ms("alice", "etl", "2") == 5_000
 
 
-@pytest.mark.parametrize(("waited_ms", "left"), [(FORGET_AFTER_MS - 1, 1), (FORGET_AFTER_MS, 0)])
-def test_old_throttles_are_forgotten(waited_ms: int, left: int) -> None:
+@pytest.mark.parametrize(("now_ms", "left"), [(4_999, 1), (5_000, 0)])
+def test_throttles_that_have_ended_are_forgotten(now_ms: int, left: int) -> None:
     state = state_after(record(until_ms=5_000))
 
-    state.prune(5_000 + waited_ms)
+    state.prune(now_ms)
 
     assert len(state) == left
 
@@ -136,4 +143,4 @@ def test_records_of_two_clusters_are_counted_apart() -> None:
     assert state.blocked_until_ms("alice", "etl") == 9_000, "its lower number is the other cluster's own"
     state.apply(release(4, cluster="other"))
     assert state.blocked_until_ms("alice", "etl") == 5_000
-    assert len(state) == 2
+    assert len(state) == 1

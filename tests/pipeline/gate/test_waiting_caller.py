@@ -1,10 +1,10 @@
 """One waiting caller and the timer: the end of its throttle moves, and the caller has not been asked yet."""
 
 from pipeline.gate.waiting_caller import WaitingCaller
-from purgatory.delayed_operation_purgatory import DelayedOperationPurgatory
+from purgatory.delayed_operation import DelayedOperationPurgatory
 from purgatory.timer import SystemTimer
-from purgatory.timer_task_list import TimerTask
-from schemas.client_key import ClientKey
+from purgatory.timing_wheel import TimerTask
+from schemas.names import ClientKey
 from tests.fakes.monotonic_clock import ManualMonotonicClock
 from tests.pipeline.throttle.factories import ALICE
 

@@ -12,7 +12,7 @@ import pytest
 from pipeline.clock import Moment
 from pipeline.gate.errors import GateDepleted
 from pipeline.gate.occupancy import Occupancy
-from schemas.client_key import ClientKey
+from schemas.names import ClientKey
 from tests.pipeline.gate.waiting_setting import START_MS, Setting, until
 from tests.pipeline.throttle.factories import ALICE, release
 
@@ -74,15 +74,34 @@ def test_a_newer_throttle_with_an_earlier_end_wakes_earlier() -> None:
     assert setting.woken == ["caller"]
 
 
-def test_an_old_record_that_comes_late_changes_nothing() -> None:
+def test_a_record_of_another_cluster_changes_nothing() -> None:
     setting = Setting()
     setting.apply(until(5_000, 7))
     setting.must_wait()
-    setting.apply(release(6), until(9_000, 5), until(9_000, 8, cluster="other"))
+    setting.apply(until(9_000, 8, cluster="other"))
     setting.pass_time(3_999)
     assert setting.woken == []
     setting.pass_time(1)
     assert setting.woken == ["caller"]
+
+
+def test_a_new_topic_wakes_the_callers_of_the_old_one_but_for_those_it_throttles() -> None:
+    setting = Setting()
+    setting.apply(until(5_000, 500_000), until(5_000, 500_001, user="bob"))
+    setting.must_wait("alice")
+    setting.must_wait("bob", client=ALICE._replace(user="bob"))
+    setting.waiting_room.apply([until(9_000, 0, user="bob")], is_new_topic=True)
+    assert setting.woken == ["alice"]
+    setting.pass_time(8_000)
+    assert setting.woken == ["alice", "bob"]
+
+
+def test_throttles_that_have_ended_are_forgotten_by_time() -> None:
+    setting = Setting()
+    setting.apply(*(until(5_000, seq, user=f"user-{seq}") for seq in range(9)))
+    setting.pass_time(60_000)
+    setting.apply(until(70_000, 0))
+    assert len(setting.waiting_room._state) == 1
 
 
 def test_of_records_that_come_together_the_newest_of_each_client_counts() -> None:

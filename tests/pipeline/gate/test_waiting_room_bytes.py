@@ -3,7 +3,7 @@
 import pytest
 
 from pipeline.gate.errors import GateDepleted, RequestSizeRefused
-from schemas.client_key import ClientKey
+from schemas.names import ClientKey
 from tests.pipeline.gate.waiting_setting import Setting, until
 from tests.pipeline.throttle.factories import release
 

@@ -10,7 +10,7 @@ from pipeline.gate.errors import GateDepleted
 from pipeline.gate.limits import GateLimits
 from pipeline.gate.waiting_caller import WaitingCaller
 from pipeline.gate.waiting_room import WaitingRoom
-from schemas.client_key import ClientKey
+from schemas.names import ClientKey
 from tests.fakes.clock import ManualClock
 from tests.pipeline.throttle.factories import record, release
 
@@ -105,9 +105,15 @@ class RoomAgainstModel(RuleBasedStateMachine):
         self.until_ms[user] = 0
         self.settle()
 
-    @rule(user=users, is_release=st.booleans())
-    def late_copy(self, user: str, is_release: bool) -> None:
-        self.waiting_room.apply([release(1, user=user) if is_release else record(1, self.now_ms + 500, user=user)])
+    @rule(lengths_ms=st.dictionaries(users, st.integers(1, 1_000)))
+    def new_topic(self, lengths_ms: dict[str, int]) -> None:
+        self.seq = 0
+        self.until_ms = dict.fromkeys(self.until_ms, 0) | {
+            user: self.now_ms + length_ms for user, length_ms in lengths_ms.items()
+        }
+        records = [record(0, self.until_ms[user], user=user, throttle_time_ms=lengths_ms[user]) for user in lengths_ms]
+        self.waiting_room.apply(records, is_new_topic=True)
+        self.settle()
 
     @rule(user=users, sizes_bytes=st.lists(st.integers(0, MAX_REQUEST_BYTES), min_size=1, max_size=5))
     def enter(self, user: str, sizes_bytes: list[int]) -> None:

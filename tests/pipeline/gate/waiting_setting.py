@@ -5,7 +5,7 @@ from typing import Any
 from pipeline.gate.limits import GateLimits
 from pipeline.gate.waiting_caller import WaitingCaller
 from pipeline.gate.waiting_room import WaitingRoom
-from schemas.client_key import ClientKey
+from schemas.names import ClientKey
 from schemas.throttle_record import ThrottleRecord
 from tests.fakes.clock import ManualClock
 from tests.pipeline.throttle.factories import ALICE, record

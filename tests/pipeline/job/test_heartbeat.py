@@ -1,14 +1,39 @@
 """Whether a job without batches waits for usage or hangs."""
 
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from pipeline.activity import LATE_AFTER_MS, activity_of
+from pipeline.activity import FRESH_MS, LATE_AFTER_MS, activity_of
 from pipeline.job.heartbeat import Heartbeat, last_beat_ms, signs_of
 from pipeline.job.lock import JobLock
+from pipeline.job.status import status_of
+from pipeline.settings.model import Settings, TablesSettings
+from tests.pipeline.cli.running import new_tables
+from tests.waiting import wait_until
 
 NOW_MS = 1_700_000_000_000
+AGES_MS = (2_900, FRESH_MS, 3_100, LATE_AFTER_MS + 1)
+BEATING = """
+import sys
+import time
+from pathlib import Path
+from pipeline.clock import SystemClock
+from pipeline.job.heartbeat import Heartbeat
+from pipeline.job.lock import JobLock
+
+place = Path(sys.argv[1]), "kquota", sys.argv[2]
+heart, clock = Heartbeat(*place), SystemClock()
+with JobLock(*place):
+    while True:
+        if heart.is_due(clock.now().wall_ms):
+            heart.beat(clock.now().wall_ms)
+        time.sleep(0.1)
+"""
 
 
 @pytest.mark.parametrize(
@@ -17,7 +42,12 @@ NOW_MS = 1_700_000_000_000
         (True, 10_000, None, "working"),
         (True, 10_000, 999_999, "working"),
         (True, 10_001, 0, "idle"),
-        (True, 10_001, LATE_AFTER_MS, "idle"),
+        (True, 10_001, 2_900, "idle"),
+        (True, 10_001, 3_000, "idle"),
+        (True, 10_001, 3_100, "unknown"),
+        (True, 10_001, -3_000, "idle"),
+        (True, 10_001, -3_100, "unknown"),  # the clock was set back since
+        (True, 10_001, LATE_AFTER_MS, "unknown"),
         (True, 10_001, LATE_AFTER_MS + 1, "hung"),
         (True, None, 0, "idle"),
         (True, None, None, "unknown"),
@@ -48,6 +78,22 @@ def test_a_beat_is_found_by_who_looks_and_forgotten_by_the_next_life(root: str, 
         assert not signs.is_idle(NOW_MS + LATE_AFTER_MS + 1)
         Heartbeat(*place).forget()
         assert not signs.is_idle(NOW_MS)
+
+
+def test_of_a_process_that_was_stopped_nothing_is_claimed_after_three_seconds(tmp_path: Path) -> None:
+    root = new_tables(tmp_path / "tables")
+    settings = Settings(tables=TablesSettings(root=root), run_dir=tmp_path)
+    with subprocess.Popen([sys.executable, "-c", BEATING, str(tmp_path), root]) as beating:
+        try:
+            wait_until(lambda: last_beat_ms(tmp_path, "kquota", root) is not None, "a beat")
+            beating.send_signal(signal.SIGSTOP)
+            os.waitid(os.P_PID, beating.pid, os.WSTOPPED)
+            stopped_ms = last_beat_ms(tmp_path, "kquota", root) or 0
+            found = [status_of(settings, stopped_ms + age_ms) for age_ms in AGES_MS]
+        finally:
+            beating.kill()
+    told = [(status.state, status.activity) for status in found]
+    assert told == [("up", "idle"), ("up", "idle"), ("up", "unknown"), ("up", "hung")]
 
 
 @pytest.mark.parametrize(("at_ms", "is_due"), [(999, False), (1_000, True), (-1, True)])

@@ -44,7 +44,7 @@ def test_jobs_of_other_names_share_a_folder(tmp_path: Path) -> None:
         pass
 
 
-def test_a_second_driver_on_the_same_tables_is_refused_whatever_its_name_and_run_folder(tmp_path: Path) -> None:
+def test_a_second_driver_on_the_tables_is_refused_whatever_its_name_and_run_folder(tmp_path: Path) -> None:
     tables = tmp_path / "tables"
     tables.mkdir()
     command = [sys.executable, "-c", HOLD, str(tmp_path / "one"), str(tables)]

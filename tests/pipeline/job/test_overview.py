@@ -46,7 +46,7 @@ def seen(lines: Any) -> list[tuple[str, str, float, int]]:
     return [(line.user, line.client_id, line.used, line.throttled_clients) for line in lines]
 
 
-def test_throttled_sensors_come_first_and_each_group_begins_with_the_nearest_to_its_bound() -> None:
+def test_throttled_sensors_come_first_and_a_group_begins_nearest_to_its_bound() -> None:
     quotas = [quota_row("<default>", "<default>", producer_byte_rate=100.0, owner="data")]
     default = ("<default>", "<default>")
     rates = [rate(default, name, "x", used) for name, used in (("a", 10.0), ("b", 250.0), ("c", 90.0), ("d", 99.0))]
@@ -89,7 +89,7 @@ def test_a_throttle_of_another_quota_type_has_a_line_of_its_own() -> None:
     assert [(line.quota_type, line.throttled_clients) for line in lines] == [(REQUEST, 1), (RATE, 0)]
 
 
-def test_a_shadow_quota_throttles_nobody_even_where_an_enforced_one_has_the_same_sensor() -> None:
+def test_a_shadow_quota_throttles_no_client_though_an_enforced_one_has_its_sensor() -> None:
     enforced = quota_row("<default>", producer_byte_rate=200.0)
     quotas = [enforced, quota_row("alice", producer_byte_rate=100.0, mode="shadow")]
     rates = [rate(("alice", ""), "alice", "", 300.0), rate(("<default>", ""), "alice", "", 300.0, 200.0)]
@@ -97,7 +97,7 @@ def test_a_shadow_quota_throttles_nobody_even_where_an_enforced_one_has_the_same
     assert [(line.mode, line.throttled_clients) for line in lines] == [("enforce", 1), ("shadow", 0)]
 
 
-def test_of_a_job_the_rates_are_those_of_its_newest_batch_and_all_usage_is_in_the_totals(tmp_path: Path) -> None:
+def test_the_rates_of_a_job_are_those_of_its_newest_batch_and_totals_have_all_usage(tmp_path: Path) -> None:
     job = KeptJob(str(tmp_path), QuotaChange("alice", "", {"producer_byte_rate": 10_000.0, "owner": "data"}))
     for _ in range(20):
         job.clock.advance(1_000)

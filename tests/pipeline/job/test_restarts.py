@@ -8,19 +8,23 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from deltalake.exceptions import DeltaError
 
 from pipeline.cluster.errors import ClusterUnreachable
 from pipeline.errors import PipelineError
 from pipeline.job.job import Job
 from pipeline.job.listeners import Listeners
 from pipeline.settings.model import KafkaSettings, Settings, StreamSettings, TablesSettings
-from pipeline.stream.errors import MasterUnreachable
+from pipeline.stream.errors import MasterUnreachable, QueryFailed
 from pipeline.stream.spark.spark_starter import SparkStarter
 from pipeline.stream.usage_columns import ReadingRules
+from pipeline.tables.errors import TableUnwritable
 from tests.log_messages import messages_of
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
-CAUSE = "calling o1.go. : java.io.IOException: gone"
+CAUSE = "java.io.IOException: gone"
+TOO_LITTLE = "org.apache.spark.SparkIllegalArgumentException: System memory 419430400 must be at least 471859200"
+MEMORY = f"calling None.org.apache.spark.api.java.JavaSparkContext.\n: {TOO_LITTLE}.\n\tat a.B"
 
 
 def starter_of(settings: Settings) -> SparkStarter:
@@ -68,6 +72,26 @@ class FailingOnce(Job):
         self._run_with_restarts(None, starter_of(self._settings))  # type: ignore[arg-type]
 
 
+def caused_by(cause: str) -> QueryFailed:
+    failed = QueryFailed("Slow Down")
+    failed.__cause__ = RuntimeError(cause)
+    return failed
+
+
+class FailingAlways(FailingOnce):
+    """A job whose runs fail in turn, after so many batches; with five restarts."""
+
+    def __init__(self, folder: Path, failures: list[Exception], batches: int = 0) -> None:
+        super().__init__(folder, failures[0])
+        self.failures, self.attempts, self.batches = failures, 0, batches
+
+    def _run_once(self, place: Any, starter: SparkStarter) -> BaseException:
+        del place, starter
+        self.attempts += 1
+        self._has_done_a_batch = self.batches > 0
+        return self.failures[self.attempts % len(self.failures)]
+
+
 def test_a_restart_keeps_nothing_of_the_run_before(tmp_path: Path) -> None:
     job = FailingOnce(tmp_path, ArithmeticError())
     job.restart()
@@ -96,8 +120,44 @@ def test_a_job_that_gives_up_says_what_failed_and_where_to_look(tmp_path: Path) 
         tmp_path, ArithmeticError("calling o1.go.\n: java.io.IOException: gone\n\tat a.B"), restart_limit=0
     )
     error = job.give_up()
-    assert error.message == f"the streaming query must run until it is stopped; got: {CAUSE}, at attempt 1"
+    assert error.message == f"streaming query failed: {CAUSE}, at attempt 1"
     assert (error.remedy, error.exit_code) == ("see the log above for the cause; a restart continues where it ended", 1)
+
+
+@pytest.mark.parametrize(
+    ("failures", "attempts"),
+    [
+        ([RuntimeError(MEMORY)], 2),
+        ([QueryFailed("no such class")], 2),
+        ([ArithmeticError("one"), ArithmeticError("other")], 6),
+        ([OSError("disk full")], 6),
+        ([RuntimeError("calling o1.go.\n: java.net.SocketTimeoutException: slow")], 6),
+        ([caused_by("software.amazon.awssdk.services.s3.model.S3Exception: Slow Down")], 6),
+        ([DeltaError("Generic S3 error: 503 Slow Down")], 6),
+        ([TableUnwritable("s3://bucket/usage", "503 Slow Down")], 6),
+    ],
+)
+def test_what_fails_twice_alike_at_the_start_ends_unless_an_outside_service_may_pass(
+    failures: list[Exception], attempts: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipeline.job.job._RESTART_SECONDS", (0.0,))
+    job = FailingAlways(tmp_path, failures)
+    told = job.give_up()
+    assert job.attempts == attempts
+    assert ("the same twice" in told.remedy) == (attempts == 2)
+
+
+def test_a_job_that_ends_at_its_start_says_the_cause_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipeline.job.job._RESTART_SECONDS", (0.0,))
+    told = FailingAlways(tmp_path, [RuntimeError(MEMORY)]).give_up()
+    assert (told.message, told.exit_code) == (f"streaming query failed: {TOO_LITTLE}", 1)
+
+
+def test_what_fails_after_a_first_batch_is_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipeline.job.job._RESTART_SECONDS", (0.0,))
+    job = FailingAlways(tmp_path, [RuntimeError(MEMORY)], batches=1)
+    job.give_up()
+    assert job.attempts == 6
 
 
 def test_a_job_that_gives_up_ends_with_the_error_that_says_what_to_do(tmp_path: Path) -> None:

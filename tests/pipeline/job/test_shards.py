@@ -127,7 +127,7 @@ def test_shards_write_together_what_one_job_does(tmp_path: Path, seed: int) -> N
     assert not any(rows([job], "dead_letters") for job in shards[1:])
 
 
-def test_a_clock_ahead_of_a_user_elsewhere_does_not_move_the_evaluation_further_than_in_one_job(tmp_path: Path) -> None:
+def test_a_users_clock_ahead_moves_the_evaluation_of_another_shard_no_further(tmp_path: Path) -> None:
     jobs = [ReadingJob(tmp_path / str(share), share) for share in (ALL_USERS, Share(0, 2), Share(1, 2))]
     for job in jobs:
         job.start()

@@ -13,7 +13,7 @@ from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.layout import create_missing
 from pipeline.tables.reader import DeltaRsReader
 from schemas.arrow import conform
-from schemas.usage_row import UsageRow
+from schemas.usage import UsageRow
 from tests.fakes.clock import ManualClock
 from tests.pipeline.reports.minutes_kept import KeptMinutes
 from tests.quota.factories import table, usage_row

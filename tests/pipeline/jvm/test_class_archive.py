@@ -124,7 +124,7 @@ def test_makers_that_work_at_once_do_not_disturb_each_other(place: Callable[[str
     assert sorted(path.name for path in archive.parent.iterdir()) == ["made-for", "spark.jsa"]
 
 
-def test_a_full_disk_or_a_cache_that_can_not_be_written_leaves_no_archive_and_is_no_error(
+def test_a_full_disk_or_an_unwritable_cache_leaves_no_archive_and_no_error(
     place: Callable[[str], Path], tmp_path: Path
 ) -> None:
     archive, jars = place("17"), [tmp_path / "jars"]
@@ -178,7 +178,7 @@ def test_what_a_killed_maker_has_left_is_deleted_an_hour_later(place: Callable[[
          {"spark.driver.extraClassPath": "/c", "spark.jars": "/a.jar,/b.jar,/d.jar"}),
     ],
 )  # fmt: skip
-def test_jars_are_on_the_class_path_where_everything_runs_in_one_jvm_and_are_sent_to_executors_elsewhere(
+def test_jars_are_on_the_class_path_of_one_jvm_and_are_sent_to_executors_elsewhere(
     starts_local: bool, own: dict[str, str], expected: dict[str, str]
 ) -> None:
     settings = jvm_settings(

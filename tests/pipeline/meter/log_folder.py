@@ -59,10 +59,14 @@ def compress(path: Path, modified_ns: int) -> Path:
     return compressed
 
 
+def read_once(follower: LogFollower) -> list[str]:
+    return [line.decode() for line in follower.read() if isinstance(line, bytes)]
+
+
 def read_all(follower: LogFollower) -> list[str]:
     texts = []
-    while lines := follower.read():
-        texts += [line.decode() for line in lines]
+    while lines := read_once(follower):
+        texts += lines
     return texts
 
 

@@ -24,7 +24,7 @@ from pipeline.failpoints import VARIABLE
 from pipeline.meter.kafka_usage_topic import KafkaUsageTopic
 from pipeline.meter.log_follower import LogFollower
 from pipeline.meter.usage_publisher import UsagePublisher
-from schemas.topic_names import MARKER_TOPIC
+from schemas.names import MARKER_TOPIC
 from tests.pipeline.meter.log_folder import compress
 from tests.pipeline.meter.metered_broker import all_events
 from tests.pipeline.meter.request_lines import RequestLines, Used

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from pipeline.meter.long_line import LongLine
 from tests.pipeline.meter.log_folder import Follow, append, follow, log, read_all, roll, saved
 
 __all__ = ["follow", "log"]  # fixtures
@@ -59,15 +60,25 @@ def test_lines_longer_than_a_read_are_put_together(log: Path, follow: Follow) ->
     assert texts == [b"a line of many reads", b"next"]
 
 
-def test_a_line_without_end_is_skipped_and_counted(log: Path, follow: Follow) -> None:
+def test_a_line_above_the_limit_is_handed_out_as_a_long_one(log: Path, follow: Follow) -> None:
     append(log, "x" * 35 + "\nnext\n")
     follower = follow(log, "beginning", read_bytes=8, max_line_bytes=10)
 
-    texts = [line for _ in range(10) for line in follower.read()]
+    long, after = [line for _ in range(10) for line in follower.read()]
 
-    assert texts == [b"next"]
+    assert isinstance(long, LongLine)
+    assert (long.size_bytes, after) == (35, b"next")
     assert follower.counts.too_long == 1
     assert follower.place.offset_bytes == log.stat().st_size
+
+
+def test_a_start_at_the_end_finds_where_a_line_of_many_blocks_begins(log: Path, follow: Follow) -> None:
+    append(log, "old\n" + "x" * 600_000)
+    follower = follow(log)
+
+    append(log, "y\n")
+
+    assert [len(line) for line in read_all(follower)] == [600_001]
 
 
 def test_a_rolled_file_is_read_to_its_end_first(log: Path, follow: Follow) -> None:

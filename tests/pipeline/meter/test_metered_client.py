@@ -3,6 +3,8 @@
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from itertools import chain
 from threading import Event
 from typing import Any
 
@@ -14,13 +16,14 @@ from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.topics import TopicSpec, create_topics
 from pipeline.demo.broker import EmbeddedBroker
 from pipeline.meter.kafka_usage_topic import KafkaUsageTopic
-from pipeline.meter.log_follower import LogFollower
+from pipeline.meter.log_follower import MAX_LINE_BYTES, LogFollower
 from pipeline.meter.own_traffic import OwnTraffic
 from pipeline.meter.request_log import RequestLogParser
 from pipeline.meter.request_meter import RequestMeter
 from pipeline.meter.usage_publisher import UsagePublisher
 from pipeline.meter.wire_size import produce_request_size
-from schemas.topic_names import MARKER_TOPIC
+from schemas.names import MARKER_TOPIC
+from schemas.usage import UsageEvent
 from tests.pipeline.meter.metered_broker import alice, all_events
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
@@ -93,6 +96,30 @@ def test_all_that_alice_produces_and_fetches_is_on_the_usage_topic(broker: Embed
     assert sum(sizes) < fetched < sum(sizes) * 1.1
     assert {event["user"] for event in events} == {"alice"}
     assert all(began_ms <= event["event_time_ms"] <= time.time_ns() // 1_000_000 for event in events)
+
+
+@pytest.mark.broker
+def test_a_line_of_a_broker_names_its_client_and_times_when_it_is_too_long(
+    broker: EmbeddedBroker, usage_topic: str
+) -> None:
+    name = 'long","principal":"User:mallory","request":{"acks":0,\x01'
+    client: Any = KafkaProducer(**alice(broker, client_id=name))
+    client.send("metered", bytes(1000), partition=0).get(PATIENCE_SECONDS)
+    client.close()
+
+    def events(max_line_bytes: int) -> list[UsageEvent]:
+        parser = RequestLogParser("1")
+        with closing(LogFollower(broker.request_log_path, "beginning", max_line_bytes=max_line_bytes)) as follower:
+            lines = list(chain.from_iterable(iter(follower.read, [])))
+        return [event for line in lines if (event := parser.parse(line)) and event.client_id == name]
+
+    wait_until(lambda: any(event.produced_bytes for event in events(MAX_LINE_BYTES)), "the produce request in the log")
+    for whole, long in zip(events(MAX_LINE_BYTES), events(1), strict=False):
+        same = {"produced_bytes": 0, "fetched_bytes": 0}
+        assert whole.model_copy(update=same) == long.model_copy(update=same)
+        assert long.user == "alice"
+        assert (long.produced_bytes or 0) >= (whole.produced_bytes or 0)
+        assert (long.produced_bytes is None) == (whole.produced_bytes is None)
 
 
 def metered_events(broker: EmbeddedBroker, topic: str) -> list[dict[str, Any]]:

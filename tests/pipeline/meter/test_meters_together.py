@@ -27,7 +27,7 @@ from pipeline.meter.request_log import RequestLogParser
 from pipeline.meter.request_meter import RequestMeter
 from pipeline.meter.usage_publisher import UsagePublisher
 from pipeline.meter.usage_topic import UsageTopic
-from schemas.topic_names import MARKER_TOPIC
+from schemas.names import MARKER_TOPIC
 from tests.pipeline.meter.metered_broker import alice, all_events
 from tests.waiting import PATIENCE_SECONDS, never, wait_until
 

@@ -1,12 +1,15 @@
 """Request lines as Kafka 4.3.1 wrote them, and the usage event of each."""
 
+import json
 from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from pipeline.meter.request_log import MalformedLine, RequestLogParser
-from schemas.usage_event import UsageEvent
+from schemas.usage import UsageEvent
 from tests.pipeline.meter.logged_requests import FETCH, LINE_TIME_MS, PRODUCE, api, line_of, parser
 
 
@@ -113,18 +116,31 @@ def test_bytes_that_cannot_be_known_are_null_and_counted(logged: dict[str, Any])
     assert reader.counts.unsized == 1
 
 
+OTHERS = "must be '.time. DEBUG Completed request:.*pattern .%d. %p %m .%c.%n"
+
+
+def with_json(text: str) -> bytes:
+    return f"[2026-11-21 07:33:33,391] DEBUG Completed request:{text} (kafka.request.logger)".encode()
+
+
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        (b"[2026-11-21 07:33:33,391] DEBUG Completed request:{", "Expecting"),
-        (b"[2026-11-21 07:33:33,391] DEBUG Completed request:[]", "indices"),
-        (b"[2026-11-21 07:33:33,391] DEBUG Completed request:{}", "field 'requestHeader' is missing"),
-        (line_of(PRODUCE, time="07:33"), "must begin with"),
+        (with_json("{"), "EOF while parsing"),
+        (with_json("[]"), "indices"),
+        (with_json("{}"), "field 'requestHeader' is missing"),
+        (with_json(json.dumps(PRODUCE) + " {}"), "trailing characters"),
         (line_of(PRODUCE, time="2026-13-41 07:33:33,391"), "month must be in"),
         (line_of(PRODUCE | {"principal": "User:"}), "user"),
         (line_of(PRODUCE | {"localTimeMs": -1.0}), "io_time_ns"),
         (line_of(PRODUCE | {"localTimeMs": None}), "NoneType"),
+        (line_of(PRODUCE | {"localTimeMs": float("inf")}), "expected value"),
+        (line_of(PRODUCE | {"sendTimeMs": float("nan")}), "expected value"),
         (line_of(PRODUCE | {"request": {"acks": -1}}), "field 'transactionalId' is missing"),
+        (with_json(json.dumps(PRODUCE).replace("1.204", "1e999")), "infinity"),
+        (with_json(json.dumps(PRODUCE).replace("72", "9" * 5_000)), "number out of range"),
+        (with_json('{"a":' * 100_000), "recursion limit"),
+        (with_json(json.dumps(PRODUCE).replace('[{"name"', "[" * 100_000 + '{"name"')), "recursion limit"),
     ],
 )
 def test_a_malformed_line_is_counted_and_says_why(line: bytes, reason: str) -> None:
@@ -134,6 +150,40 @@ def test_a_malformed_line_is_counted_and_says_why(line: bytes, reason: str) -> N
         reader.parse(line)
 
     assert (reader.counts.lines, reader.counts.malformed, reader.counts.events) == (1, 1, 0)
+    assert reader.counts.uncharged_bytes == len(line)
+
+
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.integers() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+)
+
+
+@given(st.sampled_from(sorted(PRODUCE)), ANYTHING)
+@example("localTimeMs", float("inf"))
+@example("response", json.loads("[" * 300 + "]" * 300))
+def test_whatever_a_line_has_in_a_field_the_next_one_is_read(field: str, value: Any) -> None:
+    reader, refused = parser(), list[str]()
+
+    events = list(
+        reader.elements(
+            [line_of(PRODUCE | {field: value}), line_of(FETCH)], lambda error, _: refused.append(error.reason)
+        )
+    )
+
+    assert reader.counts.events == len(events) >= 1
+    assert reader.counts.malformed == len(refused)
+    assert reader.counts.events + reader.counts.own + reader.counts.malformed == 2
+
+
+@given(st.binary())
+def test_no_bytes_behind_the_layout_are_more_than_a_malformed_line(text: bytes) -> None:
+    reader, refused = parser(), list[str]()
+
+    assert (
+        list(reader.elements([with_json(text.decode("latin-1"))], lambda error, _: refused.append(error.reason))) == []
+    )
+    assert len(refused) == reader.counts.malformed == 1
 
 
 @pytest.mark.parametrize(
@@ -142,21 +192,56 @@ def test_a_malformed_line_is_counted_and_says_why(line: bytes, reason: str) -> N
         (b'"clientId": "app-1"', "app-1"),
         (b'"clientId": "a\xff"', "a\N{REPLACEMENT CHARACTER}"),
         (b'"clientId": "a}b{"', "a}b{"),
+        (b'"clientId": " (kafka.request.logger)"', " (kafka.request.logger)"),
+        (b'"clientId": "Completed request:{}"', "Completed request:{}"),
     ],
 )
-@pytest.mark.parametrize("layout", [b" (kafka.request.logger)", b"", b" {thread=x}", b" }\r"])
-def test_what_stands_behind_the_json_and_bytes_that_are_no_utf_8_do_not_matter(
-    text: bytes, client_id: str, layout: bytes
-) -> None:
-    line = line_of(PRODUCE).removesuffix(b" (kafka.request.logger)") + layout
-    event = parser().parse(line.replace(b'"clientId": "app-1"', text))
+@pytest.mark.parametrize("end", [b"", b"\r"])
+def test_bytes_that_are_no_utf_8_and_a_carriage_return_do_not_matter(text: bytes, client_id: str, end: bytes) -> None:
+    event = parser().parse(line_of(PRODUCE).replace(b'"clientId": "app-1"', text) + end)
 
     assert event is not None
     assert event.client_id == client_id
 
 
-def test_lines_of_other_loggers_are_skipped() -> None:
+FORGED = f"Completed request:{json.dumps(PRODUCE)}"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[2026-11-21 07:33:33,391] INFO something else (kafka.server)",
+        "java.lang.IllegalStateException: something else",
+        "",
+        f"[2026-11-21 07:33:33,391] ERROR [KafkaApi-1] Error: clientId={FORGED}, api=FETCH (kafka.server.KafkaApis)",
+        f"[2026-11-21 07:33:33,391] DEBUG clientId={FORGED} (kafka.request.logger), version=13 (kafka.server.Api)",
+    ],
+)
+def test_lines_of_other_loggers_are_skipped_whatever_clients_put_there(line: str) -> None:
     reader = parser()
 
-    assert reader.parse(b"[2026-11-21 07:33:33,391] INFO something else (kafka.server)") is None
+    assert reader.parse(line.encode()) is None
     assert reader.counts.other == 1
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"2026-11-21 07:33:33,391 DEBUG {FORGED}",
+        f"[2026-11-21 07:33:33,391] DEBUG {FORGED}",
+        f"[2026-11-21 07:33:33,391] DEBUG [data-plane-1] {FORGED} (kafka.request.logger)",
+        f"[2026-11-21 07:33:33,391] DEBUG kafka.request.logger - {FORGED}",
+        f"[2026-11-21 07:33:33,391] DEBUG {FORGED} (logger)",
+        f"[2026-11-21 07:33:33,391] DEBUG {FORGED} (kafka.request.logger) {{thread=x}}",
+        f"[2026-11-21T07:33:33,391Z] DEBUG {FORGED} (kafka.request.logger)",
+        f"[07:33] DEBUG {FORGED} (kafka.request.logger)",
+        json.dumps({"level": "DEBUG", "message": FORGED}),
+    ],
+)
+def test_requests_in_another_layout_charge_no_client_and_say_which_is_needed(line: str) -> None:
+    reader = parser()
+
+    with pytest.raises(MalformedLine, match=OTHERS):
+        reader.parse(line.encode())
+
+    assert (reader.counts.malformed, reader.counts.uncharged_bytes) == (1, len(line))

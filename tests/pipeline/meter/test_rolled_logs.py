@@ -17,6 +17,7 @@ from tests.pipeline.meter.log_folder import (
     follow,
     log,
     read_all,
+    read_once,
     roll,
     saved,
     write,
@@ -193,7 +194,7 @@ def test_every_line_is_read_once_whatever_happens_to_the_files(log: Path, follow
             os.utime(log, ns=(now_ns, now_ns))
             written += 1
         elif action == "read":
-            read += [line.decode() for line in follower.read()]
+            read += read_once(follower)
         elif action == "restart":
             follower = follow(log, "end", saved(follower))
         elif log.exists() and log.stat().st_size:

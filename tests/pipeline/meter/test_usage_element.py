@@ -8,7 +8,7 @@ import pytest
 from pipeline.meter.packed_usage import PACKED
 from pipeline.meter.request_log import MalformedLine
 from pipeline.meter.usage_codec import JSON, UsageCodec
-from schemas.usage_event import UsageEvent
+from schemas.usage import UsageEvent
 from tests.pipeline.meter.logged_requests import FETCH, PRODUCE, api, line_of, parser
 
 EVERY_KIND: list[dict[str, Any]] = [

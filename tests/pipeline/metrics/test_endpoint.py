@@ -2,15 +2,16 @@
 
 import socket
 import urllib.request
-from urllib.error import URLError
+from contextlib import ExitStack
+from urllib.error import HTTPError, URLError
 
 import pytest
 from prometheus_client import CollectorRegistry, Counter
 
 from pipeline.metrics.endpoint import metrics_endpoint
-from pipeline.metrics.errors import MetricsPortBusy
 from pipeline.metrics.registry import new_registry
 from pipeline.settings.model import MetricsSettings
+from pipeline.web import ListenRefused
 from tests.waiting import PATIENCE_SECONDS
 
 
@@ -48,8 +49,19 @@ def test_a_port_that_is_taken_is_told_with_a_way_out() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with (
-            pytest.raises(MetricsPortBusy, match=rf"'metrics.port' must be free at 127.0.0.1; got {port}: ") as refused,
+            pytest.raises(ListenRefused, match=rf"cannot listen on 127.0.0.1:{port}: ") as refused,
             metrics_endpoint(MetricsSettings(port=port), CollectorRegistry()),
         ):
             pass
     assert "--metrics-port" in refused.value.remedy
+
+
+def test_unfinished_requests_and_other_names_do_not_get_in_its_way() -> None:
+    with metrics_endpoint(MetricsSettings(port=0), new_registry("job")) as port, ExitStack() as connections:
+        assert port is not None
+        for _ in range(40):
+            connections.enter_context(socket.create_connection(("127.0.0.1", port))).sendall(b"GET /metrics HTTP")
+        assert "kquota_build_info" in read(port)
+        request = urllib.request.Request(f"http://127.0.0.1:{port}", headers={"Host": "attacker.example"})
+        with pytest.raises(HTTPError, match="421"):
+            urllib.request.urlopen(request, timeout=PATIENCE_SECONDS)  # noqa: S310 - our own address

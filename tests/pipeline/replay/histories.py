@@ -23,9 +23,8 @@ from quota.replay_engine import NumberedUsage, ReplayEngine
 from quota.snapshot import QuotaSnapshot
 from quota.usage import Usage
 from schemas.arrow import conform
-from schemas.client_key import ClientKey
-from schemas.usage_by_second_row import UsageBySecondRow
-from schemas.usage_row import UsageRow
+from schemas.names import ClientKey
+from schemas.usage import UsageBySecondRow, UsageRow
 from tests.quota.factories import quota_row, table, usage_row
 
 T0_MS = 1_700_000_000_000

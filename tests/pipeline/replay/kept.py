@@ -20,8 +20,8 @@ from pipeline.throttle.assembly import new_engine
 from pipeline.throttle.decider import Decider
 from quota.evaluation import Evaluation
 from schemas.arrow import conform
-from schemas.decision_row import DecisionRow
-from schemas.usage_row import UsageRow
+from schemas.decisions import DecisionRow
+from schemas.usage import UsageRow
 from tests.fakes.clock import ManualClock
 from tests.quota.factories import table
 
@@ -55,7 +55,7 @@ class KeptJob:
         )
         self._tables.take_over(DriverEpoch())
         self._decider = Decider(new_engine(settings, "cluster"), "test")
-        rebuild(self._tables, self.quotas, self._decider, self.clock, settings)
+        rebuild(self._tables, self.quotas, self._decider, self.clock, settings, max_decision_age_ms=10_000)
 
     def edit(self, *changes: QuotaChange) -> None:
         """An operator edits the quotas; the next batch decides by them."""

@@ -13,7 +13,7 @@ from pipeline.replay.quotas import live_timeline
 from pipeline.replay.recorded_throttles import recorded_outcomes
 from pipeline.replay.request import Plan, ReplayRequest
 from pipeline.throttle.assembly import nominal_slicing
-from schemas.client_key import ClientKey
+from schemas.names import ClientKey
 from tests.faults.hand_job import HandJob
 
 TRIGGER_MS, TICK_MS = 200, 10

@@ -80,7 +80,7 @@ def test_these_histories_have_all_that_is_hard_to_divide(source: Source, tmp_pat
     assert min(edited, held) > 0
 
 
-def test_users_are_divided_between_processes_unless_a_quota_bounds_a_client_id_of_several(tmp_path: Path) -> None:
+def test_processes_divide_the_users_unless_a_quota_bounds_a_client_id_of_several(tmp_path: Path) -> None:
     request = History(Random(1), "usage_by_second", 1_000).write(str(tmp_path))
     own, shared = (
         QuotaSnapshot.from_rows([quota_row(user, client_id, producer_byte_rate=1.0)], 1)

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from pipeline.replay.outcome import Outcome, ReplayResult
 from pipeline.replay.recorded_throttles import throttled_in
 from pipeline.replay.report import ClientComparison, compare, throttled_clients, to_document, totals_of
-from schemas.client_key import ClientKey
+from schemas.names import ClientKey
 
 ALICE = ClientKey("", "alice", "etl")
 BOB = ClientKey("", "bob", "")

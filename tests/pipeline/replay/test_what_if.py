@@ -19,8 +19,8 @@ from pipeline.tables.quotas.edit import QuotaChange
 from pipeline.throttle.assembly import nominal_slicing
 from quota.snapshot import QuotaSnapshot
 from schemas.arrow import conform
-from schemas.client_key import ClientKey
-from schemas.usage_by_second_row import UsageBySecondRow
+from schemas.names import ClientKey
+from schemas.usage import UsageBySecondRow
 from tests.pipeline.replay.kept import KeptJob
 from tests.quota.factories import quota_row, usage_row
 

@@ -22,9 +22,8 @@ from pipeline.tables.address import table_uri
 from pipeline.throttle.assembly import nominal_slicing
 from quota.snapshot import QuotaSnapshot
 from schemas.arrow import conform
-from schemas.client_key import ClientKey
-from schemas.usage_event import UsageEvent
-from schemas.usage_row import UsageRow
+from schemas.names import ClientKey
+from schemas.usage import UsageEvent, UsageRow
 from tests.quota.factories import quota_row
 
 T0_MS = 1_700_000_000_000
@@ -118,9 +117,7 @@ def replayed(settings: Settings, batches: list[SimulatedBatch], quotas: QuotaSna
 @pytest.mark.parametrize("trigger_ms", [500, pytest.param(1_000, marks=pytest.mark.long)])
 @rules(max_examples=3, phases=(Phase.generate,))
 @given(seed=st.integers(0, 10**9))
-def test_batches_evaluated_at_their_triggers_hold_clients_as_in_the_simulation_to_the_millisecond(
-    trigger_ms: int, seed: int
-) -> None:
+def test_batches_at_their_triggers_hold_clients_as_simulated_to_the_millisecond(trigger_ms: int, seed: int) -> None:
     trial = Trial(Random(seed), trigger_ms, is_steady=True)
     settings, events, quotas = trial.settings(), trial.events(), trial.quotas()
     batches = list(batches_of_events(events, trigger_ms, 1_000))
@@ -129,7 +126,7 @@ def test_batches_evaluated_at_their_triggers_hold_clients_as_in_the_simulation_t
     assert {client: held_ms for client, held_ms in found.items() if held_ms} == wanted
 
 
-def test_batches_evaluated_before_their_triggers_hold_clients_as_in_the_simulation_within_a_percent() -> None:
+def test_batches_before_their_triggers_hold_clients_as_simulated_within_a_percent() -> None:
     """The job's clock is set anew by each batch, to its newest event; between the two lies up to a trigger."""
     found_ms = wanted_ms = held = 0
     for seed in range(5):

@@ -14,8 +14,8 @@ from pipeline.tables.quotas.commits import EditAudit
 from pipeline.tables.quotas.edit import QuotaChange
 from pipeline.tables.quotas.table import QuotaTable
 from schemas.arrow import arrow_schema, conform
-from schemas.throttle_by_minute_row import ThrottleByMinuteRow
-from schemas.usage_by_minute_row import UsageByMinuteRow
+from schemas.throttle_record import ThrottleByMinuteRow
+from schemas.usage import UsageByMinuteRow
 
 MINUTE_MS = 60_000
 MONDAY_MS = 1_795_392_000_000

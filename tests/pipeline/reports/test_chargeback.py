@@ -26,7 +26,7 @@ def owners(**by_user: str) -> Owners:
     return Owners([{"user": user, "client_id": "", "owner": owner} for user, owner in by_user.items()])
 
 
-def test_a_range_is_cut_where_the_owners_change_and_the_first_owner_named_holds_before() -> None:
+def test_a_range_is_cut_where_owners_change_and_the_first_owner_named_holds_before() -> None:
     times = OwnerTimes((100, 200, 300), (owners(), owners(a="one"), owners(a="two", b="two")))
     spans = [(begin, end, owner_of("a", ""), owner_of("b", "")) for begin, end, owner_of in times.spans(50, 400)]
     assert spans == [(50, 200, "one", "two"), (200, 300, "one", "two"), (300, 400, "two", "two")]

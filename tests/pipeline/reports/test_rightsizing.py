@@ -80,7 +80,7 @@ def test_percentiles_are_those_of_the_minutes_in_which_it_was_used(kept: KeptMin
     assert row["p99"] == pytest.approx(9_901)
 
 
-def test_clients_that_share_a_bound_are_added_up_and_those_with_one_of_their_own_are_not(kept: KeptMinutes) -> None:
+def test_clients_that_share_a_bound_are_summed_and_those_with_their_own_are_not(kept: KeptMinutes) -> None:
     kept.quota("alice", producer_byte_rate=1e6)
     kept.quota("alice", "own", producer_byte_rate=1e6)
     kept.use((0, "alice", "a"), (0, "alice", "b"), produced_bytes=60_000, broker_id="1")

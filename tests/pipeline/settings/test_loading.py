@@ -1,8 +1,10 @@
 """Settings: defaults < file < environment < flags, and every mistake at once with its place."""
 
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
 from pipeline.settings.errors import InvalidSettings, SettingsFileUnreadable
 from pipeline.settings.loading import load_settings, origins
@@ -68,6 +70,7 @@ def test_origins_name_the_place_of_every_value_that_is_no_default(
             "wrong_type",
             "'stream.trigger_ms' must be a valid integer, unable to parse string as an integer; got 'soon'",
         ),
+        ("too_little_memory", "'spark.driver_memory' must be at least 472m: Spark needs 472 MB; got '400m'"),
         ("below_range", "'engine.num_samples' must be greater than or equal to 1; got 0"),
         ("unknown_key", "'kafka.usage_topics' must be a setting; the nearest is kafka.usage_topic"),
         (
@@ -125,6 +128,14 @@ def test_entries_added_to_spark_conf_do_not_replace_those_that_are_set() -> None
     added = spark.with_default_conf({"spark.a": "default", "spark.c": "c"})
     assert added.plain_conf() == {"spark.a": "set", "spark.b": "b", "spark.c": "c"}
     assert added.driver_memory == "2g"
+
+
+@pytest.mark.parametrize(
+    ("memory", "is_enough"), [("471m", False), ("472m", True), ("0g", False), ("1g", True), ("1023m", True)]
+)
+def test_the_driver_gets_no_less_memory_than_spark_starts_with(memory: str, is_enough: bool) -> None:
+    with nullcontext() if is_enough else pytest.raises(ValidationError, match="must be at least 472m"):
+        assert SparkSettings(driver_memory=memory).driver_memory == memory
 
 
 @pytest.mark.parametrize("conf", ['"TOPSECRET"', '{ "fs.key" = ["TOPSECRET"] }'])

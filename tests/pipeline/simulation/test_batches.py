@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.simulation.batches import batches_of_events
-from schemas.usage_event import UsageEvent
+from schemas.usage import UsageEvent
 
 T0_MS = 1_700_000_000_000
 

@@ -5,8 +5,8 @@ from pipeline.simulation.batches import batches_of_events
 from pipeline.simulation.run import Simulation
 from pipeline.throttle.outbox import Written
 from quota.snapshot import QuotaSnapshot
-from schemas.client_key import ClientKey
-from schemas.usage_event import UsageEvent
+from schemas.names import ClientKey
+from schemas.usage import UsageEvent
 from tests.quota.factories import quota_row
 
 T0_MS = 1_700_000_000_000

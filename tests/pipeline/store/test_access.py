@@ -53,7 +53,7 @@ def test_hadoop_gets_the_same() -> None:
     }
 
 
-def test_without_settings_delta_rs_is_left_to_its_own_environment_and_hadoop_is_told_of_it() -> None:
+def test_without_settings_delta_rs_uses_its_environment_and_hadoop_gets_it() -> None:
     assert delta_rs_options(StoreAddress("s3://bucket/tables", StoreSettings())) is None
     found = hadoop_settings(StoreSettings(), {"AWS_ENDPOINT_URL": "http://a", "AWS_DEFAULT_REGION": "us-west-2"})
     assert found["spark.hadoop.fs.s3a.endpoint"] == "http://a"

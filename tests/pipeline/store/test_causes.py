@@ -51,7 +51,7 @@ def test_a_refusal_without_a_body_is_one() -> None:
     assert error.cause == "the store denies access"
 
 
-def test_a_store_that_does_not_answer_is_told_with_its_endpoint_and_another_exit_code() -> None:
+def test_a_store_that_does_not_answer_is_named_by_endpoint_and_another_exit_code() -> None:
     text = "Generic S3 error: Error performing PUT http://127.0.0.1:1/b/t - HTTP error: error sending request"
     error = store_error("s3://b/t", "list", OSError(text))
     assert isinstance(error, StoreUnreachable)

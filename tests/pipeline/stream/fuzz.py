@@ -25,8 +25,8 @@ from pipeline.stream.usage_columns import CollectedBatch
 from quota.engine import QuotaEngine
 from quota.snapshot import QuotaSnapshot
 from schemas.arrow import conform
-from schemas.dead_letter_row import DeadLetterRow
-from schemas.usage_row import UsageRow
+from schemas.rows import DeadLetterRow
+from schemas.usage import UsageRow
 from tests.pipeline.stream.fuzz_corpus import append_times, beyond, comparable, large_messages, messages
 from tests.pipeline.stream.messages import APPENDED_AT_MS, RULES, counts, read, usage
 from tests.pipeline.stream.usage_model import expected_of, judged

@@ -13,7 +13,7 @@ import pytest
 from pipeline import failpoints
 from pipeline.replay.verification import verify, verify_decision
 from pipeline.settings.model import EngineSettings
-from schemas.decision_row import DecisionRow
+from schemas.decisions import DecisionRow
 from tests.faults.generator import RATES
 from tests.faults.hand_job import HandJob, owed_by
 
@@ -70,7 +70,7 @@ def test_the_job_starts_and_goes_on_deciding_also_when_it_is_started_once_more(
 
 
 @by((3, 1_500), long=((4, 1_000), (8, 500), (3, 500)))
-def test_wider_windows_and_another_number_of_them_give_the_rates_of_a_job_that_always_had_them(
+def test_other_windows_give_the_rates_of_a_job_that_always_had_them(
     tmp_path: Path, num_samples: int, sample_window_ms: int
 ) -> None:
     changed, always = new_job(tmp_path / "changed", 4, 500), new_job(tmp_path / "always", num_samples, sample_window_ms)
@@ -199,7 +199,7 @@ def test_usage_that_is_put_on_other_windows_is_told_once(tmp_path: Path, caplog:
 
 
 @by((4, 750), long=((8, 500), (2, 1_000)))
-def test_a_batch_that_was_cut_short_is_decided_with_the_settings_it_was_recorded_with(
+def test_a_batch_cut_short_is_decided_with_the_settings_it_was_recorded_with(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_samples: int, sample_window_ms: int
 ) -> None:
     jobs = [new_job(tmp_path / name, 4, 500) for name in ("killed", "whole")]

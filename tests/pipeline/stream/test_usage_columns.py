@@ -4,7 +4,7 @@ import pyarrow as pa
 
 from pipeline.stream.usage_columns import FIELD_RULES, LARGEST_SUM, USAGE_SCHEMA, merge_batches, merge_usage
 from quota.shares import Share
-from schemas.usage_event import LARGEST_MEASURE, UsageEvent
+from schemas.usage import LARGEST_MEASURE, UsageEvent
 from tests.pipeline.stream.messages import array, counts, event, message, read, usage
 
 RULES = {rule.name: rule for rule in FIELD_RULES}

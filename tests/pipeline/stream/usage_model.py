@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from schemas.usage_event import UsageEvent
+from schemas.usage import UsageEvent
 
 MOST_LEVELS = 100
 LARGEST_SUM = 2**53

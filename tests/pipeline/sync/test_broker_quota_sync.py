@@ -20,6 +20,7 @@ from pipeline.tables.quotas.edit import QuotaChange
 from pipeline.tables.quotas.source import QuotaSource, Scope
 from pipeline.tables.quotas.table import QuotaTable
 from pipeline.tables.reader import DeltaRsReader
+from quota.alter_budget import AlterBudget
 from quota.broker_entries import EntryKey
 from quota.broker_sync import BrokerSync
 from tests.fakes.clock import ManualClock
@@ -54,11 +55,12 @@ class Setting:
         rows = [{"broker_id": name, "user": "alice", "produced_bytes": each_bytes} for name in ("1", "2")]
         self.usage.append(self.clock.wall_ms, *rows)
 
-    def start(self, adopt: bool = False) -> BrokerQuotaSync:
+    def start(self, adopt: bool = False, alters_per_second: int = 2_000) -> BrokerQuotaSync:
         quotas = QuotaSource(QuotaTable(self.root))
         sources = Sources(quotas, lambda: UsageFollower(self.usage.uri, 15_000), self.scope)
         table = BrokerQuotasTable(self.root, "c1")
-        sync = BrokerQuotaSync(BrokerSync(adopt=adopt), sources, table, self.brokers, self.clock, 10_000)
+        control = BrokerSync(adopt=adopt, budget=AlterBudget(alters_per_second))
+        sync = BrokerQuotaSync(control, sources, table, self.brokers, self.clock, 10_000)
         sync.take_over()
         return sync
 
@@ -251,3 +253,84 @@ def test_a_broker_that_is_being_restarted_still_counts(tmp_path: Path) -> None:
     assert setting.brokers.values[ALICE] == level
     setting.pass_time(sync, 40)
     assert setting.brokers.values[ALICE] == MB, "it is gone, and the other one may give all of T"
+
+
+HOUR_MS = 3_600_000
+STEPS_MS = [-HOUR_MS, -20_000, 20_000, HOUR_MS]
+
+
+@pytest.mark.parametrize("step_ms", STEPS_MS)
+def test_edits_and_retries_go_on_when_the_clock_of_the_host_steps(setting: Setting, step_ms: int) -> None:
+    setting.edit(alice=MB, bob=MB)
+    setting.brokers.refused = {BOB: "no such thing"}
+    sync = setting.start(alters_per_second=2)
+    sync.step()
+    setting.clock.set_wall(setting.clock.wall_ms + step_ms)
+    for bound in range(2, 10):
+        setting.edit(alice=bound * MB)
+        setting.pass_time(sync)
+        assert setting.brokers.values == {ALICE: bound * MB}
+    setting.brokers.refused = {}
+    setting.pass_time(sync, 10)
+    assert setting.brokers.values[BOB] == MB
+
+
+@pytest.mark.parametrize("step_ms", STEPS_MS)
+def test_a_broker_that_is_gone_for_a_minute_is_gone_whatever_the_clock_says(tmp_path: Path, step_ms: int) -> None:
+    setting = Setting(str(tmp_path), scope="cluster")
+    setting.edit(alice=MB)
+    sync = setting.start()
+    run_levels(setting, sync, 15, ahead_ms=0)
+    assert setting.brokers.values[ALICE] < MB
+    setting.brokers.broker_ids = ("1",)
+    setting.clock.set_wall(setting.clock.wall_ms + step_ms)
+    setting.pass_time(sync, 80)
+    assert setting.brokers.values[ALICE] == MB
+
+
+def run_levels(setting: Setting, sync: BrokerQuotaSync, seconds: int, ahead_ms: int, time_epoch: int = 0) -> list[int]:
+    """Alice uses 2.4 times her bound, and after 20 s less on the second broker.
+
+    Args:
+        ahead_ms: how far the steady clock of the host is ahead of the time of the usage.
+
+    Returns:
+        The seconds in which her level was altered.
+    """
+    altered_at: list[int] = []
+    for second in range(seconds):
+        on_second = 100_000 if second // 20 % 2 else 900_000
+        rows = [
+            {"broker_id": broker_id, "user": "alice", "produced_bytes": used}
+            for broker_id, used in (("1", 1_500_000), ("2", on_second))
+        ]
+        setting.usage.append(setting.clock.steady_ms - ahead_ms, *rows, time_epoch=time_epoch)
+        before = len(setting.brokers.altered)
+        setting.pass_time(sync)
+        altered_at += [second] * (len(setting.brokers.altered) - before)
+    return altered_at
+
+
+@pytest.mark.parametrize(
+    ("ahead_ms", "restarted"), [(0, True), (HOUR_MS, False), (HOUR_MS, True), (-HOUR_MS, False), (20_000, True)]
+)
+def test_levels_follow_the_use_though_the_host_was_ahead(tmp_path: Path, ahead_ms: int, restarted: bool) -> None:
+    setting = Setting(str(tmp_path), scope="cluster")
+    setting.edit(alice=MB)
+    setting.clock.set_wall(setting.clock.wall_ms + ahead_ms)
+    setting.clock.steady_ms += ahead_ms
+    sync = setting.start()
+    assert run_levels(setting, sync, 15, ahead_ms) == [0, 5], "while it is ahead"
+    setting.clock.set_wall(setting.clock.wall_ms - ahead_ms)
+    if restarted:
+        setting.clock.steady_ms -= ahead_ms
+        sync, ahead_ms = setting.start(), 0
+    assert run_levels(setting, sync, 40, ahead_ms) == [36]
+
+
+def test_levels_follow_the_use_in_a_new_time_epoch(tmp_path: Path) -> None:
+    setting = Setting(str(tmp_path), scope="cluster")
+    setting.edit(alice=MB)
+    sync = setting.start()
+    run_levels(setting, sync, 15, ahead_ms=0)
+    assert run_levels(setting, sync, 40, ahead_ms=HOUR_MS, time_epoch=1) == [36]

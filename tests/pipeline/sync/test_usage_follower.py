@@ -44,6 +44,22 @@ def test_batches_that_are_evaluated_at_the_same_instant_are_told_apart(usage: Us
     assert users(follower) == []
 
 
+@pytest.mark.parametrize("back_ms", [3_600_000, 20_000, 0, -20_000])
+def test_a_new_time_epoch_is_begun_with_its_newest_rows(usage: UsageTable, back_ms: int) -> None:
+    usage.append(T_MS, {"user": "a"})
+    follower = UsageFollower(usage.uri, first_ms=15_000)
+    assert (users(follower), follower.has_begun_anew) == (["a"], True)
+    usage.append(T_MS + 1_000, {"user": "b"})
+    assert (users(follower), follower.has_begun_anew) == (["b"], False)
+    usage.append(T_MS + 2_000, {"user": "not of the epoch"})
+    usage.append(T_MS - back_ms - 15_001, {"user": "too old"}, time_epoch=1)
+    usage.append(T_MS - back_ms, {"user": "c"}, time_epoch=1)
+    assert (users(follower), follower.has_begun_anew, follower.known_until_ms) == (["c"], True, T_MS - back_ms)
+    usage.append(T_MS - back_ms + 1_000, {"user": "d"}, time_epoch=1)
+    assert (users(follower), follower.has_begun_anew) == (["d"], False)
+    assert users(UsageFollower(usage.uri, first_ms=15_000)) == ["c", "d"]
+
+
 def test_an_empty_table_has_nothing_new_until_something_is(usage: UsageTable) -> None:
     follower = UsageFollower(usage.uri, first_ms=15_000)
     assert (follower.new_rows(), follower.known_until_ms) == (None, 0)

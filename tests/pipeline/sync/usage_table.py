@@ -10,7 +10,7 @@ from pipeline.tables.address import table_uri
 from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.layout import TABLES, create_missing
 from schemas.arrow import conform
-from schemas.usage_row import UsageRow
+from schemas.usage import UsageRow
 
 
 class UsageTable:
@@ -23,7 +23,7 @@ class UsageTable:
         self._writer.raise_epoch(1)
         self._batch_id = -1
 
-    def append(self, at_ms: int, *rows: Mapping[str, Any]) -> None:
+    def append(self, at_ms: int, *rows: Mapping[str, Any], time_epoch: int = 0) -> None:
         """A batch that is evaluated at an instant. Columns that a row does not have are those of an idle client u/c."""
         self._batch_id += 1
         start_ms = at_ms // 1000 * 1000
@@ -36,4 +36,5 @@ class UsageTable:
         }
         table = pa.Table.from_pylist([{**defaults, "request_count": 1, **row} for row in rows])
         about: dict[str, Any] = {"cluster": "c1", "query_id": "q", "batch_id": self._batch_id, "quota_version": 0}
+        about["time_epoch"] = time_epoch
         self._writer.append(conform(table, UsageRow, evaluated_at_ms=at_ms, **about), {"q": self._batch_id}, {})

@@ -12,7 +12,7 @@ from pipeline.tables.layout import TABLES, create_missing
 from pipeline.tables.port import Condition
 from pipeline.tables.throttles.outbox import DeltaOutbox
 from schemas.arrow import arrow_schema, conform
-from schemas.throttle_event_row import ThrottleEventRow
+from schemas.throttle_record import ThrottleEventRow
 
 
 class ReadingWriter(DeltaRsWriter):

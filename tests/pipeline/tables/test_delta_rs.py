@@ -11,7 +11,7 @@ from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.errors import Fenced, LostRace, RowsRefused, TableUnwritable
 from pipeline.tables.layout import TABLES, create_missing
 from schemas.arrow import conform
-from schemas.dead_letter_row import DeadLetterRow
+from schemas.rows import DeadLetterRow
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def writer(uri: str, epoch: int) -> DeltaRsWriter:
     return opened
 
 
-def test_if_two_drivers_write_at_once_the_older_one_is_fenced_and_no_row_is_lost_or_stored_twice(uri: str) -> None:
+def test_of_two_drivers_the_older_is_fenced_and_no_row_is_lost_or_stored_twice(uri: str) -> None:
     older, newer = writer(uri, 1), DeltaRsWriter(uri, "job")
     fenced: list[Fenced] = []
 

@@ -9,7 +9,7 @@ from pipeline.tables.address import table_uri
 from pipeline.tables.layout import TABLES, create_missing
 from pipeline.tables.opening import open_table
 from schemas.arrow import arrow_schema
-from schemas.quota_row import QuotaRow
+from schemas.rows import QuotaRow
 from tests.object_store import ObjectStore
 
 

@@ -13,7 +13,7 @@ from pipeline.tables.errors import LostRace
 from pipeline.tables.layout import TABLES, create_missing
 from pipeline.tables.maintenance import clean, compact, trim
 from schemas.arrow import conform
-from schemas.sensor_state_row import SensorStateRow
+from schemas.rows import SensorStateRow
 
 NOON_MS = 1_699_963_200_000 + 43_200_000
 DAY_MS = 86_400_000

@@ -120,7 +120,7 @@ def test_the_newest_version_without_its_data_file_can_not_be_read(quotas: QuotaT
         read_table(quotas.uri)
 
 
-def test_a_damaged_older_version_does_not_end_history_origin_and_the_search_for_a_valid_version(
+def test_a_damaged_older_version_ends_no_history_origin_or_search_for_a_valid_one(
     quotas: QuotaTable,
 ) -> None:
     DeltaTable(quotas.uri).create_checkpoint()

@@ -14,7 +14,7 @@ from pipeline.tables.maintenance import compact, trim
 from pipeline.tables.reader import read_table
 from pipeline.tables.reading.time_slices import TimeSlices
 from schemas.arrow import conform
-from schemas.usage_row import UsageRow
+from schemas.usage import UsageRow
 
 DAY_MS = 86_400_000
 NOON_MS = 20_000 * DAY_MS + DAY_MS // 2
@@ -50,9 +50,7 @@ def test_events_of_many_days_in_one_batch_are_one_file(uri: str) -> None:
 
 
 @pytest.mark.parametrize("compacted", [False, True])
-def test_a_table_with_rows_in_the_partition_of_their_sample_is_read_written_and_trimmed(
-    uri: str, compacted: bool
-) -> None:
+def test_a_table_with_rows_in_the_partition_of_their_sample_is_kept_up(uri: str, compacted: bool) -> None:
     old = of_the_sample_day(usage(0, NOON_MS, NOON_MS - 2 * DAY_MS, NOON_MS))
     write_deltalake(uri, old, mode="append")
     write_deltalake(uri, of_the_sample_day(usage(1, NOON_MS + 5, NOON_MS - DAY_MS)), mode="append")

@@ -99,7 +99,7 @@ def test_an_edit_makes_no_quota_without_a_user_while_users_are_divided(tmp_path:
     assert [row["user"] for row in table.read().rows] == ["<default>"]
 
 
-def test_a_row_that_another_tool_has_written_can_be_removed_and_does_not_stop_other_edits(tmp_path: Path) -> None:
+def test_a_row_of_another_tool_can_be_removed_and_stops_no_other_edit(tmp_path: Path) -> None:
     table = claimed(tmp_path, None)
     table.alter([QuotaChange("", "etl", {"producer_byte_rate": 1.0})], AUDIT)
     table.set_shards(2, AUDIT)

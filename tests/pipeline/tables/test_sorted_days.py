@@ -17,7 +17,7 @@ from pipeline.tables.errors import LostRace
 from pipeline.tables.layout import TABLES, create_missing
 from pipeline.tables.sorted_days import sort_day
 from schemas.arrow import conform
-from schemas.usage_by_minute_row import UsageByMinuteRow
+from schemas.usage import UsageByMinuteRow
 from tests.waiting import wait_until
 
 START_MS = 1_699_920_000_000

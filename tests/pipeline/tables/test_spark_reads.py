@@ -10,8 +10,8 @@ from pipeline.tables.layout import TABLES, create_missing
 from pipeline.tables.quotas.commits import EditAudit
 from pipeline.tables.quotas.edit import QuotaChange
 from pipeline.tables.quotas.table import QuotaTable
-from schemas.ddl import spark_ddl
-from schemas.quota_row import QuotaRow
+from schemas.columns import spark_ddl
+from schemas.rows import QuotaRow
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -24,7 +24,7 @@ from pipeline.tables.opening import open_table
 from pipeline.tables.port import TableWriter
 from pipeline.tables.reading.column_range import newest_value
 from schemas.arrow import arrow_schema, conform
-from schemas.usage_row import UsageRow
+from schemas.usage import UsageRow
 from tests.fakes.table import MemoryTable, MemoryWriter
 from tests.object_store import ObjectStore
 
@@ -247,6 +247,15 @@ def test_the_newest_value_of_a_column_is_known_without_a_read(writer: TableWrite
     for batch_id in (3, 4, 2):
         writer.append(usage("alice", batch_id=batch_id), {f"q{batch_id}": 0}, {})
     assert writer.newest_value("batch_id") == 4
+
+
+def test_the_newest_instant_is_of_the_newest_time_epoch(writer: TableWriter) -> None:
+    assert writer.newest_instant() is None
+    for number, (epoch, at_ms) in enumerate([(None, 900), (0, 800), (1, 500), (1, 600), (1, 550)]):
+        rows = conform(usage("alice"), UsageRow, evaluated_at_ms=at_ms)
+        place = rows.schema.get_field_index("time_epoch")
+        writer.append(rows.set_column(place, "time_epoch", pa.array([epoch], pa.int64())), {f"q{number}": 0}, {})
+        assert writer.newest_instant() == ((0, 900) if number < 2 else (1, 500 if number == 2 else 600))
 
 
 @on_files

@@ -8,7 +8,7 @@ from pipeline.throttle.held import Publication, Reason
 from pipeline.throttle.held_clients import HELD
 from pipeline.throttle.ledger import HANDED_OUT
 from pipeline.throttle.publications import CLIENTS, PUBLICATIONS, REASONS
-from schemas.client_key import ClientKey
+from schemas.names import ClientKey
 from schemas.throttle_record import ThrottleRecord
 
 ALICE = ClientKey("", "alice", "etl")

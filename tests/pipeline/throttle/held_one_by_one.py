@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from pipeline.throttle.held import Reason
-from schemas.client_key import ClientKey
+from schemas.names import ClientKey
 
 
 @dataclass(frozen=True, slots=True)

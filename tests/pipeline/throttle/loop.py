@@ -9,7 +9,7 @@ from pipeline.settings.model import EngineSettings, PurgatorySettings, Settings,
 from pipeline.throttle.assembly import Ports, assemble
 from quota.evaluation import Evaluation
 from quota.snapshot import QuotaSnapshot
-from schemas.client_key import ClientKey
+from schemas.names import ClientKey
 from schemas.throttle_record import ThrottleRecord
 from tests.fakes.clock import ManualClock
 from tests.fakes.outbox import MemoryOutbox

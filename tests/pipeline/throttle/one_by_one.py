@@ -20,10 +20,9 @@ from quota.evaluation import Evaluation
 from quota.slicing import ends_clearly_later
 from quota.snapshot import QuotaSnapshot
 from schemas.arrow import arrow_schema, conform
-from schemas.client_key import ClientKey
-from schemas.decision_id import decision_id
-from schemas.throttle_event_row import ThrottleEventRow, stored_record
-from schemas.throttle_record import SCHEMA_VERSION
+from schemas.decisions import decision_id
+from schemas.names import ClientKey
+from schemas.throttle_record import SCHEMA_VERSION, ThrottleEventRow, stored_record
 from tests.fakes.outbox import MemoryOutbox
 from tests.pipeline.throttle.held_one_by_one import Held, Ledger
 from tests.quota.one_renewal import renewal_ms

@@ -14,8 +14,8 @@ from pipeline.throttle.outbox import Written
 from quota.entity import QUOTA_TYPES
 from quota.evaluation import Evaluation
 from quota.snapshot import QuotaSnapshot
+from schemas.throttle_messages import ThrottleRecords
 from schemas.throttle_record import ThrottleRecord
-from schemas.throttle_records import ThrottleRecords
 from tests.fakes.clock import ManualClock
 from tests.fakes.outbox import MemoryOutbox
 from tests.fakes.topic import MemoryTopic, TopicBroker

@@ -29,7 +29,9 @@ def test_a_look_waits_until_the_usage_of_the_batch_is_stored() -> None:
         assert never(lambda: bool(seen)), "a look must not see usage that is not stored"
         is_stored.set()
 
-    loop.decider.decide(loop.quotas, NOTHING, evaluation_of(7, 1_000), Moment(0, 1_000), wait_until_stored)
+    loop.decider.decide(
+        loop.quotas, NOTHING, evaluation_of(7, 1_000), Moment(0, 1_000), wait_until_stored=wait_until_stored
+    )
     look.join(PATIENCE_SECONDS)
     assert is_stored.is_set()
     assert seen == [7]
@@ -42,7 +44,9 @@ def test_a_batch_whose_usage_is_not_stored_is_not_decided() -> None:
         raise OSError(errno.ENOSPC, "no space")
 
     with pytest.raises(OSError, match="no space"):
-        loop.decider.decide(loop.quotas, NOTHING, evaluation_of(7, 1_000), Moment(0, 1_000), wait_until_stored)
+        loop.decider.decide(
+            loop.quotas, NOTHING, evaluation_of(7, 1_000), Moment(0, 1_000), wait_until_stored=wait_until_stored
+        )
 
 
 @pytest.mark.parametrize("step_ms", [50, 200])

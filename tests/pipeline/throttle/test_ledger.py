@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from pipeline.throttle.held_clients import HELD
 from pipeline.throttle.ledger import ThrottleLedger
-from schemas.client_key import ClientKey
+from schemas.names import ClientKey
 from tests.pipeline.throttle.factories import reason
 from tests.pipeline.throttle.held_one_by_one import Held, Ledger
 

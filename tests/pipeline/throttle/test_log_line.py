@@ -8,7 +8,7 @@ import pytest
 from pipeline.command_line import command_text
 from pipeline.throttle.log_line import line_of, line_with_command
 from pipeline.throttle.outbox import Written
-from schemas.client_key import ClientKey
+from schemas.names import ClientKey
 from tests.pipeline.throttle.factories import reason, violation
 
 NOON_MS = 1_700_049_600_000

@@ -20,9 +20,8 @@ from pipeline.cluster.topics import TopicSpec, create_topics
 from pipeline.demo.broker import EmbeddedBroker
 from pipeline.throttle.errors import RecordTooLarge
 from pipeline.throttle.kafka_topic import KafkaThrottleTopic
-from schemas.message_columns import MessageColumns
+from schemas.throttle_messages import MessageColumns, ThrottleRecords
 from schemas.throttle_record import ThrottleRecord
-from schemas.throttle_records import ThrottleRecords
 from tests.pipeline.throttle.factories import record, release
 from tests.topic_reading import read_topic
 from tests.waiting import PATIENCE_SECONDS, wait_until

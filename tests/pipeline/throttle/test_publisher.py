@@ -13,7 +13,7 @@ from pipeline.cluster.errors import ClusterUnreachable
 from pipeline.throttle.errors import OutboxUndecided, PublisherFenced, PublishUndecided, TopicOfAnotherJob
 from pipeline.throttle.publisher import Publisher
 from quota.evaluation import Evaluation
-from schemas.client_key import ClientKey
+from schemas.names import ClientKey
 from schemas.throttle_record import ThrottleRecord
 from tests.fakes.outbox import MemoryOutbox
 from tests.fakes.topic import MemoryTopic, TopicBroker

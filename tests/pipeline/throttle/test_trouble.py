@@ -48,7 +48,7 @@ def test_a_broker_that_goes_away_and_comes_back(own_broker: EmbeddedBroker, capl
     topic = throttle_topic(address)
     follower = KafkaFollower(address, THROTTLE)
     seen: list[ThrottleRecord] = []
-    follower.start(seen.extend)
+    follower.start(lambda records, _: seen.extend(records))
 
     # The topics are not there: the follower waits for them.
     wait_until(lambda: "does not exist" in caplog.text, "the follower to say what it waits for")

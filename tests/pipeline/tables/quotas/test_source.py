@@ -18,7 +18,7 @@ from pipeline.tables.quotas.source import QuotaSource
 from pipeline.tables.quotas.table import QuotaTable
 from quota.errors import InvalidQuotas
 from schemas.arrow import arrow_schema
-from schemas.quota_row import QuotaRow
+from schemas.rows import QuotaRow
 
 AUDIT = EditAudit(actor="carol", host="ops1", tool_version="0.1.0", reason="")
 

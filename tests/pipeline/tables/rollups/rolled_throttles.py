@@ -15,7 +15,7 @@ from pipeline.tables.quotas.table import QuotaTable
 from pipeline.tables.reader import DeltaRsReader
 from pipeline.tables.rollups.throttle_by_minute import ThrottleByMinute
 from schemas.arrow import arrow_schema
-from schemas.throttle_by_minute_row import ThrottleByMinuteRow
+from schemas.throttle_record import ThrottleByMinuteRow
 from tests.pipeline.tables.event_table import EventTable
 from tests.pipeline.tables.rollups.rolled_usage import LostAnswers
 

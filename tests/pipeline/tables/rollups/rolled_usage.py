@@ -14,9 +14,7 @@ from pipeline.tables.reader import DeltaRsReader
 from pipeline.tables.rollups.usage_by_minute import UsageByMinute
 from pipeline.tables.rollups.usage_by_second import UsageBySecond
 from schemas.arrow import arrow_schema, conform
-from schemas.usage_by_minute_row import UsageByMinuteRow
-from schemas.usage_by_second_row import UsageBySecondRow
-from schemas.usage_row import UsageRow
+from schemas.usage import UsageByMinuteRow, UsageBySecondRow, UsageRow
 from tests.quota.factories import usage_row
 
 T0_MS = 1_700_000_000_000

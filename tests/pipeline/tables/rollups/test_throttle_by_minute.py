@@ -22,7 +22,7 @@ def rolled(tmp_path: Path) -> RolledThrottles:
     return RolledThrottles(tmp_path)
 
 
-def test_a_throttle_is_counted_when_it_begins_and_its_time_when_the_record_after_it_is_stored(
+def test_a_throttle_counts_when_it_begins_its_time_when_the_next_record_is_stored(
     rolled: RolledThrottles,
 ) -> None:
     rolled.tell("c", "throttle", 50_000, 15_000)

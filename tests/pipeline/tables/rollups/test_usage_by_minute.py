@@ -60,7 +60,7 @@ def test_what_comes_after_the_lateness_is_a_row_of_its_own(
     assert [row for row in minutes(rolled.step()) if row[1] == "u"] == rows
 
 
-def test_a_late_row_of_days_ago_is_added_to_its_minute_without_reading_the_time_between(rolled: RolledMinutes) -> None:
+def test_a_row_late_by_days_is_added_to_its_minute_without_reading_the_time_between(rolled: RolledMinutes) -> None:
     rolled.use(full(T0_MS, produced_bytes=1))
     rolled.use(full(T0_MS + 3 * DAY_MS, produced_bytes=2))
     assert minutes(rolled.step()) == [(0, "u", 1)]
@@ -83,7 +83,7 @@ def test_an_append_with_an_unknown_outcome_is_neither_lost_nor_written_twice(
     assert minutes(rolled.step()) == [(0, "u", 1), (1, "u", 2)]
 
 
-def test_it_knows_up_to_which_instant_usage_is_rolled_up_and_says_0_before_the_first_step(
+def test_it_knows_until_when_usage_is_rolled_up_and_says_0_before_the_first_step(
     rolled: RolledMinutes,
 ) -> None:
     assert rolled.minutes.written_until_ms == 0

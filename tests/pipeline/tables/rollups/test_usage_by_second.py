@@ -17,8 +17,7 @@ from pipeline.tables.reading import time_slices
 from pipeline.tables.reading.time_slices import TimeSlices
 from pipeline.tables.rollups.usage_by_second import LATENESS_MS, SLICE_MS, by_second
 from schemas.arrow import arrow_schema, conform
-from schemas.usage_by_second_row import UsageBySecondRow
-from schemas.usage_row import UsageRow
+from schemas.usage import UsageBySecondRow, UsageRow
 from tests.log_messages import messages_of
 from tests.pipeline.tables.rollups.rolled_usage import DAY_MS, T0_MS, Rolled, full, measures, sums
 
@@ -88,7 +87,7 @@ def test_usage_that_comes_later_than_the_lateness_is_logged_and_left_out(
     assert messages_of(caplog, LOG) == ["2 rows came more than 60 s late and are not in the roll-up"]
 
 
-def test_the_roll_up_continues_after_the_newest_second_that_another_process_has_written(rolled: Rolled) -> None:
+def test_the_roll_up_continues_after_the_newest_second_of_another_process(rolled: Rolled) -> None:
     rolled.use(full(T0_MS, produced_bytes=1))
     rolled.use(full(FAR_MS, produced_bytes=4))
     earlier = conform(
@@ -116,7 +115,7 @@ def test_trimmed_and_compacted_usage_changes_nothing(rolled: Rolled) -> None:
     assert rolled.step() == written
 
 
-def test_it_knows_up_to_which_instant_usage_is_rolled_up_and_says_0_before_the_first_step(rolled: Rolled) -> None:
+def test_it_knows_until_when_usage_is_rolled_up_and_says_0_before_the_first_step(rolled: Rolled) -> None:
     assert rolled.roll_up.written_until_ms == 0
     rolled.use(full(T0_MS + 70, produced_bytes=1))
     rolled.step()

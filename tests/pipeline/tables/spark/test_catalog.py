@@ -26,7 +26,7 @@ from pipeline.tables.rollups.usage_by_minute import UsageByMinute
 from pipeline.tables.rollups.usage_by_second import UsageBySecond
 from quota.owners import Owners
 from schemas.arrow import arrow_schema, conform
-from schemas.usage_row import UsageRow
+from schemas.usage import UsageRow
 from tests.fakes.table import MemoryTable, MemoryWriter
 from tests.pages.blocks import ROOT, blocks_of
 

@@ -1,0 +1,463 @@
+"""HTTP for the gate, the dashboard and the metrics: where to listen, who may ask, what is asked, and one server.
+
+It needs uvicorn alone, so that a program without the extras can serve its metrics. It loads no client of Kafka.
+
+Bounds, so that clients which send half a request or take no answer stop nothing and fill nothing:
+
+* Connections: at most half of the descriptors that the process may open. At the limit the connection goes
+  that has owed the rest of its request for longest; while all are being answered, the newcomer gets 503.
+* Headers are complete `REQUEST_SECONDS` after the connection or the last answer, and so is the body after the headers.
+* An answer that the client does not take for `STALL_SECONDS` ends with the connection.
+
+A request that is complete has no deadline here: long polls and event streams last as long as their handlers do.
+"""
+
+import asyncio
+import hmac
+import ipaddress
+import json
+import os
+import resource
+import socket
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, Literal, NamedTuple, TypeVar
+
+import h11
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from pipeline.errors import PipelineError
+
+REQUEST_SECONDS: Final = 10.0
+STALL_SECONDS: Final = 60.0
+MOST_BODY_BYTES: Final = 65_536
+_BACKLOG: Final = 64
+_BUSY: Final = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+_PROBES: Final = ("/healthz", "/readyz")
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Any, Any, Any], Awaitable[None]]
+Read = Callable[[str], object]
+"""Reads the text of a parameter. Raises ValueError with what it must be, such as `must be now or head`."""
+
+_T = TypeVar("_T")
+
+
+class ListenRefused(PipelineError):
+    """The program does not listen: no such address, taken, open to other machines without a token, or a bad token."""
+
+    exit_code = 2
+
+
+class QueryRefused(PipelineError):
+    """A request has parameters that can not be answered. It names all mistakes at once.
+
+    Attributes:
+        mistakes: One text per mistake: `'name' must …; got …`.
+    """
+
+    exit_code = 2
+
+    def __init__(self, mistakes: Sequence[str], remedy: str) -> None:
+        self.mistakes = tuple(mistakes)
+        super().__init__("; ".join(mistakes), remedy)
+
+
+class Listen(NamedTuple):
+    """Where to listen.
+
+    Attributes:
+        host: A name or an address.
+        port: 0 means any free one.
+    """
+
+    host: str
+    port: int
+
+    @property
+    def is_loopback(self) -> bool:
+        """Only this machine can connect. Every host name except localhost counts as reachable from outside."""
+        return _is_this_machine(self.host)
+
+
+def parse_listen(text: str) -> Listen:
+    """Read HOST:PORT. An IPv6 address stands in brackets.
+
+    Raises:
+        ListenRefused: The text is something else.
+    """
+    host, colon, port = text.rpartition(":")
+    is_bracketed = host.startswith("[") and host.endswith("]")
+    host, has_colon = (host[1:-1], False) if is_bracketed else (host, ":" in host)
+    is_port = port.isascii() and port.isdecimal() and int(port[:6]) < 65_536
+    if has_colon or not (host and colon and is_port):
+        msg = f"'--listen' is not HOST:PORT: {text!r}"
+        raise ListenRefused(msg, "give one, as 127.0.0.1:8787 or [::1]:8787")
+    return Listen(host, int(port))
+
+
+def read_token(token_file: Path | None, variable: str, environ: Mapping[str, str] = os.environ) -> str | None:
+    """The bearer token: the first line of the file, else the environment variable, else None.
+
+    Raises:
+        ListenRefused: The file can not be read, or the token is empty or has a character that is not visible ASCII.
+            The token is never part of the message.
+    """
+    source, why = (variable, "") if token_file is None else (str(token_file), "")
+    if token_file is None:
+        if variable not in environ:
+            return None
+        token = environ[variable]
+    else:
+        try:
+            token = token_file.read_text(encoding="utf-8").partition("\n")[0].strip()
+        except (OSError, UnicodeDecodeError) as exc:
+            token, why = "", f"can not be read: {type(exc).__name__}"
+    if not token:
+        why = why or "is empty"
+    elif not (token.isascii() and token.isprintable() and " " not in token):
+        why = "has other characters than visible ASCII"
+    if why:
+        msg = f"the token of {source!r} {why}"
+        raise ListenRefused(msg, "write one line, as of `openssl rand -hex 32`")
+    return token
+
+
+def refuse_unguarded(listen: Listen, token: str | None, variable: str) -> None:
+    """Refuse an address that other machines reach, if requests need no token.
+
+    Raises:
+        ListenRefused: It is one.
+    """
+    if token is None and not listen.is_loopback:
+        msg = f"other machines can reach {listen.host}, and there is no token"
+        raise ListenRefused(msg, f"listen on 127.0.0.1, or give --token-file or {variable}")
+
+
+def read_parameters(
+    parameters: Sequence[tuple[str, str]], known: Mapping[str, Read], remedy: str, required: Collection[str] = ()
+) -> dict[str, Any]:
+    """Read the parameters of a request, strictly: with one ignored, the answer would be about another thing.
+
+    Args:
+        parameters: Names and values, in the order given, percent-decoded.
+        known: How each name that the request takes is read.
+        remedy: Where a caller finds what may be asked.
+        required: Names that must be given.
+
+    Returns:
+        What was read, by name.
+
+    Raises:
+        QueryRefused: A parameter is unknown, repeated, missing or out of range.
+    """
+    mistakes: list[str] = []
+    given: dict[str, Any] = {}
+    for name, text in parameters:
+        if name not in known:
+            mistakes.append(f"'{name[:40]}' must be one of {', '.join(known)}; got {name[:40]!r}")
+        elif name in given:
+            mistakes.append(f"'{name}' must be given once; got it again")
+        else:
+            given[name] = None
+            try:
+                given[name] = known[name](text)
+            except ValueError as exc:
+                mistakes.append(f"'{name}' {exc}; got {text[:40]!r}")
+    mistakes += [f"'{name}' must be given; got none" for name in required if name not in given]
+    if mistakes:
+        raise QueryRefused(mistakes, remedy)
+    return given
+
+
+def whole_number(lowest: int, highest: int) -> Read:
+    """Reads a whole number from lowest to highest, in ASCII digits."""
+
+    def read(text: str) -> int:
+        if not (text.isascii() and text.isdecimal() and len(text) < 16 and lowest <= int(text) <= highest):
+            msg = f"must be a whole number from {lowest} to {highest}"
+            raise ValueError(msg)
+        return int(text)
+
+    return read
+
+
+class Guard:
+    """Refuses what must not be answered, before the application sees it.
+
+    With a token, requests must carry it. Without one only names of this machine are answered: a web page elsewhere
+    could have its own name lead here (DNS rebinding), and read what is answered. Probes of health need neither.
+
+    Args:
+        app: What is guarded.
+        token: Requests carry it as `Authorization: Bearer …`; None: none is needed.
+        any_host: Whether other names are answered without a token, too.
+        is_open: Whether a path needs no token.
+        headers: Added to every answer.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        token: str | None = None,
+        *,
+        any_host: bool = False,
+        is_open: Callable[[str], bool] = lambda _: False,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        self._app = app
+        self._wanted = None if token is None else f"Bearer {token}".encode()
+        self._any_host = any_host
+        self._is_open = is_open
+        self._headers = [(name.lower().encode(), value.encode()) for name, value in (headers or {}).items()]
+
+    async def __call__(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
+        """Have a request answered, or refuse it."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message = {**message, "headers": [*message.get("headers", ()), *self._headers]}
+            await send(message)
+
+        refusal = self._refusal(scope["path"], dict(scope["headers"]))
+        if refusal is None:
+            await self._app(scope, receive, guarded)
+            return
+        status, error, remedy = refusal
+        body = json.dumps({"error": error, "remedy": remedy}).encode()
+        headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+        headers += [(b"www-authenticate", b"Bearer")] if status == 401 else []
+        await guarded({"type": "http.response.start", "status": status, "headers": headers})
+        await guarded({"type": "http.response.body", "body": body})
+
+    def _refusal(self, path: str, headers: Mapping[bytes, bytes]) -> tuple[int, str, str] | None:
+        if path in _PROBES:
+            return None
+        if self._wanted is None:
+            host = headers.get(b"host", b"").decode("latin-1")
+            if self._any_host or _is_this_machine(_without_port(host)):
+                return None
+            return 421, f"'Host' must be a name of this machine; got {host[:80]}", "ask it as 127.0.0.1"
+        given = headers.get(b"authorization", b"")
+        if self._is_open(path) or hmac.compare_digest(given, self._wanted):
+            return None
+        what = "another one" if given else "none"
+        return 401, f"'Authorization' must carry the token; got {what}", "send Bearer <token>"
+
+
+def _without_port(host: str) -> str:
+    return host[: host.rfind("]") + 1].strip("[]") if host.startswith("[") else host.partition(":")[0]
+
+
+def _is_this_machine(name: str) -> bool:
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return name.lower() == "localhost"
+
+
+async def read_body(receive: Receive) -> bytes:
+    """The body of a request.
+
+    Raises:
+        QueryRefused: It has more than `MOST_BODY_BYTES`, or the client went away before its end.
+    """
+    body = bytearray()
+    while True:
+        message = await receive()
+        body += message.get("body", b"")
+        if message["type"] == "http.disconnect" or len(body) > MOST_BODY_BYTES:
+            msg = f"the body has more than {MOST_BODY_BYTES} bytes, or its end is missing"
+            raise QueryRefused([msg], "send less, and all of it")
+        if not message.get("more_body", False):
+            return bytes(body)
+
+
+async def while_wanted(work: Coroutine[Any, Any, _T], *ends: Coroutine[Any, Any, None]) -> _T | None:
+    """Do the work until one of the ends comes, such as `until_gone`; that cancels the work, and gives None."""
+    working, ending = asyncio.ensure_future(work), [asyncio.ensure_future(end) for end in ends]
+    try:
+        await asyncio.wait((working, *ending), return_when=asyncio.FIRST_COMPLETED)
+        return working.result() if working.done() else None
+    finally:
+        for task in (working, *ending):
+            task.cancel()
+        await asyncio.gather(working, *ending, return_exceptions=True)
+
+
+async def until_gone(receive: Receive) -> None:
+    """Return when the client of a request has gone away. The request's body is passed over."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+class WebServer:
+    """An application on a socket.
+
+    Args:
+        app: The ASGI application.
+        listen: Where to listen.
+        lifespan: Whether the application is told of start and end.
+        finish_seconds: How long requests may take to finish at the end.
+        most_connections: Further bounded by the descriptors that the process may open.
+
+    Raises:
+        ListenRefused: The system does not let it listen there.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        listen: Listen,
+        *,
+        lifespan: Literal["on", "off"] = "off",
+        finish_seconds: int = 1,
+        most_connections: int = 4_096,
+    ) -> None:
+        self._host = listen.host
+        self._socket = _bound(listen)
+        limits = _Limits(connection_limit(most_connections), REQUEST_SECONDS, STALL_SECONDS, {})
+        config = uvicorn.Config(
+            app,
+            http=partial(_Connection, limits),  # type: ignore[arg-type]
+            ws="none",
+            lifespan=lifespan,
+            log_config=None,
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            backlog=_BACKLOG,
+            timeout_graceful_shutdown=finish_seconds,
+        )
+        self._server = _Server(config)
+
+    @property
+    def port(self) -> int:
+        """The port in use."""
+        return int(self._socket.getsockname()[1])
+
+    @property
+    def address(self) -> str:
+        """As http://HOST:PORT/."""
+        return f"http://{f'[{self._host}]' if ':' in self._host else self._host}:{self.port}/"
+
+    def run(self) -> None:
+        """Answer requests until `stop`."""
+        try:
+            self._server.run(sockets=[self._socket])
+        finally:
+            self._socket.close()
+
+    def stop(self) -> None:
+        """Make `run` return. From any thread or signal handler; may be repeated, and come before `run`."""
+        self._server.should_exit = True
+
+
+def connection_limit(most: int) -> int:
+    """At most so many connections, and at most half of the descriptors that this process may open.
+
+    The rest is for all else, and for the connections that are taken at once before the first of them is closed.
+    """
+    descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return most if descriptors == resource.RLIM_INFINITY else min(most, descriptors // 2)
+
+
+def _bound(listen: Listen) -> socket.socket:
+    try:
+        family, *_ = socket.getaddrinfo(listen.host, listen.port, type=socket.SOCK_STREAM)[0]
+        return socket.create_server((listen.host, listen.port), family=family, backlog=_BACKLOG)
+    except OSError as exc:
+        msg = f"cannot listen on {listen.host}:{listen.port}: {exc.strerror or exc}"
+        raise ListenRefused(msg, "choose another port; 0 means any free one", exit_code=4) from exc
+
+
+class _Server(uvicorn.Server):
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave the signals alone: the command line handles them, as for every other command."""
+        yield
+
+
+class _Limits(NamedTuple):
+    """Of one server. `owing` has the connections whose clients owe something, in the order in which they began to."""
+
+    connections: int
+    request_seconds: float
+    stall_seconds: float
+    owing: dict["_Connection", None]
+
+
+class _Connection(H11Protocol):
+    """One connection with its deadlines; see the module."""
+
+    def __init__(self, limits: _Limits, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._limits = limits
+        self._owed: object = None
+        self._deadline: asyncio.TimerHandle | None = None
+        self._stalled: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if len(self.connections) > self._limits.connections:
+            oldest = next(iter(self._limits.owing), None)
+            if oldest is None:
+                transport.write(_BUSY)
+                transport.close()
+            else:
+                oldest._cut()
+        self._look()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._look()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._look()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._settle()
+        self._unstall()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._stalled = self.loop.call_later(self._limits.stall_seconds, self._cut)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._unstall()
+
+    def _look(self) -> None:
+        """What does the client owe now: headers, a body, or to take its last answer? Each has a deadline of its own."""
+        state, cycle = self.conn.their_state, self.cycle
+        is_being_answered = bool(cycle) and not cycle.response_complete
+        owed = None if is_being_answered and state is not h11.SEND_BODY else (state, cycle)
+        if owed != self._owed:
+            self._settle()
+            self._owed = owed
+            if owed is not None:
+                self._limits.owing[self] = None
+                self._deadline = self.loop.call_later(self._limits.request_seconds, self._cut)
+
+    def _settle(self) -> None:
+        self._limits.owing.pop(self, None)
+        if self._deadline is not None:
+            self._deadline.cancel()
+
+    def _unstall(self) -> None:
+        if self._stalled is not None:
+            self._stalled.cancel()
+
+    def _cut(self) -> None:
+        self._settle()
+        self.transport.abort()

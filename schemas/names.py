@@ -1,0 +1,21 @@
+"""Names that every part uses: the quota types, the topics, and the key of a client.
+
+Imports nothing heavy, because every command needs it and `--help` must not wait.
+"""
+
+from typing import Final, Literal, NamedTuple
+
+QuotaType = Literal["producer_byte_rate", "consumer_byte_rate", "request_percentage"]
+
+
+USAGE_TOPIC: Final = "quota.usage.v1"
+THROTTLE_TOPIC: Final = "quota.throttle.v1"
+MARKER_TOPIC: Final = "quota.marker.v1"
+
+
+class ClientKey(NamedTuple):
+    """Who is throttled. `broker_id` is "" in cluster scope. `client_id` may be ""."""
+
+    broker_id: str
+    user: str
+    client_id: str

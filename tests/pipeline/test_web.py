@@ -1,0 +1,282 @@
+"""One server for gate, dashboard and metrics: who may ask, what is asked, and that unfinished requests stop nothing."""
+
+import asyncio
+import resource
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any
+
+import pytest
+
+from pipeline import web
+from pipeline.web import Guard, Listen, ListenRefused, QueryRefused, WebServer
+from tests.waiting import PATIENCE_SECONDS, wait_until
+
+HALF = b"GET /v1/throttle HTTP/1.1\r\nX: "
+WHOLE = b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+
+
+async def hello(_scope: Any, _receive: Any, send: Any) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"5")]})
+    await send({"type": "http.response.body", "body": b"hello"})
+
+
+@contextmanager
+def served(app: Any, most_connections: int = 64) -> Iterator[Callable[..., socket.socket]]:
+    """Gives what connects to a server of the application, and may send something at once."""
+    server = WebServer(app, Listen("127.0.0.1", 0), most_connections=most_connections)
+    thread = Thread(target=server.run)
+    thread.start()
+    with ExitStack() as connections:
+
+        def connect(sent: bytes = b"") -> socket.socket:
+            made = connections.enter_context(
+                socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE_SECONDS)
+            )
+            made.sendall(sent)
+            return made
+
+        try:
+            yield connect
+        finally:
+            server.stop()
+            thread.join()
+
+
+def status(connection: socket.socket) -> str:
+    return connection.recv(4_096).decode().partition("\r\n")[0].removeprefix("HTTP/1.1 ")
+
+
+def is_cut(connection: socket.socket) -> bool:
+    """Wait until the server has ended it."""
+    with suppress(ConnectionResetError):
+        while connection.recv(65_536):
+            pass
+    return True
+
+
+@pytest.mark.parametrize("sent", [HALF, b"", b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n1"], ids=repr)
+def test_unfinished_requests_leave_room_for_a_complete_one(sent: bytes) -> None:
+    async def reads_the_body(scope: Any, receive: Any, send: Any) -> None:
+        await web.read_body(receive)
+        await hello(scope, receive, send)
+
+    with served(reads_the_body, most_connections=8) as connect:
+        unfinished = [connect(sent) for _ in range(40)]
+        assert status(connect(WHOLE)) == "200 OK"
+        assert all(is_cut(connection) for connection in unfinished[:32]), "the oldest go first"
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [b"", b"G", HALF, b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n1", WHOLE + HALF],
+    ids=["nothing", "a letter", "half the headers", "half the body", "a request and a half"],
+)
+def test_what_a_client_owes_has_a_deadline(monkeypatch: pytest.MonkeyPatch, sent: bytes) -> None:
+    monkeypatch.setattr(web, "REQUEST_SECONDS", 0.2)
+    with served(hello) as connect:
+        assert is_cut(connect(sent))
+
+
+def test_a_request_that_waits_for_its_answer_outlasts_the_deadlines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(web, "REQUEST_SECONDS", 0.1)
+    asked, go_on = Event(), Event()
+
+    async def late(scope: Any, receive: Any, send: Any) -> None:
+        asked.set()
+        await asyncio.to_thread(go_on.wait, PATIENCE_SECONDS)
+        await hello(scope, receive, send)
+
+    with served(late) as connect:
+        waiting = connect(WHOLE)
+        asked.wait(PATIENCE_SECONDS)
+        assert is_cut(connect(HALF))
+        go_on.set()
+        assert status(waiting) == "200 OK"
+
+
+def test_while_all_connections_are_being_answered_a_newcomer_gets_503() -> None:
+    answering, go_on = [], Event()
+
+    async def late(scope: Any, receive: Any, send: Any) -> None:
+        answering.append(scope)
+        await asyncio.to_thread(go_on.wait, PATIENCE_SECONDS)
+        await hello(scope, receive, send)
+
+    with served(late, most_connections=2) as connect:
+        waiting = [connect(WHOLE) for _ in range(2)]
+        wait_until(lambda: len(answering) == 2, "two requests to be answered")
+        assert status(connect()) == "503 Service Unavailable"
+        go_on.set()
+        assert [status(each) for each in waiting] == ["200 OK", "200 OK"]
+
+
+def test_an_answer_that_is_not_taken_ends_with_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(web, "STALL_SECONDS", 0.2)
+    ended = Event()
+
+    async def endless(send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        while True:
+            await send({"type": "http.response.body", "body": b"x" * 65_536, "more_body": True})
+            await asyncio.sleep(0)
+
+    async def stream(_scope: Any, receive: Any, send: Any) -> None:
+        await web.while_wanted(endless(send), web.until_gone(receive))
+        ended.set()
+
+    with served(stream) as connect:
+        connect(WHOLE)
+        assert ended.wait(PATIENCE_SECONDS)
+
+
+@pytest.mark.parametrize(("descriptors", "limit"), [(256, 128), (100_000, 4_096), (-1, 4_096)])
+def test_connections_take_at_most_half_of_the_descriptors(
+    monkeypatch: pytest.MonkeyPatch, descriptors: int, limit: int
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _kind: (descriptors, descriptors))
+    assert web.connection_limit(4_096) == limit
+
+
+FEW_DESCRIPTORS = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (160, 160))
+from pipeline.log import set_up_logging
+from pipeline.web import Listen, WebServer
+from tests.pipeline.test_web import hello
+set_up_logging("INFO")
+server = WebServer(hello, Listen("127.0.0.1", 0))
+print(server.port, flush=True)
+server.run()
+"""
+
+
+def test_more_unfinished_requests_than_descriptors_neither_stop_it_nor_fill_its_log(tmp_path: Path) -> None:
+    with (
+        (tmp_path / "log").open("wb") as log,
+        subprocess.Popen([sys.executable, "-c", FEW_DESCRIPTORS], stdout=subprocess.PIPE, stderr=log) as child,
+        ExitStack() as connections,
+    ):
+        try:
+            assert child.stdout is not None
+            address = ("127.0.0.1", int(child.stdout.readline()))
+            for sent in [*[HALF] * 300, WHOLE]:
+                last = connections.enter_context(socket.create_connection(address, timeout=PATIENCE_SECONDS))
+                last.sendall(sent)
+            assert status(last) == "200 OK"
+        finally:
+            child.kill()
+    assert (tmp_path / "log").stat().st_size < 20_000
+
+
+def ask(guard: Guard, path: str = "/api", **headers: str) -> tuple[int, str]:
+    """Status and body of a request."""
+    answers: list[Any] = []
+
+    async def receive() -> Any:
+        return {"type": "http.request"}
+
+    async def send(message: Any) -> None:
+        answers.append(message)
+
+    given = [(name.encode(), value.encode()) for name, value in headers.items()]
+    asyncio.run(guard({"type": "http", "path": path, "headers": given}, receive, send))
+    return answers[0]["status"], answers[1]["body"].decode()
+
+
+@pytest.mark.parametrize(
+    ("host", "is_answered"),
+    [("127.0.0.1", True), ("127.0.0.1:8787", True), ("[::1]:8787", True), ("LocalHost:1", True), ("::1", False),
+     ("attacker.example", False), ("localhost.attacker.example", False), ("10.0.0.7:8787", False), ("", False)],
+)  # fmt: skip
+def test_without_a_token_only_names_of_this_machine_are_answered(host: str, is_answered: bool) -> None:
+    code, body = ask(Guard(hello), host=host)
+    assert code == (200 if is_answered else 421)
+    assert is_answered or f"'Host' must be a name of this machine; got {host}" in body
+    assert ask(Guard(hello), "/healthz", host=host)[0] == 200
+    assert ask(Guard(hello, any_host=True), host=host)[0] == 200
+    assert ask(Guard(hello, "secret"), host=host, authorization="Bearer secret")[0] == 200
+
+
+@pytest.mark.parametrize("given", [{}, {"authorization": "Bearer other"}, {"authorization": "secret"}], ids=str)
+def test_without_the_right_token_only_open_paths_are_answered(given: dict[str, str]) -> None:
+    guard = Guard(hello, "secret", is_open=lambda path: path == "/page", headers={"X-Frame": "none"})
+    code, body = ask(guard, **given)
+    assert code == 401
+    assert "secret" not in body
+    assert [ask(guard, path, **given)[0] for path in ("/page", "/healthz", "/readyz")] == [200, 200, 200]
+
+
+@pytest.mark.parametrize("sizes", [[web.MOST_BODY_BYTES], [web.MOST_BODY_BYTES - 1, 1], [web.MOST_BODY_BYTES, 1]])
+def test_a_body_is_read_up_to_its_limit(sizes: list[int]) -> None:
+    parts = [{"type": "http.request", "body": b"x" * size, "more_body": True} for size in sizes]
+    parts[-1]["more_body"] = False
+
+    async def receive() -> Any:
+        return parts.pop(0)
+
+    if sum(sizes) > web.MOST_BODY_BYTES:
+        with pytest.raises(QueryRefused, match="the body has more than 65536 bytes"):
+            asyncio.run(web.read_body(receive))
+    else:
+        assert len(asyncio.run(web.read_body(receive))) == sum(sizes)
+
+
+@pytest.mark.parametrize(
+    ("text", "listen", "is_loopback"),
+    [
+        ("127.0.0.1:8787", Listen("127.0.0.1", 8787), True),
+        ("127.1.2.3:0", Listen("127.1.2.3", 0), True),
+        ("[::1]:65535", Listen("::1", 65_535), True),
+        ("localhost:1", Listen("localhost", 1), True),
+        ("0.0.0.0:1", Listen("0.0.0.0", 1), False),  # noqa: S104 - the case
+        ("[::]:1", Listen("::", 1), False),
+        ("gate.example:1", Listen("gate.example", 1), False),
+    ],
+)
+def test_an_address_is_read(text: str, listen: Listen, is_loopback: bool) -> None:
+    assert web.parse_listen(text) == listen
+    assert listen.is_loopback == is_loopback
+
+
+@pytest.mark.parametrize("text", ["", "8787", ":8787", "127.0.0.1:", "127.0.0.1:65536", "a:b", "::1:80", "h:-1"])
+def test_a_text_that_is_not_an_address_is_refused(text: str) -> None:
+    with pytest.raises(ListenRefused, match="'--listen' is not HOST:PORT: "):
+        web.parse_listen(text)
+
+
+def test_the_token_comes_from_the_file_else_from_the_environment(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("of-the-file \nrest\n")
+    environ = {"TOKEN": "of-the-environment"}
+    assert web.read_token(tmp_path / "token", "TOKEN", environ) == "of-the-file"
+    assert web.read_token(None, "TOKEN", environ) == "of-the-environment"
+    assert web.read_token(None, "TOKEN", {}) is None
+
+
+@pytest.mark.parametrize("content", [b"", b"\nlater", b"two words", "schlüssel".encode(), b"\xff"])
+def test_a_token_that_no_header_can_carry_is_refused_and_not_quoted(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "token").write_bytes(content)
+    with pytest.raises(ListenRefused) as refused:
+        web.read_token(tmp_path / "token", "TOKEN")
+    assert "two" not in str(refused.value)
+    assert "schl" not in str(refused.value)
+    with pytest.raises(ListenRefused, match="can not be read"):
+        web.read_token(tmp_path / "none", "TOKEN")
+
+
+def test_an_address_that_others_can_reach_needs_a_token() -> None:
+    with pytest.raises(ListenRefused, match=r"other machines can reach 0\.0\.0\.0, and there is no token"):
+        web.refuse_unguarded(Listen("0.0.0.0", 0), None, "TOKEN")  # noqa: S104 - the case
+
+
+def test_a_port_that_is_taken_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ListenRefused, match=f"cannot listen on 127.0.0.1:{port}: ") as busy:
+            WebServer(hello, Listen("127.0.0.1", port))
+    assert busy.value.exit_code == 4

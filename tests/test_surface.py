@@ -1,0 +1,61 @@
+"""What is supported: `__all__` of a package, the table of docs/design.md, "Python surface", and what documents and
+examples import."""
+
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("schemas", "purgatory")
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
+
+
+def supported(package: str) -> set[str]:
+    return set(importlib.import_module(package).__all__)
+
+
+def documented(package: str) -> set[str]:
+    """The names in the package's row of the table "Python surface"."""
+    row = re.search(rf"^\| `{package}` \|(.+)\|$", (ROOT / "docs" / "design.md").read_text(), re.MULTILINE)
+    return set(re.findall(r"`(\w+)`", row[1])) if row else set()
+
+
+def imported(source: str, package: str) -> set[str]:
+    """What a program imports from a package, or a shell command with one in it: `name`, or `module:name`."""
+    found = set()
+    pattern = rf"from ({package}(?:\.[\w.]+)?) import (?:\(([^)]*)\)|([\w, ]+))"
+    for module, in_brackets, in_line in re.findall(pattern, source):
+        inside = module.removeprefix(package).lstrip(".")
+        names = re.findall(r"\w+", in_brackets or in_line)
+        found |= {f"{inside}:{name}" if inside else name for name in names}
+    return found
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_every_supported_name_is_there_and_documented(package: str) -> None:
+    module = importlib.import_module(package)
+    assert [name for name in module.__all__ if not hasattr(module, name)] == []
+    assert documented(package) == supported(package)
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_a_name_that_is_not_there_is_no_attribute(package: str) -> None:
+    with pytest.raises(AttributeError, match=f"module '{package}' has no attribute 'Nothing'"):
+        _ = importlib.import_module(package).Nothing
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_docs_and_examples_import_only_what_is_supported(package: str) -> None:
+    examples = sorted((ROOT / "examples").rglob("*.py"))
+    used = {path.name: imported(path.read_text(), package) for path in (*examples, *PAGES)}
+    assert {name: wrong for name, names in used.items() if (wrong := names - supported(package))} == {}
+
+
+def test_imports_are_found_in_programs_and_in_pages() -> None:
+    assert imported("```\nfrom a.b import C, D\nfrom a import (\n    E,\n)\nfrom ab import F", "a") == {
+        "b:C",
+        "b:D",
+        "E",
+    }
