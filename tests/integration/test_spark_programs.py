@@ -184,7 +184,7 @@ def test_executors_that_do_not_have_the_tables_are_named_in_one_line(
     assert told.endswith("or leave out --on spark")
 
 
-READING = """
+READING = r"""
 import sys
 from pathlib import Path
 from pipeline.settings.model import SparkSettings
