@@ -8,7 +8,6 @@ from pipeline.tables.address import table_uri
 from pipeline.tables.port import Condition, of_epoch
 from pipeline.tables.quotas.table import QuotaTable
 from pipeline.tables.reading.table_rows import TableRows
-from quota.slicing import SOON, TIMES_SOON
 from schemas.throttle_record import written_ms
 
 Cause = Literal["shadow", "no_time", "not_applied", "extension", "too_old", "told_already", "edited", "too_short"]
@@ -71,6 +70,8 @@ def why_unpublished(
         before = before or _written_by(_records(root, decision, back_ms), collected_ms)
     if before and before[-1]["action"] == "throttle":
         return Unpublished("told_already", record=before[-1])
+    from quota.slicing import SOON, TIMES_SOON  # noqa: PLC0415 - numpy, which most answers do not need
+
     soon = [row for row in before[-1:] if collected_ms - written_ms(row) < SOON * min_hold_ms]
     if decision["throttle_time_ms"] < min_hold_ms * (TIMES_SOON if soon else 1):
         return Unpublished("too_short", record=soon[-1] if soon else None, least_ms=min_hold_ms)
