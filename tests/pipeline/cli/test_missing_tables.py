@@ -37,7 +37,7 @@ COMMANDS = (
     ("throttle_events", "throttles", "list"),
     ("throttle_events", "throttles", "list", "--all"),
     ("decisions", "throttles", "explain", "alice", "etl"),
-    ("decisions", "throttles", "averages"),
+    ("usage", "throttles", "averages"),
     ("quotas", "throttles", "verify"),
 )
 

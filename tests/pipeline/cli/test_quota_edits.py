@@ -38,7 +38,7 @@ def use(root: str, user: str, client_id: str, sample_start_ms: int) -> None:
     zero = {"string": "", "int64": 0, "date32[day]": 0}
     schema = arrow_schema(UsageRow)
     row = {field.name: zero.get(str(field.type), 0) for field in schema}
-    row |= {"user": user, "client_id": client_id, "sample_start_ms": sample_start_ms}
+    row |= {"user": user, "client_id": client_id, "sample_start_ms": sample_start_ms, "evaluated_at_ms": NEWEST_MS}
     write_deltalake(f"{root}/usage", pa.Table.from_pylist([row], schema=schema), mode="append")
 
 
