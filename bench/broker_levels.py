@@ -4,7 +4,8 @@
     python -m bench.broker_levels [--page docs/broker-levels.md] [--seconds-only]
 
 Entities that want k · T on up to 30 brokers, each of which enforces the level with Kafka's rate rule and sees nothing
-of the others. Four controllers have the same loads: the rule of `quota.level_control`, the rule that was tried first,
+of the others. Four controllers have the same loads: the rule of `quota.broker_levels.level_control`, the rule that was
+tried first,
 one that knows what is wanted where, and none: one broker that has all of T. Then the CPU time of a period for 10 000
 entities. Prints the tables, and writes them into the page, between the lines that begin with `<!-- tables`.
 """
@@ -36,10 +37,9 @@ from bench.level_runs import (
 )
 from bench.machine import arguments, machine_line
 from bench.pages import write_part
-from quota.alter_budget import AlterBudget
-from quota.broker_rates import BrokerRates
-from quota.level_control import propose
-from quota.level_state import NEVER_MS, LevelState
+from quota.broker_levels.level_control import NEVER_MS, LevelState, propose
+from quota.broker_levels.sync import AlterBudget
+from quota.broker_levels.usage import BrokerRates
 
 PAGE: Final = Path(__file__).parents[1] / "docs" / "broker-levels.md"
 BEGIN: Final = "<!-- tables: written by `python -m bench broker_levels` -->"

@@ -37,7 +37,7 @@ from pipeline.jvm.java import find_java
 from pipeline.settings.model import SparkSettings
 from pipeline.stream.collect import collect_on_executors
 from pipeline.stream.query import RAW_COLUMNS
-from pipeline.stream.spark.session import build_spark_session
+from pipeline.stream.session import build_spark_session
 from pipeline.stream.usage_columns import FIELD_RULES, ReadingRules
 
 EVENT_STRUCT: Final = "STRUCT<" + ", ".join(f"{rule.name}: {rule.spark_type}" for rule in FIELD_RULES) + ">"

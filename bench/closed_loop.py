@@ -24,7 +24,7 @@ from pipeline.clock import Moment
 from pipeline.settings.model import EngineSettings, PurgatorySettings, Settings, StreamSettings
 from pipeline.throttle.assembly import Ports, assemble
 from pipeline.throttle.outbox import Written
-from quota.evaluation import Evaluation
+from quota.replay import Evaluation
 from quota.snapshot import QuotaSnapshot
 from schemas.names import ClientKey
 from tests.fakes.clock import ManualClock

@@ -35,7 +35,7 @@ from bench.stage import Stage, staged
 from pipeline.cluster.access import ClusterAccess
 from pipeline.demo.process import terminate
 from pipeline.gate.gate import Gate
-from pipeline.throttle.kafka_topic import KafkaThrottleTopic
+from pipeline.throttle.topic import KafkaThrottleTopic
 from schemas.names import MARKER_TOPIC, THROTTLE_TOPIC, USAGE_TOPIC
 from schemas.throttle_record import ThrottleRecord
 

@@ -47,18 +47,16 @@ from bench.machine import arguments as options
 from bench.machine import cpu_seconds, forget_peak, memory_mb, memory_of
 from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.topics import create_topics, topic_specs
-from pipeline.demo.broker import EmbeddedBroker
-from pipeline.demo.broker_config import BrokerOptions
+from pipeline.demo.broker import BrokerOptions, EmbeddedBroker
+from pipeline.replay.simulation import NoTopic, SimulatedClock
 from pipeline.settings.model import Settings
-from pipeline.simulation.ports import NoTopic, SimulatedClock
 from pipeline.tables.address import table_uri
 from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.layout import TABLES, create_missing
-from pipeline.tables.throttles.outbox import DeltaOutbox
 from pipeline.throttle.assembly import Ports, assemble
-from pipeline.throttle.kafka_topic import MANY, KafkaThrottleTopic
-from pipeline.throttle.topic import ThrottleTopic
-from quota.evaluation import Evaluation
+from pipeline.throttle.outbox import DeltaOutbox
+from pipeline.throttle.topic import MANY, KafkaThrottleTopic, ThrottleTopic
+from quota.replay import Evaluation
 from quota.snapshot import QuotaSnapshot
 
 WALL: Final = ("decide", "hold", "store", "send")

@@ -21,10 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quota.broker_level import broker_levels
-from quota.broker_rates import BrokerRates, BrokerView
-from quota.level_control import LevelRules as Rules
-from quota.level_control import first_level, propose
-from quota.level_state import NEVER_MS, LevelState
+from quota.broker_levels.level_control import NEVER_MS, LevelState, first_level, propose
+from quota.broker_levels.level_control import LevelRules as Rules
+from quota.broker_levels.usage import BrokerRates, BrokerView
 from quota.throttle_time import throttle_time_ms
 
 Floats = NDArray[np.float64]
@@ -197,7 +196,7 @@ class Controller(Protocol):
 
 
 class ByRule:
-    """The rule of `quota.level_control`."""
+    """The rule of `quota.broker_levels.level_control`."""
 
     def __init__(self, size: int, brokers: int, over_before: bool = True) -> None:
         self._bound, self._rules = np.full(size, BOUND), Rules()

@@ -27,17 +27,13 @@ from bench.pages import write_part
 from pipeline.clock import SystemClock
 from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.topics import create_topics, topic_specs
-from pipeline.demo.broker import EmbeddedBroker
-from pipeline.demo.broker_config import BrokerOptions
-from pipeline.meter.kafka_usage_topic import KafkaUsageTopic
+from pipeline.demo.broker import BrokerOptions, EmbeddedBroker
 from pipeline.meter.log_follower import LogFollower
 from pipeline.meter.long_line import Line
-from pipeline.meter.packed_usage import PACKED
 from pipeline.meter.request_log import MalformedLine, RequestLogParser
 from pipeline.meter.request_meter import RequestMeter
-from pipeline.meter.usage_batch import UsageBatch
-from pipeline.meter.usage_codec import JSON, UsageCodec
-from pipeline.meter.usage_publisher import UsagePublisher
+from pipeline.meter.usage_messages import JSON, PACKED, UsageBatch, UsageCodec
+from pipeline.meter.usage_topic import KafkaUsageTopic, UsagePublisher
 from schemas.names import MARKER_TOPIC, USAGE_TOPIC
 from tests.pipeline.meter.request_lines import RequestLines
 

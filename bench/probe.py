@@ -30,7 +30,7 @@ from typing import Final
 from bench.machine import CpuMeter, java_below
 from bench.machine import arguments as options
 from bench.stage import Prober, percentiles, probe_quotas, staged
-from pipeline.tables.reader import read_table
+from pipeline.tables.reading import read_table
 
 STALL_SECONDS: Final = 5.0
 _BATCHES_AFTER: Final = 12
@@ -78,7 +78,7 @@ _LINES_TOLD: Final = 60
 _FACT = re.compile(r"(events|\w+_ms)=(\d+)")
 _EMPTY_QUERY = """
 import sys, time
-from pipeline.stream.spark.spark_starter import SparkStarter
+from pipeline.stream.session import SparkStarter
 from pipeline.settings.model import Settings
 from pipeline.stream.usage_columns import ReadingRules
 from pipeline.stream.query import read_usage_topic

@@ -24,8 +24,8 @@ from pipeline.demo.broker import EmbeddedBroker
 from pipeline.jvm.jars import fetch
 from pipeline.settings.model import TablesSettings
 from pipeline.tables.from_settings import create_tables, open_quota_table
-from pipeline.tables.quotas.commits import EditAudit
 from pipeline.tables.quotas.edit import QuotaChange
+from pipeline.tables.quotas.table import EditAudit
 from tests.integration.running_job import RunningJob, running_job
 
 _ARRAY_LENGTH: Final = 200

@@ -30,8 +30,7 @@ from bench.load import produce_request
 from bench.machine import arguments as options
 from bench.machine import cpu_seconds
 from pipeline.cluster.topics import TopicSpec, create_topics
-from pipeline.demo.broker import EmbeddedBroker
-from pipeline.demo.broker_config import BrokerOptions
+from pipeline.demo.broker import BrokerOptions, EmbeddedBroker
 
 _TOPIC: Final = "load"
 _CONNECTIONS: Final = 16

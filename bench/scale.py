@@ -7,7 +7,7 @@ once, under the same load.
     python -m bench.scale [--loads 10000:20000 …] [--seconds 45] [--write]
 
 A load is a number of entities, and how many events all of them send per second. With `--write` the figures become those
-of `kquota size` (`pipeline/sizing/measured.json`).
+of `kquota size` (`pipeline/reports/measured.json`).
 
     collect, append, decide, publish   medians of a micro-batch, ms
     batch, longest                     the four together: median and longest
@@ -40,9 +40,9 @@ from pipeline.settings.model import TablesSettings
 from pipeline.tables.address import table_uri
 from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.layout import TABLES, create_missing
-from pipeline.tables.reader import DeltaRsReader
-from pipeline.tables.rollups.usage_by_minute import UsageByMinute
-from pipeline.tables.rollups.usage_by_second import UsageBySecond
+from pipeline.tables.minute_roll_ups import UsageByMinute
+from pipeline.tables.reading import DeltaRsReader
+from pipeline.tables.usage_by_second import UsageBySecond
 
 STEPS: Final = ("collect", "append", "decide", "publish")
 LOADS: Final = ("10000:20000", "100000:20000", "1000000:20000", "100000:100000")

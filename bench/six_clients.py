@@ -31,12 +31,10 @@ from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
 
 from bench.machine import arguments, machine_line
 from bench.pages import write_part
-from pipeline.brokers.entity import NativeEntity
-from pipeline.brokers.native_quotas import NativeQuotas
+from pipeline.brokers.native import NativeEntity, NativeQuotas
 from pipeline.cluster.access import ClusterAccess
-from pipeline.demo.broker import EmbeddedBroker
+from pipeline.demo.broker import EmbeddedBroker, plain_sign_in
 from pipeline.demo.process import spawn, terminate
-from pipeline.demo.sign_in import plain_sign_in
 from pipeline.demo.stock_client import StockWork
 from pipeline.jvm.jars import broker_classpath, fetch
 from pipeline.jvm.java import Java, find_jdk

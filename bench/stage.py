@@ -25,8 +25,7 @@ from urllib.error import URLError
 from kafka import KafkaConsumer, KafkaProducer
 
 from pipeline.cluster.access import ClusterAccess
-from pipeline.cluster.from_settings import wanted_topics
-from pipeline.cluster.topics import create_topics
+from pipeline.cluster.topics import create_topics, wanted_topics
 from pipeline.demo.broker import EmbeddedBroker
 from pipeline.demo.process import terminate
 from pipeline.settings.model import Settings, TablesSettings

@@ -20,15 +20,15 @@ import pyarrow as pa
 
 from bench.machine import arguments as options
 from bench.stage import bound, staged
+from pipeline.brokers.changes import KafkaQuotas
+from pipeline.brokers.running import new_control, open_sources
+from pipeline.brokers.sync import BrokerQuotaSync
 from pipeline.clock import SystemClock
 from pipeline.cluster.access import ClusterAccess
 from pipeline.jvm.jars import fetch
 from pipeline.settings.model import KafkaSettings, Settings
-from pipeline.sync.assembly import new_control, open_sources
-from pipeline.sync.broker_quota_sync import BrokerQuotaSync
-from pipeline.sync.cluster_quotas import KafkaQuotas
 from pipeline.tables.address import table_uri
-from pipeline.tables.brokers.quotas import BrokerQuotasTable
+from pipeline.tables.broker_quotas import BrokerQuotasTable
 from pipeline.tables.delta_rs import DeltaRsWriter
 from schemas.arrow import conform
 from schemas.usage import UsageRow

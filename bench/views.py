@@ -28,13 +28,13 @@ from pydantic import BaseModel
 
 from bench.machine import arguments, cpu_seconds, memory_of
 from bench.stage import await_ready, dashboard
-from pipeline.job.upkeep import Upkeep
+from pipeline.job.job_run import Upkeep
 from pipeline.settings.model import EngineSettings, Settings, StreamSettings
+from pipeline.stream.job_tables import RollUps
 from pipeline.tables.address import table_uri
-from pipeline.tables.quotas.commits import EditAudit
 from pipeline.tables.quotas.edit import QuotaChange
-from pipeline.tables.rollups.roll_ups import RollUps
-from pipeline.tables.sorted_days import sort_day
+from pipeline.tables.quotas.table import EditAudit
+from pipeline.tables.upkeep import sort_day
 from schemas.arrow import conform
 from schemas.decisions import DecisionRow
 from schemas.rows import BatchRow

@@ -22,11 +22,10 @@ import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
 from bench.machine import arguments
-from pipeline.replay.local_run import run
-from pipeline.replay.quotas import Timeline, live_timeline
-from pipeline.replay.recorded_throttles import recorded_outcomes
 from pipeline.replay.report import compare, totals_of
-from pipeline.replay.request import Plan, ReplayRequest
+from pipeline.replay.request import Plan, ReplayRequest, Timeline, live_timeline
+from pipeline.replay.run import run
+from pipeline.replay.usage_batches import recorded_outcomes
 from pipeline.settings.model import Settings
 from pipeline.tables.address import table_uri
 from pipeline.tables.audit import local_audit

@@ -16,7 +16,7 @@ from starlette.routing import Route
 
 from pipeline.gate.errors import GateDepleted, GateTimeout, RequestSizeRefused
 from pipeline.gate.gate import Gate
-from pipeline.gate.limits import GateLimits
+from pipeline.gate.waiting_room import GateLimits
 from schemas import THROTTLE_TOPIC
 
 LONGEST_WAIT_MS = int(os.environ.get("LONGEST_WAIT_MS", "10000"))

@@ -51,7 +51,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from quota.key_index import Ids
+from quota.names import Ids
 from quota.rates import Selection
 
 Floats = NDArray[np.float64]

@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from quota.entity import QUOTA_TYPES, TIE_ORDER
-from quota.key_index import Ids
+from quota.names import Ids
 from quota.resolution import Side
 from quota.throttle_time import NO_CAP, ThrottleCaps, throttle_time_ms
 from quota.usage import EntityNames

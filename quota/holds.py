@@ -17,15 +17,161 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quota.decisions import Throttles
-from quota.held_time import HeldTime
-from quota.key_index import Ids
-from quota.owed import Claims, Owed
+from quota.entity import TIE_ORDER
+from quota.names import Ids
 from quota.slicing import Slicing, Step
+
+# How long clients were held in a range of time: per client, and per part of the range.
 
 Ints = NDArray[np.int64]
 
+_MOST_WAITING: Final = 1_000
+
+
+class HeldTime:
+    """Adds up intervals in which clients were held. The caller numbers the clients 0, 1, 2 ….
+
+    The intervals of one client must not overlap. Only what lies in the range counts.
+
+    Args:
+        start_ms: begin of the range, inclusive.
+        end_ms: end of the range, exclusive.
+        bins: into how many equal parts `by_bin` divides the range.
+    """
+
+    def __init__(self, start_ms: int, end_ms: int, bins: int) -> None:
+        self._start_ms = start_ms
+        self._end_ms = end_ms
+        self._bin_ms = max(-(-(end_ms - start_ms) // bins), 1)
+        self._waiting: list[tuple[Ids, Ints, Ints]] = []
+        self._by_client = np.zeros(0, np.int64)
+        # Of each part: how many intervals begin minus how many end before or in it (cumulated), and the rest in ms.
+        self._whole = np.zeros(bins + 1, np.int64)
+        self._partial_ms = np.zeros(bins + 1, np.int64)
+
+    @property
+    def by_client(self) -> Ints:
+        """Time held of each client, in ms; may be shorter than the number of clients, or longer."""
+        self._settle()
+        return self._by_client
+
+    @property
+    def by_bin(self) -> Ints:
+        """Time held in each part of the range, summed over all clients, in ms."""
+        self._settle()
+        return (np.cumsum(self._whole) * self._bin_ms + self._partial_ms)[:-1]
+
+    def add(self, clients: Ids, from_ms: Ints, to_ms: Ints) -> None:
+        """Add intervals.
+
+        Args:
+            clients: number of each of n clients.
+            from_ms: begin of each interval, inclusive.
+            to_ms: end of each interval, exclusive; not before its begin.
+        """
+        self._waiting.append((clients, from_ms, to_ms))
+        if len(self._waiting) > _MOST_WAITING:
+            self._settle()
+
+    def _settle(self) -> None:
+        """Count what was added: many small additions at once, which is faster."""
+        if not self._waiting:
+            return
+        clients, from_ms, to_ms = (np.concatenate(parts) for parts in zip(*self._waiting, strict=True))
+        self._waiting = []
+        size = int(clients.max(initial=-1)) + 1
+        if size > len(self._by_client):
+            self._by_client = np.pad(self._by_client, (0, 2 * size - len(self._by_client)))
+        first_ms, last_ms = (np.clip(ms, self._start_ms, self._end_ms) - self._start_ms for ms in (from_ms, to_ms))
+        np.add.at(self._by_client, clients, last_ms - first_ms)
+        for ms, sign in ((last_ms, 1), (first_ms, -1)):
+            part = ms // self._bin_ms
+            np.add.at(self._whole, part, -sign)
+            np.add.at(self._partial_ms, part, sign * (ms - part * self._bin_ms))
+
+
+# What clients owe, by columns: for replays, which look at many running throttles, each at an instant of its own.
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Claims:
+    """Of each of n clients the quota type that asks for the longest wait, and its figures.
+
+    Attributes:
+        quota_type: position in `QUOTA_TYPES`, int64[n].
+        bound: T per second, float64[n]; infinity = none.
+        level: 1–8, int64[n]; 0 = no quota.
+        window_ms: W, int64[n].
+        owed_ms: how much longer the client must wait, int64[n]; never negative.
+    """
+
+    quota_type: Ints
+    bound: Floats
+    level: Ints
+    window_ms: Ints
+    owed_ms: Ints
+
+    def take(self, rows: Ints) -> "Claims":
+        """The claims of some of the clients."""
+        return Claims(
+            self.quota_type[rows], self.bound[rows], self.level[rows], self.window_ms[rows], self.owed_ms[rows]
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Owed:
+    """What n clients owe of each quota type. Arrays of shape [3, n], one row per type in the order of `QUOTA_TYPES`.
+
+    Attributes:
+        bound: T per second, float64; infinity = none.
+        level: the level the bound comes from, 1–8, int64; 0 = no quota.
+        window_ms: W, int64.
+        owed_ms: the larger of X by the rate and of the time the bucket needs to come back to 0; 0 without a bound.
+    """
+
+    bound: Floats
+    level: Ints
+    window_ms: Ints
+    owed_ms: Ints
+
+    def largest(self, preferred: Ints) -> Claims:
+        """The type that asks for the longest wait, for each client.
+
+        Args:
+            preferred: the type to name where several ask for the same wait (also: for none), int64[n]. If it is not
+                among them, the first in `TIE_ORDER` is named.
+        """
+        return self.of_types(type_that_owes_most(self.owed_ms, preferred))
+
+    def of_types(self, quota_type: Ints) -> Claims:
+        """The figures of one type for each client: positions in `QUOTA_TYPES`, int64[n]."""
+        columns = np.arange(len(quota_type))
+        return Claims(
+            quota_type,
+            self.bound[quota_type, columns],
+            self.level[quota_type, columns],
+            self.window_ms[quota_type, columns],
+            self.owed_ms[quota_type, columns],
+        )
+
+
+def type_that_owes_most(owed_ms: Ints, preferred: Ints) -> Ints:
+    """The quota type that asks for the longest wait, for each client, as a position in `QUOTA_TYPES`.
+
+    Args:
+        owed_ms: what n clients owe of each type, int64[3, n].
+        preferred: as for `Owed.largest`.
+    """
+    size = len(preferred)
+    columns = np.arange(size)
+    first = np.array(TIE_ORDER)[owed_ms[list(TIE_ORDER)].argmax(axis=0)] if size else preferred
+    return np.where(owed_ms[preferred, columns] == owed_ms[first, columns], preferred, first)
+
+
 OwedAt = Callable[[Ids, Ints], Owed]
-"""What clients owe, each at its own instant: `quota.replay_engine.ReplayEngine.owed_at`."""
+"""What clients owe, each at its own instant: `quota.replay.ReplayEngine.owed_at`."""
 
 _NEVER: Final = np.iinfo(np.int64).max
 _NO_WINDOW: Final = -1

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quota.buckets import MAX_DEBT_BURSTS, MAX_DEBT_BURSTS_OF_OLD
-from quota.key_index import Ids
+from quota.names import Ids
 from quota.rates import Floats, Selection, amounts, at_places, saturated
 from quota.sensors import TypeSensors
 from quota.usage import BLOCK_ROWS, Usage

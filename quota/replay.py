@@ -4,16 +4,24 @@ First decisions (docs/design.md, "The rate") depend on the sample windows alone,
 may begin at any instant: after it has read the usage of the (N + 1) · w before, its windows are what they were.
 """
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, Self
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from quota.decisions import Throttles
 from quota.engine import QuotaEngine
+from quota.entity import QUOTA_TYPES
+from quota.holds import Ints, Owed
+from quota.names import Ids
+from quota.resolution import Side
+from quota.sensors import Key
 from quota.snapshot import QuotaSnapshot
+from quota.throttle_time import owed_time_ms
+from quota.usage import EntityNames, Measure, Usage
 
 _ORDER: Final = ("time_epoch", "evaluated_at_ms", "batch_id", "query_id")
 
@@ -132,3 +140,231 @@ def replay(engine: QuotaEngine, batches: Iterable[StoredBatch], snapshot_at: Sna
         before = batch
         engine.load_quotas(snapshot_at(batch.quota_version))
         yield Replayed(batch, engine.record(batch.usage, batch.evaluated_at_ms))
+
+
+# The quota engine with answers by columns, for replays: no names in the answers, and one instant per client.
+
+_UNKNOWN: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class NumberedUsage(Usage):
+    """Usage whose clients the caller has numbered, so that their names are read only once.
+
+    Attributes:
+        clients: number of the client of each row, int64[n]; the same client always has the same number.
+        names: of n rows or more.
+        names_start: place of the first row in `names`.
+    """
+
+    clients: Ids
+    names_start: int
+
+    @classmethod
+    def of(cls, usage: Usage, clients: Ids) -> Self:
+        """Add the numbers to usage."""
+        return cls(usage.names, usage.window, usage.last_ms, usage.measures, clients, 0)
+
+    def rows(self, start: int, stop: int) -> Self:
+        """The rows start (inclusive) to stop (exclusive)."""
+        produced, fetched, time = (
+            Measure(one.values[start:stop], None if one.present is None else one.present[start:stop])
+            for one in self.measures
+        )
+        return replace(
+            self,
+            window=self.window[start:stop],
+            last_ms=self.last_ms[start:stop],
+            measures=(produced, fetched, time),
+            clients=self.clients[start:stop],
+            names_start=self.names_start + start,
+        )
+
+    def own_names(self) -> EntityNames:
+        """The names of these rows."""
+        return self.names.slice(self.names_start, len(self.clients))
+
+
+class ReplayEngine(QuotaEngine):
+    """A `QuotaEngine` that works by the numbers of clients. `expire_idle` must not be called on it."""
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self._entity_of_client = np.zeros(0, np.int64)
+
+    def throttles(self, usage: NumberedUsage, evaluated_at_ms: int) -> Throttles:
+        """Do what `record` does, and return only the applied decisions, without names.
+
+        Args:
+            usage: what `Usage.read` has checked.
+            evaluated_at_ms: not before any event and not before the last call's.
+
+        Raises:
+            InvalidUsage: the instant is before the last call's.
+        """
+        self._check_instant(evaluated_at_ms)
+        judged = self._judge(usage, evaluated_at_ms)
+        return Throttles.none() if judged is None else judged.throttles()
+
+    def resolve_again(self, clients: Ids, names: pa.Table, evaluated_at_ms: int) -> None:
+        """Find the sensors of clients under the quotas now in force; `owed_at` needs that after `load_quotas`.
+
+        Args:
+            clients: number of each of n clients, as in earlier usage.
+            names: of the same clients: columns user, client_id and, in broker scope, broker_id.
+            evaluated_at_ms: the instant of the change.
+        """
+        if self._sensors.recording and len(clients):
+            self._grow(clients)
+            entities, _ = self._sensors.look_up(EntityNames(names, self.scope == "broker"), evaluated_at_ms)
+            self._entity_of_client[clients] = entities
+
+    def owed_at(self, clients: Ids, at_ms: Ints) -> Owed:
+        """What clients owe, each at its own instant. Reads only; the same figures as those of `evaluate`.
+
+        Args:
+            clients: their numbers, int64[n]. Each must have been resolved under the quotas in force: by a batch with
+                usage of it, or by `resolve_again`. While no quota is in force any number may be asked: none owes.
+            at_ms: the instants, int64[n], not before the last batch.
+        """
+        # Nobody is looked up while nothing records: the numbers of clients that came then are not known here.
+        entities = self._entity_of_client[clients] if self._sensors.recording else clients
+        shape = (len(QUOTA_TYPES), len(clients))
+        bound, level = np.full(shape, np.inf), np.zeros(shape, np.int64)
+        observed, tokens, window_ms = np.zeros(shape), np.zeros(shape), np.ones(shape, np.int64)
+        answers = self._answers()
+        for key in self._sensors.recording:
+            side, quota_type = key
+            if side is Side.SHADOW:
+                continue
+            sensors, of_type = self._sensors.sensors_of(key, entities), self._sensors.by_key[key]
+            bound[quota_type] = of_type.bound[sensors]
+            level[quota_type] = self._sensors.resolution.levels_of(of_type.quota[sensors])
+            observed[quota_type], window_ms[quota_type] = answers.observed(key, sensors, at_ms)
+            if self.carry_debt:
+                tokens[quota_type] = answers.tokens(quota_type, sensors, bound[quota_type], at_ms)
+        return Owed(bound, level, window_ms, owed_time_ms(observed, window_ms, tokens, bound))
+
+    def _look_up(self, batch: Usage, now_ms: int) -> tuple[Ids, dict[Key, Ids]]:
+        if not isinstance(batch, NumberedUsage):
+            return super()._look_up(batch, now_ms)
+        self._grow(batch.clients)
+        entities = self._entity_of_client[batch.clients]
+        of_row = self._sensors.look_up_again(entities)
+        if of_row is None:
+            entities, of_row = self._sensors.look_up(batch.own_names(), now_ms)
+            self._entity_of_client[batch.clients] = entities
+        return entities, of_row
+
+    def _grow(self, clients: Ids) -> None:
+        """Make room for all of these numbers, at least one."""
+        room = 2 * (int(clients.max()) + 1) - len(self._entity_of_client)
+        if room > len(self._entity_of_client):
+            self._entity_of_client = np.pad(self._entity_of_client, (0, room), constant_values=_UNKNOWN)
+
+
+# The facts from which a record can be computed again.
+
+
+def begins_time_epoch(last_ms: int, ring_ms: int, now_ms: Iterable[int | None]) -> bool:
+    """Whether a batch begins a new time epoch: a clock was ahead, was set right, and event time must not wait for it.
+
+    Args:
+        last_ms: `evaluated_at_ms` of the batch before.
+        ring_ms: N · w, the span of the rates' sample windows.
+        now_ms: what each clock says about now: the newest event time of the batch, the newest append time of its
+            messages, the driver's wall clock when it was collected. None: not known.
+
+    Returns:
+        True if all of them agree that now is before `last_ms` by more than the ring. A backlog has old events and is
+        read at a later time of the driver's clock; so it begins none.
+    """
+    return all(one_ms is not None and one_ms < last_ms - ring_ms for one_ms in now_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """The facts behind a decision or a look.
+
+    Attributes:
+        query_id: Spark's id of the streaming query; "" before the first batch.
+        batch_id: The batch; for a look the last batch whose usage is in the engine; -1 before the first.
+        evaluated_at_ms: The event time of the evaluation.
+        quota_version: The version of the quota table it was made with.
+        time_epoch: How often event time had begun anew by then; `evaluated_at_ms` grows within an epoch only.
+    """
+
+    query_id: str
+    batch_id: int
+    evaluated_at_ms: int
+    quota_version: int
+    time_epoch: int = 0
+
+    def is_after(self, other: "Evaluation", last_query_id: str) -> bool:
+        """True if its batch was decided after the other one's; False for the same. See `quota.replay.batch_order`."""
+        return self.order(last_query_id) > other.order(last_query_id)
+
+    def order(self, last_query_id: str) -> tuple[int, int, bool, int, str]:
+        """See `quota.replay.batch_order`."""
+        return batch_order(self.time_epoch, self.evaluated_at_ms, self.query_id, self.batch_id, last_query_id)
+
+
+# Stored decisions compared with recomputed ones: which rows differ, and in which columns.
+
+KEY: Final = ("query_id", "batch_id", "broker_id", "user", "client_id", "quota_type", "mode")
+"""The columns that identify a row of `decisions`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A decision that differs from the one its usage and quotas lead to.
+
+    Attributes:
+        key: the columns of `KEY` by name.
+        columns: (stored, recomputed) of every column that differs, by name; empty if one of the two rows is missing.
+        is_stored: there is a stored row.
+        is_recomputed: there is a recomputed row.
+    """
+
+    key: dict[str, Any]
+    columns: dict[str, tuple[Any, Any]]
+    is_stored: bool = True
+    is_recomputed: bool = True
+
+
+def differences(stored: pa.Table, recomputed: pa.Table) -> list[Difference]:
+    """Every difference between two tables of decisions, in the order of their keys.
+
+    Values are compared exactly, floating-point numbers too: the same arithmetic on the same numbers gives the same.
+
+    Args:
+        stored: columns `KEY` and those of `recomputed`; others are ignored.
+        recomputed: columns `KEY` and any more.
+    """
+    names = recomputed.column_names
+    stored, recomputed = (_ordered(table.select(names)) for table in (stored, recomputed))
+    if stored.equals(recomputed):
+        return []
+    left, right = (_by_key(table.to_pylist()) for table in (stored, recomputed))
+    found = []
+    for key in sorted({*left, *right}, key=_sortable):
+        one, other = left.get(key), right.get(key)
+        named = dict(zip(KEY, key, strict=True))
+        if one is None or other is None:
+            found.append(Difference(named, {}, one is not None, other is not None))
+        elif one != other:
+            columns = {name: (one[name], other[name]) for name in names if one[name] != other[name]}
+            found.append(Difference(named, columns))
+    return found
+
+
+def _ordered(table: pa.Table) -> pa.Table:
+    return table.sort_by([(name, "ascending") for name in KEY]).combine_chunks()
+
+
+def _by_key(rows: Sequence[dict[str, Any]]) -> dict[tuple[Any, ...], dict[str, Any]]:
+    return {tuple(row[name] for name in KEY): row for row in rows}
+
+
+def _sortable(key: tuple[Any, ...]) -> tuple[Any, ...]:
+    return key[1], key[0], *key[2:]

@@ -56,8 +56,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from quota.entity import DEFAULT, KIND_OF_LEVEL, QUOTA_TYPES, Level, LevelKind
-from quota.key_index import Ids, KeyIndex
-from quota.names import HashedNames, NameColumn, Pair, Seeds, is_named
+from quota.names import HashedNames, Ids, KeyIndex, NameColumn, Pair, Seeds, is_named
 from quota.snapshot import Quota, QuotaSnapshot
 
 Floats = NDArray[np.float64]

@@ -1,10 +1,6 @@
-"""Sensors: what a rate belongs to.
+"""All sensors of an engine: finding and making them for usage, storing and restoring their buckets, dropping them."""
 
-A sensor is a pair of tags, and in broker scope a broker. Entities with equal tags share it. Sensors have one numbering
-for all quota types and both sides. So an entity needs only one look-up as long as all types give it the same tags. Each
-type keeps its own samples under these numbers.
-"""
-
+from collections.abc import Iterable
 from typing import Final
 
 import numpy as np
@@ -13,11 +9,20 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from quota.buckets import TokenBuckets
+from quota.decisions import names_of
 from quota.entity import QUOTA_TYPES
-from quota.key_index import Ids, KeyIndex
-from quota.names import HashedNames
+from quota.errors import InvalidUsage
+from quota.names import DictionaryMemo, HashedNames, Ids, KeyIndex, Seeds
 from quota.rates import SampleWindows
-from quota.resolution import NO_QUOTA, Side
+from quota.resolution import NO_QUOTA, Resolution, Resolved, Side
+from quota.snapshot import QuotaSnapshot
+from quota.usage import BLOCK_ROWS, EntityNames
+
+# Sensors: what a rate belongs to.
+#
+# A sensor is a pair of tags, and in broker scope a broker. Entities with equal tags share it. Sensors have one
+# numbering for all quota types and both sides. So an entity needs only one look-up as long as all types give it the
+# same tags. Each type keeps its own samples under these numbers.
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -153,3 +158,353 @@ class SensorNumbers:
         self.used_at_ms = self.used_at_ms[: len(kept)][kept]
         self.has_user = self.has_user[: len(kept)][kept]
         self.has_client_id = self.has_client_id[: len(kept)][kept]
+
+
+# A cache: to which sensor the usage of an entity goes, for all entities that were seen lately.
+
+UNRESOLVED: Final = -1
+"""In place of a sensor: not resolved yet under the quotas in force."""
+
+
+class EntityDirectory:
+    """The sensors of each known entity, for each side and type: the answers of the resolution, kept.
+
+    Attributes:
+        agreed: True while all sides and types in use put each entity into the same sensor.
+    """
+
+    def __init__(self) -> None:
+        self._index = KeyIndex()
+        self._sensors: dict[Key, Ids] = {}
+        self._seen = np.zeros(0, np.bool_)
+        self._seen_since_ms = 0
+        self.agreed = True
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+    @property
+    def nbytes(self) -> int:
+        """The memory of keys and sensors, in bytes."""
+        return self._index.nbytes + self._seen.nbytes + sum(ids.nbytes for ids in self._sensors.values())
+
+    def forget_sensors(self, keys: tuple[Key, ...]) -> None:
+        """Forget all sensors. Every entity is resolved again, for these sides and types, when it is next looked up."""
+        self._sensors = {key: np.full(len(self._seen), UNRESOLVED, np.int64) for key in keys}
+        self.agreed = True
+
+    def add(self, hashes: HashedNames) -> Ids:
+        """The number of each entity. An unknown entity gets a new number."""
+        ids, _ = self._index.add(hashes.entity_keys())
+        if len(self._index) > len(self._seen):
+            room = max(2 * len(self._index), MIN_CAPACITY) - len(self._seen)
+            self._seen = np.pad(self._seen, (0, room))
+            self._sensors = {
+                key: np.pad(ids_of, (0, room), constant_values=UNRESOLVED) for key, ids_of in self._sensors.items()
+            }
+        self._seen[ids] = True
+        return ids
+
+    def sensors(self, key: Key, entities: Ids) -> Ids:
+        """The sensor of each entity; `UNRESOLVED` if it was not resolved since `forget_sensors`."""
+        return self._sensors[key].take(entities, mode="clip")
+
+    def set_sensors(self, key: Key, entities: Ids, sensors: Ids) -> None:
+        """Keep the answers of the resolution."""
+        self._sensors[key][entities] = sensors
+
+    def move_clock(self, moved_ms: int) -> None:
+        """Move all times by this much."""
+        if self._seen_since_ms:
+            self._seen_since_ms += moved_ms
+
+    def forget_unseen(self, now_ms: int, idle_ms: int) -> None:
+        """Forget entities that were not looked up for a time between one and two times `idle_ms`.
+
+        Does something at most once in `idle_ms`: then it forgets what was not looked up since the last time.
+        """
+        if now_ms - self._seen_since_ms <= idle_ms:
+            return
+        kept = self._seen[: len(self)]
+        if self._seen_since_ms and not kept.all():
+            self._index.keep(kept)
+            self._sensors = {key: ids[: len(kept)][kept] for key, ids in self._sensors.items()}
+        self._seen = np.zeros(len(self), np.bool_)
+        self._sensors = {key: ids[: len(self)] for key, ids in self._sensors.items()}
+        self._seen_since_ms = now_ms
+
+    def follow_sensors(self, kept: NDArray[np.bool_]) -> None:
+        """Use the new numbers of the sensors after some were dropped.
+
+        Args:
+            kept: bool[n]; False for a dropped sensor. The entities of dropped sensors are resolved again.
+        """
+        renumbered = np.append(np.where(kept, np.cumsum(kept) - 1, UNRESOLVED), UNRESOLVED)
+        self._sensors = {key: renumbered[ids] for key, ids in self._sensors.items()}
+        lost = np.zeros(len(self._seen), np.bool_)
+        for ids in self._sensors.values():
+            lost |= ids == UNRESOLVED
+        for ids in self._sensors.values():
+            ids[lost] = UNRESOLVED
+
+
+# Buckets as a table, for storing and restoring. They are the only state that stored usage does not give again.
+
+BUCKETS_SCHEMA: Final = pa.schema(
+    [
+        ("broker_id", pa.string()),
+        ("sensor_user", pa.string()),
+        ("sensor_client_id", pa.string()),
+        ("quota_type", pa.string()),
+        ("tokens", pa.float64()),
+        ("refilled_at_ms", pa.int64()),
+    ]
+)
+"""Columns of `QuotaEngine.buckets`. The tokens are as of `refilled_at_ms`."""
+
+
+def sensor_entities(table: pa.Table, has_brokers: bool) -> EntityNames:
+    """The sensors of a bucket table as entities. A part that is not a tag is an empty name."""
+    columns = {"user": table["sensor_user"], "client_id": table["sensor_client_id"]}
+    if has_brokers:
+        columns["broker_id"] = table["broker_id"]
+    return EntityNames(pa.table(columns), has_brokers)
+
+
+def buckets_table(
+    sensors: dict[Key, TypeSensors],
+    numbers: SensorNumbers,
+    resolution: Resolution,
+    seeds: Seeds,
+    has_brokers: bool,
+    full_at_ms: int,
+) -> pa.Table:
+    """The buckets that are not full at an instant under the bounds in force, and all that have no bound now."""
+    parts = [BUCKETS_SCHEMA.empty_table()]
+    for quota_type, name in enumerate(QUOTA_TYPES):
+        of_type = sensors.get((Side.ENFORCED, quota_type))
+        if of_type is None or of_type.buckets is None:
+            continue
+        ids = of_type.buckets.charged()
+        names = numbers.names(ids)
+        hashes = sensor_entities(names, has_brokers).hashed(seeds).read(0, len(ids))
+        bound = resolution.bound_of_tags(hashes, Side.ENFORCED, quota_type)
+        kept = np.flatnonzero(of_type.buckets.below_burst(ids, bound, full_at_ms))
+        tokens, refilled_at_ms = of_type.buckets.stored(ids[kept])
+        kind = names_of((name,), np.zeros(len(kept), np.int64))
+        columns = names.take(pa.array(kept)).columns
+        parts.append(pa.table([*columns, kind, pa.array(tokens), pa.array(refilled_at_ms)], schema=BUCKETS_SCHEMA))
+    return pa.concat_tables(parts).combine_chunks()
+
+
+def read_buckets(table: pa.Table) -> list[Ids]:
+    """The row numbers of a bucket table per quota type, in the order of `QUOTA_TYPES`.
+
+    Raises:
+        InvalidUsage: a column is missing, a value is null, or a quota type is unknown.
+    """
+    for name in BUCKETS_SCHEMA.names:
+        if name not in table.column_names:
+            raise InvalidUsage(name, "be a column of the buckets", table.column_names)
+        if table[name].null_count:
+            raise InvalidUsage(name, "not be null", f"{table[name].null_count} nulls")
+    types = np.array(table["quota_type"].to_pylist(), np.object_)
+    unknown = set(types) - set(QUOTA_TYPES)
+    if unknown:
+        raise InvalidUsage(name="quota_type", requirement="be one of " + ", ".join(QUOTA_TYPES), got=min(unknown))
+    return [np.flatnonzero(types == name) for name in QUOTA_TYPES]
+
+
+def add_sensors(numbers: SensorNumbers, table: pa.Table, seeds: Seeds, has_brokers: bool) -> Ids:
+    """The sensor of each row of a bucket table. One that does not exist is made."""
+    names = sensor_entities(table, has_brokers)
+    hashes = names.hashed(seeds).read(0, names.num_rows)
+    broker, user, client_id = names.take(np.arange(names.num_rows))
+    has_user, has_client_id = (pc.not_equal(tag, "").to_numpy(zero_copy_only=False) for tag in (user, client_id))
+    return numbers.add(hashes, (broker, user, client_id), has_user, has_client_id)
+
+
+IDLE_MS: Final = 3_600_000
+"""`expire_idle` drops a sensor that had no usage for longer than this. Kafka's value, one hour."""
+
+
+class SensorTable:
+    """The sensors of every side and quota type, and the quotas that say which usage goes to which sensor.
+
+    Attributes:
+        resolution: the quotas in force.
+        recording: the sides and types that record under these quotas.
+        numbers: all sensors, by number.
+        by_key: samples, buckets and bounds of each side and type that records or ever recorded.
+    """
+
+    def __init__(self, num_samples: int, sample_window_ms: int, by_broker: bool, carry_debt: bool) -> None:
+        self._num_samples = num_samples
+        self._sample_window_ms = sample_window_ms
+        self._by_broker = by_broker
+        self._carry_debt = carry_debt
+        self._newest = 0
+        self._seeds = Seeds.draw()
+        self._memo = DictionaryMemo()
+        self._entities = EntityDirectory()
+        self.resolution = Resolution(QuotaSnapshot(0, ()), self._seeds)
+        self.recording: tuple[Key, ...] = ()
+        self.numbers = SensorNumbers()
+        self.by_key: dict[Key, TypeSensors] = {}
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    @property
+    def nbytes(self) -> int:
+        """The memory of all sensors and known entities in bytes, spare room included."""
+        samples = sum(sensors.nbytes for sensors in self.by_key.values())
+        return samples + self.numbers.nbytes + self._entities.nbytes
+
+    def load(self, snapshot: QuotaSnapshot) -> None:
+        """Put quotas in force. Sensors stay as they are. Entities are resolved again when they are next looked up."""
+        self.resolution = Resolution(snapshot, self._seeds)
+        self.recording = tuple(key for key in KEYS if self.resolution.records(*key))
+        self._entities.forget_sensors(self.recording)
+
+    def advance(self, newest: int) -> None:
+        """Make `newest` the newest sample window of all sensors."""
+        self._newest = newest
+        for sensors in self.by_key.values():
+            sensors.windows.advance(newest)
+
+    def begin_epoch(self, moved_ms: int, newest: int) -> None:
+        """Empty all sample windows and make `newest` the newest one; all other times move by `moved_ms`."""
+        self._newest = newest
+        self.numbers.used_at_ms += moved_ms
+        self._entities.move_clock(moved_ms)
+        for sensors in self.by_key.values():
+            sensors.windows.restart(newest)
+            if sensors.buckets is not None:
+                sensors.buckets.move_clock(moved_ms)
+
+    def hashes(self, names: EntityNames) -> HashedNames:
+        """The hashes of all names of a table."""
+        return names.hashed(self._seeds).read(0, names.num_rows)
+
+    def look_up(self, names: EntityNames, now_ms: int) -> tuple[Ids, dict[Key, Ids]]:
+        """The entity of each row, and its sensor for each side and type that records. Missing sensors are made.
+
+        As long as all sides and types agree, their sensors are one and the same array.
+        """
+        reader = names.hashed(self._seeds, self._memo)
+        entities = np.empty(names.num_rows, np.int64)
+        first, *others = self.recording
+        of_row = {first: np.empty(names.num_rows, np.int64)}
+        for start in range(0, names.num_rows, BLOCK_ROWS):
+            stop = min(start + BLOCK_ROWS, names.num_rows)
+            hashes = reader.read(start, stop)
+            found = self._entities.add(hashes)
+            entities[start:stop] = found
+            sensors = self._entities.sensors(first, found)
+            unresolved = np.flatnonzero(sensors == UNRESOLVED)
+            if len(unresolved):
+                self._resolve(hashes.take(unresolved), names.take(unresolved + start), found[unresolved], now_ms)
+                sensors = self._entities.sensors(first, found)
+            of_row[first][start:stop] = sensors
+            if not self._entities.agreed:
+                for key in others:
+                    if key not in of_row:
+                        of_row[key] = of_row[first].copy()
+                    of_row[key][start:stop] = self._entities.sensors(key, found)
+        return entities, {key: of_row.get(key, of_row[first]) for key in self.recording}
+
+    def sensors_of(self, key: Key, entities: Ids) -> Ids:
+        """The sensor of each entity, by the numbers that `look_up` gave; `UNRESOLVED` if quotas were loaded since."""
+        return self._entities.sensors(key, entities)
+
+    def look_up_again(self, entities: Ids) -> dict[Key, Ids] | None:
+        """As `look_up`, by the numbers it gave; None if some must be looked up by name: new ones, or after `load`.
+
+        Args:
+            entities: int64[n], n at least 1; −1 = not known.
+        """
+        first, *others = self.recording
+        if entities.min() < 0:
+            return None
+        of_first = self._entities.sensors(first, entities)
+        if of_first.min() == UNRESOLVED:
+            return None
+        if self._entities.agreed:
+            return dict.fromkeys(self.recording, of_first)
+        return {first: of_first, **{key: self._entities.sensors(key, entities) for key in others}}
+
+    def _resolve(
+        self, hashes: HashedNames, names: tuple[pa.Array, pa.Array, pa.Array], entities: Ids, now_ms: int
+    ) -> None:
+        """Find or make the sensors of entities that are not resolved yet under the quotas in force."""
+        candidates = self.resolution.candidates(hashes)
+        first: tuple[Resolved, Ids] | None = None
+        for key in self.recording:
+            resolved = self.resolution.resolve(hashes, candidates, *key)
+            if first is not None and resolved.has_tags_of(first[0]):
+                ids = first[1]
+            else:
+                ids = self.numbers.add(hashes, names, resolved.has_user, resolved.has_client_id)
+                self._grow(self.recording)
+                # Otherwise a sensor without usage so far would count as idle at once, and be resolved again and again.
+                self.numbers.used_at_ms[ids] = now_ms
+                self._entities.agreed = self._entities.agreed and first is None
+            first = first or (resolved, ids)
+            self._entities.set_sensors(key, entities, ids)
+            self.by_key[key].bound[ids] = resolved.bound
+            self.by_key[key].quota[ids] = resolved.quota
+
+    def _grow(self, keys: Iterable[Key]) -> None:
+        """Give these sides and types, and all that ever recorded, room for all sensors."""
+        for key in keys:
+            if key not in self.by_key:
+                self.by_key[key] = self._new_sensors(key)
+        for sensors in self.by_key.values():
+            sensors.grow(self.numbers.capacity)
+
+    def _new_sensors(self, key: Key) -> TypeSensors:
+        side, quota_type = key
+        windows = SampleWindows(quota_type, self._num_samples, self._sample_window_ms, self._newest)
+        keeps_debt = self._carry_debt and side is Side.ENFORCED
+        return TypeSensors(windows, TokenBuckets(self._num_samples, self._sample_window_ms) if keeps_debt else None)
+
+    def buckets(self) -> pa.Table:
+        """The buckets that are not full at the end of the oldest sample window."""
+        full_at_ms = max((self._newest - self._num_samples + 1) * self._sample_window_ms, 0)
+        return buckets_table(self.by_key, self.numbers, self.resolution, self._seeds, self._by_broker, full_at_ms)
+
+    def restore_buckets(self, table: pa.Table) -> None:
+        """Set buckets to what `buckets` returned, and all others to full.
+
+        Raises:
+            InvalidUsage: a column is missing, a value is null, or a quota type is unknown.
+        """
+        rows_of_type = read_buckets(table)
+        if not self._carry_debt:
+            return
+        ids = add_sensors(self.numbers, table, self._seeds, self._by_broker)
+        tokens, refilled_at_ms = table["tokens"].to_numpy(), table["refilled_at_ms"].to_numpy()
+        self.numbers.used_at_ms[ids] = np.maximum(self.numbers.used_at_ms[ids], refilled_at_ms)
+        types = [(Side.ENFORCED, quota_type) for quota_type, rows in enumerate(rows_of_type) if len(rows)]
+        self._grow((*self.recording, *types))
+        for (_, quota_type), sensors in self.by_key.items():
+            if sensors.buckets is not None:
+                rows = rows_of_type[quota_type]
+                sensors.buckets.restore(ids[rows], tokens[rows], refilled_at_ms[rows])
+
+    def expire_idle(self, now_ms: int) -> int:
+        """Drop the sensors that had no usage in the hour before an instant, and forget idle entities.
+
+        Returns:
+            How many sensors were dropped.
+        """
+        self._entities.forget_unseen(now_ms, IDLE_MS)
+        kept = self.numbers.used_at_ms[: len(self.numbers)] >= now_ms - IDLE_MS
+        dropped = int(len(kept) - kept.sum())
+        if dropped:
+            for sensors in self.by_key.values():
+                sensors.keep(kept)
+            self._entities.follow_sensors(kept)
+            self.numbers.keep(kept)
+        return dropped

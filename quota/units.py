@@ -11,9 +11,9 @@ import re
 from decimal import Context, Decimal, DecimalException, Inexact, InvalidOperation
 from typing import Final
 
-from quota.bound_rules import bound_mistake
 from quota.entity import QUOTA_TYPES, REQUEST
 from quota.errors import InvalidBound
+from quota.snapshot import bound_mistake
 
 NUMBER: Final = r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
 """A decimal number, as Java's `Double.parseDouble` takes it: no underscores, no digits of other scripts."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
-from pipeline.demo.broker_config import BrokerOptions
+from pipeline.demo.broker import BrokerOptions
 from pipeline.jvm.jars import fetch
 from pipeline.jvm.java import find_java
 from tests.left_threads import pytest_runtest_setup, pytest_runtest_teardown
@@ -43,11 +43,10 @@ USERS = {"alice": "alice-secret", "bob": "bob-secret", "carol": "carol-secret"}
 def pytest_configure(config: pytest.Config) -> None:
     """Warnings are errors, but not those inside kafka-python.
 
-    It reads its schemas by a deprecated call. It leaves to the garbage collector the sockets of handshakes that failed,
+    It leaves to the garbage collector the sockets of handshakes that failed,
     and of connections that were being made when a broker died.
     """
     for kafka_python in (
-        "ignore:(read|open)_text is deprecated:DeprecationWarning",
         r"ignore:Exception ignored in. <(socket.socket|ssl.SSLSocket) (\[closed\] )?fd=\d+, family=\d+,"
         r":pytest.PytestUnraisableExceptionWarning",
     ):
@@ -108,7 +107,7 @@ def spark_session() -> Iterator["SparkSession"]:
     """Such a session, ended with the block."""
     from pipeline.jvm.jars import spark_jars  # noqa: PLC0415 - as above, for pyspark
     from pipeline.settings.model import SparkSettings  # noqa: PLC0415
-    from pipeline.stream.spark.session import build_spark_session  # noqa: PLC0415
+    from pipeline.stream.session import build_spark_session  # noqa: PLC0415
 
     fetch()
     os.environ["JAVA_HOME"] = str(find_java().home)  # pyspark's launcher looks nowhere else but PATH

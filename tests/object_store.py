@@ -16,8 +16,8 @@ from typing import Final
 import pytest
 from pydantic import SecretStr
 
-from pipeline.settings.environment import store_variables
-from pipeline.settings.store import StoreAddress, StoreSettings
+from pipeline.settings.loading import store_variables
+from pipeline.settings.places import StoreAddress, StoreSettings
 from tests.waiting import wait_until
 
 KEY: Final = "kquota-tests"

@@ -16,8 +16,7 @@ import pytest
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from pipeline.settings.environment import OTHER_VARIABLES, variable_of
-from pipeline.settings.loading import load_settings, origins
+from pipeline.settings.loading import OTHER_VARIABLES, load_settings, origins, variable_of
 from pipeline.settings.model import Settings
 from tests.pages.blocks import blocks_of
 from tests.pages.reader import RENEW

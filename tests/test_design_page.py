@@ -38,6 +38,6 @@ def test_the_floors_of_the_page_are_those_of_the_import_contract() -> None:
     layers = next(contract["layers"] for contract in contracts if contract.get("containers") == ["pipeline"])
     rows = re.findall(r"^\| (\d+) \| (.+?) \|", PAGE, re.MULTILINE)
     floors = [sorted(re.findall(r"`(\w+)/?`", names)) for _, names in rows]
-    assert floors == [sorted(layer.split(" | ")) for layer in layers]
+    assert floors == [sorted(layer.split(" : ")) for layer in layers]
     assert [int(number) for number, _ in rows] == list(range(len(layers), 0, -1))
     assert len(set(chain(*floors))) == sum(map(len, floors))

@@ -12,9 +12,9 @@ MODULES = (
     "quota.engine",
     "purgatory.batch_wheel",
     "purgatory.delayed_operation",
-    "pipeline.gate.view",
+    "pipeline.gate.throttle_state",
     "pipeline.gate.gate",
-    "pipeline.cli.services.gate",
+    "pipeline.cli.services",
 )
 # One interpreter for all: what none of them has loaded, no single one loads.
 PROGRAM = f"""

@@ -15,14 +15,10 @@ from kafka import KafkaAdminClient
 from bench.peers.messages import PARTITIONS, Shape, messages_in
 from bench.peers.results import FileResults, Results, TopicResults, UsageTableResults
 from pipeline.cluster.access import ClusterAccess
-from pipeline.cluster.from_settings import wanted_topics
-from pipeline.cluster.topics import create_topics
-from pipeline.jvm.cache import cache_folder
-from pipeline.jvm.jar_lock import read_lock
+from pipeline.cluster.topics import create_topics, wanted_topics
 from pipeline.jvm.jar_lock_making import write_lock
-from pipeline.jvm.jar_sources import machine_sources
-from pipeline.jvm.jars import JarStore, pyspark_jars_folder
-from pipeline.jvm.java import find_java, find_jdk
+from pipeline.jvm.jars import JarStore, machine_sources, pyspark_jars_folder, read_lock
+from pipeline.jvm.java import cache_folder, find_java, find_jdk
 from pipeline.settings.model import KafkaSettings, Settings
 from pipeline.tables.audit import local_audit
 from pipeline.tables.layout import create_missing

@@ -23,7 +23,7 @@ from bench.peers.messages import MEASURES
 from pipeline.jvm.jars import spark_jars
 from pipeline.jvm.java import find_java
 from pipeline.settings.model import SparkSettings
-from pipeline.stream.spark.session import build_spark_session
+from pipeline.stream.session import build_spark_session
 
 _LOOK_SECONDS: Final = 0.02
 

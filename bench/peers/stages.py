@@ -27,13 +27,11 @@ from bench.peers.life import PeerFailed, SteadyLoad, catch_up, steady
 from bench.peers.messages import SHAPES, Backlog, Shape
 from bench.peers.roster import PEERS, TRIGGER_MS, Peer, PeerMissing, Place
 from bench.stage import Prober, probe_quotas, staged
-from pipeline.brokers.entity import NativeEntity
-from pipeline.brokers.native_quotas import NativeQuotas
+from pipeline.brokers.native import NativeEntity, NativeQuotas
 from pipeline.clock import wall_ms
 from pipeline.cluster.access import ClusterAccess
-from pipeline.demo.broker import EmbeddedBroker
+from pipeline.demo.broker import EmbeddedBroker, plain_sign_in
 from pipeline.demo.cluster import EmbeddedCluster
-from pipeline.demo.sign_in import plain_sign_in
 from pipeline.demo.stock_client import StockProducer, StockWork, broker_throttle_ms
 from pipeline.errors import PipelineError
 

@@ -13,8 +13,7 @@ from urllib.parse import quote
 
 from deploy.sbom.licences import licences_of_jar, licences_of_package
 from deploy.sbom.requirements_lock import LockedPackage, Scope, read_requirements, scopes
-from pipeline.jvm.jar_lock import LockedJar, read_lock
-from pipeline.jvm.jars import JarStore
+from pipeline.jvm.jars import JarStore, LockedJar, read_lock
 
 ROOT: Final = Path(__file__).parents[2]
 _NAMESPACE: Final = uuid.UUID("6a1a4f0c-2f3b-5a0e-9d55-0f3c5f1f8f10")

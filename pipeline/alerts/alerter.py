@@ -1,26 +1,352 @@
 """The loop: look at the tables, decide, keep the state, hand messages to the receivers."""
 
+import json
 import logging
+import os
+import random
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter as CountBy
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field, fields
+from functools import partial
 from pathlib import Path
-from typing import Final
+from threading import Lock
+from typing import Any, Final, Self
 
-from pipeline.alerts.decision import Rules, decide
-from pipeline.alerts.delivery import Delivery
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
 from pipeline.alerts.errors import AlertsAreRunning
-from pipeline.alerts.facts import Facts
-from pipeline.alerts.metrics import AlertsMetrics
-from pipeline.alerts.payload import Message, messages_of
-from pipeline.alerts.receiver import Receiver
-from pipeline.alerts.state_file import AlertsState, read_state, state_path, write_state
+from pipeline.alerts.judging import (
+    ALERTS,
+    Book,
+    Change,
+    Facts,
+    Key,
+    RecentDeadLetters,
+    Rules,
+    Watched,
+    decide,
+    facts_of,
+)
+from pipeline.alerts.receivers import Answer, Message, Receiver, messages_of, receivers_of
 from pipeline.clock import wall_ms
-from pipeline.process_lock import LockHeld, ProcessLock
-from pipeline.settings.alerts import AlertsSettings
-from pipeline.settings.model import Settings
+from pipeline.dashboard.reader import TablesReader
+from pipeline.errors import first_line
+from pipeline.process import Background, JobSigns, LockHeld, ProcessLock
+from pipeline.settings.model import AlertsSettings, Settings
+
+# What must survive a restart: which alerts go on since when, and which messages have not arrived.
+#
+# It is written before a message is handed to a receiver. A process that dies therefore sends a message again that had
+# arrived, with the same `fingerprint` and `startsAt`; and it loses none.
 
 log = logging.getLogger(__name__)
+
+_VERSION: Final = 1
+_NAMES: Final = tuple(each.name for each in fields(Watched))
+
+
+@dataclass(frozen=True, slots=True)
+class AlertsState:
+    """What is kept.
+
+    Attributes:
+        book: See `decide`.
+        undelivered: By receiver, oldest first.
+    """
+
+    book: Book = field(default_factory=dict)
+    undelivered: Mapping[str, Sequence[Message]] = field(default_factory=dict)
+
+    def text(self) -> str:
+        """As JSON."""
+        # Not by `asdict`, which copies every label of 10^5 alerts.
+        watched = [{"key": key, **{name: getattr(one, name) for name in _NAMES}} for key, one in self.book.items()]
+        return json.dumps({"version": _VERSION, "watched": watched, "undelivered": self.undelivered})
+
+    @classmethod
+    def from_text(cls, text: str) -> Self:
+        """Read what `text` wrote.
+
+        Raises:
+            ValueError, KeyError, TypeError: It is something else.
+        """
+        document = json.loads(text)
+        if document["version"] != _VERSION:
+            msg = f"'version' must be {_VERSION}; got {document['version']}"
+            raise ValueError(msg)
+        book: dict[Key, Watched] = {}
+        for row in document["watched"]:
+            key: Any = tuple(row.pop("key"))
+            book[key] = Watched(**row)
+        return cls(book, document["undelivered"])
+
+
+def state_path(settings: Settings) -> Path:
+    """Where the state of a job's alerts is kept."""
+    return settings.alerts.state_file or settings.run_dir / f"{settings.job}.alerts.json"
+
+
+def read_state(path: Path) -> AlertsState:
+    """The state, or an empty one if there is none.
+
+    A file that can not be understood is set aside as `<name>.damaged`, and said so: what goes on is then told anew.
+
+    Raises:
+        OSError: It is there and can not be read.
+    """
+    try:
+        return AlertsState.from_text(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return AlertsState()
+    except (ValueError, KeyError, TypeError, AttributeError) as exc:
+        aside = path.with_name(f"{path.name}.damaged")
+        path.replace(aside)
+        log.warning("%s is not the state of alerts (%s): it is now %s, and all that goes on is told anew",
+                    path, exc, aside)  # fmt: skip
+        return AlertsState()
+
+
+def write_state(path: Path, state: AlertsState) -> None:
+    """Replace the file in one step: after a crash it holds the old state or the new one.
+
+    Raises:
+        OSError: It can not be written.
+    """
+    new = path.with_name(f"{path.name}.new")
+    with new.open("w", encoding="utf-8") as file:
+        file.write(state.text())
+        file.flush()
+        os.fsync(file.fileno())
+    new.replace(path)
+
+
+# What `kquota alerts run` tells Prometheus.
+
+_OF_RECEIVER = ["receiver"]
+
+
+class AlertsMetrics:
+    """Fills a registry.
+
+    Args:
+        registry: Of this process.
+    """
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._firing = Gauge("kquota_alerts_firing", "Alerts that go on.", ["alertname"], registry=registry)
+        self._last = Gauge(
+            "kquota_alerts_last_look_timestamp_seconds", "When the tables were last looked at.", registry=registry
+        )
+        self._unsaved = Counter(
+            "kquota_alerts_state_failures", "Times that the state file could not be written.", registry=registry
+        )
+        self._sent = Counter("kquota_alerts_sent", "Alerts the receiver took.", _OF_RECEIVER, registry=registry)
+        self._failed = Counter(
+            "kquota_alerts_failed_tries", "Messages that did not arrive and are sent again.", _OF_RECEIVER,
+            registry=registry,
+        )  # fmt: skip
+        self._dropped = Counter(
+            "kquota_alerts_dropped", "Alerts that were dropped, as too many waited.", _OF_RECEIVER, registry=registry
+        )
+        self._refused = Counter(
+            "kquota_alerts_refused", "Alerts the receiver refused for good.", _OF_RECEIVER, registry=registry
+        )
+        self._waiting = Gauge(
+            "kquota_alerts_waiting_messages", "Messages not yet delivered.", _OF_RECEIVER, registry=registry
+        )
+
+    def of_receiver(self, name: str) -> "ReceiverCounts":
+        """The counts of one receiver, all told from the start, as 0."""
+        return ReceiverCounts(
+            self._sent.labels(name), self._failed.labels(name), self._dropped.labels(name), self._refused.labels(name)
+        )
+
+    def looked(self, book: Book, waiting: Iterable[tuple[str, int]], now_ms: int) -> None:
+        """A look is done.
+
+        Args:
+            book: What goes on.
+            waiting: Names of receivers, and how many messages wait for each.
+            now_ms: Wall clock.
+        """
+        self._last.set(now_ms / 1000)
+        firing = CountBy(key[0] for key, watched in book.items() if watched.is_firing)
+        for name in ALERTS:
+            self._firing.labels(name).set(firing[name])
+        for receiver, count in waiting:
+            self._waiting.labels(receiver).set(count)
+
+    def could_not_save(self) -> None:
+        """The state file could not be written."""
+        self._unsaved.inc()
+
+
+class ReceiverCounts:
+    """Counts what becomes of the messages of one receiver; for any thread.
+
+    Args:
+        sent: Alerts that arrived.
+        failed: Tries that failed.
+        dropped: Alerts that did not fit.
+        refused: Alerts that the receiver will never take.
+    """
+
+    def __init__(self, sent: Counter, failed: Counter, dropped: Counter, refused: Counter) -> None:
+        self._sent, self._failed, self._dropped, self._refused = sent, failed, dropped, refused
+
+    def sent(self, alerts: int) -> None:
+        """A message has arrived."""
+        self._sent.inc(alerts)
+
+    def failed(self) -> None:
+        """A try has failed."""
+        self._failed.inc()
+
+    def dropped(self, alerts: int) -> None:
+        """A message did not fit."""
+        self._dropped.inc(alerts)
+
+    def refused(self, alerts: int) -> None:
+        """A message will never be taken."""
+        self._refused.inc(alerts)
+
+
+# Brings messages to one receiver, in order, on a thread of its own. One that is down keeps no other waiting.
+
+_FIRST_REST_MS: Final = 1_000
+_IDLE_SECONDS: Final = 0.1
+_END_SECONDS: Final = 2.0
+
+
+def rest_ms(failures: int, longest_ms: int, jitter: float) -> int:
+    """How long to rest after some failures in a row: twice as long each time, capped, and spread by chance.
+
+    Args:
+        failures: In a row, at least 1.
+        longest_ms: The cap.
+        jitter: From 0 to 1. The rest is between half of the whole and all of it.
+
+    >>> [rest_ms(failures, 10_000, 1.0) for failures in (1, 2, 4, 5, 900)]
+    [1000, 2000, 8000, 10000, 10000]
+    >>> rest_ms(5, 10_000, 0.0)
+    5000
+    """
+    whole_ms = min(_FIRST_REST_MS << min(failures - 1, 20), longest_ms)
+    return round(whole_ms * (0.5 + jitter / 2))
+
+
+class Delivery:
+    """The queue of one receiver. `put` and `waiting` are for any thread.
+
+    Args:
+        receiver: Whom it brings to; used by the queue's own thread alone.
+        messages: What an earlier process left undelivered, oldest first.
+        most: How many may wait. When there are more, the oldest is dropped, counted and told in the log.
+        longest_rest_ms: The cap of `rest_ms`.
+        counts: Hears of every message.
+        steady_seconds: A clock that never steps.
+    """
+
+    def __init__(
+        self,
+        receiver: Receiver,
+        messages: Iterable[Message],
+        most: int,
+        longest_rest_ms: int,
+        counts: ReceiverCounts,
+        steady_seconds: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.name = receiver.name
+        self._receiver = receiver
+        self._queue: deque[Message] = deque()
+        self._under_way: Message | None = None
+        self._most = most
+        self._longest_rest_ms = longest_rest_ms
+        self._counts = counts
+        self._steady_seconds = steady_seconds
+        self._failures = 0
+        self._not_before = 0.0
+        self._lock = Lock()
+        self._thread = Background(f"alerts-{receiver.name}", self.step, self._ended)
+        self.put(messages)
+
+    def start(self) -> None:
+        """Begin to send."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """End after the message under way, or after two seconds. What waits is left for the next process."""
+        self._thread.close(_END_SECONDS)
+        self._receiver.close()
+
+    def put(self, messages: Iterable[Message]) -> None:
+        """Add messages at the end."""
+        dropped = 0
+        with self._lock:
+            for message in messages:
+                self._queue.append(message)
+                if len(self._queue) > self._most:
+                    dropped += len(self._queue.popleft()["alerts"])
+        if dropped:
+            self._counts.dropped(dropped)
+            log.warning("%s: %d alerts were dropped, as too many messages wait", self.name, dropped)
+
+    def waiting(self) -> list[Message]:
+        """What is not delivered, oldest first; also what is just being sent."""
+        with self._lock:
+            return [*([] if self._under_way is None else [self._under_way]), *self._queue]
+
+    def step(self) -> float:
+        """Try to send the oldest message, if its time has come; returns for how many seconds to rest."""
+        left = self._not_before - self._steady_seconds()
+        if left > 0:
+            return min(left, _IDLE_SECONDS)
+        with self._lock:
+            if self._under_way is None and self._queue:
+                self._under_way = self._queue.popleft()
+            message = self._under_way
+        if message is None:
+            return _IDLE_SECONDS
+        answer = self._sent(message)
+        if answer.verdict == "later":
+            return self._failed(answer)
+        self._settle(answer, len(message["alerts"]))
+        return 0.0
+
+    def _sent(self, message: Message) -> Answer:
+        try:
+            return self._receiver.send(message)
+        except Exception as exc:  # a defect must not end the thread: what waits would never arrive
+            log.exception("%s: a message could not be sent", self.name)
+            return Answer("later", first_line(exc))
+
+    def _settle(self, answer: Answer, alerts: int) -> None:
+        with self._lock:
+            self._under_way = None
+        if answer.verdict == "taken":
+            self._counts.sent(alerts)
+        else:
+            self._counts.refused(alerts)
+            log.error("%s: %d alerts are lost, it would refuse them again: %s", self.name, alerts, answer.told)
+        if self._failures:
+            log.info("%s: answers again after %d failures", self.name, self._failures)
+        self._failures = 0
+
+    def _failed(self, answer: Answer) -> float:
+        self._failures += 1
+        self._counts.failed()
+        rest_seconds = rest_ms(self._failures, self._longest_rest_ms, random.random()) / 1000  # noqa: S311 - no secret
+        self._not_before = self._steady_seconds() + rest_seconds
+        told = log.warning if self._failures == 1 else log.debug
+        told("%s: %s; tried again with back-off until it works", self.name, answer.told)
+        return 0.0
+
+    def _ended(self, failure: BaseException) -> None:
+        log.error("%s: no alert is sent any more: %s", self.name, failure)
+
 
 _MOST_LINES: Final = 200
 """So many changes of one look get a line each in the log."""
@@ -148,3 +474,87 @@ def own_state(path: Path) -> Iterator[AlertsState]:
             yield read_state(path)
     except LockHeld as exc:
         raise AlertsAreRunning(path, exc.holder) from exc
+
+
+# The life of `kquota alerts run`, and the test of receivers.
+
+TEST_ALERT: Final = "KquotaTest"
+
+
+def run_alerts(
+    settings: Settings,
+    signs: JobSigns,
+    registry: CollectorRegistry,
+    wait: Callable[[float], bool],
+) -> None:
+    """Tell the receivers of the settings until told to stop.
+
+    Args:
+        settings: The whole tree.
+        signs: Of the job.
+        registry: Of this process.
+        wait: Rests some seconds; True = stop.
+
+    Raises:
+        ReceiversMissing, ReceiversInvalid: There is nobody to tell, or a receiver can not be used.
+        AlertsAreRunning: Another process tells the same alerts.
+    """
+    receivers = receivers_of(settings)
+    with own_state(state_path(settings)) as state:
+        metrics = AlertsMetrics(registry)
+        deliveries = deliveries_of(receivers, state, settings.alerts, metrics)
+        log.info("alerts go to %s", ", ".join(f"{one.name} ({one.place})" for one in receivers))
+        Alerter(settings, look_at(settings, signs), deliveries, metrics, state).run(wait)
+
+
+def look_at(settings: Settings, signs: JobSigns) -> Callable[[int], Facts]:
+    """What looks at the tables of the settings; see `run_alerts`."""
+    reader = TablesReader(settings.tables.root, signs, settings.scope)
+    dead_letters = RecentDeadLetters(reader, settings.alerts.dead_letters_ms)
+
+    def look(now_ms: int) -> Facts:
+        state = reader.look(now_ms)
+        return facts_of(state, dead_letters.count(now_ms), signs.is_idle(now_ms), settings.alerts)
+
+    return look
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What became of a test message.
+
+    Attributes:
+        receiver: Its name.
+        place: Where it is, without secrets.
+        answer: What it said.
+        took_ms: After how long.
+    """
+
+    receiver: str
+    place: str
+    answer: Answer
+    took_ms: int
+
+
+def try_receivers(settings: Settings, now_ms: int) -> Iterator[Trial]:
+    """Send one test alert to each receiver, once.
+
+    Raises:
+        ReceiversMissing, ReceiversInvalid: As of `run_alerts`.
+    """
+    labels = {"alertname": TEST_ALERT, "severity": "info"}
+    annotations = {"summary": "a test of kquota's alerts: nothing is wrong", "action": "nothing is to be done"}
+    key = (TEST_ALERT, str(now_ms))
+    watched = Watched(now_ms, now_ms, None, labels, annotations)
+    change, external_url = Change("firing", key, watched), settings.alerts.external_url
+    (message,) = messages_of([change], {key: watched}, settings.job, external_url)
+    return map(partial(_tried, message), receivers_of(settings))
+
+
+def _tried(message: dict[str, object], receiver: Receiver) -> Trial:
+    began = time.monotonic()
+    try:
+        answer = receiver.send(message)
+    finally:
+        receiver.close()
+    return Trial(receiver.name, receiver.place, answer, round((time.monotonic() - began) * 1000))

@@ -1,26 +1,267 @@
 """What the tables say, as findings: a function of the state that the dashboard's reader makes of them."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Literal
+from urllib.parse import urlencode
 
-from pipeline.alerts.facts import (
-    AT_BOUND,
-    DEAD_LETTERS,
-    NEAR_BOUND,
-    STALLED,
-    THROTTLED,
-    TIME_AHEAD,
-    Facts,
-    Finding,
-    Words,
-)
-from pipeline.alerts.words import client_text, link, shown
 from pipeline.command_line import command_text
 from pipeline.dashboard.live_rates import SensorRate
+from pipeline.dashboard.reader import TablesReader
 from pipeline.dashboard.state import State
-from pipeline.settings.alerts import AlertsSettings
+from pipeline.errors import PipelineError, printable
+from pipeline.settings.model import AlertsSettings
 from quota.units import age_text, bound_text, rate_text
+
+# What the decision is made of: the findings at one instant.
+
+NEAR_BOUND: Final = "KquotaNearBound"
+AT_BOUND: Final = "KquotaAtBound"
+THROTTLED: Final = "KquotaThrottled"
+STALLED: Final = "KquotaStalled"
+DEAD_LETTERS: Final = "KquotaDeadLetters"
+TIME_AHEAD: Final = "KquotaTimeAhead"
+ALERTS: Final = (NEAR_BOUND, AT_BOUND, THROTTLED, STALLED, DEAD_LETTERS, TIME_AHEAD)
+"""The names of all alerts."""
+
+Key = tuple[str, ...]
+"""The name of an alert, and what it is about: unlike labels, in full."""
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """What people and programs read of an alert.
+
+    Attributes:
+        labels: What it is about.
+        annotations: What is so, and what to do.
+    """
+
+    labels: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What one alert says about one thing, now.
+
+    Attributes:
+        key: See `Key`.
+        is_so: Whether it is so now. False: it is no longer so by little. That neither begins an alert nor ends one.
+        words: Makes its words. Called when it is told, and not for the 10^5 findings that go on.
+        pending_ms: It must have been so for this long before the alert begins; 0 = at once.
+    """
+
+    key: Key
+    is_so: bool
+    words: Callable[[], Words] = Words
+    pending_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """All that is known at an instant.
+
+    Attributes:
+        findings: One for each key at most. What is in none of them is not so.
+        unknown: Names of alerts about which nothing is known now: they stay as they are.
+    """
+
+    findings: Sequence[Finding] = ()
+    unknown: frozenset[str] = frozenset()
+
+
+# Which alerts begin, go on and end: a function of what was so before, what is so now, and the instant. No I/O.
+#
+# * nothing becomes pending when it is so;
+# * what is pending is forgotten when it is not, or only nearly, and fires when it has been so for `pending_ms`;
+# * what fires ends when it has not been so, nor nearly, for `resolve_after_ms`.
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """What is remembered of one key, from when it is so first until its alert has ended.
+
+    Attributes:
+        since_ms: From when on it has been so; the alert's `startsAt`.
+        told_ms: When it was last told; None = it is pending.
+        gone_ms: From when on it has not been so; None = it is so, or nearly. The alert's `endsAt`.
+        labels: As they were when it began, so that an alert keeps its group; empty while it is pending.
+        annotations: As they were when it was last told.
+    """
+
+    since_ms: int
+    told_ms: int | None
+    gone_ms: int | None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_firing(self) -> bool:
+        """Whether its alert has begun."""
+        return self.told_ms is not None
+
+
+Book = Mapping[Key, Watched]
+"""What is remembered of all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One thing to tell: an alert that has begun, or still goes on after the repeat interval, or has ended."""
+
+    status: Literal["firing", "resolved"]
+    key: Key
+    watched: Watched
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """How long things take.
+
+    Attributes:
+        resolve_after_ms: An alert ends when it has not been so for this long; 0 = at once.
+        repeat_ms: One that goes on is told again when it was last told so long ago.
+    """
+
+    resolve_after_ms: int
+    repeat_ms: int
+
+
+def decide(book: Book, facts: Facts, now_ms: int, rules: Rules) -> tuple[dict[Key, Watched], list[Change]]:
+    """Judge all keys once.
+
+    Args:
+        book: What the last call returned; empty at first.
+        facts: What is known now.
+        now_ms: Wall clock. If it steps back, everything takes that much longer.
+        rules: How long things take.
+
+    Returns:
+        What to remember, and what to tell.
+    """
+    findings = {finding.key: finding for finding in facts.findings}
+    remembered: dict[Key, Watched] = {}
+    changes: list[Change] = []
+    for key in _in_order(book, findings):
+        before, finding = book.get(key), findings.get(key)
+        is_unknown = finding is None and key[0] in facts.unknown
+        after = before if is_unknown else _next(before, finding, now_ms)
+        if after is None:
+            continue
+        if not is_unknown and _has_ended(after, now_ms, rules):
+            changes.append(Change("resolved", key, after))
+            continue
+        if _is_due(after, finding, now_ms, rules):
+            after = _told(after, finding, now_ms)
+            changes.append(Change("firing", key, after))
+        remembered[key] = after
+    return remembered, changes
+
+
+def _in_order(book: Book, findings: Mapping[Key, Finding]) -> Iterable[Key]:
+    return [*book, *(key for key in findings if key not in book)]
+
+
+def _next(before: Watched | None, finding: Finding | None, now_ms: int) -> Watched | None:
+    """What is remembered, before it is asked whether that is to be told; None = nothing."""
+    is_so = finding is not None and finding.is_so
+    if before is None or not before.is_firing:
+        if finding is None or not is_so:
+            return None
+        return before or Watched(now_ms, None, None)
+    if finding is None:
+        return before if before.gone_ms is not None else replace(before, gone_ms=now_ms)
+    return before if before.gone_ms is None else replace(before, gone_ms=None)
+
+
+def _told(watched: Watched, finding: Finding | None, now_ms: int) -> Watched:
+    if finding is None:
+        return replace(watched, told_ms=now_ms)
+    words = finding.words()
+    labels = watched.labels if watched.is_firing else words.labels
+    return Watched(watched.since_ms, now_ms, watched.gone_ms, labels, words.annotations)
+
+
+def _has_ended(watched: Watched, now_ms: int, rules: Rules) -> bool:
+    return watched.is_firing and watched.gone_ms is not None and now_ms - watched.gone_ms >= rules.resolve_after_ms
+
+
+def _is_due(watched: Watched, finding: Finding | None, now_ms: int, rules: Rules) -> bool:
+    if watched.told_ms is None:
+        return finding is not None and now_ms - watched.since_ms >= finding.pending_ms
+    return watched.gone_ms is None and now_ms - watched.told_ms >= rules.repeat_ms
+
+
+# Counts the messages refused lately, by the rows of `batches`: `dead_letters` has a row only for some of them.
+
+_Batch = tuple[str, int]
+_COLUMNS: Final = ("query_id", "batch_id", "processed_at_ms", "dead_count")
+
+
+class RecentDeadLetters:
+    """Counts over the last span. For one thread.
+
+    Args:
+        reader: It has looked before each `count`.
+        span_ms: How far back.
+    """
+
+    def __init__(self, reader: TablesReader, span_ms: int) -> None:
+        self._reader = reader
+        self._span_ms = span_ms
+        self._refused: dict[_Batch, tuple[int, int]] = {}
+        self._has_looked_back = False
+
+    def count(self, now_ms: int) -> int:
+        """Elements and messages that were refused from `now_ms - span_ms` on."""
+        rows = self._reader.batches
+        if not self._has_looked_back:
+            # The reader begins with the last minutes; what was refused while nobody looked counts, too.
+            try:
+                begin = ("processed_at_ms", ">=", now_ms - self._span_ms)
+                rows = self._reader.tables["batches"].rows(_COLUMNS, [begin])
+                self._has_looked_back = True
+            except PipelineError:
+                return 0
+        of_rows = {(row["query_id"], row["batch_id"]): row for row in rows if row["dead_count"]}
+        for key in of_rows.keys() - self._refused.keys():
+            self._refused[key] = of_rows[key]["processed_at_ms"], of_rows[key]["dead_count"]
+        begin_ms = now_ms - self._span_ms
+        # None was refused after now: a clock that was ahead would make it recent until that time has come.
+        refused = {key: (min(at_ms, now_ms), count) for key, (at_ms, count) in self._refused.items()}
+        self._refused = {key: one for key, one in refused.items() if one[0] >= begin_ms or key in of_rows}
+        return sum(count for at_ms, count in self._refused.values() if at_ms >= begin_ms)
+
+
+# Names in messages: clients choose them, so they are made printable and short before anybody's screen shows them.
+
+_MOST_SIGNS: Final = 100
+
+
+def shown(text: str, most: int = _MOST_SIGNS) -> str:
+    r"""Printable, and at most so many signs; a longer text is cut off and ends with `…`.
+
+    >>> shown("a\nb"), shown("x" * 300, 4)
+    ('a\\nb', 'xxx…')
+    """
+    # Cut before it is escaped, too: a name may have 32 767 bytes.
+    escaped = printable(text[: most + 1])
+    return escaped if len(escaped) <= most else f"{escaped[: most - 1]}…"
+
+
+def client_text(user: str, client_id: str) -> str:
+    """A client or a sensor in a sentence; `*` stands for all."""
+    return f"{shown(user) or '*'}/{shown(client_id) or '*'}"
+
+
+def link(external_url: str | None, user: str, client_id: str) -> dict[str, str]:
+    """The annotation with the client's page on the dashboard; none without its address, or for very long names."""
+    if external_url is None or len(user) + len(client_id) > _MOST_SIGNS:
+        return {}
+    return {"link": f"{external_url.rstrip('/')}/client?{urlencode({'user': user, 'client_id': client_id})}"}
+
 
 _SEVERITY: Final = {
     NEAR_BOUND: "info",

@@ -1,20 +1,330 @@
 """The receivers that the settings name, with their secrets looked up."""
 
+import hashlib
+import hmac
+import http.client
+import json
 import re
-from collections.abc import Mapping
-from typing import Final
+import urllib.request
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from importlib.metadata import version
+from typing import Any, Final, Literal, NamedTuple, Protocol
+from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 
+from kafka import KafkaProducer
+from kafka.errors import KafkaError, MessageSizeTooLargeError, RecordListTooLargeError
 from pydantic import SecretStr
 
 from pipeline.alerts.errors import ReceiversInvalid, ReceiversMissing
-from pipeline.alerts.kafka_receiver import TOPIC, KafkaReceiver
-from pipeline.alerts.receiver import Receiver
-from pipeline.alerts.webhook import Webhook
+from pipeline.alerts.judging import Book, Change, Key
+from pipeline.clock import wall_ms
 from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.errors import ClientPropertiesInvalid
 from pipeline.cluster.properties_file import resolved
+from pipeline.errors import PipelineError, first_line, printable
 from pipeline.settings.model import Settings
+
+# Messages in the format of Alertmanager's webhook, version 4: what reads those reads these.
+
+MOST_ALERTS: Final = 100
+"""In one message, so that it is below 1 MB whatever the names are. More changes of a group are several messages."""
+
+_NOT_ENDED: Final = "0001-01-01T00:00:00Z"
+"""Go's zero time, which Alertmanager writes for an alert that goes on."""
+
+Message = Mapping[str, Any]
+"""All of the payload but `receiver`, which each receiver adds."""
+
+
+def messages_of(changes: Sequence[Change], book: Book, job: str, external_url: str | None) -> list[dict[str, Any]]:
+    """What to send: the changes by owner, each change in one message.
+
+    `status` of a message is that of its whole group. Alerts of the group that go on and have not changed are not in
+    it: `truncatedAlerts` is how many they are.
+
+    Args:
+        changes: As `decide` returned them.
+        book: Likewise: with what goes on.
+        job: Part of each `groupKey`.
+        external_url: Address of the dashboard; None = not known.
+    """
+    if not changes:
+        return []
+    going_on: dict[str, int] = defaultdict(int)
+    for watched in book.values():
+        if watched.is_firing:
+            going_on[watched.labels.get("owner", "")] += 1
+    by_owner: dict[str, list[Change]] = defaultdict(list)
+    for change in changes:
+        by_owner[change.watched.labels.get("owner", "")].append(change)
+    return [
+        _message(owner, part, going_on[owner], job, external_url or "")
+        for owner, of_owner in by_owner.items()
+        for part in _parts(of_owner)
+    ]
+
+
+def fingerprint(key: Key) -> str:
+    """Sixteen hexadecimal digits that name an alert: equal for all messages about it, whatever its labels show."""
+    return hashlib.blake2b(json.dumps(key).encode(), digest_size=8).hexdigest()
+
+
+def instant(at_ms: int) -> str:
+    """RFC 3339, in UTC, to the millisecond."""
+    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def body_of(message: Message, receiver: str) -> bytes:
+    """The JSON that a receiver gets, in UTF-8."""
+    return json.dumps({"receiver": receiver, **message}, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def _parts(changes: Sequence[Change]) -> Iterable[Sequence[Change]]:
+    return (changes[start : start + MOST_ALERTS] for start in range(0, len(changes), MOST_ALERTS))
+
+
+def _message(owner: str, changes: Sequence[Change], going_on: int, job: str, external_url: str) -> dict[str, Any]:
+    alerts = [_alert(change, external_url) for change in changes]
+    firing = sum(change.status == "firing" for change in changes)
+    group = {"owner": owner} if owner else {}
+    return {
+        "version": "4",
+        "groupKey": f"kquota-{job}:{{{f'owner={json.dumps(owner)}' if owner else ''}}}",
+        "truncatedAlerts": max(going_on - firing, 0),
+        "status": "firing" if going_on else "resolved",
+        "groupLabels": group,
+        "commonLabels": _common(alerts, "labels"),
+        "commonAnnotations": _common(alerts, "annotations"),
+        "externalURL": external_url,
+        "alerts": alerts,
+    }
+
+
+def _alert(change: Change, external_url: str) -> dict[str, Any]:
+    watched = change.watched
+    ended_ms = watched.gone_ms if change.status == "resolved" else None
+    return {
+        "status": change.status,
+        "labels": dict(watched.labels),
+        "annotations": dict(watched.annotations),
+        "startsAt": instant(watched.since_ms),
+        "endsAt": _NOT_ENDED if ended_ms is None else instant(ended_ms),
+        "generatorURL": watched.annotations.get("link", external_url),
+        "fingerprint": fingerprint(change.key),
+    }
+
+
+def _common(alerts: Sequence[Mapping[str, Any]], name: str) -> dict[str, str]:
+    """What all alerts have in common."""
+    first, *others = (alert[name] for alert in alerts)
+    return {key: value for key, value in first.items() if all(one.get(key) == value for one in others)}
+
+
+# Whom messages go to: the port.
+
+
+class Answer(NamedTuple):
+    """What became of a message.
+
+    Attributes:
+        verdict: taken: the receiver has it. later: it is to be sent again. never: this message would be refused again.
+        told: What the receiver said, in one printable line without secrets.
+    """
+
+    verdict: Literal["taken", "later", "never"]
+    told: str
+
+
+class Receiver(Protocol):
+    """One receiver. Used by one thread at a time."""
+
+    @property
+    def name(self) -> str:
+        """As in the settings."""
+        ...
+
+    @property
+    def place(self) -> str:
+        """Where it is, for people; without secrets."""
+        ...
+
+    def send(self, message: Message) -> Answer:
+        """Bring a message; returns within about the time-out of the settings, and raises nothing."""
+        ...
+
+    def close(self) -> None:
+        """Let go of connections."""
+        ...
+
+
+# A receiver that is a Kafka topic: each message a record, all of a group under one key.
+
+TOPIC: Final = "topic"
+"""The name of this receiver."""
+
+
+class KafkaReceiver:
+    """Writes to a topic. It connects with the first message, and again whenever it has to.
+
+    Args:
+        topic: It must exist, or the cluster makes topics by itself.
+        access: How to reach the cluster.
+        timeout_ms: How long the broker may take to have a record.
+    """
+
+    name = TOPIC
+
+    def __init__(self, topic: str, access: ClusterAccess, timeout_ms: int) -> None:
+        self._topic = topic
+        self._access = access
+        self._timeout_ms = timeout_ms
+        self._producer: Any = None
+
+    @property
+    def place(self) -> str:
+        """Topic and brokers."""
+        return f"{self._topic} at {self._access.bootstrap_servers}"
+
+    def send(self, message: Message) -> Answer:
+        """See `Receiver.send`."""
+        try:
+            if self._producer is None:
+                self._producer = self._access.open(
+                    KafkaProducer, acks="all", client_id="kquota-alerts", max_block_ms=self._timeout_ms
+                )
+            value = body_of(message, self.name)
+            sent = self._producer.send(self._topic, key=message["groupKey"].encode(), value=value)
+            place = sent.get(timeout=self._timeout_ms / 1000)
+        except (MessageSizeTooLargeError, RecordListTooLargeError) as exc:
+            return Answer("never", first_line(exc))
+        except PipelineError as exc:
+            return Answer("later", str(exc))
+        except KafkaError as exc:
+            # What it had not yet sent would come twice.
+            self.close()
+            return Answer("later", first_line(exc))
+        return Answer("taken", f"partition {place.partition}, offset {place.offset}")
+
+    def close(self) -> None:
+        """Leave the cluster."""
+        if self._producer is not None:
+            with suppress(KafkaError):
+                self._producer.close(timeout=1)
+            self._producer = None
+
+
+# The signature of a message: who has the key can tell that it is from here, unchanged and not old.
+
+TIMESTAMP_HEADER: Final = "X-Kquota-Timestamp"
+SIGNATURE_HEADER: Final = "X-Kquota-Signature"
+
+
+def signature(key: bytes, timestamp: str, body: bytes) -> str:
+    """The value of `SIGNATURE_HEADER`: `sha256=` and HMAC-SHA256 of the timestamp, a full stop and the body, in hex.
+
+    Args:
+        key: Shared with the receiver.
+        timestamp: The value of `TIMESTAMP_HEADER`: whole seconds since the epoch, in decimal digits.
+        body: The body, byte for byte.
+    """
+    return f"sha256={hmac.new(key, timestamp.encode() + b'.' + body, hashlib.sha256).hexdigest()}"
+
+
+# A receiver over HTTP: one POST for each message, signed if there is a key.
+
+_MESSAGE_IS_WRONG: Final = frozenset({400, 405, 406, 410, 411, 413, 414, 415, 422, 431})
+"""These say that the same request would be refused again. All others may pass: also a wrong token, which is mended."""
+
+
+class Webhook:
+    """Sends to one URL. Redirects are not followed: a message goes where the settings say, and nowhere else.
+
+    Args:
+        name: As in the settings.
+        url: http or https; it may hold a secret, so no part but scheme and host is ever told.
+        signing_key: See `signature`; None = not signed.
+        timeout_ms: How long connecting, and each pause of the answer, may take.
+        now_ms: The wall clock, for the timestamp.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        url: str,
+        signing_key: bytes | None,
+        timeout_ms: int,
+        now_ms: Callable[[], int] = wall_ms,
+    ) -> None:
+        self.name = name
+        self._url = url
+        self._signing_key = signing_key
+        self._timeout_seconds = timeout_ms / 1000
+        self._now_ms = now_ms
+        self._opener = _opener()
+
+    @property
+    def place(self) -> str:
+        """Scheme, host and port of the URL."""
+        parts = urlsplit(self._url)
+        return printable(f"{parts.scheme}://{parts.netloc}")
+
+    def send(self, message: Message) -> Answer:
+        """See `Receiver.send`. Each try has a timestamp, and so a signature, of its own."""
+        body = body_of(message, self.name)
+        request = urllib.request.Request(  # noqa: S310 - the scheme was checked with the settings
+            self._url, body, self._headers(body), method="POST"
+        )
+        try:
+            with self._opener.open(request, timeout=self._timeout_seconds) as answer:
+                return Answer("taken", str(answer.status))
+        except HTTPError as exc:
+            with exc:
+                return _refusal(exc.code, exc.reason)
+        except URLError as exc:
+            cause = exc.reason
+            return Answer("later", first_line(cause) if isinstance(cause, BaseException) else printable(str(cause)))
+        except (OSError, http.client.HTTPException) as exc:
+            return Answer("later", first_line(exc))
+
+    def close(self) -> None:
+        """Nothing is kept open between two messages."""
+
+    def _headers(self, body: bytes) -> dict[str, str]:
+        timestamp = str(self._now_ms() // 1000)
+        headers = {
+            "Content-Type": "application/json",
+            "User-Agent": f"kquota/{version('kafka-quota-pipeline')}",
+            TIMESTAMP_HEADER: timestamp,
+        }
+        if self._signing_key is not None:
+            headers[SIGNATURE_HEADER] = signature(self._signing_key, timestamp, body)
+        return headers
+
+
+def _refusal(status: int, reason: str) -> Answer:
+    told = printable(f"{status} {reason}"[:200]).strip()
+    if 300 <= status < 400:
+        return Answer("later", f"{told}: a redirect, which is not followed; give the address that it leads to")
+    return Answer("never" if status in _MESSAGE_IS_WRONG else "later", told)
+
+
+def _opener() -> urllib.request.OpenerDirector:
+    """Speaks HTTP and HTTPS, by way of the proxy of the environment if it names one; every other status is an error."""
+    opener = urllib.request.OpenerDirector()
+    for handler in (
+        urllib.request.ProxyHandler(),
+        urllib.request.HTTPHandler(),
+        urllib.request.HTTPSHandler(),
+        urllib.request.HTTPErrorProcessor(),
+        urllib.request.HTTPDefaultErrorHandler(),
+    ):
+        opener.add_handler(handler)
+    return opener
+
 
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,40}")
 _REFERENCE: Final = re.compile(r"\$\{(env|file|dir):[^}]+\}")

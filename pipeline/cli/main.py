@@ -10,37 +10,36 @@ from typing import Annotated, Final
 
 import typer
 
-from pipeline.background import steps_left
-from pipeline.cli.closed_pipe import discard_output
 from pipeline.cli.on_demand import Place, group_of
+from pipeline.cli.output import discard_output
 from pipeline.command_line import carry_nothing
 from pipeline.errors import PipelineError, first_line
-from pipeline.process_end import exit_code_of, run_to_exit
+from pipeline.process import exit_code_of, run_to_exit, steps_left
 
 _INTERRUPTED: Final = 130
 _OF_THE_JOB: Final = frozenset({"pyspark", "delta", "py4j"})
 
 _COMMANDS: Final = {
-    "run": Place("pipeline.cli.services.run", "run"),
-    "demo": Place("pipeline.cli.services.demo", "demo"),
-    "mode": Place("pipeline.cli.mode", "mode"),
-    "doctor": Place("pipeline.cli.doctor", "doctor"),
-    "status": Place("pipeline.cli.status", "status"),
+    "run": Place("pipeline.cli.services", "run"),
+    "demo": Place("pipeline.cli.demo", "demo"),
+    "mode": Place("pipeline.cli.tables", "mode"),
+    "doctor": Place("pipeline.cli.checks", "doctor"),
+    "status": Place("pipeline.cli.checks", "status"),
     "top": Place("pipeline.cli.top", "top"),
-    "gate": Place("pipeline.cli.services.gate", "gate"),
-    "dashboard": Place("pipeline.cli.services.dashboard", "dashboard"),
-    "simulate": Place("pipeline.cli.simulate", "simulate"),
+    "gate": Place("pipeline.cli.services", "gate"),
+    "dashboard": Place("pipeline.cli.services", "dashboard"),
+    "simulate": Place("pipeline.cli.what_if", "simulate"),
     "what-if": Place("pipeline.cli.what_if", "what_if"),
     "quotas": Place("pipeline.cli.quotas.commands", "app"),
-    "alerts": Place("pipeline.cli.alerts", "app"),
-    "throttles": Place("pipeline.cli.throttles.commands", "app"),
-    "report": Place("pipeline.cli.report.commands", "app"),
-    "size": Place("pipeline.cli.size", "size"),
+    "alerts": Place("pipeline.cli.services", "alerts_app"),
+    "throttles": Place("pipeline.cli.throttles", "app"),
+    "report": Place("pipeline.cli.reports", "app"),
+    "size": Place("pipeline.cli.checks", "size"),
     "tables": Place("pipeline.cli.tables", "app"),
     "topics": Place("pipeline.cli.topics", "app"),
-    "meter": Place("pipeline.cli.services.meter", "app"),
-    "config": Place("pipeline.cli.config", "app"),
-    "jars": Place("pipeline.cli.jars", "app"),
+    "meter": Place("pipeline.cli.meter", "app"),
+    "config": Place("pipeline.cli.checks", "app"),
+    "jars": Place("pipeline.cli.checks", "jars_app"),
 }
 
 

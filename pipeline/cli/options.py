@@ -10,6 +10,17 @@ from pipeline.command_line import COMMAND_CONFIG, CONFIG, TABLES_ROOT, carry
 
 if TYPE_CHECKING:
     from pipeline.tables.quotas.table import QuotaTable
+import re
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from queue import Empty, SimpleQueue
+from types import FrameType
+from typing import Final
+
+from pipeline.errors import PipelineError
+from quota.entity import QUOTA_TYPES
 
 
 def _carried(variable: str) -> Callable[[Any], Any]:
@@ -119,3 +130,130 @@ def quota_table(config: Path | None, tables: str | None) -> "QuotaTable":
     from pipeline.tables.from_settings import open_quota_table
 
     return open_quota_table(load_settings(config, flags(tables=tables)).tables)
+
+
+# Reads instants from the command line: `2h` or `-2h` for two hours ago, ISO 8601, or epoch milliseconds.
+
+_UNITS_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
+_END_OF_YEAR_9999_MS: Final = 253_402_300_799_999  # the last instant that Python can show
+
+
+class UnknownInstant(PipelineError):
+    """A text that can not be read as an instant.
+
+    Attributes:
+        given: The text.
+    """
+
+    exit_code = 2
+
+    def __init__(self, option: str, given: str) -> None:
+        self.given = given
+        super().__init__(
+            f"'{option}' must be an age (90s, 30m, 2h, 7d), an ISO 8601 time or epoch milliseconds; got {given}",
+            f"write for example {option} 2h, or {option} 2026-11-21T10:00:00",
+        )
+
+
+def parse_instant(option: str, given: str, now_ms: int) -> int:
+    """Epoch milliseconds of an instant; a time without an offset is UTC.
+
+    An age that reaches further back than 1970 is 0.
+
+    Raises:
+        UnknownInstant: It is none of the three.
+    """
+    age = re.fullmatch(r"-?(\d+)([smhdw])", given)
+    if age:
+        return max(now_ms - int(age[1]) * _UNITS_MS[age[2]], 0)
+    if re.fullmatch(r"\d{12,15}", given) and int(given) <= _END_OF_YEAR_9999_MS:
+        return int(given)
+    try:
+        instant = datetime.fromisoformat(given)
+    except ValueError as exc:
+        raise UnknownInstant(option, given) from exc
+    instant = instant if instant.tzinfo else instant.replace(tzinfo=UTC)
+    return round(instant.timestamp() * 1000)
+
+
+def as_iso(instant_ms: int) -> str:
+    """An instant as ISO 8601 in UTC, to the second, without the zone."""
+    return f"{datetime.fromtimestamp(instant_ms / 1000, UTC):%Y-%m-%dT%H:%M:%S}"
+
+
+# The option `--type` of commands that show throttles: a quota type, or the beginning of its name.
+
+QuotaTypeOption = Annotated[
+    str | None,
+    typer.Option("--type", metavar="TYPE", help=f"{', '.join(QUOTA_TYPES)}; or a beginning.", show_default=False),
+]
+
+
+class UnknownQuotaType(PipelineError):
+    """`--type` names no quota type, or several."""
+
+    exit_code = 2
+
+    def __init__(self, given: str) -> None:
+        super().__init__(
+            f"'--type' must be one of {', '.join(QUOTA_TYPES)}, or the beginning of one; got {given}",
+            f"for example --type {QUOTA_TYPES[0]}",
+        )
+
+
+def quota_type_of(given: str | None) -> str | None:
+    """The quota type that is meant; None if none was given.
+
+    Raises:
+        UnknownQuotaType: No quota type begins like this, or several do.
+    """
+    if given is None:
+        return None
+    found = [quota_type for quota_type in QUOTA_TYPES if quota_type.startswith(given)]
+    if len(found) != 1:
+        raise UnknownQuotaType(given)
+    return found[0]
+
+
+# Calls a function on SIGTERM and Ctrl-C, so that the running command can stop in an orderly way.
+
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+
+
+@contextmanager
+def call_on_signals(stop: Callable[[], None]) -> Iterator[None]:
+    """Call `stop` on the first SIGINT or SIGTERM; the second one has its former effect (Ctrl-C: ends at once)."""
+    former = {kind: signal.getsignal(kind) for kind in _SIGNALS}
+
+    def first(_kind: int, _frame: FrameType | None) -> None:
+        for kind, handler in former.items():
+            signal.signal(kind, handler)
+        stop()
+
+    for kind in _SIGNALS:
+        signal.signal(kind, first)
+    try:
+        yield
+    finally:
+        for kind, handler in former.items():
+            signal.signal(kind, handler)
+
+
+@contextmanager
+def wait_until_stopped() -> Iterator[Callable[[float], bool]]:
+    """Give a function that waits some seconds, and returns True at once when the command is to stop.
+
+    It ends at the first SIGINT or SIGTERM; see `call_on_signals`.
+    """
+    # Not an Event: a signal handler that sets one may wait for the lock that its own thread holds.
+    told: SimpleQueue[None] = SimpleQueue()
+
+    def wait(seconds: float) -> bool:
+        try:
+            told.get(timeout=seconds)
+        except Empty:
+            return False
+        return True
+
+    with call_on_signals(lambda: told.put(None)):
+        yield wait

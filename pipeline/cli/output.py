@@ -2,15 +2,191 @@
 
 import csv
 import json
+import os
+import re
+import select
 import shutil
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
 
 import typer
+from rich.cells import cell_len, set_cell_size
 
-from pipeline.cli.table_layout import Layout, fitted
 from pipeline.errors import PipelineError, printable
+
+# Lays out a table of text so that its lines are no longer than a terminal is wide. Decides only; prints nothing.
+#
+# Lengths are counted in cells of a terminal: a Chinese character takes two. What a column holds decides what may happen
+# to it. A text is broken between words, and within a word only if that has more than 32 cells. The name of a client or
+# of a place loses its middle, if nothing else helps. Every other column, and every header, is shown in full or not at
+# all.
+
+_GAP: Final = "  "
+_SHORTEST_NAME: Final = 9  # so that <default> is never shortened
+_SHORTEST_TEXT: Final = 16
+_COMFORTABLE_TEXT: Final = 24
+_LONGEST_WORD: Final = 32
+_LEFT_OUT: Final = "…"
+_JOINER: Final = "\ue000"  # one cell wide, no white space, and not printable: no cell has it
+_IN_BRACKETS: Final = re.compile(r"\([^()]{1,14}\)")
+
+NAMES: Final = frozenset(
+    {"user", "client_id", "client", "entity", "sensor_user", "sensor_client_id", "topic", "actor", "host", "owner"}
+)
+"""Keys of columns that hold names which somebody else has chosen: they have any length."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How the table of a command looks, and how it becomes narrower.
+
+    Attributes:
+        columns: Keys of the columns, in order; empty = all keys of the first row. `-o wide` adds all others.
+        dropped_first: Columns that are left out of a table that is too wide, the least important first; columns without
+            any value go before them. If that is not enough, the others follow from the last on; the first column always
+            stays.
+        texts: Columns whose cells may be broken between words.
+        names: Columns whose cells may lose their middle; those in `texts` are broken instead.
+    """
+
+    columns: Sequence[str] = ()
+    dropped_first: Sequence[str] = ()
+    texts: Sequence[str] = ()
+    names: frozenset[str] = NAMES
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """A table that fits.
+
+    Attributes:
+        lines: The header, then the rows. A row may need several lines.
+        dropped: Keys of the columns that are left out and have any value.
+        is_shortened: Whether a name lost its middle.
+    """
+
+    lines: tuple[str, ...]
+    dropped: tuple[str, ...]
+    is_shortened: bool
+
+
+class _Column:
+    """A column: its key, its header and cells, and how wide it becomes."""
+
+    def __init__(self, key: str, cells: list[str]) -> None:
+        self.key = key
+        self.cells = [key.replace("_", " "), *cells]
+        self.width = max(map(cell_len, self.cells))
+
+    def least(self, narrow: Mapping[str, int]) -> int:
+        """The width of the table in cells where some columns may be narrow; a header is never broken."""
+        return min(self.width, max(narrow.get(self.key, self.width), cell_len(self.cells[0])))
+
+    def longest_word(self) -> int:
+        """Cells of the longest word that is not to be broken."""
+        words = (cell_len(word) for cell in self.cells for word in _joined(cell).split())
+        return max((length for length in words if length <= _LONGEST_WORD), default=0)
+
+
+def fitted(keys: Sequence[str], rows: Sequence[Sequence[str]], layout: Layout, width: int | None) -> Fitted:
+    """Lay out a table.
+
+    Args:
+        keys: Keys of the columns, in order; not empty. They are the header, with spaces for underscores.
+        rows: Cells of each row, as many as keys, printable and without line ends.
+        layout: What may be dropped, broken and shortened.
+        width: Cells in a line; None = no limit. A table whose first column can not become narrower is wider than this.
+    """
+    columns = [_Column(key, [row[place] for row in rows]) for place, key in enumerate(keys)]
+    if width is not None:
+        columns = _narrowed(columns, layout, width)
+    kept = {column.key for column in columns}
+    dropped = [key for place, key in enumerate(keys) if key not in kept and any(row[place] for row in rows)]
+    names, shortened = layout.names.difference(layout.texts), False
+    for column in columns:
+        if column.key in names:
+            short = [shortened_name(cell, column.width) for cell in column.cells]
+            shortened |= short != column.cells
+            column.cells = short
+    lines = [line for cells in zip(*(column.cells for column in columns), strict=True) for line in _row(cells, columns)]
+    return Fitted(tuple(lines), tuple(dropped), shortened)
+
+
+def shortened_name(name: str, width: int) -> str:
+    """A name without its middle, in at most `width` cells; the name itself if it is not longer.
+
+    >>> shortened_name("service-0007", 8)
+    'serv…007'
+    """
+    if cell_len(name) <= width:
+        return name
+    tail = (width - 1) // 2
+    head = width - 1 - tail
+    return f"{set_cell_size(name, head).rstrip()}{_LEFT_OUT}{set_cell_size(name[::-1], tail).rstrip()[::-1]}"
+
+
+def _narrowed(columns: list[_Column], layout: Layout, width: int) -> list[_Column]:
+    """Drop columns until the others can fit, then set their widths: texts give way before names do."""
+    first = columns[0].key
+    words = {column.key: column.longest_word() for column in columns if column.key in layout.texts}
+    comfortable = {key: max(longest, _COMFORTABLE_TEXT) for key, longest in words.items()}
+    empty = [column.key for column in columns if not any(column.cells[1:])]
+    for key in (*empty, *layout.dropped_first):
+        if key != first and _needed(columns, comfortable) > width:
+            columns = [column for column in columns if column.key != key]
+    texts = {key: max(longest, _SHORTEST_TEXT) for key, longest in words.items()}
+    names = dict.fromkeys(layout.names.difference(texts), _SHORTEST_NAME)
+    while len(columns) > 1 and _needed(columns, texts | names) > width:
+        columns = columns[:-1]
+    for narrow in (comfortable, texts, names):
+        _squeeze(columns, narrow, width)
+    return columns
+
+
+def _needed(columns: Sequence[_Column], narrow: Mapping[str, int]) -> int:
+    """Cells of a line in which some columns are narrow."""
+    return sum(column.least(narrow) for column in columns) + cell_len(_GAP) * (len(columns) - 1)
+
+
+def _squeeze(columns: Sequence[_Column], narrow: Mapping[str, int], width: int) -> None:
+    """Take cells from some columns, always from the widest one that has any to give, until the line fits."""
+    for _ in range(_needed(columns, {}) - width):
+        giving = [column for column in columns if column.width > column.least(narrow)]
+        if not giving:
+            return
+        max(giving, key=lambda column: column.width).width -= 1
+
+
+def _row(cells: Sequence[str], columns: Sequence[_Column]) -> list[str]:
+    """The lines of one row."""
+    broken = [_broken(cell, column.width) for cell, column in zip(cells, columns, strict=True)]
+    lines = []
+    for number in range(max(map(len, broken))):
+        parts = [lines_of[number] if number < len(lines_of) else "" for lines_of in broken]
+        padded = (part + " " * (column.width - cell_len(part)) for part, column in zip(parts, columns, strict=True))
+        lines.append(_GAP.join(padded).rstrip())
+    return lines
+
+
+def _broken(text: str, width: int) -> list[str]:
+    """A text in lines of at most `width` cells; one line, however wide, where nothing is to be broken."""
+    if cell_len(text) <= width:
+        return [text]
+    # Not at the top: these take 0.15 s, and few tables have a text to break.
+    from rich.console import Console
+    from rich.text import Text
+
+    lines = Text(_joined(text)).wrap(Console(width=width), width)
+    return [line.plain.rstrip().replace(_JOINER, " ") for line in lines]
+
+
+def _joined(text: str) -> str:
+    """A text in which what is in short parentheses is one word: `1048576 (1.0 MB/s)` is broken before the bracket."""
+    return _IN_BRACKETS.sub(lambda found: found[0].replace(" ", _JOINER), text)
+
 
 FORMATS: Final = ("table", "wide", "csv", "json", "yaml")
 DOCUMENTS: Final = ("json", "yaml")
@@ -139,3 +315,78 @@ def _csv_cell(value: Any) -> Any:
     if isinstance(value, bool | dict | list | tuple):
         return json.dumps(value, default=str, ensure_ascii=False)
     return value
+
+
+# A progress bar on stderr; prints nothing where stderr is no terminal.
+
+
+@contextmanager
+def progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
+    """Show a progress bar until the context ends.
+
+    Args:
+        what: Text before the bar.
+
+    Yields:
+        A function to call with the number of steps done and the number of all steps.
+    """
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=not sys.stderr.isatty()) as progress:
+        task = progress.add_task(what, total=None)
+        yield lambda done, whole: progress.update(task, completed=done, total=whole)
+
+
+# Commands that go on until they are stopped also end when nobody reads any more what they print (`| head`).
+
+
+@contextmanager
+def until_reader_goes() -> Iterator[None]:
+    """End the block, without a complaint, at the first output that nobody reads."""
+    try:
+        yield
+    except BrokenPipeError:
+        discard_output()
+
+
+def discard_output() -> None:
+    """Send what is still printed nowhere; else Python complains about it when it ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def reader_has_gone() -> bool:
+    """Whether standard output is a pipe or a terminal that nobody reads any more. Asks without printing anything."""
+    try:
+        number = sys.stdout.fileno()
+    except OSError:  # not a file: it has no reader
+        return False
+    poll = select.poll()
+    poll.register(number, 0)  # errors and hang-ups are told in any case
+    return any(what & (select.POLLERR | select.POLLHUP) for _, what in poll.poll(0))
+
+
+# Shows something, and shows it again when it has changed.
+
+PERIOD_SECONDS: Final = 1.0
+
+Value = TypeVar("Value")
+
+
+def watch(read: Callable[[], Value], show: Callable[[Value], None], wait: Callable[[float], bool]) -> None:
+    """Show a value, then look at it every second and show it when it is no longer equal, until told to stop.
+
+    Args:
+        read: Reads the value. What it raises ends the watch.
+        show: Prints a value.
+        wait: Waits some seconds; True = stop.
+    """
+    shown = read()
+    show(shown)
+    while not wait(PERIOD_SECONDS):
+        value = read()
+        if value != shown:
+            show(value)
+            shown = value

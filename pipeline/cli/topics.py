@@ -12,14 +12,18 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from pipeline.cli.options import BootstrapServers, CommandConfig, ConfigFile, Output, flags
-from pipeline.cli.output import is_table, print_rows
-from pipeline.cli.table_layout import Layout
+from pipeline.cli.output import Layout, is_table, print_rows
 from schemas.names import MARKER_TOPIC, THROTTLE_TOPIC, USAGE_TOPIC
 
 if TYPE_CHECKING:
     from kafka import KafkaAdminClient
 
     from pipeline.settings.model import KafkaSettings, Settings
+import sys
+from collections.abc import Sequence
+
+from pipeline.cluster.acls import ROLES, Names, acls_of, grant_commands
+from pipeline.errors import PipelineError
 
 app = typer.Typer(help="Create and check the topics of the pipeline.", no_args_is_help=True)
 
@@ -65,8 +69,8 @@ def create(
     """
     from pipeline.cluster import topics
     from pipeline.cluster.acls import Acl
-    from pipeline.cluster.from_settings import alerts_topics, wanted_topics
-    from pipeline.cluster.permissions import permission_missing
+    from pipeline.cluster.connecting import permission_missing
+    from pipeline.cluster.topics import alerts_topics, wanted_topics
 
     names = {"usage_topic": usage_topic, "throttle_topic": throttle_topic, "marker_topic": marker_topic}
     settings = _settings_with(config, bootstrap_server, command_config, names, alerts_topic)
@@ -120,14 +124,12 @@ def check(
     does not let this user see the topics.
     """
     from pipeline.cluster import topics
-    from pipeline.cluster.from_settings import alerts_topics, resource_names, wanted_topics
+    from pipeline.cluster.topics import alerts_topics, resource_names, wanted_topics
 
     names = {"usage_topic": usage_topic, "throttle_topic": throttle_topic, "marker_topic": marker_topic}
     settings = _settings_with(config, bootstrap_server, command_config, names, alerts_topic, job)
     kafka = settings.kafka
     if acls or principal or role:
-        from pipeline.cli.acls import print_acls
-
         print_acls(role, principal, resource_names(settings), kafka.bootstrap_servers or "BROKER:9092", output)
         return
     specs = (*wanted_topics(settings, cores, longest_throttle_ms), *alerts_topics(settings))
@@ -172,7 +174,7 @@ def _connected(kafka: "KafkaSettings") -> "Iterator[tuple[str, KafkaAdminClient,
 def _refuse_unpermitted(admin: Any, specs: Iterable[Any], options: dict[str, Any], address: str) -> None:
     """Check the rights first: Kafka reports a topic that the user may not describe as missing."""
     from pipeline.cluster.acls import Acl
-    from pipeline.cluster.permissions import refuse_unpermitted
+    from pipeline.cluster.connecting import refuse_unpermitted
 
     wanted = [Acl("topic", spec.name, operation) for spec in specs for operation in ("Describe", "DescribeConfigs")]
     refuse_unpermitted(admin, wanted, options, address)
@@ -180,3 +182,64 @@ def _refuse_unpermitted(admin: Any, specs: Iterable[Any], options: dict[str, Any
 
 def _settings(spec: Any) -> str:
     return " ".join(f"{key}={value}" for key, value in {**spec.required, **spec.advised}.items())
+
+
+# What `kquota topics check --acls` prints: the rights of each role, as the commands that grant them.
+
+
+class UnknownRole(PipelineError):
+    """`--role` names an unknown role."""
+
+    exit_code = 2
+
+    def __init__(self, given: str) -> None:
+        super().__init__(
+            f"'--role' must be one of {', '.join(ROLES)}; got {given!r}", f"for example --role {next(iter(ROLES))}"
+        )
+
+
+_PRINCIPAL: Final = "User:kquota-{role}"
+
+
+def print_acls(
+    roles: Sequence[str] | None, principal: str | None, names: Names, bootstrap_servers: str, output: str
+) -> None:
+    """Print the kafka-acls commands, or one row per ACL as JSON or YAML.
+
+    Args:
+        roles: The roles to print; None or empty prints all.
+        principal: Who gets the rights; None = `User:kquota-<role>` for each role.
+        names: Names of the topics and of the job.
+        bootstrap_servers: Written into the commands.
+        output: One of `pipeline.cli.output.FORMATS`; a table is the commands.
+
+    Raises:
+        UnknownRole: There is no role of this name.
+    """
+    unknown = [role for role in roles or () if role not in ROLES]
+    if unknown:
+        raise UnknownRole(unknown[0])
+    rows = []
+    for role, purpose in ROLES.items():
+        if roles and role not in roles:
+            continue
+        who = principal or _PRINCIPAL.format(role=role)
+        acls = acls_of(role, names)
+        if is_table(output):
+            needs = "" if acls else "; as the settings are, it needs no right"
+            lines = [f"# {role}: {purpose}{needs}", *grant_commands(acls, who, bootstrap_servers)]
+            sys.stdout.write("".join(f"{line}\n" for line in lines))
+        rows += [
+            {
+                "role": role,
+                "principal": who,
+                "operation": acl.operation,
+                "resource": acl.resource,
+                "name": acl.name,
+                "pattern": acl.pattern,
+                "command": grant_commands([acl], who, bootstrap_servers)[0],
+            }
+            for acl in acls
+        ]
+    if not is_table(output):
+        print_rows(rows, output)

@@ -9,9 +9,8 @@ from kafka import KafkaAdminClient
 
 from pipeline.cluster.acls import Acl
 from pipeline.cluster.client_properties import java_properties, kafka_options
-from pipeline.cluster.connecting import open_client
+from pipeline.cluster.connecting import open_client, permission_missing
 from pipeline.cluster.errors import PermissionMissing
-from pipeline.cluster.permissions import permission_missing
 from pipeline.command_line import COMMAND_CONFIG, carried, command_text
 from pipeline.errors import PipelineError
 from pipeline.settings.model import KafkaSettings

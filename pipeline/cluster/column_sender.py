@@ -1,17 +1,292 @@
 """Sends many messages of one topic as prepared record batches: a few microseconds each."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, overload
+
+import kafka
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from kafka import TopicPartition
+from kafka import errors as kafka_errors
+from kafka.partitioner.default import murmur2
+from kafka.producer.future import FutureRecordMetadata
+from kafka.producer.producer_batch import ProducerBatch
+from kafka.record import MemoryRecordsBuilder
+from kafka.record.default_records import DefaultRecordBatchBuilder
+from kafka.record.util import encode_varint
+
+from schemas.throttle_messages import MessageColumns
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 import time
 from collections.abc import Iterable, Iterator
-from typing import Any, Final
 
-import numpy as np
-import pyarrow as pa
-from kafka import errors as kafka_errors
+# The one place where record batches go into kafka-python's producer as a whole, through its inside.
+#
+# `KafkaProducer.send` takes records one by one, at some 45 µs each. A prepared batch skips no more than that: it is put
+# where `send` would have put its records, in the accumulator. Transaction, producer id, epoch, sequence numbers, order,
+# retries, splitting, compression, header and check sum stay the library's.
+#
+# The names used here are not public: another version than `TRIED_VERSION` gets its records one by one.
 
-from pipeline.cluster.key_partitions import Ints, partitions_of
-from pipeline.cluster.prepared_batches import HEADER_BYTES, Delivery, PreparedBatch, put
-from pipeline.cluster.record_format import bodies_of, lengths_of, records_of
-from schemas.throttle_messages import MessageColumns
+TRIED_VERSION: Final = "3.0.12"
+HEADER_BYTES: Final[int] = DefaultRecordBatchBuilder.HEADER_STRUCT.size
+_MAGIC: Final = 2
+_FULL: Final = 1  # a size that is reached: nothing can be appended
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedBatch:
+    """Records of one partition.
+
+    Attributes:
+        partition: Of the topic.
+        records: Their bytes, one after the other, as `record_format.records_of` makes them, not compressed.
+        count: How many they are, > 0.
+        timestamp_ms: The time of all of them.
+    """
+
+    partition: int
+    records: "memoryview[int]"
+    count: int
+    timestamp_ms: int
+
+
+class Delivery(Sequence[Any]):
+    """Whether a batch is stored; `get` as a record's future has it.
+
+    To kafka-python it is the list of the futures of the batch's records. It asks for them only when it splits a batch
+    that the broker finds too large, and from then on each record has a future of its own.
+    """
+
+    def __init__(self, whole: Any, count: int) -> None:
+        self._whole = whole
+        self._count = count
+        self._last = self._future(count - 1)
+        self._others: list[Any] = []
+
+    @property
+    def was_split(self) -> bool:
+        """Whether the broker has found the batch too large."""
+        return bool(self._others)
+
+    def get(self, timeout: float) -> None:
+        """Wait until all records of the batch are stored.
+
+        Args:
+            timeout: Seconds to wait for each of its parts.
+
+        Raises:
+            KafkaError: The batch, or a part of it, is not stored, or not in time.
+        """
+        self._last.get(timeout)
+        for future in self._others:
+            future.get(timeout)
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, place: int) -> Any: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[Any]: ...
+    def __getitem__(self, place: int | slice) -> Any:
+        if isinstance(place, slice):
+            return [self[each] for each in range(self._count)[place]]
+        if range(self._count)[place] == self._count - 1:
+            return self._last
+        self._others.append(self._future(place))
+        return self._others[-1]
+
+    def _future(self, place: int) -> Any:
+        return FutureRecordMetadata(self._whole, place, None, None, -1, -1, -1)
+
+
+def can_prepare() -> bool:
+    """Whether this is the version of kafka-python whose inside is known."""
+    return bool(kafka.__version__ == TRIED_VERSION)
+
+
+def put(producer: Any, topic: str, batch: PreparedBatch) -> Delivery:
+    """Send a batch within the open transaction of a `KafkaProducer`, behind what it was given for the partition before.
+
+    Raises:
+        KafkaError: There is no open transaction, or the producer has failed or is closed.
+    """
+    partition = TopicPartition(topic, batch.partition)
+    producer._transaction_manager.maybe_add_partition_to_transaction(partition)
+    accumulator = producer._accumulator
+    prepared = batch_of(partition, batch, accumulator.config["compression_attrs"])
+    accumulator._appends_in_progress.increment()
+    try:
+        with accumulator._tp_lock(partition):
+            if accumulator._closed:
+                message = "the producer is closed"
+                raise kafka_errors.IllegalStateError(message)
+            accumulator._batches[partition].append(prepared)
+            accumulator._incomplete.add(prepared)
+    finally:
+        accumulator._appends_in_progress.decrement()
+    producer._sender.wakeup()
+    delivery: Delivery = prepared._record_futures
+    return delivery
+
+
+def batch_of(partition: TopicPartition, batch: PreparedBatch, compression: int) -> Any:
+    """The library's batch, as if each of the records had been appended to it."""
+    records: Any = MemoryRecordsBuilder(_MAGIC, compression, _FULL)
+    records._next_offset = batch.count
+    builder = records._builder
+    builder._buffer += batch.records
+    builder._first_timestamp = builder._max_timestamp = batch.timestamp_ms
+    builder._last_offset = batch.count - 1
+    builder._num_records = batch.count
+    prepared = ProducerBatch(partition, records)
+    prepared._record_futures = Delivery(prepared.produce_future, batch.count)
+    return prepared
+
+
+# Records in Kafka's format (version 2) by columns: the same bytes as kafka-python writes one by one.
+
+if TYPE_CHECKING:
+    from typing import TypeAlias
+
+    Binaries: TypeAlias = pa.Array[Any]
+
+Ints = npt.NDArray[np.int64]
+
+_NO_ATTRIBUTES_SAME_TIME = b"\x00\x00"
+
+
+def bodies_of(messages: MessageColumns) -> "Binaries":
+    """What of each record does not depend on its place in a batch: key, value and headers with their lengths."""
+    pieces: list[Binaries | bytes] = [*_with_length(messages.keys), *_with_length(messages.values)]
+    pieces.append(_varint(len(messages.headers)))
+    for name, values in messages.headers:
+        pieces += [*_with_length(name.encode()), *_with_length(values)]
+    return _joined(pieces)
+
+
+def records_of(bodies: "Binaries", places: Ints) -> "Binaries":
+    """Whole records, which all have the time of their batch.
+
+    Args:
+        bodies: As `bodies_of` makes them.
+        places: Of each record in its batch; the first has 0.
+    """
+    offsets = _varints(places)
+    sizes = len(_NO_ATTRIBUTES_SAME_TIME) + lengths_of(offsets) + lengths_of(bodies)
+    return _joined([_varints(sizes), _NO_ATTRIBUTES_SAME_TIME, offsets, bodies])
+
+
+def lengths_of(values: "Binaries") -> Ints:
+    """The number of bytes of each value."""
+    lengths: Ints = pc.binary_length(values).to_numpy().astype(np.int64)
+    return lengths
+
+
+def _with_length(value: "Binaries | bytes") -> "Sequence[Binaries | bytes]":
+    if isinstance(value, bytes):
+        return [_varint(len(value)) + value]
+    return [_varints(lengths_of(value)), value]
+
+
+def _varints(numbers: Ints) -> "Binaries":
+    """Each number in Kafka's variable length; equal numbers are encoded once."""
+    encoded = pa.array(numbers).dictionary_encode()
+    each = [_varint(number) for number in encoded.dictionary.to_pylist()]
+    return pa.array(each, pa.binary()).take(encoded.indices)
+
+
+def _varint(number: int) -> bytes:
+    written = bytearray()
+    encode_varint(number, written.append)
+    return bytes(written)
+
+
+def _joined(pieces: "Sequence[Binaries | bytes]") -> "Binaries":
+    merged: list[Any] = []
+    for piece in pieces:
+        if merged and isinstance(piece, bytes) and isinstance(merged[-1], bytes):
+            merged[-1] += piece
+        else:
+            merged.append(piece)
+    joined: Binaries = pc.binary_join_element_wise(*merged, b"")
+    return joined
+
+
+# To which partition each key belongs: what kafka-python's default partitioner says, for a column of keys.
+
+_Words = npt.NDArray[np.uint32]
+
+_SEED: Final = np.uint32(0x9747B28C)
+_MIX: Final = np.uint32(0x5BD1E995)
+_POSITIVE: Final = 0x7FFFFFFF
+_WORD_BYTES: Final = 4
+_FEW: Final = 100  # keys that one step over columns must have, to be quicker than a step for each
+
+
+def partitions_of(keys: "pa.Array[Any]", count: int) -> Ints:
+    """The partition of each key.
+
+    Args:
+        keys: Binary, without nulls.
+        count: Of the topic's partitions, > 0.
+    """
+    hashes = murmur2_of(keys).astype(np.int64)
+    partitions: Ints = (hashes & _POSITIVE) % count
+    return partitions
+
+
+def murmur2_of(keys: "pa.Array[Any]") -> _Words:
+    """The hash of each key. Keys that are longer than nearly all others are hashed one by one."""
+    _, offsets, data = keys.buffers()
+    ends = np.frombuffer(offsets, np.int32, len(keys) + 1, keys.offset * _WORD_BYTES).astype(np.int64)
+    lengths = np.diff(ends)
+    text = np.zeros(ends[-1] + _WORD_BYTES, np.uint8)  # so that a word can be read from each place
+    text[: ends[-1]] = np.frombuffer(data or b"", np.uint8, ends[-1])
+    longest = _bytes_in_columns(lengths)
+    in_columns = np.flatnonzero(lengths <= longest)
+    hashes = np.empty(len(keys), np.uint32)
+    hashes[in_columns] = _hashed(text, ends[:-1][in_columns], lengths[in_columns])
+    for place in np.flatnonzero(lengths > longest):
+        hashes[place] = murmur2(keys[int(place)].as_py())
+    return hashes
+
+
+def _bytes_in_columns(lengths: Ints) -> int:
+    """Such a length that at most a few keys are longer."""
+    if len(lengths) <= _FEW:
+        return 0
+    return int(np.partition(lengths, -_FEW - 1)[-_FEW - 1])
+
+
+def _hashed(text: npt.NDArray[np.uint8], starts: Ints, lengths: Ints) -> _Words:
+    words: Any = np.ndarray(len(text) - _WORD_BYTES + 1, "<u4", text.data, strides=(1,))  # from each place
+    order = np.argsort(-lengths, kind="stable")
+    starts, lengths = starts[order], lengths[order]
+    hashes = _SEED ^ lengths.astype(np.uint32)
+    num_words = lengths // _WORD_BYTES
+    for step in range(int(num_words.max(initial=0))):
+        # The longest keys come first, so those that still have a word are the first ones.
+        still = np.searchsorted(-num_words, -step, side="left")
+        word = words[starts[:still] + _WORD_BYTES * step] * _MIX
+        word ^= word >> 24
+        hashes[:still] = hashes[:still] * _MIX ^ word * _MIX
+    rest = lengths % _WORD_BYTES
+    tail = words[starts + lengths - rest] & ((1 << (8 * rest)) - 1).astype(np.uint32)
+    hashes = np.where(rest > 0, (hashes ^ tail) * _MIX, hashes)
+    hashes ^= hashes >> 13
+    hashes *= _MIX
+    hashes ^= hashes >> 15
+    unsorted = np.empty_like(hashes)
+    unsorted[order] = hashes
+    return unsorted
+
 
 MOST_BATCH_BYTES: Final = 1_000_000
 """Brokers and topics take at least so many bytes in a batch, unless they are told otherwise (`max.message.bytes`)."""

@@ -6,22 +6,169 @@ attempt failed is only in its log, as the exception object of the attempt. Those
 A constructor that raises leaves its network part behind, with its thread and its sockets, and that goes on trying.
 Nobody else has a reference to it, so it is closed here.
 
-kafka-python limits how long a connection and a request may take, but not a TLS handshake. `pipeline.cluster.handshake`
+kafka-python limits how long a connection and a request may take, but not a TLS handshake. `pipeline.cluster.connecting`
 does that.
 """
 
 import logging
-from collections.abc import Callable, Iterator
+import ssl
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from threading import Lock
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
+from weakref import WeakKeyDictionary
 
 from kafka import errors as kafka_errors
 from kafka.net.compat import KafkaNetClient
+from kafka.net.selector import NetworkSelector
 
-from pipeline.cluster.causes import LostWhileSigningIn, connection_error
-from pipeline.cluster.errors import ClusterUnreachable
-from pipeline.cluster.handshake import BoundedHandshakes
+from pipeline.cluster.acls import Acl, Resource
+from pipeline.cluster.errors import ClusterUnreachable, PermissionMissing, SignInRefused, TokenRefused
+from pipeline.cluster.sign_in import TokenProvider
+from pipeline.errors import PipelineError
+
+# Ends a TLS handshake that the other side does not go on with.
+#
+# kafka-python 3.0 waits for it without end, and nothing else of the client goes on: a port that accepts connections and
+# says nothing (a firewall, a broker that hangs) would hold a command or a job for ever.
+
+TIMED_OUT = "I/O wait timed out"
+"""Words of the error that kafka-python raises in a wait that has taken too long."""
+
+
+class BoundedHandshakes(NetworkSelector):  # type: ignore[misc] # kafka-python has no types
+    """The event loop of a kafka-python client, with an end for each TLS handshake.
+
+    Args:
+        timeout_ms: How long a handshake may take, from the first time that it waits for the other side.
+        settings: As kafka-python gives them to its loop.
+    """
+
+    def __init__(self, timeout_ms: int, **settings: Any) -> None:
+        super().__init__(**settings)
+        self._timeout_seconds = timeout_ms / 1000
+        self._ends: WeakKeyDictionary[ssl.SSLSocket, float] = WeakKeyDictionary()
+
+    def wait_read(self, fileobj: Any, timeout_at: float | None = None) -> Any:
+        """Wait until there is something to read; during a handshake no longer than its end.
+
+        Args:
+            fileobj: What is waited for.
+            timeout_at: On the monotonic clock, in seconds; None = no end, except for a handshake.
+        """
+        # A socket has a TLS version from the end of its handshake on.
+        if timeout_at is None and isinstance(fileobj, ssl.SSLSocket) and fileobj.version() is None:
+            timeout_at = self._ends.setdefault(fileobj, time.monotonic() + self._timeout_seconds)
+        return super().wait_read(fileobj, timeout_at)
+
+
+# Why a client did not connect, as an error an operator can act on.
+#
+# The causes are exceptions of kafka-python, OpenSSL and the operating system; here each becomes one line and a remedy.
+
+
+class LostWhileSigningIn(OSError):
+    """The broker spoke this protocol and then closed the connection."""
+
+
+def connection_error(
+    address: str, options: Mapping[str, Any], causes: Sequence[BaseException], timeout_ms: int
+) -> PipelineError:
+    """The error that says why a client did not connect.
+
+    Args:
+        address: What was tried.
+        options: kafka-python options it was tried with.
+        causes: What the attempts failed with, the latest last. A refusal is reported before anything else.
+        timeout_ms: How long the client tried.
+    """
+    token = _latest(causes, TokenRefused)
+    if isinstance(token, TokenRefused):
+        return token
+    protocol = options.get("security_protocol", "PLAINTEXT")
+    return _refusal(address, options, causes) or _unreachable(address, protocol, causes, timeout_ms)
+
+
+def _refusal(address: str, options: Mapping[str, Any], causes: Sequence[BaseException]) -> SignInRefused | None:
+    """The error of a broker that answers and refuses; None if no broker answers."""
+    user = str(options.get("sasl_plain_username", ""))
+    if _latest(causes, kafka_errors.IllegalSaslStateError) is not None:
+        return SignInRefused(address, user, "this listener knows no SASL", _PROTOCOL)
+    if _latest(causes, kafka_errors.UnsupportedSaslMechanismError) is not None:
+        return SignInRefused(address, user, f"this listener does not have the mechanism {options['sasl_mechanism']}")
+    refused = _latest(causes, kafka_errors.SaslAuthenticationFailedError, kafka_errors.AuthorizationError)
+    if refused is not None:
+        return SignInRefused(address, user, _words(refused))
+    if options.get("security_protocol", "").startswith("SASL_") and _latest(causes, LostWhileSigningIn) is not None:
+        # kafka-python often sees the end of the connection before the answer that gives the reason.
+        reason = "it closes the connection at sign-in, as it does on a wrong mechanism, user or password"
+        return SignInRefused(address, user, reason)
+    alert = _latest(causes, kafka_errors.KafkaConnectionError, OSError)
+    if alert is not None and "alert" in _words(alert):
+        # Only the broker's log says which of the three it is.
+        reason = "it wants a client certificate that it trusts and that has not expired"
+        return SignInRefused(address, user, reason, _OWN_CERTIFICATE)
+    return None
+
+
+def _unreachable(address: str, protocol: str, causes: Sequence[BaseException], timeout_ms: int) -> ClusterUnreachable:
+    failed = _latest(causes, kafka_errors.KafkaConnectionError, OSError)
+    words = _words(failed) if failed is not None else f"no answer within {timeout_ms / 1000:g} s"
+    for known in _KNOWN_CAUSES:
+        if known.word in words:
+            return ClusterUnreachable(address, known.cause.format(protocol=protocol), known.remedy)
+    return ClusterUnreachable(address, words, _LOOK_EVERYWHERE)
+
+
+def _latest(causes: Sequence[BaseException], *kinds: type[BaseException]) -> BaseException | None:
+    return next((cause for cause in reversed(causes) if isinstance(cause, kinds)), None)
+
+
+class _KnownCause(NamedTuple):
+    word: str
+    cause: str
+    remedy: str
+
+
+_PROTOCOL: Final = "set security.protocol of the client properties to that of the listener"
+_LOOK_EVERYWHERE: Final = "check the address, security.protocol of the client properties and the broker's log"
+_OWN_CERTIFICATE: Final = (
+    "give such a certificate and its key, in PEM, in ssl.keystore.location of the client properties"
+)
+_KNOWN_CAUSES: Final = (
+    _KnownCause("ECONNREFUSED", "connection refused", "start the broker, or correct --bootstrap-server"),
+    _KnownCause("DNS", "the host name has no address", "correct the host name in --bootstrap-server"),
+    _KnownCause("certificate has expired", "its certificate has expired", "renew the broker's certificate"),
+    _KnownCause(
+        "certificate is not yet valid", "its certificate is not valid yet", "correct the clock of this machine"
+    ),
+    _KnownCause(
+        "certificate is not valid for",
+        "its certificate is for another name",
+        "reach it by a name in its certificate, or add the one in --bootstrap-server to the certificate",
+    ),
+    _KnownCause(
+        "certificate verify failed",
+        "its certificate is not from an authority that is trusted here",
+        "put the certificate of that authority, in PEM, into ssl.truststore.location of the client properties",
+    ),
+    _KnownCause(
+        TIMED_OUT,
+        "it does not answer the TLS handshake",
+        "check that this is the address of a broker's TLS listener, and see that broker's log",
+    ),
+    _KnownCause("wrong version number", "it does not speak TLS on this port", _PROTOCOL),
+    _KnownCause("disconnected", "it closes the connection to a {protocol} client", _PROTOCOL),
+    _KnownCause("Handshake", "the TLS handshake fails", _PROTOCOL),
+)
+"""The first whose word is in the text of the cause is used."""
+
+
+def _words(error: BaseException) -> str:
+    # kafka-python puts the class name, often twice, and a number before the text.
+    return str(error).split("Error: ")[-1].removeprefix("Authentication failed: ")
+
 
 Client = TypeVar("Client")
 
@@ -130,3 +277,126 @@ class _CauseCollector(logging.Handler):
 
 
 _COLLECTOR: Final = _CauseCollector()
+
+
+# The rights this client lacks: checked before work begins, and read from the broker's refusals.
+
+# kafka-python has no types.
+_ERRORS: Final[Any] = kafka_errors
+
+_REFUSED: Final[Mapping[type[Exception], Resource]] = {
+    _ERRORS.TopicAuthorizationFailedError: "topic",
+    _ERRORS.GroupAuthorizationFailedError: "group",
+    _ERRORS.TransactionalIdAuthorizationFailedError: "transactional-id",
+    _ERRORS.ClusterAuthorizationFailedError: "cluster",
+}
+
+
+def missing_acls(admin: Any, wanted: Iterable[Acl]) -> list[Acl]:
+    """Those of `wanted` that the cluster does not allow this client, in their order.
+
+    A topic that does not exist is skipped. For a transactional id the cluster only says whether it may be described.
+    Rights on the cluster itself are not asked for; a refused call tells them.
+
+    Args:
+        admin: A connected `kafka.KafkaAdminClient`.
+        wanted: What the client is about to do.
+    """
+    acls = list(wanted)
+    allowed: dict[tuple[Resource, str], frozenset[str] | None] = {}
+    topics = sorted({acl.name for acl in acls if acl.resource == "topic"})
+    for topic in admin.describe_topics(topics) if topics else ():
+        allowed["topic", topic["name"]] = _operations(topic)
+    for acl in acls:
+        if acl.resource == "group":
+            allowed["group", acl.name] = _described_operations(
+                lambda name: admin.describe_groups([name])[name], acl.name
+            )
+        elif acl.resource == "transactional-id":
+            allowed["transactional-id", acl.name] = _described_operations(
+                lambda name: admin.describe_transactions([name]), acl.name
+            )
+    return [
+        acl
+        for acl in acls
+        if (known := allowed.get((acl.resource, acl.name))) is not None and acl.operation not in known
+    ]
+
+
+def refuse_unpermitted(admin: Any, wanted: Iterable[Acl], options: Mapping[str, Any], bootstrap_servers: str) -> None:
+    """Raise if the cluster does not allow this client all it is about to do.
+
+    Args:
+        admin: A connected `kafka.KafkaAdminClient`.
+        wanted: What the client is about to do.
+        options: kafka-python options it has signed in with.
+        bootstrap_servers: Of the cluster.
+
+    Raises:
+        PermissionMissing: with all that is missing, and the commands that grant it.
+    """
+    missing = missing_acls(admin, wanted)
+    if missing:
+        raise PermissionMissing(missing, principal_of(options), bootstrap_servers)
+
+
+def permission_missing(
+    error: BaseException | None, wanted: Sequence[Acl], options: Mapping[str, Any], bootstrap_servers: str
+) -> PermissionMissing | None:
+    """The error that names what a refused call was not allowed; None if it was not refused for that.
+
+    A broker names the kind of the resource, and mostly its name. The operation is known from the call.
+
+    Args:
+        error: What kafka-python raised.
+        wanted: What the call needs.
+        options: As of `refuse_unpermitted`.
+        bootstrap_servers: Of the cluster.
+    """
+    resource = next((resource for kind, resource in _REFUSED.items() if isinstance(error, kind)), None)
+    if resource is None:
+        return None
+    acls = [acl for acl in wanted if acl.resource == resource]
+    if not acls:
+        return None
+    named = [acl for acl in acls if acl.name in str(error)]
+    return PermissionMissing(named or acls, principal_of(options), bootstrap_servers)
+
+
+def principal_of(options: Mapping[str, Any]) -> str:
+    """The principal of a client, as `User:alice`. For a certificate only the cluster knows it.
+
+    Args:
+        options: kafka-python options it has signed in with.
+    """
+    if "sasl_plain_username" in options:
+        return f"User:{options['sasl_plain_username']}"
+    provider = options.get("sasl_oauth_token_provider")
+    if isinstance(provider, TokenProvider):
+        try:
+            return f"User:{provider.subject()}"
+        except TokenRefused:
+            return "User:<subject of its token>"
+    return "User:<subject of its certificate>" if options.get("security_protocol") == "SSL" else "User:ANONYMOUS"
+
+
+def _described_operations(describe: Callable[[str], Any], name: str) -> frozenset[str] | None:
+    """Allowed operations on a resource that needs its own describe call; None if they are not known."""
+    try:
+        described = describe(name)
+    except tuple(_REFUSED):
+        return frozenset()
+    except _ERRORS.KafkaError:  # it does not exist yet, or its coordinator does not
+        return None
+    return _operations(described) if "authorized_operations" in described else None
+
+
+def _operations(described: Mapping[str, Any]) -> frozenset[str] | None:
+    """Allowed operations as kafka-acls names them; None if they are not known."""
+    error = _ERRORS.for_code(described.get("error_code", 0))
+    if error in _REFUSED:
+        return frozenset()
+    names = described.get("authorized_operations")
+    if error is not _ERRORS.NoError or described.get("error") or names is None:
+        return None
+    return frozenset("".join(word.capitalize() for word in name.split("_")) for name in names)

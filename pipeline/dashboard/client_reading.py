@@ -1,25 +1,452 @@
 """Reads what the view Client shows: of one `<user, client-id>`, over a span of time."""
 
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 from arro3.core import Array, DataType
 
-from pipeline.dashboard.client_view import decision_row, record_row
-from pipeline.dashboard.now_view import throttled_row
+from pipeline.dashboard.client_view import (
+    DECISION_COLUMNS,
+    RECORD_COLUMNS,
+    bands,
+    bands_of_minutes,
+    decision_row,
+    has_data,
+    rates,
+    record_row,
+    step_ms,
+)
 from pipeline.dashboard.query import SEE, Query
-from pipeline.dashboard.quota_timeline import bounds_over_time
 from pipeline.dashboard.reader import TablesReader
-from pipeline.dashboard.series_reading import read_series
-from pipeline.dashboard.state import State
-from pipeline.dashboard.throttle_reading import read_throttles
-from pipeline.story.on_brokers import on_brokers_line, on_brokers_row
-from pipeline.tables.brokers.enforced import enforced_for
+from pipeline.dashboard.recent import TIME, RecentRows, RecentTable, Wanted, recent_sums
+from pipeline.dashboard.state import State, throttled_row
+from pipeline.dashboard.watched_table import WatchedTable
+from pipeline.errors import PipelineError
+from pipeline.reports.story import on_brokers_line, on_brokers_row
+from pipeline.tables.enforced import enforced_for
 from pipeline.tables.errors import TableMissing
+from pipeline.tables.quotas.table import QuotaCommit, QuotaTable
 from pipeline.web import QueryRefused
-from quota.effective import EffectiveQuota, effective
+from quota.effective import Effective, EffectiveQuota, effective
+from quota.engine import QuotaEngine
 from quota.entity import QUOTA_TYPES
+from quota.errors import QuotaError
+from quota.snapshot import QuotaSnapshot
+
+# Reads the rates of a client's sensors over a span, from the table that has them with the fewest rows.
+
+_MEASURES: Final = dict(
+    zip(QUOTA_TYPES, (("produced_bytes",), ("fetched_bytes",), ("io_time_ns", "network_time_ns")), strict=True)
+)
+_MINUTE_MS: Final = 60_000
+_MOST_ROWS: Final = 1_000_000
+"""Of `usage`, for one chart. What has more is shown by the minute, from the table that is sorted by client."""
+
+
+class _RollUp(NamedTuple):
+    """A row is written when usage is known for so long after its end."""
+
+    name: str
+    column: str
+    row_ms: int
+    lateness_ms: int
+
+
+_ROLL_UPS: Final = (
+    _RollUp("usage_by_minute", "minute_start_ms", _MINUTE_MS, 10_000),
+    _RollUp("usage_by_second", "second_start_ms", 1_000, 60_000),
+)
+
+
+class _Piece(NamedTuple):
+    """What one table has of a span: [since_ms, until_ms)."""
+
+    table: str
+    column: str
+    since_ms: int
+    until_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A span of time in whole steps.
+
+    Attributes:
+        since_ms: Its begin, inclusive.
+        until_ms: Its end, exclusive.
+        bin_ms: Length of a step; both ends are multiples of it.
+    """
+
+    since_ms: int
+    until_ms: int
+    bin_ms: int
+
+
+def read_series(
+    reader: TablesReader, found: Effective, client: tuple[str, str], ends_ms: tuple[int, int], whole_until_ms: int
+) -> tuple[Span, dict[str, Any]]:
+    """The rate of each type's sensor, and of the client itself where it is not alone under it.
+
+    Args:
+        reader: The tables.
+        found: The quotas of the client.
+        client: User and client-id.
+        ends_ms: Begin and end of the span.
+        whole_until_ms: Usage is complete up to here: a step that ends later is not shown, or it would fall.
+    """
+    since_ms, until_ms = ends_ms
+    settings = reader.engine_settings()
+    bin_ms = step_ms(until_ms - since_ms, settings.sample_window_ms)
+    if bin_ms < _MINUTE_MS and _is_much(reader, since_ms, until_ms):
+        bin_ms = _MINUTE_MS
+    span = Span(since_ms // bin_ms * bin_ms, -(-until_ms // bin_ms) * bin_ms, bin_ms)
+    window_ms = settings.num_samples * settings.sample_window_ms - settings.sample_window_ms
+    pieces = _pieces(reader, span, span.since_ms - max(window_ms, bin_ms) // bin_ms * bin_ms, whole_until_ms)
+    sums = _sums(reader, found, client, span, pieces)
+    known = has_data(_batch_instants(reader, span), span.since_ms, span.until_ms, bin_ms)
+    at_ms = list(range(span.since_ms + bin_ms, span.until_ms + bin_ms, bin_ms))
+    known = [is_known and at <= whole_until_ms for is_known, at in zip(known, at_ms, strict=True)]
+    series = {}
+    for number, one in enumerate(found.by_type):
+        of_type = {}
+        for name in ("sensor", "own"):
+            values = rates(sums[f"{name}{number}"], span.since_ms, span.until_ms, bin_ms, window_ms, one.quota_type)
+            of_type[name] = [value if is_known else None for value, is_known in zip(values, known, strict=True)]
+        is_alone = of_type["own"] == of_type["sensor"]
+        series[one.quota_type] = {"observed": of_type["sensor"], "own": None if is_alone else of_type["own"]}
+    return span, {"at_ms": at_ms, "series": series, "window_ms": max(window_ms, bin_ms), "source": pieces[0].table}
+
+
+def _is_much(reader: TablesReader, since_ms: int, until_ms: int) -> bool:
+    """Whether a span has more usage than is worth reading by the second. Only the statistics of files are read."""
+    if reader.tables["usage_by_minute"].newest_value("minute_start_ms") is None:
+        return False
+    try:
+        return reader.tables["usage"].rows_about("sample_start_ms", since_ms, until_ms) > _MOST_ROWS
+    except TableMissing:
+        return False
+
+
+def _pieces(reader: TablesReader, span: Span, since_ms: int, known_until_ms: int) -> list[_Piece]:
+    """Which table has which part of a span, from an instant on.
+
+    Roll-ups trail by a minute or two, so what is newer comes from `usage`. One that is missing is no error. Rows that a
+    clock dated ahead of what is known, and that was set back since, do not show how far a roll-up has come.
+    """
+    usage = _Piece("usage", "sample_start_ms", since_ms, span.until_ms)
+    fits = [one for one in _ROLL_UPS if span.bin_ms % one.row_ms == 0]
+    kept_from_ms = reader.tables["usage"].oldest_value("sample_start_ms")
+    if kept_from_ms is not None and kept_from_ms <= since_ms and span.bin_ms < _ROLL_UPS[0].row_ms:
+        return [usage]
+    for one in fits:
+        newest_ms = _newest_row(reader.tables.get(one.name), one, known_until_ms)
+        if newest_ms is not None:
+            whole_until_ms = min(newest_ms + one.row_ms, span.until_ms)
+            rolled_up = _Piece(one.name, one.column, since_ms, whole_until_ms)
+            return [rolled_up, usage._replace(since_ms=max(whole_until_ms, since_ms))]
+    return [usage]
+
+
+def _newest_row(table: WatchedTable | None, one: _RollUp, known_until_ms: int) -> int | None:
+    newest_ms = None if table is None else table.newest_value(one.column)
+    end_ms = (known_until_ms - one.lateness_ms) // one.row_ms * one.row_ms
+    if table is None or newest_ms is None or newest_ms < end_ms:
+        return newest_ms
+    sql = f"SELECT max({one.column}) AS most FROM source WHERE {one.column} < {end_ms}"  # noqa: S608 - ours
+    most: int | None = table.query(sql)["most"][0].as_py()
+    return most
+
+
+def _sums(
+    reader: TablesReader, found: Effective, client: tuple[str, str], span: Span, pieces: list[_Piece]
+) -> dict[str, dict[int, float]]:
+    """By step: what each type's sensor used, and what the client itself used."""
+    wanted = _wanted(found, client)
+    sums: dict[str, dict[int, float]] = {one.name: {} for one in wanted}
+    for piece in pieces:
+        if piece.since_ms >= piece.until_ms:
+            continue
+        recent = reader.recent.usage
+        held = recent.held if piece.table == "usage" else None
+        # A sample never begins after the instant at which its batch was evaluated.
+        is_held = held is not None and piece.since_ms >= held.begin
+        if not is_held or (recent.has_older_epochs and piece.since_ms < reader.epoch_begin_ms):
+            rows = _rows_sql(reader, held) if piece.table == "usage" else ""
+            _add(sums, span.bin_ms, _stored(reader, piece, span.bin_ms, wanted, client, rows))
+        if held is not None:
+            _add(sums, span.bin_ms, recent_sums(held, piece.since_ms, piece.until_ms, span.bin_ms, wanted))
+    return sums
+
+
+def _wanted(found: Effective, client: tuple[str, str]) -> list[Wanted]:
+    wanted = []
+    for number, one in enumerate(found.by_type):
+        # Without a quota nothing is summed over clients. Days are sorted by user: a client-id alone reads all of them.
+        of_sensor = (one.sensor_user or None, one.sensor_client_id or None)
+        sensor = client if one.level is None or of_sensor == (None, None) else of_sensor
+        wanted.append(Wanted(f"sensor{number}", sensor, _MEASURES[one.quota_type]))
+        wanted.append(Wanted(f"own{number}", client, _MEASURES[one.quota_type]))
+    return wanted
+
+
+def _add(sums: dict[str, dict[int, float]], bin_ms: int, found: Mapping[str, Sequence[Any]]) -> None:
+    for name, of_steps in sums.items():
+        for step, value in zip(found.get("step", ()), found.get(name, ()), strict=True):
+            of_steps[step * bin_ms] = of_steps.get(step * bin_ms, 0.0) + (value or 0.0)
+
+
+def _stored(
+    reader: TablesReader,
+    piece: _Piece,
+    bin_ms: int,
+    wanted: list[Wanted],
+    client: tuple[str, str],
+    rows: str,
+) -> Mapping[str, list[Any]]:
+    """The sums of a piece by step, from the table; `rows` has further conditions."""
+    selected = ", ".join(
+        f"sum(CASE WHEN {_names_sql(one.names)} THEN {_measure_sql(one.columns)} END) AS {one.name}" for one in wanted
+    )
+    # Each sensor has the client's own usage, too.
+    own = _names_sql(client)
+    concerned = " OR ".join(f"({one})" for one in sorted({_names_sql(one.names) for one in wanted} - {own} or {own}))
+    try:
+        found = reader.tables[piece.table].query(
+            f"SELECT {piece.column} / {bin_ms} AS step, {selected} FROM source "  # noqa: S608 - names are quoted by us
+            f"WHERE {piece.column} >= {piece.since_ms} AND {piece.column} < {piece.until_ms} AND ({concerned}) "
+            f"{rows}GROUP BY 1"
+        )
+    except TableMissing:
+        return {}
+    return {name: found[name].to_pylist() for name in found.column_names}
+
+
+def _rows_sql(reader: TablesReader, held: RecentRows | None) -> str:
+    """Which rows of `usage` count that are not in memory.
+
+    Of what the clock showed twice, because it was set back, the second time is shown.
+    """
+    time_epoch = reader.recent.usage.time_epoch
+    shown = f"AND (time_epoch = {time_epoch} OR sample_start_ms < {reader.epoch_begin_ms}) " if time_epoch else ""
+    if held is None:
+        return shown
+    older = f" OR time_epoch < {time_epoch} OR time_epoch IS NULL" if time_epoch else ""
+    return f"{shown}AND (evaluated_at_ms < {held.begin}{older}) "
+
+
+def _measure_sql(columns: Sequence[str]) -> str:
+    return columns[0] if len(columns) == 1 else " + ".join(f"coalesce({name}, 0)" for name in columns)
+
+
+def _names_sql(names: tuple[str | None, str | None]) -> str:
+    tags = zip(('"user"', "client_id"), names, strict=True)
+    return " AND ".join(f"{column} = {_text(name)}" for column, name in tags if name is not None)
+
+
+def _text(name: str) -> str:
+    return "'" + name.replace("'", "''") + "'"
+
+
+def _batch_instants(reader: TablesReader, span: Span) -> list[int]:
+    part_ms = max(span.bin_ms // 2, 1_000)
+    since_ms, until_ms = span.since_ms - 2 * span.bin_ms, span.until_ms + span.bin_ms
+    try:
+        newest = reader.batches[-1]["time_epoch"] if reader.batches else 0
+        newest_at_ms = [int(one["evaluated_at_ms"]) for one in reader.batches if one["time_epoch"] == newest]
+        return reader.batch_parts.in_span(reader.tables["batches"], part_ms, since_ms, until_ms, newest_at_ms)
+    except TableMissing:
+        return []
+
+
+# Reads of one client what was decided and published for it, and when it was held: the newest first, and no more.
+
+MOST_DECISIONS: Final = 1_000
+MOST_RECORDS: Final = 200
+_HOUR_MS: Final = 3_600_000
+# A throttle that began so long before the span may still run in it.
+_EARLY_MS: Final = 600_000
+# What is counted back from the end of the span in each step; then all the rest.
+_STEPS_MS: Final = (_HOUR_MS, 6 * _HOUR_MS, 24 * _HOUR_MS)
+_HELD: Final = (
+    "SELECT minute_start_ms, quota_type, sum(held_ms) AS held_ms, sum(throttle_count + renewal_count) AS records "
+    "FROM source WHERE minute_start_ms >= {since_ms} AND minute_start_ms < {until_ms} "
+    'AND "user" = {user} AND client_id = {client_id} GROUP BY 1, 2'
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Throttles:
+    """What is known of one client in a span.
+
+    Attributes:
+        decisions: Rows of `decisions`, the newest; oldest first. With the columns that `decision_row` needs.
+        records: Rows of `throttle_events`, the newest; newest first. With the columns that `record_row` needs.
+        bands: See `client_view.bands`.
+        decisions_total: How many there are, as far as they were read.
+        records_total: Likewise.
+        has_more: Whether there may be older ones that were not read.
+    """
+
+    decisions: Sequence[dict[str, Any]]
+    records: Sequence[dict[str, Any]]
+    bands: Sequence[dict[str, Any]]
+    decisions_total: int
+    records_total: int
+    has_more: bool
+
+
+def read_throttles(reader: TablesReader, client: tuple[str, str], span: Span) -> Throttles:
+    """What was decided and published for a client.
+
+    Where a step of the span is a minute or longer, the bands are those of `throttle_by_minute`: a day of records is not
+    read to draw some minutes. Records that are not in it yet are added.
+
+    Args:
+        reader: The tables.
+        client: User and client-id.
+        span: Of time.
+    """
+    is_long = span.bin_ms >= _MINUTE_MS
+    recent, enough = reader.recent, (MOST_DECISIONS, MOST_RECORDS) if is_long else (None, None)
+    decisions, more_decisions = _newest(recent.decisions, DECISION_COLUMNS, client, span, enough[0])
+    decisions.sort(key=lambda row: (row[TIME], row["batch_id"]))
+    early = Span(span.since_ms - _EARLY_MS, span.until_ms, span.bin_ms)
+    records, more_records = _newest(recent.events, RECORD_COLUMNS, client, early, enough[1])
+    records.sort(key=lambda row: int(row["publish_seq"]), reverse=True)
+    found = bands(records, span.since_ms)
+    if more_records:
+        found = _with_minutes(reader, client, span, found)
+    return Throttles(
+        decisions=decisions[-MOST_DECISIONS:],
+        records=records[:MOST_RECORDS],
+        bands=found,
+        decisions_total=len(decisions),
+        records_total=len(records),
+        has_more=more_decisions or more_records,
+    )
+
+
+def _newest(
+    table: RecentTable, columns: Sequence[str], client: tuple[str, str], span: Span, enough: int | None
+) -> tuple[list[dict[str, Any]], bool]:
+    """At least so many of the newest rows, and whether there may be more; None = all."""
+    found: list[dict[str, Any]] = []
+    until_ms = span.until_ms
+    for back_ms in (*(() if enough is None else _STEPS_MS), span.until_ms - span.since_ms):
+        since_ms = max(span.until_ms - back_ms, span.since_ms)
+        try:
+            found += table.rows(columns, client, since_ms, until_ms)
+        except TableMissing:
+            return [], False
+        if since_ms <= span.since_ms:
+            break
+        if enough is not None and len(found) >= enough:
+            return found, True
+        until_ms = since_ms
+    return found, False
+
+
+def _with_minutes(
+    reader: TablesReader, client: tuple[str, str], span: Span, of_records: Sequence[dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """Bands by minute up to the first one that records tell, then those."""
+    until_ms = min((band["start_ms"] for band in of_records), default=span.until_ms)
+    user, client_id = (f"'{name.replace(chr(39), chr(39) * 2)}'" for name in client)
+    try:
+        rows = reader.tables["throttle_by_minute"].query(
+            _HELD.format(since_ms=span.since_ms, until_ms=until_ms, user=user, client_id=client_id)
+        )
+    except TableMissing:
+        return [*of_records]
+    minutes = zip(
+        *(rows[name].to_pylist() for name in ("minute_start_ms", "quota_type", "held_ms", "records")), strict=True
+    )
+    return [*bands_of_minutes(minutes, span.bin_ms), *of_records]
+
+
+# The bounds of one client over time, and the edits that changed them: from the versions of the quota table.
+
+_MOST_VERSIONS: Final = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """Bounds and edits in a span.
+
+    Attributes:
+        bounds: Oldest first: since when, and the bound and mode of each quota type from then on.
+        edits: The versions committed in the span that changed something for the client; who, when, why.
+    """
+
+    bounds: Sequence[Mapping[str, Any]]
+    edits: Sequence[Mapping[str, Any]]
+
+
+def bounds_over_time(reader: TablesReader, user: str, client_id: str, since_ms: int, until_ms: int) -> Timeline:
+    """What a client might use in a span, by the versions that were the newest then.
+
+    A version that is not valid, or no longer kept, changes nothing.
+    """
+    commits = _commits(reader.root, reader.tables["quotas"].version)
+    before = [commit for commit in commits if _at_ms(commit) <= since_ms]
+    shown = [*before[-1:], *(commit for commit in commits if since_ms < _at_ms(commit) < until_ms)]
+    bounds: list[dict[str, Any]] = []
+    edits: list[dict[str, Any]] = []
+    for commit in shown:
+        try:
+            found = _resolved(reader.quotas_at(commit.version), user, client_id)
+        except (PipelineError, QuotaError):
+            continue
+        if bounds and bounds[-1]["by_type"] == found:
+            continue
+        edit = _edit_row(commit, bounds[-1]["by_type"] if bounds else {}, found)
+        # The commit that made the table is the first of all, and gave nobody a bound.
+        if bounds or (edit["changed"] and _at_ms(commit) > since_ms):
+            edits.append(edit)
+        bounds.append({"since_ms": max(_at_ms(commit), since_ms), "version": commit.version, "by_type": found})
+    return Timeline(bounds, edits)
+
+
+def _edit_row(commit: QuotaCommit, before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
+    changed = {
+        name: [before.get(name, {}).get("bound"), one["bound"]]
+        for name, one in after.items()
+        if before.get(name, {}).get("bound") != one["bound"]
+    }
+    return {
+        "at_ms": _at_ms(commit),
+        "version": commit.version,
+        "actor": getattr(commit.audit, "actor", None),
+        "reason": getattr(commit.audit, "reason", None),
+        "changed": changed,
+    }
+
+
+@lru_cache(maxsize=8)
+def _commits(root: str, _newest: int | None) -> tuple[QuotaCommit, ...]:
+    """Oldest first; read again when there is a newer version, as a look at the log takes 10 ms."""
+    return tuple(sorted(QuotaTable(root).history(_MOST_VERSIONS), key=lambda commit: commit.version))
+
+
+@lru_cache(maxsize=512)
+def _resolved(snapshot: QuotaSnapshot, user: str, client_id: str) -> dict[str, dict[str, Any]]:
+    engine = QuotaEngine()
+    engine.load_quotas(snapshot)
+    names = {
+        name: pa.array(Array([text], DataType.string())) for name, text in (("user", user), ("client_id", client_id))
+    }
+    return {
+        row["quota_type"]: {"bound": row["bound"], "mode": row["mode"], "level": row["level"]}
+        for row in engine.resolve(pa.table(names)).to_pylist()
+    }
+
+
+def _at_ms(commit: QuotaCommit) -> int:
+    return int(commit.committed_at.timestamp() * 1_000)
+
 
 _DEFAULT_SPAN_MS: Final = 900_000
 _LONGEST_SPAN_MS: Final = 90 * 86_400_000

@@ -12,19 +12,19 @@ from pathlib import Path
 from typing import Any, Final
 
 from pipeline.dashboard.errors import EditRefused, EditsForbidden, WhatIfFailed, WhatIfRunning
-from pipeline.settings.environment import store_variables
-from pipeline.settings.store import StoreAddress
+from pipeline.settings.loading import store_variables
+from pipeline.settings.places import StoreAddress
 from pipeline.tables.address import table_uri
 from pipeline.tables.audit import local_audit
-from pipeline.tables.quotas.diff import differences, entity_texts
 from pipeline.tables.quotas.edit import QuotaChange, altered
-from pipeline.tables.quotas.file import to_document
+from pipeline.tables.quotas.files import to_document
+from pipeline.tables.quotas.history import differences, entity_texts
 from pipeline.tables.quotas.table import QuotaEdit, QuotaTable
-from pipeline.tables.throttles.live_clients import live_clients
+from pipeline.tables.reading import live_clients
+from quota.engine import standing_changes
 from quota.entity import QUOTA_TYPES
 from quota.errors import InvalidBound
 from quota.snapshot import QuotaSnapshot
-from quota.standing_changes import standing_changes
 from quota.units import parse_bound
 
 _TEXTS: Final = ("mode", "owner", "note")

@@ -13,13 +13,15 @@ Mistakes are answered with 400 (401, 404, 405, 421) and {"error": …, "remedy":
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
+from time import perf_counter
 from typing import Any, Final
 
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
@@ -27,17 +29,114 @@ from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pipeline.clock import wall_ms
-from pipeline.dashboard.api import Answers
+from pipeline.dashboard.api import PARAMETERS, WHAT_IF, Answers, document
 from pipeline.dashboard.editing import Editing
-from pipeline.dashboard.errors import EditRefused
-from pipeline.dashboard.feed import LOOK_EVERY_SECONDS, Feed, encoded
-from pipeline.dashboard.metrics import STREAM, CountedRequests, tell_age
-from pipeline.dashboard.openapi import PARAMETERS, WHAT_IF, document
+from pipeline.dashboard.errors import EditRefused, WritingUnguarded
 from pipeline.dashboard.query import Query, read_query
+from pipeline.dashboard.reader import LOOK_EVERY_SECONDS, Feed, TablesReader, encoded
 from pipeline.errors import PipelineError
-from pipeline.web import Guard, read_body, until_gone, while_wanted
+from pipeline.metrics import ReadAtScrape, new_registry
+from pipeline.process import JobSigns
+from pipeline.settings.model import Settings
+from pipeline.web import Guard, Listen, WebServer, read_body, refuse_unguarded, until_gone, while_wanted
+
+# What the dashboard tells Prometheus: its requests, its streams, and how old what it shows is.
+
+STREAM: Final = "/api/v1/stream"
+_BOUNDS_SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+_OTHER: Final = "other"
+
+
+class CountedRequests:
+    """Counts requests on their way to the application, and how long each waits for the beginning of its answer.
+
+    Args:
+        app: What answers.
+        registry: Where the metrics are.
+        routes: The paths that the application has. A path that it does not have, which anybody may make up, is
+            counted as `other`, and all below /static as /static.
+    """
+
+    def __init__(self, app: ASGIApp, registry: CollectorRegistry, routes: Iterable[str]) -> None:
+        self._app = app
+        self._routes = frozenset(routes)
+        self._requests = Counter(
+            "kquota_dashboard_requests", "Requests, by route and status.", ["route", "status"], registry=registry
+        )
+        self._durations = Histogram(
+            "kquota_dashboard_request_duration_seconds",
+            "Time until an answer begins.",
+            ["route"],
+            buckets=_BOUNDS_SECONDS,
+            registry=registry,
+        )
+        self._streams = Gauge("kquota_dashboard_streams", "Pages that follow the state now.", registry=registry)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Have a request answered."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        route, began = self._route(scope["path"]), perf_counter()
+        status = 0
+
+        async def noted(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                self._note(route, status, perf_counter() - began)
+            await send(message)
+
+        try:
+            await self._app(scope, receive, noted)
+        finally:
+            if not status:  # the server answers with 500, or nobody waits any more
+                self._note(route, 500, perf_counter() - began)
+            elif route == STREAM and status == 200:
+                self._streams.dec()
+
+    def _note(self, route: str, status: int, seconds: float) -> None:
+        self._requests.labels(route, str(status)).inc()
+        self._durations.labels(route).observe(seconds)
+        if route == STREAM and status == 200:
+            self._streams.inc()
+
+    def _route(self, path: str) -> str:
+        if path in self._routes:
+            return path
+        return "/static" if path.startswith("/static/") else _OTHER
+
+
+def tell_age(registry: CollectorRegistry, feed: Feed, now_ms: Callable[[], int]) -> None:
+    """Tell at each scrape how old what the dashboard shows is; what is not known is left out.
+
+    Args:
+        registry: Where it is told.
+        feed: The newest state.
+        now_ms: The wall clock.
+    """
+
+    def read() -> Iterable[Metric]:
+        state = feed.state
+        if state is None:
+            return
+        look_age_ms = max(now_ms() - state.now_ms, 0)
+        yield GaugeMetricFamily(
+            "kquota_dashboard_look_age_seconds", "How long ago the tables were looked at.", look_age_ms / 1000
+        )
+        batch_age_ms = state.health.last_batch_age_ms
+        if batch_age_ms is not None:
+            yield GaugeMetricFamily(
+                "kquota_dashboard_batch_age_seconds",
+                "How old the newest micro-batch is that was read.",
+                (batch_age_ms + look_age_ms) / 1000,
+            )
+
+    registry.register(ReadAtScrape(read))
+
 
 STATIC: Final = Path(__file__).with_name("static")
 _PAGES: Final = ("/", "/client", "/quotas", "/pipeline")
@@ -240,3 +339,59 @@ async def _not_ours(request: Request, exc: Exception) -> Response:
 def refused(status: int, error: str, remedy: str) -> JSONResponse:
     """The answer to a request that can not be answered."""
     return JSONResponse({"error": error, "remedy": remedy}, status)
+
+
+# The dashboard on a socket, until it is asked to stop; and the one function that puts its parts together.
+
+TOKEN_VARIABLE: Final = "KQUOTA_DASHBOARD_TOKEN"  # noqa: S105 - the name of a variable
+_FINISH_SECONDS: Final = 2
+_MOST_CONNECTIONS: Final = 256
+
+
+class DashboardServer:
+    """One listening socket in front of the application.
+
+    Args:
+        settings: Root of the tables, the job's name, scope and limits.
+        signs: Of the job.
+        listen: Where to listen.
+        token: See `build_app`.
+        may_write: Whether quotas may be edited.
+
+    Raises:
+        WritingUnguarded: They may, and there is no token.
+        ListenRefused: Other machines could connect without a token, or the system does not let it listen there.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        signs: JobSigns,
+        listen: Listen,
+        token: str | None,
+        may_write: bool = False,
+    ) -> None:
+        refuse_unguarded(listen, token, TOKEN_VARIABLE)
+        if may_write and token is None:
+            raise WritingUnguarded
+        reader = TablesReader(settings.tables.root, signs, settings.scope)
+        self._feed = Feed(reader)
+        answers = Answers(reader, self._feed, settings, may_write)
+        app = build_app(self._feed, answers, token, registry=new_registry("dashboard"))
+        self._server = WebServer(
+            app, listen, lifespan="on", finish_seconds=_FINISH_SECONDS, most_connections=_MOST_CONNECTIONS
+        )
+
+    @property
+    def address(self) -> str:
+        """Of the page."""
+        return self._server.address
+
+    def run(self) -> None:
+        """Answer requests until `stop`."""
+        self._server.run()
+
+    def stop(self) -> None:
+        """Make `run` return, and end the streams and a running what-if. From any thread or signal handler."""
+        self._feed.end()
+        self._server.stop()

@@ -3,21 +3,24 @@
 `look` is called a few times per second, from one thread. What it found is one immutable `State`.
 """
 
+import asyncio
+import json
 import logging
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from threading import Event, Lock, Thread
+from types import MappingProxyType
+from typing import Any, Final, Protocol
 
 import pyarrow as pa
 
-from pipeline.activity import JobSigns
-from pipeline.dashboard.batch_parts import BatchParts
-from pipeline.dashboard.health import Health, health
-from pipeline.dashboard.live_rates import SECONDS_KEPT, USAGE_COLUMNS, LiveRates, SensorRate
-from pipeline.dashboard.recent_table import RecentTables
-from pipeline.dashboard.running_throttles import RunningThrottles
-from pipeline.dashboard.state import Source, State
+from pipeline.clock import wall_ms
+from pipeline.dashboard.live_rates import SECONDS_KEPT, USAGE_COLUMNS, LiveRates, RunningThrottles, SensorRate
+from pipeline.dashboard.recent import RecentTables
+from pipeline.dashboard.state import Health, Source, State, health
 from pipeline.dashboard.watched_table import WatchedTable
 from pipeline.errors import PipelineError
+from pipeline.process import JobSigns, return_freed_memory
 from pipeline.settings.model import EngineSettings
 from pipeline.tables.errors import TableMissing
 from pipeline.tables.layout import TABLES
@@ -29,7 +32,208 @@ from quota.errors import QuotaError
 from quota.snapshot import QuotaSnapshot
 from schemas.throttle_record import ThrottleEventRow
 
+# Looks at the tables again and again, in one thread, and wakes whoever waits for the next state.
+
 log = logging.getLogger(__name__)
+
+LOOK_EVERY_SECONDS: Final = 1.0
+_LOOKS_PER_TIDYING: Final = 60
+
+
+class Reader(Protocol):
+    """What is followed; see `TablesReader.look`."""
+
+    def look(self, now_ms: int) -> State:
+        """The state at an instant; raises nothing."""
+        ...
+
+
+class Feed:
+    """The newest state. `start` it, and `close` it at the end.
+
+    Args:
+        reader: Called from the feed's own thread alone.
+        now: The wall clock.
+    """
+
+    def __init__(self, reader: Reader, now: Callable[[], int] = wall_ms) -> None:
+        self._reader = reader
+        self._now = now
+        self._state: State | None = None
+        self._texts: dict[bool, bytes] = {}
+        self._lock = Lock()
+        self._waiting: set[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = set()
+        self._looks = 0
+        self._over = Event()
+        self._first = Event()
+        self._thread = Thread(target=self._follow, name="dashboard-feed", daemon=True)
+
+    @property
+    def state(self) -> State | None:
+        """The newest state; None before the first look is done."""
+        return self._state
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it was closed."""
+        return self._over.is_set()
+
+    def start(self) -> None:
+        """Begin to look."""
+        self._thread.start()
+
+    def end(self) -> None:
+        """Ask it to end; the streams end, too. From any thread or signal handler."""
+        self._over.set()
+
+    def close(self) -> None:
+        """End, and wait until it has; whoever waits is woken."""
+        self.end()
+        self._wake()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def wait_first(self, seconds: float) -> bool:
+        """Wait until there is a state; False if it takes longer."""
+        return self._first.wait(seconds)
+
+    def text(self, whole: bool) -> bytes:
+        """The newest state as JSON: the view Now, or only what every view needs. b"" before the first look."""
+        state = self._state
+        if state is None:
+            return b""
+        with self._lock:
+            if whole not in self._texts:
+                self._texts[whole] = encoded(state.summary() if whole else state.head())
+            return self._texts[whole]
+
+    async def next_state(self, seconds: float) -> None:
+        """Return at the next look's end, or after some seconds."""
+        one = (asyncio.get_running_loop(), asyncio.Event())
+        with self._lock:
+            self._waiting.add(one)
+        try:
+            async with asyncio.timeout(seconds):
+                await one[1].wait()
+        except TimeoutError:
+            pass
+        finally:
+            with self._lock:
+                self._waiting.discard(one)
+
+    def _follow(self) -> None:
+        while not self._over.is_set():
+            try:
+                state = self._reader.look(self._now())
+            except Exception:
+                log.exception("the dashboard could not look at the tables; it tries again")
+            else:
+                with self._lock:
+                    self._state = state
+                    self._texts = {}
+                self._first.set()
+                self._wake()
+                self._tidy()
+            self._over.wait(LOOK_EVERY_SECONDS)
+
+    def _tidy(self) -> None:
+        """After the first look, which reads the most, and then once a minute."""
+        if self._looks % _LOOKS_PER_TIDYING == 0:
+            return_freed_memory()
+        self._looks += 1
+
+    def _wake(self) -> None:
+        with self._lock:
+            waiting = list(self._waiting)
+        for loop, event in waiting:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(event.set)
+
+
+def encoded(document: Any) -> bytes:
+    """A document as JSON in UTF-8. A number that JSON does not have is an error."""
+    return json.dumps(document, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=str).encode()
+
+
+# In which parts of time the job worked: read once from `batches`, then only what is new.
+
+_SETTLED_MS: Final = 60_000
+"""Nothing is added so long before the newest batch: within a time epoch the time of batches does not go back."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """Parts [first, last), and which of them have a batch."""
+
+    first: int
+    last: int
+    parts: frozenset[int]
+
+
+class BatchParts:
+    """Remembers, for each length of a part that was asked for, one stretch of time. For several threads.
+
+    A week has a million batches: to read their instants takes as long as all else that the view of a client reads.
+    """
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._known: Mapping[int, _Known] = MappingProxyType({})
+        self._time_epoch = 0
+
+    def in_span(
+        self, batches: WatchedTable, part_ms: int, since_ms: int, until_ms: int, newest_at_ms: Sequence[int] = ()
+    ) -> list[int]:
+        """The starts of the parts in which a batch was evaluated, in epoch ms and in order.
+
+        Args:
+            batches: The table.
+            part_ms: Length of a part; parts begin at its multiples.
+            since_ms: Begin of the span; a part that it cuts belongs to it.
+            until_ms: End of the span, likewise.
+            newest_at_ms: The instants of all batches of the newest time epoch from the first of them on, oldest first:
+                these are not read.
+
+        Raises:
+            TableMissing, TableUnreadable: As of `WatchedTable.query`.
+        """
+        first, last = since_ms // part_ms, -(-until_ms // part_ms)
+        newest = batches.newest_instant()
+        settled = 0 if newest is None else (newest.evaluated_at_ms - _SETTLED_MS) // part_ms
+        self._forget_before(0 if newest is None else newest.time_epoch)
+        in_memory = frozenset(at_ms // part_ms for at_ms in newest_at_ms if first <= at_ms // part_ms < last)
+        # The part in which they begin may have had others before them.
+        read_until = min(last, newest_at_ms[0] // part_ms + 1) if newest_at_ms else last
+        known = self._known.get(part_ms)
+        if known is None or last < known.first or known.last < first:
+            known = _Known(first, first, frozenset())
+        before = _read(batches, part_ms, first, known.first)
+        after = _read(batches, part_ms, known.last, read_until)
+        found = known.parts | before | after | in_memory
+        end = max(known.last, min(last, settled))
+        while end < last and end in found:
+            end += 1
+        now_known = _Known(min(first, known.first), end, frozenset(part for part in found if part < end))
+        with self._lock:
+            self._known = MappingProxyType({**self._known, part_ms: now_known})
+        return [part * part_ms for part in sorted(found) if first <= part < last]
+
+    def _forget_before(self, time_epoch: int) -> None:
+        """When a clock was set back, batches are added where there were none so far."""
+        with self._lock:
+            if time_epoch != self._time_epoch:
+                self._time_epoch, self._known = time_epoch, MappingProxyType({})
+
+
+def _read(batches: WatchedTable, part_ms: int, first: int, last: int) -> frozenset[int]:
+    if first >= last:
+        return frozenset()
+    rows = batches.query(
+        f"SELECT DISTINCT evaluated_at_ms / {part_ms} AS part FROM source "  # noqa: S608 - numbers of ours
+        f"WHERE evaluated_at_ms >= {first * part_ms} AND evaluated_at_ms < {last * part_ms}"
+    )
+    return frozenset(rows["part"].to_pylist())
+
 
 _NEEDED: Final = ("quotas", "batches", "usage", "throttle_events")
 _LOOK_BACK_MS: Final = 30 * 60_000

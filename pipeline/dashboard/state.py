@@ -1,21 +1,240 @@
 """What the page shows at one moment: one immutable value that the reader makes and all requests share."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Final, Literal
 
-from pipeline.dashboard.health import Health
-from pipeline.dashboard.live_rates import SensorRate
-from pipeline.dashboard.now_view import (
-    MOST_RECENT,
-    MOST_TALKERS,
-    MOST_THROTTLED,
-    event_row,
-    talker_row,
-    throttled_row,
-    totals,
-)
-from pipeline.dashboard.running_throttles import RunningThrottle
+from pipeline.command_line import command_text
+from pipeline.dashboard.live_rates import RunningThrottle, SensorRate
+from pipeline.process import activity_of, ahead_ms
+from quota.units import age_text
+from schemas.throttle_record import verb, written_ms
+
+# What the view Now shows, as a function of what is held, used and wanted at `now_ms`.
+
+MOST_THROTTLED: Final = 200
+MOST_TALKERS: Final = 20
+MOST_RECENT: Final = 30
+RATE_SECONDS: Final = 10
+"""Over how many whole seconds the totals are averaged: as long as a full window of Kafka's defaults."""
+
+Levels = Mapping[tuple[str, str, str], Mapping[str, Any]]
+"""(user, client_id, quota_type) -> a row of `LiveRates.resolve`."""
+
+
+def throttled_row(one: RunningThrottle, levels: Levels) -> dict[str, Any]:
+    """A client that is held: who, by what, since when and until when, whose, and at which level."""
+    row = one.row
+    level = levels.get((row["user"], row["client_id"], row["quota_type"]), {})
+    return {
+        "user": row["user"],
+        "client_id": row["client_id"],
+        "broker_id": row["broker_id"],
+        "quota_type": row["quota_type"],
+        "observed": row["observed"],
+        "bound": row["bound"],
+        "since_ms": one.since_ms,
+        "throttled_until_ms": row["throttled_until_ms"],
+        "owed_until_ms": max(written_ms(row) + row["owed_ms"], row["throttled_until_ms"]),
+        "cause": row["cause"],
+        "records": one.records,
+        "level": level.get("level"),
+        "owner": level.get("owner"),
+        "decision_id": row["decision_id"],
+        "quota_version": row["quota_version"],
+    }
+
+
+def talker_row(rate: SensorRate, held: Mapping[tuple[str, str], Any]) -> dict[str, Any]:
+    """A sensor and how much of its bound it uses."""
+    return {
+        "user": rate.user,
+        "client_id": rate.client_id,
+        "sensor_user": rate.sensor_user,
+        "sensor_client_id": rate.sensor_client_id,
+        "broker_id": rate.broker_id,
+        "clients": rate.clients,
+        "quota_type": rate.quota_type,
+        "observed": rate.observed,
+        "bound": rate.bound,
+        "used": rate.used,
+        "level": rate.level,
+        "mode": rate.mode,
+        "owner": rate.owner,
+        "throttled": (rate.user, rate.client_id) in held,
+    }
+
+
+def event_row(row: Mapping[str, Any], levels: Levels) -> dict[str, Any]:
+    """A record of the throttle topic, in short, with the owner of the quota that its client has now."""
+    return {
+        "at_ms": written_ms(row),
+        "verb": verb(row),
+        "cause": row["cause"],
+        "user": row["user"],
+        "client_id": row["client_id"],
+        "broker_id": row["broker_id"],
+        "quota_type": row["quota_type"],
+        "observed": row["observed"],
+        "bound": row["bound"],
+        "throttle_time_ms": row["throttle_time_ms"],
+        "throttled_until_ms": row["throttled_until_ms"],
+        "owed_ms": row["owed_ms"],
+        "lateness_ms": row["lateness_ms"],
+        "decision_id": row["decision_id"],
+        "quota_version": row["quota_version"],
+        "publish_seq": row["publish_seq"],
+        "owner": levels.get((row["user"], row["client_id"], row["quota_type"]), {}).get("owner"),
+    }
+
+
+def totals(
+    running: Sequence[RunningThrottle],
+    seconds: Sequence[tuple[int, int, int, int]],
+    sensors: Sequence[SensorRate],
+    active_clients: int,
+) -> dict[str, Any]:
+    """The figures over everything.
+
+    Args:
+        running: Who is held.
+        seconds: See `LiveRates.totals`. The newest second is not whole yet, and is in no mean.
+        sensors: All rates.
+        active_clients: How many clients sent anything lately.
+    """
+    whole = seconds[-RATE_SECONDS - 1 : -1]
+    of_type = Counter(one.row["quota_type"] for one in running)
+    per_second = [sum(second[place] for second in whole) / max(len(whole), 1) for place in (1, 2, 3)]
+    return {
+        "throttled": len(running),
+        "throttled_by_type": dict(of_type),
+        "active_clients": active_clients,
+        "produced_bytes_per_second": per_second[0],
+        "fetched_bytes_per_second": per_second[1],
+        "requests_per_second": per_second[2],
+        "over_bound": sum(one.used > 1 and one.mode == "enforce" for one in sensors),
+        "over_shadow_bound": sum(one.used > 1 and one.mode == "shadow" for one in sensors),
+        "near_bound": sum(0.8 <= one.used <= 1 and one.mode == "enforce" for one in sensors),
+    }
+
+
+# Whether the pipeline works, as a function of what was last seen. A job that stalls must never look calm.
+
+STALLED_AFTER_MS: Final = 5_000
+"""How old the newest micro-batch may be before the page says so."""
+
+_LAPSE: Final = "Running throttles lapse by themselves; nobody is throttled anew. What is shown is that old."
+
+_AHEAD: Final = "The time of the rates is {} ahead of the wall clock: a clock was set back, and usage of now is late."
+
+HealthState = Literal["live", "starting", "quiet", "hung", "stalled", "down", "unreadable"]
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """The state of the pipeline at an instant.
+
+    Attributes:
+        state: live: micro-batches come. starting: none is stored yet. quiet: no batch comes, as the job waits for usage
+            and finds none. hung: no batch comes, and the job does not even look for usage. stalled: no batch comes, and
+            which of the two it is, or whether the job lives, is not known here: it was not seen to wait for usage in
+            the last `FRESH_MS`. down: the job's process is gone.
+            unreadable: the tables can not be read.
+        title: In a few words.
+        text: What it means and what to do; "" if all is well.
+        last_batch_age_ms: How long ago the newest batch was collected, by wall clock; None without one.
+        lag_ms: How old the newest event of that batch was then.
+        ahead_ms: How far the time of that batch is ahead of the wall clock now; see `pipeline.process.ahead_ms`.
+        process: The job's process on this machine; None if it is not known to run.
+    """
+
+    state: HealthState
+    title: str
+    text: str
+    last_batch_age_ms: int | None
+    lag_ms: int | None
+    process: str | None
+    ahead_ms: int = 0
+
+
+def health(
+    now_ms: int,
+    batch: Mapping[str, Any] | None,
+    process: str | None,
+    *,
+    was_seen: bool,
+    waited_ms: int | None = None,
+    collected_ms: int | None = None,
+    failure: str | None = None,
+) -> Health:
+    """Judge the pipeline.
+
+    Args:
+        now_ms: Wall clock.
+        batch: The newest row of `batches`; None if there is none.
+        process: The job's process on this machine; None if nobody holds its lock.
+        was_seen: A process of this machine held the job's lock since the dashboard started. Without that, a missing
+            process proves nothing: the job may run on another machine.
+        waited_ms: When the job was last seen to wait for usage, by wall clock; None if that is not known here.
+        collected_ms: When that batch was collected, by the clock of `now_ms`; None = as the batch says. A batch whose
+            clock was ahead is as old as it has been known for, and not new for as long as the clock was ahead.
+        failure: Why the tables can not be read; None if they can.
+    """
+    at_ms = batch["processed_at_ms"] if collected_ms is None and batch is not None else collected_ms
+    age_ms = None if batch is None or at_ms is None else max(now_ms - at_ms, 0)
+    lag_ms = None if batch is None else max(batch["processed_at_ms"] - batch["evaluated_at_ms"], 0)
+    ahead = 0 if batch is None else ahead_ms(batch["evaluated_at_ms"], now_ms)
+    wait_age_ms = None if waited_ms is None else now_ms - waited_ms
+    if failure is not None:
+        told: tuple[HealthState, str, str] = ("unreadable", "The tables can not be read", failure)
+    elif age_ms is None:
+        told = _without_batch(process, wait_age_ms)
+    elif age_ms <= STALLED_AFTER_MS and (process is not None or not was_seen):
+        told = ("live", "Live", _AHEAD.format(age_text(ahead)) if ahead else "")
+    elif process is None:
+        told = _gone(age_ms, was_seen)
+    else:
+        told = _without_news(age_ms, process, wait_age_ms)
+    return Health(*told, age_ms, lag_ms, process, ahead)
+
+
+def _without_batch(process: str | None, wait_age_ms: int | None) -> tuple[HealthState, str, str]:
+    title = "The job has written no micro-batch yet"
+    if process is None:
+        return "starting", "No micro-batch is stored yet", f"Start the job: {command_text('run')}."
+    activity = activity_of(True, None, wait_age_ms, STALLED_AFTER_MS)
+    if activity == "hung":
+        return "hung", title, f"It hangs: {_last_look(process, wait_age_ms)}"
+    return "starting", title, f"Its process {process} {'waits for usage' if activity == 'idle' else 'runs'}."
+
+
+def _without_news(age_ms: int, process: str, wait_age_ms: int | None) -> tuple[HealthState, str, str]:
+    """Of a job that lives."""
+    since, activity = f"for {age_text(age_ms)}", activity_of(True, age_ms, wait_age_ms, STALLED_AFTER_MS)
+    if activity == "idle":
+        text = f"The job's process {process} works: it looks for usage, and no client has used anything."
+        return "quiet", f"Quiet: no usage {since}", text
+    if activity == "hung":
+        return "hung", f"The job hangs: no micro-batch {since}", f"{_last_look(process, wait_age_ms)} {_LAPSE}"
+    if wait_age_ms is None or wait_age_ms < 0:
+        seen = "runs, and was not yet seen to wait for usage: it starts, or hangs"
+    else:
+        seen = f"last looked for usage {age_text(wait_age_ms)} ago: a batch takes long, or it hangs"
+    return "stalled", f"No micro-batch {since}", f"The job's process {process} {seen}. {_LAPSE}"
+
+
+def _gone(age_ms: int, was_seen: bool) -> tuple[HealthState, str, str]:
+    age = age_text(age_ms)
+    if was_seen:
+        return "down", "The job has ended", f"Its last micro-batch was {age} ago. {_LAPSE}"
+    return "stalled", f"No micro-batch for {age}", f"No job runs on these tables on this machine. {_LAPSE}"
+
+
+def _last_look(process: str, wait_age_ms: int | None) -> str:
+    return (
+        f"Its process {process} last looked for usage {age_text(wait_age_ms or 0)} ago; its log may say what keeps it."
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,12 +11,19 @@ from deltalake import DeltaTable
 from pipeline.errors import PipelineError
 from pipeline.tables.address import table_uri
 from pipeline.tables.errors import TableMissing
-from pipeline.tables.opening import Options, local_path, open_table, reading
+from pipeline.tables.opening import (
+    Options,
+    file_statistics,
+    local_path,
+    newest_in,
+    newest_instant_in,
+    oldest_in,
+    open_table,
+    reading,
+)
 from pipeline.tables.port import Condition, Instant
-from pipeline.tables.reading.column_range import file_statistics, newest_in, newest_instant_in, oldest_in
-from pipeline.tables.reading.query import FILTER_FIRST, answer, column_names, rows_where
-from pipeline.tables.reading.table_query import largest, run
-from pipeline.tables.reading.table_rows import Row, rows_of
+from pipeline.tables.queries import FILTER_FIRST, Row, answer, column_names, rows_of, rows_where
+from pipeline.tables.reading import largest, run
 
 # A handle that has followed many commits answers more slowly than one that was opened from a checkpoint.
 _VERSIONS_PER_HANDLE: Final = 50

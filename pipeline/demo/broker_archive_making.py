@@ -10,12 +10,9 @@ without one.
 import sys
 from pathlib import Path
 
-from pipeline.demo.broker import EmbeddedBroker
-from pipeline.demo.broker_config import BrokerOptions
-from pipeline.demo.broker_java import broker_archive, broker_jars
+from pipeline.demo.broker import BrokerOptions, EmbeddedBroker, broker_archive, broker_jars
 from pipeline.errors import PipelineError
-from pipeline.jvm.class_archive import make_archive
-from pipeline.jvm.java import find_java
+from pipeline.jvm.java import find_java, make_archive
 
 
 def make() -> str:

@@ -10,7 +10,7 @@ import signal
 import sys
 
 from pipeline.demo import broker_archive_making, spark_archive_making
-from pipeline.demo.broker_java import broker_archive, broker_jars
+from pipeline.demo.broker import broker_archive, broker_jars
 from pipeline.errors import PipelineError
 from pipeline.jvm.java import find_java
 

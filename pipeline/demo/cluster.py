@@ -6,8 +6,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from pipeline.demo.broker import EmbeddedBroker
-from pipeline.demo.broker_config import FIRST_NODE_ID, BrokerOptions
+from pipeline.demo.broker import FIRST_NODE_ID, BrokerOptions, EmbeddedBroker
 
 
 class EmbeddedCluster:

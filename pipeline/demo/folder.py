@@ -6,16 +6,21 @@ Nothing heavy is imported here: a second demo is refused at once.
 import json
 import os
 import secrets
-from collections.abc import Iterator
-from contextlib import contextmanager
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from pipeline.command_line import CONFIG, TABLES_ROOT, carry, path_text
+from pipeline.command_line import CONFIG, TABLES_ROOT, carry, command_text, path_text
+from pipeline.demo.broker import EmbeddedBroker
 from pipeline.demo.errors import DemoIsRunning, NotADemoFolder, OtherBrokerCount
-from pipeline.demo.plan import demo_users
-from pipeline.process_lock import LockHeld, ProcessLock
+from pipeline.demo.plan import DEMO_QUOTAS, STOCK_CLIENTS, demo_users
+from pipeline.job.lock import JobLock
+from pipeline.process import LockHeld, ProcessLock
+from pipeline.settings.model import AlertsSettings, Settings
+from quota.entity import QUOTA_TYPES
 
 MARK: Final = ".kquota-demo"
 _MARK_TEXT: Final = "Made by `kquota demo`. `kquota demo --fresh` deletes the demo's data in this folder.\n"
@@ -153,3 +158,127 @@ class DemoFolder:
         if missing:  # all of them, or those of users that later releases have brought
             file.write_text(json.dumps({**stored, **missing}))
         return {**stored, **missing}
+
+
+# What the demo writes for its user: a settings file for all commands, and quotas to try with `what-if`.
+
+_HEAD: Final = "# Written by the demo at each start. With it every command of kquota works on this demo.\n"
+_CANDIDATE_HEAD: Final = """\
+# Quotas to try with what-if. They are the demo's own, with twice as much for alice/etl and half as much for
+# search. Change them as you like; the demo does not write this file again.
+"""
+
+
+def write_settings(folder: DemoFolder, settings: Settings) -> None:
+    """Write the settings file: where broker, topics, tables, checkpoint and lock of this demo are."""
+    kafka, stream = settings.kafka, settings.stream
+    text = _toml(
+        {
+            "job": settings.job,
+            "run_dir": str(settings.run_dir),
+            "kafka": {
+                "bootstrap_servers": kafka.bootstrap_servers,
+                "usage_topic": kafka.usage_topic,
+                "throttle_topic": kafka.throttle_topic,
+                "marker_topic": kafka.marker_topic,
+            },
+            "tables": {"root": settings.tables.root},
+            "stream": {"checkpoint": stream.checkpoint, "trigger_ms": stream.trigger_ms},
+            # The stock clients. The others listen.
+            "sync": {"users": sorted(client.user for client in STOCK_CLIENTS)},
+            **_alerts(settings.alerts),
+        }
+    )
+    folder.settings_file.write_text(_HEAD + text, encoding="utf-8")
+
+
+def _alerts(alerts: AlertsSettings) -> dict[str, Any]:
+    """Whom the demo tells; nothing if it tells nobody."""
+    if not alerts.webhooks:
+        return {}
+    link = {} if alerts.external_url is None else {"external_url": alerts.external_url}
+    urls = {name: url.get_secret_value() for name, url in alerts.webhooks.items()}
+    return {"alerts": link, "alerts.webhooks": urls}
+
+
+def write_candidate(folder: DemoFolder) -> None:
+    """Write the candidate if there is none."""
+    if folder.candidate.exists():
+        return
+    changed = {("alice", "etl"): ("producer_byte_rate", 2.0), ("search", ""): ("consumer_byte_rate", 0.5)}
+    lines = []
+    for row in DEMO_QUOTAS:
+        bounds = {name: row[name] for name in QUOTA_TYPES}
+        name, factor = changed.get((row["user"], row["client_id"]), ("", 1.0))
+        shown = {
+            "user": row["user"],
+            "client_id": row["client_id"],
+            **{key: bound * factor if key == name else bound for key, bound in bounds.items() if bound is not None},
+        }
+        # A JSON object on one line is YAML.
+        lines.append(f"  - {json.dumps(shown)}\n")
+    folder.candidate.write_text(f"{_CANDIDATE_HEAD}quotas:\n{''.join(lines)}", encoding="utf-8")
+
+
+def _toml(values: Mapping[str, Any]) -> str:
+    """Values first, then one table for each branch. Text is quoted as JSON quotes it, which TOML reads alike."""
+    plain = [f"{key} = {_value(value)}\n" for key, value in values.items() if not isinstance(value, Mapping)]
+    branches = [f"\n[{key}]\n{_toml(value)}" for key, value in values.items() if isinstance(value, Mapping)]
+    return "".join([*plain, *branches])
+
+
+def _value(value: Any) -> str:
+    # TOML refuses the one control character that JSON leaves as it is.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+# Starting over: what earlier demos have left in the demo's folder is deleted, and nothing else.
+
+
+def start_over(folder: DemoFolder, job: str) -> None:
+    """Delete what earlier demos have left, while no job and no broker runs there. Other files stay.
+
+    Args:
+        folder: A folder that this process has claimed.
+        job: Name of the demo's job; its lock is held meanwhile, and so are the brokers'.
+
+    Raises:
+        JobIsRunning, BrokerAlreadyRunning: A job or a broker runs there; nothing is deleted.
+    """
+    brokers = folder.brokers(max(folder.former_brokers(), 1))
+    data = (folder.tables, folder.checkpoint, *brokers, folder.password_file, folder.clients_plan)
+    more = (folder.meter_state, folder.sync_log, folder.settings_file, folder.candidate)
+    alerts = (folder.alerts_log, folder.alerts_state(job))
+    stock = (folder.stock_client(client.client_id) for client in STOCK_CLIENTS)
+    with ExitStack() as held:
+        held.enter_context(JobLock(folder.root, job, str(folder.tables)))
+        for broker in brokers:
+            held.enter_context(EmbeddedBroker(broker).reserved())
+        for path in (*data, *more, *alerts, *stock):
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+
+
+# The commands that the demo proposes: each works on the demo's data, in the shell that shows it.
+
+
+def while_it_runs() -> list[str]:
+    """Three commands for another terminal, once a throttle is recorded."""
+    return [command_text("status"), command_text("throttles", "list", "--all"), command_text("quotas", "describe")]
+
+
+def at_the_end(decision_id: str | None, batches: int, candidate: Path) -> list[str]:
+    """Three commands for when the demo has ended.
+
+    Args:
+        decision_id: A decision that was published in this run, or the beginning of its id; None if there was none.
+        batches: How many micro-batches this run has recorded.
+        candidate: The file with quotas to try.
+    """
+    what_if = command_text("what-if", "--quotas", path_text(candidate), "--from", "usage", "--since", "1h")
+    if decision_id is not None:
+        return [command_text("throttles", "explain", decision_id), command_text("throttles", "list", "--all"), what_if]
+    first = [command_text("status"), command_text("quotas", "describe")]
+    return [*first, what_if if batches else command_text("quotas", "history")]

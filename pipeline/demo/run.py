@@ -3,33 +3,271 @@
 The job is the one of production. The demo adds the brokers, the clients and the meters around it.
 """
 
+import json
 import logging
+import math
+import subprocess
+import sys
+import time
 from collections.abc import Callable
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+from contextlib import ExitStack, suppress
+from dataclasses import asdict, dataclass, field
 from functools import partial
-from threading import Thread
-from typing import Final
+from shlex import quote
+from threading import Event, Thread
+from typing import IO, Any, Final
 
 from pydantic import SecretStr
 
+from pipeline.cluster.access import ClusterAccess
+from pipeline.cluster.topics import create_topics, wanted_topics
+from pipeline.command_line import CONFIG
+from pipeline.demo import class_archives
 from pipeline.demo.alert_receiver import AlertReceiver, Heard
-from pipeline.demo.bounds import client_bounds
-from pipeline.demo.children import start_alerts, start_dashboard
-from pipeline.demo.folder import DemoFolder
-from pipeline.demo.load import ClientReports, Load
-from pipeline.demo.preparing import demo_settings, new_cluster, prepare
-from pipeline.demo.process import terminate
+from pipeline.demo.broker import FIRST_NODE_ID, BrokerOptions, EmbeddedBroker, plain_sign_in
+from pipeline.demo.clients import create_demo_topics, start_demo_clients
+from pipeline.demo.cluster import EmbeddedCluster
+from pipeline.demo.folder import DemoFolder, write_candidate, write_settings
+from pipeline.demo.plan import (
+    DEMO_INTERNAL_LISTENERS,
+    DEMO_QUOTAS,
+    STOCK_CLIENTS,
+    DemoClient,
+    DemoPlan,
+    client_bounds,
+    split_shares,
+)
+from pipeline.demo.process import spawn, terminate
+from pipeline.demo.stock_client import StockWork
 from pipeline.job.job import Job, step
-from pipeline.job.listeners import Listeners, both
-from pipeline.settings.alerts import AlertsSettings
-from pipeline.settings.model import Settings
-from pipeline.stream.spark.spark_starter import SparkStarter
+from pipeline.job.metrics import Listeners, both
+from pipeline.settings.model import AlertsSettings, Settings
+from pipeline.stream.session import SparkStarter
 from pipeline.stream.usage_columns import ReadingRules
+from pipeline.tables.audit import local_audit
+from pipeline.tables.from_settings import create_tables, open_quota_table
+
+# What must be there before the demo's job can start: the cluster, settings, topics, tables, quotas.
+
+
+def new_cluster(folder: DemoFolder, brokers: int) -> EmbeddedCluster:
+    """The cluster of a demo, which is not started yet. Its brokers write request logs, for the meters."""
+    return EmbeddedCluster(folder.brokers(brokers), folder.passwords(), BrokerOptions(request_log=True))
+
+
+def demo_settings(settings: Settings, folder: DemoFolder, cluster: EmbeddedCluster) -> Settings:
+    """The settings with the addresses and folders of a demo whose cluster runs."""
+    given = settings.model_dump()
+    given["kafka"] |= {"bootstrap_servers": cluster.bootstrap_servers}
+    given["tables"] |= {"root": str(folder.tables)}
+    given["stream"] |= {"checkpoint": str(folder.checkpoint)}
+    return Settings.model_validate({**given, "run_dir": folder.root})
+
+
+def prepare(folder: DemoFolder, settings: Settings, brokers: int) -> None:
+    """Write the files, create topics and tables that are missing, and fill a new quota table.
+
+    Args:
+        folder: The demo's.
+        settings: As `demo_settings` makes them.
+        brokers: How many the cluster has.
+    """
+    write_settings(folder, settings)
+    write_candidate(folder)
+    with ClusterAccess.from_settings(settings.kafka).admin() as admin:
+        create_topics(admin, wanted_topics(settings))
+        create_demo_topics(admin, brokers)
+    if "quotas" in create_tables(settings.tables):
+        audit = local_audit("the demo's quotas")
+        open_quota_table(settings.tables).edit(lambda _: list(DEMO_QUOTAS), audit)
+
+
+# The processes around the job: a meter for each broker, stock clients, what writes quotas, the page, the alerts.
+
+Child = subprocess.Popen[bytes]
+
+_KQUOTA: Final = (sys.executable, "-m", "pipeline.cli.main")
+
+# Of those that look on, or have time: all start at once, and the job's first micro-batch comes before them.
+_NICENESS: Final = 10
+
+
+def start_meter(broker: EmbeddedBroker, folder: DemoFolder) -> Child:
+    """Start the meter of a broker; it follows that broker's own request log."""
+    command = [*_KQUOTA, "meter", "request-log", str(broker.request_log_path), "--broker-id", str(broker.node_id)]
+    # A flag, because a variable that is set in this shell would win over the file.
+    command += ["--config", str(folder.settings_file), "--bootstrap-server", broker.bootstrap_servers]
+    if broker.node_id == FIRST_NODE_ID:
+        command += ["--state-file", str(folder.meter_state)]
+    for listener in DEMO_INTERNAL_LISTENERS:
+        command += ["--internal-listener", listener]
+    with (broker.directory / "logs" / "meter.log").open("ab") as output:
+        return spawn(command, cwd=folder.root, output=output)
+
+
+def start_sync(cluster: EmbeddedCluster, folder: DemoFolder) -> Child:
+    """Start what puts quotas on the brokers: those of the users that the settings file names."""
+    command = [*_KQUOTA, "quotas", "sync", "--config", str(folder.settings_file)]
+    command += ["--bootstrap-server", cluster.bootstrap_servers, "--tables", str(folder.tables)]
+    with folder.sync_log.open("ab") as output:
+        return spawn(command, cwd=folder.root, output=output, niceness=_NICENESS)
+
+
+def start_archive_making(folder: DemoFolder) -> Child:
+    """Start what makes the class archives that are missing."""
+    command = [sys.executable, "-m", "pipeline.demo.class_archives"]
+    with folder.archives_log.open("ab") as output:
+        return spawn(command, cwd=folder.root, output=output)
+
+
+def start_dashboard(folder: DemoFolder, port: int) -> Child:
+    """Start the page over the tables; it waits for them itself."""
+    command = [*_KQUOTA, "dashboard", "--port", str(port), "--config", str(folder.settings_file)]
+    with folder.dashboard_log.open("ab") as output:
+        return spawn([*command, "--tables", str(folder.tables)], cwd=folder.root, output=output, niceness=_NICENESS)
+
+
+def start_alerts(folder: DemoFolder) -> Child:
+    """Start what tells people, with the receiver of the settings file."""
+    command = [*_KQUOTA, "alerts", "run", "--config", str(folder.settings_file), "--tables", str(folder.tables)]
+    with folder.alerts_log.open("ab") as output:
+        return spawn(command, cwd=folder.root, output=output, niceness=_NICENESS)
+
+
+def stock_work(client: DemoClient, cluster: EmbeddedCluster, password: str) -> StockWork:
+    """What a stock client of the demo does, and all that it is told."""
+    return StockWork(
+        role=client.role,
+        topic=client.topic,
+        shares=split_shares(len(cluster.brokers)),
+        bytes_per_second=client.bytes_per_second,
+        requests_per_second=client.requests_per_second,
+        options={
+            **plain_sign_in(cluster.sasl_bootstrap_servers, client.user, password),
+            "client_id": client.client_id,
+        },
+    )
+
+
+def start_stock_client(client: DemoClient, cluster: EmbeddedCluster, folder: DemoFolder) -> Child:
+    """Start a stock client; its counters come on its standard output, with what else it prints."""
+    path = folder.stock_client(client.client_id)
+    path.touch(mode=0o600)  # holds a password
+    work = stock_work(client, cluster, folder.passwords()[client.user])
+    path.write_text(json.dumps(asdict(work), indent=2), encoding="utf-8")
+    command = [sys.executable, "-m", "pipeline.demo.stock_client", str(path)]
+    return spawn(command, cwd=folder.root, output=subprocess.PIPE)
+
+
+# The load of the demo and what is around it: started together, watched, ended together.
 
 log = logging.getLogger(__name__)
 
 _STOP_SECONDS: Final = 5.0
+_LOOK_SECONDS: Final = 1.0
+_ARCHIVES_AFTER_SECONDS: Final = 20.0
+
+ClientReports = Callable[[dict[str, Any]], None]
+
+
+class Load:
+    """All processes that use the cluster. `start` and `watch` run in one thread, which lives as long as they.
+
+    Args:
+        cluster: It is running.
+        folder: The demo's.
+        report: Called with the counters of each client once per second, from several threads.
+        stack: Its end ends the processes.
+    """
+
+    def __init__(self, cluster: EmbeddedCluster, folder: DemoFolder, report: ClientReports, stack: ExitStack) -> None:
+        self._cluster = cluster
+        self._folder = folder
+        self._report = report
+        self._stack = stack
+        self._over = Event()
+        self._clients: Child | None = None
+        self._sends_in_full = False
+        stack.callback(self._over.set)
+
+    def start(self) -> None:
+        """Start them all; the clients last."""
+        self._keep(start_sync(self._cluster, self._folder))
+        for broker in self._cluster.brokers:
+            self._keep(start_meter(broker, self._folder))
+        plan_path = self._folder.clients_plan
+        DemoPlan(
+            bootstrap_servers=self._cluster.sasl_bootstrap_servers,
+            view_bootstrap_servers=self._cluster.bootstrap_servers,
+            passwords=self._folder.passwords(),
+            starts_calm=True,
+        ).write(plan_path)
+        self._clients = start_demo_clients(plan_path, stdout=subprocess.PIPE, start_new_session=True)
+        self._follow(self._clients)
+        for client in STOCK_CLIENTS:
+            self._follow(start_stock_client(client, self._cluster, self._folder))
+        log.info("eight clients that listen to throttles and two stock clients that do not are sending and reading")
+        log.info("to look into it from any shell: export %s=%s", CONFIG, quote(str(self._folder.settings_file)))
+
+    def send_in_full(self) -> None:
+        """The job decides: the noisy clients may be noisy. What they used before is a debt. May be called again."""
+        if not self._sends_in_full and self._clients is not None and self._clients.stdin is not None:
+            self._sends_in_full = True
+            with suppress(OSError):  # they have ended, or the demo has
+                self._clients.stdin.write(b"\n")
+                self._clients.stdin.flush()
+
+    def watch(self, duration_seconds: float | None, stop: Callable[[], None]) -> None:
+        """Tell of brokers that end, and make missing class archives beside the load; returns when it is over.
+
+        Args:
+            duration_seconds: When to call `stop`, from now; None = never.
+            stop: Ends the demo.
+        """
+        ends = None if duration_seconds is None else time.monotonic() + duration_seconds
+        archives_due = time.monotonic() + _ARCHIVES_AFTER_SECONDS
+        told: set[int] = set()
+        while not self._over.wait(_LOOK_SECONDS if ends is None else min(_LOOK_SECONDS, ends - time.monotonic())):
+            for broker in self._cluster.ended():
+                if broker.node_id not in told:
+                    told.add(broker.node_id)
+                    log.warning(
+                        "broker %d has ended (%s); its partitions are away until the demo is started again",
+                        broker.node_id,
+                        broker.exit_code,
+                    )
+            if time.monotonic() >= archives_due:
+                archives_due = math.inf
+                self._make_archives()
+            if ends is not None and time.monotonic() >= ends:
+                ends = None
+                stop()
+
+    def _make_archives(self) -> None:
+        """Once on a machine, and not at the start: it takes a core for a minute. If it is cut off, it begins anew."""
+        if class_archives.are_missing():
+            log.info("class archives are being made in the background, once: later starts take half the time")
+            self._keep(start_archive_making(self._folder))
+
+    def _keep(self, child: Child) -> None:
+        if child.stdin is not None:
+            self._stack.callback(child.stdin.close)
+        self._stack.callback(terminate, child, _STOP_SECONDS)
+
+    def _follow(self, child: Child) -> None:
+        self._keep(child)
+        if child.stdout is not None:
+            Thread(target=self._read, args=(child.stdout,), name="demo-reports", daemon=True).start()
+
+    def _read(self, lines: IO[bytes]) -> None:
+        with lines:
+            for line in lines:
+                try:
+                    report = json.loads(line)
+                except ValueError:
+                    log.warning("a client says: %s", line.decode(errors="replace").rstrip())
+                    continue
+                self._report(report)
 
 
 @dataclass

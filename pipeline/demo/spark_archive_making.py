@@ -20,15 +20,13 @@ from kafka import KafkaProducer
 
 from pipeline.clock import wall_ms
 from pipeline.cluster.access import ClusterAccess
-from pipeline.cluster.from_settings import wanted_topics
-from pipeline.cluster.topics import create_topics
+from pipeline.cluster.topics import create_topics, wanted_topics
 from pipeline.demo.broker import EmbeddedBroker
 from pipeline.errors import PipelineError
-from pipeline.jvm.class_archive import class_archive, make_archive, options_to_make
 from pipeline.jvm.jars import spark_jars
-from pipeline.jvm.java import find_java
+from pipeline.jvm.java import class_archive, find_java, make_archive, options_to_make
 from pipeline.settings.model import KafkaSettings, Settings, SparkSettings
-from pipeline.stream.spark.jvm_settings import archived_jars
+from pipeline.stream.session import archived_jars
 from pipeline.stream.usage_columns import ReadingRules
 
 _PATIENCE_SECONDS: Final = 180.0
@@ -73,7 +71,7 @@ def train(draft: Path) -> None:
     # Only this process needs Spark, not one that finds the archive already there.
     from pyspark import SparkContext  # noqa: PLC0415
 
-    from pipeline.stream.spark.spark_starter import SparkStarter  # noqa: PLC0415
+    from pipeline.stream.session import SparkStarter  # noqa: PLC0415
 
     options = {"spark.driver.extraJavaOptions": " ".join(options_to_make(draft))}
     with tempfile.TemporaryDirectory() as folder, EmbeddedBroker(Path(folder) / "broker") as broker:

@@ -10,11 +10,13 @@ Health is 200 in all three states: the gate fails open, so no state is a reason 
 Mistakes are answered with 400 (401, 404, 405, 421) and {"error": …, "remedy": …}.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from threading import Thread
 from typing import Any, Final, NamedTuple
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, generate_latest
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
@@ -25,7 +27,18 @@ from starlette.routing import Route
 
 from pipeline.gate.errors import GateDepleted, GateTimeout
 from pipeline.gate.gate import Gate, Throttled
-from pipeline.web import Guard, QueryRefused, Read, read_parameters, until_gone, while_wanted, whole_number
+from pipeline.web import (
+    Guard,
+    Listen,
+    QueryRefused,
+    Read,
+    WebServer,
+    read_parameters,
+    refuse_unguarded,
+    until_gone,
+    while_wanted,
+    whole_number,
+)
 
 # What one waiting request costs this process, roughly: a connection, a task, a waiting caller. Charged to the pool.
 LONG_POLL_BYTES: Final = 16_384
@@ -180,3 +193,91 @@ async def _not_ours(request: Request, exc: Exception) -> Response:
 
 def _error(status: int, error: str, remedy: str) -> JSONResponse:
     return JSONResponse({"error": error, "remedy": remedy}, status)
+
+
+# The side-car: the gate's HTTP application on a socket, until it is asked to stop.
+
+TOKEN_VARIABLE: Final = "KQUOTA_GATE_TOKEN"  # noqa: S105 - the name of a variable
+_FINISH_SECONDS: Final = 5
+
+
+class GateServer:
+    """One listening socket in front of a gate.
+
+    Args:
+        gate: Started. `run` closes it at the end.
+        listen: Where to listen.
+        token: See `pipeline.gate.http.build_app`.
+        registry: Likewise.
+
+    Raises:
+        ListenRefused: Other machines could connect without a token, or the system does not let it listen there.
+    """
+
+    def __init__(
+        self, gate: Gate, listen: Listen, token: str | None, registry: CollectorRegistry | None = None
+    ) -> None:
+        refuse_unguarded(listen, token, TOKEN_VARIABLE)
+        self._server = WebServer(build_app(gate, token, registry), listen, finish_seconds=_FINISH_SECONDS)
+        self._closing = Thread(target=gate.close, args=(1.0,), name="gate-closing")
+
+    @property
+    def port(self) -> int:
+        """The port in use."""
+        return self._server.port
+
+    def run(self) -> None:
+        """Answer requests until `stop`. Returns when all waiting requests have been answered, or after 5 s."""
+        try:
+            self._server.run()
+        finally:
+            self.stop()
+            self._closing.join()
+
+    def stop(self) -> None:
+        """Answer the waiting requests and make `run` return. From any thread or signal handler; may be repeated."""
+        self._server.stop()
+        if self._closing.ident is None:
+            self._closing.start()
+
+
+# What a gate tells Prometheus, read from its gauges at each scrape.
+
+
+def gate_metrics(gate: Gate, clients: bool = False) -> Iterable[Metric]:
+    """The gauges of a gate, now.
+
+    Args:
+        gate: Started.
+        clients: Also how much longer each throttled client must wait, a series for each.
+    """
+    stats = gate.stats()
+    occupancy, depleted_ratio = stats.occupancy, stats.occupancy.pool_depleted_percent / 100
+    states = ("connecting", "catching-up", "following", "stale", "closed")
+    state = GaugeMetricFamily("kquota_gate_state", "1 for the state that the gate is in.", labels=["state"])
+    for name in states:
+        state.add_metric([name], float(name == stats.state))
+    yield state
+    yield CounterMetricFamily("kquota_gate_unreadable_records", "Records that were skipped.", stats.unreadable)
+    for name, documentation, value in (
+        ("purgatory_size", "Entries of the watch lists.", occupancy.purgatory_size),
+        ("delayed_operations", "Callers that wait for a time-out.", occupancy.delayed_operations),
+        ("waiting_callers", "Callers that wait.", occupancy.waiting),
+        ("waiting_for_memory", "Callers that wait for bytes of the pool.", occupancy.waiting_for_memory),
+        ("throttled_clients", "Throttles that run.", occupancy.throttled_clients),
+        ("pool_size_bytes", "Size of the memory pool.", occupancy.pool_size_bytes),
+        ("pool_available_bytes", "What is left of the memory pool.", occupancy.pool_available_bytes),
+        ("pool_used_bytes", "Bytes of waiting requests.", occupancy.pool_used_bytes),
+        ("pool_depleted_ratio", "Share of the last minute in which the pool refused.", depleted_ratio),
+    ):
+        yield GaugeMetricFamily(f"kquota_gate_{name}", documentation, value)
+    if clients:
+        remaining = GaugeMetricFamily(
+            "kquota_gate_client_remaining_seconds",
+            "How much longer a client must wait.",
+            labels=["user", "client_id", "broker_id"],
+        )
+        for throttled in gate.throttles():
+            record = throttled.record
+            remaining.add_metric([record.user, record.client_id, record.broker_id], throttled.remaining_ms / 1000)
+        yield remaining

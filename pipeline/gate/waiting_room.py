@@ -2,19 +2,276 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
 from threading import Lock
-from typing import Final
+from typing import Final, Literal, Protocol
 
 from pipeline.clock import Clock
-from pipeline.gate.limits import GateLimits
-from pipeline.gate.occupancy import Occupancy
-from pipeline.gate.request_memory import RequestMemory
+from pipeline.gate.errors import GateDepleted, RequestSizeRefused
 from pipeline.gate.throttle_state import Lease, ThrottleState, lease_end_ms
-from pipeline.gate.waiting_caller import WaitingCaller
-from purgatory.delayed_operation import DelayedOperationPurgatory
-from purgatory.timer import SystemTimer
+from purgatory.delayed_operation import DelayedOperation, DelayedOperationPurgatory
+from purgatory.memory_pool import Allocation, MemoryIntake, MemoryPool
+from purgatory.timer import MonotonicClock, SystemTimer, Timer
 from schemas.names import ClientKey
 from schemas.throttle_record import ThrottleRecord
+
+# One caller that waits at the gate until its client is no longer throttled.
+
+
+class Gatekeeper(Protocol):
+    """What a waiting caller asks: when does the throttle of its client end, and is there memory for it then?"""
+
+    def blocked_until_ms(self, client: ClientKey) -> int:
+        """End of the client's throttle on the timer's clock, exclusive; 0 when the client is not throttled."""
+        ...
+
+    def now_ms(self) -> int:
+        """The time on the timer's clock."""
+        ...
+
+    def find_memory(self, caller: "WaitingCaller") -> bool:
+        """Whether there is memory for a caller whose throttle is over. If not, the caller is asked again later."""
+        ...
+
+
+class WaitingCaller(DelayedOperation):
+    """A delayed operation that completes when its client's throttle has ended: by a release, or by its end.
+
+    It asks for the end again whenever a record of the client arrives and when the time-out fires. So a renewal that
+    is published before the caller wakes makes it wait on, and an earlier end wakes it earlier.
+
+    Attributes:
+        client: Who waits.
+        keys: Watch keys: the client on the whole cluster, and on its broker if one was named.
+        size_bytes: What its request takes in memory; 0 takes none.
+        has_memory: It does not wait for memory (any more). Guarded by the lock of the gatekeeper.
+        allocation: Its bytes in the pool; None while it waits for memory, and when it needs none of the pool.
+    """
+
+    __slots__ = (
+        "_gatekeeper",
+        "_timer",
+        "_until_ms",
+        "_wake",
+        "allocation",
+        "client",
+        "has_memory",
+        "keys",
+        "size_bytes",
+    )
+
+    def __init__(
+        self, client: ClientKey, size_bytes: int, gatekeeper: Gatekeeper, timer: Timer, wake: Callable[[], None]
+    ) -> None:
+        """Make a caller that is not watched yet and has no time-out and no memory yet.
+
+        Args:
+            client: Who waits; `broker_id` "" means only throttles of the whole cluster count.
+            size_bytes: What its request takes in memory.
+            gatekeeper: Says when the throttle ends, and whether there is memory then.
+            timer: Of the purgatory it will wait in.
+            wake: Called once, from any thread, when the caller may go on. It must be quick.
+        """
+        super().__init__(delay_ms=0)
+        self.client = client
+        cluster_wide = client._replace(broker_id="")
+        self.keys = (cluster_wide,) if client == cluster_wide else (cluster_wide, client)
+        self.size_bytes = size_bytes
+        self.has_memory = False
+        self.allocation: Allocation | None = None
+        self._gatekeeper = gatekeeper
+        self._timer = timer
+        self._wake = wake
+        self._until_ms: int | None = None
+
+    def try_complete(self) -> bool:
+        """Complete if the throttle has ended; otherwise make sure that the time-out is at the end of the throttle."""
+        until_ms = self._gatekeeper.blocked_until_ms(self.client)
+        self.delay_ms = max(until_ms - self._gatekeeper.now_ms(), 0) if until_ms else 0
+        moved = self._until_ms is not None and until_ms != self._until_ms
+        self._until_ms = until_ms
+        if self.delay_ms == 0:
+            return (self.has_memory or self._gatekeeper.find_memory(self)) and self.force_complete()
+        if moved:
+            self._restart_timer()
+        return False
+
+    def on_complete(self) -> None:
+        """Wake the caller."""
+        self._wake()
+
+    def run(self) -> None:
+        """The time-out: complete, unless the throttle was renewed meanwhile or there is no memory yet."""
+        if not self.safe_try_complete() and self.delay_ms > 0:
+            self._restart_timer()
+
+    def _restart_timer(self) -> None:
+        if not self.is_completed:
+            self._timer.add(self)
+            if self.is_completed:  # completed between the two lines above, so that its own cancel came too early
+                self.cancel()
+
+
+# The gauges of a waiting room.
+
+
+@dataclass(frozen=True, slots=True)
+class Occupancy:
+    """The gauges of a waiting room, all read at the same time.
+
+    Attributes:
+        purgatory_size: PurgatorySize, entries of the watch lists.
+        delayed_operations: NumDelayedOperations, callers that wait for a time-out.
+        waiting: Callers that are not awake yet, including those that wait for memory.
+        waiting_for_memory: Callers that wait for bytes of the pool.
+        pool_size_bytes: Of the memory pool.
+        pool_available_bytes: What is left of it. Below 0 when the last request was larger than what was left.
+        pool_used_bytes: In use by callers that wait, and by callers that are awake and have not left yet. Bytes of
+            callers that went on after their throttle without finding any in the pool are not part of it.
+        pool_depleted_percent: Share of the last minute in which the pool refused, 0 to 100.
+        throttled_clients: Throttles that run now.
+    """
+
+    purgatory_size: int
+    delayed_operations: int
+    waiting: int
+    waiting_for_memory: int
+    pool_size_bytes: int
+    pool_available_bytes: int
+    pool_used_bytes: int
+    pool_depleted_percent: float
+    throttled_clients: int
+
+
+# The limit of the bytes of throttled requests that wait at a gate.
+
+WhenFull = Literal["refuse", "wait"]
+
+
+@dataclass(frozen=True, slots=True)
+class GateLimits:
+    """The limit of the bytes of throttled requests that wait.
+
+    Attributes:
+        pool_bytes: Size of the memory pool that all throttled clients share. As in KIP-72 a request is let in while
+            anything is left, so at most pool_bytes + max_request_bytes − 1 are in use.
+        max_request_bytes: The largest single request.
+        when_full: What happens to a throttled caller that finds the pool depleted. refuse: it is refused at once.
+            wait: it waits until bytes become free; who came first gets them first. When its own throttle is over, it
+            waits only while its own client's requests use pool_bytes or more.
+    """
+
+    pool_bytes: int = 67_108_864
+    max_request_bytes: int = 1_048_576
+    when_full: WhenFull = "refuse"
+
+
+# What requests at the gate take in memory, and who waits for memory.
+
+
+@dataclass(slots=True)
+class _ClientRequests:
+    used_bytes: int = 0
+    waiting: dict[WaitingCaller, None] = field(default_factory=dict)  # for memory, longest waiting first
+
+
+class RequestMemory:
+    """Gives memory to the requests of throttled clients. No lock: the lock of its owner.
+
+    While a client is throttled, its requests take from one pool (KIP-72) that all throttled clients share. When the
+    pool is depleted they wait for it; who came first gets memory first.
+
+    When a client's throttle is over, its requests no longer wait for the bytes of other clients. They wait only while
+    the client's own requests use `pool_bytes` or more. So what piled up behind a throttle goes on no faster than it is
+    worked off, and a client that fills the pool never makes another one wait. What these requests take is counted for
+    the client, but not in the pool: the pool bounds the requests of clients that are throttled.
+
+    Args:
+        limits: Sizes, and what happens when the pool is depleted.
+        clock: For the share of the time in which the pool is depleted.
+    """
+
+    def __init__(self, limits: GateLimits, clock: MonotonicClock) -> None:
+        self.pool = MemoryPool(limits.pool_bytes, limits.max_request_bytes, clock)
+        self._intake: MemoryIntake[WaitingCaller] = MemoryIntake(self.pool)
+        self._refuses = limits.when_full == "refuse"
+        self._by_client: dict[ClientKey, _ClientRequests] = {}
+
+    @property
+    def waiting(self) -> int:
+        """The number of callers that wait for memory."""
+        return len(self._intake.muted)
+
+    def check_size(self, size_bytes: int) -> None:
+        """Check the size of a request; 0 is allowed.
+
+        Raises:
+            RequestSizeRefused: It is below 0 or above `max_request_bytes`.
+        """
+        if not 0 <= size_bytes <= self.pool.max_allocation_bytes:
+            raise RequestSizeRefused(size_bytes, self.pool.max_allocation_bytes)
+
+    def take(self, caller: WaitingCaller) -> None:
+        """Give a new caller memory from the pool, or let it wait for memory (`has_memory` False).
+
+        Raises:
+            GateDepleted: The pool has nothing left and `when_full` is refuse.
+        """
+        if caller.size_bytes == 0:
+            caller.has_memory = True
+        elif self._refuses:
+            caller.allocation = self.pool.try_allocate(caller.size_bytes)
+            if caller.allocation is None:
+                raise GateDepleted(caller.size_bytes, self.pool.available_bytes, self.pool.size_bytes)
+            self._count(caller)
+        else:
+            caller.allocation = self._intake.try_allocate(caller, caller.size_bytes)
+            if caller.allocation is None:
+                self._of(caller.client).waiting[caller] = None
+            else:
+                self._count(caller)
+
+    def give_back(self, caller: WaitingCaller) -> list[WaitingCaller]:
+        """Take the memory of a caller that leaves; returns the callers that got memory from the pool by that.
+
+        Call it once per caller, whether the caller has memory or waits for it.
+        """
+        self._intake.forget(caller)
+        mine = self._of(caller.client)
+        mine.waiting.pop(caller, None)
+        if caller.has_memory:
+            mine.used_bytes -= caller.size_bytes
+        if caller.allocation is not None:
+            self.pool.release(caller.allocation)
+            caller.allocation = None
+        if not (mine.used_bytes or mine.waiting):
+            del self._by_client[caller.client]
+        served = self._intake.unmute()
+        for unmuted in served:
+            unmuted.source.allocation = unmuted.allocation
+            self._count(unmuted.source)
+        return [unmuted.source for unmuted in served]
+
+    def serve_own(self, client: ClientKey) -> list[WaitingCaller]:
+        """Give memory to the waiting callers of a client whose throttle is over; returns those that got some."""
+        served: list[WaitingCaller] = []
+        mine = self._by_client.get(client)
+        while mine and mine.waiting and mine.used_bytes < self.pool.size_bytes:
+            caller = next(iter(mine.waiting))
+            self._intake.forget(caller)
+            self._count(caller)
+            served.append(caller)
+        return served
+
+    def _of(self, client: ClientKey) -> _ClientRequests:
+        return self._by_client.setdefault(client, _ClientRequests())
+
+    def _count(self, caller: WaitingCaller) -> None:
+        mine = self._of(caller.client)
+        mine.waiting.pop(caller, None)
+        mine.used_bytes += caller.size_bytes
+        caller.has_memory = True
+
 
 _PRUNE_EVERY_MS: Final = 60_000
 
@@ -161,7 +418,7 @@ class WaitingRoom:
         return [] if self._closed else list(self._state.running(self.now_ms()))
 
     def blocked_until_ms(self, client: ClientKey) -> int:
-        """See `pipeline.gate.waiting_caller.Gatekeeper`."""
+        """See `pipeline.gate.waiting_room.Gatekeeper`."""
         lease = None if self._closed else self._state.lease_of(client)
         return 0 if lease is None else lease.until_ms
 
@@ -170,7 +427,7 @@ class WaitingRoom:
         return self._clock.now().steady_ms
 
     def find_memory(self, caller: WaitingCaller) -> bool:
-        """See `pipeline.gate.waiting_caller.Gatekeeper`."""
+        """See `pipeline.gate.waiting_room.Gatekeeper`."""
         with self._lock:
             self._memory.serve_own(caller.client)  # in their order; each of them tries for itself, at the same event
             return caller.has_memory

@@ -6,38 +6,30 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from pipeline.activity import ahead_ms
+from pipeline.brokers.inspection import sync_findings
 from pipeline.clock import wall_ms
 from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.acls import acls_of
-from pipeline.cluster.connecting import as_cluster_error
-from pipeline.cluster.from_settings import resource_names, wanted_topics
-from pipeline.cluster.permissions import refuse_unpermitted
-from pipeline.cluster.topics import check_topics
+from pipeline.cluster.connecting import as_cluster_error, refuse_unpermitted
+from pipeline.cluster.topics import check_topics, resource_names, wanted_topics
 from pipeline.command_line import command_text
 from pipeline.errors import PipelineError
 from pipeline.job.lock import lock_file
-from pipeline.jvm.jar_lock import jars_of
-from pipeline.jvm.jars import JarStore
+from pipeline.jvm.jars import JarStore, jars_of
 from pipeline.jvm.java import CHOSEN, find_java
-from pipeline.process_lock import holder_of
+from pipeline.process import ahead_ms, holder_of
 from pipeline.settings.model import Settings
-from pipeline.store.access import STORE_SCHEMES, scheme_of
-from pipeline.store.probe import refuse_unfit
-from pipeline.stream.checkpoint import Checkpoint
-from pipeline.stream.checkpoint_files import open_without_spark
-from pipeline.stream.spark.store_access import jar_sets
-from pipeline.stream.starting_offsets import refuse_gaps, spans_of
-from pipeline.sync.findings import sync_findings
+from pipeline.stream.checkpoint import Checkpoint, open_without_spark, refuse_gaps, spans_of
+from pipeline.stream.session import jar_sets
 from pipeline.tables.address import TablesInCatalog, is_local, known_place, table_uri
 from pipeline.tables.delta_rs import DeltaRsWriter
-from pipeline.tables.from_settings import open_quota_table
+from pipeline.tables.from_settings import TablesOfAnotherJob, open_quota_table, owner_of
 from pipeline.tables.layout import TABLES
-from pipeline.tables.ownership import TablesOfAnotherJob, owner_of
+from pipeline.tables.object_store import STORE_SCHEMES, refuse_unfit, scheme_of
+from pipeline.tables.queries import newest_batch, newest_batch_under
 from pipeline.tables.quotas.source import newest_valid, valid_snapshot
 from pipeline.tables.quotas.table import QuotaTable
-from pipeline.tables.reader import read_table
-from pipeline.tables.reading.newest_batch import newest_batch, newest_batch_under
+from pipeline.tables.reading import read_table
 from quota.errors import InvalidQuotas
 from quota.shares import Share
 from quota.units import age_text

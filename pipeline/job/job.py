@@ -21,20 +21,17 @@ from kafka.errors import KafkaError
 from pipeline.clock import Moment, SystemClock
 from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.acls import acls_of
-from pipeline.cluster.connecting import as_cluster_error
+from pipeline.cluster.connecting import as_cluster_error, refuse_unpermitted
 from pipeline.cluster.errors import ClusterUnreachable
-from pipeline.cluster.from_settings import resource_names, wanted_topics
-from pipeline.cluster.permissions import refuse_unpermitted
-from pipeline.cluster.topics import check_topics, refuse_unfit
+from pipeline.cluster.topics import check_topics, refuse_unfit, resource_names, wanted_topics
 from pipeline.errors import PipelineError, first_line
-from pipeline.job.heartbeat import Heartbeat
 from pipeline.job.job_run import JobRun, Place
-from pipeline.job.listeners import Listeners
 from pipeline.job.lock import JobLock
+from pipeline.job.metrics import Listeners
+from pipeline.job.status import Heartbeat
 from pipeline.settings.model import Settings
 from pipeline.stream.errors import ClockSetBack, MasterUnreachable, QueryFailed
-from pipeline.stream.spark.spark_starter import SparkStarter
-from pipeline.stream.spark.store_access import jar_sets, with_store
+from pipeline.stream.session import SparkStarter, jar_sets, with_store
 from pipeline.stream.usage_columns import ReadingRules
 from pipeline.tables.from_settings import open_catalog
 

@@ -1,6 +1,7 @@
 """One life of the streaming query: everything that is rebuilt from the tables when it starts."""
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -8,35 +9,128 @@ from typing import Final
 
 from pyspark.sql import SparkSession
 
-from pipeline.background import Background
 from pipeline.clock import Clock
 from pipeline.cluster.access import ClusterAccess
-from pipeline.job.listeners import Listeners, RunGauges
+from pipeline.job.metrics import Listeners, RunGauges
 from pipeline.job.take_over import take_over
-from pipeline.job.upkeep import Upkeep
-from pipeline.settings.model import Settings
-from pipeline.settings.shard import other_jobs
-from pipeline.stream.batch_rules import BatchRules
-from pipeline.stream.checkpoint import Checkpoint
-from pipeline.stream.checkpoint_files import has_scheme, open_checkpoint
+from pipeline.process import Background, return_freed_memory
+from pipeline.settings.model import Settings, TablesSettings
+from pipeline.settings.places import other_jobs
+from pipeline.stream.batch_facts import BatchRules
+from pipeline.stream.checkpoint import (
+    Checkpoint,
+    OffsetLog,
+    has_scheme,
+    open_checkpoint,
+    refuse_gaps,
+    spans_of,
+    starting_offsets,
+)
 from pipeline.stream.collect import Collector
+from pipeline.stream.job_tables import WRITTEN_BY_THE_JOB, DriverEpoch, JobTables, RollUps
 from pipeline.stream.micro_batch import BatchReport, MicroBatch
-from pipeline.stream.offset_log import OffsetLog
 from pipeline.stream.query import QueryPlan, UsageQuery, read_usage_topic
 from pipeline.stream.recovery import Recovered
-from pipeline.stream.starting_offsets import refuse_gaps, spans_of, starting_offsets
 from pipeline.stream.usage_columns import ReadingRules
-from pipeline.tables.from_settings import claim_tables, open_quota_versions, open_writer
-from pipeline.tables.job_tables import DriverEpoch, JobTables
-from pipeline.tables.noted_writer import NotedWriter
+from pipeline.tables.append_guard import NotedWriter
+from pipeline.tables.from_settings import claim_shards, claim_tables, open_quota_versions, open_upkeep, open_writer
 from pipeline.tables.port import TableWriter
 from pipeline.tables.quotas.source import QuotaSource
-from pipeline.tables.rollups.roll_ups import RollUps
-from pipeline.tables.shards import claim_shards
+from pipeline.tables.upkeep import tried_again
 from pipeline.throttle.assembly import Ports, assemble
-from pipeline.throttle.kafka_topic import KafkaThrottleTopic
+from pipeline.throttle.topic import KafkaThrottleTopic
+
+# Upkeep for a job that runs for a year: delete old rows, merge files, shorten logs, drop idle sensors, free memory.
 
 log = logging.getLogger(__name__)
+
+# Not the time of the sample: a late row is kept as long as the batch it came with. Batches before the first usage are
+# evaluated at 0, so the next round deletes their rows of `batches`; they hold no usage and decide nothing.
+_TIME: Final = "evaluated_at_ms"
+_TIME_OF: Final = {
+    "dead_letters": "appended_at_ms",
+    "usage_by_second": "second_start_ms",
+    "usage_by_minute": "minute_start_ms",
+    "throttle_by_minute": "minute_start_ms",
+}
+_SHORT_LIVED: Final = ("usage", "sensor_state")
+
+
+class Upkeep:
+    """Does the upkeep of the tables that the job writes, and of the job's own memory, in rounds.
+
+    If a step fails, the log says so and the next round does it again. Throttling goes on, even if a table grows.
+
+    Args:
+        tables: Where the tables are, and how long rows are kept.
+        clock: Clock of the driver. Retention is counted from its wall time, or from the newest stored rows if they are
+            older: after a pause, the next start still needs what was kept before it. The newest rows are those of the
+            newest time epoch. Rows that a clock dated ahead of it go when it has passed them.
+        expire_idle: Drops idle sensors of the engine and returns how many.
+        usage_read_until_ms: Usage evaluated at this instant or later stays, because it may not be rolled up yet.
+    """
+
+    def __init__(
+        self,
+        tables: TablesSettings,
+        clock: Clock,
+        expire_idle: Callable[[], int],
+        usage_read_until_ms: Callable[[], int | None] = lambda: None,
+    ) -> None:
+        self._tables = tables
+        self._files = open_upkeep(tables)
+        self._clock = clock
+        self._expire_idle = expire_idle
+        self._usage_read_until_ms = usage_read_until_ms
+        self._rounds = 0
+
+    def round(self) -> float:
+        """Do one round. Returns how many seconds to wait before the next one."""
+        dropped = self._expire_idle()
+        if dropped:
+            log.info("dropped %d sensors that were idle for an hour", dropped)
+        cleaning = self._rounds % self._files.rounds_per_cleaning == self._files.cleaning_round
+        self._rounds += 1
+        for name in WRITTEN_BY_THE_JOB:
+            with tried_again(log, f"upkeep of {name}"):
+                self._keep_up(name, cleaning)
+        return_freed_memory()
+        return self._tables.upkeep_interval_ms / 1000
+
+    def _keep_up(self, name: str, cleaning: bool) -> None:
+        trimmed = self._files.trim(name, _TIME_OF.get(name, _TIME), self._kept_from_ms(name))
+        compacted = self._files.merge(name)
+        removed = self._files.clean(name) if cleaning else 0
+        if trimmed or removed:
+            log.info(
+                "upkeep of %s: %d old rows deleted, %s, %d replaced files removed",
+                name,
+                trimmed,
+                "compacted" if compacted else "not compacted",
+                removed,
+            )
+
+    def _kept_from_ms(self, name: str) -> int:
+        now_ms = self._retention_end_ms(name)
+        if name == "usage_by_second":
+            return now_ms - self._tables.seconds_retention_ms
+        if name not in _SHORT_LIVED:
+            return now_ms - self._tables.history_retention_ms
+        kept_from_ms = now_ms - self._tables.usage_retention_ms
+        unread_ms = self._usage_read_until_ms() if name == "usage" else None
+        return kept_from_ms if unread_ms is None else min(kept_from_ms, unread_ms)
+
+    def _retention_end_ms(self, name: str) -> int:
+        """The instant from which the retention of a table is counted back."""
+        # Dead letters come also without usage, so they have an instant of their own.
+        newest_ms = (
+            self._files.newest_value(name, _TIME_OF[name])
+            if name == "dead_letters"
+            else self._files.newest_evaluation_ms("usage")
+        )
+        wall_ms = self._clock.now().wall_ms
+        return wall_ms if newest_ms is None else min(wall_ms, newest_ms)
+
 
 _UPKEEP_PATIENCE_SECONDS: Final = 2.0
 

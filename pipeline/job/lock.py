@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from pipeline.errors import PipelineError
-from pipeline.process_lock import LockHeld, ProcessLock, holder_of
+from pipeline.process import LockHeld, ProcessLock, holder_of
 from pipeline.tables.address import local_folder
 
 _TABLES_LOCK: Final = ".kquota-job.lock"

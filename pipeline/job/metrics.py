@@ -1,12 +1,15 @@
 """What the job tells Prometheus: of every batch, every record, every commit, and of the purgatory at each scrape.
 
-No metric is by client, unless `pipeline.job.client_metrics` is registered too: the tables tell of clients.
+No metric is by client, unless `pipeline.job.metrics` is registered too: the tables tell of clients.
 """
 
+import json
+import logging
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import product
-from typing import Final, get_args
+from typing import Any, Final, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -15,17 +18,176 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 
 from pipeline.clock import Clock, SystemClock, wall_ms
-from pipeline.job.client_metrics import client_metrics
-from pipeline.job.listeners import Listeners, RunGauges, both
-from pipeline.job.overview import overview_of
-from pipeline.job.spark_progress import progress_metrics
-from pipeline.metrics.column_histogram import ColumnHistogram
-from pipeline.metrics.registry import ReadAtScrape, new_registry
+from pipeline.errors import PipelineError
+from pipeline.job.overview import Overview, overview_of
+from pipeline.metrics import ColumnHistogram, ReadAtScrape, new_registry
 from pipeline.settings.model import Settings
 from pipeline.stream.micro_batch import BatchReport
-from pipeline.throttle.outbox import Written, WrittenRecords
+from pipeline.throttle.outbox import Announce, Written, WrittenRecords
 from quota.entity import QUOTA_TYPES
 from schemas.throttle_record import Verb, verb_of
+
+# Metrics by client, for those who ask for them: a series for each sensor that has a rate or a throttled client.
+#
+# They are read from the tables at each scrape, as `kquota top` reads them, so the job itself does nothing for them.
+
+log = logging.getLogger(__name__)
+
+LABELS: Final = ("user", "client_id", "broker_id", "quota_type", "mode", "owner")
+
+
+def client_metrics(read: Callable[[], Overview]) -> Iterable[Metric]:
+    """How near each sensor is to its bound, and how many of its clients are throttled; nothing if it can not be read.
+
+    Args:
+        read: The state now.
+    """
+    try:
+        state = read()
+    except PipelineError as exc:
+        log.warning("no metrics by client: %s", exc)
+        return
+    used = GaugeMetricFamily("kquota_client_used_ratio", "Rate divided by bound, at the newest batch.", labels=LABELS)
+    held = GaugeMetricFamily("kquota_client_throttled", "Clients of the sensor that are throttled.", labels=LABELS)
+    for line in state.lines:
+        names = [str(getattr(line, name)) for name in LABELS]
+        used.add_metric(names, line.used)
+        held.add_metric(names, line.throttled_clients)
+    yield used
+    yield held
+
+
+# What Spark says of the newest micro-batch of the streaming query, as metrics.
+#
+# It is read when Prometheus asks, from the progress that Spark keeps in any case. A listener of Spark in Python would
+# be called after every micro-batch, by a thread that the batches then share the interpreter with.
+
+Progress = Mapping[str, Any]
+"""`StreamingQuery.lastProgress` as a mapping: https://spark.apache.org/docs/latest/structured-streaming-programming-guide.html"""
+
+
+def progress_metrics(progress: Progress | None) -> Iterable[Metric]:
+    """The newest progress of the query, and whether there is a query.
+
+    Args:
+        progress: As Spark tells it; None while no query runs. Without a batch so far it is empty.
+    """
+    yield GaugeMetricFamily("kquota_spark_query_active", "Whether Spark runs the query.", float(progress is not None))
+    if not progress:
+        return
+    for name, documentation, key in (
+        ("batch_id", "Number of the newest micro-batch.", "batchId"),
+        ("input_rows", "Messages that the newest micro-batch read.", "numInputRows"),
+        ("input_rows_per_second", "Messages per second that arrived.", "inputRowsPerSecond"),
+        ("processed_rows_per_second", "Messages per second while Spark works.", "processedRowsPerSecond"),
+    ):
+        # Spark leaves a rate out where it can not be computed, as for the first batch.
+        if progress.get(key) is not None:
+            yield GaugeMetricFamily(f"kquota_spark_{name}", documentation, float(progress[key]))
+    yield _steps(progress.get("durationMs") or {})
+    yield _behind(progress.get("sources") or ())
+
+
+def _steps(durations_ms: Mapping[str, int]) -> Metric:
+    family = GaugeMetricFamily(
+        "kquota_spark_step_seconds", "Time of Spark's steps of the newest micro-batch.", labels=("step",)
+    )
+    for step, duration_ms in durations_ms.items():
+        family.add_metric([step], duration_ms / 1000)
+    return family
+
+
+def _behind(sources: Iterable[Mapping[str, Any]]) -> Metric:
+    family = GaugeMetricFamily(
+        "kquota_spark_offsets_behind_latest",
+        "Messages of a topic that were there, and not read, when the newest micro-batch began.",
+        labels=("topic",),
+    )
+    for source in sources:
+        latest, reached = _offsets(source.get("latestOffset")), _offsets(source.get("endOffset"))
+        for topic, ends in latest.items():
+            behind = sum(max(end - reached.get(topic, {}).get(number, end), 0) for number, end in ends.items())
+            family.add_metric([topic], behind)
+    return family
+
+
+def _offsets(told: Any) -> Mapping[str, Mapping[str, int]]:
+    """Offsets as Spark prints them: JSON, or what was read from it already; none for None."""
+    found: Any = json.loads(told) if isinstance(told, str) else told
+    return found or {}
+
+
+# Who hears what the job does.
+
+
+def _nothing() -> None:
+    return None
+
+
+@dataclass(frozen=True)
+class RunGauges:
+    """What can be asked of one life of the query, by any thread at any time.
+
+    Attributes:
+        held: How many clients are held.
+        next_due_ms: When the next look or end of a throttle is due, on the steady clock; None = nothing is held.
+        steady_ms: That clock.
+        quota_version: The version in force.
+        quotas_refused: Whether there is a newer version, which is not valid.
+        spark_progress: What Spark says of the newest micro-batch: empty before the first one, None without a query.
+    """
+
+    held: Callable[[], int]
+    next_due_ms: Callable[[], int | None]
+    steady_ms: Callable[[], int]
+    quota_version: Callable[[], int]
+    quotas_refused: Callable[[], bool] = lambda: False
+    spark_progress: Callable[[], Mapping[str, Any] | None] = _nothing
+
+
+def _not_heard(_what: Any) -> None:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Listeners:
+    """Who wants to hear what the job does. Called on its threads; must be quick and must not raise.
+
+    Attributes:
+        announce: For all throttle records written, those of one batch or look together; see `Announce`.
+        report: For every micro-batch.
+        committed: For every commit with rows, the name of its table.
+        began: For every start of the query, also after a failure, its gauges. They must be kept only weakly: they hold
+            the whole run, which must go away when it ends.
+    """
+
+    announce: Announce
+    report: Callable[[BatchReport], None]
+    committed: Callable[[str], None] = _not_heard
+    began: Callable[[RunGauges], None] = _not_heard
+
+
+def both(first: Listeners, second: Listeners) -> Listeners:
+    """Two who hear the same, one after the other."""
+
+    def announce(records: Any, quota_version: int) -> None:
+        first.announce(records, quota_version)
+        second.announce(records, quota_version)
+
+    def to_both(of_first: Callable[[Any], None], of_second: Callable[[Any], None]) -> Callable[[Any], None]:
+        def tell(what: Any) -> None:
+            of_first(what)
+            of_second(what)
+
+        return tell
+
+    return Listeners(
+        announce,
+        to_both(first.report, second.report),
+        to_both(first.committed, second.committed),
+        to_both(first.began, second.began),
+    )
+
 
 _KINDS: Final = get_args(Verb)
 _STEPS: Final = ("collect", "append", "decide", "publish")

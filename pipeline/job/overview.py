@@ -1,19 +1,82 @@
 """Who is near a bound, who is throttled and until when, and how old that knowledge is: what `kquota top` shows."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.activity import Activity, activity_of
-from pipeline.job.newest_usage import NewestUsage, usage_until
 from pipeline.job.status import JobStatus, Reading, stalled_after_ms, status_from
+from pipeline.process import Activity, activity_of
 from pipeline.settings.model import Settings
-from pipeline.tables.arrow_values import arrow_scalar
+from pipeline.stream.batch_facts import BatchFacts
+from pipeline.tables.address import table_uri
+from pipeline.tables.port import of_newest_epoch
+from pipeline.tables.queries import newest_batch_under
+from pipeline.tables.reading import DeltaRsReader, arrow_scalar
+from pipeline.throttle.assembly import new_engine
 from quota.current_rates import SensorRate, sensor_rates
+from quota.engine import QuotaEngine, Scope
 from quota.entity import Level, entity_at
+from quota.rates import is_on_windows, on_windows
+from quota.replay import USAGE_COLUMNS
+from quota.snapshot import QuotaSnapshot
+
+# The usage behind the rates at the newest stored micro-batch: what a job that starts now would compute them from.
+
+Question = tuple[QuotaSnapshot, pa.Table, int, Callable[[], QuotaEngine]]
+"""The arguments of the functions in `quota.current_rates`."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewestUsage:
+    """What was used in the windows of the rates, up to the newest batch.
+
+    Attributes:
+        facts: The batch at whose instant the rates are, with the engine settings it was decided with.
+        usage: The rows, on its sample windows.
+    """
+
+    facts: BatchFacts
+    usage: pa.Table
+
+    def under(self, snapshot: QuotaSnapshot, scope: Scope) -> Question:
+        """What `quota.current_rates` is to compute: the rates under these quotas at the instant of the batch."""
+        engine = self.facts.settings
+        return snapshot, self.usage, self.facts.evaluation.evaluated_at_ms, lambda: new_engine(engine, scope)
+
+
+def newest_usage(root: str) -> NewestUsage | None:
+    """Read it from the tables under a root; None if no batch is stored.
+
+    Raises:
+        TableMissing, TableUnreadable: A table is not there, or can not be read.
+    """
+    newest = newest_batch_under(root)
+    return None if newest is None else usage_until(root, newest)
+
+
+def usage_until(root: str, batch: Mapping[str, Any]) -> NewestUsage:
+    """Read the usage up to a batch.
+
+    Args:
+        root: Of the tables.
+        batch: Its row of `batches`; of the newest time epoch.
+
+    Raises:
+        TableMissing, TableUnreadable: The table is not there, or can not be read.
+    """
+    facts = BatchFacts.from_row(batch)
+    engine, at_ms = facts.settings, facts.evaluation.evaluated_at_ms
+    span = [("evaluated_at_ms", ">=", at_ms - engine.rate_span_ms), ("evaluated_at_ms", "<=", at_ms)]
+    own = of_newest_epoch(facts.evaluation.time_epoch)
+    usage = DeltaRsReader(table_uri(root, "usage")).read(USAGE_COLUMNS, [*own, *span])
+    if not is_on_windows(usage, engine.sample_window_ms):  # the job had other settings a moment ago
+        usage = on_windows(usage, engine.sample_window_ms)
+    return NewestUsage(facts, usage)
+
 
 _PERCENT_PER_NS: Final = 1e-7  # of one thread, when a second has that many nanoseconds
 

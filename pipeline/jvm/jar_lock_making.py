@@ -10,8 +10,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from pipeline.jvm.errors import JarsUnavailable
-from pipeline.jvm.jar_lock import HEADER, SETS, LockedJar, format_lock, sha256_of
-from pipeline.jvm.jar_sources import JarSource
+from pipeline.jvm.jars import HEADER, SETS, JarSource, LockedJar, format_lock, sha256_of
 
 _NAMESPACE = "{http://maven.apache.org/POM/4.0.0}"
 

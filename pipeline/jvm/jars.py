@@ -8,23 +8,339 @@ and no other folder is used.
 missing jars, `lock` writes deploy/jvm/jars.lock from the pom.xml beside it.
 """
 
+import contextlib
+import hashlib
 import importlib.util
+import logging
 import os
+import shutil
+import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final, Protocol
+from xml.sax.saxutils import escape
 
 from filelock import FileLock
 
-from pipeline.command_line import command_text, extra_text, pip_text
+from pipeline.command_line import command_text, extra_text, path_text, pip_text
 from pipeline.errors import PipelineError
-from pipeline.jvm.cache import cache_folder
-from pipeline.jvm.errors import JarAltered, JarMissing, JarsUnavailable
-from pipeline.jvm.jar_lock import OPTIONAL_SETS, LockedJar, jars_of, lock_path, read_lock, sha256_of
-from pipeline.jvm.jar_sources import JarSource, machine_sources
+from pipeline.jvm.errors import JarAltered, JarLockInvalid, JarMissing, JarsUnavailable, JavaNotFound
+from pipeline.jvm.java import cache_folder, find_java
+
+# The jar lock: which files, of which size and sha256, belong to which set.
+#
+# One line per jar, with five fields: set, coordinates, origin, bytes, sha256. It has no addresses: Maven's settings on
+# the machine say where jars come from. Lines that start with `#` are notes.
+
+SETS: Final = ("spark", "broker", "s3")
+"""The sets of the project's own lock."""
+OPTIONAL_SETS: Final = ("s3",)
+"""Sets that are fetched only when they are asked for."""
+ORIGINS = ("maven", "pyspark")
+
+# A checkout has the lock under deploy/; a wheel carries it beside this module.
+_CHECKOUT_LOCK = Path(__file__).resolve().parents[2] / "deploy" / "jvm" / "jars.lock"
+_PACKAGED_LOCK = Path(__file__).with_name("jars.lock")
+
+HEADER: Final = """\
+# Jars beside those of pyspark. Written by `python -m pipeline.jvm.jars lock` from deploy/jvm/pom.xml.
+"""
+_FIELDS: Final = """\
+# set, group:artifact:version, origin (pyspark: taken from pyspark's own jars/ folder), bytes, sha256
+"""
+
+
+@dataclass(frozen=True)
+class LockedJar:
+    """One line of the lock.
+
+    Attributes:
+        jar_set: "spark" (beside pyspark's jars), "broker" (class path of the embedded broker) or "s3" (beside those of
+            "spark", where Spark itself reads or writes a store that speaks S3).
+        group, artifact, version: Maven coordinates.
+        origin: "maven", or "pyspark" for a jar that pyspark ships.
+        size_bytes: exact size of the file.
+        sha256: lower-case hex.
+        note: why this version, printed as comment lines above the entry; "" for none.
+    """
+
+    jar_set: str
+    group: str
+    artifact: str
+    version: str
+    origin: str
+    size_bytes: int
+    sha256: str
+    note: str = ""
+
+    @property
+    def file_name(self) -> str:
+        """The file name Maven gives it."""
+        return f"{self.artifact}-{self.version}.jar"
+
+    @property
+    def coordinates(self) -> str:
+        """`group:artifact:version`."""
+        return f"{self.group}:{self.artifact}:{self.version}"
+
+
+def lock_path() -> Path:
+    """The lock file of this installation."""
+    return _CHECKOUT_LOCK if _CHECKOUT_LOCK.exists() else _PACKAGED_LOCK
+
+
+def read_lock(path: Path | None = None, sets: Sequence[str] = SETS) -> list[LockedJar]:
+    """All locked jars, in file order.
+
+    Args:
+        path: of the lock; None = that of this installation.
+        sets: that may occur in it.
+
+    Raises:
+        JarLockInvalid: the file is missing, or a line is not five good fields.
+    """
+    path = path or lock_path()
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise JarLockInvalid(path, 0, f"cannot be read ({error.strerror})") from error
+    jars, notes = [], []
+    for number, line in enumerate(lines, start=1):
+        if line.startswith("#"):
+            notes.append(line[1:].strip())
+        elif line.strip():
+            try:
+                jars.append(_parse(line, " ".join(notes), sets))
+            except ValueError as error:
+                raise JarLockInvalid(path, number, str(error)) from error
+            notes = []
+        else:
+            notes = []
+    return jars
+
+
+def jars_of(*with_sets: str) -> list[LockedJar]:
+    """The locked jars that every machine needs, and those of the optional sets that are named.
+
+    Raises:
+        JarLockInvalid: as `read_lock`.
+    """
+    return [jar for jar in read_lock() if jar.jar_set not in OPTIONAL_SETS or jar.jar_set in with_sets]
+
+
+def format_lock(jars: Sequence[LockedJar], sets: Sequence[str] = SETS, header: str = HEADER) -> str:
+    """The text of a lock file; `read_lock` of it with the same `sets` gives the same jars.
+
+    Args:
+        jars: in the order of the file within their set.
+        sets: in the order of the file.
+        header: lines of notes that say who writes the file, each with its end.
+    """
+    blocks = [header + _FIELDS]
+    for jar_set in sets:
+        lines = []
+        for jar in jars:
+            if jar.jar_set == jar_set:
+                lines += [f"# {jar.note}"] if jar.note else []
+                lines.append(f"{jar_set} {jar.coordinates} {jar.origin} {jar.size_bytes} {jar.sha256}")
+        blocks.append("\n".join(lines) + "\n")
+    return "\n".join(blocks)
+
+
+def sha256_of(path: Path) -> str:
+    """Lower-case hex sha256 of a file, read in pieces."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _parse(line: str, note: str, sets: Sequence[str]) -> LockedJar:
+    fields = line.split()
+    if len(fields) != 5:
+        msg = f"must have 5 fields; got {len(fields)}"
+        raise ValueError(msg)
+    jar_set, coordinates, origin, size, sha256 = fields
+    parts = coordinates.split(":")
+    problems = {
+        f"'set' must be one of {', '.join(sets)}; got '{jar_set}'": jar_set not in sets,
+        f"'coordinates' must be group:artifact:version; got '{coordinates}'": len(parts) != 3,
+        f"'origin' must be one of {', '.join(ORIGINS)}; got '{origin}'": origin not in ORIGINS,
+        f"'bytes' must be a whole number; got '{size}'": not size.isdecimal(),
+        f"'sha256' must be 64 hex digits; got '{sha256}'": not _is_sha256(sha256),
+    }
+    for problem, found in problems.items():
+        if found:
+            raise ValueError(problem)
+    group, artifact, version = parts
+    return LockedJar(jar_set, group, artifact, version, origin, int(size), sha256, note)
+
+
+def _is_sha256(text: str) -> bool:
+    return len(text) == 64 and not set(text) - set("0123456789abcdef")
+
+
+# The sources of jars, nearest first. Each copies the jars it has into a folder and reports what went wrong.
+#
+# Downloads go through the ordinary clients, Maven or the Ivy inside pyspark, so that mirrors, proxies and
+# credentials of the site are honoured; no address is written here. No source is trusted: `pipeline.jvm.jars`
+# checks every file against the lock.
+
+_DOWNLOAD_TIMEOUT_SECONDS = 600
+
+
+class JarSource(Protocol):
+    """A place jars may come from."""
+
+    name: str
+    attempts: int
+    """How often to try: more than once if it uses the network."""
+
+    def copy(self, jars: Sequence[LockedJar], into: Path) -> str:
+        """Copies the jars it has to `into/<file_name>`. Returns why some are missing, "" if none is."""
+        ...
+
+
+@dataclass
+class LocalMavenRepository:
+    """The user's Maven repository, read only: jars that earlier builds have fetched."""
+
+    folder: Path
+    name: str = "local Maven repository"
+    attempts: int = 1
+
+    def copy(self, jars: Sequence[LockedJar], into: Path) -> str:
+        """See `JarSource`."""
+        for jar in jars:
+            path = self.folder.joinpath(*jar.group.split("."), jar.artifact, jar.version, jar.file_name)
+            if path.is_file() and path.stat().st_size == jar.size_bytes:
+                shutil.copyfile(path, into / jar.file_name)
+        return "not there" if any(not (into / jar.file_name).exists() for jar in jars) else ""
+
+
+@dataclass
+class Maven:
+    """`mvn` with a generated project: every jar named, two versions of one jar allowed, nothing transitive."""
+
+    executable: str
+    environ: Mapping[str, str]
+    name: str = "mvn"
+    attempts: int = 3
+
+    def copy(self, jars: Sequence[LockedJar], into: Path) -> str:
+        """See `JarSource`."""
+        pom = into / "pom.xml"
+        pom.write_text(_maven_project(jars, into), encoding="utf-8")
+        # -U: without it Maven remembers a failed look-up for a day, and a retry would do nothing.
+        return _run([self.executable, "-B", "-q", "-U", "-f", str(pom), "dependency:copy"], into, self.environ)
+
+
+@dataclass
+class Ivy:
+    """Ivy's command line inside pyspark: no Maven needed. DEFAULT_ARTIFACT_REPOSITORY is honoured, as Spark does."""
+
+    java: Path
+    ivy_jar: Path
+    environ: Mapping[str, str]
+    name: str = "ivy"
+    attempts: int = 3
+
+    def copy(self, jars: Sequence[LockedJar], into: Path) -> str:
+        """See `JarSource`."""
+        root = self.environ.get("DEFAULT_ARTIFACT_REPOSITORY")
+        (into / "settings.xml").write_text(_ivy_settings(root, into / "ivy-cache"), encoding="utf-8")
+        (into / "ivy.xml").write_text(_ivy_module(jars), encoding="utf-8")
+        command = [str(self.java), "-jar", str(self.ivy_jar), "-settings", str(into / "settings.xml")]
+        command += ["-ivy", str(into / "ivy.xml"), "-warn", "-confs", "default"]
+        # Some jars are published as OSGi bundles and are silently left out unless that type is asked for.
+        command += ["-types", "jar", "bundle", "-retrieve", str(into / "[artifact]-[revision].[ext]")]
+        return _run(command, into, self.environ)
+
+
+def machine_sources(pyspark_jars: Path | None, environ: Mapping[str, str] = os.environ) -> list[JarSource]:
+    """What this machine has, nearest first: its Maven repository, `mvn` if on PATH, Ivy given pyspark and a Java."""
+    found: list[JarSource] = []
+    repository = _local_repository(environ)
+    if repository.is_dir():
+        found.append(LocalMavenRepository(repository))
+    mvn = shutil.which("mvn", path=environ.get("PATH", ""))
+    if mvn:
+        found.append(Maven(mvn, environ))
+    ivy_jars = sorted(pyspark_jars.glob("ivy-*.jar")) if pyspark_jars else []
+    if ivy_jars:
+        with contextlib.suppress(JavaNotFound):
+            found.append(Ivy(find_java(environ).executable, ivy_jars[-1], environ))
+    return found
+
+
+def _local_repository(environ: Mapping[str, str]) -> Path:
+    for option in environ.get("MAVEN_OPTS", "").split() + environ.get("MAVEN_ARGS", "").split():
+        if option.startswith("-Dmaven.repo.local="):
+            return Path(option.partition("=")[2])
+    return Path(environ.get("HOME") or Path.home()) / ".m2" / "repository"
+
+
+def _run(command: Sequence[str], folder: Path, environ: Mapping[str, str]) -> str:
+    """Runs a client. Returns its error message in one line, "" if it succeeded."""
+    try:
+        ended = subprocess.run(  # noqa: S603 - mvn or java, found by us
+            command,
+            cwd=folder,
+            env=dict(environ),
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_DOWNLOAD_TIMEOUT_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    if ended.returncode == 0:
+        return ""
+    messages = [line for line in (ended.stdout + ended.stderr).splitlines() if line.strip()]
+    errors = [line for line in messages if "ERROR" in line or "not found" in line or "xception" in line]
+    return " ".join((errors or messages or [f"exit code {ended.returncode}"])[0].split())[:300]
+
+
+def _maven_project(jars: Sequence[LockedJar], into: Path) -> str:
+    items = "".join(
+        f"<artifactItem><groupId>{escape(jar.group)}</groupId><artifactId>{escape(jar.artifact)}</artifactId>"
+        f"<version>{escape(jar.version)}</version></artifactItem>\n"
+        for jar in jars
+    )
+    return f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
+<modelVersion>4.0.0</modelVersion><groupId>kquota</groupId><artifactId>fetch</artifactId><version>1</version>
+<packaging>pom</packaging><build><plugins><plugin>
+<groupId>org.apache.maven.plugins</groupId><artifactId>maven-dependency-plugin</artifactId>
+<configuration><outputDirectory>{escape(str(into))}</outputDirectory><artifactItems>
+{items}</artifactItems></configuration></plugin></plugins></build></project>
+"""
+
+
+def _ivy_settings(root: str | None, cache: Path) -> str:
+    at = f' root="{escape(root, {chr(34): "&quot;"})}"' if root else ""
+    # Looking up sources and javadoc triples the requests.
+    return f"""<ivysettings>
+<property name="ivy.maven.lookup.sources" value="false"/><property name="ivy.maven.lookup.javadoc" value="false"/>
+<settings defaultResolver="repository"/><caches defaultCacheDir="{escape(str(cache))}"/>
+<resolvers><ibiblio name="repository" m2compatible="true"{at}/></resolvers></ivysettings>
+"""
+
+
+def _ivy_module(jars: Sequence[LockedJar]) -> str:
+    # The lock may have two versions of one module; with manager "all" Ivy keeps the older one, too.
+    lines = "".join(
+        f'<dependency org="{escape(jar.group)}" name="{escape(jar.artifact)}" rev="{escape(jar.version)}" '
+        'transitive="false" conf="default->master(*),runtime(*)"/>\n'
+        for jar in jars
+    )
+    return f"""<ivy-module version="2.0"><info organisation="kquota" module="fetch"/>
+<configurations><conf name="default"/></configurations>
+<dependencies>{lines}<conflict org=".*" module=".*" matcher="regexp" manager="all"/></dependencies></ivy-module>
+"""
+
 
 Progress = Callable[[str], object]
 
@@ -285,3 +601,33 @@ def _write_lock() -> int:
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))
+
+
+# Fetches the locked jars for a command that needs them, on a machine that has none yet, and tells of it.
+
+log = logging.getLogger(__name__)
+
+
+def fetch_missing(store: JarStore | None = None) -> None:
+    """Fetch every jar that is not there, each checked against the lock's sha256; a line in the log for each download.
+
+    Args:
+        store: By default that of the locked jars of this machine.
+
+    Raises:
+        JarsUnavailable, JarMissing, JarAltered: As `JarStore.fetch`.
+    """
+    store = store or JarStore(read_lock())
+    missing = store.missing()
+    if not missing:
+        return
+    began = time.monotonic()
+    megabytes = sum(jar.size_bytes for jar in missing) / 1e6
+    log.info(
+        "%d jars of Spark and the broker, %.0f MB, are not in %s yet: they are fetched once",
+        len(missing),
+        megabytes,
+        path_text(store.folder),
+    )
+    store.fetch(lambda line: log.info("%s", line))
+    log.info("jars %.1f s", time.monotonic() - began)

@@ -9,16 +9,349 @@ copy was rolled before. A file that is truncated and written beyond the old plac
 last line of a file that is left without a line end is handed out as it is.
 """
 
+import gzip
+import hashlib
 import logging
 import os
+import re
+import zlib
+from collections import deque
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal
+from typing import Annotated, Any, Final, Literal, NamedTuple
 
-from pipeline.meter.log_file import UNREADABLE, Head, LogFile
-from pipeline.meter.log_folder import all_passed, files_of, unread
-from pipeline.meter.log_place import LogPlace, PassedFiles
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, StringConstraints
+
 from pipeline.meter.long_line import Line, LongLine, OpenLine
+
+# Which files a log was rolled into, by their names.
+#
+# The log `kafka-request.log` is rolled into `kafka-request.log.1`, `kafka-request.log.2026-11-21-07` and the like: the
+# whole name, one of `. - _`, and anything. Or into `kafka-request-2026-11-21.log` and the like: a date, and further
+# digits, before the extension. Another number there does not count, because `kafka-request-1.log` and
+# `kafka-request-10.log` are the logs of two brokers. Each of them may be compressed: then `.gz` follows. Files that are
+# compressed in another way do not count.
+
+GZIP: Final = ".gz"
+_COMPRESSED: Final = frozenset({".zip", ".bz2", ".xz", ".zst", ".Z", ".deflate", ".pack200"})
+_YEAR_FIRST: Final = r"(19|20)\d\d[._-]?(0[1-9]|1[0-2])[._-]?(0[1-9]|[12]\d|3[01])"
+_YEAR_LAST: Final = r"[0-3]\d[._-][0-3]\d[._-](19|20)\d\d"
+_DATED: Final = rf"[._-]({_YEAR_FIRST}|{_YEAR_LAST})[\dT._-]*"
+
+
+class RolledFile(NamedTuple):
+    """A file that was rolled from a log.
+
+    Attributes:
+        modified_ns: Time of its last change; for a compressed one that is when it was compressed.
+        path: Where it is.
+    """
+
+    modified_ns: int
+    path: Path
+
+
+def rolled_files(log: Path) -> list[RolledFile]:
+    """The files rolled from a log, oldest first, without the log itself. Empty if the folder cannot be read."""
+    whole, stem, extension = map(re.escape, (log.name, log.stem, log.suffix))
+    is_rolled = re.compile(rf"{whole}[._-].+|{stem}{_DATED}{extension}(\{GZIP})?", re.DOTALL).fullmatch
+    try:
+        names = [path for path in log.parent.iterdir() if path.suffix not in _COMPRESSED and is_rolled(path.name)]
+    except OSError:
+        return []
+    return sorted(
+        RolledFile(modified_ns, path)
+        for path in names
+        if path.name != f"{log.name}{GZIP}" and (modified_ns := _modified_ns(path)) is not None
+    )
+
+
+def _modified_ns(path: Path) -> int | None:
+    try:
+        return path.stat().st_mtime_ns if path.is_file() else None
+    except OSError:  # it was deleted a moment ago
+        return None
+
+
+# One file of a log, compressed or not.
+#
+# Places in it count bytes of its text, so they stay the same when it is compressed. A file is known again by its head:
+# a digest of its first bytes. Lines of a log begin with their time, so two files of a log do not begin alike.
+
+HEAD_BYTES: Final = 1024
+_TIME_BYTES: Final = 24
+UNREADABLE: Final = (EOFError, zlib.error, gzip.BadGzipFile)
+"""What reading a compressed file raises that is damaged, or still being written."""
+
+
+class Head(NamedTuple):
+    """The beginning of a file.
+
+    Attributes:
+        size_bytes: How much of it is meant.
+        sha256: Hex digest of that.
+        first: Its first bytes, the time of the first line.
+    """
+
+    size_bytes: int
+    sha256: str
+    first: bytes = b""
+
+    def is_of(self, size_bytes: int, sha256: str) -> bool:
+        """Whether size and digest are these."""
+        return (self.size_bytes, self.sha256) == (size_bytes, sha256)
+
+
+class LogFile:
+    """An opened file. One thread.
+
+    Args:
+        path: Where it is; `.gz` at the end means compressed.
+
+    Raises:
+        OSError: It can not be opened.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._raw = path.open("rb")
+        self.is_compressed = path.suffix == GZIP
+        self._text: Any = gzip.GzipFile(fileobj=self._raw) if self.is_compressed else self._raw
+        self._head = b""
+
+    @property
+    def inode(self) -> int:
+        """Number of the file in its file system."""
+        return self._status.st_ino
+
+    @property
+    def modified_ns(self) -> int:
+        """When it was last changed."""
+        return self._status.st_mtime_ns
+
+    def is_at(self, path: Path) -> bool:
+        """Whether this very file is at a path now.
+
+        Raises:
+            FileNotFoundError: No file is there.
+        """
+        there, mine = path.stat(), self._status
+        return (there.st_ino, there.st_dev) == (mine.st_ino, mine.st_dev)
+
+    def read(self, size_bytes: int) -> bytes:
+        """The next bytes of text, at most `size_bytes`; none at the end.
+
+        Raises:
+            EOFError, zlib.error, OSError: It is compressed, and damaged or not complete.
+        """
+        text: bytes = self._text.read(size_bytes)
+        if not self.is_compressed:
+            self.head()  # while it is there: the file may be cut
+        return text
+
+    def is_cut(self) -> bool:
+        """Whether the file is now shorter than what was read of it."""
+        return not self.is_compressed and self._status.st_size < self._raw.tell()
+
+    def seek(self, offset_bytes: int) -> bool:
+        """Go to a place in the text; False if it ends before.
+
+        Raises:
+            EOFError, zlib.error, OSError: As of `read`.
+        """
+        if not self.is_compressed and self._status.st_size < offset_bytes:
+            return False
+        reached: int = self._text.seek(offset_bytes)
+        return reached == offset_bytes
+
+    def head(self, size_bytes: int = HEAD_BYTES) -> Head:
+        """Of the first `size_bytes` at most, or of all that is there now. It stays the same when the file is cut.
+
+        Raises:
+            EOFError, zlib.error, OSError: As of `read`.
+        """
+        if len(self._head) < HEAD_BYTES:
+            now = self._begin()
+            self._head = now if now.startswith(self._head) else self._head
+        begin = self._head[:size_bytes]
+        return Head(len(begin), hashlib.sha256(begin).hexdigest(), begin[:_TIME_BYTES])
+
+    def any_head(self) -> Head:
+        """As `head`; of a file that is too damaged for that, the head of its bytes as they are, without `first`."""
+        try:
+            return self.head()
+        except (OSError, *UNREADABLE):
+            begin = os.pread(self._raw.fileno(), HEAD_BYTES, 0)
+            return Head(len(begin), hashlib.sha256(begin).hexdigest())
+
+    def close(self) -> None:
+        """Close it."""
+        self._text.close()
+        self._raw.close()
+
+    def _begin(self) -> bytes:
+        if not self.is_compressed:
+            return os.pread(self._raw.fileno(), HEAD_BYTES, 0)
+        place = self._text.tell()
+        self._text.seek(0)
+        begin: bytes = self._text.read(HEAD_BYTES)
+        self._text.seek(place)
+        return begin
+
+    @property
+    def _status(self) -> os.stat_result:
+        return os.fstat(self._raw.fileno())
+
+
+def head_of(path: Path, size_bytes: int = HEAD_BYTES) -> Head | None:
+    """The head of the file at a path; None if it is gone, or may not be read. `any_head` if it is damaged."""
+    try:
+        file = LogFile(path)
+    except OSError:
+        return None
+    try:
+        return file.head(size_bytes)
+    except (OSError, *UNREADABLE):
+        return file.any_head()
+    finally:
+        file.close()
+
+
+# A place in a log that another process finds again, even if the file was renamed or compressed meanwhile.
+
+PASSED_FILES: Final = 8
+_SHORT_DIGITS: Final = 16
+
+HexDigits = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]*$")]
+
+
+class LogPlace(BaseModel):
+    """Between two lines of one file.
+
+    Attributes:
+        inode: Of the file; 0 if there was none yet.
+        offset_bytes: Of the first line that was not dealt with yet, in the file's text.
+        head_bytes: How many bytes from the start of the file `head_sha256` covers. The file system uses the inode
+            number of a deleted file again, but the new file begins with other bytes.
+        head_sha256: Hex digest of these bytes.
+        passed_until_ns: Every rolled file that was last changed then or before has been dealt with. None: not known,
+            as in what earlier releases have stored.
+        passed: Files that have been dealt with since, oldest first: the first digits of their head's digest, and when
+            they were last changed, in ns.
+    """
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+    inode: NonNegativeInt
+    offset_bytes: NonNegativeInt
+    head_bytes: Annotated[int, Field(ge=0, le=HEAD_BYTES)]
+    head_sha256: HexDigits
+    passed_until_ns: NonNegativeInt | None = None
+    passed: Annotated[list[tuple[HexDigits, NonNegativeInt]], Field(max_length=PASSED_FILES)] = []
+
+
+class PassedFiles:
+    """The rolled files that a reader has dealt with: all up to a time, and the newest ones by their heads.
+
+    A file that is compressed has a later time and the same head. Files are compressed one by one, each before the next
+    but one is rolled. So the time follows when some younger files are known by their heads.
+
+    Args:
+        until_ns: Every file that was last changed then or before.
+        passed: Others, as in `LogPlace`.
+    """
+
+    def __init__(self, until_ns: int = 0, passed: Iterable[tuple[str, int]] = ()) -> None:
+        self.until_ns = until_ns
+        self._passed = deque(passed)
+
+    @property
+    def passed(self) -> list[tuple[str, int]]:
+        """As in `LogPlace`."""
+        return list(self._passed)
+
+    def add(self, head: Head, modified_ns: int) -> None:
+        """A file was dealt with. One that was empty has nothing to know it by, and nothing to lose."""
+        if not head.size_bytes:
+            return
+        self._passed.append((head.sha256[:_SHORT_DIGITS], modified_ns))
+        if len(self._passed) > PASSED_FILES:
+            self._passed.popleft()
+            younger = list(self._passed)[PASSED_FILES // 2 :]
+            self.until_ns = max(self.until_ns, min(modified_ns for _, modified_ns in younger))
+
+    def has(self, head: Head) -> bool:
+        """Whether a file of this head is among those that are known by it."""
+        return any(head.sha256.startswith(digits) for digits, _ in self._passed)
+
+
+# The files of a log in its folder: which were read, which were not, and which is the one of a place.
+
+
+def all_passed(log: Path) -> PassedFiles:
+    """All that lies beside a log now, also while it is being compressed."""
+    files = rolled_files(log)
+    passed = PassedFiles(files[-1].modified_ns if files else 0)
+    for modified_ns, path in files[-PASSED_FILES:]:
+        head = head_of(path)
+        if head is not None:
+            passed.add(head, modified_ns)
+    return passed
+
+
+def unread(log: Path, passed: PassedFiles) -> list[Path]:
+    """The rolled files that were not dealt with yet, in the order of their first lines, which begin with a time.
+
+    Times of change would not do: a file may be compressed while the next one is written and rolled. Of a file that is
+    being compressed only the source is meant.
+    """
+    found: list[tuple[bytes, int, Path]] = []
+    first = b""
+    for modified_ns, path in rolled_files(log):
+        if modified_ns <= passed.until_ns:
+            continue
+        head = head_of(path)
+        if head is not None and (not head.size_bytes or passed.has(head)):
+            continue
+        # One that can not be read stands where its time of change puts it.
+        first = head.first if head and head.first else first
+        if path.suffix != GZIP or not _is_copy(path, head):
+            found.append((first, modified_ns, path))
+    return [path for _, _, path in sorted(found)]
+
+
+def files_of(log: Path, place: LogPlace) -> Iterator[Path]:
+    """The files that may be the one of a place: by their heads, or if that was empty, by inode.
+
+    A renamed file comes before a copy of it, and that before a compressed one.
+    """
+    paths = [log, *(path for _, path in rolled_files(log))]
+    for path in sorted(paths, key=lambda path: (_inode(path) != place.inode, path.suffix == GZIP)):
+        if _is_file_of(path, place):
+            yield path
+
+
+def _is_copy(compressed: Path, head: Head | None) -> bool:
+    """Whether the file that is being compressed is still there, too."""
+    source = compressed.with_suffix("")
+    is_begun = head is not None and bool(head.first)
+    return source.exists() and (not is_begun or head_of(source, head.size_bytes if head else 0) == head)
+
+
+def _is_file_of(path: Path, place: LogPlace) -> bool:
+    if not place.head_bytes:
+        return _inode(path) == place.inode
+    head = head_of(path, place.head_bytes)
+    return head is not None and head.is_of(place.head_bytes, place.head_sha256)
+
+
+def _inode(path: Path) -> int | None:
+    try:
+        return path.stat().st_ino
+    except OSError:
+        return None
+
 
 logger = logging.getLogger(__name__)
 

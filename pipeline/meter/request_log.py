@@ -13,20 +13,249 @@ The log does not contain the time of the network threads, so `network_time_ns` i
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from datetime import datetime, tzinfo
 from functools import lru_cache
 from typing import Any, Final, TypeVar
 
 from pydantic_core import from_json
 
+from pipeline.cluster.acls import METER_IDENTITIES
 from pipeline.meter.long_line import Line, LongLine
-from pipeline.meter.own_traffic import OwnTraffic
-from pipeline.meter.usage_codec import JSON, UsageCodec
-from pipeline.meter.usage_element import Client, RequestUsage, new_client
-from pipeline.meter.wire_size import UnsupportedVersion, fetch_response_size, produce_request_size
+from pipeline.meter.usage_messages import JSON, Client, RequestUsage, UsageCodec, new_client
+from pipeline.meter.usage_topic import UsageTopic
 from schemas.usage import UsageEvent
+
+# Requests in a request log that are no client's usage: those of the cluster itself, and what meters send.
+
+_TRANSACTION_APIS: Final = frozenset({
+    "INIT_PRODUCER_ID", "ADD_PARTITIONS_TO_TXN", "ADD_OFFSETS_TO_TXN", "TXN_OFFSET_COMMIT", "END_TXN",
+})  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class OwnTraffic:
+    """Requests that are not reported: those of the cluster itself, and what meters send.
+
+    A request is the cluster's if its listener **and** its principal are named here. Both are needed: on a cluster
+    without authentication every client is `User:ANONYMOUS`, and an authenticated client may reach an internal
+    listener.
+
+    A produce request that writes only to the usage topic is left out, whoever sends it. If meters reported such
+    requests, each report would be the next usage to report: each meter's for itself, and the meters' for each other,
+    without end. The topic tells them, not their names: a meter sees the requests of all other meters, and does not
+    know as whom they sign in. Only meters have the right to write to this topic. A meter writes in transactions, so
+    the requests of transactions whose id is a meter's are left out too, and so are `WRITE_TXN_MARKERS`, which only
+    brokers send. All other requests of a meter are reported like those of any client.
+
+    Attributes:
+        listeners: Listener names that brokers and controllers use among themselves.
+        principals: Who they are there, `Type:name`.
+        usage_topic: The topic that the meters write to.
+    """
+
+    listeners: frozenset[str] = frozenset({"CONTROLLER"})
+    principals: frozenset[str] = frozenset({"User:ANONYMOUS"})
+    usage_topic: UsageTopic = field(default_factory=UsageTopic)
+
+    def covers(self, logged: dict[str, Any]) -> bool:
+        """Whether a request is left out.
+
+        Raises:
+            KeyError, TypeError, AttributeError: The logged request lacks a part.
+        """
+        if logged["listener"] in self.listeners and logged["principal"] in self.principals:
+            return True
+        api, request = logged["requestHeader"]["requestApiKeyName"], logged["request"]
+        if api == "PRODUCE":
+            return self.usage_topic.is_all_of(request)
+        if api == "FETCH":
+            return _is_follower(request)
+        if api in _TRANSACTION_APIS:
+            return _is_of_meters(request)
+        return bool(api == "WRITE_TXN_MARKERS")
+
+
+def _is_follower(request: Any) -> bool:
+    # Up to v14 the id is in the body, later in a tagged struct that consumers leave out. -1 means a consumer.
+    if not request:
+        return False
+    replica_id: int = request.get("replicaId", (request.get("replicaState") or {}).get("replicaId", -1))
+    return replica_id >= 0
+
+
+def _is_of_meters(request: Any) -> bool:
+    # Clients ask for one transaction. A broker asks for several (v4 and later), before it lets their records in.
+    if not request:
+        return False
+    several = request.get("transactions")
+    ids: list[str | None] = (
+        [each["transactionalId"] for each in several]
+        if several
+        else [request.get("v3AndBelowTransactionalId") or request.get("transactionalId")]
+    )
+    return all(each is not None and each.startswith(METER_IDENTITIES) for each in ids)
+
+
+# Sizes of produce requests and fetch responses, computed from the bodies a request log shows.
+#
+# Kafka charges a produce request with header and body, and a fetch with 4 bytes and the response body, both
+# without the 4-byte frame length. The request log prints the bodies with `recordsSizeInBytes` in place of the
+# records, so the exact sizes follow from the protocol's schemas. Produce v3 to v13 and Fetch v4 to v18 are known
+# here. Kafka 4 brokers accept no other versions.
+
+Body = Mapping[str, Any]
+
+PRODUCE_VERSIONS: Final = range(3, 14)
+FETCH_VERSIONS: Final = range(4, 19)
+
+_PRODUCE_FLEXIBLE: Final = 9
+_PRODUCE_TOPIC_ID: Final = 13
+_FETCH_FLEXIBLE: Final = 12
+_FETCH_TOPIC_ID: Final = 13
+_FETCH_SESSION: Final = 7
+_FETCH_LOG_START: Final = 5
+_FETCH_READ_REPLICA: Final = 11
+
+_UUID_BYTES: Final = 16
+# One byte each for tag number and length, then the struct. An epoch or a leader id has 4 bytes, an offset has 8, and
+# each struct ends with an empty tag buffer of its own.
+_FETCH_PARTITION_TAGS: Final = {
+    "divergingEpoch": 2 + 4 + 8 + 1,
+    "currentLeader": 2 + 4 + 4 + 1,
+    "snapshotId": 2 + 8 + 4 + 1,
+}
+
+
+class UnsupportedVersion(ValueError):
+    """The body's layout in this version is not known here.
+
+    Attributes:
+        api: PRODUCE or FETCH.
+        version: The version in the log.
+    """
+
+    def __init__(self, version: int, known: range, api: str) -> None:
+        self.api = api
+        self.version = version
+        super().__init__(f"'requestApiVersion' of {api} must be {known[0]} to {known[-1]}; got {version}")
+
+
+def unsigned_varint_size(value: int) -> int:
+    """Bytes of `value` as an unsigned varint: 7 bits per byte, at least one byte. 127 needs 1, 128 needs 2."""
+    return ((value | 1).bit_length() + 6) // 7
+
+
+def produce_request_size(version: int, client_id: str | None, request: Body) -> int:
+    """Bytes Kafka charges to the producer byte rate for one produce request.
+
+    Args:
+        version: `requestApiVersion`, 3 to 13.
+        client_id: From the header; null and "" have the same size.
+        request: The logged body: `transactionalId`, `topicData[].partitionData[].recordsSizeInBytes`.
+
+    Returns:
+        Header and body, without the frame length. Tagged fields that a client adds are not in the log, so they do
+        not count.
+
+    Raises:
+        UnsupportedVersion: Another version.
+        KeyError, TypeError: A part of the body is missing.
+    """
+    if version not in PRODUCE_VERSIONS:
+        raise UnsupportedVersion(version, PRODUCE_VERSIONS, api="PRODUCE")
+    flexible = version >= _PRODUCE_FLEXIBLE
+    # acks 2, timeout 4; no partition has more than its index and its records.
+    size = _request_header(client_id, flexible) + _nullable_string(request["transactionalId"], flexible) + 2 + 4
+    topics: Sequence[Body] = request["topicData"]
+    size += _array(len(topics), flexible)
+    for topic in topics:
+        partitions: Sequence[Body] = topic["partitionData"]
+        size += _UUID_BYTES if version >= _PRODUCE_TOPIC_ID else _string(topic["name"], flexible)
+        size += _array(len(partitions), flexible) + flexible
+        size += sum(4 + _records(partition, flexible) + flexible for partition in partitions)
+    return size + flexible
+
+
+def fetch_response_size(version: int, response: Body) -> int:
+    """Bytes Kafka charges to the consumer byte rate for one fetch.
+
+    Args:
+        version: `requestApiVersion`, 4 to 18.
+        response: The logged body: `responses[].partitions[]`, each with `recordsSizeInBytes` and
+            `abortedTransactions`.
+
+    Returns:
+        4 + the body. A response without partitions (nothing new, or emptied by a throttle) still has a size: 16
+        bytes from v12 on.
+
+    Raises:
+        UnsupportedVersion: Another version.
+        KeyError, TypeError: A part of the body is missing.
+    """
+    if version not in FETCH_VERSIONS:
+        raise UnsupportedVersion(version, FETCH_VERSIONS, api="FETCH")
+    flexible = version >= _FETCH_FLEXIBLE
+    topics: Sequence[Body] = response["responses"]
+    size = 4 + 4 + _array(len(topics), flexible)
+    size += (2 + 4) if version >= _FETCH_SESSION else 0
+    for topic in topics:
+        partitions: Sequence[Body] = topic["partitions"]
+        size += _UUID_BYTES if version >= _FETCH_TOPIC_ID else _string(topic["topic"], flexible)
+        size += _array(len(partitions), flexible) + flexible
+        size += sum(_fetched_partition(version, partition) for partition in partitions)
+    if flexible:
+        size += 1 + _node_endpoints(response.get("nodeEndpoints") or ())
+    return size
+
+
+def _fetched_partition(version: int, partition: Body) -> int:
+    flexible = version >= _FETCH_FLEXIBLE
+    aborted: Sequence[Body] | None = partition["abortedTransactions"]
+    size = 4 + 2 + 8 + 8  # index, error, high watermark, last stable offset
+    size += 8 if version >= _FETCH_LOG_START else 0
+    size += 4 if version >= _FETCH_READ_REPLICA else 0
+    size += _array(len(aborted or ()), flexible) + (16 + flexible) * len(aborted or ())
+    size += _records(partition, flexible)
+    if flexible:
+        size += 1 + sum(size for tag, size in _FETCH_PARTITION_TAGS.items() if tag in partition)
+    return size
+
+
+def _node_endpoints(endpoints: Iterable[Body]) -> int:
+    # Only sent, under one tag of the response, with errors that direct a client to another leader.
+    structs = [4 + _string(node["host"], True) + 4 + _nullable_string(node.get("rack"), True) + 1 for node in endpoints]
+    if not structs:
+        return 0
+    field_bytes = _array(len(structs), True) + sum(structs)
+    return 1 + unsigned_varint_size(field_bytes) + field_bytes
+
+
+def _request_header(client_id: str | None, flexible: bool) -> int:
+    # api key 2, version 2, correlation id 4, client-id with a 2-byte length in every version.
+    return 10 + len((client_id or "").encode()) + flexible
+
+
+def _records(partition: Body, flexible: bool) -> int:
+    records_bytes: int | None = partition.get("recordsSizeInBytes")
+    if records_bytes is None or records_bytes < 0:  # null records
+        return 1 if flexible else 4
+    return (unsigned_varint_size(records_bytes + 1) if flexible else 4) + records_bytes
+
+
+def _array(length: int, flexible: bool) -> int:
+    return unsigned_varint_size(length + 1) if flexible else 4
+
+
+def _string(text: str, flexible: bool) -> int:
+    size = len(text.encode())
+    return size + (unsigned_varint_size(size + 1) if flexible else 2)
+
+
+def _nullable_string(text: str | None, flexible: bool) -> int:
+    return _string(text or "", flexible)
+
 
 _Made = TypeVar("_Made")
 

@@ -7,17 +7,22 @@ be read, is passed over.
 A memory pool bounds what was read and is not stored yet: while the broker is away, nothing more is read.
 """
 
+import json
 import logging
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from pydantic import ValidationError
 
 from pipeline.clock import Clock
-from pipeline.meter.log_follower import READ_BYTES, LogFollower
-from pipeline.meter.log_place import LogPlace
+from pipeline.meter.errors import MeterStateDamaged
+from pipeline.meter.log_follower import READ_BYTES, FollowerCounts, LogFollower, LogPlace
 from pipeline.meter.long_line import Line
-from pipeline.meter.request_log import MalformedLine, RequestLogParser
-from pipeline.meter.usage_batch import UsageBatch
-from pipeline.meter.usage_publisher import UsagePublisher
+from pipeline.meter.request_log import LineCounts, MalformedLine, RequestLogParser
+from pipeline.meter.usage_messages import UsageBatch
+from pipeline.meter.usage_topic import DeliveryCounts, UsagePublisher
 from purgatory.memory_pool import Allocation, MemoryPool
 from purgatory.timer import SystemMonotonicClock
 
@@ -187,3 +192,100 @@ class RequestMeter:
                 line[:_SHOWN_BYTES].decode("utf-8", "replace"),
             )
             self._complained_ms, self._unreported = now_ms, 0
+
+
+# The state file of a meter of an earlier release: its place in the log, taken over once.
+#
+# Now the place is on the cluster, in the same transactions as the events. The file is renamed when its place is there,
+# so that nobody goes on from it a second time.
+
+
+def read_state(path: Path) -> LogPlace | None:
+    """The place at which an earlier meter stopped; None if there is no state file.
+
+    Raises:
+        MeterStateDamaged: The file is not a state that a meter has written, or it cannot be read. To begin at the end
+            of the log instead would leave out usage without a word.
+    """
+    try:
+        stored = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except OSError as exc:
+        raise MeterStateDamaged(path, exc.strerror or type(exc).__name__) from exc
+    except ValueError as exc:
+        reason = f"Invalid JSON: {exc}"
+        raise MeterStateDamaged(path, reason) from exc
+    if not isinstance(stored, dict):
+        reason = "it is no JSON object"
+        raise MeterStateDamaged(path, reason)
+    if stored.pop("version", None) != 1:
+        reason = "version: must be 1"
+        raise MeterStateDamaged(path, reason)
+    try:
+        return LogPlace.model_validate(stored)
+    except ValidationError as exc:
+        first = exc.errors()[0]
+        raise MeterStateDamaged(path, ": ".join([*map(str, first["loc"]), first["msg"]])) from exc
+
+
+def retire_state(path: Path) -> None:
+    """Rename a state file whose place is on the cluster now, and say so. Nothing happens if there is none."""
+    if not path.exists():
+        return
+    old = path.with_name(f"{path.name}.moved")
+    try:
+        path.rename(old)
+    except OSError as exc:
+        logger.warning("%s is no longer used; it can not be renamed: %s", path, exc)
+        return
+    logger.info("the place in the log is on the cluster now; the state file is no longer used and lies at %s", old)
+
+
+# What a meter tells Prometheus, read from its counts at each scrape.
+
+
+class MeterGauges(NamedTuple):
+    """What can be asked of a running meter by any thread."""
+
+    lines: LineCounts
+    delivery: DeliveryCounts
+    log: FollowerCounts
+    unstored_events: Callable[[], int]
+    held_bytes: Callable[[], int]
+
+
+def meter_metrics(meter: MeterGauges, broker_id: str) -> Iterable[Metric]:
+    """The counts of the meter of a broker, now."""
+    lines, delivery, log = meter.lines, meter.delivery, meter.log
+    of_lines = CounterMetricFamily(
+        "kquota_meter_lines", "Lines of the request log, by what they were.", labels=["broker_id", "what"]
+    )
+    for what in ("events", "own", "malformed", "other"):
+        of_lines.add_metric([broker_id, what], getattr(lines, what))
+    yield of_lines
+    files = CounterMetricFamily(
+        "kquota_meter_log_files", "What happened to files of the log.", labels=["broker_id", "what"]
+    )
+    for what in ("rolled", "truncated", "lost", "damaged"):
+        files.add_metric([broker_id, what], getattr(log, what))
+    yield files
+    for name, documentation, count in (
+        ("unsized_events", "Events without bytes although the request moved some.", lines.unsized),
+        ("long_lines", "Lines that were too long to be kept whole.", log.too_long),
+        ("estimated_events", "Events with the most bytes that their line allows.", lines.estimated),
+        ("uncharged_bytes", "Length of the malformed lines: no client is charged.", lines.uncharged_bytes),
+        ("stored_events", "Events stored on the usage topic.", delivery.events),
+        ("stored_messages", "Messages stored on the usage topic.", delivery.messages),
+        ("failed_transactions", "Transactions that were tried again.", delivery.failures),
+    ):
+        counter = CounterMetricFamily(f"kquota_meter_{name}", documentation, labels=["broker_id"])
+        counter.add_metric([broker_id], count)
+        yield counter
+    for name, documentation, value in (
+        ("unstored_events", "Events that are read and not yet stored.", meter.unstored_events()),
+        ("held_bytes", "Bytes of lines that are read and not yet stored.", meter.held_bytes()),
+    ):
+        gauge = GaugeMetricFamily(f"kquota_meter_{name}", documentation, labels=["broker_id"])
+        gauge.add_metric([broker_id], value)
+        yield gauge

@@ -1,12 +1,33 @@
 """The usage topic, as requests in a request log name it."""
 
 import base64
+import logging
+import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Annotated, Any, Final, Literal, Protocol, Self
 from uuid import UUID
 
+from kafka import errors as kafka_errors
 from kafka.errors import KafkaError
+from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
 
+from pipeline.cluster.access import ClusterAccess
+from pipeline.cluster.acls import METER_IDENTITIES, Acl
+from pipeline.cluster.connecting import as_cluster_error, principal_of
+from pipeline.cluster.errors import (
+    ClusterUnreachable,
+    PermissionMissing,
+    SignInRefused,
+    TopicMissing,
+    TransactionFenced,
+    TransactionUndecided,
+)
+from pipeline.cluster.transactions import Mark, MarkedTransactions
+from pipeline.errors import PipelineError
+from pipeline.meter.errors import MeterFenced, MeterMarkDamaged
+from pipeline.meter.log_follower import LogPlace
+from pipeline.meter.usage_messages import Message
 from schemas.names import USAGE_TOPIC
 
 
@@ -59,3 +80,333 @@ class UsageTopic:
 
 def _as_logged(uuid_bytes: bytes) -> str:
     return base64.urlsafe_b64encode(uuid_bytes).decode("ascii").rstrip("=")
+
+
+# The mark of a meter: its place in the log, as text beside a committed offset.
+#
+# Each process writes its own name into its marks. So a meter that finds its mark moved knows whether it was itself, in
+# a transaction whose outcome it did not hear of, or a second meter of the same broker.
+
+_VERSION: Final = 1
+
+
+class MeterMark(BaseModel):
+    """What the text of a mark says.
+
+    Attributes:
+        version: Of this form.
+        meter: The process that wrote it.
+        place: All lines before it are on the usage topic, those after it are not.
+    """
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+    version: Literal[1] = _VERSION
+    meter: Annotated[str, StringConstraints(min_length=1, max_length=64)]
+    place: LogPlace
+
+
+def place_of(mark: Mark, group: str, marker_topic: str, bootstrap_servers: str) -> LogPlace:
+    """The place that a mark says.
+
+    Args:
+        mark: As it was committed.
+        group: Where; for the message.
+        marker_topic: The same.
+        bootstrap_servers: The same.
+
+    Raises:
+        MeterMarkDamaged: Its text is empty, damaged, or of a later release. To begin anywhere else instead would leave
+            out usage, or report it twice, without a word.
+    """
+    try:
+        return MeterMark.model_validate_json(mark.text).place
+    except ValidationError as exc:
+        first = exc.errors()[0]
+        reason = ": ".join([*(str(part) for part in first["loc"]), first["msg"]]) if mark.text else "it is empty"
+        raise MeterMarkDamaged(group, marker_topic, bootstrap_servers, reason) from exc
+
+
+def mark_of(number: int, meter: str, place: LogPlace) -> Mark:
+    """The mark of a place.
+
+    Args:
+        number: Of the transaction.
+        meter: The process that writes it.
+        place: Where it is in the log.
+    """
+    return Mark(number, MeterMark(meter=meter, place=place).model_dump_json())
+
+
+# The usage topic on a real broker, and the port that a meter writes to.
+
+# kafka-python has no types.
+_ERRORS: Final[Any] = kafka_errors
+
+
+class UsageWriter(Protocol):
+    """Port to the usage topic: messages and mark in one transaction. `MarkedTransactions` says what calls raise."""
+
+    @property
+    def partition_count(self) -> int:
+        """Partitions of the usage topic."""
+        ...
+
+    def place_of(self, mark: Mark) -> LogPlace:
+        """The place that a mark says. Raises `MeterMarkDamaged`."""
+        ...
+
+    def open(self) -> Mark | None:
+        """Fence every earlier writer of this broker; its mark, None if there is none."""
+        ...
+
+    def committed(self) -> Mark | None:
+        """The mark, without fencing anybody."""
+        ...
+
+    def commit(self, messages: Sequence[Message], mark: Mark) -> None:
+        """Store messages and mark, all or nothing."""
+        ...
+
+    def close(self) -> None:
+        """Leave; aborts an open transaction. Harmless when called twice."""
+        ...
+
+
+class KafkaUsageTopic:
+    """The usage topic of a cluster, for the meter of one broker.
+
+    Args:
+        broker_id: Whose log is metered; group and transactional id are named after it.
+        topic: The usage topic. Its partitions are counted once, at the start.
+        marker_topic: As of `MarkedTransactions`.
+        access: How to reach the cluster.
+        transaction_timeout_ms: As of `MarkedTransactions`.
+
+    Raises:
+        TopicMissing: One of the topics does not exist.
+        PermissionMissing: The user may not write to the usage topic, or not read the marker topic.
+        ClusterUnreachable, SignInRefused: There is no connection.
+    """
+
+    def __init__(
+        self, broker_id: str, topic: str, marker_topic: str, access: ClusterAccess, transaction_timeout_ms: int
+    ) -> None:
+        self._group = group_of(broker_id)
+        self._topic, self._marker_topic = topic, marker_topic
+        self._bootstrap_servers = access.bootstrap_servers
+        with access.admin() as admin, as_cluster_error(access.bootstrap_servers):
+            self._partition_count = _partitions(admin, Acl("topic", topic, "Write"), access)
+            _partitions(admin, Acl("topic", marker_topic, "Read"), access)
+        self._transactions = MarkedTransactions(self._group, marker_topic, topic, access, transaction_timeout_ms)
+
+    @property
+    def partition_count(self) -> int:
+        """See `UsageWriter.partition_count`."""
+        return self._partition_count
+
+    def place_of(self, mark: Mark) -> LogPlace:
+        """See `UsageWriter.place_of`."""
+        return place_of(mark, self._group, self._marker_topic, self._bootstrap_servers)
+
+    def open(self) -> Mark | None:
+        """See `UsageWriter.open`."""
+        return self._transactions.open()
+
+    def committed(self) -> Mark | None:
+        """See `UsageWriter.committed`."""
+        return self._transactions.committed()
+
+    def commit(self, messages: Sequence[Message], mark: Mark) -> None:
+        """See `UsageWriter.commit`."""
+        self._transactions.commit(
+            lambda producer: [producer.send(self._topic, value=value, partition=number) for number, value in messages],
+            mark,
+        )
+
+    def close(self) -> None:
+        """See `UsageWriter.close`."""
+        self._transactions.close()
+
+
+def group_of(broker_id: str) -> str:
+    """Name of group and transactional id of a broker's meter."""
+    return f"{METER_IDENTITIES}{broker_id}"
+
+
+def _partitions(admin: Any, wanted: Acl, access: ClusterAccess) -> int:
+    (described,) = admin.describe_topics([wanted.name])
+    if _ERRORS.for_code(described["error_code"]) is _ERRORS.TopicAuthorizationFailedError:
+        raise PermissionMissing([wanted], principal_of(access.client_options()), access.bootstrap_servers)
+    if not described["partitions"]:
+        purpose: Any = "usage" if wanted.operation == "Write" else "marker"
+        raise TopicMissing(wanted.name, access.bootstrap_servers, purpose)
+    return len(described["partitions"])
+
+
+# Publishes batches of usage, each exactly once, together with the place in the log that it reaches to.
+#
+# A batch whose transaction failed, or of which nobody knows, is published again after the mark was read: if the mark is
+# the batch's own, it was stored; if it is the one before, it was not. Another mark is a second meter's, and this one
+# ends. A pause that the transaction did not survive leaves the mark as it was, so it is not taken for a second meter.
+
+logger = logging.getLogger(__name__)
+
+COMPLAIN_EVERY_MS: Final = 5_000
+_FIRST_RETRY_MS: Final = 250
+_LONGEST_RETRY_MS: Final = 4_000
+_CLAIMS: Final = 5
+_TRIED_AGAIN: Final = (
+    ClusterUnreachable,
+    PermissionMissing,
+    SignInRefused,
+    TransactionFenced,
+    TransactionUndecided,
+)
+
+
+@dataclass(slots=True)
+class DeliveryCounts:
+    """What was sent so far.
+
+    Attributes:
+        events: Events stored on the topic.
+        messages: Messages stored on the topic.
+        failures: Transactions that failed, or whose outcome was not known.
+    """
+
+    events: int = 0
+    messages: int = 0
+    failures: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.events:,} stored in {self.messages:,} messages, {self.failures:,} transactions tried again"
+
+
+class UsagePublisher:
+    """The one publisher of a broker's usage. One thread.
+
+    Args:
+        broker_id: For messages.
+        topic: The usage topic.
+        destination: Topic and address, for warnings.
+    """
+
+    def __init__(self, broker_id: str, topic: UsageWriter, destination: str) -> None:
+        self.counts = DeliveryCounts()
+        self._broker_id = broker_id
+        self._topic = topic
+        self._destination = destination
+        self._meter = uuid.uuid4().hex
+        self._mark: Mark | None = None
+        self._tried: Mark | None = None
+        self._is_open = False
+        self._failures_in_a_row = 0
+        self._retry_at_ms: int | None = None
+        self._complained_ms: int | None = None
+
+    @property
+    def partition_count(self) -> int:
+        """Partitions of the usage topic."""
+        return self._topic.partition_count
+
+    def take_over(self) -> LogPlace | None:
+        """Fence every earlier meter of this broker, and put this one's name into the mark.
+
+        Returns:
+            Where the earlier meter has stopped, None if there was none. Then the first batch makes the mark.
+
+        Raises:
+            MeterMarkDamaged: The mark is none that a meter has written.
+            ClusterUnreachable, PermissionMissing, SignInRefused, TransactionUndecided: The topic can not be written.
+            TransactionFenced: Another meter of this broker takes the topic back, again and again.
+        """
+        for tries_left in reversed(range(_CLAIMS)):
+            self._mark = self._topic.open()
+            self._is_open = True
+            if self._mark is None:
+                return None
+            place = self._topic.place_of(self._mark)
+            try:
+                self._commit([], place)
+            except (TransactionFenced, TransactionUndecided):
+                # The earlier meter may open the topic once more before it hears of this one.
+                if not tries_left:
+                    raise
+            else:
+                return place
+        return None
+
+    def publish(self, messages: Sequence[Message], events: int, place: LogPlace, now_ms: int) -> bool:
+        """Store a batch and its place. Call it again with the same until it is true.
+
+        Args:
+            messages: The events; may be empty, which only moves the place.
+            events: How many.
+            place: After all lines of the batch.
+            now_ms: Steady time.
+
+        Returns:
+            Whether they are stored. False: the next try is due later; nothing is known yet.
+
+        Raises:
+            MeterFenced: A second meter has taken over; it goes on at the place of the last batch that was stored.
+        """
+        if self._retry_at_ms is not None and now_ms < self._retry_at_ms:
+            return False
+        try:
+            if self._is_open or not self._was_stored():
+                self._commit(messages, place)
+        except _TRIED_AGAIN as exc:
+            self._is_open = False
+            self._put_off(exc, events, now_ms)
+            return False
+        self._tried = self._retry_at_ms = self._complained_ms = None
+        self._failures_in_a_row = 0
+        self.counts.messages += len(messages)
+        self.counts.events += events
+        return True
+
+    def close(self) -> None:
+        """Leave the topic. A batch that is not stored is read again from the log by the next meter."""
+        self._is_open = False
+        self._topic.close()
+
+    def _commit(self, messages: Sequence[Message], place: LogPlace) -> None:
+        number = 0 if self._mark is None else self._mark.number + 1
+        self._tried = mark_of(number, self._meter, place)
+        self._topic.commit(messages, self._tried)
+        self._mark = self._tried
+
+    def _was_stored(self) -> bool:
+        """Open the topic again, and see what has become of the transaction that was tried."""
+        # First without fencing: a second meter shall not be disturbed by the one that ends.
+        self._refuse_another(self._topic.committed())
+        mark = self._topic.open()
+        self._refuse_another(mark)
+        self._is_open = True
+        was_stored = mark is not None and mark == self._tried
+        self._mark = mark
+        return was_stored
+
+    def _refuse_another(self, mark: Mark | None) -> None:
+        if mark not in (self._mark, self._tried):
+            raise MeterFenced(self._broker_id)
+
+    def _put_off(self, error: PipelineError, events: int, now_ms: int) -> None:
+        self.counts.failures += 1
+        delay_ms = min(_FIRST_RETRY_MS * 2**self._failures_in_a_row, _LONGEST_RETRY_MS)
+        self._failures_in_a_row += 1
+        self._retry_at_ms = now_ms + delay_ms
+        if self._complained_ms is not None and now_ms - self._complained_ms < COMPLAIN_EVERY_MS:
+            return
+        self._complained_ms = now_ms
+        cause = str(error)
+        if isinstance(error, TransactionFenced):
+            cause = "a transaction was open for longer than its time-out, or a second meter of this broker has started"
+        logger.warning(
+            "%s usage events are not known to be stored on %s: %s; trying again",
+            f"{events:,}",
+            self._destination,
+            cause,
+        )

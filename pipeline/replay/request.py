@@ -1,20 +1,106 @@
 """What to replay: a range of stored usage and the quotas of each replay; and how that is divided into parts."""
 
+from bisect import bisect_right
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pipeline.tables.errors import TableMissing
+from pipeline.tables.quotas.files import from_text
+from pipeline.text_file import read_text_file
+from quota.errors import InvalidQuotas
+from quota.snapshot import QuotaSnapshot
+
+if TYPE_CHECKING:
+    from pipeline.tables.quotas.source import QuotaSource
+    from pipeline.tables.quotas.table import QuotaTable
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from pipeline.replay.errors import SampleTooFine
-from pipeline.replay.quotas import Timeline
-from pipeline.replay.recorded_batches import Scope
-from pipeline.replay.usage_batches import Source, UsageReader
+from pipeline.replay.usage_batches import Scope, Source, UsageReader
 from pipeline.settings.model import EngineSettings
-from pipeline.tables.address import full_address, place_of
+from pipeline.tables.address import full_address, place_of, table_uri
+from pipeline.tables.opening import newest_value, oldest_value
 from quota.buckets import MAX_DEBT_BURSTS
 from quota.entity import REQUEST
 from quota.shares import ALL_USERS, Share, can_be_divided
 from quota.slicing import Slicing
 from quota.snapshot import Quota
+
+# The quotas of a replay: those that were in force, by time, or those of a file.
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """Which quotas were in force when. Plain values, so that it can be sent to other processes.
+
+    Attributes:
+        from_ms: When each snapshot came into force, ascending. The first one also holds before its time.
+        snapshots: The quotas, one for each entry of `from_ms`.
+    """
+
+    from_ms: tuple[int, ...]
+    snapshots: tuple[QuotaSnapshot, ...]
+
+    def at(self, instant_ms: int) -> QuotaSnapshot:
+        """The quotas in force at an instant."""
+        return self.snapshots[max(bisect_right(self.from_ms, instant_ms) - 1, 0)]
+
+    def version(self, version: int) -> QuotaSnapshot:
+        """The quotas of a version of the table, or of the newest earlier version if that one is not here."""
+        versions = [snapshot.version for snapshot in self.snapshots]
+        return self.snapshots[max(bisect_right(versions, version) - 1, 0)]
+
+
+def live_timeline(table: "QuotaTable", source: "QuotaSource", since_ms: int) -> Timeline:
+    """The quotas that were in force in a range, by the times of their commits. Invalid versions are left out.
+
+    Args:
+        table: The quota table.
+        source: Reads its versions.
+        since_ms: Begin of the range. Of the older versions only the one in force at that time is kept.
+    """
+    in_force: list[tuple[int, QuotaSnapshot]] = []
+    for commit in table.history(None):
+        try:
+            snapshot = source.at(commit.version)
+        except (InvalidQuotas, TableMissing):
+            continue
+        committed_at_ms = round(commit.committed_at.timestamp() * 1000)
+        in_force.append((committed_at_ms, snapshot))
+        if committed_at_ms <= since_ms:
+            break
+    in_force.reverse()
+    return Timeline(tuple(at_ms for at_ms, _ in in_force), tuple(snapshot for _, snapshot in in_force))
+
+
+def read_snapshot(path: Path, version: int) -> QuotaSnapshot:
+    """The quotas of a file; formats as those of `snapshot_of_text`.
+
+    Raises:
+        UnreadableFile: It cannot be read.
+        QuotaFileRefused: It does not hold valid quotas.
+    """
+    return snapshot_of_text(path, read_text_file("--quotas", path), version)
+
+
+def snapshot_of_text(path: Path, text: str, version: int) -> QuotaSnapshot:
+    """The quotas of a text, in one of the forms that `pipeline.tables.quotas.files` reads.
+
+    Args:
+        path: The file it comes from, for the error.
+        text: JSON or YAML.
+        version: The version the snapshot gets.
+
+    Raises:
+        QuotaFileRefused: It does not hold valid quotas.
+    """
+    declared = from_text(text, str(path))
+    rows = ({"user": one.user, "client_id": one.client_id, **one.bounds, **one.labels} for one in declared)
+    return QuotaSnapshot.from_rows(rows, version)
+
 
 _WARM_UP_DEBTS: Final = 5
 _SLICE_ROWS: Final = 1_200_000
@@ -172,3 +258,46 @@ def slice_length_ms(whole_ms: int, rows: int) -> int:
         rows: How many rows it has, about.
     """
     return max(min(whole_ms * _SLICE_ROWS // max(rows, 1), _LONGEST_MS), _SHORTEST_MS)
+
+
+# Which part of a range the stored usage covers.
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """The covered part of a range. Both ends lie in the range.
+
+    Attributes:
+        since_ms: Inclusive.
+        until_ms: Exclusive.
+    """
+
+    since_ms: int
+    until_ms: int
+
+    @classmethod
+    def of(cls, root: str, source: Source, since_ms: int, until_ms: int) -> "Coverage":
+        """The covered part of a range, by the statistics of the tables; no data file is read.
+
+        It begins with the oldest row of usage. It ends after the newest row; or after the newest throttle record, if
+        that is later and no newer usage is waiting to be rolled up: the job was at work then, and there was no usage.
+
+        Args:
+            root: Of the tables.
+            source: The table that is replayed.
+            since_ms: Begin of the range, inclusive.
+            until_ms: End of the range, exclusive.
+
+        Returns:
+            The whole range if the table has no rows or is missing, so that reading it says which.
+        """
+        uri, column = table_uri(root, source), "second_start_ms" if source == "usage_by_second" else "evaluated_at_ms"
+        first_ms, last_ms = oldest_value(uri, column), newest_value(uri, column)
+        if first_ms is None or last_ms is None:
+            return cls(since_ms, until_ms)
+        end_ms = last_ms + (_SECOND_MS if source == "usage_by_second" else 1)
+        newest_usage_ms = newest_value(table_uri(root, "usage"), "last_event_ms")
+        if newest_usage_ms is not None and newest_usage_ms < end_ms:
+            end_ms = max(end_ms, (newest_value(table_uri(root, "throttle_events"), "evaluated_at_ms") or 0) + 1)
+        start_ms = min(max(since_ms, first_ms), until_ms)
+        return cls(start_ms, max(min(until_ms, end_ms), start_ms))

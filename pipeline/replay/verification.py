@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.replay.errors import BatchNotRecorded, UsageNotKept
-from pipeline.replay.recorded_batches import (
+from pipeline.replay.usage_batches import (
     BATCH_COLUMNS,
     RecordedBatches,
     Scope,
@@ -17,10 +17,8 @@ from pipeline.replay.recorded_batches import (
     usage_of,
 )
 from pipeline.tables.address import table_uri
-from pipeline.tables.reader import read_table
-from pipeline.tables.reading.time_slices import TimeSlices
-from quota.comparison import KEY, Difference, differences
-from quota.replay import Replayed, SnapshotAt, with_time_epoch
+from pipeline.tables.reading import TimeSlices, read_table
+from quota.replay import KEY, Difference, Replayed, SnapshotAt, differences, with_time_epoch
 from schemas.arrow import arrow_schema
 from schemas.decisions import DecisionRow, decision_ids
 

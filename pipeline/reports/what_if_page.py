@@ -3,10 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from pipeline.replay.outcome import ReplayResult
 from pipeline.replay.report import ClientComparison, Totals, throttled_clients
-from pipeline.reports.page import figures, page, paragraph, table
-from pipeline.reports.plots import Bars, Line, bar_chart, time_chart
+from pipeline.replay.usage_batches import ReplayResult
+from pipeline.reports.page import Bars, Line, bar_chart, figures, page, paragraph, table, time_chart
 
 _BARS: Final = 20
 _SERIES: Final = ("live quotas", "candidate")

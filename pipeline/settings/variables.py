@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict
 
-from pipeline.settings.environment import PREFIX
+from pipeline.settings.loading import PREFIX
 from pipeline.settings.model import Settings
 
 

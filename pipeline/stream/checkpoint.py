@@ -6,14 +6,318 @@ batch. So the two are compared before a query starts. Without a checkpoint there
 where its tables end.
 """
 
-import json
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Self
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from urllib.parse import unquote, urlsplit
 
-from pipeline.stream.checkpoint_files import CheckpointFiles
-from pipeline.stream.errors import CheckpointUnfit
-from pipeline.stream.offset_log import source_line
+from pipeline.errors import first_line
+from pipeline.stream.errors import CheckpointUnreadable
+from pipeline.tables.errors import StoreUnfit
+from pipeline.tables.object_store import STORE_SCHEMES, StoreObjects, scheme_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+import json
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple, Self
+
+from kafka import KafkaConsumer, TopicPartition
+from kafka import errors as kafka_errors
+
+from pipeline.cluster.access import ClusterAccess
+from pipeline.cluster.errors import ClusterUnreachable
+from pipeline.stream.errors import CheckpointUnfit, UsageGone
+
+# The files of Spark's checkpoint: on a local disk, or with a scheme (s3://…, file:/…) on Hadoop's file systems.
+#
+# The job reads a checkpoint with a scheme as Spark itself writes it: by Hadoop's classes in Spark's JVM, with Spark's
+# settings for the store. `kquota doctor`, which starts no JVM, reads one in an object store by itself.
+
+Found = TypeVar("Found")
+
+_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
+
+
+class CheckpointFiles(Protocol):
+    """The files of one checkpoint.
+
+    Attributes:
+        checkpoint: Where it is, as in the settings.
+    """
+
+    checkpoint: str
+
+    def text(self, name: str) -> str | None:
+        """The text of a file; None if there is no such file.
+
+        Args:
+            name: Its path in the checkpoint.
+
+        Raises:
+            CheckpointUnreadable: The file system does not answer.
+        """
+        ...
+
+    def names(self, folder: str) -> list[str]:
+        """The names of the files in a folder of the checkpoint, in no order; none if there is no such folder.
+
+        Raises:
+            CheckpointUnreadable: The file system does not answer.
+        """
+        ...
+
+
+class LocalFiles:
+    """A checkpoint on a local disk."""
+
+    def __init__(self, checkpoint: str, folder: Path) -> None:
+        self.checkpoint = checkpoint
+        self._folder = folder
+
+    def text(self, name: str) -> str | None:
+        """See `CheckpointFiles`."""
+        try:
+            return (self._folder / name).read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return None
+
+    def names(self, folder: str) -> list[str]:
+        """See `CheckpointFiles`."""
+        place = self._folder / folder
+        return [path.name for path in place.iterdir()] if place.is_dir() else []
+
+
+class HadoopFiles:
+    """A checkpoint on one of Hadoop's file systems, read in Spark's JVM."""
+
+    def __init__(self, checkpoint: str, spark: "SparkSession") -> None:
+        self.checkpoint = checkpoint
+        self._spark = spark
+
+    def text(self, name: str) -> str | None:
+        """See `CheckpointFiles`."""
+        return self._call(name, self._read)
+
+    def names(self, folder: str) -> list[str]:
+        """See `CheckpointFiles`."""
+        return self._call(folder, self._list)
+
+    def _read(self, file_system: Any, path: Any) -> str | None:
+        if not file_system.exists(path):
+            return None
+        jvm: Any = self._spark._jvm
+        stream = file_system.open(path)
+        try:
+            return str(jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
+        finally:
+            stream.close()
+
+    def _list(self, file_system: Any, path: Any) -> list[str]:
+        if not file_system.exists(path):
+            return []
+        return [str(status.getPath().getName()) for status in file_system.listStatus(path)]
+
+    def _call(self, name: str, read: Callable[[Any, Any], Found]) -> Found:
+        from py4j.protocol import Py4JJavaError  # noqa: PLC0415 - comes with pyspark
+
+        jvm: Any = self._spark._jvm
+        try:
+            path = jvm.org.apache.hadoop.fs.Path(f"{self.checkpoint.rstrip('/')}/{name}")
+            conf = self._spark._jsparkSession.sessionState().newHadoopConf()
+            return read(path.getFileSystem(conf), path)
+        except Py4JJavaError as exc:
+            raise CheckpointUnreadable(self.checkpoint, first_line(exc)) from exc
+
+
+class StoreFiles:
+    """A checkpoint in an object store, read without Spark."""
+
+    def __init__(self, checkpoint: str) -> None:
+        self.checkpoint = checkpoint
+        self._objects = StoreObjects(checkpoint)
+
+    def text(self, name: str) -> str | None:
+        """See `CheckpointFiles`."""
+        with self._told():
+            content = self._objects.read(name)
+        return None if content is None else content.decode("utf-8")
+
+    def names(self, folder: str) -> list[str]:
+        """See `CheckpointFiles`."""
+        with self._told():
+            return self._objects.names(folder)
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        try:
+            yield
+        except StoreUnfit as exc:
+            raise CheckpointUnreadable(self.checkpoint, exc.cause) from exc
+
+
+def has_scheme(checkpoint: str) -> bool:
+    """Whether a checkpoint is a URI, for Hadoop's file systems, and not a path on a local disk."""
+    return _SCHEME.match(checkpoint) is not None
+
+
+def open_checkpoint(checkpoint: str, spark: "SparkSession") -> CheckpointFiles:
+    """The files of a checkpoint, as Spark finds them.
+
+    Args:
+        checkpoint: A path on a local disk, or a URI.
+        spark: For a URI: its JVM reads the files.
+    """
+    return HadoopFiles(checkpoint, spark) if has_scheme(checkpoint) else LocalFiles(checkpoint, Path(checkpoint))
+
+
+def open_without_spark(checkpoint: str) -> CheckpointFiles | None:
+    """The files of a checkpoint that can be read without a JVM; None where only Hadoop's classes can read them.
+
+    Args:
+        checkpoint: A path on a local disk, or a URI. One with the scheme `file` is on a local disk.
+
+    Raises:
+        StoreLibraryMissing: It is in an object store, and nothing is installed that reads from there.
+    """
+    if not has_scheme(checkpoint):
+        return LocalFiles(checkpoint, Path(checkpoint))
+    if scheme_of(checkpoint) in STORE_SCHEMES:
+        return StoreFiles(checkpoint)
+    parts = urlsplit(checkpoint)
+    return LocalFiles(checkpoint, Path(unquote(parts.path))) if parts.scheme.lower() == "file" else None
+
+
+# Where a query begins to read, and whether the messages it must read still exist.
+
+log = logging.getLogger(__name__)
+
+_REMEDY = "nothing needs to be done: the job tries again"
+
+
+class Span(NamedTuple):
+    """The offsets that a partition has: from the first, inclusive, to the end, exclusive."""
+
+    begin: int
+    end: int
+
+
+def spans_of(access: ClusterAccess, topic: str) -> dict[str, Span]:
+    """The offsets that each partition of a topic has, by the partition's number as text.
+
+    Raises:
+        ClusterUnreachable: The broker did not answer.
+    """
+    consumer = access.open(KafkaConsumer, enable_auto_commit=False, group_id=None)
+    try:
+        partitions = [TopicPartition(topic, number) for number in consumer.partitions_for_topic(topic) or ()]
+        begins, ends = consumer.beginning_offsets(partitions), consumer.end_offsets(partitions)
+    except kafka_errors.KafkaError as exc:
+        raise ClusterUnreachable(access.bootstrap_servers, str(exc), _REMEDY) from exc
+    finally:
+        consumer.close()
+    return {str(partition.partition): Span(begins[partition], ends[partition]) for partition in partitions}
+
+
+def gaps(wanted: Mapping[str, int], spans: Mapping[str, Span]) -> list[str]:
+    """Why reading can not begin at the wanted offsets, one text per partition; empty if it can."""
+    found = []
+    for partition, offset in sorted(wanted.items()):
+        span = spans.get(partition)
+        if span is None:
+            found.append(f"partition {partition} is gone")
+        elif offset < span.begin:
+            found.append(f"partition {partition}: offsets {offset} to {span.begin - 1} are deleted")
+        elif offset > span.end:
+            found.append(f"partition {partition} ends at {span.end}, before {offset}: it was deleted and created again")
+    return found
+
+
+def refuse_gaps(topic: str, checkpoint: str, wanted: Mapping[str, int], spans: Mapping[str, Span]) -> None:
+    """Refuse to continue from a checkpoint if usage after it is gone.
+
+    Raises:
+        UsageGone: A message that the next batch begins with is missing.
+    """
+    missing = gaps(wanted, spans)
+    if missing:
+        raise UsageGone(topic, missing, checkpoint)
+
+
+def starting_offsets(topic: str, end_offsets: str, spans: Mapping[str, Span]) -> str:
+    """Where a new checkpoint begins: at the end of what is stored.
+
+    A partition that was added since then begins at its first offset. So does a partition whose stored end no longer
+    exists: whoever deletes a checkpoint gives up the usage in between, but the log names it as an error.
+
+    Args:
+        topic: The usage topic.
+        end_offsets: End offsets of the newest stored batch, as Spark prints them.
+        spans: The offsets that the topic has.
+
+    Returns:
+        JSON, as Spark takes it.
+    """
+    stored: dict[str, int] = json.loads(end_offsets).get(topic, {})
+    for gap in gaps(stored, spans):
+        log.error("usage is missing and will not be counted: topic '%s', %s", topic, gap)
+    begin = {
+        partition: offset if span.begin <= (offset := stored.get(partition, span.begin)) <= span.end else span.begin
+        for partition, span in spans.items()
+    }
+    return json.dumps({topic: begin}, separators=(",", ":"))
+
+
+# Which offsets a micro-batch covers, read from the query's offset log in the checkpoint.
+#
+# Spark writes `offsets/<batch id>` before it calls `foreachBatch`. So the entry exists, and is the same each time the
+# batch is run. The file has a version line, a metadata line and one line per source.
+
+_FIRST_SOURCE_LINE: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetRange:
+    """Offsets of a batch by topic and partition, as JSON. `start` is "" for the first batch of a checkpoint."""
+
+    start: str
+    end: str
+
+    @property
+    def message_count(self) -> int | None:
+        """The number of offsets of the batch; None for the first batch of a checkpoint, whose start is not recorded."""
+        if not self.start:
+            return None
+        before, after = json.loads(self.start), json.loads(self.end or "{}")
+        return sum(
+            int(end) - int(before.get(topic, {}).get(partition, 0))
+            for topic, partitions in after.items()
+            for partition, end in partitions.items()
+        )
+
+
+def source_line(text: str) -> str:
+    """The offsets in an entry of the log, as JSON; "" if the entry has none."""
+    return next((line for line in text.splitlines()[_FIRST_SOURCE_LINE:] if "{" in line), "")
+
+
+class OffsetLog:
+    """Reads the offset log of one checkpoint."""
+
+    def __init__(self, files: CheckpointFiles) -> None:
+        self._files = files
+
+    def range_of(self, batch_id: int) -> OffsetRange:
+        """Offsets of a batch that has begun."""
+        return OffsetRange(self._source_line(batch_id - 1) if batch_id else "", self._source_line(batch_id))
+
+    def _source_line(self, batch_id: int) -> str:
+        return source_line(self._files.text(f"offsets/{batch_id}") or "")
+
 
 RecordedBatch = Callable[[str], int | None]
 """The newest batch in the tables of the query with this id; None if they have none of it."""

@@ -15,7 +15,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 from pipeline.stream.errors import ExecutorPythonUnfit
-from pipeline.stream.spark.shipped_package import NEEDED_TO_READ
+from pipeline.stream.executors import NEEDED_TO_READ
 from pipeline.stream.usage_columns import CollectedBatch, ReadingRules, merge_batches
 from pipeline.stream.usage_reader import MESSAGE_SCHEMA, from_partitions, read_partition, read_usage
 

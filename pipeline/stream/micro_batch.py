@@ -26,18 +26,17 @@ from pyspark.sql import DataFrame
 
 from pipeline.clock import Clock, Moment
 from pipeline.failpoints import failpoint
-from pipeline.stream.batch_facts import BatchFacts
-from pipeline.stream.batch_rules import BatchRules
+from pipeline.stream.batch_facts import BatchFacts, BatchRules
+from pipeline.stream.checkpoint import OffsetLog, OffsetRange
 from pipeline.stream.dead_letters import causes_of
-from pipeline.stream.event_time_limit import ClockWarning, limit_event_times
-from pipeline.stream.offset_log import OffsetLog, OffsetRange
+from pipeline.stream.event_time import ClockWarning, limit_event_times
+from pipeline.stream.job_tables import JobTables
 from pipeline.stream.recovery import Recovered
 from pipeline.stream.usage_columns import CollectedBatch
-from pipeline.tables.job_tables import JobTables
 from pipeline.tables.quotas.source import QuotaSource
 from pipeline.throttle.decider import Decided, Decider
 from pipeline.throttle.purgatory import ThrottlePurgatory
-from quota.evaluation import Evaluation, begins_time_epoch
+from quota.replay import Evaluation, begins_time_epoch
 from schemas.arrow import conform
 from schemas.decisions import DecisionRow
 from schemas.rows import DeadLetterRow

@@ -13,16 +13,14 @@ from pipeline.errors import first_line
 from pipeline.jvm.jars import spark_jars
 from pipeline.jvm.java import find_java
 from pipeline.settings.model import Settings, SparkSettings
-from pipeline.stream.spark.session import build_spark_session
+from pipeline.stream.session import build_spark_session
 from pipeline.tables.address import full_address, is_local
 from pipeline.tables.errors import QuotaEditRefused, QuotasLeftInvalid
 from pipeline.tables.from_settings import open_quota_table
 from pipeline.tables.layout import TABLES, create_missing
-from pipeline.tables.quotas.commits import EditAudit
-from pipeline.tables.quotas.table import QuotaTable, QuotaTableState
+from pipeline.tables.quotas.table import EditAudit, QuotaTable, QuotaTableState
 from quota.errors import InvalidQuotas
-from quota.mistakes import Mistake
-from quota.snapshot import QuotaSnapshot
+from quota.snapshot import Mistake, QuotaSnapshot
 
 _A_STATEMENT: Final = "the table is as it was; write for example UPDATE quotas SET mode = 'shadow' WHERE user = 'alice'"
 _VIOLATED: Final = "[DELTA_VIOLATE_CONSTRAINT"

@@ -27,7 +27,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline import garbage_collector
+from pipeline import process as garbage_collector
 from pipeline.stream.dead_letters import DeadLetter, Refused, letters_of_elements
 from pipeline.stream.packed import PACKED_BEGIN, read_packed
 from pipeline.stream.usage_columns import (

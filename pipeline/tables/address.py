@@ -6,9 +6,7 @@ from typing import Final
 
 from pipeline.command_line import command_text
 from pipeline.errors import PipelineError
-from pipeline.settings.catalog import CatalogRoot, CatalogTable, is_in_catalog
-from pipeline.settings.shard import above_shard
-from pipeline.settings.store import StoreAddress
+from pipeline.settings.places import CatalogRoot, CatalogTable, StoreAddress, above_shard, is_in_catalog
 
 QUOTAS: Final = "quotas"
 """The name of the quota table."""

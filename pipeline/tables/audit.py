@@ -4,7 +4,7 @@ import getpass
 import socket
 from importlib.metadata import PackageNotFoundError, version
 
-from pipeline.tables.quotas.commits import EditAudit
+from pipeline.tables.quotas.table import EditAudit
 
 
 def local_audit(reason: str) -> EditAudit:

@@ -26,7 +26,7 @@ from pipeline.tables.append_guard import (
 )
 from pipeline.tables.errors import LostRace, RowsRefused, TableUnreadable, TableUnwritable
 from pipeline.tables.opening import Options, reading
-from pipeline.tables.reader import DeltaRsReader
+from pipeline.tables.reading import DeltaRsReader
 
 # Maintenance commits a few times a minute only. If more attempts than this fail in a row, there is another writer.
 _ATTEMPTS: Final = 5

@@ -9,18 +9,39 @@ The commit itself can not check the epoch. So the epoch is compared before the w
 fenced between the two learns it before it publishes. Its one commit, which is guarded, is then in the table.
 """
 
-import json
-import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
-from uuid import uuid4
+from typing import TYPE_CHECKING, Any, Final
 
-import pyarrow as pa
-from py4j.protocol import Py4JJavaError
+from delta.tables import DeltaTable
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from pipeline.errors import first_line
+from pipeline.settings.places import CatalogTable
+from pipeline.tables.errors import TableMissing, TableUnreadable, TableUnwritable
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark.sql import functions as F
+
+from pipeline.tables.port import Condition, Instant, of_epoch
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+import json
+import threading
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+from py4j.protocol import Py4JJavaError
+
 from pipeline.tables.append_guard import (
     checked_epoch,
     commit_note,
@@ -29,11 +50,261 @@ from pipeline.tables.append_guard import (
     parse_commit_note,
     refuse_taken_epoch,
 )
-from pipeline.tables.errors import LostRace, RowsRefused, TableUnwritable
-from pipeline.tables.spark.reader import DeltaSparkReader
+from pipeline.tables.errors import LostRace, RowsRefused
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+# One Delta table as Spark sees it, by its address or by its name in a catalog.
+
+# Of a version that was never there, of one whose log is no longer kept, and of a data file that was cleaned away.
+_NO_SUCH_VERSION: Final = ("DELTA_VERSION_NOT_FOUND", "DELTA_NO_REPRODUCIBLE_HISTORY", "DELTA_LOG_FILE_NOT_FOUND")
+_FILE_MISSING: Final = ("FILE_NOT_EXIST", "FileNotFoundException")
+
+
+class SparkTable:
+    """A table that exists. It may be shared between threads.
+
+    Args:
+        spark: A classic session with Delta.
+        address: A folder, a URI, or a `CatalogTable`.
+
+    Raises:
+        TableMissing: There is no table.
+    """
+
+    def __init__(self, spark: "SparkSession", address: str) -> None:
+        self.spark = spark
+        self.address = address
+        self._name = address.sql_name if isinstance(address, CatalogTable) else None
+        with reading_by_spark(address):
+            exists = spark.catalog.tableExists(self._name) if self._name else DeltaTable.isDeltaTable(spark, address)
+        if not exists:
+            raise TableMissing(address)
+
+    @property
+    def sql_name(self) -> str:
+        """The table as SQL writes it."""
+        return self._name or "delta.`" + self.address.replace("`", "``") + "`"
+
+    def rows(self, version: int | None = None) -> "DataFrame":
+        """The rows at a version; None = the newest when they are read."""
+        reader = self.spark.read.format("delta")
+        if version is not None:
+            reader = reader.option("versionAsOf", version)
+        return reader.table(self._name) if self._name else reader.load(self.address)
+
+    def rows_at(self, version: int) -> "DataFrame":
+        """The rows at a version, which is looked up now.
+
+        Raises:
+            TableMissing: The table does not have this version any more or not yet.
+            TableUnreadable: It can not be read.
+        """
+        try:
+            return self.rows(version)
+        except PySparkException as exc:
+            if any(text in str(exc) for text in _NO_SUCH_VERSION):
+                raise TableMissing(self.address, version) from exc
+            raise TableUnreadable(self.address, first_line(exc)) from exc
+
+    def append(self, writer: "DataFrameWriter") -> None:
+        """Append what a writer of format delta and mode append writes. Raises what Spark raises."""
+        if self._name:
+            writer.saveAsTable(self._name)
+        else:
+            writer.save(self.address)
+
+    def history(self, limit: int | None = None) -> list[Any]:
+        """The newest commits, newest first: rows of `DESCRIBE HISTORY`."""
+        spark = self.spark
+        with reading_by_spark(self.address):
+            table = DeltaTable.forName(spark, self._name) if self._name else DeltaTable.forPath(spark, self.address)
+            found = table.history(limit) if limit is not None else table.history()
+            return found.select("version", "userMetadata", "operation", "operationParameters").collect()
+
+    def version(self) -> int:
+        """The newest version."""
+        return int(self.history(1)[0]["version"])
+
+    def detail(self) -> dict[str, Any]:
+        """The row of `DESCRIBE DETAIL`."""
+        with reading_by_spark(self.address):
+            return dict(self.spark.sql(f"DESCRIBE DETAIL {self.sql_name}").collect()[0].asDict())
+
+    def run(self, statement: str) -> list[Any]:
+        """The rows of a statement, in which `{table}` stands for the table.
+
+        Raises:
+            PySparkException: Spark refuses it.
+        """
+        return self.spark.sql(statement.replace("{table}", self.sql_name)).collect()
+
+    def change(self, statement: str) -> None:
+        """Run a statement that changes the table; see `run`.
+
+        Raises:
+            TableUnwritable: Spark refuses it.
+        """
+        try:
+            self.run(statement)
+        except (PySparkException, Py4JError) as exc:
+            raise TableUnwritable(self.address, first_line(exc)) from exc
+
+
+@contextmanager
+def reading_by_spark(table: str) -> Iterator[None]:
+    """Turn what Spark raises in this block into `TableUnreadable`."""
+    try:
+        yield
+    except (PySparkException, Py4JError) as exc:
+        is_gone = any(text in str(exc) for text in _FILE_MISSING)
+        raise TableUnreadable(table, first_line(exc), is_file_missing=is_gone) from exc
+
+
+def literal(text: str) -> str:
+    """A text as Spark SQL writes it."""
+    escaped = text.replace("\\", r"\\").replace("'", r"\'")
+    return f"'{escaped}'"
+
+
+# Reads a table through Spark: an adapter of `RolledTable`, for tables that only Spark can open.
+
+
+class DeltaSparkReader:
+    """A `RolledTable` on a Spark session. Each call reads the newest version.
+
+    A call raises `TableUnreadable` if the table can not be read.
+
+    Args:
+        spark: A classic session with Delta.
+        table: Address of the table, which must exist.
+
+    Raises:
+        TableMissing: There is no table.
+    """
+
+    def __init__(self, spark: "SparkSession", table: str) -> None:
+        self.stored = SparkTable(spark, table)
+
+    def read(self, columns: Sequence[str] | None = None, where: Sequence[Condition] = ()) -> pa.Table:
+        """See `TableReader`."""
+        with self._reading():
+            return _select(_where(self.stored.rows(), where), columns)
+
+    def newest_value(self, column: str) -> int | None:
+        """See `TableReader`."""
+        newest: int | None = self._one(F.max(_column(column)))
+        return newest
+
+    def oldest_value(self, column: str) -> int | None:
+        """See `RolledTable`."""
+        oldest: int | None = self._one(F.min(_column(column)))
+        return oldest
+
+    def newest_instant(self) -> Instant | None:
+        """See `TableReader`."""
+        instant = F.struct(F.coalesce(_column("time_epoch"), F.lit(0)), _column("evaluated_at_ms"))
+        newest = self._one(F.max(instant))
+        return None if newest is None else Instant(*newest)
+
+    def newest_of_each(
+        self, keys: Sequence[str], order: str, columns: Sequence[str], where: Sequence[Condition] = ()
+    ) -> pa.Table:
+        """See `TableReader`."""
+        last = [F.max_by(_column(name), _column(order)).alias(name) for name in columns]
+        with self._reading():
+            # Under names of their own, because `columns` may have the keys as well.
+            groups = _where(self.stored.rows(), where).groupBy([_column(name).alias(f"key {name}") for name in keys])
+            return groups.agg(F.max(_column(order)).alias(order), *last).select(order, *columns).toArrow()
+
+    def count(self, where: Sequence[Condition]) -> int:
+        """Count the rows that meet all conditions."""
+        with self._reading():
+            return _where(self.stored.rows(), where).count()
+
+    def slices(
+        self,
+        column: str,
+        dictionaries: Sequence[str] = (),
+        version: int | None = None,
+        time_epoch: int | None = None,
+    ) -> "SparkSlices":
+        """See `RolledTable`. Texts are never read as dictionaries."""
+        return SparkSlices(self.stored, column, self.stored.version() if version is None else version, time_epoch)
+
+    def _one(self, value: "Column") -> Any:
+        with self._reading():
+            found = self.stored.rows().agg(value).first()
+        return None if found is None else found[0]
+
+    def _reading(self) -> AbstractContextManager[None]:
+        return reading_by_spark(self.stored.address)
+
+
+class SparkSlices:
+    """A `TableSlices` on a Spark session.
+
+    Args:
+        stored: The table.
+        time_column: The column whose ranges are read.
+        version: Version of the table.
+        time_epoch: Only the rows of this time epoch; None = all.
+    """
+
+    def __init__(self, stored: SparkTable, time_column: str, version: int, time_epoch: int | None = None) -> None:
+        self.version = version
+        self._stored = stored
+        self._column = time_column
+        self._rows = _where(stored.rows_at(version), [] if time_epoch is None else [of_epoch(time_epoch)])
+
+    def read(self, columns: Sequence[str], start_ms: int, end_ms: int) -> pa.Table:
+        """See `TableSlices`."""
+        with reading_by_spark(self._stored.address):
+            return _select(_where(self._rows, self._range(start_ms, end_ms)), columns)
+
+    def first_time(self, start_ms: int, end_ms: int, where: Sequence[Condition] = ()) -> int | None:
+        """See `TableSlices`."""
+        with reading_by_spark(self._stored.address):
+            found = _where(self._rows, [*self._range(start_ms, end_ms), *where]).agg(F.min(_column(self._column)))
+            first = found.first()
+        return None if first is None else first[0]
+
+    def _range(self, start_ms: int, end_ms: int) -> list[Condition]:
+        return [(self._column, ">=", start_ms), (self._column, "<", end_ms)]
+
+
+def _select(frame: "DataFrame", columns: Sequence[str] | None) -> pa.Table:
+    return (frame if columns is None else frame.select(*map(_column, columns))).toArrow()
+
+
+def _where(frame: "DataFrame", conditions: Sequence[Condition]) -> "DataFrame":
+    for condition in conditions:
+        frame = frame.where(_predicate(condition))
+    return frame
+
+
+def _column(name: str) -> "Column":
+    return F.col(f"`{name}`")
+
+
+def _predicate(condition: Condition) -> "Column":
+    name, operator, value = condition
+    column = _column(name)
+    if operator in {"in", "not in"}:
+        listed = column.isin([one for one in value if one is not None])
+        found = listed if operator == "in" else ~listed
+        return found | column.isNull() if None in value else found
+    predicates: dict[str, Column] = {
+        "=": column == value,
+        "!=": column != value,
+        "<": column < value,
+        "<=": column <= value,
+        ">": column > value,
+        ">=": column >= value,
+    }
+    return predicates[operator]
+
 
 # How many commits are searched for the newest one of the job at first. Between two of them only maintenance commits,
 # and on a table to which nothing is written for hours many times.

@@ -7,8 +7,8 @@ session open such tables by their address: see `pipeline.tables.address`.
 import logging
 from typing import TYPE_CHECKING
 
-from pipeline.settings.catalog import CatalogRoot
 from pipeline.settings.model import TablesSettings
+from pipeline.settings.places import CatalogRoot
 from pipeline.tables.address import is_local, place_of, table_uri
 from pipeline.tables.port import RolledTable, TableWriter
 from pipeline.tables.quotas.source import QuotaVersions
@@ -18,6 +18,18 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from pipeline.tables.upkeep import TableUpkeep
+from contextlib import suppress
+from typing import Final
+
+from pipeline.errors import PipelineError
+from pipeline.settings.model import Settings
+from pipeline.tables.address import TablesInCatalog, shared_root
+from pipeline.tables.audit import local_audit
+from pipeline.tables.errors import TableMissing
+from pipeline.tables.opening import open_table
+from pipeline.tables.quotas.source import newest_valid
+from quota.errors import InvalidQuotas
+from quota.shares import undivided
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +50,7 @@ def create_tables(tables: TablesSettings) -> list[str]:
     """
     root = place_of(tables.root)
     if not is_local(root):
-        from pipeline.store.probe import refuse_unfit  # noqa: PLC0415
+        from pipeline.tables.object_store import refuse_unfit  # noqa: PLC0415
 
         refuse_unfit(root)
     from pipeline.tables.layout import create_missing  # noqa: PLC0415
@@ -53,12 +65,10 @@ def claim_tables(tables: TablesSettings, job: str) -> None:
         TablesOfAnotherJob: The tables store another name.
     """
     if isinstance(tables.root, CatalogRoot):
-        from pipeline.tables.spark.owner import claim as claim_by_spark  # noqa: PLC0415
+        from pipeline.tables.catalog import claim as claim_by_spark  # noqa: PLC0415
 
         claim_by_spark(_session(), tables.root, job)
     elif tables.writer == "delta-rs":
-        from pipeline.tables.ownership import claim  # noqa: PLC0415
-
         claim(tables.root, job)
 
 
@@ -70,8 +80,7 @@ def open_catalog(tables: TablesSettings) -> None:
     """
     if not isinstance(tables.root, CatalogRoot):
         return
-    from pipeline.tables.spark.creation import create_missing  # noqa: PLC0415
-    from pipeline.tables.spark.place import CatalogPlace  # noqa: PLC0415
+    from pipeline.tables.catalog import CatalogPlace, create_missing  # noqa: PLC0415
 
     spark = _session()
     _told(create_missing(spark, tables.root), tables.root)
@@ -92,10 +101,10 @@ def open_writer(tables: TablesSettings, job: str, name: str) -> TableWriter:
 def open_rolled(tables: TablesSettings, name: str) -> RolledTable:
     """Open a table that the job rolls up."""
     if isinstance(tables.root, CatalogRoot):
-        from pipeline.tables.spark.reader import DeltaSparkReader  # noqa: PLC0415
+        from pipeline.tables.delta_spark import DeltaSparkReader  # noqa: PLC0415
 
         return DeltaSparkReader(_session(), tables.root.table(name))
-    from pipeline.tables.reader import DeltaRsReader  # noqa: PLC0415
+    from pipeline.tables.reading import DeltaRsReader  # noqa: PLC0415
 
     return DeltaRsReader(table_uri(tables.root, name))
 
@@ -103,7 +112,7 @@ def open_rolled(tables: TablesSettings, name: str) -> RolledTable:
 def open_upkeep(tables: TablesSettings) -> "TableUpkeep":
     """Open the upkeep of the job's tables."""
     if isinstance(tables.root, CatalogRoot):
-        from pipeline.tables.spark.upkeep import SparkUpkeep  # noqa: PLC0415
+        from pipeline.tables.catalog import SparkUpkeep  # noqa: PLC0415
 
         return SparkUpkeep(_session(), tables.root)
     from pipeline.tables.upkeep import DeltaRsUpkeep  # noqa: PLC0415
@@ -128,7 +137,7 @@ def open_quota_versions(tables: TablesSettings) -> QuotaVersions:
         TableMissing: There is no quota table.
     """
     if isinstance(tables.root, CatalogRoot):
-        from pipeline.tables.spark.quotas import SparkQuotas  # noqa: PLC0415
+        from pipeline.tables.catalog import SparkQuotas  # noqa: PLC0415
 
         return SparkQuotas(_session(), tables.root)
     return open_quota_table(tables)
@@ -148,3 +157,154 @@ def _session() -> "SparkSession":
     from pyspark.sql import SparkSession  # noqa: PLC0415
 
     return SparkSession.builder.getOrCreate()
+
+
+# The name of the job that owns a set of tables.
+#
+# The epoch, the record numbers and the transactional id depend on the job's name. If a second job wrote the same tables
+# under another name, neither would fence the other. So the tables store the name of the first job.
+
+PROPERTY: Final = "kquota.job"
+KEPT_IN: Final = "batches"
+
+
+class TablesOfAnotherJob(PipelineError):
+    """The tables were written by a job of another name.
+
+    Attributes:
+        root: Root of the tables.
+        job: The name of this driver's job.
+        owner: The name of the job that wrote them.
+    """
+
+    exit_code = 4
+
+    def __init__(self, root: str, job: str, owner: str) -> None:
+        self.root = root
+        self.job = job
+        self.owner = owner
+        super().__init__(
+            f"'job' must be {owner!r}, whose tables {root} are; got {job!r}",
+            f"start with --job {owner}, or with --tables and --checkpoint of its own",
+        )
+
+
+def claim(root: str, job: str) -> None:
+    """Store the job's name in its tables at its first start, and check it at later starts.
+
+    Raises:
+        TablesOfAnotherJob: The tables store another name.
+    """
+    owner = owner_of(root)
+    if owner is None:
+        table = open_table(table_uri(root, KEPT_IN))
+        table.alter.set_table_properties({PROPERTY: job}, raise_if_not_exists=False)
+    elif owner != job:
+        raise TablesOfAnotherJob(root, job, owner)
+
+
+def owner_of(root: str) -> str | None:
+    """The job name stored in the tables; None if no job has started on them, or if there are no tables."""
+    try:
+        return open_table(table_uri(root, KEPT_IN)).metadata().configuration.get(PROPERTY)
+    except TableMissing:
+        return None
+
+
+# By how many jobs the users are divided: the first shard that starts writes it into the quota table of all of them.
+
+
+class ShardsDiffer(PipelineError):
+    """The users of these tables are divided in another way.
+
+    Attributes:
+        place: What all shards share.
+        stored: By how many jobs the users are divided there; 1 for one job.
+        asked: By how many this job is one of.
+    """
+
+    exit_code = 4
+
+    def __init__(self, place: str, stored: int, asked: int) -> None:
+        self.place = place
+        self.stored = stored
+        self.asked = asked
+        super().__init__(
+            f"'shard' must be {_divided(stored)}: so the users of {place} are divided; got {_divided(asked)}",
+            "a running division can not be changed, as each shard has the rates and the debts of its own users: start "
+            "as before, or anew with other tables, another checkpoint and another throttle topic (docs/shards.md)",
+        )
+
+
+class UsersShareSensors(PipelineError):
+    """Quotas without a user forbid that the users are divided.
+
+    Attributes:
+        version: Of the quota table.
+        problems: One text for each such quota.
+    """
+
+    exit_code = 5
+
+    def __init__(self, version: int, problems: list[str]) -> None:
+        self.version = version
+        self.problems = tuple(problems)
+        more = f" (and {len(problems) - 1} more)" if problems[1:] else ""
+        super().__init__(
+            f"quotas v{version} must name a user or the default user in every row; {problems[0]}{more}",
+            "change the rows, or run one job without --shard",
+        )
+
+
+def refuse_other_division(settings: Settings) -> None:
+    """Check what `claim_shards` checks, before anything is made; without a quota table all is well.
+
+    Raises:
+        ShardsDiffer, UsersShareSensors: As `claim_shards` does.
+    """
+    with suppress(TableMissing, TablesInCatalog):
+        _is_new(QuotaTable(settings.tables.root), settings)
+
+
+def claim_shards(table: QuotaVersions, settings: Settings) -> None:
+    """Write down by how many jobs the users are divided at the first start, and check it at later ones.
+
+    Tables in a catalog are those of one job for all users; nothing is written there.
+
+    Args:
+        table: The quota table of the settings.
+        settings: The whole tree.
+
+    Raises:
+        ShardsDiffer: They are divided in another way, or one job for all users has written the tables above.
+        UsersShareSensors: At the first start, a quota names no user.
+    """
+    if isinstance(table, QuotaTable) and _is_new(table, settings):
+        count = settings.share.of
+        table.set_shards(count, local_audit(f"the users are divided by {count} jobs"))
+
+
+def _is_new(table: QuotaTable, settings: Settings) -> bool:
+    """Whether the division has to be written down."""
+    share, stored = settings.share, table.shards()
+    if share.of == stored:
+        return False
+    above = shared_root(settings.tables.root)
+    if stored > 1 or owner_of(above) is not None:
+        raise ShardsDiffer(above, stored, share.of)
+    _refuse_undivided(table)
+    return True
+
+
+def _refuse_undivided(table: QuotaTable) -> None:
+    newest = table.read().version
+    try:
+        snapshot = newest_valid(table, newest)
+    except InvalidQuotas:
+        return  # the job says it, when it reads them
+    if problems := undivided(snapshot.quotas):
+        raise UsersShareSensors(snapshot.version, problems)
+
+
+def _divided(count: int) -> str:
+    return "that of one job for all users" if count == 1 else f"one of {count}"

@@ -1,12 +1,257 @@
 """The upkeep of the files of the job's tables, by their names: what the job needs of it, and how delta-rs does it."""
 
-from typing import Final, Protocol
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any, Final, Protocol, TypeVar, cast
 
+from arro3.core import DataType, RecordBatch, RecordBatchReader, Table
+from deltalake import (
+    CommitProperties,
+    DeltaTable,
+    PostCommitHookProperties,
+    QueryBuilder,
+    WriterProperties,
+    write_deltalake,
+)
+from deltalake.exceptions import CommitFailedError, DeltaError
+
+from pipeline.errors import PipelineError, first_line
 from pipeline.tables.address import table_uri
-from pipeline.tables.maintenance import clean, compact, trim
-from pipeline.tables.reader import DeltaRsReader
-from pipeline.tables.reading.column_range import newest_value
-from pipeline.tables.sorted_days import sort_day
+from pipeline.tables.errors import LostRace
+from pipeline.tables.opening import Options, file_statistics, newest_value, open_table
+from pipeline.tables.port import Condition
+from pipeline.tables.reading import DeltaRsReader, count
+
+# Upkeep of a table while the stream writes it: delete old rows, merge files, checkpoint and shorten the log.
+#
+# These commits do not carry the job's app id, and they use handles of their own. If one of them comes first, the job
+# makes its append again (`delta_rs`). If an append of the job comes first, the step is made again here. Each step can
+# be repeated, and interrupted at any point: the next round does what is left.
+
+_MANY_FILES: Final = 200
+_ATTEMPTS: Final = 5
+
+_Result = TypeVar("_Result")
+
+
+def trim(uri: str, column: str, before_ms: int, storage_options: Options = None) -> int:
+    """Delete the rows whose time is before an instant. If there are none, no commit is made.
+
+    Args:
+        uri: address of the table.
+        column: an INT64 `_ms` column that is never before the day in `date`.
+        before_ms: rows at exactly this instant stay.
+        storage_options: see `Options`.
+
+    Returns:
+        Number of rows that were deleted.
+
+    Raises:
+        LostRace: other commits came first at every attempt.
+    """
+    old, predicate = rows_before(column, before_ms)
+
+    def delete(table: DeltaTable) -> int:
+        rows = count(table, old)
+        if rows:
+            table.delete(predicate)
+        return rows
+
+    return committed(uri, delete, storage_options)
+
+
+def rows_before(column: str, before_ms: int) -> tuple[list[Condition], str]:
+    """The rows whose time is before an instant: as conditions, and as the same predicate in SQL.
+
+    Args:
+        column: see `trim`.
+        before_ms: see `trim`.
+    """
+    day = datetime.fromtimestamp(before_ms / 1000, UTC).date()
+    return [("date", "<=", day), (column, "<", before_ms)], f"date <= '{day.isoformat()}' AND {column} < {before_ms}"
+
+
+def compact(uri: str, many_files: int = _MANY_FILES, storage_options: Options = None) -> bool:
+    """Merge small files if the table has more than `many_files`. Returns True if it did.
+
+    Raises:
+        LostRace: other commits came first at every attempt.
+    """
+
+    def optimize(table: DeltaTable) -> bool:
+        is_due = len(table.file_uris()) > many_files
+        if is_due:
+            table.optimize.compact()
+        return is_due
+
+    return committed(uri, optimize, storage_options)
+
+
+def clean(uri: str, storage_options: Options = None) -> int:
+    """Write a log checkpoint, then delete log entries and replaced files after the times in the table's properties.
+
+    Returns:
+        Number of data files that were deleted.
+    """
+    table = open_table(uri, storage_options=storage_options)
+    table.create_checkpoint()
+    table.cleanup_metadata()
+    return len(table.vacuum(dry_run=False))
+
+
+def committed(uri: str, commit: Callable[[DeltaTable], _Result], storage_options: Options = None) -> _Result:
+    """What a function returns that makes a commit on a new handle; called again if another commit came first.
+
+    Raises:
+        LostRace: Other commits came first at every attempt.
+    """
+    for _ in range(_ATTEMPTS):
+        table = open_table(uri, storage_options=storage_options)
+        try:
+            return commit(table)
+        except CommitFailedError:
+            continue
+    raise LostRace(uri, _ATTEMPTS)
+
+
+# Work on the tables that may fail and is tried again later: throttling goes on meanwhile.
+
+
+@contextmanager
+def tried_again(log: logging.Logger, what: str) -> Iterator[None]:
+    """Log a failure of the block in one line instead of raising it. Mistakes of the program are raised.
+
+    Args:
+        log: Where.
+        what: Begins the line: "<what> failed and is tried again: …".
+    """
+    try:
+        yield
+    except (PipelineError, DeltaError, OSError, ValueError) as exc:
+        log.warning("%s failed and is tried again: %s", what, first_line(exc))
+
+
+# Days of a roll-up by minute as one file each, sorted by client: to read one client is to read few pages.
+#
+# The writer of delta-rs may put a run of some thousand rows a little earlier or later; that costs a page or two.
+#
+# A day is read and rewritten at one version of the table, in one commit. If the job has committed meanwhile, delta-rs
+# refuses that commit and the rewrite is made again. A rewrite that is killed leaves files that no version names; a
+# later cleaning removes them. So no row is lost or doubled, and what the table records of the job's appends stays as it
+# is.
+#
+# For readers that follow the table as a stream such a commit is a change of data, as the deletion of old rows is:
+# Spark needs `skipChangeCommits` for both.
+
+MANY_FILES: Final = 60
+"""A day is rewritten when it has more files: an hour of the roll-up."""
+QUIET_MS: Final = 3_600_000
+ROWS_AT_ONCE: Final = 100_000
+# One file for each day, whatever its size; row groups of which the writer holds little.
+_FILE_BYTES: Final = 2**40
+_ROW_GROUP_ROWS: Final = 131_072
+_ORDER: Final = '"user", client_id, minute_start_ms'
+# On one core: the micro-batches need the others.
+_ENGINE: Final = {"datafusion.execution.target_partitions": "1"}
+_HOOKS: Final = PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=False)
+
+
+def sort_day(
+    uri: str,
+    many_files: int = MANY_FILES,
+    quiet_ms: int = QUIET_MS,
+    rows_at_once: int = ROWS_AT_ONCE,
+    storage_options: Options = None,
+) -> str | None:
+    """Rewrite the newest day that has many files, or several to which none was added for long. One day at a time.
+
+    It takes the memory of `rows_at_once` rows and of a row group, however long a day is.
+
+    Args:
+        uri: Address of a roll-up by minute.
+        many_files: A day may have as many; one more, and it is rewritten.
+        quiet_ms: So much older than the newest file of the table are all files of a day that is over.
+        rows_at_once: About so many are in memory; those of one user always are together.
+        storage_options: See `Options`.
+
+    Returns:
+        The day, YYYY-MM-DD; None if none is due.
+
+    Raises:
+        LostRace: Other commits came first at every attempt.
+    """
+
+    def sort(table: DeltaTable) -> str | None:
+        day = _due(table, many_files, quiet_ms)
+        if day is not None:
+            _rewrite(table, day, rows_at_once)
+        return day
+
+    return committed(uri, sort, storage_options)
+
+
+def _due(table: DeltaTable, many_files: int, quiet_ms: int) -> str | None:
+    files = file_statistics(table)
+    if not files.num_rows:
+        return None
+    added_ms = files.column("modification_time").cast(DataType.int64()).to_pylist()
+    by_day: dict[str, list[int]] = {}
+    for day, at_ms in zip(files.column("partition.date").to_pylist(), added_ms, strict=True):
+        by_day.setdefault(str(day), []).append(at_ms)
+    over_ms = max(added_ms) - quiet_ms
+    due = (day for day, at_ms in by_day.items() if len(at_ms) > many_files or (len(at_ms) > 1 and max(at_ms) < over_ms))
+    return max(due, default=None)
+
+
+def _rewrite(table: DeltaTable, day: str, rows_at_once: int) -> None:
+    of_day = f"date = DATE '{day}'"
+    users = _read(table, f'SELECT "user", count(*) AS n FROM source WHERE {of_day} GROUP BY 1 ORDER BY 1')  # noqa: S608
+    names, rows = (cast(Any, users.column(name)).to_pylist() for name in ("user", "n"))  # the stubs say numpy
+    spans = list(_spans(names, rows, rows_at_once))
+    empty = _read(table, "SELECT * FROM source LIMIT 0")
+
+    def batches() -> Iterator[RecordBatch]:
+        # In a thread of ours: delta-rs asks for the batches in one of its own, in which its engine can not wait.
+        with ThreadPoolExecutor(1, "sorted-days") as thread:
+            for first, last in spans:
+                some = f'"user" >= {_text(first)} AND "user" <= {_text(last)}'
+                sql = f"SELECT * FROM source WHERE {of_day} AND {some} ORDER BY {_ORDER}"  # noqa: S608 - quoted by us
+                yield from thread.submit(_read, table, sql).result().to_batches()
+
+    write_deltalake(
+        table,
+        RecordBatchReader.from_batches(empty.schema, batches()),
+        mode="overwrite",
+        predicate=f"date = '{day}'",
+        target_file_size=_FILE_BYTES,
+        writer_properties=WriterProperties(max_row_group_size=_ROW_GROUP_ROWS),
+        commit_properties=CommitProperties(max_commit_retries=0),
+        post_commithook_properties=_HOOKS,
+    )
+
+
+def _spans(users: Sequence[str], rows: Sequence[int], at_once: int) -> Iterator[tuple[str, str]]:
+    """The first and the last user of spans with about so many rows."""
+    first, held = 0, 0
+    for place, of_user in enumerate(rows):
+        if held and held + of_user > at_once:
+            yield users[first], users[place - 1]
+            first, held = place, 0
+        held += of_user
+    if users:
+        yield users[first], users[-1]
+
+
+def _read(table: DeltaTable, sql: str) -> Table:
+    return QueryBuilder(_ENGINE).register("source", table).execute(sql).read_all()
+
+
+def _text(name: str) -> str:
+    return "'" + name.replace("'", "''") + "'"
+
 
 SORTED: Final = ("usage_by_minute", "throttle_by_minute")
 """Tables of which each day becomes one file that is sorted by client."""

@@ -13,9 +13,8 @@ from pipeline.settings.model import EngineSettings, Settings
 from pipeline.settings.throttle_caps import throttle_caps
 from pipeline.throttle.decider import Decider
 from pipeline.throttle.outbox import Announce, Outbox
-from pipeline.throttle.publisher import Publisher
+from pipeline.throttle.publisher import Publisher, RenewLead
 from pipeline.throttle.purgatory import ThrottlePurgatory
-from pipeline.throttle.renew_lead import RenewLead
 from pipeline.throttle.topic import ThrottleTopic
 from quota.engine import QuotaEngine
 from quota.slicing import Slicing

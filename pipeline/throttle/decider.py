@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.clock import Moment
-from pipeline.throttle.publications import (
+from pipeline.throttle.shapes import (
     CLIENTS,
     NO_BOUND,
     NO_LEVEL,
@@ -26,12 +26,13 @@ from pipeline.throttle.publications import (
     bounds_of,
     columns_of,
     levels_of,
+    reasons_of,
+    rows_of_types,
     table_of,
     types_of,
 )
-from pipeline.throttle.reasons import reasons_of, rows_of_types
 from quota.engine import QuotaEngine
-from quota.evaluation import Evaluation
+from quota.replay import Evaluation
 from quota.snapshot import QuotaSnapshot
 from schemas.arrow import decision_id_column
 

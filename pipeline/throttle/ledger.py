@@ -1,19 +1,256 @@
 """The throttles that are running now: who is held, until when, and what is due next.
 
 One thread at a time (the publisher's lock serialises the writers), but `hand_out` and `next_due_ms` may be called by
-any thread at any time: they meet only the lock of `pipeline.throttle.due`, which is never held while anything is read
-or written outside.
+any thread at any time: they meet only the lock of `pipeline.throttle.ledger`, which is never held while anything is
+read or written outside.
 """
 
-from typing import Final
+from threading import Lock
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
 
-from pipeline.throttle.due import DueClients
-from pipeline.throttle.held_clients import HELD, HeldClients
 from pipeline.throttle.lifecycle import Running
-from pipeline.throttle.publications import Ints
+from pipeline.throttle.shapes import CLIENTS, NO_BOUND, NO_LEVEL, Ints, bounds_of, int64s, levels_of, types_of
+from purgatory.batch_wheel import BatchTimingWheel, slots_of
+from quota.decisions import names_of
+from quota.entity import QUOTA_TYPES
+from quota.names import KeyIndex, Seeds
+from quota.usage import EntityNames
+
+# When which client is due: a timing wheel of client numbers, and those that it has handed out.
+#
+# Its lock is held for array operations only, so the reaper can always tell what is due.
+
+_NONE: Final = -1
+
+
+class DueClients:
+    """Numbers of clients, each with at most one entry in the timing wheel, or waiting to be looked at.
+
+    Any thread may call any method. All arrays of numbers have each number once.
+
+    Args:
+        start_ms: Steady time now.
+    """
+
+    def __init__(self, start_ms: int) -> None:
+        self._lock = Lock()
+        self._wheel = BatchTimingWheel(start_ms=start_ms)
+        self._client_of_slot = np.zeros(0, np.int64)
+        self._handle = np.zeros(0, np.int64)
+        # The place of a client that was handed out, among all that ever were; its earlier places count no longer.
+        self._place = np.zeros(0, np.int64)
+        self._handed_out: list[tuple[Ints, Ints, int]] = []
+        self._next_place = 0
+        self._num_handed_out = 0
+
+    def schedule(self, clients: Ints, due_ms: Ints) -> None:
+        """Hand these clients out at these instants, and no longer at earlier ones.
+
+        Args:
+            clients: Their numbers, int64[n].
+            due_ms: Steady time, int64[n].
+        """
+        with self._lock:
+            self._grow(clients)
+            self._cancel(clients)
+            handles = self._wheel.schedule_many(due_ms)
+            self._handle[clients] = handles
+            if self._wheel.capacity > len(self._client_of_slot):
+                self._client_of_slot = np.pad(
+                    self._client_of_slot, (0, self._wheel.capacity - len(self._client_of_slot))
+                )
+            self._client_of_slot[slots_of(handles)] = clients
+
+    def cancel(self, clients: Ints) -> None:
+        """Do not hand out these clients, all of which were scheduled before; nor look at those that were."""
+        with self._lock:
+            self._cancel(clients)
+
+    def hand_out(self, now_ms: int) -> int:
+        """Take what is due from the wheel, stamped with now; returns how many now wait to be looked at."""
+        with self._lock:
+            handles, _ = self._wheel.advance(now_ms)
+            if len(handles):
+                clients = self._client_of_slot[slots_of(handles)]
+                self._handle[clients] = _NONE
+                places = np.arange(self._next_place, self._next_place + len(clients))
+                self._place[clients] = places
+                self._next_place += len(clients)
+                self._num_handed_out += len(clients)
+                self._handed_out.append((clients, places, now_ms))
+            return self._num_handed_out
+
+    def take(self) -> tuple[Ints, Ints]:
+        """The clients that wait to be looked at, in the order (due, submission), and when each was handed out.
+
+        They wait no longer.
+        """
+        with self._lock:
+            parts, self._handed_out = self._handed_out, []
+            if not parts:
+                return np.zeros(0, np.int64), np.zeros(0, np.int64)
+            clients = np.concatenate([part for part, _, _ in parts])
+            at_ms = np.repeat([at_ms for _, _, at_ms in parts], [len(part) for part, _, _ in parts])
+            still = self._place[clients] == np.concatenate([places for _, places, _ in parts])
+            clients = clients[still]
+            self._place[clients] = _NONE
+            self._num_handed_out = 0
+            return clients, at_ms[still]
+
+    def next_due_ms(self) -> int | None:
+        """A lower bound of the next due time, None when nothing is scheduled."""
+        with self._lock:
+            return self._wheel.next_expiration_ms
+
+    def renumber(self, kept: Ints) -> None:
+        """Give the clients new numbers: the position of the old one in `kept`, ascending. All that are due are kept."""
+        with self._lock:
+            number = np.full(len(self._handle), _NONE)
+            number[kept] = np.arange(len(kept))
+            self._client_of_slot = number[self._client_of_slot]
+            self._handle, self._place = self._handle[kept], self._place[kept]
+            renumbered = ((number[clients], places, at_ms) for clients, places, at_ms in self._handed_out)
+            self._handed_out = [
+                (clients[clients >= 0], places[clients >= 0], at_ms) for clients, places, at_ms in renumbered
+            ]
+
+    def _cancel(self, clients: Ints) -> None:
+        handles = self._handle[clients]
+        self._wheel.cancel_many(handles[handles >= 0])
+        self._num_handed_out -= int(np.count_nonzero(self._place[clients] >= 0))
+        self._handle[clients] = self._place[clients] = _NONE
+
+    def _grow(self, clients: Ints) -> None:
+        size = int(clients.max()) + 1 if len(clients) else 0
+        if size > len(self._handle):
+            room = 2 * size - len(self._handle)
+            self._handle = np.pad(self._handle, (0, room), constant_values=_NONE)
+            self._place = np.pad(self._place, (0, room), constant_values=_NONE)
+
+
+# What is remembered of the clients that are held, by columns: one row per client, found by its name.
+
+HELD: Final = pa.schema(
+    [
+        *CLIENTS,
+        ("quota_type", pa.string()),
+        ("sensor_user", pa.string()),
+        ("sensor_client_id", pa.string()),
+        ("bound", pa.float64()),
+        ("level", pa.int64()),
+        ("decision_id", pa.string()),
+        ("end_ms", pa.int64()),
+        ("due_ms", pa.int64()),
+    ]
+)
+"""Running throttles: of the last record published for each the quota type, its sensor, bound (null: none) and level
+(null: not known), the decision that began it, its end on the steady clock, and when its look or its end is due there.
+"""
+
+_TEXTS: Final = (*CLIENTS.names, "decision_id")
+_COLUMNS: Final = {
+    "quota_type": np.int64,
+    "has_user": np.bool_,
+    "has_client_id": np.bool_,
+    "bound": np.float64,
+    "level": np.int64,
+    "end_ms": np.int64,
+    "due_ms": np.int64,
+}
+
+
+class HeldClients:
+    """Rows of `HELD` by the number of their client. A client keeps its number until `keep`. One caller at a time.
+
+    A sensor is kept as two flags: each of its parts is the client's own name, or "".
+    """
+
+    def __init__(self) -> None:
+        self._seeds = Seeds.draw()
+        self._index = KeyIndex()
+        self._columns: dict[str, NDArray[Any]] = {name: np.zeros(0, kind) for name, kind in _COLUMNS.items()}
+        self._columns |= {name: np.zeros(0, np.object_) for name in _TEXTS}
+
+    def __len__(self) -> int:
+        """The number of numbers in use."""
+        return len(self._index)
+
+    def find(self, clients: pa.Table) -> Ints:
+        """The number of each client, int64[n]; −1 for one without a number."""
+        return self._index.find(self._keys(clients))
+
+    def write(self, throttles: pa.Table) -> Ints:
+        """Set the rows of these clients, the last one where there are several; returns their numbers, int64[n]."""
+        numbers, first_rows = self._index.add(self._keys(throttles))
+        new = slice(len(self) - len(first_rows), len(self))
+        self._grow(len(self))
+        columns = self._columns
+        if len(first_rows):
+            rows = pa.array(first_rows)
+            for name in CLIENTS.names:
+                columns[name][new] = throttles[name].take(rows).to_pylist()
+        columns["decision_id"][numbers] = throttles["decision_id"].to_pylist()
+        columns["quota_type"][numbers] = types_of(throttles)
+        columns["has_user"][numbers] = pc.not_equal(throttles["sensor_user"], "").to_numpy()
+        columns["has_client_id"][numbers] = pc.not_equal(throttles["sensor_client_id"], "").to_numpy()
+        columns["bound"][numbers] = bounds_of(throttles)
+        columns["level"][numbers] = levels_of(throttles)
+        columns["end_ms"][numbers] = int64s(throttles, "end_ms")
+        columns["due_ms"][numbers] = int64s(throttles, "due_ms")
+        return numbers
+
+    def read(self, numbers: Ints) -> pa.Table:
+        """The rows of some clients, in the order given."""
+        taken = {name: column[numbers] for name, column in self._columns.items()}
+        texts = {name: pa.array(taken[name].tolist(), pa.string()) for name in _TEXTS}
+        columns = {
+            **texts,
+            "quota_type": names_of(QUOTA_TYPES, taken["quota_type"]),
+            "sensor_user": pc.if_else(pa.array(taken["has_user"]), texts["user"], ""),
+            "sensor_client_id": pc.if_else(pa.array(taken["has_client_id"]), texts["client_id"], ""),
+            "bound": pa.array(taken["bound"], mask=taken["bound"] == NO_BOUND),
+            "level": pa.array(taken["level"], mask=taken["level"] == NO_LEVEL),
+            "end_ms": pa.array(taken["end_ms"]),
+            "due_ms": pa.array(taken["due_ms"]),
+        }
+        return pa.Table.from_arrays([columns[name] for name in HELD.names], schema=HELD)
+
+    def column(self, name: str, numbers: Ints) -> NDArray[Any]:
+        """One column of `read`: end_ms or due_ms as int64[n], decision_id as object[n]."""
+        column: NDArray[Any] = self._columns[name][numbers]
+        return column
+
+    def set_due(self, numbers: Ints, due_ms: Ints) -> None:
+        """Change when the clients are due; no other column."""
+        self._columns["due_ms"][numbers] = due_ms
+
+    def keep(self, kept: Ints) -> None:
+        """Forget all others. The clients get new numbers: the position of the old one in `kept`, which is ascending."""
+        flags = np.zeros(len(self), np.bool_)
+        flags[kept] = True
+        self._index.keep(flags)
+        self._columns = {name: column[kept] for name, column in self._columns.items()}
+
+    def _keys(self, clients: pa.Table) -> Any:
+        names = EntityNames(clients, has_brokers=True)
+        return names.hashed(self._seeds).read(0, names.num_rows).entity_keys()
+
+    def _grow(self, size: int) -> None:
+        if size > len(self._columns["due_ms"]):
+            room = size + size // 2
+            self._columns = {name: _padded(column, room) for name, column in self._columns.items()}
+
+
+def _padded(column: NDArray[Any], size: int) -> NDArray[Any]:
+    grown = np.full(size, "" if column.dtype == np.object_ else 0, column.dtype)
+    grown[: len(column)] = column
+    return grown
+
 
 LISTED: Final = pa.schema([*HELD, ("client", pa.int64())])
 """Running throttles, and the number of each client in the ledger."""

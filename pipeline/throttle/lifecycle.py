@@ -25,7 +25,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.throttle.publications import (
+from pipeline.throttle.shapes import (
     CLIENTS,
     PUBLICATIONS,
     REASONS,
@@ -40,7 +40,7 @@ from pipeline.throttle.publications import (
 from quota.slicing import Slicing, Step
 
 if TYPE_CHECKING:
-    from pipeline.throttle.publications import Values
+    from pipeline.throttle.shapes import Values
 
 
 @dataclass(frozen=True, slots=True)

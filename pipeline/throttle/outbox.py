@@ -12,12 +12,13 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.clock import Moment
-from pipeline.throttle.held import Publication
-from pipeline.throttle.held_clients import HELD
-from pipeline.throttle.publications import PUBLICATIONS, columns_of, int64s, publication_of, table_of
-from quota.evaluation import Evaluation
+from pipeline.tables.port import TableWriter
+from pipeline.tables.reading import last_throttles
+from pipeline.throttle.ledger import HELD
+from pipeline.throttle.shapes import PUBLICATIONS, Publication, columns_of, int64s, publication_of, table_of
+from quota.replay import Evaluation
 from schemas.arrow import arrow_schema, conform
-from schemas.throttle_record import SCHEMA_VERSION, ThrottleEventRow
+from schemas.throttle_record import SCHEMA_VERSION, ThrottleEventRow, written_ms
 
 
 def publish_app_id(job: str) -> str:
@@ -139,3 +140,42 @@ def held_from(rows: pa.Table, now: Moment, lead_ms: int) -> pa.Table:
 
 def _written_of(row: dict[str, Any]) -> Written:
     return Written(publication_of(row), row["publish_seq"], row["throttled_until_ms"])
+
+
+# The outbox on a Delta table: `throttle_events`.
+
+# While a job runs, it looks at each throttle when it ends. A throttle that had ended for this long when the last record
+# was written is over.
+_LONG_OVER_MS: Final = 86_400_000
+
+
+class DeltaOutbox:
+    """`pipeline.throttle.outbox.Outbox` on the guarded writer of `throttle_events`."""
+
+    def __init__(self, table: TableWriter, job: str) -> None:
+        self._table = table
+        self._app_id = publish_app_id(job)
+
+    def append(self, rows: pa.Table, versions: Mapping[str, int], metadata: Mapping[str, str]) -> bool:
+        """Append rows in one commit. The whole commit is skipped if its guard is recorded already."""
+        return self._table.append(rows, versions, metadata)
+
+    def rows_from(self, publish_seq: int) -> pa.Table:
+        """Stored rows with this `publish_seq` or a higher one, in its order."""
+        return self._table.read(None, [("publish_seq", ">=", publish_seq)]).sort_by("publish_seq")
+
+    def is_fenced(self) -> bool:
+        """See `TableWriter.is_fenced`."""
+        return self._table.is_fenced()
+
+    def newest(self) -> tuple[int, pa.Table]:
+        """See `Outbox`. Throttles that ended a day before the last record was written are left out: they are over."""
+        recorded = self._table.recorded_version(self._app_id)
+        stored = self._table.newest_value("publish_seq")
+        if stored is None:
+            return -1 if recorded is None else recorded, last_throttles(self._table, 0)
+        (last,) = self._table.read(
+            ["throttled_until_ms", "throttle_time_ms"], [("publish_seq", "=", stored)]
+        ).to_pylist()
+        highest = stored if recorded is None else max(recorded, stored)
+        return highest, last_throttles(self._table, written_ms(last) - _LONG_OVER_MS)

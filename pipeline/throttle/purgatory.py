@@ -16,8 +16,7 @@ import pyarrow.compute as pc
 from pipeline.clock import Clock, Moment
 from pipeline.failpoints import failpoint
 from pipeline.throttle.decider import Decider
-from pipeline.throttle.held_clients import HELD
-from pipeline.throttle.ledger import ThrottleLedger
+from pipeline.throttle.ledger import HELD, ThrottleLedger
 from pipeline.throttle.lifecycle import (
     Verdict,
     look,
@@ -25,10 +24,9 @@ from pipeline.throttle.lifecycle import (
     violations_to_publish,
 )
 from pipeline.throttle.outbox import Announce, Outbox, WrittenRecords, held_from
-from pipeline.throttle.publications import columns_of, int64s, table_of
-from pipeline.throttle.publisher import Publisher
-from pipeline.throttle.renew_lead import RenewLead
-from quota.evaluation import Evaluation
+from pipeline.throttle.publisher import Publisher, RenewLead
+from pipeline.throttle.shapes import columns_of, int64s, table_of
+from quota.replay import Evaluation
 from quota.slicing import Slicing
 from quota.snapshot import QuotaSnapshot
 

@@ -4,10 +4,22 @@ The marker is the committed offset of the consumer group `kquota-<job>` on the m
 to publish. It moves in the same Kafka transaction as the records, so the two can not disagree.
 """
 
-from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+from typing import Any, Final, NamedTuple, Protocol
 
-from schemas.throttle_record import ThrottleRecord
+from kafka import KafkaConsumer, TopicPartition
+from kafka import errors as kafka_errors
+
+from pipeline.cluster.access import ClusterAccess
+from pipeline.cluster.acls import Acl
+from pipeline.cluster.column_sender import ColumnSender, can_prepare
+from pipeline.cluster.errors import ClusterUnreachable, MessageTooLarge, TransactionFenced, TransactionUndecided
+from pipeline.cluster.transactions import RETRIED, Mark, MarkedTransactions, detail_of
+from pipeline.throttle.errors import PublisherFenced, PublishUndecided, RecordTooLarge
+from schemas.errors import UnreadableRecord
+from schemas.throttle_messages import ThrottleRecords
+from schemas.throttle_record import JOB_HEADER, ThrottleRecord
 
 
 class TopicEnd(NamedTuple):
@@ -60,3 +72,118 @@ class ThrottleTopic(Protocol):
     def close(self) -> None:
         """Leave; aborts an open transaction. Harmless when called twice."""
         ...
+
+
+# The throttle topic on a real broker, through kafka-python's transactional producer.
+
+MANY: Final = 200
+"""From so many records on they are sent as prepared batches."""
+
+_PART_BYTES: Final = 2_000_000  # of columns; about four times as many of messages
+_TAIL_RECORDS: Final = 500
+_EMPTY: Final = TopicEnd(-1, "")
+
+
+class KafkaThrottleTopic:
+    """Publishes in transactions whose last act is to move the marker.
+
+    Args:
+        job: Group and transactional id are `kquota-<job>`.
+        topic: The throttle topic.
+        marker_topic: One partition, nothing in it; only its committed offset is used.
+        access: How to reach the cluster.
+        transaction_timeout_ms: The broker aborts a transaction that is open for longer.
+        many: From so many records of a transaction on they are sent as prepared batches, which are the same to readers.
+        others: Jobs that write the same topic, each for clients of its own. Their records tell nothing of this job's.
+    """
+
+    def __init__(
+        self,
+        job: str,
+        topic: str,
+        marker_topic: str,
+        access: ClusterAccess,
+        transaction_timeout_ms: int,
+        many: int = MANY,
+        others: Collection[str] = (),
+    ) -> None:
+        self._job = job
+        self._topic = topic
+        self._access = access
+        self._others = frozenset(others)
+        self._many = many
+        self._columns = ColumnSender(topic, transaction_timeout_ms / 1000)
+        identity = f"kquota-{job}"
+        self._transactions = MarkedTransactions(
+            identity, marker_topic, topic, access, transaction_timeout_ms, client_id=identity
+        )
+
+    def open(self) -> int | None:
+        """See `ThrottleTopic.open`: a new producer with our transactional id fences every earlier one.
+
+        A coordinator that is being elected, or whose topic is being made, is waited for.
+        """
+        mark = self._transactions.open()
+        return None if mark is None else mark.number
+
+    def publish(self, records: Sequence[ThrottleRecord], marker: int) -> None:
+        """See `ThrottleTopic.publish`."""
+        by_columns = ThrottleRecords.of(records)
+        is_many = len(by_columns) >= self._many and can_prepare()
+        send = self._send_batches if is_many else self._send_each
+        try:
+            self._transactions.commit(lambda producer: send(producer, by_columns), Mark(marker))
+        except TransactionFenced as exc:
+            raise PublisherFenced(self._job) from exc
+        except MessageTooLarge as exc:
+            raise RecordTooLarge(exc.detail) from exc
+        except TransactionUndecided as exc:
+            raise PublishUndecided(exc.detail) from exc
+
+    def end(self) -> TopicEnd:
+        """See `ThrottleTopic.end`: reads the end of every partition, all of it only if need be."""
+        consumer = self._access.open(
+            KafkaConsumer, isolation_level="read_committed", enable_auto_commit=False, group_id=None
+        )
+        try:
+            return max(self._end_of(consumer, partition) for partition in self._partitions(consumer))
+        except kafka_errors.KafkaError as exc:
+            refused = self._access.refusal(exc, [Acl("topic", self._topic, "Read")])
+            raise refused or ClusterUnreachable(self._access.bootstrap_servers, detail_of(exc), RETRIED) from exc
+        finally:
+            consumer.close()
+
+    def close(self) -> None:
+        """See `ThrottleTopic.close`."""
+        self._transactions.close()
+
+    def _send_each(self, producer: Any, records: ThrottleRecords) -> Sequence[Any]:
+        return [
+            producer.send(self._topic, key=each.key, value=each.value, headers=each.headers)
+            for each in records.messages(self._job)
+        ]
+
+    def _send_batches(self, producer: Any, records: ThrottleRecords) -> Sequence[Any]:
+        parts = records.parts(_PART_BYTES)
+        return self._columns.send(producer, (part.message_columns(self._job) for part in parts))
+
+    def _partitions(self, consumer: KafkaConsumer) -> list[TopicPartition]:
+        return [TopicPartition(self._topic, number) for number in consumer.partitions_for_topic(self._topic) or {0}]
+
+    def _end_of(self, consumer: KafkaConsumer, partition: TopicPartition) -> TopicEnd:
+        consumer.assign([partition])
+        begin = consumer.beginning_offsets([partition])[partition]
+        end = consumer.end_offsets([partition])[partition]
+        for first in sorted({max(begin, end - _TAIL_RECORDS), begin}, reverse=True):
+            consumer.seek(partition, first)
+            highest = _EMPTY
+            while consumer.position(partition) < end:
+                for record in consumer.poll(timeout_ms=500).get(partition, []):
+                    with suppress(UnreadableRecord):
+                        sequence = ThrottleRecord.from_value(record.value).publish_seq
+                        job = (dict(record.headers).get(JOB_HEADER) or b"").decode()
+                        if job not in self._others:
+                            highest = max(highest, TopicEnd(sequence, job))
+            if highest != _EMPTY:
+                return highest
+        return _EMPTY

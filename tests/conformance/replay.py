@@ -25,7 +25,7 @@ from urllib.parse import quote
 
 import pyarrow as pa
 
-from pipeline.process_end import run_to_exit
+from pipeline.process import run_to_exit
 from quota.engine import QuotaEngine
 from quota.snapshot import QuotaSnapshot
 from quota.throttle_time import ThrottleCaps

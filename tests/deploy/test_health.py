@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 from prometheus_client import Counter
 
-from pipeline.metrics.endpoint import metrics_endpoint
-from pipeline.metrics.registry import new_registry
+from pipeline.metrics import metrics_endpoint, new_registry
 from pipeline.settings.model import MetricsSettings
 from pipeline.tables.layout import create_missing
 from tests.deploy.checkers import run

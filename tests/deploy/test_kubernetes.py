@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from pipeline.job.state_place import places_on_one_node
+from pipeline.job.take_over import places_on_one_node
 from pipeline.settings.loading import load_settings
 from tests.deploy.checkers import checker, given_schemas, mistakes_by, run
 from tests.deploy.commands import BASE, OVERLAYS, VERSION, manifest_programs, rendered

@@ -11,8 +11,7 @@ import yaml
 from typer.main import get_command
 
 from pipeline.cli.main import app
-from pipeline.settings.environment import OTHER_VARIABLES, unknown_variables
-from pipeline.settings.loading import load_settings
+from pipeline.settings.loading import OTHER_VARIABLES, load_settings, unknown_variables
 from tests.deploy.commands import (
     BASE,
     DEPLOY,

@@ -16,21 +16,18 @@ import httpx
 import pytest
 import yaml
 
-from pipeline.alerts.metrics import AlertsMetrics
+from pipeline.alerts.alerter import AlertsMetrics
+from pipeline.brokers.running import SyncMetrics
 from pipeline.clock import SystemClock, wall_ms
-from pipeline.job.client_metrics import client_metrics
-from pipeline.job.metrics import JobMetrics
+from pipeline.job.metrics import JobMetrics, client_metrics
 from pipeline.job.overview import overview_of
 from pipeline.meter.log_follower import FollowerCounts
-from pipeline.meter.metrics import MeterGauges, meter_metrics
 from pipeline.meter.request_log import LineCounts
-from pipeline.meter.usage_publisher import DeliveryCounts
-from pipeline.metrics.endpoint import metrics_endpoint
-from pipeline.metrics.registry import ReadAtScrape, new_registry
+from pipeline.meter.request_meter import MeterGauges, meter_metrics
+from pipeline.meter.usage_topic import DeliveryCounts
+from pipeline.metrics import ReadAtScrape, metrics_endpoint, new_registry
 from pipeline.settings.model import MetricsSettings
-from pipeline.sync.metrics import SyncMetrics
-from quota.alter_budget import AlterBudget
-from quota.broker_sync import BrokerSync
+from quota.broker_levels.sync import AlterBudget, BrokerSync
 from tests.deploy.running_prometheus import DEPLOY, Prometheus, program, running_prometheus
 from tests.faults.hand_job import HandJob
 from tests.pipeline.demo.played import new_job, throttle_one

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pipeline.tables.job_tables import WRITTEN_BY_THE_JOB
+from pipeline.stream.job_tables import WRITTEN_BY_THE_JOB
 from pipeline.tables.quotas.history import versions
 from schemas.throttle_record import written_ms
 from tests.deploy.conftest import registered

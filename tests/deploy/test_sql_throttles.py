@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pipeline.clock import wall_ms
-from pipeline.tables.throttles.listed import running_throttles
+from pipeline.tables.throttles import running_throttles
 from schemas.throttle_record import verb, written_ms
 from tests.deploy.raw_rows import MINUTE_MS, day_of, set_of
 from tests.deploy.written_tables import Row, Written

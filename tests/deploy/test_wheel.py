@@ -46,7 +46,7 @@ def test_the_wheel_has_the_four_packages_the_jar_lock_the_sql_and_nothing_else(
 
 def test_what_the_demo_shows_and_starts_from_is_among_them(wheel: Path) -> None:
     inside = content(wheel)
-    for needed in ("pipeline/dashboard/static/index.html", "pipeline/stream/spark/log4j2.properties"):
+    for needed in ("pipeline/dashboard/static/index.html", "pipeline/stream/log4j2.properties"):
         assert inside[needed]
     assert inside[LOCK] == (ROOT / "deploy" / "jvm" / "jars.lock").read_bytes()
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, Final
 from pipeline.clock import wall_ms
 from pipeline.settings.model import EngineSettings
 from pipeline.stream.collect import Collector
+from pipeline.stream.job_tables import WRITTEN_BY_THE_JOB
 from pipeline.stream.usage_columns import CollectedBatch
 from pipeline.tables.address import table_uri
-from pipeline.tables.job_tables import WRITTEN_BY_THE_JOB
-from pipeline.tables.maintenance import clean, compact
-from pipeline.tables.reader import read_table
+from pipeline.tables.reading import read_table
+from pipeline.tables.upkeep import clean, compact
 from tests.pipeline.dashboard.lived_tables import LivedTables, Sender
 from tests.pipeline.dashboard.shop import quota
 from tests.pipeline.stream.messages import RULES, raw_frame

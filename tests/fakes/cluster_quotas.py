@@ -1,11 +1,11 @@
-"""Brokers in memory, under `pipeline.sync.cluster_quotas.ClusterQuotas`."""
+"""Brokers in memory, under `pipeline.brokers.changes.ClusterQuotas`."""
 
 from collections.abc import Sequence
 
+from pipeline.brokers.changes import Look
 from pipeline.cluster.errors import ClusterUnreachable
-from pipeline.sync.cluster_quotas import Look
-from quota.broker_entries import EntryKey
-from quota.broker_writes import Change
+from quota.broker_levels.entries import EntryKey
+from quota.broker_levels.writes import Change
 
 ADDRESS = "nowhere:9092"
 

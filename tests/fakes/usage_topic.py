@@ -1,14 +1,14 @@
-"""A usage topic in memory. It fulfils the contract of `pipeline.meter.kafka_usage_topic.UsageWriter`."""
+"""A usage topic in memory. It fulfils the contract of `pipeline.meter.usage_topic.UsageWriter`."""
 
 import json
 from collections.abc import Sequence
 from typing import Any, Final, Literal
 
 from pipeline.cluster.errors import ClusterUnreachable, TransactionFenced, TransactionUndecided
-from pipeline.cluster.marked_transactions import Mark
-from pipeline.meter.log_place import LogPlace
-from pipeline.meter.meter_mark import place_of
-from pipeline.meter.usage_batch import Message
+from pipeline.cluster.transactions import Mark
+from pipeline.meter.log_follower import LogPlace
+from pipeline.meter.usage_messages import Message
+from pipeline.meter.usage_topic import place_of
 
 _GROUP: Final = "kquota-meter.1"
 

@@ -15,23 +15,23 @@ from typing import Any, Final
 import pyarrow as pa
 
 from pipeline.failpoints import failpoint
-from pipeline.job.listeners import Listeners, RunGauges
+from pipeline.job.metrics import Listeners, RunGauges
 from pipeline.job.take_over import take_over
 from pipeline.settings.model import EngineSettings, PurgatorySettings, Settings, StreamSettings, TablesSettings
-from pipeline.stream.batch_rules import BatchRules
+from pipeline.stream.batch_facts import BatchRules
+from pipeline.stream.checkpoint import OffsetRange
 from pipeline.stream.dead_letters import DEAD_LETTER_SCHEMA
+from pipeline.stream.job_tables import WRITTEN_BY_THE_JOB, DriverEpoch, JobTables
 from pipeline.stream.micro_batch import MicroBatch
-from pipeline.stream.offset_log import OffsetRange
 from pipeline.stream.usage_columns import USAGE_SCHEMA, CollectedBatch
+from pipeline.tables.append_guard import NotedWriter
 from pipeline.tables.from_settings import open_quota_table, open_writer
-from pipeline.tables.job_tables import WRITTEN_BY_THE_JOB, DriverEpoch, JobTables
 from pipeline.tables.layout import TABLES, create_missing
-from pipeline.tables.noted_writer import NotedWriter
 from pipeline.tables.port import TableWriter
-from pipeline.tables.quotas.commits import EditAudit
 from pipeline.tables.quotas.edit import QuotaChange
 from pipeline.tables.quotas.source import QuotaSource
-from pipeline.tables.reader import read_table
+from pipeline.tables.quotas.table import EditAudit
+from pipeline.tables.reading import read_table
 from pipeline.throttle.assembly import Ports, assemble
 from quota.shares import ALL_USERS, Share
 from schemas.arrow import arrow_schema

@@ -15,14 +15,14 @@ import pytest
 
 from pipeline.clock import Moment
 from pipeline.stream import micro_batch
-from pipeline.stream.batch_rules import BatchRules
+from pipeline.stream.batch_facts import BatchRules
+from pipeline.stream.job_tables import SensorStateTable
 from pipeline.stream.micro_batch import MicroBatch
-from pipeline.tables.sensor_state import SensorStateTable
-from pipeline.tables.throttles.outbox import DeltaOutbox
 from pipeline.throttle import lifecycle, publisher, purgatory
 from pipeline.throttle.decider import Decider
+from pipeline.throttle.outbox import DeltaOutbox
+from pipeline.throttle.publisher import RenewLead
 from pipeline.throttle.purgatory import ThrottlePurgatory
-from pipeline.throttle.renew_lead import RenewLead
 from quota import decisions
 from quota.buckets import MAX_DEBT_BURSTS, TokenBuckets
 from quota.rates import SampleWindows

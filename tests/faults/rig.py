@@ -16,8 +16,8 @@ from pipeline.failpoints import VARIABLE
 from pipeline.tables.address import place_of
 from pipeline.tables.from_settings import open_quota_table
 from pipeline.tables.layout import create_missing
-from pipeline.tables.quotas.commits import EditAudit
 from pipeline.tables.quotas.edit import QuotaChange
+from pipeline.tables.quotas.table import EditAudit
 from tests.faults.generator import RATES
 from tests.faults.job_rules import rules_of
 from tests.integration.running_job import RunningJob

@@ -9,7 +9,7 @@ import pytest
 from pipeline.failpoints import FailpointReached
 from pipeline.replay.verification import verify, verify_decision
 from pipeline.tables.quotas.source import QuotaSource
-from pipeline.tables.throttles.history import story_of
+from pipeline.tables.throttles import story_of
 from tests.faults.generator import RATES
 from tests.faults.hand_job import HandJob
 from tests.faults.hand_load import Load

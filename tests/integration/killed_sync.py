@@ -9,7 +9,7 @@ from typing import Any, Final
 from kafka import KafkaAdminClient
 
 from bench.split_client import UsageRecorder
-from pipeline.brokers.requests import describe_request, quotas_in
+from pipeline.brokers.native import describe_request, quotas_in
 from pipeline.clock import wall_ms
 from pipeline.demo.cluster import EmbeddedCluster
 from pipeline.demo.stock_client import StockProducer, StockWork

@@ -15,14 +15,13 @@ from typing import Any
 import pyarrow as pa
 from kafka import KafkaAdminClient, KafkaProducer
 
-from pipeline.cluster.from_settings import wanted_topics
-from pipeline.cluster.topics import create_topics
+from pipeline.cluster.topics import create_topics, wanted_topics
 from pipeline.demo.process import kill, spawn, terminate
 from pipeline.settings.loading import load_settings
 from pipeline.settings.model import Settings
 from pipeline.tables.address import table_uri
 from pipeline.tables.layout import create_missing
-from pipeline.tables.reader import read_table
+from pipeline.tables.reading import read_table
 from tests.topic_reading import read_topic
 from tests.waiting import PATIENCE_SECONDS, wait_until
 

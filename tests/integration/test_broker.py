@@ -12,10 +12,8 @@ import pytest
 from kafka import KafkaAdminClient, KafkaProducer
 from kafka.errors import KafkaError
 
-from pipeline.demo.broker import EmbeddedBroker
-from pipeline.demo.broker_config import BrokerOptions
+from pipeline.demo.broker import BrokerOptions, EmbeddedBroker, plain_sign_in
 from pipeline.demo.errors import BrokerAlreadyRunning, BrokerStartFailed, PortBusy
-from pipeline.demo.sign_in import plain_sign_in
 from tests.topic_reading import read_topic
 from tests.waiting import PATIENCE_SECONDS, wait_until
 

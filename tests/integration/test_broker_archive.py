@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.demo import broker_archive_making, broker_java
-from pipeline.demo.broker import EmbeddedBroker
-from pipeline.demo.broker_config import BrokerOptions
+from pipeline.demo import broker as broker_java
+from pipeline.demo import broker_archive_making
+from pipeline.demo.broker import BrokerOptions, EmbeddedBroker
 from pipeline.jvm.jars import fetch
 from pipeline.jvm.java import find_java
 
@@ -18,7 +18,7 @@ def test_the_broker_uses_an_earlier_ones_archive_and_does_without_a_damaged_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fetch()
-    monkeypatch.setattr("pipeline.jvm.class_archive.cache_folder", lambda _environ: tmp_path / "cache")
+    monkeypatch.setattr("pipeline.jvm.java.cache_folder", lambda _environ: tmp_path / "cache")
     assert broker_archive_making.make().endswith(" MB")
     archive = broker_java.broker_archive(find_java(), broker_java.broker_jars())
     assert archive.stat().st_size > 10_000_000

@@ -12,14 +12,12 @@ from typing import Any
 
 import pytest
 
-from pipeline.brokers.entity import NativeEntity
-from pipeline.brokers.native_quotas import NativeQuotas
+from pipeline.brokers.native import NativeEntity, NativeQuotas
 from pipeline.cluster.access import ClusterAccess
 from pipeline.command_line import carry_nothing
 from pipeline.demo.folder import DemoFolder
-from pipeline.demo.load import Load
 from pipeline.demo.plan import DEMO_CLIENTS, STOCK_CLIENTS
-from pipeline.demo.preparing import demo_settings, new_cluster, prepare
+from pipeline.demo.run import Load, demo_settings, new_cluster, prepare
 from pipeline.settings.loading import load_settings
 from tests.log_messages import messages_of
 from tests.topic_reading import read_topic
@@ -66,5 +64,5 @@ def test_brokers_slow_stock_clients_meters_name_them_and_a_dead_broker_is_report
         assert second.pid is not None
         os.kill(second.pid, signal.SIGKILL)
         told = "broker 2 has ended (-9); its partitions are away until the demo is started again"
-        wait_until(lambda: told in messages_of(caplog, "pipeline.demo.load"), "the line about it")
+        wait_until(lambda: told in messages_of(caplog, "pipeline.demo.run"), "the line about it")
     watching.join(PATIENCE_SECONDS)

@@ -14,8 +14,7 @@ import pytest
 
 from pipeline.demo.broker import EmbeddedBroker
 from pipeline.gate.gate import Gate
-from pipeline.gate.limits import GateLimits
-from pipeline.gate.occupancy import Occupancy
+from pipeline.gate.waiting_room import GateLimits, Occupancy
 from pipeline.jvm.jars import fetch
 from pipeline.tables.audit import local_audit
 from pipeline.tables.from_settings import create_tables, open_quota_table

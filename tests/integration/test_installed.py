@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.demo.process import terminate
-from pipeline.jvm.jar_lock import read_lock
-from pipeline.jvm.jars import JarStore, fetch
+from pipeline.jvm.jars import JarStore, fetch, read_lock
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.long]

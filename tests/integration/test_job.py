@@ -14,7 +14,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from pipeline.demo.broker import EmbeddedBroker
-from pipeline.job.heartbeat import last_beat_ms, signs_of
+from pipeline.job.status import last_beat_ms, signs_of
 from schemas.arrow import arrow_schema
 from schemas.rows import QuotaRow
 from tests.integration.running_job import RunningJob, running_job, usage

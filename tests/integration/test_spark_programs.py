@@ -190,7 +190,7 @@ from pathlib import Path
 from pipeline.settings.model import SparkSettings
 from pipeline.stream.collect import collect_on_executors
 from pipeline.stream.errors import ExecutorPythonUnfit
-from pipeline.stream.spark.spark_starter import SparkStarter
+from pipeline.stream.session import SparkStarter
 from pipeline.stream.usage_columns import ReadingRules
 
 rules = ReadingRules(1_000, 86_400_000)

@@ -10,9 +10,9 @@ from kafka import KafkaAdminClient
 from pipeline.clock import SystemClock
 from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.topics import create_topics, topic_specs
-from pipeline.throttle.kafka_topic import KafkaThrottleTopic
 from pipeline.throttle.publisher import Publisher
-from quota.evaluation import Evaluation
+from pipeline.throttle.topic import KafkaThrottleTopic
+from quota.replay import Evaluation
 from schemas.names import ClientKey
 from tests.fakes.outbox import MemoryOutbox
 from tests.pipeline.throttle.factories import publications, violation

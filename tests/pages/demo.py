@@ -12,7 +12,7 @@ from signal import SIGINT
 from typing import Any, Final
 
 from pipeline.demo.process import terminate
-from pipeline.tables.throttles.listed import recent_events, running_throttles
+from pipeline.tables.throttles import recent_events, running_throttles
 from tests.pages.blocks import ROOT
 from tests.pages.shell import reader_environment
 from tests.waiting import PATIENCE_SECONDS, wait_until

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from pipeline.brokers.native_quotas import NativeQuotas
+    from pipeline.brokers.native import NativeQuotas
     from pipeline.demo.broker import EmbeddedBroker
     from tests.pipeline.cli.kafka_configs import KafkaConfigs
 
@@ -25,7 +25,7 @@ def quota_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator["Embedded
 @pytest.fixture
 def native(quota_broker: "EmbeddedBroker") -> Iterator["NativeQuotas"]:
     """The quotas of that broker: none, before and after the test."""
-    from pipeline.brokers.native_quotas import NativeQuotas  # noqa: PLC0415
+    from pipeline.brokers.native import NativeQuotas  # noqa: PLC0415
     from tests.pipeline.brokers.quota_broker import access_to, clear  # noqa: PLC0415
 
     with NativeQuotas(access_to(quota_broker)) as connected:

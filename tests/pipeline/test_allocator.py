@@ -10,8 +10,8 @@ from tests.waiting import PATIENCE_SECONDS
 
 KEPT = """
 import sys
-from pipeline.allocator import return_memory_at_once
-import pipeline.cli.main, pipeline.cli.services.run, pipeline.cli.services.demo
+from pipeline.process import return_memory_at_once
+import pipeline.cli.main, pipeline.cli.services, pipeline.cli.demo
 assert "pyarrow" not in sys.modules, "too late"
 return_memory_at_once()
 import pyarrow as pa

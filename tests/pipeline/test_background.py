@@ -6,7 +6,7 @@ from threading import Event
 
 import pytest
 
-from pipeline.background import Background
+from pipeline.process import Background
 from tests.waiting import PATIENCE_SECONDS
 
 
@@ -67,7 +67,7 @@ LEAVING = """
 import subprocess
 import sys
 import atexit, sys, threading
-from pipeline.background import Background
+from pipeline.process import Background
 from pipeline.cli import main
 blocked = threading.Event()
 background = Background("busy", lambda: {step}, print)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pipeline import garbage_collector
+from pipeline import process as garbage_collector
 
 
 @pytest.fixture(autouse=True)

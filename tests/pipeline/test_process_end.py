@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyarrow.fs import PyFileSystem
 from deltalake import DeltaTable
 from deltalake.fs import DeltaStorageHandler
-from pipeline.process_end import run_to_exit
+from pipeline.process import run_to_exit
 
 class Slow(bytes):
     def __del__(self):
@@ -65,7 +65,7 @@ def test_exit_functions_run_and_output_is_flushed_however_the_program_ends(endin
     script = "\n".join(
         [
             "import atexit, sys",
-            "from pipeline.process_end import run_to_exit",
+            "from pipeline.process import run_to_exit",
             "def program():",
             "    atexit.register(lambda: print('exit function'))",
             "    sys.stdout.write('result, ')",

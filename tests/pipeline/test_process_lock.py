@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.process_lock import LockHeld, ProcessLock, holder_of
+from pipeline.process import LockHeld, ProcessLock, holder_of
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from pipeline.process_lock import ProcessLock
+from pipeline.process import ProcessLock
 with ProcessLock(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(3_600)

@@ -3,10 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from quota.alter_budget import AlterBudget
-from quota.broker_entries import EntryKey
-from quota.broker_sync import BrokerSync
-from quota.broker_writes import Change
+from quota.broker_levels.entries import EntryKey
+from quota.broker_levels.sync import AlterBudget, BrokerSync
+from quota.broker_levels.writes import Change
 from quota.entity import QUOTA_TYPES
 from quota.snapshot import QuotaSnapshot
 from tests.quota.factories import table, usage_row

@@ -8,8 +8,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from bench.level_runs import BOUND, OFFSET_MS, START_MS, STEP_MS, SimulatedBrokers
-from quota.broker_entries import EntryKey
-from quota.broker_sync import BrokerSync
+from quota.broker_levels.entries import EntryKey
+from quota.broker_levels.sync import BrokerSync
 from quota.entity import QUOTA_TYPES
 from quota.snapshot import QuotaSnapshot
 from tests.quota.factories import quota_row, table, usage_row

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from quota.alter_budget import AlterBudget
+from quota.broker_levels.sync import AlterBudget
 from quota.errors import InvalidEngineSetting
 
 NOW_MS = 1_700_000_000_000

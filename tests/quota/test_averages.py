@@ -3,7 +3,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from quota.averages import SENSOR, exempt_request_percentage, throttle_times
+from quota.current_rates import SENSOR, exempt_request_percentage, throttle_times
 
 NOW_MS = 1_700_000_000_000
 SECOND_NS = 1_000_000_000

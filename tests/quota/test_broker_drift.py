@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from quota.broker_writes import DriftKind
+from quota.broker_levels.writes import DriftKind
 from tests.quota.factories import quota_row
 from tests.quota.synced import CONSUMER, START_MS, D, Synced, key_of
 

@@ -3,10 +3,9 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 
-from quota.bound_rules import bound_mistake
-from quota.broker_entries import UNREACHED, broker_entries, writable_levels
+from quota.broker_levels.entries import UNREACHED, broker_entries, writable_levels
 from quota.entity import QUOTA_TYPES
-from quota.snapshot import QuotaSnapshot
+from quota.snapshot import QuotaSnapshot, bound_mistake
 from tests.quota.factories import quota_row
 
 PRODUCER, CONSUMER, REQUEST = QUOTA_TYPES

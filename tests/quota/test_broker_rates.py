@@ -1,6 +1,6 @@
 import numpy as np
 
-from quota.broker_rates import BrokerRates
+from quota.broker_levels.usage import BrokerRates
 from quota.engine import QuotaEngine
 from quota.snapshot import QuotaSnapshot
 from tests.quota.factories import decide, owed, quota_row, usage_row

@@ -4,9 +4,8 @@ from typing import Any
 
 import pytest
 
-from quota.alter_budget import AlterBudget
-from quota.broker_entries import UNREACHED, EntryKey
-from quota.broker_sync import BrokerSync
+from quota.broker_levels.entries import UNREACHED, EntryKey
+from quota.broker_levels.sync import AlterBudget, BrokerSync
 from quota.snapshot import QuotaSnapshot
 from tests.quota.factories import quota_row, table, usage_row
 from tests.quota.synced import CONSUMER, PRODUCER, REQUEST, START_MS, D, Synced, Told, key_of

@@ -2,7 +2,7 @@
 
 import pytest
 
-from quota.broker_writes import DriftKind
+from quota.broker_levels.writes import DriftKind
 from tests.quota.factories import quota_row
 from tests.quota.synced import D, Synced, key_of, told
 

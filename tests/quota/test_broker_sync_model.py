@@ -7,9 +7,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from quota.broker_entries import EntryKey, broker_entries
-from quota.broker_sync import BrokerSync
-from quota.broker_writes import Change
+from quota.broker_levels.entries import EntryKey, broker_entries
+from quota.broker_levels.sync import BrokerSync
+from quota.broker_levels.writes import Change
 from quota.entity import QUOTA_TYPES
 from quota.snapshot import QuotaSnapshot
 from tests.quota.factories import table, usage_row

@@ -5,10 +5,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from quota.broker_entries import as_brokers_take
-from quota.broker_usage import NO_SENSOR, BrokerUsage
+from quota.broker_levels.entries import as_brokers_take
+from quota.broker_levels.usage import NO_SENSOR, BrokerUsage
 from quota.errors import InvalidUsage
-from quota.sensor_table import IDLE_MS
+from quota.sensors import IDLE_MS
 from quota.snapshot import QuotaSnapshot
 from tests.quota.factories import quota_row, table, usage_row
 

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from quota.broker_entries import EntryKey, EntryKind
-from quota.broker_writes import WORDS, Change, Drift, DriftKind, Owned
-from quota.level_control import Cause
+from quota.broker_levels.entries import EntryKey, EntryKind
+from quota.broker_levels.level_control import Cause
+from quota.broker_levels.writes import WORDS, Change, Drift, DriftKind, Owned
 
 KEY = EntryKey("alice", "", "producer_byte_rate")
 LEVEL = Change(KEY, 100.0, 35.0, 100.0, EntryKind.LEVEL, {"1": None}, "together_above", 7.0, 5)

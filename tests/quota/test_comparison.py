@@ -2,7 +2,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from quota.comparison import KEY, differences
+from quota.replay import KEY, differences
 
 
 def decision(user: str = "alice", batch_id: int = 1, **columns: Any) -> dict[str, Any]:

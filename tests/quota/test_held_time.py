@@ -2,7 +2,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quota.held_time import HeldTime
+from quota.holds import HeldTime
 
 START_MS, END_MS = 1_000, 1_100
 INTERVALS = st.lists(st.tuples(st.integers(0, 4), st.integers(900, 1_200), st.integers(0, 300)), max_size=20)

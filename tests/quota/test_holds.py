@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quota.decisions import Throttles
-from quota.holds import Holds
-from quota.owed import Owed
+from quota.holds import Holds, Owed
 from quota.slicing import Slicing
 from quota.throttle_time import ThrottleCaps
 from tests.quota import one_throttle

@@ -4,8 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quota.key_index import KeyIndex
-from quota.names import Pair
+from quota.names import KeyIndex, Pair
 
 U64 = np.uint64
 # Only a few different halves, so that keys share slots and differ in one half only.

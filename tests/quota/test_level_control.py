@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quota.broker_rates import BrokerView
-from quota.level_control import Cause, LevelRules, Proposals, first_level, propose
-from quota.level_state import NEVER_MS, LevelState
+from quota.broker_levels.level_control import NEVER_MS, Cause, LevelRules, LevelState, Proposals, first_level, propose
+from quota.broker_levels.usage import BrokerView
 
 T = 100.0
 NOW_MS = 1_700_000_000_000

@@ -4,7 +4,7 @@ from dataclasses import fields, replace
 
 import numpy as np
 
-from quota.level_state import NEVER_MS, LevelState
+from quota.broker_levels.level_control import NEVER_MS, LevelState
 
 
 def started(*levels: float) -> LevelState:

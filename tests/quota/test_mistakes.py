@@ -1,4 +1,4 @@
-from quota.mistakes import Mistake, Mistakes
+from quota.snapshot import Mistake, Mistakes
 from quota.units import parse_bound
 
 

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quota.entity import TIE_ORDER
-from quota.owed import Owed
+from quota.holds import Owed
 
 CLIENT = st.tuples(st.lists(st.sampled_from((0, 5, 5, 9)), min_size=3, max_size=3), st.integers(0, 2))
 

@@ -5,10 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quota.broker_entries import EntryKey
+from quota.broker_levels.entries import EntryKey, own_entries
 from quota.engine import QuotaEngine
 from quota.entity import QUOTA_TYPES
-from quota.own_entries import own_entries
 from quota.snapshot import QuotaSnapshot
 from tests.quota.factories import loaded, quota_row
 

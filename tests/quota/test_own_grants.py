@@ -1,6 +1,6 @@
 """Entries of sensors of defaults: asked for once, and answered until the quotas change."""
 
-from quota.own_grants import OwnGrants
+from quota.broker_levels.entries import OwnGrants
 from quota.snapshot import QuotaSnapshot
 from tests.quota.factories import quota_row
 from tests.quota.synced import D, key_of

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quota.engine import QuotaEngine
-from quota.regrid import is_on_windows, on_windows, windows_divide
+from quota.rates import is_on_windows, on_windows, windows_divide
 from tests.quota.factories import table
 
 Event = tuple[int, str, int | None]

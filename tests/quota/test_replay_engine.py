@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quota.entity import QUOTA_TYPES
-from quota.replay_engine import NumberedUsage, ReplayEngine
+from quota.replay import NumberedUsage, ReplayEngine
 from quota.snapshot import QuotaSnapshot
 from quota.usage import Usage
 from tests.quota.factories import decide, loaded, quota_row, table, usage_row

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from quota.broker_entries import EntryKey
-from quota.broker_sync import BrokerSync
-from quota.broker_writes import Change, Owned
+from quota.broker_levels.entries import EntryKey
+from quota.broker_levels.sync import BrokerSync
+from quota.broker_levels.writes import Change, Owned
 
 
 class Fate(Enum):

@@ -20,8 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from bench.machine import machine_line
-from pipeline.demo.broker import EmbeddedBroker
-from pipeline.demo.broker_config import BrokerOptions
+from pipeline.demo.broker import BrokerOptions, EmbeddedBroker
 from pipeline.jvm.jars import fetch
 from tests.faults.rig import Rig, rig
 from tests.soak.memory import MemoryTrace

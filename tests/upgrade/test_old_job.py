@@ -5,8 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pipeline.demo.broker import EmbeddedBroker
-from pipeline.demo.broker_config import BrokerOptions
+from pipeline.demo.broker import BrokerOptions, EmbeddedBroker
 from tests.integration.running_job import RunningJob, usage
 from tests.upgrade.kept import Kept, unpack
 from tests.upgrade.making import JOB

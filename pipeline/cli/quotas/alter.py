@@ -6,10 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
-from pipeline.cli.options import ConfigFile, QuotasOutput, TablesRoot
+from pipeline.cli.options import ConfigFile, Output, QuotasOutput, TablesRoot, flags
 from pipeline.cli.quotas.edit import DryRun, IfVersion, Reason, make_edit
-from pipeline.cli.quotas.entity import EntityFilter
-from pipeline.cli.quotas.entity_flags import for_entity
+from pipeline.cli.quotas.entity import EntityFilter, for_entity
 from pipeline.cli.quotas.errors import NothingMatched, QuotaUsage
 from quota.entity import label, may_apply
 
@@ -104,7 +103,7 @@ def _alteration(
     from pipeline.tables.errors import QuotaEditRefused
     from pipeline.tables.quotas.edit import QuotaChange, altered, refuse_absent
     from pipeline.text_file import read_text_file
-    from quota.mistakes import Mistakes
+    from quota.snapshot import Mistakes
 
     if added is not None and added_file is not None:
         msg = "Only one of --add-config or --add-config-file must be specified"
@@ -144,3 +143,27 @@ def _one(values: Sequence[str] | None, option: str) -> str | None:
         msg = f"Option {option} requires an argument"
         raise QuotaUsage(msg, f'see whether the variable in --{option} "$VALUES" is set')
     return values[0] if values else None
+
+
+# `kquota quotas sql`: Spark SQL on the quota table.
+
+
+def sql(
+    statement: Annotated[str, typer.Argument(help="UPDATE, INSERT, DELETE or MERGE on the table `quotas`.")],
+    reason: Reason = "",
+    config: ConfigFile = None,
+    tables: TablesRoot = None,
+    output: Output = "table",
+) -> None:
+    """Run one Spark SQL statement on the quota table, under the same lock as every other edit.
+
+    On a local disk no other SQL writer may touch the table at the same time: Spark and delta-rs do not see each
+    other's commits in time there. In an object store the statement runs on a copy, and its outcome is one edit.
+    """
+    from pipeline.cli.output import print_rows
+    from pipeline.settings.loading import load_settings
+    from pipeline.stream.quota_sql import run_sql
+    from pipeline.tables.audit import local_audit
+
+    settings = load_settings(config, flags(tables=tables))
+    print_rows(run_sql(settings, statement, local_audit(reason)), output)

@@ -7,7 +7,7 @@ import typer
 from pipeline.cli.on_demand import Place, group_of
 
 _COMMANDS: Final = {
-    "describe": Place("pipeline.cli.quotas.describe", "describe"),
+    "describe": Place("pipeline.cli.quotas.show", "describe"),
     "alter": Place("pipeline.cli.quotas.alter", "alter"),
     "delete": Place("pipeline.cli.quotas.alter", "delete"),
     "export": Place("pipeline.cli.quotas.files", "export"),
@@ -17,8 +17,8 @@ _COMMANDS: Final = {
     "diff": Place("pipeline.cli.quotas.history", "diff"),
     "at": Place("pipeline.cli.quotas.history", "at", {"ignore_unknown_options": True}),  # -2h is no option
     "rollback": Place("pipeline.cli.quotas.history", "rollback"),
-    "effective": Place("pipeline.cli.quotas.effective", "effective"),
-    "sql": Place("pipeline.cli.quotas.sql", "sql"),
+    "effective": Place("pipeline.cli.quotas.show", "effective"),
+    "sql": Place("pipeline.cli.quotas.alter", "sql"),
     "sync": Place("pipeline.cli.quotas.sync", "sync"),
 }
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from pipeline.cli.options import flags
-from pipeline.cli.table_layout import Layout
+from pipeline.cli.output import Layout
 from pipeline.errors import printable
 from quota.entity import label
 
@@ -58,7 +58,7 @@ def make_edit(
     from pipeline.settings.loading import load_settings
     from pipeline.tables.audit import local_audit
     from pipeline.tables.from_settings import open_quota_table
-    from pipeline.tables.quotas.diff import differences, entity_texts
+    from pipeline.tables.quotas.history import differences, entity_texts
 
     settings = load_settings(config, flags(tables=tables))
     table = open_quota_table(settings.tables)
@@ -82,7 +82,7 @@ def make_edit(
 def print_edit(settings: "Settings", edit: "QuotaEdit", output: str, *, with_clients: bool) -> None:
     """Print every value that an edit changes, and on request the live clients that get another level or bound."""
     from pipeline.cli.output import is_table, print_rows
-    from pipeline.tables.quotas.diff import differences
+    from pipeline.tables.quotas.history import differences
 
     changes = differences(edit.before.rows, edit.rows)
     clients = _moved_clients(settings, edit) if with_clients else []
@@ -106,7 +106,7 @@ def print_edit(settings: "Settings", edit: "QuotaEdit", output: str, *, with_cli
 
 def change_line(change: Any) -> dict[str, Any]:
     """A difference as a row of the printed table."""
-    from pipeline.tables.quotas.diff import shown
+    from pipeline.tables.quotas.history import shown
 
     return {
         "action": change.action,
@@ -118,7 +118,7 @@ def change_line(change: Any) -> dict[str, Any]:
 
 
 def _moved_line(client: Mapping[str, Any]) -> dict[str, Any]:
-    from pipeline.tables.quotas.diff import shown
+    from pipeline.tables.quotas.history import shown
 
     bounds = ("old_bound", "new_bound")
     return {**client, **{name: shown(client["quota_type"], client[name]) for name in bounds}}
@@ -126,13 +126,13 @@ def _moved_line(client: Mapping[str, Any]) -> dict[str, Any]:
 
 def _moved_clients(settings: "Settings", edit: "QuotaEdit") -> list[dict[str, Any]]:
     from pipeline.tables.address import table_uri
-    from pipeline.tables.throttles.live_clients import live_clients
+    from pipeline.tables.reading import live_clients
 
     clients = live_clients(table_uri(settings.tables.root, "usage"))
     if not clients.num_rows:
         return []
+    from quota.engine import standing_changes
     from quota.snapshot import QuotaSnapshot
-    from quota.standing_changes import standing_changes
 
     mode: Any = "shadow" if edit.before.mode == "shadow" else "enforce"
     before, after = (

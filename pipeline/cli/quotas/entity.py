@@ -4,14 +4,18 @@ Long forms are matched by their position on the command line: the first `--entit
 to the first `--entity-type`. Short forms can not be mixed with them.
 """
 
-from collections.abc import Mapping, Sequence
+import csv
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Final
+from decimal import Decimal
+from functools import wraps
+from typing import Annotated, Any, Final, NamedTuple
 
 import typer
 
 from pipeline.cli.quotas.errors import QuotaUsage
-from quota.entity import DEFAULT
+from quota.entity import DEFAULT, QUOTA_TYPES, label
 
 _NAMES: Final = "kquota.entity_names"
 _PANEL: Final = "As in kafka-configs"
@@ -217,3 +221,222 @@ def _refuse_names(kinds: Sequence[str], names: Sequence[str], *, exact: bool) ->
             msg,
             "say --entity-default, --user-defaults or --client-defaults",
         )
+
+
+# The flags that `rpk cluster quotas` names entities with: `--name user=alice`, `--default client-id`, `--any user`.
+#
+# Each may be repeated, and may hold several values with commas between them, in quotes if they have commas themselves.
+
+_PANEL_RPK_FLAGS: Final = "As in rpk"
+_KINDS: Final = {"user": "users", "client-id": "clients"}
+
+RpkNames = Annotated[
+    list[str] | None,
+    typer.Option("--name", metavar="TYPE=NAME", help="user=NAME, client-id=NAME.", rich_help_panel=_PANEL_RPK_FLAGS),
+]
+RpkDefaults = Annotated[
+    list[str] | None,
+    typer.Option("--default", metavar="TYPE", help="The default user or client-id.", rich_help_panel=_PANEL_RPK_FLAGS),
+]
+RpkAny = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--any", metavar="TYPE", help="Every user or client-id, and the default.", rich_help_panel=_PANEL_RPK_FLAGS
+    ),
+]
+RpkStrict = Annotated[
+    bool,
+    typer.Option(
+        "--strict", help="With these: no entities that have other parts too.", rich_help_panel=_PANEL_RPK_FLAGS
+    ),
+]
+
+
+def rpk_parts(given: Mapping[str, Any]) -> list[tuple[str, str | None]]:
+    """Read the flags.
+
+    Args:
+        given: Values of `name`, `default` and `any`, as far as the command has them; None = not given.
+
+    Returns:
+        Entity type (`users`, `clients`) and name; None = every name and the default.
+
+    Raises:
+        QuotaUsage: A value does not name a part of an entity.
+    """
+    parts: list[tuple[str, str | None]] = []
+    for value in _values(given.get("name")):
+        kind, equals, name = value.partition("=")
+        if not equals or not name or name == DEFAULT:
+            message = f"'--name' must be user=NAME or client-id=NAME; got {value}"
+            raise QuotaUsage(message, "name the default entity with --default user or --default client-id")
+        parts.append((_kind("--name", kind), name))
+    parts += [(_kind("--default", value), DEFAULT) for value in _values(given.get("default"))]
+    parts += [(_kind("--any", value), None) for value in _values(given.get("any"))]
+    return parts
+
+
+def _values(texts: Sequence[str] | None) -> Iterator[str]:
+    for text in texts or ():
+        yield from next(csv.reader([text]), [""])
+
+
+def _kind(option: str, given: str) -> str:
+    if given not in _KINDS:
+        message = f"'{option}' must be for one of {', '.join(_KINDS)}; got {given}"
+        raise QuotaUsage(message, "Kafka has quotas of users and client-ids only")
+    return _KINDS[given]
+
+
+# Gives a command the flags that name a quota entity or a client, the same ones everywhere.
+#
+# The spelling of kquota is --user and --client-id. The spellings of kafka-configs and of rpk mean the same.
+
+Flags = Mapping[str, tuple[Any, Any]]
+"""Name of a parameter -> its annotation and its default."""
+
+_CLIENT: Final[Flags] = {
+    "user_flag": (User, None),  # a command may have arguments `user` and `client_id`
+    "client_id_flag": (Client, None),
+    "entity_type": (EntityTypes, None),
+    "entity_name": (EntityNames, None),
+    "name": (RpkNames, None),
+}
+_ENTITY: Final[Flags] = {
+    "user": (User, None),
+    "client_id": (Client, None),
+    "user_defaults": (UserDefaults, False),
+    "client_defaults": (ClientDefaults, False),
+    "entity_type": (EntityTypes, None),
+    "entity_name": (EntityNames, None),
+    "entity_default": (EntityDefaults, 0),
+    "name": (RpkNames, None),
+    "default": (RpkDefaults, None),
+}
+_SEVERAL: Final[Flags] = {"any": (RpkAny, None), "strict": (RpkStrict, False)}
+
+
+class ClientNames(NamedTuple):
+    """The names that were given for clients. None = not given; a client-id may be empty."""
+
+    user: str | None
+    client_id: str | None
+
+    def or_arguments(self, user: str | None, client_id: str | None) -> "ClientNames":
+        """The names, of which some were given as arguments in place of flags.
+
+        Raises:
+            QuotaUsage: A name was given as both, or the user is empty, as of a variable that is not set.
+        """
+        if user == "":
+            message = "'USER' must not be empty; got ''"
+            raise QuotaUsage(message, 'see whether the variable in "$NAME" is set')
+        given = (("USER", "--user", user, self.user), ("CLIENT_ID", "--client-id", client_id, self.client_id))
+        for argument, flag, first, second in given:
+            if first is not None and second is not None:
+                message = f"'{argument}' must be given once; got {first}, and {second} with {flag}"
+                raise QuotaUsage(message, f"leave out {flag}")
+        return ClientNames(self.user if user is None else user, self.client_id if client_id is None else client_id)
+
+
+def for_entity(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the flags of exactly one quota entity; it gets them as `entity`, an `EntityFilter`.
+
+    The flags stand where the command's signature has `entity`.
+    """
+    return _with_flags(command, "entity", _ENTITY, lambda context, given: _entity(context, given, exact=True))
+
+
+def for_entities(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the flags of any number of quota entities; otherwise as `for_entity`."""
+    flags = {**_ENTITY, **_SEVERAL}
+    return _with_flags(command, "entity", flags, lambda context, given: _entity(context, given, exact=False))
+
+
+def for_client(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the flags of a client; it gets them as `client`, a `ClientNames`.
+
+    A client has names, so flags for default entities are not among them.
+    """
+    return _with_flags(command, "client", _CLIENT, _client)
+
+
+def _entity(context: typer.Context, given: Mapping[str, Any], *, exact: bool) -> EntityFilter:
+    short = given["user"], given["client_id"], given.get("user_defaults", False), given.get("client_defaults", False)
+    is_strict = given.get("strict", True)
+    return entity_filter(context, given["entity_type"], short, rpk_parts(given), exact=exact, is_strict=is_strict)
+
+
+def _client(context: typer.Context, given: Mapping[str, Any]) -> ClientNames:
+    users, clients = given["user_flag"], given["client_id_flag"]
+    if "" in (users or ()):
+        message = "'--user' must not be empty; got ''"
+        raise QuotaUsage(message, 'see whether the variable in --user "$NAME" is set')
+    is_nameless = clients == [""]  # a client-id may be empty, and then it is not the default
+    named = {**given, "user": users, "client_id": None if is_nameless else clients}
+    names = _entity(context, named, exact=False).names
+    if None in names.values() or DEFAULT in names.values():
+        message = "'--entity-name' must be given for each --entity-type; got fewer names than types"
+        raise QuotaUsage(message, "name the client with --user and --client-id")
+    return ClientNames(names.get("users"), "" if is_nameless else names.get("clients"))
+
+
+def _with_flags(
+    command: Callable[..., None],
+    parameter: str,
+    flags: Flags,
+    read: Callable[[typer.Context, Mapping[str, Any]], Any],
+) -> Callable[..., None]:
+    """The command with flags in place of a parameter, whose value is read from them."""
+
+    @wraps(command)
+    def with_flags(context: typer.Context, **given: Any) -> None:
+        named = read(context, {name: given.pop(name) for name in flags})
+        command(**given, **{parameter: named})
+
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    parameters = [inspect.Parameter("context", keyword, annotation=typer.Context)]
+    for name, own in inspect.signature(command).parameters.items():
+        if name == parameter:
+            parameters += [
+                inspect.Parameter(flag, keyword, annotation=annotation, default=default)
+                for flag, (annotation, default) in flags.items()
+            ]
+        else:
+            parameters.append(own.replace(kind=keyword))
+    with_flags.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    with_flags.__annotations__ = {each.name: each.annotation for each in parameters}
+    return with_flags
+
+
+# Prints quotas as the lines of kafka-configs.
+
+_BOUNDS: Final = tuple(sorted(QUOTA_TYPES))
+
+
+def described_line(row: Mapping[str, Any]) -> str:
+    """`Quota configs for user-principal 'alice' are producer_byte_rate=1024.0`.
+
+    Bounds are in alphabetical order. A mode other than enforce, an owner and a note follow; a quota without them prints
+    exactly as in Kafka.
+    """
+    values = [f"{name}={java_double(row[name])}" for name in _BOUNDS if row[name] is not None]
+    if row["mode"] != "enforce":
+        values.append(f"mode={row['mode']}")
+    values += [f"{name}={bracketed(row[name])}" for name in ("owner", "note") if row[name] is not None]
+    return f"Quota configs for {label(row['user'], row['client_id'])} are {', '.join(values)}"
+
+
+def bracketed(text: str) -> str:
+    """A text in the form `--add-config` reads: in square brackets if it has commas or equals signs."""
+    return f"[{text}]" if "," in text or "=" in text else text
+
+
+def java_double(value: float) -> str:
+    """A double as Java prints it: `1024.0`, `1.0E7`, `1.0E-4`; the fewest digits that read as the same number."""
+    if 1e-3 <= abs(value) < 1e7 or value == 0:
+        return format(Decimal(repr(value)), "f") if "e" in repr(value) else repr(value)
+    sign, digits, exponent = Decimal(repr(value)).normalize().as_tuple()
+    text = "".join(map(str, digits))
+    power = len(text) - 1 + int(exponent)
+    return f"{'-' if sign else ''}{text[0]}.{text[1:] or '0'}E{power}"

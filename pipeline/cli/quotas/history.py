@@ -15,13 +15,12 @@ from pipeline.cli.options import (
     TablesRoot,
     quota_table,
 )
-from pipeline.cli.quotas.describe import print_quotas
+from pipeline.cli.output import Layout
 from pipeline.cli.quotas.edit import CHANGES, DryRun, IfVersion, Reason, change_line, make_edit
-from pipeline.cli.quotas.entity import EntityFilter
-from pipeline.cli.quotas.entity_flags import for_entities
+from pipeline.cli.quotas.entity import EntityFilter, for_entities
 from pipeline.cli.quotas.errors import QuotaUsage
+from pipeline.cli.quotas.show import print_quotas
 from pipeline.cli.quotas.sync import print_broker_differences
-from pipeline.cli.table_layout import Layout
 from pipeline.clock import wall_ms
 
 if TYPE_CHECKING:
@@ -65,7 +64,7 @@ def diff(
     With --brokers: what `kquota quotas sync` would write now, and what it leaves alone because others wrote it.
     """
     from pipeline.cli.output import is_table, print_rows
-    from pipeline.tables.quotas.diff import differences
+    from pipeline.tables.quotas.history import differences
 
     if brokers:
         if old is not None:
@@ -91,7 +90,7 @@ def at(
     output: QuotasOutput = "kafka",
 ) -> None:
     """Print the quotas as they were at a time, as `describe` does."""
-    from pipeline.cli.instants import parse_instant
+    from pipeline.cli.options import parse_instant
     from pipeline.tables.quotas.history import version_at
 
     instant = datetime.fromtimestamp(parse_instant("TIME", time, wall_ms()) / 1000, UTC)
@@ -139,7 +138,7 @@ def _full(version: "QuotaVersion") -> dict[str, Any]:
 
 
 def _short(version: "QuotaVersion") -> dict[str, Any]:
-    from pipeline.tables.quotas.diff import entity_texts
+    from pipeline.tables.quotas.history import entity_texts
 
     full = _full(version)
     shown = entity_texts(version.changes[:_SHOWN_CHANGES])

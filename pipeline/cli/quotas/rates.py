@@ -5,11 +5,10 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from pipeline.cli.instants import as_iso
-from pipeline.cli.output import print_rows
-from pipeline.cli.table_layout import Layout
+from pipeline.cli.options import as_iso
+from pipeline.cli.output import Layout, print_rows
 from pipeline.clock import wall_ms
-from pipeline.job.newest_usage import newest_usage
+from pipeline.job.overview import newest_usage
 from pipeline.settings.model import Settings
 from pipeline.stream.batch_facts import BatchFacts
 from pipeline.tables.quotas.source import QuotaSource

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from pipeline.cli.options import BootstrapServers, CommandConfig, ConfigFile, MetricsPort, Output, TablesRoot, flags
-from pipeline.cli.table_layout import Layout
+from pipeline.cli.output import Layout
 from quota.entity import label
 
 if TYPE_CHECKING:
     from pipeline.settings.model import Settings
-    from quota.broker_writes import Change, Drift
+    from quota.broker_levels.writes import Change, Drift
 
 _PLAN: Final = Layout(("action", "entity", "value", "old", "new", "why"), texts=("entity", "old", "new", "why"))
 
@@ -72,12 +72,10 @@ def sync(
     if once:
         _once(settings, adopt)
         return
-    from pipeline.cli.signals import wait_until_stopped
+    from pipeline.brokers.running import SyncMetrics, run_sync
+    from pipeline.cli.options import wait_until_stopped
     from pipeline.clock import SystemClock
-    from pipeline.metrics.endpoint import metrics_endpoint
-    from pipeline.metrics.registry import new_registry
-    from pipeline.sync.metrics import SyncMetrics
-    from pipeline.sync.running import run_sync
+    from pipeline.metrics import metrics_endpoint, new_registry
 
     registry = new_registry("sync")
     metrics = SyncMetrics(registry, SystemClock())
@@ -97,8 +95,8 @@ def print_broker_differences(
         tables: Root of the tables; None = as the settings say.
         output: One of `pipeline.cli.output.FORMATS`.
     """
+    from pipeline.brokers.inspection import inspect
     from pipeline.settings.loading import load_settings
-    from pipeline.sync.inspection import inspect
 
     plan = inspect(load_settings(config, flags(bootstrap_server, command_config, tables)))
     rows = plan_rows(plan.changes, plan.drifts)
@@ -143,7 +141,7 @@ def print_plan_rows(rows: list[dict[str, Any]], output: str, document: Any = Non
 
 
 def _print_plan(settings: "Settings", adopt: bool, output: str) -> None:
-    from pipeline.sync.inspection import inspect
+    from pipeline.brokers.inspection import inspect
 
     plan = inspect(settings, adopt=adopt)
     rows = plan_rows(plan.changes, plan.drifts)
@@ -157,7 +155,7 @@ def _print_plan(settings: "Settings", adopt: bool, output: str) -> None:
 
 
 def _once(settings: "Settings", adopt: bool) -> None:
-    from pipeline.sync.running import sync_once
+    from pipeline.brokers.running import sync_once
 
     control = sync_once(settings, adopt=adopt)
     if any(one.by == "broker" for one in control.refused):
@@ -165,7 +163,7 @@ def _once(settings: "Settings", adopt: bool) -> None:
 
 
 def _readable(row: Any) -> dict[str, Any]:
-    from quota.broker_writes import WORDS
+    from quota.broker_levels.writes import WORDS
     from quota.units import bound_text
 
     old, new = (None if row[end] is None else bound_text(row["quota_type"], row[end]) for end in ("old", "new"))

@@ -6,8 +6,7 @@ from typing import Any, Final
 
 from pipeline.tables.quotas.edit import LABELS
 from quota.entity import QUOTA_TYPES
-from quota.mistakes import Mistakes
-from quota.snapshot import MODES
+from quota.snapshot import MODES, Mistakes
 from quota.units import parse_bound
 
 _KNOWN: Final = (*QUOTA_TYPES, *LABELS)

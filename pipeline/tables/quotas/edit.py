@@ -8,9 +8,8 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from pipeline.tables.errors import QuotaEditRefused
-from quota.bound_rules import bound_mistake
 from quota.entity import QUOTA_TYPES, label
-from quota.mistakes import Mistake, Mistakes
+from quota.snapshot import Mistake, Mistakes, bound_mistake
 from schemas.rows import QuotaRow
 
 LABELS: Final = ("mode", "owner", "note")

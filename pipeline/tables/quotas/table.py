@@ -1,14 +1,16 @@
 """The quota table: read at a version, watched for new versions, and edited under a lock, with who and why."""
 
+import json
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from arro3.core import Array, Schema, Table
-from deltalake import DeltaTable, write_deltalake
+from deltalake import CommitProperties, DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from pipeline.errors import first_line
@@ -22,11 +24,48 @@ from pipeline.tables.errors import (
     VersionIsAnother,
 )
 from pipeline.tables.opening import Options, open_table, reading
-from pipeline.tables.quotas.commits import EditAudit, QuotaCommit, audit_properties, commit_of
+from pipeline.tables.queries import answer, rows_of, rows_where
 from pipeline.tables.quotas.edit import QuotaChange, QuotaValues, altered, refuse_undivided, validated
-from pipeline.tables.reading.query import answer, rows_where
-from pipeline.tables.reading.table_rows import rows_of
 from schemas.rows import QuotaRow
+
+# The commits of the quota table, and who made them and why.
+
+
+@dataclass(frozen=True, slots=True)
+class EditAudit:
+    """Who edits, on which host, with which version of the tool, and why. It is stored in the commit."""
+
+    actor: str
+    host: str
+    tool_version: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaCommit:
+    """One commit in the history of the quota table. `audit` is None if another tool made it."""
+
+    version: int
+    committed_at: datetime
+    operation: str
+    audit: EditAudit | None
+
+
+def audit_properties(audit: EditAudit) -> CommitProperties:
+    """With which an edit is committed; delta-rs does not try again by itself."""
+    note = json.dumps(asdict(audit), ensure_ascii=False)
+    return CommitProperties(custom_metadata={"userMetadata": note}, max_commit_retries=0)
+
+
+def commit_of(entry: Mapping[str, Any]) -> QuotaCommit:
+    """An entry of the table's history."""
+    try:
+        audit = EditAudit(**json.loads(entry["userMetadata"]))
+    except (KeyError, TypeError, ValueError):
+        audit = None
+    committed_at = datetime.fromtimestamp(entry["timestamp"] / 1000, UTC)
+    return QuotaCommit(entry["version"], committed_at, entry["operation"], audit)
+
 
 _ATTEMPTS: Final = 5
 _SHARDS: Final = "kquota.shards"

@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.alerts.alerter import own_state
+from pipeline.alerts.alerter import own_state, read_state, state_path
 from pipeline.alerts.errors import AlertsAreRunning
-from pipeline.alerts.state_file import read_state, state_path
 from tests.pipeline.alerts.alerted_tables import live, over_quota, tables_of
 from tests.pipeline.alerts.receiving import Inbox, receiving
 from tests.pipeline.alerts.told import Told
@@ -87,7 +86,7 @@ def test_a_look_that_fails_is_made_again_and_changes_nothing(
     told = Told(tables.root, tmp_path, {"ops": inbox.url}, pending_ms=600_000, resolve_after_ms=0)
     live(tables, told, 4)
     with monkeypatch.context() as broken:
-        broken.setattr("pipeline.alerts.running.facts_of", lambda *_arguments: 1 / 0)
+        broken.setattr("pipeline.alerts.alerter.facts_of", lambda *_arguments: 1 / 0)
         told.look(tables.now_ms)
     assert "could not be looked for; it is tried again" in caplog.text
     live(tables, told, 1)

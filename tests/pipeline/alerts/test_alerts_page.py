@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.alerts.receivers import receivers_of
-from pipeline.alerts.webhook import Webhook
+from pipeline.alerts.receivers import Webhook, receivers_of
 from pipeline.clock import wall_ms
 from pipeline.settings.loading import load_settings
 from tests.pages.blocks import ROOT, blocks_of

@@ -8,8 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from pipeline.alerts.decision import Book, Change, Rules, decide
-from pipeline.alerts.facts import Facts, Finding, Words
+from pipeline.alerts.judging import Book, Change, Facts, Finding, Rules, Words, decide
 
 RULES = Rules(resolve_after_ms=60, repeat_ms=200)
 PENDING_MS = {"Slow": 30, "Quick": 0}

@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from pipeline.alerts.delivery import Delivery, rest_ms
-from pipeline.alerts.metrics import AlertsMetrics
-from pipeline.alerts.webhook import Webhook
+from pipeline.alerts.alerter import AlertsMetrics, Delivery, rest_ms
+from pipeline.alerts.receivers import Webhook
 from tests.pipeline.alerts.receiving import Inbox, receiving
 from tests.waiting import wait_until
 

@@ -4,14 +4,10 @@ from typing import Any
 
 import pytest
 
-from pipeline.alerts.facts import AT_BOUND, NEAR_BOUND, STALLED, THROTTLED, TIME_AHEAD, Finding
-from pipeline.alerts.judging import facts_of
-from pipeline.alerts.words import shown
-from pipeline.dashboard.health import health
-from pipeline.dashboard.live_rates import SensorRate
-from pipeline.dashboard.running_throttles import RunningThrottle
-from pipeline.dashboard.state import State
-from pipeline.settings.alerts import AlertsSettings
+from pipeline.alerts.judging import AT_BOUND, NEAR_BOUND, STALLED, THROTTLED, TIME_AHEAD, Finding, facts_of, shown
+from pipeline.dashboard.live_rates import RunningThrottle, SensorRate
+from pipeline.dashboard.state import State, health
+from pipeline.settings.model import AlertsSettings
 
 NOW_MS = 1_700_000_000_000
 RULES = AlertsSettings()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from kafka import KafkaAdminClient
 
-from pipeline.alerts.kafka_receiver import KafkaReceiver
+from pipeline.alerts.receivers import KafkaReceiver
 from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.topics import TopicSpec, create_topics
 from tests.topic_reading import read_topic

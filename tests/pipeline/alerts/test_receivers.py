@@ -9,8 +9,7 @@ import pytest
 from pipeline.alerts.errors import ReceiversInvalid, ReceiversMissing
 from pipeline.alerts.receivers import receivers_of
 from pipeline.cluster.access import BootstrapServersMissing
-from pipeline.settings.alerts import AlertsSettings
-from pipeline.settings.model import Settings
+from pipeline.settings.model import AlertsSettings, Settings
 from tests.pipeline.alerts.receiving import receiving
 from tests.pipeline.cli.running import kquota
 

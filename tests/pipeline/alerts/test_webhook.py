@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pipeline.alerts.webhook import Webhook
+from pipeline.alerts.receivers import Webhook
 from tests.pipeline.alerts.receiving import Inbox, receiving
 
 MESSAGE = {"version": "4", "alerts": [{"labels": {"user": "夜間"}}]}

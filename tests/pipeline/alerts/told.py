@@ -6,15 +6,10 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
-from pipeline.activity import JobSigns
-from pipeline.alerts.alerter import Alerter, deliveries_of, own_state
-from pipeline.alerts.delivery import Delivery
-from pipeline.alerts.metrics import AlertsMetrics
+from pipeline.alerts.alerter import Alerter, AlertsMetrics, Delivery, deliveries_of, look_at, own_state, state_path
 from pipeline.alerts.receivers import receivers_of
-from pipeline.alerts.running import look_at
-from pipeline.alerts.state_file import state_path
-from pipeline.settings.alerts import AlertsSettings
-from pipeline.settings.model import Settings, TablesSettings
+from pipeline.process import JobSigns
+from pipeline.settings.model import AlertsSettings, Settings, TablesSettings
 
 KEY = "a key of the tests, long enough"
 

@@ -3,9 +3,8 @@
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from pipeline.brokers.entity import NativeEntity, NativeQuota
-from pipeline.brokers.native_quotas import NativeQuotas
-from pipeline.cli.quotas.kafka_lines import java_double
+from pipeline.brokers.native import NativeEntity, NativeQuota, NativeQuotas
+from pipeline.cli.quotas.entity import java_double
 from pipeline.cluster.access import ClusterAccess
 from pipeline.demo.broker import EmbeddedBroker
 from tests.waiting import wait_until

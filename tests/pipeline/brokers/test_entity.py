@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipeline.brokers.entity import NativeEntity, NativeQuota
+from pipeline.brokers.native import NativeEntity, NativeQuota
 from quota.entity import DEFAULT, label
 from tests.pipeline.brokers.quota_broker import client, ip, pair, user
 

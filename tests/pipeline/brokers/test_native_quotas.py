@@ -4,8 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pipeline.brokers.entity import NativeEntity
-from pipeline.brokers.native_quotas import NativeQuotas
+from pipeline.brokers.native import NativeEntity, NativeQuotas
 from pipeline.demo.broker import EmbeddedBroker
 from tests.pipeline.brokers.quota_broker import (
     ODD_NAMES,

@@ -4,7 +4,7 @@ from itertools import chain
 
 import pytest
 
-from pipeline.brokers.requests import batches_of, unsendable
+from pipeline.brokers.native import batches_of, unsendable
 from tests.pipeline.brokers.quota_broker import pair, user
 
 THREE = {"producer_byte_rate": 1.0, "consumer_byte_rate": 2.0, "request_percentage": None}

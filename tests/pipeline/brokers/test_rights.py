@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.brokers.native_quotas import NativeQuotas
+from pipeline.brokers.native import NativeQuotas
 from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.acls import ALTER_QUOTAS, DESCRIBE_QUOTAS, Names, acls_of, grant_commands
 from pipeline.cluster.errors import PermissionMissing

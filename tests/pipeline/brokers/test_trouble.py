@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 
 from pipeline.brokers.errors import NativeQuotasUnsupported
-from pipeline.brokers.native_quotas import NativeQuotas
+from pipeline.brokers.native import NativeQuotas
 from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.errors import ClusterUnreachable
-from pipeline.demo.broker import EmbeddedBroker
-from pipeline.demo.broker_config import BrokerOptions
+from pipeline.demo.broker import BrokerOptions, EmbeddedBroker
 from pipeline.jvm.jars import fetch
 from tests.pipeline.brokers.quota_broker import access_to, clear, user, values_in
 from tests.waiting import PATIENCE_SECONDS, wait_until

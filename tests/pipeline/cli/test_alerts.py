@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.alerts.errors import ReceiversMissing
-from pipeline.cli.services.beside import alerts_beside
+from pipeline.cli.services import alerts_beside
 from pipeline.settings.loading import load_settings
 from tests.metrics_reading import metrics_named_in
 from tests.pipeline.alerts.receiving import Inbox, receiving

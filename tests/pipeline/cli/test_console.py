@@ -4,8 +4,8 @@ import logging
 
 import pytest
 
-from pipeline.cli.services.console import MOST_LINES, log_throttles
-from pipeline.throttle.log_line import line_with_command
+from pipeline.cli.console import MOST_LINES, log_throttles
+from pipeline.throttle.explain import line_with_command
 from pipeline.throttle.outbox import Written, WrittenRecords, write_down
 from tests.pipeline.throttle.factories import publications, violation
 from tests.pipeline.throttle.test_publisher import NOW

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from pipeline.cli.services.demo_console import DemoConsole
-from pipeline.throttle.log_line import line_with_command
+from pipeline.cli.demo_console import DemoConsole
+from pipeline.throttle.explain import line_with_command
 from pipeline.throttle.outbox import Written
 from schemas.names import ClientKey
 from tests.pipeline.throttle.factories import violation

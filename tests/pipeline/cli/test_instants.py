@@ -1,6 +1,6 @@
 import pytest
 
-from pipeline.cli.instants import UnknownInstant, parse_instant
+from pipeline.cli.options import UnknownInstant, parse_instant
 
 NOW_MS = 1_700_000_000_000
 

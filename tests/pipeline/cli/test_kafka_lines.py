@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.cli.quotas.kafka_lines import described_line, java_double
+from pipeline.cli.quotas.entity import described_line, java_double
 from pipeline.cli.quotas.values import parse_added
-from quota.mistakes import Mistakes
+from quota.snapshot import Mistakes
 from quota.units import parse_double
 
 

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from pipeline.cli.output import FORMATS, UnknownFormat, print_rows
-from pipeline.cli.table_layout import Layout
+from pipeline.cli.output import FORMATS, Layout, UnknownFormat, print_rows
 from tests.pipeline.cli.running import kquota
 
 ROWS: list[dict[str, Any]] = [

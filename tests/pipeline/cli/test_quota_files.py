@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from pipeline.tables.quotas.file import applied, to_document
-from pipeline.tables.quotas.file_reading import from_text
+from pipeline.tables.quotas.files import applied, from_text, to_document
 from tests.pipeline.cli.running import Terminal, kquota, new_tables
 
 RPK = """

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from pipeline.tables.maintenance import clean, compact
+from pipeline.tables.upkeep import clean, compact
 from schemas.arrow import arrow_schema
 from schemas.rows import QuotaRow
 from tests.pipeline.cli.running import kquota, new_tables

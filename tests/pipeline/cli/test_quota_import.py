@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.brokers.native_quotas import NativeQuotas
+from pipeline.brokers.native import NativeQuotas
 from pipeline.demo.broker import EmbeddedBroker
 from tests.pipeline.brokers.quota_broker import access_to, await_values, clear, client, ip, pair, user
 from tests.pipeline.cli.kafka_configs import OURS, KafkaConfigs, configs

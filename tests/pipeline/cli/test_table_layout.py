@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from pipeline.cli.table_layout import Fitted, Layout, fitted, shortened_name
+from pipeline.cli.output import Fitted, Layout, fitted, shortened_name
 
 KEYS = ("user", "client_id", "O", "until", "note")
 ROW = ("service-0007", "etl", "54919.9", "12:00:17.8", "until May, then less; ask dana")

@@ -8,15 +8,14 @@ from typing import Any
 import pytest
 from deltalake import write_deltalake
 
-from pipeline.story.decision import computed_time
-from pipeline.story.records import record_lines, why_nothing
+from pipeline.reports.story import computed_time, record_lines, why_nothing
 from pipeline.stream.batch_facts import BatchFacts
 from pipeline.tables.address import table_uri
 from pipeline.tables.layout import TABLES, create_missing
 from pipeline.tables.quotas.edit import QuotaChange
 from pipeline.tables.quotas.table import QuotaTable
-from pipeline.tables.throttles.unpublished import why_unpublished
-from quota.evaluation import Evaluation
+from pipeline.tables.throttles import why_unpublished
+from quota.replay import Evaluation
 from tests.pipeline.cli.running import kquota
 from tests.pipeline.replay.kept import AUDIT, KeptJob
 from tests.pipeline.tables.event_table import EventTable

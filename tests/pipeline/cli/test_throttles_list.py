@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from pipeline.cli.signals import wait_until_stopped
-from pipeline.cli.watch import PERIOD_SECONDS, watch
+from pipeline.cli.options import wait_until_stopped
+from pipeline.cli.output import PERIOD_SECONDS, watch
 from quota.entity import QUOTA_TYPES
 from schemas.decisions import decision_id
 from schemas.throttle_record import ThrottleEventRow

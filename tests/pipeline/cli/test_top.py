@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 from rich.cells import cell_len
 
-from pipeline.cli.top import follow
-from pipeline.cli.top_view import bar, view
+from pipeline.cli.top import bar, follow, view
 from pipeline.errors import PipelineError
 from pipeline.tables.quotas.edit import QuotaChange
 from tests.pipeline.cli.running import kquota

@@ -23,8 +23,7 @@ from kafka.admin import (
 from pipeline.cli.options import flags
 from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.acls import Acl
-from pipeline.demo.broker import EmbeddedBroker
-from pipeline.demo.broker_config import BrokerOptions
+from pipeline.demo.broker import BrokerOptions, EmbeddedBroker
 from pipeline.jvm.jars import fetch
 from pipeline.settings.loading import load_settings
 from tests.pipeline.cluster.certificates import Authority, TokenSigner

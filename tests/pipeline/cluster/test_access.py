@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from pipeline.cli.config import app
+from pipeline.cli.checks import app
 from pipeline.cli.options import flags
 from pipeline.cluster.access import BootstrapServersMissing, ClusterAccess
 from pipeline.settings.errors import InvalidSettings

@@ -7,8 +7,8 @@ import pytest
 
 from pipeline.cluster.client_properties import java_properties, kafka_options
 from pipeline.cluster.errors import ClientPropertiesInvalid
-from pipeline.cluster.oauth import TokenProvider
 from pipeline.cluster.properties_file import read_properties
+from pipeline.cluster.sign_in import TokenProvider
 from tests.pipeline.cluster.certificates import Authority
 
 SECURITY = "org.apache.kafka.common.security"

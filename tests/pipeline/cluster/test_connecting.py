@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 
-from pipeline.cluster.causes import LostWhileSigningIn, connection_error
-from pipeline.cluster.connecting import open_client
+from pipeline.cluster.connecting import LostWhileSigningIn, connection_error, open_client
 from pipeline.cluster.errors import ClusterUnreachable, SignInRefused
 from pipeline.demo.broker import EmbeddedBroker
 from tests.pipeline.cluster.refusals import refusal_of

@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from kafka.partitioner.default import murmur2
 
-from pipeline.cluster.key_partitions import murmur2_of, partitions_of
+from pipeline.cluster.column_sender import murmur2_of, partitions_of
 
 # More keys than are hashed one by one, and of lengths that end at each place of a word.
 many_keys = st.lists(st.binary(max_size=40), min_size=1, max_size=12).map(lambda some: some * 40)

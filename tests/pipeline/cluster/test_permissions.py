@@ -8,14 +8,14 @@ from typer.testing import CliRunner
 
 from pipeline.cli.topics import app
 from pipeline.cluster.acls import Acl, Names, Role, acls_of, grant_commands
+from pipeline.cluster.connecting import missing_acls, refuse_unpermitted
 from pipeline.cluster.errors import PermissionMissing
-from pipeline.cluster.marked_transactions import Mark
-from pipeline.cluster.permissions import missing_acls, refuse_unpermitted
 from pipeline.cluster.topics import check_topics, create_topics, topic_specs
+from pipeline.cluster.transactions import Mark
 from pipeline.gate.follower import KafkaFollower
-from pipeline.meter.kafka_usage_topic import KafkaUsageTopic
-from pipeline.meter.usage_batch import Message
-from pipeline.throttle.kafka_topic import KafkaThrottleTopic
+from pipeline.meter.usage_messages import Message
+from pipeline.meter.usage_topic import KafkaUsageTopic
+from pipeline.throttle.topic import KafkaThrottleTopic
 from tests.pipeline.cluster.secured import Secured
 from tests.pipeline.throttle import factories
 from tests.waiting import PATIENCE_SECONDS, wait_until

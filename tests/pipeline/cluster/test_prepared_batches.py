@@ -18,8 +18,7 @@ from kafka.record import MemoryRecords, MemoryRecordsBuilder
 from kafka.record.default_records import DefaultRecordBatchBuilder
 from kafka.structs import TopicPartition
 
-from pipeline.cluster.column_sender import prepared
-from pipeline.cluster.prepared_batches import TRIED_VERSION, Delivery, PreparedBatch, batch_of, can_prepare
+from pipeline.cluster.column_sender import TRIED_VERSION, Delivery, PreparedBatch, batch_of, can_prepare, prepared
 from schemas.throttle_messages import Message, MessageColumns
 
 LOCK = Path(__file__).parents[3] / "deploy" / "requirements.lock"

@@ -4,11 +4,10 @@ import pytest
 from kafka import errors
 
 from pipeline.cluster.acls import ALTER_QUOTAS, Acl
-from pipeline.cluster.causes import connection_error
 from pipeline.cluster.client_properties import kafka_options
+from pipeline.cluster.connecting import connection_error, permission_missing, principal_of
 from pipeline.cluster.errors import ClusterUnreachable, SignInRefused, TokenRefused
-from pipeline.cluster.oauth import TokenProvider, TokenSource
-from pipeline.cluster.permissions import permission_missing, principal_of
+from pipeline.cluster.sign_in import TokenProvider, TokenSource
 
 ALICE = {"sasl_plain_username": "alice", "sasl_plain_password": "hidden"}
 RIGHTS = (

@@ -12,7 +12,7 @@ from pipeline.cluster.acls import Acl
 from pipeline.cluster.client_properties import kafka_options
 from pipeline.cluster.connecting import open_client
 from pipeline.cluster.errors import TokenRefused
-from pipeline.gate.view import ThrottleView
+from pipeline.gate.throttle_state import ThrottleView
 from tests.pipeline.cluster.certificates import Authority
 from tests.pipeline.cluster.refusals import refusal_of
 from tests.pipeline.cluster.secured import MECHANISMS, PASSWORD, Secured

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.cluster.tls import Tls, TlsMistakes, read_tls
+from pipeline.cluster.sign_in import Tls, TlsMistakes, read_tls
 from tests.pipeline.cluster.certificates import Authority, Identity, openssl
 
 PASSWORD = "k3y-password"  # noqa: S105 - of a key made for this test

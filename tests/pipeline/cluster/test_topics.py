@@ -11,7 +11,6 @@ from kafka.admin import ConfigResource, ConfigResourceType
 from typer.testing import CliRunner
 
 from pipeline.cli.topics import app
-from pipeline.cluster.from_settings import wanted_topics
 from pipeline.cluster.topics import (
     Finding,
     TopicSpec,
@@ -21,6 +20,7 @@ from pipeline.cluster.topics import (
     create_topics,
     refuse_unfit,
     topic_specs,
+    wanted_topics,
 )
 from pipeline.demo.broker import EmbeddedBroker
 from pipeline.settings.model import EngineSettings, Settings

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.settings.model import EngineSettings, Settings, StreamSettings
+from pipeline.stream.job_tables import RollUps
 from pipeline.tables.from_settings import open_quota_table
-from pipeline.tables.quotas.commits import EditAudit
 from pipeline.tables.quotas.edit import QuotaChange
-from pipeline.tables.rollups.roll_ups import RollUps
+from pipeline.tables.quotas.table import EditAudit
 from schemas.throttle_record import ThrottleRecord
 from tests.faults.hand_job import HandJob
 

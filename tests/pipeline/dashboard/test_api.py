@@ -6,22 +6,20 @@ from typing import Any
 
 import pytest
 
-from pipeline.activity import JobSigns
+from pipeline.process import JobSigns
 from pipeline.settings.model import Settings, TablesSettings
 from pipeline.tables.address import table_uri
-from pipeline.tables.reader import read_table
-from pipeline.tables.throttles.listed import running_throttles
+from pipeline.tables.reading import read_table
+from pipeline.tables.throttles import running_throttles
 from tests.pipeline.cli.running import kquota
 from tests.pipeline.dashboard.lived_tables import HOSTILE, LivedTables
 from tests.waiting import PATIENCE_SECONDS
 
 testclient = pytest.importorskip("starlette.testclient", reason="the extra dashboard is not installed")
 
-from pipeline.dashboard.api import Answers  # noqa: E402
-from pipeline.dashboard.feed import Feed  # noqa: E402
+from pipeline.dashboard.api import PARAMETERS, Answers  # noqa: E402
 from pipeline.dashboard.http import build_app  # noqa: E402
-from pipeline.dashboard.openapi import PARAMETERS  # noqa: E402
-from pipeline.dashboard.reader import TablesReader  # noqa: E402
+from pipeline.dashboard.reader import Feed, TablesReader  # noqa: E402
 
 Client = testclient.TestClient
 

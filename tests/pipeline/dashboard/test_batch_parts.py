@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from pipeline.dashboard.batch_parts import BatchParts
+from pipeline.dashboard.reader import BatchParts
 from pipeline.dashboard.watched_table import WatchedTable
 from pipeline.tables.address import table_uri
 from pipeline.tables.errors import TableMissing

@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from pipeline.activity import JobSigns
 from pipeline.clock import wall_ms
 from pipeline.dashboard.editing import Editing
 from pipeline.dashboard.errors import EditRefused, EditsForbidden, WritingUnguarded
 from pipeline.dashboard.query import Query
-from pipeline.dashboard.quotas_reading import quotas_document
 from pipeline.dashboard.reader import TablesReader
+from pipeline.dashboard.views import quotas_document
+from pipeline.process import JobSigns
 from pipeline.settings.model import Settings, TablesSettings
 from pipeline.tables.errors import QuotaEditRefused, VersionIsAnother
 from pipeline.tables.quotas.table import QuotaTable
@@ -146,7 +146,7 @@ class Replays:
 @contextmanager
 def dashboard_of(shop: LivedTables) -> Iterator[Any]:
     """A running dashboard, without a right to edit."""
-    module = pytest.importorskip("pipeline.dashboard.server", reason="the extra dashboard is not installed")
+    module = pytest.importorskip("pipeline.dashboard.http", reason="the extra dashboard is not installed")
     settings = Settings(tables=TablesSettings(root=shop.root))
     server = module.DashboardServer(settings, JobSigns(lambda: "7"), Listen("127.0.0.1", 0), None)
     thread = Thread(target=server.run)
@@ -204,7 +204,7 @@ def test_a_what_if_ends_with_the_dashboard(shop: LivedTables, tmp_path: Path, mo
 
 
 def test_writing_without_a_token_is_refused_at_the_start(tmp_path: Path) -> None:
-    server = pytest.importorskip("pipeline.dashboard.server", reason="the extra dashboard is not installed")
+    server = pytest.importorskip("pipeline.dashboard.http", reason="the extra dashboard is not installed")
     answer = kquota("dashboard", "--allow-edits", "--port", "0", "--tables", str(tmp_path))
     assert (answer.exit_code, answer.stderr) == (2, f"kquota: {WritingUnguarded()}\n")
     assert server.TOKEN_VARIABLE in answer.stderr

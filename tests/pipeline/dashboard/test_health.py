@@ -2,8 +2,8 @@
 
 import pytest
 
-from pipeline.activity import FRESH_MS, LATE_AFTER_MS
-from pipeline.dashboard.health import STALLED_AFTER_MS, health
+from pipeline.dashboard.state import STALLED_AFTER_MS, health
+from pipeline.process import FRESH_MS, LATE_AFTER_MS
 
 NOW_MS = 1_700_000_000_000
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from pipeline.activity import JobSigns
-from pipeline.metrics.registry import new_registry
+from pipeline.metrics import new_registry
+from pipeline.process import JobSigns
 from pipeline.settings.model import Settings, TablesSettings
 from tests.pipeline.dashboard.lived_tables import LivedTables
 from tests.waiting import PATIENCE_SECONDS
@@ -18,9 +18,8 @@ from tests.waiting import PATIENCE_SECONDS
 testclient = pytest.importorskip("starlette.testclient", reason="the extra dashboard is not installed")
 
 from pipeline.dashboard.api import Answers  # noqa: E402
-from pipeline.dashboard.feed import Feed  # noqa: E402
 from pipeline.dashboard.http import build_app  # noqa: E402
-from pipeline.dashboard.reader import TablesReader  # noqa: E402
+from pipeline.dashboard.reader import Feed, TablesReader  # noqa: E402
 
 
 class Asked:

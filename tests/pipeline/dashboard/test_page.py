@@ -18,11 +18,11 @@ import pytest
 
 from pipeline.clock import wall_ms
 from pipeline.job.lock import tables_lock_file
-from pipeline.process_lock import ProcessLock
+from pipeline.process import ProcessLock
 from pipeline.tables.address import table_uri
 from pipeline.tables.quotas.table import QuotaTable
-from pipeline.tables.reader import read_table
-from pipeline.tables.throttles.listed import running_throttles
+from pipeline.tables.reading import read_table
+from pipeline.tables.throttles import running_throttles
 from tests.pipeline.dashboard.lived_tables import HOSTILE, LivedTables
 from tests.pipeline.dashboard.shop import lived_shop, quota
 from tests.waiting import PATIENCE_SECONDS, wait_until

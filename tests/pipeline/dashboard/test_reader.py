@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from pipeline.activity import JobSigns
 from pipeline.dashboard.reader import TablesReader
+from pipeline.process import JobSigns
 from tests.pipeline.dashboard.lived_tables import LivedTables
 from tests.pipeline.dashboard.shop import QUOTAS, SENDERS, START_MS, quota
 

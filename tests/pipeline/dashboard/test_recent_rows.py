@@ -5,8 +5,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pipeline.dashboard.recent_rows import RecentRows
-from pipeline.dashboard.recent_sums import Wanted, recent_sums
+from pipeline.dashboard.recent import RecentRows, Wanted, recent_sums
 
 COLUMNS = ("evaluated_at_ms", "sample_start_ms", "produced_bytes")
 

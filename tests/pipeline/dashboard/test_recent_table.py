@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from pipeline.activity import JobSigns
 from pipeline.dashboard.client_reading import client_document
 from pipeline.dashboard.query import Query
 from pipeline.dashboard.reader import TablesReader
-from pipeline.dashboard.recent_table import RecentTable
+from pipeline.dashboard.recent import RecentTable
 from pipeline.dashboard.state import State
+from pipeline.process import JobSigns
 from pipeline.tables.address import table_uri
-from pipeline.tables.maintenance import compact
+from pipeline.tables.upkeep import compact
 from tests.pipeline.dashboard.lived_tables import LivedTables
 from tests.pipeline.dashboard.shop import QUOTAS, SENDERS, START_MS
 

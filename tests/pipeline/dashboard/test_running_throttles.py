@@ -8,7 +8,7 @@ throttle ·        (lapses) ·        throttle  two throttles
 from itertools import count
 from typing import Any
 
-from pipeline.dashboard.running_throttles import RunningThrottles
+from pipeline.dashboard.live_rates import RunningThrottles
 from schemas.decisions import decision_id
 from schemas.throttle_record import verb, written_ms
 

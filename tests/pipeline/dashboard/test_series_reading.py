@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from pipeline.activity import JobSigns
 from pipeline.dashboard.client_reading import client_document
 from pipeline.dashboard.query import Query
 from pipeline.dashboard.reader import TablesReader
+from pipeline.process import JobSigns
 from tests.pipeline.dashboard.lived_tables import LivedTables, Sender
 from tests.pipeline.dashboard.shop import START_MS, quota
 

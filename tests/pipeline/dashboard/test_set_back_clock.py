@@ -7,22 +7,18 @@ from typing import Any
 
 import pytest
 
-from pipeline.activity import JobSigns
 from pipeline.dashboard.client_reading import client_document
 from pipeline.dashboard.query import Query
 from pipeline.dashboard.reader import TablesReader
 from pipeline.job.overview import overview_of
 from pipeline.job.status import status_of
+from pipeline.process import JobSigns
 from pipeline.settings.model import Settings, TablesSettings
 from pipeline.tables.address import table_uri
-from pipeline.tables.maintenance import compact
 from pipeline.tables.quotas.table import QuotaTable
-from pipeline.tables.reader import read_table
-from pipeline.tables.reading.last_minute import last_minute
-from pipeline.tables.throttles.history import newest_decision, story_of
-from pipeline.tables.throttles.listed import running_throttles
-from pipeline.tables.throttles.live_clients import live_clients
-from pipeline.tables.throttles.unpublished import why_unpublished
+from pipeline.tables.reading import last_minute, live_clients, read_table
+from pipeline.tables.throttles import newest_decision, running_throttles, story_of, why_unpublished
+from pipeline.tables.upkeep import compact
 from tests.pipeline.dashboard.lived_tables import LivedTables
 from tests.pipeline.dashboard.shop import QUOTAS, SENDERS, START_MS
 from tests.pipeline.dashboard.stepped_tables import STEPS_MS, SteppedTables

@@ -6,10 +6,9 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from pipeline.activity import JobSigns
+from pipeline.dashboard.client_reading import MOST_RECORDS, Span, read_throttles
 from pipeline.dashboard.reader import TablesReader
-from pipeline.dashboard.series_reading import Span
-from pipeline.dashboard.throttle_reading import MOST_RECORDS, read_throttles
+from pipeline.process import JobSigns
 from pipeline.tables.address import table_uri
 from pipeline.tables.layout import TABLES, create_missing
 from schemas.arrow import conform

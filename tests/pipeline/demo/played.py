@@ -6,8 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from pipeline.command_line import carry_nothing
-from pipeline.demo.folder import DemoFolder
-from pipeline.demo.written_files import write_candidate, write_settings
+from pipeline.demo.folder import DemoFolder, write_candidate, write_settings
 from pipeline.settings.model import EngineSettings, KafkaSettings
 from tests.fakes.clock import ManualClock
 from tests.faults.generator import RATES

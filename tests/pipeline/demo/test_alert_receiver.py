@@ -7,10 +7,9 @@ import httpx
 import pytest
 from pydantic import SecretStr
 
-from pipeline.alerts.running import try_receivers
+from pipeline.alerts.alerter import try_receivers
 from pipeline.demo.alert_receiver import AlertReceiver
-from pipeline.settings.alerts import AlertsSettings
-from pipeline.settings.model import Settings
+from pipeline.settings.model import AlertsSettings, Settings
 
 
 def test_each_alert_of_a_message_is_heard_and_the_message_is_taken() -> None:

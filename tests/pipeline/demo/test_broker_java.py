@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.demo import broker_java
-from pipeline.demo.broker_config import BrokerOptions
+from pipeline.demo import broker as broker_java
+from pipeline.demo.broker import BrokerOptions
 from pipeline.jvm.java import Java
 
 

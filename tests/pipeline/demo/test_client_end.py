@@ -5,7 +5,7 @@ from threading import Event
 import pytest
 from kafka.errors import IllegalStateError
 
-from pipeline.demo.client import DemoClientThread
+from pipeline.demo.clients import DemoClientThread
 from pipeline.demo.plan import DemoClient
 from tests.waiting import PATIENCE_SECONDS
 

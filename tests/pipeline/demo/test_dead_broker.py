@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 from kafka import KafkaAdminClient
 
-from pipeline.demo.broker import EmbeddedBroker
+from pipeline.demo.broker import EmbeddedBroker, plain_sign_in
 from pipeline.demo.plan import DemoClient, DemoPlan
-from pipeline.demo.sign_in import plain_sign_in
 from pipeline.demo.stock_client import StockWork
 from pipeline.jvm.jars import fetch
 from tests.waiting import PATIENCE_SECONDS, wait_until

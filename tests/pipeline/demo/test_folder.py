@@ -11,9 +11,8 @@ import pytest
 from pipeline.command_line import carry_nothing, command_text
 from pipeline.demo.broker import EmbeddedBroker
 from pipeline.demo.errors import BrokerAlreadyRunning, NotADemoFolder, OtherBrokerCount
-from pipeline.demo.folder import MARK, DemoFolder
+from pipeline.demo.folder import MARK, DemoFolder, start_over
 from pipeline.demo.plan import STOCK_CLIENTS
-from pipeline.demo.starting_over import start_over
 from pipeline.job.lock import JobIsRunning, JobLock
 from tests.pipeline.cli.running import kquota
 

@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from pipeline.command_line import command_text, path_text
-from pipeline.demo.folder import DemoFolder
-from pipeline.demo.next_steps import at_the_end, while_it_runs
+from pipeline.demo.folder import DemoFolder, at_the_end, while_it_runs
 from pipeline.settings.loading import load_settings
-from pipeline.tables.throttles.listed import recent_events
+from pipeline.tables.throttles import recent_events
 from tests.faults.hand_job import HandJob
 from tests.pipeline.demo.played import OFFENDER, played_demo, throttle_one
 

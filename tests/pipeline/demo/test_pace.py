@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipeline.demo.pace import Pace
+from pipeline.demo.clients import Pace
 
 
 def sent_bytes(pace: Pace, start_ms: int, end_ms: int, blocked: range = range(0), step_ms: int = 1) -> int:

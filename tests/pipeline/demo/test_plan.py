@@ -6,7 +6,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from pipeline.demo.broker_config import server_properties
+from pipeline.demo.broker import server_properties
 from pipeline.demo.plan import (
     DEMO_CLIENTS,
     DEMO_QUOTAS,

@@ -13,12 +13,10 @@ from typing import Any
 import pytest
 from kafka import KafkaAdminClient
 
-from pipeline.brokers.entity import NativeEntity
-from pipeline.brokers.native_quotas import NativeQuotas
+from pipeline.brokers.native import NativeEntity, NativeQuotas
 from pipeline.cluster.access import ClusterAccess
-from pipeline.demo.broker import EmbeddedBroker
+from pipeline.demo.broker import EmbeddedBroker, plain_sign_in
 from pipeline.demo.process import kill, spawn
-from pipeline.demo.sign_in import plain_sign_in
 from pipeline.demo.stock_client import StockWork
 from tests.waiting import PATIENCE_SECONDS
 

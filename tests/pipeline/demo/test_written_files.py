@@ -5,11 +5,9 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
-from pipeline.demo.folder import DemoFolder
-from pipeline.demo.written_files import write_settings
-from pipeline.settings.alerts import AlertsSettings
+from pipeline.demo.folder import DemoFolder, write_settings
 from pipeline.settings.loading import load_settings
-from pipeline.settings.model import KafkaSettings, Settings
+from pipeline.settings.model import AlertsSettings, KafkaSettings, Settings
 
 KAFKA = KafkaSettings(bootstrap_servers="127.0.0.1:9092")
 

@@ -3,8 +3,7 @@
 from typing import Any
 
 from pipeline.gate.gate import Gate
-from pipeline.gate.limits import GateLimits
-from pipeline.gate.occupancy import Occupancy
+from pipeline.gate.waiting_room import GateLimits, Occupancy
 from tests.fakes.clock import ManualClock
 from tests.fakes.follower import MemoryFollower
 from tests.fakes.topic import MemoryTopic, TopicBroker

@@ -11,8 +11,7 @@ from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.topics import create_topics, topic_specs
 from pipeline.demo.broker import EmbeddedBroker
 from pipeline.gate.follower import Follower, KafkaFollower
-from pipeline.throttle.kafka_topic import KafkaThrottleTopic
-from pipeline.throttle.topic import ThrottleTopic
+from pipeline.throttle.topic import KafkaThrottleTopic, ThrottleTopic
 from schemas.throttle_record import ThrottleRecord
 from tests.fakes.follower import MemoryFollower
 from tests.fakes.topic import MemoryTopic, TopicBroker

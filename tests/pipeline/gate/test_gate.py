@@ -8,8 +8,7 @@ import pytest
 
 from pipeline.errors import PipelineError
 from pipeline.gate.errors import GateDepleted, GateTimeout
-from pipeline.gate.gate import Gate
-from pipeline.gate.passage import Passage
+from pipeline.gate.gate import Gate, Passage
 from tests.pipeline.gate.gate_setting import LONG_MS, GateSetting
 from tests.waiting import PATIENCE_SECONDS, never
 

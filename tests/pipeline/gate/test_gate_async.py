@@ -8,7 +8,7 @@ from contextlib import suppress
 import pytest
 
 from pipeline.gate.errors import GateDepleted, GateTimeout
-from pipeline.gate.loop_waker import LoopWaker
+from pipeline.gate.gate import LoopWaker
 from tests.pipeline.gate.gate_setting import GateSetting
 from tests.waiting import PATIENCE_SECONDS
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from pipeline.gate.metrics import gate_metrics
-from pipeline.metrics.registry import ReadAtScrape
+from pipeline.gate.http import gate_metrics
+from pipeline.metrics import ReadAtScrape
 from tests.pipeline.gate.gate_setting import GateSetting
 from tests.waiting import PATIENCE_SECONDS
 

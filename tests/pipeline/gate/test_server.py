@@ -14,7 +14,7 @@ from tests.pipeline.cli.running import kquota
 from tests.pipeline.gate.gate_setting import GateSetting
 from tests.waiting import PATIENCE_SECONDS
 
-gate_server = pytest.importorskip("pipeline.gate.server", reason="the extra gate is not installed")
+gate_server = pytest.importorskip("pipeline.gate.http", reason="the extra gate is not installed")
 
 
 def test_the_command_refuses_an_open_address_in_one_line() -> None:

@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.gate.tail import BEGINNING, RunningDecisions, ThrottleTail
-from pipeline.gate.topic_reader import Found
+from pipeline.gate.follower import BEGINNING, Found, RunningDecisions, ThrottleTail
 from schemas.throttle_record import ThrottleRecord
 from tests.pipeline.throttle.factories import record, release
 

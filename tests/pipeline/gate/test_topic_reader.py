@@ -7,9 +7,8 @@ from uuid import UUID
 import pytest
 from kafka import TopicPartition
 
-from pipeline.gate import topic_reader
-from pipeline.gate.follower import KafkaFollower
-from pipeline.gate.topic_reader import ThrottleTopicReader
+from pipeline.gate import follower as topic_reader
+from pipeline.gate.follower import KafkaFollower, ThrottleTopicReader
 from schemas.throttle_record import ThrottleRecord
 from tests.pipeline.throttle.factories import record, release
 from tests.waiting import PATIENCE_SECONDS, wait_until

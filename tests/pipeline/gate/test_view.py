@@ -9,7 +9,7 @@ from kafka import KafkaAdminClient, KafkaProducer
 
 from pipeline.cluster.topics import TopicSpec, create_topics
 from pipeline.demo.broker import EmbeddedBroker
-from pipeline.gate.view import ThrottleView
+from pipeline.gate.throttle_state import ThrottleView
 from schemas.throttle_record import ThrottleRecord
 from tests.pipeline.throttle.factories import record
 from tests.waiting import PATIENCE_SECONDS, never, wait_until

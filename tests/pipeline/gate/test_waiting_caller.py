@@ -1,6 +1,6 @@
 """One waiting caller and the timer: the end of its throttle moves, and the caller has not been asked yet."""
 
-from pipeline.gate.waiting_caller import WaitingCaller
+from pipeline.gate.waiting_room import WaitingCaller
 from purgatory.delayed_operation import DelayedOperationPurgatory
 from purgatory.timer import SystemTimer
 from purgatory.timing_wheel import TimerTask

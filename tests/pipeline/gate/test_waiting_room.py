@@ -11,7 +11,7 @@ import pytest
 
 from pipeline.clock import Moment
 from pipeline.gate.errors import GateDepleted
-from pipeline.gate.occupancy import Occupancy
+from pipeline.gate.waiting_room import Occupancy
 from schemas.names import ClientKey
 from tests.pipeline.gate.waiting_setting import START_MS, Setting, until
 from tests.pipeline.throttle.factories import ALICE, release

@@ -2,9 +2,7 @@
 
 from typing import Any
 
-from pipeline.gate.limits import GateLimits
-from pipeline.gate.waiting_caller import WaitingCaller
-from pipeline.gate.waiting_room import WaitingRoom
+from pipeline.gate.waiting_room import GateLimits, WaitingCaller, WaitingRoom
 from schemas.names import ClientKey
 from schemas.throttle_record import ThrottleRecord
 from tests.fakes.clock import ManualClock

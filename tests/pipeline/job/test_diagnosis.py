@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.job.diagnosis import Diagnosis, diagnose
-from pipeline.settings.meter import MeterSettings
-from pipeline.settings.model import Settings, StreamSettings, TablesSettings
+from pipeline.settings.model import MeterSettings, Settings, StreamSettings, TablesSettings
 from pipeline.tables.layout import TABLES, create_missing
 from tests.object_store import BUCKET, ObjectStore
 from tests.pipeline.demo.played import new_job, throttle_one

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.activity import FRESH_MS, LATE_AFTER_MS, activity_of
-from pipeline.job.heartbeat import Heartbeat, last_beat_ms, signs_of
 from pipeline.job.lock import JobLock
-from pipeline.job.status import status_of
+from pipeline.job.status import Heartbeat, last_beat_ms, signs_of, status_of
+from pipeline.process import FRESH_MS, LATE_AFTER_MS, activity_of
 from pipeline.settings.model import Settings, TablesSettings
 from tests.pipeline.cli.running import new_tables
 from tests.waiting import wait_until
@@ -23,7 +22,7 @@ import sys
 import time
 from pathlib import Path
 from pipeline.clock import SystemClock
-from pipeline.job.heartbeat import Heartbeat
+from pipeline.job.status import Heartbeat
 from pipeline.job.lock import JobLock
 
 place = Path(sys.argv[1]), "kquota", sys.argv[2]

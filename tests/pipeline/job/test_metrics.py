@@ -7,14 +7,12 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from pipeline.job.client_metrics import client_metrics
-from pipeline.job.listeners import Listeners, both
-from pipeline.job.metrics import JobMetrics, job_metrics
+from pipeline.job.metrics import JobMetrics, Listeners, both, client_metrics, job_metrics
 from pipeline.job.overview import overview_of
-from pipeline.metrics.registry import ReadAtScrape
+from pipeline.metrics import ReadAtScrape
 from pipeline.settings.model import MetricsSettings, Settings
 from pipeline.tables.address import table_uri
-from pipeline.tables.reader import read_table
+from pipeline.tables.reading import read_table
 from tests.faults.hand_job import HandJob
 from tests.pipeline.demo.played import throttle_one
 

@@ -14,10 +14,10 @@ from pipeline.clock import Moment
 from pipeline.cluster.errors import ClusterUnreachable
 from pipeline.errors import PipelineError
 from pipeline.job.job import Job
-from pipeline.job.listeners import Listeners
+from pipeline.job.metrics import Listeners
 from pipeline.settings.model import KafkaSettings, Settings, StreamSettings, TablesSettings
 from pipeline.stream.errors import ClockSetBack, MasterUnreachable, QueryFailed
-from pipeline.stream.spark.spark_starter import SparkStarter
+from pipeline.stream.session import SparkStarter
 from pipeline.stream.usage_columns import ReadingRules
 from pipeline.tables.errors import TableUnwritable
 from tests.log_messages import messages_of

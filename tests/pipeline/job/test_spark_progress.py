@@ -7,8 +7,8 @@ import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.metrics_core import Metric
 
-from pipeline.job.spark_progress import progress_metrics
-from pipeline.metrics.registry import ReadAtScrape
+from pipeline.job.metrics import progress_metrics
+from pipeline.metrics import ReadAtScrape
 
 PROGRESS: dict[str, Any] = {
     "batchId": 7,

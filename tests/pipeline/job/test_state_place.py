@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipeline.job.state_place import places_on_one_node, refuse_state_on_one_node
+from pipeline.job.take_over import places_on_one_node, refuse_state_on_one_node
 from pipeline.settings.model import Settings
 from pipeline.stream.errors import StateOnOneNode
 

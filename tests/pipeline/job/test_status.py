@@ -81,7 +81,7 @@ def test_the_command_prints_lines_for_people_and_one_document_for_programs(tmp_p
 def test_a_gate_is_found_where_it_listens_by_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = new_tables(tmp_path / "tables")
     with socket.create_server(("127.0.0.1", 0)) as server:
-        monkeypatch.setattr("pipeline.cli.status.DEFAULT_LISTEN", f"127.0.0.1:{server.getsockname()[1]}")
+        monkeypatch.setattr("pipeline.cli.checks.DEFAULT_LISTEN", f"127.0.0.1:{server.getsockname()[1]}")
         assert json.loads(kquota("status", "--tables", root, "-o", "json").stdout)["gate"].startswith("http://127")
     assert json.loads(kquota("status", "--tables", root, "-o", "json").stdout)["gate"] is None
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from pipeline.job.upkeep import Upkeep
+from pipeline.job.job_run import Upkeep
 from pipeline.settings.model import TablesSettings
 from pipeline.tables.address import table_uri
 from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.layout import create_missing
-from pipeline.tables.reader import DeltaRsReader
+from pipeline.tables.reading import DeltaRsReader
 from schemas.arrow import conform
 from schemas.usage import UsageRow
 from tests.fakes.clock import ManualClock

@@ -11,10 +11,9 @@ from threading import Barrier
 import pytest
 
 from pipeline.demo import spark_archive_making
-from pipeline.jvm.class_archive import class_archive, make_archive, options_to_make, store_archive
-from pipeline.jvm.java import find_java
+from pipeline.jvm.java import class_archive, find_java, make_archive, options_to_make, store_archive
 from pipeline.settings.model import SparkSettings
-from pipeline.stream.spark.jvm_settings import jvm_settings
+from pipeline.stream.session import jvm_settings
 
 
 @pytest.fixture
@@ -73,7 +72,7 @@ def test_the_session_starts_from_an_archive_that_is_there(
     is_there: bool,
 ) -> None:
     archive = place(version)
-    monkeypatch.setattr("pipeline.stream.spark.jvm_settings.pyspark_jars_folder", lambda: tmp_path / "jars")
+    monkeypatch.setattr("pipeline.stream.session.pyspark_jars_folder", lambda: tmp_path / "jars")
     if is_there:
         archive.parent.mkdir(parents=True)
         archive.touch()
@@ -95,7 +94,7 @@ def test_an_archive_that_is_there_is_kept(
     java = find_java()
     monkeypatch.setattr(spark_archive_making, "find_java", lambda: java)
     monkeypatch.setattr(spark_archive_making, "spark_jars", list)
-    monkeypatch.setattr("pipeline.stream.spark.jvm_settings.pyspark_jars_folder", lambda: tmp_path / "jars")
+    monkeypatch.setattr("pipeline.stream.session.pyspark_jars_folder", lambda: tmp_path / "jars")
     archive = class_archive("spark", java.home, [tmp_path / "jars"])
     archive.parent.mkdir(parents=True)
     archive.write_bytes(bytes(3_000_000))

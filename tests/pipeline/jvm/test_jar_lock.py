@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from pipeline.jvm.errors import JarLockInvalid
-from pipeline.jvm.jar_lock import LockedJar, format_lock, lock_path, read_lock
 from pipeline.jvm.jar_lock_making import jars_of_pom
+from pipeline.jvm.jars import LockedJar, format_lock, lock_path, read_lock
 
 DIGEST = "ab" * 32
 

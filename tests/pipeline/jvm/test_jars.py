@@ -11,9 +11,7 @@ import pytest
 
 from pipeline.command_line import command_text
 from pipeline.jvm.errors import JarAltered, JarMissing, JarsUnavailable
-from pipeline.jvm.first_fetch import fetch_missing
-from pipeline.jvm.jar_lock import LockedJar
-from pipeline.jvm.jars import JarStore, pyspark_jars_folder
+from pipeline.jvm.jars import JarStore, LockedJar, fetch_missing, pyspark_jars_folder
 
 CONTENT = {"one-1.jar": b"first jar", "two-2.jar": b"second jar"}
 

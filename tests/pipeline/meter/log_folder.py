@@ -8,8 +8,7 @@ from typing import Any, Final
 
 import pytest
 
-from pipeline.meter.log_follower import LogFollower
-from pipeline.meter.log_place import LogPlace
+from pipeline.meter.log_follower import LogFollower, LogPlace
 
 Follow = Callable[..., LogFollower]
 

@@ -5,8 +5,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from pipeline.demo.broker import EmbeddedBroker
-from pipeline.demo.sign_in import plain_sign_in
+from pipeline.demo.broker import EmbeddedBroker, plain_sign_in
 from tests.topic_reading import read_topic
 
 

@@ -21,9 +21,8 @@ from pipeline.cluster.errors import ClusterUnreachable
 from pipeline.cluster.topics import TopicSpec, create_topics
 from pipeline.demo.broker import EmbeddedBroker
 from pipeline.failpoints import VARIABLE
-from pipeline.meter.kafka_usage_topic import KafkaUsageTopic
 from pipeline.meter.log_follower import LogFollower
-from pipeline.meter.usage_publisher import UsagePublisher
+from pipeline.meter.usage_topic import KafkaUsageTopic, UsagePublisher
 from schemas.names import MARKER_TOPIC
 from tests.pipeline.meter.log_folder import compress
 from tests.pipeline.meter.metered_broker import all_events

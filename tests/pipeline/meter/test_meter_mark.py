@@ -1,8 +1,7 @@
 """What a meter writes beside its offset."""
 
-from pipeline.meter.log_file import HEAD_BYTES
-from pipeline.meter.log_place import PASSED_FILES, LogPlace
-from pipeline.meter.meter_mark import mark_of, place_of
+from pipeline.meter.log_follower import HEAD_BYTES, PASSED_FILES, LogPlace
+from pipeline.meter.usage_topic import mark_of, place_of
 
 LARGEST_METADATA_BYTES = 4_096
 """Kafka's default of `offset.metadata.max.bytes`."""

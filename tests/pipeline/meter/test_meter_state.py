@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from pipeline.meter.errors import MeterStateDamaged
-from pipeline.meter.log_place import LogPlace
-from pipeline.meter.meter_state import read_state, retire_state
+from pipeline.meter.log_follower import LogPlace
+from pipeline.meter.request_meter import read_state, retire_state
 from tests.log_messages import messages_of
 from tests.pipeline.cli.running import kquota
 
@@ -79,5 +79,5 @@ def test_a_state_whose_place_is_on_the_cluster_is_put_aside_and_that_is_told(
         retire_state(path)
 
     assert [each.name for each in path.parent.iterdir()] == ["meter 1.json.moved"]
-    (told,) = messages_of(caplog, "pipeline.meter.meter_state")
+    (told,) = messages_of(caplog, "pipeline.meter.request_meter")
     assert told.startswith("the place in the log is on the cluster now; the state file is no longer used and lies at ")

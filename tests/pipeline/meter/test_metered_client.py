@@ -15,13 +15,10 @@ from pipeline.clock import SystemClock
 from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.topics import TopicSpec, create_topics
 from pipeline.demo.broker import EmbeddedBroker
-from pipeline.meter.kafka_usage_topic import KafkaUsageTopic
 from pipeline.meter.log_follower import MAX_LINE_BYTES, LogFollower
-from pipeline.meter.own_traffic import OwnTraffic
-from pipeline.meter.request_log import RequestLogParser
+from pipeline.meter.request_log import OwnTraffic, RequestLogParser, produce_request_size
 from pipeline.meter.request_meter import RequestMeter
-from pipeline.meter.usage_publisher import UsagePublisher
-from pipeline.meter.wire_size import produce_request_size
+from pipeline.meter.usage_topic import KafkaUsageTopic, UsagePublisher
 from schemas.names import MARKER_TOPIC
 from schemas.usage import UsageEvent
 from tests.pipeline.meter.metered_broker import alice, all_events

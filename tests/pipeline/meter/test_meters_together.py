@@ -19,14 +19,10 @@ from pipeline.clock import SystemClock
 from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.topics import TopicSpec, create_topics
 from pipeline.demo.broker import EmbeddedBroker
-from pipeline.meter.kafka_usage_topic import KafkaUsageTopic
-from pipeline.meter.log_follower import LogFollower
-from pipeline.meter.log_place import LogPlace
-from pipeline.meter.own_traffic import OwnTraffic
-from pipeline.meter.request_log import RequestLogParser
+from pipeline.meter.log_follower import LogFollower, LogPlace
+from pipeline.meter.request_log import OwnTraffic, RequestLogParser
 from pipeline.meter.request_meter import RequestMeter
-from pipeline.meter.usage_publisher import UsagePublisher
-from pipeline.meter.usage_topic import UsageTopic
+from pipeline.meter.usage_topic import KafkaUsageTopic, UsagePublisher, UsageTopic
 from schemas.names import MARKER_TOPIC
 from tests.pipeline.meter.metered_broker import alice, all_events
 from tests.waiting import PATIENCE_SECONDS, never, wait_until

@@ -4,9 +4,8 @@ from typing import Any
 
 import pytest
 
-from pipeline.meter.own_traffic import OwnTraffic
+from pipeline.meter.request_log import OwnTraffic, produce_request_size
 from pipeline.meter.usage_topic import UsageTopic
-from pipeline.meter.wire_size import produce_request_size
 from tests.pipeline.meter.logged_requests import FETCH, PRODUCE, api, line_of, parser
 
 

@@ -7,10 +7,8 @@ import pyarrow as pa
 import pytest
 
 from bench.packed import as_fetched
-from pipeline.meter.packed_usage import PACKED
 from pipeline.meter.request_log import RequestLogParser
-from pipeline.meter.usage_batch import UsageBatch
-from pipeline.meter.usage_codec import JSON, UsageCodec
+from pipeline.meter.usage_messages import JSON, PACKED, UsageBatch, UsageCodec
 from pipeline.stream.usage_columns import EVENT_SCHEMA, ReadingRules
 from pipeline.stream.usage_reader import read_usage
 from tests.pipeline.meter.logged_requests import FETCH, PRODUCE, api, line_of

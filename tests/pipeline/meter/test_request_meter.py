@@ -7,10 +7,9 @@ import pytest
 
 from pipeline.meter.errors import MeterFenced
 from pipeline.meter.log_follower import READ_BYTES, LogFollower
-from pipeline.meter.own_traffic import OwnTraffic
-from pipeline.meter.request_log import RequestLogParser
+from pipeline.meter.request_log import OwnTraffic, RequestLogParser
 from pipeline.meter.request_meter import KEEP_EVERY_MS, MARK_EVERY_MS, POOL_BYTES, RequestMeter
-from pipeline.meter.usage_publisher import UsagePublisher
+from pipeline.meter.usage_topic import UsagePublisher
 from tests.fakes.clock import ManualClock
 from tests.fakes.usage_topic import Failure, MemoryUsageTopic, UsageBroker
 

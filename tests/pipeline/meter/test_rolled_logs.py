@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.meter.log_place import PASSED_FILES, LogPlace
+from pipeline.meter.log_follower import PASSED_FILES, LogPlace
 from tests.log_messages import messages_of
 from tests.pipeline.meter.log_folder import (
     SECOND_NS,

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from pipeline.meter.usage_batch import UsageBatch
+from pipeline.meter.usage_messages import UsageBatch
 
 EVENT = b'{"event_time_ms":1,"user":"alice","client_id":"etl","produced_bytes":5}'
 

@@ -5,9 +5,8 @@ from typing import Any
 
 import pytest
 
-from pipeline.meter.packed_usage import PACKED
 from pipeline.meter.request_log import MalformedLine
-from pipeline.meter.usage_codec import JSON, UsageCodec
+from pipeline.meter.usage_messages import JSON, PACKED, UsageCodec
 from schemas.usage import UsageEvent
 from tests.pipeline.meter.logged_requests import FETCH, PRODUCE, api, line_of, parser
 

@@ -4,11 +4,11 @@ import logging
 
 import pytest
 
-from pipeline.cluster.marked_transactions import Mark
+from pipeline.cluster.transactions import Mark
 from pipeline.meter.errors import MeterFenced, MeterMarkDamaged
-from pipeline.meter.log_place import LogPlace
-from pipeline.meter.usage_batch import Message
-from pipeline.meter.usage_publisher import UsagePublisher
+from pipeline.meter.log_follower import LogPlace
+from pipeline.meter.usage_messages import Message
+from pipeline.meter.usage_topic import UsagePublisher
 from tests.fakes.usage_topic import Failure, MemoryUsageTopic, UsageBroker
 from tests.log_messages import messages_of
 
@@ -98,7 +98,7 @@ def test_a_pause_that_a_transaction_did_not_survive_is_not_taken_for_a_second_me
     with caplog.at_level(logging.WARNING):
         assert [meter.publish(2), meter.publish(2)] == [False, True]
 
-    (told,) = messages_of(caplog, "pipeline.meter.usage_publisher")
+    (told,) = messages_of(caplog, "pipeline.meter.usage_topic")
     assert "a transaction was open for longer than its time-out, or a second meter of this broker has started" in told
     assert broker.client_ids() == ["c1", "c2"]
 
@@ -133,7 +133,7 @@ def test_while_the_broker_is_away_tries_are_rare_and_told_now_and_then(
                 tried.append(now_ms - 100_000)
 
     assert tried == [0, 250, 750, 1_750, 3_750, 7_750, 11_750]
-    told = messages_of(caplog, "pipeline.meter.usage_publisher")
+    told = messages_of(caplog, "pipeline.meter.usage_topic")
     assert len(told) == 2
     assert told[0].startswith("1 usage events are not known to be stored on usage at b:1: ")
 

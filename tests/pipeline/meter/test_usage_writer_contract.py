@@ -11,11 +11,11 @@ from kafka import KafkaAdminClient
 
 from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.errors import TopicMissing, TransactionFenced, TransactionUndecided
-from pipeline.cluster.marked_transactions import Mark, MarkedTransactions
 from pipeline.cluster.topics import TopicSpec, create_topics
+from pipeline.cluster.transactions import Mark, MarkedTransactions
 from pipeline.demo.broker import EmbeddedBroker
-from pipeline.meter.kafka_usage_topic import KafkaUsageTopic, UsageWriter
-from pipeline.meter.usage_batch import Message
+from pipeline.meter.usage_messages import Message
+from pipeline.meter.usage_topic import KafkaUsageTopic, UsageWriter
 from tests.fakes.usage_topic import MemoryUsageTopic, UsageBroker
 from tests.topic_reading import read_topic
 from tests.waiting import wait_until

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from kafka.protocol.consumer import FetchResponse
 from kafka.protocol.producer import ProduceRequest
 
-from pipeline.meter.wire_size import (
+from pipeline.meter.request_log import (
     FETCH_VERSIONS,
     PRODUCE_VERSIONS,
     UnsupportedVersion,

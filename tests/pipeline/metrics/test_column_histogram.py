@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Histogram
 
-from pipeline.metrics.column_histogram import ColumnHistogram
+from pipeline.metrics import ColumnHistogram
 
 BOUNDS = (0.25, 1.0, 2.5)
 

@@ -8,8 +8,7 @@ from urllib.error import HTTPError, URLError
 import pytest
 from prometheus_client import CollectorRegistry, Counter
 
-from pipeline.metrics.endpoint import metrics_endpoint
-from pipeline.metrics.registry import new_registry
+from pipeline.metrics import metrics_endpoint, new_registry
 from pipeline.settings.model import MetricsSettings
 from pipeline.web import ListenRefused
 from tests.waiting import PATIENCE_SECONDS

@@ -9,17 +9,14 @@ from typing import Any
 import numpy as np
 from deltalake import DeltaTable, write_deltalake
 
-from pipeline.replay.outcome import BINS, Outcome, ReplayResult
-from pipeline.replay.quotas import Timeline
-from pipeline.replay.recorded_batches import Scope
-from pipeline.replay.request import ReplayRequest
-from pipeline.replay.usage_batches import Source
+from pipeline.replay.request import ReplayRequest, Timeline
+from pipeline.replay.usage_batches import BINS, Outcome, ReplayResult, Scope, Source
 from pipeline.settings.model import EngineSettings, Settings
 from pipeline.tables.address import table_uri
 from pipeline.throttle.assembly import engine_of, nominal_slicing
-from pipeline.throttle.reasons import entities_of
+from pipeline.throttle.shapes import entities_of
 from quota.holds import Holds
-from quota.replay_engine import NumberedUsage, ReplayEngine
+from quota.replay import NumberedUsage, ReplayEngine
 from quota.snapshot import QuotaSnapshot
 from quota.usage import Usage
 from schemas.arrow import conform

@@ -7,18 +7,17 @@ import pyarrow as pa
 from pipeline.clock import Moment
 from pipeline.settings.model import EngineSettings
 from pipeline.stream.batch_facts import BatchFacts
+from pipeline.stream.job_tables import DriverEpoch, JobTables
 from pipeline.stream.recovery import rebuild
 from pipeline.tables.address import table_uri
 from pipeline.tables.delta_rs import DeltaRsWriter
-from pipeline.tables.job_tables import DriverEpoch, JobTables
 from pipeline.tables.layout import create_missing
-from pipeline.tables.quotas.commits import EditAudit
 from pipeline.tables.quotas.edit import QuotaChange
 from pipeline.tables.quotas.source import QuotaSource
-from pipeline.tables.quotas.table import QuotaTable
+from pipeline.tables.quotas.table import EditAudit, QuotaTable
 from pipeline.throttle.assembly import new_engine
 from pipeline.throttle.decider import Decider
-from quota.evaluation import Evaluation
+from quota.replay import Evaluation
 from schemas.arrow import conform
 from schemas.decisions import DecisionRow
 from schemas.usage import UsageRow

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from pipeline.replay.coverage import Coverage
+from pipeline.replay.request import Coverage
 from pipeline.replay.usage_batches import Source
 from pipeline.tables.address import table_uri
 

@@ -3,8 +3,7 @@ from dataclasses import replace
 import pytest
 
 from pipeline.replay.errors import BadFailCondition
-from pipeline.replay.fail_if import METRICS, FailCondition, failures
-from pipeline.replay.report import Totals
+from pipeline.replay.report import METRICS, FailCondition, Totals, failures
 
 TOTALS = Totals(
     clients=10,

@@ -6,12 +6,9 @@ from typing import Any
 
 import pytest
 
-from pipeline.replay.coverage import Coverage
-from pipeline.replay.local_run import run
-from pipeline.replay.outcome import Outcome
-from pipeline.replay.quotas import live_timeline
-from pipeline.replay.recorded_throttles import recorded_outcomes
-from pipeline.replay.request import Plan, ReplayRequest
+from pipeline.replay.request import Coverage, Plan, ReplayRequest, live_timeline
+from pipeline.replay.run import run
+from pipeline.replay.usage_batches import Outcome, recorded_outcomes
 from pipeline.throttle.assembly import nominal_slicing
 from schemas.names import ClientKey
 from tests.faults.hand_job import HandJob

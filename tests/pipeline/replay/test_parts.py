@@ -14,12 +14,9 @@ from deltalake import DeltaTable, write_deltalake
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from pipeline.replay.local_run import Count, follow, joined, run
-from pipeline.replay.outcome import ReplayResult
-from pipeline.replay.part_replay import replay_part
-from pipeline.replay.quotas import Timeline
-from pipeline.replay.request import Plan, ReplayRequest, slice_length_ms, warm_up_ms
-from pipeline.replay.usage_batches import Source
+from pipeline.replay.request import Plan, ReplayRequest, Timeline, slice_length_ms, warm_up_ms
+from pipeline.replay.run import Count, follow, joined, replay_part, run
+from pipeline.replay.usage_batches import ReplayResult, Source
 from pipeline.settings.model import EngineSettings
 from pipeline.tables.address import table_uri
 from quota.shares import Share
@@ -170,7 +167,7 @@ def test_a_table_that_grows_meanwhile_is_read_as_it_was(tmp_path: Path) -> None:
 @pytest.mark.spark
 @pytest.mark.parametrize("source", SOURCES)
 def test_spark_comes_to_the_same(source: Source, spark: "SparkSession", tmp_path: Path) -> None:
-    from pipeline.replay.spark_run import run_on_spark  # noqa: PLC0415 - loads pyspark
+    from pipeline.replay.run import run_on_spark  # noqa: PLC0415 - loads pyspark
 
     request = History(Random(5), source, 1_000).write(str(tmp_path))
     plan = Plan.of(request, 7_000)

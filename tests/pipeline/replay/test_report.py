@@ -2,9 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.replay.outcome import Outcome, ReplayResult
-from pipeline.replay.recorded_throttles import throttled_in
 from pipeline.replay.report import ClientComparison, compare, throttled_clients, to_document, totals_of
+from pipeline.replay.usage_batches import Outcome, ReplayResult, throttled_in
 from schemas.names import ClientKey
 
 ALICE = ClientKey("", "alice", "etl")

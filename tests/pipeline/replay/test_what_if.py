@@ -6,13 +6,10 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from pipeline.replay.errors import SampleTooFine, UsageNotKept
-from pipeline.replay.local_run import run
-from pipeline.replay.outcome import ReplayResult
-from pipeline.replay.quotas import Timeline, live_timeline
-from pipeline.replay.recorded_throttles import recorded_outcomes
 from pipeline.replay.report import compare, totals_of
-from pipeline.replay.request import Plan, ReplayRequest
-from pipeline.replay.usage_batches import Source
+from pipeline.replay.request import Plan, ReplayRequest, Timeline, live_timeline
+from pipeline.replay.run import run
+from pipeline.replay.usage_batches import ReplayResult, Source, recorded_outcomes
 from pipeline.settings.model import EngineSettings, Settings
 from pipeline.tables.address import table_uri
 from pipeline.tables.quotas.edit import QuotaChange

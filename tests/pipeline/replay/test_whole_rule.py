@@ -12,12 +12,10 @@ from hypothesis import Phase, given
 from hypothesis import settings as rules
 from hypothesis import strategies as st
 
-from pipeline.replay.local_run import run
-from pipeline.replay.quotas import Timeline
-from pipeline.replay.request import Plan, ReplayRequest
+from pipeline.replay.request import Plan, ReplayRequest, Timeline
+from pipeline.replay.run import run
+from pipeline.replay.simulation import ClientStory, SimulatedBatch, Simulation, batches_of_events
 from pipeline.settings.model import EngineSettings, Settings, StreamSettings
-from pipeline.simulation.batches import SimulatedBatch, batches_of_events
-from pipeline.simulation.run import ClientStory, Simulation
 from pipeline.tables.address import table_uri
 from pipeline.throttle.assembly import nominal_slicing
 from quota.snapshot import QuotaSnapshot

@@ -10,9 +10,8 @@ from deltalake import write_deltalake
 
 from pipeline.tables.address import table_uri
 from pipeline.tables.layout import create_missing
-from pipeline.tables.quotas.commits import EditAudit
 from pipeline.tables.quotas.edit import QuotaChange
-from pipeline.tables.quotas.table import QuotaTable
+from pipeline.tables.quotas.table import EditAudit, QuotaTable
 from schemas.arrow import arrow_schema, conform
 from schemas.throttle_record import ThrottleByMinuteRow
 from schemas.usage import UsageByMinuteRow

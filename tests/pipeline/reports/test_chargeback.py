@@ -8,12 +8,11 @@ from random import Random
 import pytest
 from deltalake import DeltaTable
 
-from pipeline.reports.owner_times import OwnerTimes
+from pipeline.reports.periods import OwnerTimes
 from pipeline.tables.address import table_uri
 from pipeline.tables.layout import create_missing
-from pipeline.tables.quotas.commits import EditAudit
 from pipeline.tables.quotas.edit import QuotaChange
-from pipeline.tables.quotas.table import QuotaTable
+from pipeline.tables.quotas.table import EditAudit, QuotaTable
 from quota.owners import Owners
 from tests.pipeline.cli.running import kquota
 from tests.pipeline.reports.minutes_kept import MINUTE_MS, MONDAY_MS, KeptMinutes

@@ -5,8 +5,7 @@ from xml.parsers.expat import ParserCreate
 
 import pytest
 
-from pipeline.reports.page import page, table
-from pipeline.reports.plots import Bars, Line, bar_chart, time_chart
+from pipeline.reports.page import Bars, Line, bar_chart, page, table, time_chart
 
 EVIL = "<img src=x onerror=alert(1)>\x1b[2J\"'&"
 SPAN_MS = (1_795_392_000_000, 1_795_399_200_000)

@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 
-from pipeline.settings.catalog import TRIGGER_MS, CatalogRoot
 from pipeline.settings.errors import InvalidSettings
 from pipeline.settings.loading import load_settings
 from pipeline.settings.model import Settings
-from pipeline.settings.store import StoreAddress
+from pipeline.settings.places import TRIGGER_MS, CatalogRoot, StoreAddress
 
 
 def in_catalog(**tables: Any) -> dict[str, Any]:

@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.settings.environment import OTHER_VARIABLES, setting_keys, unknown_variables, variable_of
 from pipeline.settings.errors import InvalidSettings
-from pipeline.settings.loading import load_settings
+from pipeline.settings.loading import OTHER_VARIABLES, load_settings, setting_keys, unknown_variables, variable_of
 from tests.pipeline.cli.running import kquota
 
 ROOT = Path(__file__).parents[3]

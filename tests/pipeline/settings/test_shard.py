@@ -7,7 +7,7 @@ import pytest
 from pipeline.settings.errors import InvalidSettings
 from pipeline.settings.loading import load_settings
 from pipeline.settings.model import Settings
-from pipeline.settings.shard import above_shard, job_of, other_jobs, shard_at
+from pipeline.settings.places import above_shard, job_of, other_jobs, shard_at
 from pipeline.tables.address import shared_root, table_uri
 from quota.shares import ALL_USERS, Share
 

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.simulation.batches import batches_of_events
+from pipeline.replay.simulation import batches_of_events
 from schemas.usage import UsageEvent
 
 T0_MS = 1_700_000_000_000

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from pipeline.simulation.events import holds_events, read_events
+from pipeline.replay.simulation import holds_events, read_events
 
 GOOD = {"event_time_ms": 5, "user": "alice", "client_id": "etl"}
 

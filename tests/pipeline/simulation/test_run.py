@@ -1,8 +1,7 @@
 from typing import Any
 
+from pipeline.replay.simulation import Simulation, batches_of_events
 from pipeline.settings.model import Settings
-from pipeline.simulation.batches import batches_of_events
-from pipeline.simulation.run import Simulation
 from pipeline.throttle.outbox import Written
 from quota.snapshot import QuotaSnapshot
 from schemas.names import ClientKey

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.sizing.measured import PATH, Measured, Point, read_measured
-from pipeline.sizing.size import shards_for, size_of
+from pipeline.reports.sizing import PATH, Measured, Point, read_measured, shards_for, size_of
 
 
 def point(entities: int, events_per_second: int, figure: float) -> Point:

@@ -6,12 +6,11 @@ import pickle
 import pytest
 from pydantic import SecretStr, ValidationError
 
-from pipeline.settings.environment import store_variables
-from pipeline.settings.loading import load_settings
+from pipeline.settings.loading import load_settings, store_variables
 from pipeline.settings.model import Settings, StreamSettings, TablesSettings
-from pipeline.settings.store import StoreAddress, StoreSettings
-from pipeline.store.access import delta_rs_options, hadoop_settings, scheme_of
+from pipeline.settings.places import StoreAddress, StoreSettings
 from pipeline.tables.address import is_local, table_uri
+from pipeline.tables.object_store import delta_rs_options, hadoop_settings, scheme_of
 
 SECRET = "not-to-be-seen"  # noqa: S105 - nothing's secret
 STORE = StoreSettings(

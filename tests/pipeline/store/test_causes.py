@@ -2,8 +2,8 @@
 
 import pytest
 
-from pipeline.store.causes import store_error
-from pipeline.store.errors import StoreUnreachable
+from pipeline.tables.errors import StoreUnreachable
+from pipeline.tables.object_store import store_error
 
 ANSWER = "Error performing PUT http://store:9000/b/t/1 in 1ms - Server returned non-2xx status code: {status}: {body}"
 XML = "<?xml version='1.0'?>\n<Error><Code>{code}</Code><Message>{message}</Message>{more}</Error>"

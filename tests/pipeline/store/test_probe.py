@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from pipeline.settings.store import StoreAddress, StoreSettings
-from pipeline.store.errors import StoreLibraryMissing, StoreUnfit, StoreUnreachable
-from pipeline.store.objects import StoreObjects
-from pipeline.store.probe import refuse_unfit
+from pipeline.settings.places import StoreAddress, StoreSettings
+from pipeline.tables.errors import StoreLibraryMissing, StoreUnfit, StoreUnreachable
+from pipeline.tables.object_store import StoreObjects, refuse_unfit
 from tests.object_store import BUCKET, SECRET, ObjectStore
 
 needs_obstore = pytest.mark.usefixtures("_obstore")

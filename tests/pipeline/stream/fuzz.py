@@ -20,7 +20,7 @@ from random import Random
 from typing import Any
 
 from pipeline.stream import usage_reader
-from pipeline.stream.event_time_limit import limit_event_times
+from pipeline.stream.event_time import limit_event_times
 from pipeline.stream.usage_columns import CollectedBatch
 from quota.engine import QuotaEngine
 from quota.snapshot import QuotaSnapshot

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.stream.checkpoint import Checkpoint
-from pipeline.stream.checkpoint_files import LocalFiles
+from pipeline.stream.checkpoint import Checkpoint, LocalFiles
 from pipeline.stream.errors import CheckpointUnfit
 
 

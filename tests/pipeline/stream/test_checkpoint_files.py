@@ -5,16 +5,16 @@ from typing import Any
 
 import pytest
 
-from pipeline.stream.checkpoint import Checkpoint
-from pipeline.stream.checkpoint_files import (
+from pipeline.stream.checkpoint import (
+    Checkpoint,
     CheckpointFiles,
     LocalFiles,
+    OffsetLog,
     has_scheme,
     open_checkpoint,
     open_without_spark,
 )
 from pipeline.stream.errors import CheckpointUnfit, CheckpointUnreadable
-from pipeline.stream.offset_log import OffsetLog
 from tests.pipeline.stream.test_checkpoint import write_checkpoint
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.tables.reader import read_table
+from pipeline.tables.reading import read_table
 from tests.faults.evidence import Message
 from tests.faults.generator import RATES
 from tests.faults.hand_job import HandJob
@@ -14,7 +14,7 @@ from tests.log_messages import messages_of
 
 FIVE_MINUTES_MS = 300_000
 TOLERANCE_MS = 2_000
-LIMIT_LOG = "pipeline.stream.event_time_limit"
+LIMIT_LOG = "pipeline.stream.event_time"
 
 
 def usage_of(user: str, produced_bytes: int, event_time_ms: int) -> bytes:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from pipeline.stream.spark.executor_book import ExecutorBook, Loss
+from pipeline.stream.executors import ExecutorBook, Loss
 
 MASTER = "spark://there:7077"
 NONE: Mapping[str, Loss] = {}

@@ -5,7 +5,7 @@ from threading import Thread
 
 import pytest
 
-from pipeline.stream.spark.jvm_start import pass_on
+from pipeline.stream.session import pass_on
 
 NOISES = (
     b"WARNING: Using incubator modules: jdk.incubator.vector\n",

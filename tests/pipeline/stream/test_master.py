@@ -8,9 +8,9 @@ from threading import Event
 import pytest
 
 from pipeline.demo.process import free_ports
+from pipeline.stream import executors as waiting
 from pipeline.stream.errors import MasterUnreachable, SparkGivenUp
-from pipeline.stream.spark import master as waiting
-from pipeline.stream.spark.master import when_master_answers
+from pipeline.stream.executors import when_master_answers
 from tests.log_messages import messages_of
 
 
@@ -54,7 +54,7 @@ def test_a_silent_master_is_told_with_address_cause_and_remedy_and_tried_again(
         made = when_master_answers(f"spark://127.0.0.1:{port}", lambda: "session", Starting())
     started[0].close()
     assert made == "session"
-    first, second = messages_of(caplog, "pipeline.stream.spark.master")
+    first, second = messages_of(caplog, "pipeline.stream.executors")
     assert first.startswith(f"no Spark master answers at spark://127.0.0.1:{port}: 127.0.0.1:{port}: ")
     assert "refused. To mend it: start it, or name" in first
     assert first.endswith("next try in 0.01 s")

@@ -1,6 +1,6 @@
 import pytest
 
-from pipeline.stream.offset_log import OffsetRange
+from pipeline.stream.checkpoint import OffsetRange
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,8 @@ from filelock import FileLock
 
 from pipeline.jvm.jars import fetch
 from pipeline.tables.layout import TABLES, create_missing
-from pipeline.tables.quotas.commits import EditAudit
 from pipeline.tables.quotas.edit import QuotaChange
-from pipeline.tables.quotas.table import QuotaTable
+from pipeline.tables.quotas.table import EditAudit, QuotaTable
 from tests.object_store import ObjectStore
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]
@@ -33,7 +32,7 @@ import json, sys
 from pipeline.errors import PipelineError
 from pipeline.settings.loading import load_settings
 from pipeline.stream.quota_sql import run_sql
-from pipeline.tables.quotas.commits import EditAudit
+from pipeline.tables.quotas.table import EditAudit
 settings = load_settings(flags={"tables": {"root": sys.argv[1]}})
 audit = EditAudit("carol", "ops1", "0.1.0", "month end")
 for statement in sys.argv[2:]:

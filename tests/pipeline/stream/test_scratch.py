@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from pipeline.stream.spark.scratch import remove_left_behind, scratch_folder
+from pipeline.stream.executors import remove_left_behind, scratch_folder
 from tests.waiting import PATIENCE_SECONDS
 
 MAKE_ONE = """
 import sys
-from pipeline.stream.spark.scratch import scratch_folder
+from pipeline.stream.executors import scratch_folder
 (scratch_folder() / "copy.jar").write_bytes(bytes(1_000))
 print(scratch_folder(), flush=True)
 sys.stdin.read()

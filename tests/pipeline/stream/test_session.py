@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 
 from pipeline.settings.model import SparkSettings
 from pipeline.stream.errors import SparkConnectRefused
-from pipeline.stream.spark.session import build_spark_session
+from pipeline.stream.session import build_spark_session
 
 
 @pytest.mark.parametrize("variable", ["SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED"])

@@ -6,7 +6,7 @@ from zipfile import ZipFile
 
 import pytest
 
-from pipeline.stream.spark.shipped_package import NEEDED_TO_READ, NEEDED_TO_REPLAY, zip_package
+from pipeline.stream.executors import NEEDED_TO_READ, NEEDED_TO_REPLAY, zip_package
 from tests.spark_cluster.programs import python_without_us
 from tests.waiting import PATIENCE_SECONDS
 
@@ -24,7 +24,7 @@ def answer(python: Path, search_path: str, program: str) -> "subprocess.Complete
 
 
 READER = ("pipeline.stream.usage_reader",)
-REPLAY = ("pipeline.replay.part_replay", "pipeline.replay.usage_batches")
+REPLAY = ("pipeline.replay.run", "pipeline.replay.usage_batches")
 
 
 @pytest.mark.parametrize(("modules", "needed"), [(READER, NEEDED_TO_READ), (REPLAY, NEEDED_TO_REPLAY)])

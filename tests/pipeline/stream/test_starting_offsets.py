@@ -3,8 +3,8 @@ import logging
 
 import pytest
 
+from pipeline.stream.checkpoint import Span, gaps, refuse_gaps, starting_offsets
 from pipeline.stream.errors import UsageGone
-from pipeline.stream.starting_offsets import Span, gaps, refuse_gaps, starting_offsets
 from tests.log_messages import messages_of
 
 SPANS = {"0": Span(10, 20), "1": Span(0, 5)}
@@ -47,4 +47,4 @@ def test_a_new_checkpoint_begins_at_the_stored_end_or_at_what_is_left(
 ) -> None:
     with caplog.at_level(logging.ERROR):
         assert json.loads(starting_offsets("usage", json.dumps({"usage": stored}), SPANS)) == {"usage": begin}
-    assert len(messages_of(caplog, "pipeline.stream.starting_offsets")) == errors
+    assert len(messages_of(caplog, "pipeline.stream.checkpoint")) == errors

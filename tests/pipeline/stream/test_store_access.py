@@ -4,8 +4,8 @@ import pytest
 from pydantic import SecretStr
 
 from pipeline.settings.model import Settings, SparkSettings, StreamSettings, TablesSettings
-from pipeline.settings.store import StoreSettings
-from pipeline.stream.spark.store_access import jar_sets, with_store
+from pipeline.settings.places import StoreSettings
+from pipeline.stream.session import jar_sets, with_store
 
 MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
 ENDPOINT = "spark.hadoop.fs.s3a.endpoint"

@@ -5,7 +5,7 @@ from threading import Event
 import pytest
 from pyspark.sql import SparkSession
 
-from pipeline.stream.spark.warm_up import JOB_GROUP, warm_up
+from pipeline.stream.session import JOB_GROUP, warm_up
 from tests.pipeline.stream.messages import RULES
 
 pytestmark = pytest.mark.spark

@@ -6,14 +6,13 @@ from threading import Event
 
 import pytest
 
-from pipeline.brokers.native_quotas import NativeQuotas
+from pipeline.brokers.errors import SyncIsRunning
+from pipeline.brokers.native import NativeQuotas
+from pipeline.brokers.running import running_sync as holder_of_lock
+from pipeline.brokers.running import sync_beside, sync_lock
 from pipeline.cluster.access import ClusterAccess
 from pipeline.demo.broker import EmbeddedBroker
 from pipeline.settings.model import KafkaSettings, Settings, TablesSettings
-from pipeline.sync.beside import sync_beside
-from pipeline.sync.errors import SyncIsRunning
-from pipeline.sync.lock import running_sync as holder_of_lock
-from pipeline.sync.lock import sync_lock
 from pipeline.tables.audit import local_audit
 from pipeline.tables.quotas.edit import QuotaChange
 from pipeline.tables.quotas.table import QuotaTable

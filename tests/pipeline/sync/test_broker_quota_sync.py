@@ -6,23 +6,20 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
+from pipeline.brokers.sync import BrokerQuotaSync, Sources, UsageFollower
 from pipeline.cluster.errors import ClusterUnreachable
-from pipeline.sync.broker_quota_sync import BrokerQuotaSync
-from pipeline.sync.sources import Sources
-from pipeline.sync.usage_follower import UsageFollower
 from pipeline.tables.address import table_uri
 from pipeline.tables.audit import local_audit
-from pipeline.tables.brokers.quotas import BrokerQuotasTable
-from pipeline.tables.brokers.rows import NAME
+from pipeline.tables.broker_quotas import BrokerQuotasTable
+from pipeline.tables.enforced import NAME
 from pipeline.tables.errors import Fenced
 from pipeline.tables.layout import create_missing
 from pipeline.tables.quotas.edit import QuotaChange
 from pipeline.tables.quotas.source import QuotaSource, Scope
 from pipeline.tables.quotas.table import QuotaTable
-from pipeline.tables.reader import DeltaRsReader
-from quota.alter_budget import AlterBudget
-from quota.broker_entries import EntryKey
-from quota.broker_sync import BrokerSync
+from pipeline.tables.reading import DeltaRsReader
+from quota.broker_levels.entries import EntryKey
+from quota.broker_levels.sync import AlterBudget, BrokerSync
 from tests.fakes.clock import ManualClock
 from tests.fakes.cluster_quotas import FakeQuotas
 from tests.pipeline.sync.usage_table import UsageTable

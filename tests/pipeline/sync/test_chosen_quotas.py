@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.sync.chosen_quotas import ChosenQuotas
+from pipeline.brokers.sync import ChosenQuotas
 from pipeline.tables.audit import local_audit
 from pipeline.tables.layout import create_missing
 from pipeline.tables.quotas.edit import QuotaChange

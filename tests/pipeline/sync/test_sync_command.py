@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pipeline.brokers.entity import NativeEntity
-from pipeline.brokers.native_quotas import NativeQuotas
+from pipeline.brokers.native import NativeEntity, NativeQuotas
 from pipeline.cluster.access import ClusterAccess
 from pipeline.tables.audit import local_audit
 from pipeline.tables.quotas.edit import QuotaChange
 from pipeline.tables.quotas.table import QuotaTable
-from pipeline.tables.reader import read_table
+from pipeline.tables.reading import read_table
 from tests.metrics_reading import metrics_named_in
 from tests.pipeline.cli.running import Answer, kquota, new_tables
 from tests.pipeline.replay.kept import KeptJob

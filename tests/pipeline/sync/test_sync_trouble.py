@@ -6,10 +6,9 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from pipeline.brokers.native_quotas import NativeQuotas
+from pipeline.brokers.native import NativeQuotas
 from pipeline.cluster.access import ClusterAccess
-from pipeline.demo.broker import EmbeddedBroker
-from pipeline.demo.broker_config import BrokerOptions
+from pipeline.demo.broker import BrokerOptions, EmbeddedBroker
 from pipeline.demo.process import free_ports
 from pipeline.jvm.jars import fetch
 from pipeline.tables.address import table_uri

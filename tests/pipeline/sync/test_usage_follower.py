@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from pipeline.sync.usage_follower import UsageFollower
+from pipeline.brokers.sync import UsageFollower
 from tests.pipeline.sync.usage_table import UsageTable
 
 T_MS = 1_700_000_000_000

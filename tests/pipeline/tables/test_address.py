@@ -5,9 +5,8 @@ from pathlib import Path
 import pytest
 
 from pipeline.job.lock import tables_lock_file
-from pipeline.settings.catalog import CatalogRoot
 from pipeline.settings.model import Settings
-from pipeline.settings.store import StoreAddress, StoreSettings
+from pipeline.settings.places import CatalogRoot, StoreAddress, StoreSettings
 from pipeline.tables.address import TablesInCatalog, full_address, is_local, looking_at, table_uri
 from pipeline.tables.errors import TableMissing
 from pipeline.tables.from_settings import open_quota_table

@@ -6,15 +6,14 @@ from pathlib import Path
 import pytest
 
 from pipeline.tables.address import table_uri
-from pipeline.tables.brokers.quotas import BrokerQuotasTable
-from pipeline.tables.brokers.rows import APPLIED, NAME, NOT_APPLIED, PENDING, demands, newest_changes
-from pipeline.tables.brokers.upkeep import trim_changes
+from pipeline.tables.broker_quotas import BrokerQuotasTable, trim_changes
+from pipeline.tables.enforced import APPLIED, NAME, NOT_APPLIED, PENDING, demands, newest_changes
 from pipeline.tables.errors import Fenced
 from pipeline.tables.layout import TABLES, create_missing
-from pipeline.tables.reader import DeltaRsReader
-from pipeline.tables.reading.table_rows import TableRows
-from quota.broker_entries import EntryKey, EntryKind
-from quota.broker_writes import Change
+from pipeline.tables.queries import TableRows
+from pipeline.tables.reading import DeltaRsReader
+from quota.broker_levels.entries import EntryKey, EntryKind
+from quota.broker_levels.writes import Change
 
 T_MS = 1_700_000_000_000
 DAY_MS = 86_400_000

@@ -3,7 +3,7 @@ from pathlib import Path
 import pyarrow as pa
 from deltalake import write_deltalake
 
-from pipeline.tables.reading.column_range import newest_value, oldest_value
+from pipeline.tables.opening import newest_value, oldest_value
 
 
 def test_the_newest_and_the_oldest_of_all_files_is_found_without_opening_them(tmp_path: Path) -> None:

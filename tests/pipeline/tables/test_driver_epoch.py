@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.stream.job_tables import DriverEpoch
 from pipeline.tables.address import table_uri
 from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.errors import Fenced
-from pipeline.tables.job_tables import DriverEpoch
 from pipeline.tables.layout import create_missing
 
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.tables.throttles.last import last_throttles
-from pipeline.tables.throttles.listed import recent_events, running_throttles
+from pipeline.tables.reading import last_throttles
+from pipeline.tables.throttles import recent_events, running_throttles
 from tests.pipeline.tables.event_table import EventTable
 
 T0_MS = 1_700_000_000_000

@@ -11,7 +11,7 @@ from pipeline.tables.address import table_uri
 from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.errors import LostRace
 from pipeline.tables.layout import TABLES, create_missing
-from pipeline.tables.maintenance import clean, compact, trim
+from pipeline.tables.upkeep import clean, compact, trim
 from schemas.arrow import conform
 from schemas.rows import SensorStateRow
 

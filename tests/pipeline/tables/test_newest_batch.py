@@ -7,7 +7,7 @@ from deltalake import DeltaTable
 from pipeline.tables.address import table_uri
 from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.layout import TABLES, create_missing
-from pipeline.tables.reading.newest_batch import newest_batch, newest_batch_under, newest_rows
+from pipeline.tables.queries import newest_batch, newest_batch_under, newest_rows
 from schemas.arrow import arrow_schema, conform
 from schemas.rows import BatchRow
 

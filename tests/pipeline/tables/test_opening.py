@@ -11,19 +11,14 @@ from deltalake import DeltaTable, write_deltalake
 
 from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.errors import TableMissing, TableUnreadable
+from pipeline.tables.from_settings import owner_of
 from pipeline.tables.layout import TABLES, create_missing
-from pipeline.tables.opening import open_table
-from pipeline.tables.ownership import owner_of
-from pipeline.tables.quotas.commits import EditAudit
+from pipeline.tables.opening import newest_value, open_table
 from pipeline.tables.quotas.edit import QuotaChange
-from pipeline.tables.quotas.history import version_at, versions
-from pipeline.tables.quotas.origin import origin_of
+from pipeline.tables.quotas.history import origin_of, version_at, versions
 from pipeline.tables.quotas.source import newest_valid
-from pipeline.tables.quotas.table import QuotaTable
-from pipeline.tables.reader import read_table
-from pipeline.tables.reading.column_range import newest_value
-from pipeline.tables.reading.time_slices import TimeSlices
-from pipeline.tables.throttles.live_clients import live_clients
+from pipeline.tables.quotas.table import EditAudit, QuotaTable
+from pipeline.tables.reading import TimeSlices, live_clients, read_table
 
 AUDIT = EditAudit(actor="carol", host="ops1", tool_version="0.1.0", reason="")
 

@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.tables.from_settings import TablesOfAnotherJob, claim, owner_of
 from pipeline.tables.layout import create_missing
-from pipeline.tables.ownership import TablesOfAnotherJob, claim, owner_of
 
 
 def test_tables_belong_to_the_first_job_that_starts_on_them(tmp_path: Path) -> None:

@@ -10,9 +10,8 @@ from deltalake import DeltaTable, write_deltalake
 from pipeline.tables.address import table_uri
 from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.layout import TABLES, create_missing
-from pipeline.tables.maintenance import compact, trim
-from pipeline.tables.reader import read_table
-from pipeline.tables.reading.time_slices import TimeSlices
+from pipeline.tables.reading import TimeSlices, read_table
+from pipeline.tables.upkeep import compact, trim
 from schemas.arrow import conform
 from schemas.usage import UsageRow
 

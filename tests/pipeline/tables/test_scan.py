@@ -9,9 +9,8 @@ from deltalake import write_deltalake
 from deltalake.fs import DeltaStorageHandler
 
 from pipeline.tables.delta_rs import DeltaRsWriter
-from pipeline.tables.maintenance import trim
-from pipeline.tables.reader import read_table
-from pipeline.tables.reading.time_slices import TimeSlices
+from pipeline.tables.reading import TimeSlices, read_table
+from pipeline.tables.upkeep import trim
 
 READS: dict[str, Callable[[str], Any]] = {
     "read_table": read_table,

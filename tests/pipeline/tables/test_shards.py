@@ -6,14 +6,19 @@ import pytest
 
 from pipeline.settings.model import Settings
 from pipeline.tables.errors import QuotaEditRefused
-from pipeline.tables.from_settings import create_tables, open_quota_table
+from pipeline.tables.from_settings import (
+    ShardsDiffer,
+    UsersShareSensors,
+    claim,
+    claim_shards,
+    create_tables,
+    open_quota_table,
+    refuse_other_division,
+)
 from pipeline.tables.layout import TABLES
-from pipeline.tables.ownership import claim
-from pipeline.tables.quotas.commits import EditAudit
 from pipeline.tables.quotas.edit import QuotaChange
 from pipeline.tables.quotas.source import QuotaSource
-from pipeline.tables.quotas.table import QuotaTable
-from pipeline.tables.shards import ShardsDiffer, UsersShareSensors, claim_shards, refuse_other_division
+from pipeline.tables.quotas.table import EditAudit, QuotaTable
 
 AUDIT = EditAudit("carol", "ops1", "0.1.0", "")
 

@@ -15,7 +15,7 @@ from pipeline.tables.address import table_uri
 from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.errors import LostRace
 from pipeline.tables.layout import TABLES, create_missing
-from pipeline.tables.sorted_days import sort_day
+from pipeline.tables.upkeep import sort_day
 from schemas.arrow import conform
 from schemas.usage import UsageByMinuteRow
 from tests.waiting import wait_until
@@ -131,7 +131,7 @@ def test_rewriting_while_the_job_writes_loses_and_doubles_nothing(uri: str, job:
 def test_a_rewrite_that_is_killed_changes_no_row_and_the_next_one_does_it(uri: str, job: DeltaRsWriter) -> None:
     write(job, *range(6))
     files = len(list(Path(uri).rglob("*.parquet*")))
-    endless = "import sys; from pipeline.tables.sorted_days import sort_day\nwhile True: sort_day(sys.argv[1], 0, 0, 1)"
+    endless = "import sys; from pipeline.tables.upkeep import sort_day\nwhile True: sort_day(sys.argv[1], 0, 0, 1)"
     with subprocess.Popen([sys.executable, "-c", endless, uri]) as rewriting:
         try:
             wait_until(lambda: len(list(Path(uri).rglob("*.parquet*"))) > files, "a file that it writes")

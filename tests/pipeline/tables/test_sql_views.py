@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.tables.sql_views import QUOTA_HISTORY, VIEWS, NotInSql, view_sql
+from pipeline.tables.layout import QUOTA_HISTORY, VIEWS, NotInSql, view_sql
 from tests.pipeline.cli.running import kquota
 
 

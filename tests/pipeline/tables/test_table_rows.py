@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.tables.errors import TableMissing
-from pipeline.tables.reading.table_rows import TableRows
+from pipeline.tables.queries import TableRows
 from tests.pipeline.tables.event_table import EventTable
 
 T0_MS = 1_700_000_000_000

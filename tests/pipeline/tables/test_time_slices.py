@@ -6,7 +6,7 @@ from deltalake import DeltaTable, Field, Schema, write_deltalake
 from deltalake.schema import PrimitiveType
 
 from pipeline.tables.errors import TableMissing
-from pipeline.tables.reading.time_slices import TimeSlices
+from pipeline.tables.reading import TimeSlices
 
 
 @pytest.fixture

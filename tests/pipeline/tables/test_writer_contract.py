@@ -15,14 +15,13 @@ from threading import Event
 import pyarrow as pa
 import pytest
 
-from pipeline.settings.catalog import CatalogRoot
+from pipeline.settings.places import CatalogRoot
 from pipeline.tables.address import table_uri
 from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.errors import EpochNotRaised, Fenced, LostRace, TableMissing, TableUnwritable, VersionWentBack
 from pipeline.tables.layout import TABLES, create_missing
-from pipeline.tables.opening import open_table
+from pipeline.tables.opening import newest_value, open_table
 from pipeline.tables.port import TableWriter
-from pipeline.tables.reading.column_range import newest_value
 from schemas.arrow import arrow_schema, conform
 from schemas.usage import UsageRow
 from tests.fakes.table import MemoryTable, MemoryWriter
@@ -69,7 +68,7 @@ def catalog(tmp_path: Path) -> CatalogRoot:
 def root(kind: Kind, request: pytest.FixtureRequest, tmp_path: Path, catalog: CatalogRoot) -> str:
     place = str(tmp_path)
     if kind.place == "catalog":
-        from pipeline.tables.spark.creation import create_missing as create_in_catalog  # noqa: PLC0415 - loads pyspark
+        from pipeline.tables.catalog import create_missing as create_in_catalog  # noqa: PLC0415 - loads pyspark
 
         create_in_catalog(request.getfixturevalue("spark"), catalog, [TABLES["usage"]])
         return place

@@ -4,10 +4,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from pipeline.throttle.held import Publication, Reason
-from pipeline.throttle.held_clients import HELD
-from pipeline.throttle.ledger import HANDED_OUT
-from pipeline.throttle.publications import CLIENTS, PUBLICATIONS, REASONS
+from pipeline.throttle.ledger import HANDED_OUT, HELD
+from pipeline.throttle.shapes import CLIENTS, PUBLICATIONS, REASONS, Publication, Reason
 from schemas.names import ClientKey
 from schemas.throttle_record import ThrottleRecord
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from pipeline.throttle.held import Reason
+from pipeline.throttle.shapes import Reason
 from schemas.names import ClientKey
 
 

@@ -7,7 +7,7 @@ import pyarrow as pa
 from pipeline.clock import Moment
 from pipeline.settings.model import EngineSettings, PurgatorySettings, Settings, StreamSettings
 from pipeline.throttle.assembly import Ports, assemble
-from quota.evaluation import Evaluation
+from quota.replay import Evaluation
 from quota.snapshot import QuotaSnapshot
 from schemas.names import ClientKey
 from schemas.throttle_record import ThrottleRecord

@@ -13,10 +13,10 @@ import pyarrow as pa
 from pipeline.clock import Moment
 from pipeline.settings.model import Settings
 from pipeline.throttle.assembly import new_engine, nominal_slicing
-from pipeline.throttle.held import Publication, Reason
 from pipeline.throttle.outbox import Written
+from pipeline.throttle.shapes import Publication, Reason
 from quota.entity import QUOTA_TYPES, TIE_ORDER
-from quota.evaluation import Evaluation
+from quota.replay import Evaluation
 from quota.snapshot import QuotaSnapshot
 from schemas.arrow import arrow_schema, conform
 from schemas.decisions import decision_id

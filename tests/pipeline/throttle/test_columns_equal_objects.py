@@ -12,7 +12,7 @@ from pipeline.clock import Moment
 from pipeline.throttle.assembly import Ports, assemble
 from pipeline.throttle.outbox import Written
 from quota.entity import QUOTA_TYPES
-from quota.evaluation import Evaluation
+from quota.replay import Evaluation
 from quota.snapshot import QuotaSnapshot
 from schemas.throttle_messages import ThrottleRecords
 from schemas.throttle_record import ThrottleRecord

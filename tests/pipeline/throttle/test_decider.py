@@ -6,7 +6,7 @@ from threading import Event, Thread
 import pytest
 
 from pipeline.clock import Moment
-from quota.evaluation import Evaluation
+from quota.replay import Evaluation
 from tests.pipeline.throttle.loop import USAGE, HandLoop
 from tests.waiting import PATIENCE_SECONDS, never
 

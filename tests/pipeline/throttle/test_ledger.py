@@ -8,8 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from pipeline.throttle.held_clients import HELD
-from pipeline.throttle.ledger import ThrottleLedger
+from pipeline.throttle.ledger import HELD, ThrottleLedger
 from schemas.names import ClientKey
 from tests.pipeline.throttle.factories import reason
 from tests.pipeline.throttle.held_one_by_one import Held, Ledger

@@ -7,9 +7,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from pipeline.throttle.held import Publication
 from pipeline.throttle.lifecycle import Running, Verdict, look, look_after_edit, violations_to_publish
-from pipeline.throttle.publications import publication_of
+from pipeline.throttle.shapes import Publication, publication_of
 from quota.slicing import Slicing
 from quota.throttle_time import ThrottleCaps
 from tests.pipeline.throttle.factories import handed_out, publications, reason, reasons, violation

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from pipeline.command_line import command_text
-from pipeline.throttle.log_line import line_of, line_with_command
+from pipeline.throttle.explain import line_of, line_with_command
 from pipeline.throttle.outbox import Written
 from schemas.names import ClientKey
 from tests.pipeline.throttle.factories import reason, violation

@@ -15,11 +15,11 @@ from kafka.errors import KafkaTimeoutError, MessageSizeTooLargeError
 from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.column_sender import ColumnSender
 from pipeline.cluster.errors import MessageTooLarge, TransactionUndecided
-from pipeline.cluster.marked_transactions import Mark, MarkedTransactions
 from pipeline.cluster.topics import TopicSpec, create_topics
+from pipeline.cluster.transactions import Mark, MarkedTransactions
 from pipeline.demo.broker import EmbeddedBroker
 from pipeline.throttle.errors import RecordTooLarge
-from pipeline.throttle.kafka_topic import KafkaThrottleTopic
+from pipeline.throttle.topic import KafkaThrottleTopic
 from schemas.throttle_messages import MessageColumns, ThrottleRecords
 from schemas.throttle_record import ThrottleRecord
 from tests.pipeline.throttle.factories import record, release

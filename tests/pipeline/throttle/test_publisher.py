@@ -12,7 +12,7 @@ from pipeline.clock import Moment
 from pipeline.cluster.errors import ClusterUnreachable
 from pipeline.throttle.errors import OutboxUndecided, PublisherFenced, PublishUndecided, TopicOfAnotherJob
 from pipeline.throttle.publisher import Publisher
-from quota.evaluation import Evaluation
+from quota.replay import Evaluation
 from schemas.names import ClientKey
 from schemas.throttle_record import ThrottleRecord
 from tests.fakes.outbox import MemoryOutbox

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipeline.throttle.renew_lead import RenewLead
+from pipeline.throttle.publisher import RenewLead
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,8 @@ from pipeline.cluster.topics import create_topics, topic_specs
 from pipeline.demo.broker import EmbeddedBroker
 from pipeline.gate.throttle_state import ThrottleState
 from pipeline.throttle.errors import TopicOfAnotherJob
-from pipeline.throttle.kafka_topic import KafkaThrottleTopic
 from pipeline.throttle.publisher import Publisher
-from pipeline.throttle.topic import TopicEnd
+from pipeline.throttle.topic import KafkaThrottleTopic, TopicEnd
 from schemas.throttle_record import ThrottleRecord
 from tests.fakes.outbox import MemoryOutbox
 from tests.pipeline.throttle.factories import record

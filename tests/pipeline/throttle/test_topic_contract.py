@@ -10,8 +10,7 @@ from kafka import KafkaAdminClient
 from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.topics import create_topics, topic_specs
 from pipeline.throttle.errors import PublisherFenced, PublishUndecided, RecordTooLarge
-from pipeline.throttle.kafka_topic import MANY, KafkaThrottleTopic
-from pipeline.throttle.topic import ThrottleTopic, TopicEnd
+from pipeline.throttle.topic import MANY, KafkaThrottleTopic, ThrottleTopic, TopicEnd
 from tests.fakes.topic import MemoryTopic, TopicBroker
 from tests.pipeline.throttle.factories import record
 

@@ -10,15 +10,14 @@ from kafka import KafkaAdminClient, TopicPartition
 
 from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.acls import Names, acls_of
-from pipeline.cluster.connecting import as_cluster_error
+from pipeline.cluster.connecting import as_cluster_error, missing_acls
 from pipeline.cluster.errors import ClusterUnreachable
-from pipeline.cluster.permissions import missing_acls
 from pipeline.cluster.topics import create_topics, topic_specs
 from pipeline.demo.broker import EmbeddedBroker
 from pipeline.gate.follower import KafkaFollower
 from pipeline.jvm.jars import fetch
 from pipeline.throttle.errors import PublishUndecided
-from pipeline.throttle.kafka_topic import MANY, KafkaThrottleTopic
+from pipeline.throttle.topic import MANY, KafkaThrottleTopic
 from schemas.throttle_record import ThrottleRecord
 from tests.pipeline.throttle.factories import record
 from tests.waiting import PATIENCE_SECONDS, wait_until

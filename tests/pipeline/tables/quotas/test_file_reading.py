@@ -5,9 +5,8 @@ import json
 import pytest
 
 from pipeline.tables.errors import QuotaFileRefused
-from pipeline.tables.quotas.file import DeclaredQuota
-from pipeline.tables.quotas.file_reading import from_text
-from quota.mistakes import Mistake
+from pipeline.tables.quotas.files import DeclaredQuota, from_text
+from quota.snapshot import Mistake
 
 ROWS = """
 - {user: alice, client_id: etl, producer_byte_rate: 1MB/s, mode: shadow, owner: null}

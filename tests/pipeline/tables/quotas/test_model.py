@@ -10,15 +10,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from pipeline.tables.errors import QuotaEditRefused
 from pipeline.tables.layout import TABLES, create_missing
-from pipeline.tables.quotas.commits import EditAudit
-from pipeline.tables.quotas.diff import differences
 from pipeline.tables.quotas.edit import QuotaChange
-from pipeline.tables.quotas.file import DeclaredQuota, applied, to_document
-from pipeline.tables.quotas.file_reading import from_text
-from pipeline.tables.quotas.history import versions
-from pipeline.tables.quotas.table import QuotaTable
-from quota.bound_rules import bound_mistake
+from pipeline.tables.quotas.files import DeclaredQuota, applied, from_text, to_document
+from pipeline.tables.quotas.history import differences, versions
+from pipeline.tables.quotas.table import EditAudit, QuotaTable
 from quota.entity import QUOTA_TYPES
+from quota.snapshot import bound_mistake
 
 AUDIT = EditAudit(actor="carol", host="ops1", tool_version="0.1.0", reason="")
 

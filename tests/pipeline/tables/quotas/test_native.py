@@ -4,9 +4,8 @@ import math
 
 import pytest
 
-from pipeline.brokers.entity import NativeQuota
-from pipeline.tables.quotas.file import DeclaredQuota, applied
-from pipeline.tables.quotas.native import imported
+from pipeline.brokers.native import NativeQuota, imported
+from pipeline.tables.quotas.files import DeclaredQuota, applied
 from tests.pipeline.brokers.quota_broker import client, ip, pair, user
 
 PRODUCE, FETCH, REQUEST = "producer_byte_rate", "consumer_byte_rate", "request_percentage"

@@ -3,10 +3,9 @@ from pathlib import Path
 import pytest
 
 from pipeline.tables.layout import TABLES, create_missing
-from pipeline.tables.quotas.commits import EditAudit
 from pipeline.tables.quotas.edit import QuotaChange
-from pipeline.tables.quotas.origin import origin_of
-from pipeline.tables.quotas.table import QuotaTable
+from pipeline.tables.quotas.history import origin_of
+from pipeline.tables.quotas.table import EditAudit, QuotaTable
 
 AUDIT = EditAudit(actor="carol", host="ops1", tool_version="0.1.0", reason="month end")
 

@@ -12,10 +12,9 @@ from pipeline.errors import PipelineError
 from pipeline.job.diagnosis import Diagnosis, diagnose
 from pipeline.settings.model import Settings, TablesSettings
 from pipeline.tables.layout import TABLES, create_missing
-from pipeline.tables.quotas.commits import EditAudit
 from pipeline.tables.quotas.edit import QuotaChange
 from pipeline.tables.quotas.source import QuotaSource
-from pipeline.tables.quotas.table import QuotaTable
+from pipeline.tables.quotas.table import EditAudit, QuotaTable
 from quota.errors import InvalidQuotas
 from schemas.arrow import arrow_schema
 from schemas.rows import QuotaRow

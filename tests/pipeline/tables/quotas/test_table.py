@@ -8,9 +8,8 @@ from filelock import FileLock
 
 from pipeline.tables.errors import QuotaEditRefused, QuotaTableBusy, TableMissing, VersionIsAnother
 from pipeline.tables.layout import TABLES, create_missing
-from pipeline.tables.quotas.commits import EditAudit
 from pipeline.tables.quotas.edit import QuotaChange
-from pipeline.tables.quotas.table import QuotaTable
+from pipeline.tables.quotas.table import EditAudit, QuotaTable
 
 AUDIT = EditAudit(actor="carol", host="ops1", tool_version="0.1.0", reason="#42: noisy neighbour")
 

@@ -10,9 +10,9 @@ from pipeline.tables.address import table_uri
 from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.errors import TableUnwritable
 from pipeline.tables.layout import TABLES, create_missing
-from pipeline.tables.reader import DeltaRsReader
-from pipeline.tables.rollups.usage_by_minute import UsageByMinute
-from pipeline.tables.rollups.usage_by_second import UsageBySecond
+from pipeline.tables.minute_roll_ups import UsageByMinute
+from pipeline.tables.reading import DeltaRsReader
+from pipeline.tables.usage_by_second import UsageBySecond
 from schemas.arrow import arrow_schema, conform
 from schemas.usage import UsageByMinuteRow, UsageBySecondRow, UsageRow
 from tests.quota.factories import usage_row

@@ -9,21 +9,25 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from pipeline.settings.catalog import CatalogRoot
 from pipeline.settings.model import Settings, TablesSettings
+from pipeline.settings.places import CatalogRoot
 from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.errors import TableMissing
-from pipeline.tables.from_settings import claim_tables, open_catalog, open_quota_versions, open_upkeep
+from pipeline.tables.from_settings import (
+    TablesOfAnotherJob,
+    claim_tables,
+    open_catalog,
+    open_quota_versions,
+    open_upkeep,
+    owner_of,
+)
 from pipeline.tables.layout import TABLES, create_missing
-from pipeline.tables.ownership import TablesOfAnotherJob, owner_of
-from pipeline.tables.quotas.commits import EditAudit
+from pipeline.tables.minute_roll_ups import ThrottleByMinute, UsageByMinute
 from pipeline.tables.quotas.edit import QuotaChange
 from pipeline.tables.quotas.source import QuotaSource
-from pipeline.tables.quotas.table import QuotaTable
-from pipeline.tables.reader import DeltaRsReader
-from pipeline.tables.rollups.throttle_by_minute import ThrottleByMinute
-from pipeline.tables.rollups.usage_by_minute import UsageByMinute
-from pipeline.tables.rollups.usage_by_second import UsageBySecond
+from pipeline.tables.quotas.table import EditAudit, QuotaTable
+from pipeline.tables.reading import DeltaRsReader
+from pipeline.tables.usage_by_second import UsageBySecond
 from quota.owners import Owners
 from schemas.arrow import arrow_schema, conform
 from schemas.usage import UsageRow
@@ -187,7 +191,7 @@ def rolled(table: "RolledTable", name: str) -> list[dict[str, Any]]:
 def test_roll_ups_that_read_through_spark_write_what_those_through_delta_rs_write(
     spark: "SparkSession", tables: TablesSettings
 ) -> None:
-    from pipeline.tables.spark.reader import DeltaSparkReader  # noqa: PLC0415 - loads pyspark
+    from pipeline.tables.delta_spark import DeltaSparkReader  # noqa: PLC0415 - loads pyspark
 
     create_missing(str(tables.location))
     open_catalog(tables)
@@ -207,7 +211,7 @@ def test_roll_ups_that_read_through_spark_write_what_those_through_delta_rs_writ
 
 @pytest.mark.long
 def test_upkeep_deletes_merges_and_cleans_by_name(spark: "SparkSession", tables: TablesSettings) -> None:
-    from pipeline.tables.spark.upkeep import SparkUpkeep  # noqa: PLC0415 - loads pyspark
+    from pipeline.tables.catalog import SparkUpkeep  # noqa: PLC0415 - loads pyspark
 
     create_missing(str(tables.location))
     open_catalog(tables)
@@ -229,7 +233,7 @@ def test_upkeep_deletes_merges_and_cleans_by_name(spark: "SparkSession", tables:
 
 
 def test_a_catalog_in_memory_without_a_location_is_refused(spark: "SparkSession", tables: TablesSettings) -> None:
-    from pipeline.tables.spark.errors import CatalogForgets, TableElsewhere  # noqa: PLC0415 - beside what loads pyspark
+    from pipeline.tables.errors import CatalogForgets, TableElsewhere  # noqa: PLC0415 - beside what loads pyspark
 
     nowhere = tables.model_copy(update={"root": CatalogRoot(str(tables.root), None)})
     with pytest.raises(CatalogForgets, match=r"'tables.location' must be set for catalog:spark_catalog\."):

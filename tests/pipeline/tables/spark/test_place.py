@@ -4,13 +4,12 @@ from typing import Any
 
 import pytest
 
-from pipeline.settings.catalog import CatalogRoot
+from pipeline.settings.places import CatalogRoot
 
 pytest.importorskip("pyspark")
 
-from pipeline.tables.spark.errors import CommitsOverwritten
-from pipeline.tables.spark.place import CatalogPlace, folder_of, plain, refuse_unfit
-from pipeline.tables.spark.quotas import properties_at
+from pipeline.tables.catalog import CatalogPlace, folder_of, plain, properties_at, refuse_unfit
+from pipeline.tables.errors import CommitsOverwritten
 
 ROOT = CatalogRoot("catalog:main.kquota", None)
 

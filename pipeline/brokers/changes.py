@@ -1,0 +1,222 @@
+"""Makes changes so that each is known after a failure at any point, of this process too.
+
+A change is stored before the brokers are asked for it and again with their answer. One without an answer is undecided:
+what the brokers hold says later whether they made it.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from types import TracebackType
+from typing import Final, Protocol, Self
+
+from pipeline.brokers.native import NativeEntity, NativeQuota, NativeQuotas
+from pipeline.clock import Clock
+from pipeline.cluster.access import ClusterAccess
+from pipeline.tables.broker_quotas import BrokerQuotasTable, StoredState
+from pipeline.tables.enforced import APPLIED, NOT_APPLIED, PENDING
+from quota.broker_levels.entries import EntryKey
+from quota.broker_levels.writes import Change, Owned
+
+# The brokers as the sync sees them: which there are, what values they hold, and changes that are made in order.
+
+BATCH_SIZE: Final = 1_000
+"""The largest number of entities that one request changes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What the brokers say at one moment.
+
+    Attributes:
+        broker_ids: Those that are up, as `usage` has them.
+        held: Every value of kquota's quota types at entities that the quota table can name.
+    """
+
+    broker_ids: tuple[str, ...]
+    held: Mapping[EntryKey, float]
+
+
+class ClusterQuotas(Protocol):
+    """The quotas of a cluster's brokers. A call that fails may have changed any part of what it was asked for."""
+
+    def look(self) -> Look:
+        """See what is there."""
+        ...
+
+    def alter(self, changes: Sequence[Change]) -> dict[EntryKey, str]:
+        """Make changes; returns the keys that the brokers refuse, with the reason."""
+        ...
+
+
+class KafkaQuotas:
+    """The quotas of a real cluster. Each call is one try. Connects at the first one, and again after a failure.
+
+    Args:
+        access: Of the cluster.
+    """
+
+    def __init__(self, access: ClusterAccess) -> None:
+        self._access = access
+        self._native: NativeQuotas | None = None
+
+    def look(self) -> Look:
+        """See `ClusterQuotas`."""
+        native = self._connected()
+        return Look(tuple(map(str, native.broker_ids())), held_values(native.describe()))
+
+    def alter(self, changes: Sequence[Change]) -> dict[EntryKey, str]:
+        """See `ClusterQuotas`."""
+        native, refused = self._connected(), {}
+        by_entity = iter(_by_entity(changes).items())
+        while batch := dict(islice(by_entity, BATCH_SIZE)):
+            refused.update({refusal.entity: refusal.reason for refusal in native.alter(batch)})
+        return {change.key: refused[entity] for change in changes if (entity := _entity_of(change.key)) in refused}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._native is not None:
+            self._native.close()
+
+    def _connected(self) -> NativeQuotas:
+        if self._native is None:
+            self._native = NativeQuotas(self._access, pauses_seconds=())
+        return self._native
+
+
+def held_values(quotas: Iterable[NativeQuota]) -> dict[EntryKey, float]:
+    """The values of kquota's quota types at entities that the quota table can name."""
+    return {
+        EntryKey(*names, quota_type): value
+        for quota in quotas
+        if (names := quota.entity.row_names()) is not None
+        for quota_type, value in quota.bounds.items()
+    }
+
+
+def _by_entity(changes: Iterable[Change]) -> dict[NativeEntity, dict[str, float | None]]:
+    by_entity: dict[NativeEntity, dict[str, float | None]] = {}
+    for change in changes:
+        by_entity.setdefault(_entity_of(change.key), {})[change.key.quota_type] = change.new
+    return by_entity
+
+
+def _entity_of(key: EntryKey) -> NativeEntity:
+    return NativeEntity.of_row(key.user, key.client_id)
+
+
+# A broker that is asked may not have heard yet of what the controller has answered. It hears of it within some ms,
+# and of 10 000 entities that were changed at once within 2 s.
+_HEARD_AFTER_MS: Final = 5_000
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What became of changes.
+
+    Attributes:
+        at_ms: When the brokers had answered, in steady time.
+        taken: Those that are in force now.
+        refused: The others, with the brokers' reason.
+    """
+
+    at_ms: int
+    taken: tuple[Change, ...]
+    refused: tuple[tuple[Change, str], ...]
+
+
+class ChangeWriter:
+    """Writes changes to the table and to the brokers. One caller at a time.
+
+    Args:
+        table: Where every change is stored.
+        cluster: The brokers.
+        clock: Its wall clock dates the rows.
+    """
+
+    def __init__(self, table: BrokerQuotasTable, cluster: ClusterQuotas, clock: Clock) -> None:
+        self._table = table
+        self._cluster = cluster
+        self._clock = clock
+        self._undecided: tuple[Change, ...] = ()
+        self._taken: dict[EntryKey, tuple[int, float | None]] = {}
+
+    @property
+    def has_undecided(self) -> bool:
+        """Whether there are changes that the brokers may have made or not. No others can be made then."""
+        return bool(self._undecided)
+
+    def take_over(self) -> StoredState:
+        """Fence an earlier sync, and return what it left.
+
+        Raises:
+            Fenced: Another one started at the same moment.
+        """
+        self._table.take_over()
+        state = self._table.state()
+        self._undecided = tuple(state.undecided)
+        return state
+
+    def write(self, changes: Sequence[Change]) -> Written:
+        """Make changes. If it raises, they are undecided, all of them.
+
+        Raises:
+            PipelineError: The table or the cluster can not be written.
+        """
+        self._table.append([(change, PENDING) for change in changes], self._clock.now().wall_ms)
+        self._undecided = tuple(changes)
+        refused = self._cluster.alter(changes)
+        now = self._clock.now()
+        self._table.append([(change, _result(refused.get(change.key))) for change in changes], now.wall_ms)
+        self._undecided = ()
+        taken = tuple(change for change in changes if change.key not in refused)
+        self._taken.update({change.key: (now.steady_ms, change.new) for change in taken})
+        return Written(
+            now.steady_ms, taken, tuple((change, refused[change.key]) for change in changes if change.key in refused)
+        )
+
+    def settle(self, owned: Mapping[EntryKey, Owned]) -> None:
+        """Store what became of the undecided changes.
+
+        Args:
+            owned: What is kquota's, as the brokers were seen after the changes.
+
+        Raises:
+            PipelineError: The table can not be written. They stay undecided.
+        """
+        results = [
+            (change, APPLIED if _is_in_force(change, owned.get(change.key)) else NOT_APPLIED)
+            for change in self._undecided
+        ]
+        self._table.append(results, self._clock.now().wall_ms)
+        self._undecided = ()
+
+    def with_taken(self, held: Mapping[EntryKey, float]) -> dict[EntryKey, float]:
+        """What the brokers hold, with the newest changes: the broker that was asked may not have heard of these."""
+        now_ms = self._clock.now().steady_ms
+        self._taken = {key: one for key, one in self._taken.items() if now_ms - one[0] < _HEARD_AFTER_MS}
+        seen: dict[EntryKey, float | None] = {**held, **{key: value for key, (_, value) in self._taken.items()}}
+        return {key: value for key, value in seen.items() if value is not None}
+
+    def refuse_fenced(self) -> None:
+        """Raise if another sync has taken over.
+
+        Raises:
+            Fenced: One has.
+        """
+        self._table.refuse_fenced()
+
+
+def _result(refusal: str | None) -> str:
+    return APPLIED if refusal is None else f"refused: {refusal}"
+
+
+def _is_in_force(change: Change, owned: Owned | None) -> bool:
+    expected = change.owned(0)
+    if owned is None or expected is None:
+        return owned is expected
+    return owned.value == expected.value

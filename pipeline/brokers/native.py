@@ -1,0 +1,422 @@
+"""The client quotas of a cluster's brokers, over one connection that is made again when it is lost."""
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from threading import Event
+from types import TracebackType
+from typing import Any, Final, NamedTuple, Self, TypeVar
+
+from kafka import KafkaAdminClient
+from kafka import errors as kafka_errors
+from kafka.protocol import admin as kafka_admin
+
+from pipeline.brokers.errors import NativeQuotasUnsupported
+from pipeline.cluster.access import ClusterAccess
+from pipeline.cluster.acls import ALTER_QUOTAS, DESCRIBE_QUOTAS, Acl
+from pipeline.cluster.connecting import as_cluster_error
+from pipeline.cluster.errors import ClusterUnreachable
+from pipeline.tables.quotas.files import DeclaredQuota
+from quota.entity import DEFAULT, QUOTA_TYPES
+from quota.snapshot import bound_mistake
+from quota.units import exact_text
+from schemas.usage import LARGEST_NAME_BYTES
+
+# Quota entities as brokers know them, and how the quota table names the same ones.
+
+_WORDS: Final = {"user": "user-principal"}
+_SHOWN_FIRST: Final = ("user", "client-id")
+
+
+@dataclass(frozen=True, slots=True)
+class NativeEntity:
+    """What a broker has quotas for: a user, a client-id, a pair of them, or an ip.
+
+    Attributes:
+        parts: Type (`user`, `client-id`, `ip`) and name of each part, sorted by type. The name None is the default;
+            `<default>` is a name like any other. Make it with `of` or `of_row`.
+    """
+
+    parts: tuple[tuple[str, str | None], ...]
+
+    @classmethod
+    def of(cls, parts: Iterable[tuple[str, str | None]]) -> Self:
+        """The entity with these parts, in any order; no type may be there twice."""
+        return cls(tuple(sorted(parts, key=lambda part: part[0])))
+
+    @classmethod
+    def of_row(cls, user: str, client_id: str) -> Self:
+        """The entity of a row of the quota table, where `<default>` is the default and "" is no part."""
+        names = (("client-id", client_id), ("user", user))
+        return cls(tuple((kind, None if name == DEFAULT else name) for kind, name in names if name))
+
+    def row_names(self) -> tuple[str, str] | None:
+        """User and client-id as a row of the quota table has them; None if no row can name this entity.
+
+        The table has no ips. It can not name a user or client-id that is called `<default>`, or has an empty name.
+        """
+        names = {"user": "", "client-id": ""}
+        for kind, name in self.parts:
+            if kind not in names or name in {"", DEFAULT}:
+                return None
+            names[kind] = DEFAULT if name is None else name
+        return (names["user"], names["client-id"]) if self.parts else None
+
+    def __str__(self) -> str:
+        """As Kafka's tools write it: `user-principal 'alice', the default client-id`."""
+        last = len(_SHOWN_FIRST)
+        shown = sorted(self.parts, key=lambda part: _SHOWN_FIRST.index(part[0]) if part[0] in _SHOWN_FIRST else last)
+        named = ((_WORDS.get(kind, kind), name) for kind, name in shown)
+        return ", ".join(f"the default {word}" if name is None else f"{word} '{name}'" for word, name in named)
+
+
+@dataclass(frozen=True, slots=True)
+class NativeQuota:
+    """The quota that brokers have for one entity. It holds for each broker by itself.
+
+    Attributes:
+        entity: For whom.
+        values: Key to value, as Kafka has them: bytes per second, or percent of one thread. Also keys that kquota does
+            not have, as `controller_mutation_rate`, and values that it refuses, as NaN.
+    """
+
+    entity: NativeEntity
+    values: Mapping[str, float]
+
+    @property
+    def bounds(self) -> dict[str, float]:
+        """The values of kquota's own quota types."""
+        return {key: value for key, value in self.values.items() if key in QUOTA_TYPES}
+
+    @property
+    def others(self) -> dict[str, float]:
+        """The values that are none of kquota's."""
+        return {key: value for key, value in self.values.items() if key not in QUOTA_TYPES}
+
+
+# The two requests for client quotas (KIP-546), made from changes and read back: pure, on kafka-python's classes.
+#
+# DescribeClientQuotas is API 48, AlterClientQuotas API 49; of both kafka-python has the generated classes and no more.
+
+QuotaChanges = Mapping[NativeEntity, Mapping[str, float | None]]
+"""Entity -> key -> new value; None removes the value. To remove what is not set is no mistake for Kafka."""
+
+# kafka-python has no types.
+_ERRORS: Final[Any] = kafka_errors
+_DESCRIBE: Final[Any] = kafka_admin.DescribeClientQuotasRequest
+_ALTER: Final[Any] = kafka_admin.AlterClientQuotasRequest
+
+# Far below what a controller of Kafka 4.3.1 took (15 000 values, 13 MB of names); it refused all of a request of 25 MB.
+_MOST_VALUES: Final = 6_000
+_MOST_NAMES_BYTES: Final = 2**21
+
+
+class AlterRefusal(NamedTuple):
+    """An entity that the brokers refuse to change. Of its changes none is made.
+
+    Attributes:
+        entity: The entity.
+        reason: The words of the controller, without a full stop.
+    """
+
+    entity: NativeEntity
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.entity}: {self.reason}"
+
+
+def describe_request() -> Any:
+    """Asks for every quota of every entity."""
+    return _DESCRIBE(components=[], strict=False)
+
+
+def quotas_in(response: Any) -> list[NativeQuota]:
+    """The quotas of a DescribeClientQuotasResponse, in no certain order.
+
+    Raises:
+        kafka.errors.KafkaError: The response has an error.
+    """
+    _raise_error(response)
+    return [
+        NativeQuota(_entity_in(entry), {value.key: value.value for value in entry.values})
+        for entry in response.entries or ()
+    ]
+
+
+def unsendable(changes: QuotaChanges) -> list[AlterRefusal]:
+    """The entities with a name that is too long: a broker closes the connection of a client that sends it one."""
+    longest_bytes = {entity: max(_name_sizes_bytes(entity), default=0) for entity in changes}
+    return [
+        AlterRefusal(entity, f"a name must have at most {LARGEST_NAME_BYTES} bytes; got {size_bytes}")
+        for entity, size_bytes in longest_bytes.items()
+        if size_bytes > LARGEST_NAME_BYTES
+    ]
+
+
+def batches_of(changes: QuotaChanges) -> Iterator[QuotaChanges]:
+    """The changes in parts that a controller takes in one request, in their order: some thousands of entities each."""
+    batch: dict[NativeEntity, Mapping[str, float | None]] = {}
+    values = names_bytes = 0
+    for entity, values_of_entity in changes.items():
+        size_bytes = sum(_name_sizes_bytes(entity)) * len(values_of_entity)  # a record of its own for each value
+        if batch and (values + len(values_of_entity) > _MOST_VALUES or names_bytes + size_bytes > _MOST_NAMES_BYTES):
+            yield batch
+            batch, values, names_bytes = {}, 0, 0
+        batch[entity] = values_of_entity
+        values += len(values_of_entity)
+        names_bytes += size_bytes
+    if batch:
+        yield batch
+
+
+def alter_request(changes: QuotaChanges, *, validate_only: bool) -> Any:
+    """Asks for changes, each entity by itself: others are changed if one is refused.
+
+    Args:
+        changes: Each entity is there once, as a mapping has it: Kafka would change it and call it a duplicate.
+        validate_only: Only ask whether they would be refused.
+    """
+    entry, part, change = _ALTER.EntryData, _ALTER.EntryData.EntityData, _ALTER.EntryData.OpData
+    return _ALTER(
+        entries=[
+            entry(
+                entity=[part(entity_type=kind, entity_name=name) for kind, name in entity.parts],
+                ops=[
+                    change(key=key, value=0.0 if value is None else value, remove=value is None)
+                    for key, value in values.items()
+                ],
+            )
+            for entity, values in changes.items()
+        ],
+        validate_only=validate_only,
+    )
+
+
+def refusals_in(response: Any) -> list[AlterRefusal]:
+    """The entities that an AlterClientQuotasResponse refuses.
+
+    Raises:
+        kafka.errors.KafkaError: The whole request failed: the client may not alter quotas, or it may be tried again.
+    """
+    return list(_refusals(response.entries))
+
+
+def _refusals(entries: Iterable[Any]) -> Iterator[AlterRefusal]:
+    for entry in entries:
+        error = _ERRORS.for_code(entry.error_code)
+        if error is _ERRORS.ClusterAuthorizationFailedError or error.retriable:
+            raise error(entry.error_message)  # a broker says for each entity why it refuses the whole request
+        if entry.error_code:
+            yield AlterRefusal(_entity_in(entry), (entry.error_message or error.__name__).strip().rstrip("."))
+
+
+def _name_sizes_bytes(entity: NativeEntity) -> list[int]:
+    return [len((name or "").encode()) for _, name in entity.parts]
+
+
+def _raise_error(response: Any) -> None:
+    if response.error_code:
+        raise _ERRORS.for_code(response.error_code)(response.error_message)
+
+
+def _entity_in(entry: Any) -> NativeEntity:
+    return NativeEntity.of((part.entity_type, part.entity_name) for part in entry.entity)
+
+
+log = logging.getLogger(__name__)
+
+PAUSES_SECONDS: Final = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
+"""How long to rest before each further try of a call that was not answered."""
+
+# kafka-python has no types.
+
+_REQUESTS: Final = {
+    DESCRIBE_QUOTAS: "DescribeClientQuotas (API 48)",
+    ALTER_QUOTAS: "AlterClientQuotas (API 49)",
+}
+"""The right that a request needs -> the request."""
+
+Outcome = TypeVar("Outcome")
+
+
+class NativeQuotas:
+    """Reads and changes Kafka's own client quotas. Not safe for several threads. Use it in a `with` block, or close it.
+
+    A call that is not answered is made again, over a new connection and with back-off: to describe changes nothing, and
+    to alter twice is the same as once. A cluster that can not be reached at the start is not waited for.
+
+    Args:
+        access: Of the cluster.
+        pauses_seconds: The rests before the second try and each further one; empty = one try.
+        stopping: Ends the rests and with them the tries, when it is set.
+
+    Raises:
+        ClusterUnreachable: No broker answers.
+        SignInRefused: The credentials are refused.
+    """
+
+    def __init__(
+        self,
+        access: ClusterAccess,
+        pauses_seconds: Sequence[float] = PAUSES_SECONDS,
+        stopping: Event | None = None,
+    ) -> None:
+        self._access = access
+        self._pauses_seconds = tuple(pauses_seconds)
+        self._stopping = stopping or Event()
+        self._admin: Any = access.open(KafkaAdminClient)
+
+    def describe(self) -> list[NativeQuota]:
+        """Every quota of every entity, ips among them, in no certain order.
+
+        Raises:
+            NativeQuotasUnsupported: The brokers are older than 2.6.
+            PermissionMissing: It needs DescribeConfigs on the cluster.
+            ClusterUnreachable: No answer, at any try.
+            SignInRefused: The credentials are refused, at a new connection.
+        """
+        return self._called(DESCRIBE_QUOTAS, lambda admin: quotas_in(_sent(admin, describe_request())))
+
+    def alter(self, changes: QuotaChanges, *, validate_only: bool = False) -> list[AlterRefusal]:
+        """Change values of any number of entities; values that are not named stay.
+
+        They are sent in requests of some thousands of entities. If it raises, the entities of earlier requests are
+        changed; to repeat all of it does no harm.
+
+        Args:
+            changes: Entity to its new values by key; None removes one.
+            validate_only: Change nothing, only ask what would be refused.
+
+        Returns:
+            The entities that were refused, with the reason. All others are changed. Other clients, and `describe`, see
+            it as soon as the broker they ask has heard of it, mostly within some ms.
+
+        Raises:
+            As `describe`; PermissionMissing: It needs AlterConfigs on the cluster.
+        """
+        refused = unsendable(changes)
+        left_out = {refusal.entity for refusal in refused}
+        sent = {entity: values for entity, values in changes.items() if entity not in left_out}
+        for batch in batches_of(sent):
+            refused += self._altered(batch, validate_only)
+        return refused
+
+    def broker_ids(self) -> list[int]:
+        """The ids of the brokers that are up, in order. A broker that is fenced, as it is at its start, is none.
+
+        Raises:
+            As `describe`.
+        """
+        brokers = self._called(DESCRIBE_QUOTAS, lambda admin: admin.describe_cluster()["brokers"])
+        return sorted(broker["broker_id"] for broker in brokers if not broker.get("is_fenced"))
+
+    def close(self) -> None:
+        """Leave the cluster. Harmless when called twice."""
+        admin, self._admin = self._admin, None
+        if admin is not None:
+            admin.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _altered(self, batch: QuotaChanges, validate_only: bool) -> list[AlterRefusal]:
+        request = partial(alter_request, batch, validate_only=validate_only)
+        return self._called(ALTER_QUOTAS, lambda admin: refusals_in(_sent(admin, request())))
+
+    def _called(self, right: Acl, call: Callable[[Any], Outcome]) -> Outcome:
+        """What a call returns, tried again as long as the cluster does not answer it and the pauses last."""
+        for rest_seconds in self._pauses_seconds:
+            try:
+                return self._tried(right, call)
+            except ClusterUnreachable as exc:
+                log.warning("%s; next try in %g s", exc, rest_seconds)
+                if self._stopping.wait(rest_seconds):
+                    raise
+        return self._tried(right, call)
+
+    def _tried(self, right: Acl, call: Callable[[Any], Outcome]) -> Outcome:
+        if self._admin is None:
+            self._admin = self._access.open(KafkaAdminClient)
+        try:
+            with as_cluster_error(self._access.bootstrap_servers):
+                try:
+                    return call(self._admin)
+                except _ERRORS.IncompatibleBrokerVersion as exc:
+                    raise NativeQuotasUnsupported(self._access.bootstrap_servers, _REQUESTS[right]) from exc
+                except _ERRORS.KafkaError as exc:
+                    refusal = self._access.refusal(exc, [right])
+                    raise refusal or exc from exc
+        except ClusterUnreachable:
+            self.close()  # brokers may be at other addresses when they are back
+            raise
+
+
+def _sent(admin: Any, request: Any) -> Any:
+    """The response to a request, from any broker: they pass on to the controller what it must do."""
+    return admin._manager.run(admin._manager.send, request)
+
+
+# The quotas of a cluster's brokers as quotas of the table; what the table can not hold is told, never dropped.
+
+
+@dataclass(frozen=True, slots=True)
+class NativeImport:
+    """What becomes of native quotas.
+
+    Attributes:
+        declared: For the table, in the order of their entities, with exactly the bounds that the brokers have. A bound
+            that can not be held is in none of them, so that the table keeps what it has there.
+        left_out: What is not in them, a line each, in the same order: entity, values and the reason.
+    """
+
+    declared: tuple[DeclaredQuota, ...]
+    left_out: tuple[str, ...]
+
+
+def imported(quotas: Iterable[NativeQuota], factor: int) -> NativeImport:
+    """Make quotas of the table from those of brokers.
+
+    Args:
+        quotas: In any order.
+        factor: Each bound is multiplied by it. 1 keeps them. The number of brokers makes of what each broker allows
+            what all of them allow together.
+    """
+    declared: list[DeclaredQuota] = []
+    left_out: list[str] = []
+    for quota in sorted(quotas, key=lambda quota: str(quota.entity)):
+        names = quota.entity.row_names()
+        if names is None:
+            left_out.append(f"{quota.entity}: {_values(quota.values.items())}; {_why_unnamed(quota)}")
+            continue
+        scaled = {key: value * factor for key, value in quota.bounds.items()}
+        refused = {key: mistake for key, value in scaled.items() if (mistake := bound_mistake(key, value))}
+        if scaled.keys() - refused.keys():
+            bounds = {key: scaled.get(key) for key in QUOTA_TYPES if key not in refused}
+            declared.append(DeclaredQuota(*names, bounds, labels={}))
+        reasons = [f"{_values([(key, scaled[key])])}; {mistake}" for key, mistake in refused.items()]
+        if quota.others:
+            reasons.append(f"{_values(quota.others.items())}; kquota does not meter it")
+        left_out += [f"{quota.entity}: {reason}" for reason in reasons]
+    return NativeImport(tuple(declared), tuple(left_out))
+
+
+def _values(values: Iterable[tuple[str, float]]) -> str:
+    return ", ".join(f"{key}={_number(value)}" for key, value in values)
+
+
+def _number(value: float) -> str:
+    return exact_text(value) if abs(value) < float("inf") else str(value)
+
+
+def _why_unnamed(quota: NativeQuota) -> str:
+    unknown = sorted(kind for kind, _ in quota.entity.parts if kind not in {"user", "client-id"})
+    if unknown:
+        return f"kquota has no quotas for {', '.join(unknown)}"
+    return f"a name of the table must not be empty, nor {DEFAULT}, which is reserved for the default"

@@ -1,0 +1,364 @@
+"""The life of a sync: reach the cluster, take over, a period each second, try again after failures, stop."""
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import chain, repeat
+from pathlib import Path
+from threading import Event
+from typing import Final, TypeVar
+
+from deltalake.exceptions import DeltaError
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+from pipeline.brokers.changes import KafkaQuotas
+from pipeline.brokers.errors import SyncIsRunning
+from pipeline.brokers.sync import BrokerQuotaSync, ChosenQuotas, Sources, UsageFollower
+from pipeline.clock import Clock, SystemClock
+from pipeline.cluster.access import ClusterAccess
+from pipeline.cluster.connecting import as_cluster_error
+from pipeline.cluster.errors import ClusterUnreachable
+from pipeline.errors import PipelineError, first_line
+from pipeline.process import Background, LockHeld, ProcessLock, holder_of
+from pipeline.settings.model import Settings, TablesSettings
+from pipeline.tables.address import local_folder, table_uri
+from pipeline.tables.broker_quotas import BrokerQuotasTable, trim_changes
+from pipeline.tables.enforced import NAME
+from pipeline.tables.from_settings import open_quota_table
+from pipeline.tables.quotas.source import QuotaSource
+from pipeline.tables.upkeep import clean, compact
+from quota.broker_levels.sync import AlterBudget, BrokerSync
+
+# Makes the parts of a sync from the settings.
+
+# The windows of a rate, and some seconds for usage that comes late.
+_LATE_MS = 3_000
+
+
+def open_sources(settings: Settings) -> Sources:
+    """Open what the sync follows. In scope `broker` no usage is needed.
+
+    Raises:
+        TableMissing, TableUnreadable: A table is not there, or can not be read.
+        InvalidQuotas: No version of the quotas is valid.
+    """
+    uri, first_ms = table_uri(settings.tables.root, "usage"), settings.engine.rate_span_ms + _LATE_MS
+    source = QuotaSource(open_quota_table(settings.tables), settings.share)
+    quotas = ChosenQuotas(source, frozenset(settings.sync.users))
+    sources = Sources(quotas, lambda: UsageFollower(uri, first_ms), settings.scope)
+    sources.usage()
+    return sources
+
+
+def new_control(settings: Settings, *, adopt: bool, at_once: bool = False) -> BrokerSync:
+    """What says what to write.
+
+    Args:
+        settings: The whole tree; `engine` has the sample windows, as the brokers are set.
+        adopt: Whether values of others are taken over.
+        at_once: No bound on the changes per second: all of them in one period.
+    """
+    return BrokerSync(
+        budget=AlterBudget(1 << 30 if at_once else settings.sync.alters_per_second),
+        adopt=adopt,
+        num_samples=settings.engine.num_samples,
+        sample_window_ms=settings.engine.sample_window_ms,
+    )
+
+
+def cluster_name(settings: Settings, access: ClusterAccess) -> str:
+    """The name of the cluster in the tables: its id, if the settings name none.
+
+    Raises:
+        ClusterUnreachable: No broker answers.
+        SignInRefused: The credentials are refused.
+    """
+    with access.admin() as admin, as_cluster_error(access.bootstrap_servers):
+        return settings.cluster or str(admin.describe_cluster()["cluster_id"])
+
+
+# One sync per set of tables: a lock file beside them, where they are on a local disk.
+#
+# A sync that starts from elsewhere is not stopped by it but fences the first one: by the epoch in the table.
+
+_LOCK: Final = ".kquota-sync.lock"
+
+
+@contextmanager
+def sync_lock(tables_root: str) -> Iterator[None]:
+    """Hold the lock; the operating system lets go of it when the process dies, however it dies.
+
+    Raises:
+        SyncIsRunning: Another process holds it.
+    """
+    path = _lock_file(tables_root)
+    if path is None:
+        yield
+        return
+    try:
+        lock = ProcessLock(path).__enter__()
+    except LockHeld as exc:
+        raise SyncIsRunning(path, exc.holder) from exc
+    with lock:
+        yield
+
+
+def running_sync(tables_root: str) -> str | None:
+    """The process of this machine that holds the lock, as text; None if nobody does."""
+    path = _lock_file(tables_root)
+    return None if path is None else holder_of(path)
+
+
+def _lock_file(tables_root: str) -> Path | None:
+    folder = local_folder(tables_root)
+    return None if folder is None else folder / _LOCK
+
+
+# What `kquota quotas sync` tells Prometheus: of every period.
+
+
+class SyncMetrics:
+    """Fills a registry, a period at a time.
+
+    Args:
+        registry: Of this process.
+        clock: Its wall clock dates periods.
+    """
+
+    def __init__(self, registry: CollectorRegistry, clock: Clock) -> None:
+        self._clock = clock
+        self._periods = Counter("kquota_sync_periods", "Periods that went well.", registry=registry)
+        self._failures = Counter("kquota_sync_failed_periods", "Periods that failed.", registry=registry)
+        self._changes = Counter("kquota_sync_changes", "Values that the brokers took.", registry=registry)
+        self._last = Gauge(
+            "kquota_sync_last_period_timestamp_seconds",
+            "When the last good period ended; before the first one, when this process began.",
+            registry=registry,
+        )
+        self._last.set(clock.now().wall_ms / 1000)
+        self._owned = Gauge("kquota_sync_owned_values", "Values on the brokers that are kquota's.", registry=registry)
+        self._drifts = Gauge("kquota_sync_drifts", "Values that others wrote and the sync leaves.", registry=registry)
+        self._refused = Gauge("kquota_sync_refused_values", "Values that can not be written.", registry=registry)
+        self._unplaced = Gauge(
+            "kquota_sync_unplaced_bytes", "Usage so far that names no broker of the cluster.", registry=registry
+        )
+
+    def period_done(self, control: BrokerSync, changes: int) -> None:
+        """A period went well.
+
+        Args:
+            control: What is known after it.
+            changes: How many values the brokers took.
+        """
+        self._periods.inc()
+        self._changes.inc(changes)
+        self._last.set(self._clock.now().wall_ms / 1000)
+        self._owned.set(len(control.owned))
+        self._drifts.set(len(control.drifts))
+        self._refused.set(len(control.refused))
+        self._unplaced.set(control.unplaced_bytes)
+
+    def period_failed(self) -> None:
+        """A period failed; it is tried again."""
+        self._failures.inc()
+
+
+# Upkeep of `broker_quotas`, by its only writer: delete old rows, merge files, shorten the log.
+
+log = logging.getLogger(__name__)
+
+
+class SyncUpkeep:
+    """Does the upkeep in rounds. What fails is told, and tried again in the next round.
+
+    Args:
+        tables: Where the table is, and how long its rows are kept.
+        clock: Retention is counted back from its wall clock.
+    """
+
+    def __init__(self, tables: TablesSettings, clock: Clock) -> None:
+        self._tables = tables
+        self._clock = clock
+
+    def round(self) -> float:
+        """Do one round. Returns how many seconds to wait before the next one."""
+        uri = table_uri(self._tables.root, NAME)
+        try:
+            trim_changes(uri, self._clock.now().wall_ms - self._tables.history_retention_ms)
+            compact(uri)
+            clean(uri)
+        except (PipelineError, DeltaError, OSError, ValueError) as exc:
+            log.warning("upkeep of %s failed and is tried again in the next round: %s", NAME, first_line(exc))
+        return self._tables.upkeep_interval_ms / 1000
+
+
+PAUSES_SECONDS: Final = (1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
+"""How long to rest after the first failure in a row and each further one; then as after the last."""
+
+_UPKEEP_PATIENCE_SECONDS: Final = 2.0
+
+Wait = Callable[[float], bool]
+"""Waits some seconds; True = stop."""
+
+Outcome = TypeVar("Outcome")
+
+
+def run_sync(settings: Settings, wait: Wait, *, adopt: bool = False, metrics: SyncMetrics | None = None) -> None:
+    """Keep the brokers' quotas until told to stop. A cluster that is away is waited for.
+
+    Args:
+        settings: The whole tree.
+        wait: Rests between two periods.
+        adopt: Whether values of others are taken over.
+        metrics: Hears of every period.
+
+    Raises:
+        SyncIsRunning: Another process syncs from the same tables.
+        Fenced: One on another machine does.
+        PipelineError: The tables can not be read at the start, or the brokers refuse the first look.
+    """
+    clock, access = SystemClock(), ClusterAccess.from_settings(settings.kafka)
+    with sync_lock(settings.tables.root), KafkaQuotas(access) as cluster:
+        sources = open_sources(settings)
+        name = _once_reached(lambda: cluster_name(settings, access), wait)
+        if name is None:
+            return
+        table = BrokerQuotasTable(settings.tables.root, name)
+        control = new_control(settings, adopt=adopt)
+        sync = BrokerQuotaSync(control, sources, table, cluster, clock, settings.sync.describe_every_ms)
+        sync.take_over()
+        upkeep = Background("sync-upkeep", SyncUpkeep(settings.tables, clock).round, _upkeep_failed)
+        upkeep.start()
+        try:
+            _run_periods(_told_to(metrics, sync, control), settings.sync.period_ms / 1000, wait)
+            if settings.sync.restore_on_stop:
+                log.info("every level is back at its bound: %d changes", sync.restore())
+        finally:
+            upkeep.close(_UPKEEP_PATIENCE_SECONDS)
+
+
+def sync_once(settings: Settings, *, adopt: bool = False) -> BrokerSync:
+    """Do one period, with all changes that it wants. Returns what is known after it.
+
+    Args:
+        settings: The whole tree.
+        adopt: Whether values of others are taken over.
+
+    Raises:
+        SyncIsRunning, Fenced: Another sync is at work.
+        PipelineError: A table or the cluster can not be read or written.
+    """
+    access = ClusterAccess.from_settings(settings.kafka)
+    with sync_lock(settings.tables.root), KafkaQuotas(access) as cluster:
+        sources = open_sources(settings)
+        table = BrokerQuotasTable(settings.tables.root, cluster_name(settings, access))
+        control = new_control(settings, adopt=adopt, at_once=True)
+        sync = BrokerQuotaSync(control, sources, table, cluster, SystemClock(), settings.sync.describe_every_ms)
+        sync.take_over()
+        log.info("changes made: %d", sync.step())
+        return control
+
+
+def _told_to(metrics: SyncMetrics | None, sync: BrokerQuotaSync, control: BrokerSync) -> Callable[[], object]:
+    """One period, of which metrics hear."""
+    if metrics is None:
+        return sync.step
+
+    def step() -> None:
+        try:
+            changes = sync.step()
+        except PipelineError:
+            metrics.period_failed()
+            raise
+        metrics.period_done(control, changes)
+
+    return step
+
+
+def _run_periods(step: Callable[[], object], period_seconds: float, wait: Wait) -> None:
+    failures, has_looked, told = 0, False, ""
+    while True:
+        began = time.monotonic()
+        try:
+            step()
+        except PipelineError as exc:
+            if _is_final(exc, has_looked):
+                raise
+            rest_seconds = PAUSES_SECONDS[min(failures, len(PAUSES_SECONDS) - 1)]
+            failures += 1
+            trouble = _kind_of(exc)
+            if trouble != told:
+                told = trouble
+                log.warning("%s; tried again with back-off until it works", exc)
+        else:
+            if failures:
+                log.info("works again after %d failures", failures)
+            failures, has_looked, told = 0, True, ""
+            rest_seconds = max(began + period_seconds - time.monotonic(), 0.0)
+        if wait(rest_seconds):
+            return
+
+
+def _kind_of(failure: PipelineError) -> str:
+    """Equal for failures of which one line is enough: a cluster that is away shows it in many ways."""
+    return type(failure).__name__ if isinstance(failure, ClusterUnreachable) else str(failure)
+
+
+def _is_final(failure: PipelineError, has_looked: bool) -> bool:
+    """Whether it is no use to try again: another sync has taken over, a table is gone, or the start is refused."""
+    return failure.exit_code in {2, 4, 5} or not (has_looked or isinstance(failure, ClusterUnreachable))
+
+
+def _once_reached(call: Callable[[], Outcome], wait: Wait) -> Outcome | None:
+    """What a call returns, as soon as the cluster answers; None if told to stop meanwhile."""
+    for rest_seconds in chain(PAUSES_SECONDS, repeat(PAUSES_SECONDS[-1])):
+        try:
+            return call()
+        except ClusterUnreachable as exc:
+            log.warning("%s; next try in %g s", exc, rest_seconds)
+        if wait(rest_seconds):
+            break
+    return None
+
+
+def _upkeep_failed(failure: BaseException) -> None:
+    log.error("upkeep of broker_quotas has ended: %s", failure)
+
+
+# The sync on a thread beside other work: `kquota run --sync`.
+
+_PATIENCE_SECONDS: Final = 15.0
+_ENDED_SECONDS: Final = 3_600.0
+
+
+@contextmanager
+def sync_beside(settings: Settings, ended: Callable[[], None]) -> Iterator[None]:
+    """Keep the brokers' quotas until the end of the block.
+
+    Args:
+        settings: The whole tree.
+        ended: Called on the sync's thread if it fails for good, as `run_sync` does. It should end the block.
+
+    Raises:
+        PipelineError: At the end of the block, what the sync failed with. An error of the block goes before it.
+    """
+    stopping, failures = Event(), list[BaseException]()
+
+    def run() -> float:
+        run_sync(settings, stopping.wait)
+        return _ENDED_SECONDS  # `close` ends this rest
+
+    def failed(failure: BaseException) -> None:
+        failures.append(failure)
+        ended()
+
+    thread = Background("sync", run, failed)
+    thread.start()
+    try:
+        yield
+    finally:
+        stopping.set()
+        thread.close(_PATIENCE_SECONDS)
+    if failures:
+        raise failures[0]

@@ -1,0 +1,431 @@
+"""One period of the sync after the other: read what is new, compare the brokers, change what must change."""
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import partial
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+
+from pipeline.brokers.changes import ChangeWriter, ClusterQuotas, Written
+from pipeline.clock import Clock
+from pipeline.tables.broker_quotas import BrokerQuotasTable
+from pipeline.tables.opening import Options, newest_instant_in, open_table, reading
+from pipeline.tables.port import Condition, Instant
+from pipeline.tables.quotas.source import QuotaSource, Scope
+from pipeline.tables.reading import largest, select
+from quota.broker_levels.entries import EntryKey
+from quota.broker_levels.sync import BrokerSync
+from quota.broker_levels.writes import WORDS, Change, Drift, DriftKind
+from quota.entity import label
+from quota.snapshot import QuotaSnapshot
+from quota.units import rate_text
+
+# Changes and drifts as people read them, in one line each.
+
+
+def change_line(change: Change) -> str:
+    """`user-principal 'alice' producer_byte_rate 1.0 MB/s → 350.0 kB/s of T 1.0 MB/s: why`."""
+    key = change.key
+    of_bound = "" if change.bound in {None, change.new} else f" of T {value_text(key, change.bound)}"
+    old, new = value_text(key, change.old), value_text(key, change.new)
+    return f"{key_text(key)} {old} → {new}{of_bound}: {WORDS[change.cause]}"
+
+
+def drift_line(drift: Drift) -> str:
+    """What stands on the brokers in place of what kquota wants there."""
+    theirs, ours, wanted = (value_text(drift.key, value) for value in (drift.theirs, drift.ours, drift.wanted))
+    wrote = "kquota did not write it" if drift.kind is DriftKind.FOREIGN else f"kquota wrote {ours}"
+    return f"{key_text(drift.key)} is {theirs} on the brokers: {wrote}, wants {wanted}, and leaves it alone"
+
+
+def key_text(key: EntryKey) -> str:
+    """The entity as Kafka's tools write it, and the quota type."""
+    return f"{label(key.user, key.client_id)} {key.quota_type}"
+
+
+def value_text(key: EntryKey, value: float | None) -> str:
+    """A value with its unit; `none` for none."""
+    return "none" if value is None else rate_text(key.quota_type, value)
+
+
+# What the sync says in its log: one line for each change, and one when something begins to stand in the way.
+
+log = logging.getLogger("pipeline.sync")
+
+MOST_LINES: Final = 200
+"""So many changes that were made together get a line each. The lines of 10^4 would take longer than the changes."""
+
+
+class Telling:
+    """Says each thing once. What lasts, as a drift, is told when it begins, and again if it comes back."""
+
+    def __init__(self) -> None:
+        self._drifts: frozenset[Drift] = frozenset()
+        self._refused: frozenset[tuple[EntryKey, str]] = frozenset()
+        self._has_unplaced = False
+
+    def changes(self, written: Written) -> None:
+        """A line for each change that the brokers took."""
+        for change in written.taken[:MOST_LINES]:
+            log.info("%s", change_line(change))
+        if len(written.taken) > MOST_LINES:
+            log.info("and %d more changes at the same time: see broker_quotas", len(written.taken) - MOST_LINES)
+
+    def obstacles(self, control: BrokerSync) -> None:
+        """A line for each drift, refusal and usage without a broker that was not there before."""
+        drifts = frozenset(control.drifts)
+        for drift in [drift for drift in control.drifts if drift not in self._drifts][:MOST_LINES]:
+            log.warning("%s (--adopt takes it over)", drift_line(drift))
+        self._drifts = drifts
+        refused = {(one.key, one.reason): one for one in control.refused}
+        for about, one in refused.items():
+            if about not in self._refused:
+                whom = "the brokers refuse" if one.by == "broker" else "can not have an entry of its own:"
+                log.warning("%s: %s %s", key_text(one.key), whom, one.reason)
+        self._refused = frozenset(refused)
+        if control.unplaced_bytes and not self._has_unplaced:
+            self._has_unplaced = True
+            log.warning(
+                "usage that names no broker of the cluster counts on none: %d bytes so far; meters must send broker_id",
+                control.unplaced_bytes,
+            )
+
+
+# Follows the table `usage`: gives each row once, as the job's batches write it.
+#
+# A batch is one commit, and within a time epoch batches are evaluated in order. So what is new are the batches that
+# were evaluated after the last one seen, or at the same instant and not seen. That does not ask which files a row is
+# in: compaction may merge them, and old ones may be deleted. When the newest instant goes back, or a new epoch begins,
+# the follower begins anew, with the newest rows of that epoch.
+
+COLUMNS: Final = (
+    "sample_start_ms",
+    "broker_id",
+    "user",
+    "client_id",
+    "produced_bytes",
+    "fetched_bytes",
+    "io_time_ns",
+    "network_time_ns",
+    "exempt_time_ns",
+    "last_event_ms",
+)
+"""What the sync needs of a row."""
+
+_BATCH: Final = ("query_id", "batch_id")
+_TIME: Final = "evaluated_at_ms"
+# A handle gets slower with each version that it has followed; one that is opened from a checkpoint does not.
+_VERSIONS_PER_HANDLE: Final = 50
+
+
+class UsageFollower:
+    """The new rows of the table, each time it is asked. One caller at a time.
+
+    Args:
+        uri: Address of the table.
+        first_ms: How far before the newest evaluation the first rows begin.
+        storage_options: See `Options`.
+
+    Raises:
+        TableMissing: There is no table.
+        TableUnreadable: It can not be read.
+    """
+
+    def __init__(self, uri: str, first_ms: int, storage_options: Options = None) -> None:
+        self._uri = uri
+        self._options = storage_options
+        self._first_ms = first_ms
+        self._handle = open_table(uri, storage_options=storage_options)
+        self._opened_version = self._handle.version()
+        self._read_version: int | None = None
+        self._newest: Instant | None = None
+        self._has_begun = False
+        self._seen_batches: set[tuple[str, int]] = set()
+
+    @property
+    def known_until_ms(self) -> int:
+        """When the newest batch that was read was evaluated, in event time; 0 before the first. May go back."""
+        return 0 if self._newest is None else self._newest.evaluated_at_ms
+
+    @property
+    def has_begun_anew(self) -> bool:
+        """Whether the rows of the last call are the first ones, or the first ones since event time went back."""
+        return self._has_begun
+
+    def new_rows(self) -> pa.Table | None:
+        """The rows since the last call, with `COLUMNS`, in no order; None if there are none. 1 ms without a commit.
+
+        Raises:
+            TableMissing, TableUnreadable: The table is not there any more, or can not be read. Nothing is lost by it.
+        """
+        table = self._refreshed()
+        if table.version() == self._read_version:
+            return None
+        rows = self._rows_after(table)
+        self._read_version = table.version()
+        return rows
+
+    def _refreshed(self) -> DeltaTable:
+        try:
+            self._handle.update_incremental()
+        except (DeltaError, OSError):
+            # The log entries after this version may be cleaned away: the newest version is opened without them.
+            self._open()
+        if self._handle.version() - self._opened_version > _VERSIONS_PER_HANDLE:
+            self._open()
+        return self._handle
+
+    def _open(self) -> None:
+        self._handle = open_table(self._uri, storage_options=self._options)
+        self._opened_version = self._handle.version()
+
+    def _rows_after(self, table: DeltaTable) -> pa.Table | None:
+        with reading(self._uri):
+            newest = newest_instant_in(table, partial(largest, table, _TIME))
+        if newest is None:
+            return None
+        known = self._newest
+        begins = known is None or newest.time_epoch != known.time_epoch or newest < known
+        since_ms = newest.evaluated_at_ms - self._first_ms if begins or known is None else known.evaluated_at_ms
+        day = datetime.fromtimestamp(since_ms / 1000, UTC).date()
+        where: list[Condition] = [("date", ">=", day), (_TIME, ">=", since_ms)]
+        if newest.time_epoch:  # before there were epochs it was null; if that is the newest one, there is no other
+            where.append(("time_epoch", "=", newest.time_epoch))
+        rows = select(table, (*COLUMNS, *_BATCH, _TIME), where)
+        if begins:
+            self._seen_batches = set()
+        else:
+            rows = rows.filter(pa.array([batch not in self._seen_batches for batch in _batches_of(rows)], pa.bool_()))
+        self._has_begun, self._newest = begins, newest
+        of_newest = _batches_of(rows.filter(pc.equal(rows[_TIME], newest.evaluated_at_ms)))
+        self._seen_batches = {*of_newest, *(self._seen_batches if newest == known else ())}
+        return rows.select(COLUMNS) if len(rows) else None
+
+
+def _batches_of(rows: pa.Table) -> list[tuple[str, int]]:
+    return list(zip(rows["query_id"].to_pylist(), rows["batch_id"].to_pylist(), strict=True))
+
+
+# The quotas that a sync puts on brokers: all of the table, or those of some users, for a beginning in small steps.
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenQuotas:
+    """Follows the quota table, and leaves out the rows that are not chosen, as if the table did not have them.
+
+    Attributes:
+        source: All quotas.
+        users: Whose rows are chosen: raw names, or `<default>`; "" chooses rows without a user. Empty = all rows.
+    """
+
+    source: QuotaSource
+    users: frozenset[str]
+
+    @property
+    def scope(self) -> Scope:
+        """See `QuotaSource`."""
+        return self.source.scope
+
+    def pin(self) -> QuotaSnapshot:
+        """See `QuotaSource`."""
+        return self._chosen(self.source.pin())
+
+    def poll(self) -> QuotaSnapshot | None:
+        """See `QuotaSource`."""
+        snapshot = self.source.poll()
+        return None if snapshot is None else self._chosen(snapshot)
+
+    def _chosen(self, snapshot: QuotaSnapshot) -> QuotaSnapshot:
+        if not self.users:
+            return snapshot
+        return replace(snapshot, quotas=tuple(one for one in snapshot.quotas if one.user in self.users))
+
+
+# What a sync follows: the quotas, and the usage as long as levels are computed from it.
+
+
+class Sources:
+    """The quotas and the usage. One caller at a time.
+
+    Args:
+        quotas: The rows of the quota table that are put on the brokers.
+        open_usage: Opens the usage from now on.
+        scope: That of the settings; None = that of the quota table, also when it is changed there.
+
+    Attributes:
+        quotas: As given.
+    """
+
+    def __init__(
+        self,
+        quotas: QuotaSource | ChosenQuotas,
+        open_usage: Callable[[], UsageFollower],
+        scope: Scope | None = None,
+    ) -> None:
+        self.quotas = quotas
+        self._open_usage = open_usage
+        self._scope = scope
+        self._usage: UsageFollower | None = None
+
+    @property
+    def mirror(self) -> bool:
+        """Whether every broker gets T: scope `broker`."""
+        return (self._scope or self.quotas.scope) == "broker"
+
+    def usage(self) -> UsageFollower | None:
+        """The usage; None where no level is computed. It is opened anew when levels are computed again.
+
+        Raises:
+            TableMissing, TableUnreadable: The table is not there, or can not be read.
+        """
+        if self.mirror:
+            self._usage = None
+        elif self._usage is None:
+            self._usage = self._open_usage()
+        return self._usage
+
+
+# Which brokers count as part of the cluster: one that is being restarted does.
+
+GONE_AFTER_MS: Final = 60_000
+"""How long a broker must be away before it counts as gone: longer than a restart."""
+
+
+class PresentBrokers:
+    """The brokers of the cluster, with those that are away for a moment.
+
+    No level may be below T ÷ brokers. If a broker that is being restarted counted as gone, a restart of all brokers,
+    one by one, would raise every such level at each of them. Without it the others give somewhat less than T, until it
+    is back or counts as gone.
+    """
+
+    def __init__(self) -> None:
+        self._seen_at_ms: dict[str, int] = {}
+
+    def seen(self, broker_ids: Iterable[str], now_ms: int) -> tuple[str, ...]:
+        """The brokers that count, after a look.
+
+        Args:
+            broker_ids: Those that are up.
+            now_ms: The instant.
+        """
+        known = {name: at_ms for name, at_ms in self._seen_at_ms.items() if now_ms - at_ms < GONE_AFTER_MS}
+        self._seen_at_ms = {**known, **dict.fromkeys(broker_ids, now_ms)}
+        return tuple(sorted(self._seen_at_ms))
+
+
+class BrokerQuotaSync:
+    """Keeps the quotas of one cluster's brokers. One caller at a time.
+
+    Args:
+        control: Says what to write; nothing is loaded or recorded yet.
+        sources: What is followed.
+        table: Where every change is stored.
+        cluster: The brokers.
+        clock: All is timed in steady time; its wall clock dates the rows of the table.
+        describe_every_ms: How often the brokers are compared.
+    """
+
+    def __init__(
+        self,
+        control: BrokerSync,
+        sources: Sources,
+        table: BrokerQuotasTable,
+        cluster: ClusterQuotas,
+        clock: Clock,
+        describe_every_ms: int,
+    ) -> None:
+        self._control = control
+        self._sources = sources
+        self._cluster = cluster
+        self._writer = ChangeWriter(table, cluster, clock)
+        self._clock = clock
+        self._describe_every_ms = describe_every_ms
+        self._brokers = PresentBrokers()
+        self._telling = Telling()
+        self._known_until_ms = 0
+        self._look_due_ms = 0
+
+    def take_over(self) -> None:
+        """Fence an earlier sync, and take over what it owned.
+
+        Raises:
+            Fenced: Another one started at the same moment.
+        """
+        state, quotas = self._writer.take_over(), self._sources.quotas.pin()
+        self._control.restore_owned(state.owned, state.undecided, self._now())
+        self._control.load_quotas(quotas, self._sources.mirror)
+        log.info(
+            "quotas v%d: %d entities; values that are kquota's on the brokers: %d, undecided: %d",
+            quotas.version,
+            len(quotas.quotas),
+            len(state.owned),
+            len(state.undecided),
+        )
+
+    def step(self) -> int:
+        """One period. Returns how many changes the brokers took.
+
+        Raises:
+            PipelineError: A table or the cluster can not be read or written. The next call goes on with what is left.
+        """
+        snapshot = self._sources.quotas.poll()
+        if snapshot is not None:
+            self._control.load_quotas(snapshot, self._sources.mirror)
+            scope = "broker" if self._sources.mirror else "cluster"
+            log.info("quotas v%d in force: %d entities, scope %s", snapshot.version, len(snapshot.quotas), scope)
+        self._follow_usage()
+        if self._writer.has_undecided or self._now() >= self._look_due_ms:
+            self._look()
+        taken = self._write(self._control.period(self._known_until_ms, self._now()))
+        self._telling.obstacles(self._control)
+        return taken
+
+    def restore(self) -> int:
+        """Put T in place of every lower level. Returns how many changes the brokers took.
+
+        Raises:
+            PipelineError: As for `step`.
+        """
+        return self._write(self._control.restore())
+
+    def _follow_usage(self) -> None:
+        """Record what is new."""
+        usage = self._sources.usage()
+        rows = None if usage is None else usage.new_rows()
+        if usage is None or rows is None:
+            return
+        if usage.has_begun_anew:
+            self._control.begin_epoch(usage.known_until_ms)
+        self._control.record(rows)
+        self._known_until_ms = usage.known_until_ms
+
+    def _look(self) -> None:
+        """Compare with what the brokers hold. It is known then what became of changes without an answer."""
+        self._look_due_ms = 0  # unless all of it goes well
+        found, now_ms = self._cluster.look(), self._now()
+        self._control.set_brokers(self._brokers.seen(found.broker_ids, now_ms), now_ms)
+        self._control.observe(self._writer.with_taken(found.held), now_ms)
+        if self._writer.has_undecided:
+            self._writer.settle(self._control.owned)
+        self._writer.refuse_fenced()
+        self._look_due_ms = self._now() + self._describe_every_ms
+
+    def _write(self, changes: list[Change]) -> int:
+        if not changes:
+            return 0
+        written = self._writer.write(changes)
+        self._control.confirm(written.taken, written.at_ms)
+        for change, reason in written.refused:
+            self._control.refuse(change, reason, written.at_ms)
+        self._telling.changes(written)
+        return len(written.taken)
+
+    def _now(self) -> int:
+        return self._clock.now().steady_ms

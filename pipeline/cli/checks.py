@@ -1,0 +1,274 @@
+"""`kquota doctor`: checks everything the job needs, and says what to do about what is missing."""
+
+import socket
+import sys
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Final
+
+import typer
+
+from pipeline.cli.options import BootstrapServers, CommandConfig, ConfigFile, Output, TablesRoot, flags
+from pipeline.cli.services import DEFAULT_LISTEN
+from pipeline.clock import wall_ms
+from pipeline.errors import printable
+
+if TYPE_CHECKING:
+    from pipeline.job.status import JobStatus
+import json
+from math import ceil
+from typing import Annotated, Any, Literal
+
+from pipeline.cli.output import Layout, print_rows
+
+
+def doctor(
+    config: ConfigFile = None,
+    bootstrap_server: BootstrapServers = None,
+    command_config: CommandConfig = None,
+    tables: TablesRoot = None,
+) -> None:
+    """Check Java, jars, cluster, topics, tables, quotas and lock; one line each, with a remedy.
+
+    Exit codes: 0 no errors; 1 at least one error. Without --bootstrap-server the cluster is not checked.
+    """
+    from pipeline.job.diagnosis import diagnose
+    from pipeline.settings.loading import load_settings
+
+    settings = load_settings(config, flags(bootstrap_server, command_config, tables))
+    wrong = 0
+    for finding in diagnose(settings):
+        sign = {"ok": "ok   ", "warning": "warn ", "error": "ERROR"}[finding.severity]
+        sys.stdout.write(f"{sign} {finding.subject:<9} {printable(finding.text)}\n")
+        wrong += finding.severity == "error"
+    if wrong:
+        raise typer.Exit(1)
+
+
+# `kquota status`: whether the job runs, how far it is, what is in force, and where everything is.
+
+_CONNECT_SECONDS: Final = 0.2
+
+
+def status(
+    config: ConfigFile = None,
+    bootstrap_server: BootstrapServers = None,
+    tables: TablesRoot = None,
+    output: Output = "table",
+) -> None:
+    """Print whether the job runs, its last batch, the quotas in force, how many clients are held, and addresses.
+
+    Reads the tables and the job's lock; asks no cluster. It ends with 0 also if the job is down. The gate is looked for
+    where `kquota gate` listens by default.
+    """
+    from pipeline.cli.output import is_table, print_rows
+    from pipeline.job.status import status_of
+    from pipeline.settings.loading import load_settings
+
+    found = status_of(load_settings(config, flags(bootstrap_server, tables=tables)), wall_ms())
+    gate = f"http://{DEFAULT_LISTEN}" if _answers(DEFAULT_LISTEN) else None
+    if not is_table(output):
+        document = {**asdict(found), "gate": gate}
+        print_rows([document], output, document=document)
+        return
+    for subject, text in _lines(found, gate):
+        sys.stdout.write(f"{subject:<7} {printable(text)}\n")
+
+
+def _lines(found: "JobStatus", gate: str | None) -> list[tuple[str, str]]:
+    is_behind = found.last_batch_quotas is not None and found.last_batch_quotas != found.quotas
+    return [
+        ("job", f"{found.job}: {_process_text(found)}"),
+        ("batch", _batch_text(found)),
+        (
+            "quotas",
+            f"v{found.quotas} in force"
+            + (f", the last batch was decided with v{found.last_batch_quotas}" if is_behind else "")
+            + (f"; v{found.newest_quotas} is newer and not valid" if found.newest_quotas != found.quotas else ""),
+        ),
+        ("mode", found.mode),
+        ("held", f"{found.held_clients} client{'' if found.held_clients == 1 else 's'}"),
+        ("kafka", found.bootstrap_servers or "not given"),
+        ("gate", gate or f"none at {DEFAULT_LISTEN}"),
+        ("tables", found.tables),
+    ]
+
+
+def _process_text(found: "JobStatus") -> str:
+    if not found.process:
+        return "down on this machine"
+    up, looked_ms = f"up, process {found.process}", found.last_wait_age_ms
+    looked = f"it last looked for usage {(looked_ms or 0) / 1000:.1f} s ago"
+    if found.activity == "idle":
+        return f"{up}; it waits for usage"
+    if found.activity == "hung":
+        return f"{up}; it hangs: {looked}"
+    if found.activity == "unknown" and (looked_ms is None or looked_ms < 0):
+        return f"{up}; it has not yet looked for usage: it starts, or hangs"
+    return f"{up}; {looked}: a batch takes long, or it hangs" if found.activity == "unknown" else up
+
+
+def _batch_text(found: "JobStatus") -> str:
+    if found.last_batch_age_ms is None or found.lag_ms is None:
+        return "none yet"
+    epoch = f", time epoch {found.time_epoch}" if found.time_epoch else ""
+    ahead = f"its time is {found.ahead_ms / 1000:.1f} s ahead of the wall clock"
+    lag = f"its newest event was then {found.lag_ms / 1000:.1f} s old"
+    return (
+        f"{found.last_batch_id}, {found.last_batch_age_ms / 1000:.1f} s ago{epoch}; {ahead if found.ahead_ms else lag}"
+    )
+
+
+def _answers(address: str) -> bool:
+    """Whether somebody listens there."""
+    host, _, port = address.rpartition(":")
+    try:
+        with socket.create_connection((host, int(port)), _CONNECT_SECONDS):
+            return True
+    except OSError:
+        return False
+
+
+# `kquota size`: what a job needs, from measured figures.
+
+
+def size(
+    entities: Annotated[int, typer.Option(min=1, help="Clients that send usage: distinct <user, client-id>.")],
+    events: Annotated[int, typer.Option(min=0, help="Usage events per second, of all together.")] = 20_000,
+    output: Output = "table",
+) -> None:
+    """Print how many jobs are needed; the memory, CPU and trigger of each; and how long a restart takes.
+
+    The figures come from a benchmark on one machine; they are lines between its points. Yours may be quicker or slower.
+    """
+    from pipeline.cli.output import is_table, print_rows
+    from pipeline.reports.sizing import read_measured, shards_for, size_of
+
+    measured = read_measured()
+    shards = shards_for(entities, events, measured)
+    found = size_of(ceil(entities / (shards or 1)), events, measured)
+    rows = [
+        {"what": "jobs (setting shard)", "needs": _jobs(shards)},
+        {"what": "micro-batch", "needs": f"{found.batch_ms:.0f} ms"},
+        {"what": "trigger (stream.trigger_ms)", "needs": f"{found.trigger_ms} ms or more"},
+        {"what": "memory of the driver", "needs": f"{found.driver_mb:.0f} MB"},
+        {"what": "memory of Spark's JVM", "needs": f"{found.jvm_mb:.0f} MB"},
+        {"what": "cores in use", "needs": f"{found.cores:.1f}"},
+        {"what": "restart after kill -9", "needs": f"{found.back_s:.0f} s"},
+    ]
+    print_rows(rows, output)
+    if is_table(output):
+        beyond = "" if found.is_measured else "; this is beyond what was measured"
+        sys.stderr.write(f"measured on {measured.machine}, arrays of 100 events{beyond}\n")
+
+
+def _jobs(shards: int | None) -> str:
+    if shards is None:
+        return "more than shards can give: each reads all events"
+    return "1" if shards == 1 else f"{shards}, each for its share of the users; the figures are those of one"
+
+
+# `kquota config`: the settings in force, where each comes from, and their schema.
+
+app = typer.Typer(help="Show the settings in force, or their schema.", no_args_is_help=True)
+
+
+@app.command("show")
+def show(config: ConfigFile = None, output: Output = "table") -> None:
+    """Print every setting with its value and where it comes from; secrets are masked."""
+    from pipeline.cli.output import Layout, print_rows
+    from pipeline.settings.loading import load_settings, origins
+
+    settings = load_settings(config)
+    where = origins(config)
+    rows = [
+        {"key": key, "value": value, "from": where.get(key, "default")}
+        for key, value in _flat(settings.model_dump(mode="json"))
+    ]
+    print_rows(rows, output, Layout(texts=("value",), names=frozenset({"from"})))
+
+
+@app.command("schema")
+def schema(indent: Annotated[int, typer.Option(help="Spaces per level of indentation.", min=0, max=8)] = 2) -> None:
+    """Print the JSON Schema of the settings file."""
+    from pipeline.settings.model import Settings
+
+    sys.stdout.write(json.dumps(Settings.model_json_schema(), indent=indent) + "\n")
+
+
+def _flat(values: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+    pairs: list[tuple[str, Any]] = []
+    for key, value in values.items():
+        if isinstance(value, dict) and value:
+            pairs += _flat(value, f"{prefix}{key}.")
+        else:
+            pairs.append((prefix + key, value))
+    return pairs
+
+
+# `kquota jars`: fetch, check and list the locked jars.
+
+jars_app = typer.Typer(
+    help="Fetch and check the locked jars of Spark and of the embedded broker.", no_args_is_help=True
+)
+
+WithSet = Annotated[
+    Literal["s3"] | None,
+    typer.Option("--with", help="An optional set too: s3, for Spark's own access to s3://.", show_default=False),
+]
+_LAYOUT: Final = Layout(("set", "jar", "size_bytes"), names=frozenset({"jar", "path"}))
+
+
+@jars_app.command("fetch")
+def fetch_jars(with_set: WithSet = None) -> None:
+    """Fetch every locked jar that is missing or altered. Prints one summary line. Can be repeated.
+
+    Sources, in order: the cache, the local Maven repository, mvn, the Ivy inside pyspark. Exit code 6: none has it.
+    """
+    from pipeline.jvm import jars
+
+    report = jars.fetch(lambda line: typer.echo(line, err=True), *([with_set] if with_set else ()))
+    typer.echo(f"{len(report.fetched)} fetched, {len(report.cached)} from cache")
+
+
+@jars_app.command("verify")
+def verify_jars(with_set: WithSet = None) -> None:
+    """Compare every locked jar's size and sha256 with the lock. Exit code 1 when one is missing or altered."""
+    from pipeline.jvm.jars import JarStore, jars_of
+
+    store = JarStore(jars_of(*([with_set] if with_set else ())))
+    problems = store.verify()
+    for problem in problems:
+        typer.echo(str(problem), err=True)
+    typer.echo(f"{len(store.locked) - len(problems)} of {len(store.locked)} jars are as locked")
+    if problems:
+        raise typer.Exit(1)
+
+
+@jars_app.command("list")
+def list_jars(output: Output = "table") -> None:
+    """List the lock: set, coordinates, size, hash, and where each jar belongs on this machine."""
+    from pipeline.jvm.jars import JarStore, read_lock
+
+    store = JarStore(read_lock())
+    rows = [
+        {
+            "set": jar.jar_set,
+            "jar": jar.coordinates,
+            "size_bytes": jar.size_bytes,
+            "sha256": jar.sha256,
+            "path": store.path_of(jar),
+        }
+        for jar in store.locked
+    ]
+    print_rows(rows, output, _LAYOUT)
+
+
+@jars_app.command("paths")
+def jar_paths() -> None:
+    """Print the paths of Spark's connectors in one line with commas, as `spark-submit --jars` takes them.
+
+    Each is compared with the lock first. Exit code 1 when one is missing or altered.
+    """
+    from pipeline.jvm.jars import spark_jars
+
+    typer.echo(",".join(str(jar) for jar in spark_jars()))

@@ -1,0 +1,93 @@
+"""`kquota demo`: shows on one machine how noisy clients are throttled; `make run` calls it."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pipeline.cli.services import DEFAULT_PORT
+from pipeline.process import return_memory_at_once
+
+if TYPE_CHECKING:
+    from pipeline.demo.folder import DemoFolder
+
+
+def demo(
+    duration: Annotated[
+        float | None, typer.Option(help="Stop after this many seconds of load.", min=1, show_default=False)
+    ] = None,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Delete the data of earlier demos in the folder, and start over.")
+    ] = False,
+    brokers: Annotated[
+        int | None,
+        typer.Option(help="How many brokers; the same in all demos of a folder.", min=1, max=5, show_default="1"),
+    ] = None,
+    folder: Annotated[
+        Path, typer.Option(help="Where all data is kept; must be new, empty or made by an earlier demo.")
+    ] = Path(".kquota/demo"),
+    trigger_ms: Annotated[
+        int, typer.Option(help="Shortest time between the starts of two micro-batches.", min=50)
+    ] = 250,
+    dashboard: Annotated[bool, typer.Option(help="Show it on a web page, too.")] = True,
+    port: Annotated[
+        int, typer.Option(help="Of the page; another one if it is taken.", min=1, max=65_535)
+    ] = DEFAULT_PORT,
+    alerts: Annotated[
+        bool, typer.Option("--alerts", help="Run `kquota alerts run`, too, and print what it tells a webhook.")
+    ] = False,
+) -> None:
+    """Start a real Kafka broker, ten clients, a meter and the job; show who is throttled, why, until when.
+
+    The second line has the address of a page that shows the same.
+
+    Two of the clients use 2 and 5 times their quota, and listen to throttles. Two more know nothing of kquota: the
+    broker slows them. Ctrl-C stops everything. The data stays for the next run.
+    """
+    return_memory_at_once()
+    from pipeline.demo.folder import DemoFolder
+
+    place = DemoFolder(folder.absolute())
+    # Before anything heavy is imported: a second demo is refused at once.
+    with place.claimed():
+        _run(place, duration, fresh, brokers, trigger_ms, port if dashboard else None, alerts)
+
+
+def _run(
+    place: "DemoFolder",
+    duration: float | None,
+    fresh: bool,
+    brokers: int | None,
+    trigger_ms: int,
+    port: int | None,
+    alerts: bool,
+) -> None:
+    from pipeline.cli.demo_console import DemoConsole
+    from pipeline.cli.options import call_on_signals
+    from pipeline.cli.services import free_port
+    from pipeline.dashboard.errors import DashboardExtraMissing
+    from pipeline.demo.folder import start_over
+    from pipeline.demo.run import Demo
+    from pipeline.jvm.jars import fetch_missing
+    from pipeline.log import set_up_logging
+    from pipeline.settings.loading import load_settings
+
+    set_up_logging("INFO")
+    settings = load_settings(flags={"stream": {"trigger_ms": trigger_ms}})
+    if fresh:
+        start_over(place, settings.job)
+    count = place.choose_brokers(brokers)
+    fetch_missing()
+    page_port = free_port(port)
+    if port is not None and page_port is None:
+        sys.stderr.write(f"no web page: {DashboardExtraMissing('starlette or uvicorn')}\n")
+    console = DemoConsole(place.candidate, watched=sys.stdout.isatty() and sys.stderr.isatty())
+    heard = console.alert if alerts else None
+    running = Demo(place, settings, console.listeners(), console.client_report, count, page_port, heard)
+    with call_on_signals(running.stop):
+        running.run(duration)
+    if running.bounds is None:
+        sys.stderr.write("stopped before the demo had begun\n")
+        return
+    console.summary(running.bounds())

@@ -1,0 +1,178 @@
+"""What the demo prints: throttles and a summary on stdout, its state and commands to try on stderr."""
+
+import sys
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from threading import Lock
+from typing import Any, Final
+
+from pipeline.clock import SHOWN_DIGITS, clock_time, wall_ms
+from pipeline.demo.folder import at_the_end, while_it_runs
+from pipeline.demo.plan import STOCK_CLIENTS
+from pipeline.errors import printable
+from pipeline.job.metrics import Listeners
+from pipeline.stream.micro_batch import BatchReport
+from pipeline.throttle.explain import line_with_command
+from pipeline.throttle.outbox import Written
+
+_STATUS_EVERY_SECONDS: Final = 5.0
+_DO_NOT_LISTEN: Final = frozenset((client.user, client.client_id) for client in STOCK_CLIENTS)
+
+Bounds = Mapping[tuple[str, str], float | None]
+
+
+class DemoConsole:
+    """Prints the demo: throttles, commands to try, its state every five seconds, and a summary at the end.
+
+    Of a client that does not listen only the first record is printed. Its broker keeps it at its quota, so kquota's own
+    rate is just above and just below it by turns.
+
+    Args:
+        candidate: The file with quotas to try.
+        watched: Whether somebody watches it at a terminal. If not, the state is not printed.
+    """
+
+    def __init__(self, candidate: Path, watched: bool) -> None:
+        self._candidate = candidate
+        self._watched = watched
+        self._lock = Lock()
+        self._clients: dict[tuple[str, str], dict[str, Any]] = {}
+        self._longest_ms: dict[tuple[str, str], float] = {}
+        self._records: Counter[tuple[str, str, str]] = Counter()
+        self._hushed: set[tuple[str, str]] = set()
+        self._decision_id: str | None = None
+        self._batches = self._events = self._dead = 0
+        self._last_report: BatchReport | None = None
+        self._began: float | None = None
+        self._sent_before: dict[tuple[str, str], int] = {}
+        self._status_due = 0.0
+
+    def listeners(self) -> Listeners:
+        """The functions that the job calls."""
+        return Listeners(self._throttles_written, self._batch)
+
+    def client_report(self, report: dict[str, Any]) -> None:
+        """Keep the newest counters of one client; prints the state every five seconds."""
+        with self._lock:
+            client = report["user"], report["client_id"]
+            self._clients[client] = report
+            longest_ms = report.get("broker_throttle_max_ms", 0.0)
+            self._longest_ms[client] = max(longest_ms, self._longest_ms.get(client, 0.0))
+            now = time.monotonic()
+            if not self._watched or now < self._status_due:
+                return
+            self._status_due = now + _STATUS_EVERY_SECONDS
+            sys.stderr.write(self._status())
+
+    def alert(self, alert: Mapping[str, Any]) -> None:
+        """Print an alert that a webhook was told: whether it begins or ends, its name, what is so, and whose it is."""
+        labels, summary = alert["labels"], alert.get("annotations", {}).get("summary", "")
+        owner = f" · for {labels['owner']}" if labels.get("owner") else ""
+        line = f"alert    {alert.get('status')} {labels.get('alertname')}: {summary}{owner}"
+        with self._lock:
+            sys.stdout.write(f"{clock_time(wall_ms())}  {printable(line)}\n")
+            sys.stdout.flush()
+
+    def summary(self, bounds: Bounds) -> None:
+        """Print the totals of each client on stdout, if there are any, and commands to try next on stderr.
+
+        Args:
+            bounds: The quota of each client by (user, client_id), in bytes per second; None = it has none.
+        """
+        with self._lock:
+            if self._clients:
+                sys.stdout.write("".join(f"{line}\n" for line in ("", *self._summary(bounds))))
+                sys.stdout.flush()
+            _propose("to try next:", at_the_end(self._decision_id, self._batches, self._candidate))
+
+    def _throttles_written(self, records: Sequence[Written], quota_version: int) -> None:
+        for record in records:
+            self._throttle(record, quota_version)
+
+    def _throttle(self, record: Written, quota_version: int) -> None:
+        key = record.publication.key
+        kind = "release" if record.publication.action == "release" else record.publication.cause
+        with self._lock:
+            self._records[key.user, key.client_id, kind] += 1
+            if (key.user, key.client_id) in self._hushed:
+                return
+            is_first = self._decision_id is None
+            self._decision_id = record.publication.decision_id[:SHOWN_DIGITS]
+            stamp = clock_time(wall_ms())
+            sys.stdout.write(f"{stamp}  {line_with_command(record, quota_version)}\n")
+            sys.stdout.flush()
+            if is_first:
+                _propose("to try meanwhile, in another terminal in this folder:", while_it_runs())
+            if (key.user, key.client_id) in _DO_NOT_LISTEN:
+                self._hushed.add((key.user, key.client_id))
+                _tell(
+                    f"{key.user}/{key.client_id} does not listen: its broker slows it. Its other records are not shown"
+                )
+
+    def _batch(self, report: BatchReport) -> None:
+        with self._lock:
+            if self._began is None:
+                # Clients send already while Spark starts; nobody could throttle them then.
+                self._began = time.monotonic()
+                self._sent_before = {client: told["sent_bytes"] for client, told in self._clients.items()}
+            self._batches += 1
+            self._events += report.facts.good_count
+            self._dead += report.facts.dead_count
+            self._last_report = report
+
+    def _status(self) -> str:
+        last = self._last_report
+        state = "" if last is None else f" · batch {last.facts.evaluation.batch_id}, decisions {last.age_ms} ms old"
+        elapsed = time.monotonic() - (self._began or time.monotonic())
+        throttled = sum(report.get("blocked", False) for report in self._clients.values())
+        clients = f"{throttled} of {len(self._clients)} clients throttled"
+        return f"          {elapsed:4.0f} s · {self._events} usage events{state} · {clients}\n"
+
+    def _summary(self, bounds: Bounds) -> list[str]:
+        elapsed = max(time.monotonic() - (self._began or time.monotonic()), 1e-9)
+        lines = [
+            f"{elapsed:.0f} s of load, {self._batches} micro-batches, {self._events} usage events, "
+            f"{self._dead} dead letters",
+            f"{'client':<20} {'role':<8} {'kB/s':>7} {'quota':>7} {'throttled':>9} {'renewed':>7} {'released':>8}  "
+            "slowed by",
+        ]
+        for (user, client_id), report in sorted(self._clients.items(), key=lambda item: -self._throttles(*item[0])):
+            sent_bytes = report["sent_bytes"] - self._sent_before.get((user, client_id), 0)
+            lines.append(
+                f"{user + '/' + client_id:<20} {report['role']:<8} {sent_bytes / elapsed / 1000:>7.1f} "
+                f"{_kilobytes(bounds.get((user, client_id))):>7} {self._throttles(user, client_id):>9} "
+                f"{self._renewals(user, client_id):>7} {self._records[user, client_id, 'release']:>8}  "
+                f"{_slowed_by(report, self._longest_ms[user, client_id])}"
+            )
+        return lines
+
+    def _throttles(self, user: str, client_id: str) -> int:
+        return self._records[user, client_id, "violation"]
+
+    def _renewals(self, user: str, client_id: str) -> int:
+        return self._records[user, client_id, "renewed"] + self._records[user, client_id, "quota_changed"]
+
+
+def _kilobytes(bound: float | None) -> str:
+    return "none" if bound is None else f"{bound / 1000:.1f}"
+
+
+def _slowed_by(report: Mapping[str, Any], longest_ms: float) -> str:
+    """What made a client wait, as it says itself: throttles that it heard of, brokers, both, or nothing."""
+    told = []
+    if report.get("held_ms", 0):
+        told.append(f"listening: {report['held_ms'] / 1000:.0f} s")
+    if longest_ms:
+        told.append(f"the broker: {report['broker_throttle_mean_ms']:.0f} ms a request, at most {longest_ms:.0f}")
+    return ", ".join(told) or "nobody"
+
+
+def _propose(when: str, commands: Sequence[str]) -> None:
+    _tell(when, *(f"  {command}" for command in commands))
+
+
+def _tell(*lines: str) -> None:
+    sys.stderr.write("".join(f"          {line}\n" for line in lines))
+    sys.stderr.flush()

@@ -1,0 +1,292 @@
+"""What one request used, and its usage event as JSON.
+
+A meter makes tens of thousands of events a second. So names are checked and encoded once for each client, and the JSON
+is put together from them; it says the same as `UsageEvent` would.
+"""
+
+import zlib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+from pydantic_core import to_json
+
+from schemas.columns import columns
+from schemas.usage import LARGEST_MEASURE, UsageEvent
+
+_LARGEST_TIME_MS: Final = 2**63 - 1
+
+
+class Client(NamedTuple):
+    """A client as its events name it. All names are valid.
+
+    Attributes:
+        user: Name of its principal.
+        client_id: "" if it has none.
+        broker_id: Of the broker that logged its requests.
+        number: See `Element.client`.
+        names: The members of an event's JSON that name client and broker.
+    """
+
+    user: str
+    client_id: str
+    broker_id: str
+    number: int
+    names: bytes
+
+
+class RequestUsage(NamedTuple):
+    """What one request used; fields as in `UsageEvent`. Measures are not checked yet."""
+
+    client: Client
+    event_time_ms: int
+    produced_bytes: int | None
+    fetched_bytes: int | None
+    io_time_ns: int
+    request_count: int
+    throttle_exempt: bool
+
+
+def new_client(principal: str, client_id: str | None, broker_id: str) -> Client:
+    """A client by its principal and client-id.
+
+    Args:
+        principal: `Type:name`.
+        client_id: None if it has none.
+        broker_id: Of the broker that logged it.
+
+    Raises:
+        ValueError: One of the names can not be in a usage event.
+    """
+    user = principal.partition(":")[2]
+    valid = UsageEvent(event_time_ms=0, user=user, client_id=client_id or "", broker_id=broker_id)
+    named = (valid.user, valid.client_id, valid.broker_id)
+    entity = f"{valid.user}\0{valid.client_id}".encode()
+    names = b',"user":%b,"client_id":%b,"broker_id":%b' % tuple(map(to_json, named))
+    return Client(*named, zlib.crc32(entity), names)
+
+
+def element_of(usage: RequestUsage) -> tuple[int, bytes]:
+    """The event as an `Element`; members that have their default value are left out.
+
+    Raises:
+        ValueError: A measure can not be in a usage event.
+    """
+    client, event_time_ms, produced_bytes, fetched_bytes, io_time_ns, request_count, throttle_exempt = usage
+    moved = b""
+    if produced_bytes is not None:
+        moved = b',"produced_bytes":%d' % _measure("produced_bytes", produced_bytes)
+    elif fetched_bytes is not None:
+        moved = b',"fetched_bytes":%d' % _measure("fetched_bytes", fetched_bytes)
+    rest = b"" if request_count == 1 else b',"request_count":%d' % request_count
+    if throttle_exempt:
+        rest += b',"throttle_exempt":true'
+    _measure("event_time_ms", event_time_ms, _LARGEST_TIME_MS)
+    _measure("io_time_ns", io_time_ns)
+    return client.number, b'{"event_time_ms":%d%b%b,"io_time_ns":%d%b}' % (
+        event_time_ms, client.names, moved, io_time_ns, rest,
+    )  # fmt: skip
+
+
+def check_measures(usage: RequestUsage) -> None:
+    """Refuse what `element_of` refuses.
+
+    Raises:
+        ValueError: A measure can not be in a usage event.
+    """
+    if usage.produced_bytes is not None:
+        _measure("produced_bytes", usage.produced_bytes)
+    elif usage.fetched_bytes is not None:
+        _measure("fetched_bytes", usage.fetched_bytes)
+    _measure("event_time_ms", usage.event_time_ms, _LARGEST_TIME_MS)
+    _measure("io_time_ns", usage.io_time_ns)
+
+
+def _measure(name: str, value: int, largest: int = LARGEST_MEASURE) -> int:
+    if type(value) is not int or not 0 <= value <= largest:
+        msg = f"'{name}' must be an integer from 0 to {largest}; got {value!r}"
+        raise ValueError(msg)
+    return value
+
+
+# How the events of a meter become messages: arrays of JSON objects, or packed messages.
+
+
+@dataclass(frozen=True, slots=True)
+class UsageCodec:
+    """One way to write events.
+
+    Attributes:
+        element: What is kept of a request until its message is made: the number of its client (see `Element`), and what
+            `size_bytes` and `message` take. Raises ValueError if a measure can not be in a usage event.
+        size_bytes: The most that one of them adds to a message.
+        message: The value of a message of some of them, in their order.
+        opening_bytes: The most that a message has besides them.
+        max_events: The most events of one message.
+        is_packed: Whether it writes packed messages.
+    """
+
+    element: Callable[[RequestUsage], tuple[int, Any]]
+    size_bytes: Callable[[Any], int]
+    message: Callable[[Sequence[Any]], bytes]
+    opening_bytes: int
+    max_events: int
+    is_packed: bool
+
+
+def _array(elements: Sequence[bytes]) -> bytes:
+    return b"[" + b",".join(elements) + b"]"
+
+
+def _with_comma(element: bytes) -> int:
+    return len(element) + 1
+
+
+JSON: Final = UsageCodec(element_of, _with_comma, _array, opening_bytes=1, max_events=100, is_packed=False)
+
+
+# Events as packed messages: an Arrow IPC stream of one record batch, whose columns are the fields of `UsageEvent`.
+#
+# The job reads such a message several times as fast as the same events in JSON (docs/bench/packed.md). A field that the
+# log does not tell is null, and null means its default.
+
+_SCHEMA: Final = pa.schema([(column.name, pa.type_for_alias(column.type.arrow)) for column in columns(UsageEvent)])
+# Seven numbers, three ends of texts, and the bits of ten columns.
+_MEASURES_BYTES: Final = 7 * 8 + 3 * 4 + 3
+# Names and types of the columns, and what fills each column up to a multiple of 8 bytes.
+_OPENING_BYTES: Final = 4_096
+
+
+def _element(usage: RequestUsage) -> tuple[int, RequestUsage]:
+    check_measures(usage)
+    return usage.client.number, usage
+
+
+def _size_bytes(usage: RequestUsage) -> int:
+    # As JSON a text has at least as many bytes as it has as UTF-8.
+    return _MEASURES_BYTES + len(usage.client.names)
+
+
+def _message(usages: Sequence[RequestUsage]) -> bytes:
+    clients, times_ms, produced_bytes, fetched_bytes, io_time_ns, request_counts, are_exempt = zip(*usages, strict=True)
+    users, client_ids, broker_ids = zip(*[client[:3] for client in clients], strict=True)
+    known = {
+        "event_time_ms": times_ms,
+        "user": users,
+        "client_id": client_ids,
+        "broker_id": broker_ids,
+        "produced_bytes": produced_bytes,
+        "fetched_bytes": fetched_bytes,
+        "io_time_ns": io_time_ns,
+        "request_count": request_counts,
+        "throttle_exempt": are_exempt,
+    }
+    arrays = [
+        pa.array(known[field.name], field.type) if field.name in known else pa.nulls(len(usages), field.type)
+        for field in _SCHEMA
+    ]
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, _SCHEMA) as writer:
+        writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA))
+    return bytes(sink.getvalue().to_pybytes())
+
+
+PACKED: Final = UsageCodec(
+    _element, _size_bytes, _message, opening_bytes=_OPENING_BYTES, max_events=1_000, is_packed=True
+)
+
+
+# The events of one transaction: messages of several events, by partition.
+
+MAX_MESSAGE_BYTES: Final = 512 * 1024
+"""The most bytes of a message with several events. A message with one event may have more."""
+
+
+class Element(NamedTuple):
+    """One event.
+
+    Attributes:
+        client: A number made of user and client-id: all events of a client go to one partition.
+        value: As the codec keeps it.
+    """
+
+    client: int
+    value: Any
+
+
+class Message(NamedTuple):
+    """One message of the usage topic: some events."""
+
+    partition: int
+    value: bytes
+
+
+@dataclass(slots=True)
+class _Open:
+    elements: list[Any]
+    size_bytes: int = 0
+
+
+class UsageBatch:
+    """Collects events until they are sent. One thread.
+
+    Args:
+        partition_count: Of the topic.
+        codec: What was used to make the elements.
+        max_events: The most events of one message; None: as many as is good for the codec.
+        max_message_bytes: See `MAX_MESSAGE_BYTES`.
+    """
+
+    def __init__(
+        self,
+        partition_count: int,
+        codec: UsageCodec = JSON,
+        max_events: int | None = None,
+        max_message_bytes: int = MAX_MESSAGE_BYTES,
+    ) -> None:
+        self._open = [_Open([]) for _ in range(partition_count)]
+        self._codec = codec
+        self._max_events = codec.max_events if max_events is None else max_events
+        self._largest_bytes = max_message_bytes - codec.opening_bytes
+        self._closed: list[Message] = []
+        self._events = 0
+
+    def __len__(self) -> int:
+        """The number of events that are collected."""
+        return self._events
+
+    def add(self, elements: Iterable[tuple[int, Any]]) -> None:
+        """Add events, as `Element`."""
+        partitions, most, largest, size_of = self._open, self._max_events, self._largest_bytes, self._codec.size_bytes
+        count = len(partitions)
+        for client, value in elements:
+            partition = client % count
+            message = partitions[partition]
+            added_bytes = size_of(value)
+            if message.size_bytes + added_bytes > largest and message.elements:
+                self._close(partition)
+            message.elements.append(value)
+            message.size_bytes += added_bytes
+            self._events += 1
+            if len(message.elements) >= most:
+                self._close(partition)
+
+    def messages(self) -> list[Message]:
+        """All that was added since `clear`, in the order of each partition."""
+        for partition, message in enumerate(self._open):
+            if message.elements:
+                self._close(partition)
+        return self._closed
+
+    def clear(self) -> None:
+        """Forget all events: they are stored."""
+        self.messages()
+        self._closed = []
+        self._events = 0
+
+    def _close(self, partition: int) -> None:
+        message = self._open[partition]
+        self._closed.append(Message(partition, self._codec.message(message.elements)))
+        message.elements.clear()
+        message.size_bytes = 0

@@ -1,0 +1,381 @@
+"""The end of a program whose libraries have threads of their own.
+
+Arrow's threads may still free memory that belongs to Python when the program is done. If the interpreter takes itself
+down meanwhile, it ends such a thread in the middle of C++ code. C++ then aborts the process: "terminate called without
+an active exception", exit code 134, after a result that was printed in full. So the process ends before that point.
+"""
+
+import atexit
+import fcntl
+import logging
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, NoReturn, Self
+
+if TYPE_CHECKING:
+    from filelock import BaseFileLock
+import ctypes
+import gc
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from threading import Event, Thread
+from typing import Literal
+
+_FAILED = 1
+
+
+class _LastStep:
+    """The last function the interpreter calls at its end, after threads were joined and other exit functions ran."""
+
+    def __init__(self) -> None:
+        self.code = _FAILED
+
+    def __call__(self) -> None:
+        logging.shutdown()
+        for stream in (sys.stdout, sys.stderr):
+            try:
+                stream.flush()
+            except BrokenPipeError:
+                pass  # the reader has gone (`| head`)
+            except OSError:
+                self.code = self.code or _FAILED
+        os._exit(self.code)
+
+
+def run_to_exit(program: Callable[[], int]) -> NoReturn:
+    """Run a program and end this process with its exit code, before the interpreter takes its objects down.
+
+    Threads are joined and exit functions (`atexit`) are called as usual, but only those that were registered after this
+    call. Call it once, from the main thread.
+
+    Args:
+        program: returns the exit code, or raises `SystemExit`. If it raises anything else, the interpreter prints that
+            and the exit code is 1.
+    """
+    last_step = _LastStep()
+    # Exit functions run in the reverse order of their registration, so this one runs after those of the program.
+    atexit.register(last_step)
+    try:
+        last_step.code = program()
+    except SystemExit as exc:
+        last_step.code = exit_code_of(exc)
+        raise
+    sys.exit(last_step.code)
+
+
+def exit_code_of(ended: SystemExit) -> int:
+    """The exit code the interpreter ends with after a `SystemExit`: 0 for none, 1 for a text."""
+    return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+
+
+# A lock file that one process holds while it lives, and beside it a file that says which process it is.
+
+# `holder_of` holds a lock for a moment. A process that starts just then must not be refused for it.
+_PATIENCE_SECONDS: Final = 0.2
+
+
+class LockHeld(Exception):
+    """Another process holds the lock.
+
+    Attributes:
+        path: The lock file.
+        holder: Its process id as text, "unknown" if it has not written it.
+    """
+
+    def __init__(self, path: Path, holder: str) -> None:
+        self.path = path
+        self.holder = holder
+        super().__init__(f"{path} is held by process {holder}")
+
+
+class ProcessLock:
+    """Held from `__enter__` to `__exit__`; the operating system lets go of it when the process dies, however it dies.
+
+    Args:
+        path: The lock file, in a folder that exists. `<its stem>.pid` beside it gets the process id.
+
+    Raises:
+        LockHeld: On entering, if another process holds it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock: BaseFileLock
+
+    def __enter__(self) -> Self:
+        # Here, not at the top: `kquota status` only asks who holds it.
+        from filelock import FileLock, Timeout  # noqa: PLC0415
+
+        self._lock = FileLock(self._path)
+        try:
+            self._lock.acquire(timeout=_PATIENCE_SECONDS)
+        except Timeout as exc:
+            raise LockHeld(self._path, _written_by_holder(self._path)) from exc
+        try:
+            _pid_file(self._path).write_text(f"{os.getpid()}\n")
+        except OSError:
+            self._lock.release()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._lock.release()
+
+
+def holder_of(path: Path) -> str | None:
+    """The process that holds a lock now, as text; None if nobody does. Only reads, and waits for nobody."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return None
+    try:
+        # Shared: two that look at the same time do not see each other.
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return _written_by_holder(path)
+    finally:
+        os.close(descriptor)
+    return None
+
+
+def _pid_file(path: Path) -> Path:
+    return path.with_suffix(".pid")
+
+
+def _written_by_holder(path: Path) -> str:
+    try:
+        return _pid_file(path).read_text().strip() or "unknown"
+    except FileNotFoundError:
+        return "unknown"
+
+
+# A thread that takes steps until it is stopped, and says so when a step fails.
+
+log = logging.getLogger(__name__)
+
+
+def steps_left() -> bool:
+    """Whether a step is still under way: one that took longer than its `close` waited for.
+
+    The process must then end at once, not by way of the interpreter's end: that would crash a thread that comes back
+    from a library's native code.
+    """
+    return any(isinstance(thread, _Stepping) for thread in threading.enumerate())
+
+
+class _Stepping(Thread):
+    """A thread of a `Background`."""
+
+
+class Background:
+    """Runs `step` again and again on a thread of its own.
+
+    Args:
+        name: Of the thread.
+        step: One step; returns for how many seconds to rest before the next.
+        failed: Called once, on that thread, with what a step raised; the thread ends then.
+        first_after_seconds: How long to rest before the first step.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        step: Callable[[], float],
+        failed: Callable[[BaseException], None],
+        first_after_seconds: float = 0.0,
+    ) -> None:
+        self._step = step
+        self._first_after_seconds = first_after_seconds
+        self._failed = failed
+        self._stopping = Event()
+        self._thread = _Stepping(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Begin. Once only."""
+        self._thread.start()
+
+    def close(self, timeout_seconds: float = 10) -> None:
+        """Stop after the step under way; returns when the thread has ended or the time-out has passed."""
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout_seconds)
+
+    def _run(self) -> None:
+        self._stopping.wait(self._first_after_seconds)
+        while not self._stopping.is_set():
+            try:
+                rest_seconds = self._step()
+            except Exception as exc:
+                log.debug("step of %s failed", self._thread.name, exc_info=True)
+                self._failed(exc)
+                return
+            self._stopping.wait(rest_seconds)
+
+
+# Returning freed memory to the system, so that a process that runs for months does not keep its peak.
+
+_M_ARENA_MAX: Final = -8
+"""As glibc's malloc.h has it."""
+_FEW_ARENAS: Final = 2
+_M_MMAP_THRESHOLD: Final = -3
+_LARGE_BYTES: Final = 131_072
+
+
+def return_memory_at_once() -> None:
+    """Make pyarrow return freed memory to the system at once. Must be called before pyarrow is imported.
+
+    Otherwise the job keeps the memory of its largest read of a table, tens of MB, until it ends. A value that the user
+    has set is kept. Computations on millions of rows become 10 to 20 % slower; a micro-batch has far fewer rows.
+    """
+    os.environ.setdefault("MIMALLOC_PURGE_DELAY", "0")
+
+
+def share_one_allocator() -> None:
+    """Make pyarrow use the C library's allocator, with two arenas. Must be called before pyarrow is imported.
+
+    pyarrow's own allocator keeps some 15 MB of its own, and glibc begins an arena for each of the first threads,
+    eight per core. And once a large block was freed, glibc takes blocks of that size from arenas, in which they leave
+    holes; now they go back to the system. For a process that asks for little and must stay small. Values that the user
+    has set are kept. Does nothing about arenas and blocks with a C library other than glibc.
+    """
+    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
+    set_option = getattr(ctypes.CDLL(None), "mallopt", None)
+    if set_option is not None and "MALLOC_ARENA_MAX" not in os.environ:
+        set_option(_M_ARENA_MAX, _FEW_ARENAS)
+    if set_option is not None and "MALLOC_MMAP_THRESHOLD_" not in os.environ:
+        set_option(_M_MMAP_THRESHOLD, _LARGE_BYTES)
+
+
+def return_query_memory_soon() -> None:
+    """Make delta-rs return freed memory to the system soon. Must be called before deltalake is imported.
+
+    Its engine has an allocator of its own (jemalloc), which keeps what is freed for 10 s, for each of many threads: a
+    process that asks all the time then holds twice what a query needs. A value that the user has set is kept.
+    """
+    os.environ.setdefault("_RJEM_MALLOC_CONF", "dirty_decay_ms:200,muzzy_decay_ms:0,narenas:1")
+
+
+class _WithoutPandas:
+    """A finder of modules that finds no pandas."""
+
+    def find_spec(self, name: str, _path: Sequence[str] | None = None, _target: object = None) -> None:
+        if name == "pandas":
+            message = "this process does without pandas"
+            raise ModuleNotFoundError(message, name=name)
+
+
+def do_without_pandas() -> None:
+    """Keep pyarrow from importing pandas, which it does with its first array, only to ask whether it is one of pandas'.
+
+    That takes 40 MB. For a process that never leaves pandas' place to anybody else: it can not be undone.
+    """
+    sys.meta_path.insert(0, _WithoutPandas())
+
+
+def return_freed_memory() -> None:
+    """Return memory that is free inside the C library to the system; takes a few milliseconds.
+
+    glibc by itself returns only free memory at the end of an arena, not free memory between two blocks in use, and
+    threads that come and go use different arenas. In a job that had started its query fifty times, half of the memory
+    in these arenas was free. Does nothing with a C library other than glibc.
+    """
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+
+
+# Python's garbage collector, held back while many objects are made that all stay alive.
+
+
+@contextmanager
+def paused() -> Iterator[None]:
+    """Pause the garbage collector, of all threads.
+
+    While a text or a batch of messages is read, the number of objects only grows. The collector would look through
+    all of them again and again and find nothing, which takes a third to a half of the time. If two threads pause it,
+    it goes on with the first of them that ends.
+    """
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+# What a job does that writes no micro-batch: it waits for usage, or it hangs; and whether its time is that of now.
+
+FRESH_MS: Final = 3_000
+"""A job that was seen to wait so lately still waits, as far as anybody can say."""
+
+LATE_AFTER_MS: Final = 15_000
+"""A job that was not seen to wait for longer hangs: no batch takes so long that does not."""
+
+AHEAD_AFTER_MS: Final = 5_000
+"""Event time may be ahead of the wall clock for as long: events up to 2 s ahead are believed, and clocks differ."""
+
+Activity = Literal["working", "idle", "hung", "unknown", "down"]
+
+
+def activity_of(is_up: bool, batch_age_ms: int | None, beat_age_ms: int | None, stalled_after_ms: int) -> Activity:
+    """What the job does.
+
+    Args:
+        is_up: A process of this machine holds its lock.
+        batch_age_ms: How old the newest micro-batch is; None without one.
+        beat_age_ms: How long ago the query was last seen to wait; None if it was not. Negative if the job's clock is
+            ahead, or was set back since.
+        stalled_after_ms: A batch up to this age is new.
+
+    Returns:
+        working: batches come. idle: none comes, and the query waits for usage. hung: none comes, and it does not wait.
+        unknown: none comes, and the query was not seen to wait in the last `FRESH_MS`: it starts, has a long batch, or
+        hangs. down: not running on this machine.
+    """
+    if not is_up:
+        return "down"
+    if batch_age_ms is not None and batch_age_ms <= stalled_after_ms:
+        return "working"
+    if beat_age_ms is not None and abs(beat_age_ms) <= FRESH_MS:
+        return "idle"
+    return "hung" if beat_age_ms is not None and beat_age_ms > LATE_AFTER_MS else "unknown"
+
+
+def ahead_ms(evaluated_at_ms: int, now_ms: int) -> int:
+    """How far the time of a batch is ahead of the wall clock; 0 up to `AHEAD_AFTER_MS`, which means nothing.
+
+    A clock that was ahead has dated the batch, and was set back since; or the clocks of this machine and of the job's
+    differ.
+    """
+    found_ms = evaluated_at_ms - now_ms
+    return found_ms if found_ms > AHEAD_AFTER_MS else 0
+
+
+@dataclass(frozen=True, slots=True)
+class JobSigns:
+    """What this machine knows of a job. Each is looked up when it is called.
+
+    Attributes:
+        process: The process of this machine that holds the job's lock, as text; None if none does.
+        last_wait_ms: When the job was last seen to wait for usage, by its wall clock; None if that is not known here.
+    """
+
+    process: Callable[[], str | None]
+    last_wait_ms: Callable[[], int | None] = lambda: None
+
+    def is_idle(self, now_ms: int) -> bool:
+        """Whether the job runs here and waits for usage, at this time by wall clock. No batch is then no failure.
+
+        This asks whether somebody is to be called, so it is patient: up to `LATE_AFTER_MS` a job that waited still
+        counts as waiting.
+        """
+        waited_ms = self.last_wait_ms()
+        return waited_ms is not None and now_ms - waited_ms <= LATE_AFTER_MS and self.process() is not None

@@ -1,0 +1,291 @@
+"""Replays of a range of stored usage on the cores of this machine."""
+
+import os
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, ProcessPoolExecutor, wait
+from contextlib import contextmanager, suppress
+from multiprocessing import get_context
+from multiprocessing.queues import Queue
+from queue import Empty
+from threading import Event
+from typing import Final
+
+import numpy as np
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from pipeline.jvm.jars import spark_jars
+from pipeline.jvm.java import find_java
+from pipeline.replay.errors import UsageNotKept, UsageOutOfReach
+from pipeline.replay.request import Part, Plan, ReplayRequest
+from pipeline.replay.usage_batches import BINS, Outcome, ReplayResult, UsageBatch
+from pipeline.settings.model import SparkSettings
+from pipeline.stream.collect import unfit_python
+from pipeline.stream.errors import ExecutorPythonUnfit
+from pipeline.stream.executors import NEEDED_TO_REPLAY, ExecutorWatch, ship_package, when_master_answers
+from pipeline.stream.session import build_spark_session, refuse_spark_connect
+from pipeline.throttle.assembly import engine_of
+from pipeline.throttle.shapes import entities_of
+from quota.holds import Holds
+from quota.replay import ReplayEngine
+from quota.snapshot import QuotaSnapshot
+
+# One replay of a range, for all clients or for a share of the users: batch by batch, with the looks between them.
+
+
+def replay_part(plan: Plan, part: Part, slice_done: Callable[[], None]) -> ReplayResult:
+    """Replay the whole range: rates, buckets, and every throttle with its looks and renewals.
+
+    A throttle depends on all usage before it, so one process goes through the whole range in order. It reads the usage
+    slice by slice, so that memory does not grow with the range.
+
+    Args:
+        plan: What is replayed.
+        part: Which replay, and for which users.
+        slice_done: Called after each slice.
+    """
+    replay = _Replay(plan.request, part)
+    for batches in replay.reader.read(plan.slices):
+        for batch in batches:
+            replay.decide(batch)
+        slice_done()
+    return replay.result()
+
+
+class _Replay:
+    """The engine and the holds of one replay."""
+
+    def __init__(self, request: ReplayRequest, part: Part) -> None:
+        self.reader = request.reader(part.share)
+        self._since_ms, self._until_ms = request.since_ms, request.until_ms
+        self._quotas = request.quotas[part.replay]
+        self._engine = engine_of(ReplayEngine, request.settings, request.scope)
+        self._holds = Holds(request.slicing, self._engine.owed_at, request.since_ms, request.until_ms, BINS)
+        self._in_force: QuotaSnapshot | None = None
+        self._result = ReplayResult()
+
+    def decide(self, batch: UsageBatch) -> None:
+        """Take the looks before a batch, then decide the batch."""
+        self._holds.advance(batch.at_ms)
+        self._put_in_force(batch)
+        usage = batch.usage
+        self._holds.use(usage.clients, usage.last_ms, batch.used_bytes)
+        throttles = self._engine.throttles(usage, batch.at_ms)
+        if len(throttles.rows):
+            self._holds.decide(usage.clients[throttles.rows], throttles, batch.at_ms)
+        self._result.rows += len(usage.clients)
+        self._count(batch.at_ms)
+
+    def _count(self, at_ms: int) -> None:
+        if at_ms >= self._since_ms:
+            self._result.evaluations += 1
+            place = (at_ms - self._since_ms) * BINS // max(self._until_ms - self._since_ms, 1)
+            self._result.has_batch[min(place, BINS - 1)] = True
+
+    def result(self) -> ReplayResult:
+        """What the replay found; no batch may follow."""
+        totals = self._holds.finish()
+        figures = zip(totals.windows.tolist(), totals.throttle_ms.tolist(), totals.deferred_bytes.tolist(), strict=True)
+        self._result.outcomes = {
+            client: Outcome(*of_client) for client, of_client in zip(self.reader.numbers, figures, strict=False)
+        }
+        self._result.throttle_ms_by_bin = self._holds.throttle_ms_by_bin
+        return self._result
+
+    def _put_in_force(self, batch: UsageBatch) -> None:
+        """Load the quotas of the batch. If they differ from those before, look at the throttles that they change."""
+        version = batch.quota_version
+        snapshot = self._quotas.at(batch.at_ms) if version is None else self._quotas.version(version)
+        if snapshot is self._in_force:
+            return
+        self._engine.load_quotas(snapshot)
+        self._in_force = snapshot
+        held = self._holds.held.tolist()
+        if held:
+            clients = list(self.reader.numbers)
+            names = entities_of([clients[number] for number in held])
+            self._engine.resolve_again(np.array(held), names, batch.at_ms)
+            self._holds.look_after_edit(batch.at_ms)
+
+
+_WORTH_PROCESSES_MS: Final = 1_800_000
+_POLL_SECONDS: Final = 0.2
+_LAST_REPORT_SECONDS: Final = 30.0
+
+Progress = Callable[[int, int], None]
+"""Called with how many slices are done and how many there are, over all parts."""
+
+
+def run(plan: Plan, progress: Progress, worth_ms: int = _WORTH_PROCESSES_MS) -> tuple[list[ReplayResult], str]:
+    """All replays of a range. The parts of a long range are shared by one process per core.
+
+    Processes and not threads, because the work is many short NumPy calls that hold the interpreter's lock.
+
+    Args:
+        plan: What is replayed.
+        progress: Called after each slice.
+        worth_ms: A shorter range is replayed in this process: starting others would take longer.
+
+    Returns:
+        What each replay found, and a description of where it ran.
+
+    Raises:
+        UsageNotKept: The range has no usage.
+    """
+    cores = len(os.sched_getaffinity(0))
+    if cores < 2 or plan.request.until_ms - plan.request.since_ms < worth_ms:
+        done = Count(progress, len(plan.parts) * len(plan.slices))
+        return joined(plan, [replay_part(plan, part, done.one_more) for part in plan.parts]), "one process"
+    plan = plan.for_processes(cores)
+    processes = min(cores, len(plan.parts))
+    context = get_context("spawn")
+    queue: Queue[None] = context.Queue()
+    with ProcessPoolExecutor(processes, context, _report_to, (queue,)) as pool:
+        futures = [pool.submit(_replay_reporting, plan, part) for part in plan.parts]
+        follow(futures, queue, Count(progress, len(plan.parts) * len(plan.slices)))
+        return joined(plan, [future.result() for future in futures]), f"{processes} processes"
+
+
+def joined(plan: Plan, results: Iterable[ReplayResult]) -> list[ReplayResult]:
+    """The results of all parts, in the order of `plan.parts`, as one result per replay.
+
+    Raises:
+        UsageNotKept: Nothing was evaluated.
+    """
+    of_replay = [ReplayResult() for _ in plan.request.quotas]
+    for part, result in zip(plan.parts, results, strict=True):
+        of_replay[part.replay].add_users(result)
+    if not of_replay[0].evaluations:
+        raise UsageNotKept(plan.uri)
+    return of_replay
+
+
+class Count:
+    """Counts slices that are done and tells a progress bar."""
+
+    def __init__(self, progress: Progress, whole: int) -> None:
+        self._progress = progress
+        self._whole = whole
+        self._done = 0
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all are done."""
+        return self._done >= self._whole
+
+    def one_more(self) -> None:
+        """One slice is done."""
+        self._done += 1
+        self._progress(self._done, self._whole)
+
+
+def follow(futures: Sequence[Future[ReplayResult]], queue: "Queue[None]", count: Count) -> None:
+    """Wait for all parts, or for the first that fails, and pass on what they report."""
+    waiting = True
+    while waiting:
+        waiting = bool(wait(futures, _POLL_SECONDS, FIRST_EXCEPTION).not_done)
+        waiting = waiting and not any(future.done() and future.exception() for future in futures)
+        while not queue.empty():
+            queue.get()
+            count.one_more()
+    if not any(future.exception() for future in futures):
+        _take_last(queue, count)
+
+
+def _take_last(queue: "Queue[None]", count: Count) -> None:
+    """Take the reports that are still on their way: a process hands over its result on another one."""
+    with suppress(Empty):
+        while not count.is_whole:
+            queue.get(timeout=_LAST_REPORT_SECONDS)
+            count.one_more()
+
+
+_queue: "Queue[None] | None" = None
+"""In a process of the pool: where slices that are done are reported."""
+
+
+def _report_to(queue: "Queue[None]") -> None:
+    global _queue  # noqa: PLW0603 - a pool hands a queue to its processes only when they start
+    _queue = queue
+
+
+def _replay_reporting(plan: Plan, part: Part) -> ReplayResult:
+    queue = _queue
+    return replay_part(plan, part, (lambda: None) if queue is None else (lambda: queue.put(None)))
+
+
+# The same replays on the executors of a Spark cluster, for ranges that are too long for one machine.
+#
+# Each part is one task: one replay for a share of the users. Every task reads the whole range through delta-rs and
+# keeps the usage of its users. Executors get this package with the session; they need its dependencies, and a root they
+# reach.
+
+_SETTLED_SECONDS: Final = 2.5
+_OUT_OF_REACH: Final = re.compile(r"TableMissing: ([^\n]*?)\. To mend it: ")
+
+
+@contextmanager
+def replay_session(settings: SparkSettings) -> Iterator[SparkSession]:
+    """A session for replays: the one this process has, or else a new one that ends with the block.
+
+    On a cluster its executors get this package, and the block begins when there are some.
+
+    Raises:
+        SparkConnectRefused: The environment or the settings ask for Spark Connect, which has no RDDs.
+    """
+    refuse_spark_connect(settings)
+    found = SparkSession.getActiveSession()
+    os.environ["JAVA_HOME"] = str(find_java().home)
+    with ExecutorWatch() as watch:
+        session = when_master_answers(
+            settings.master or "",
+            lambda: build_spark_session(settings, spark_jars(), app_name="kquota what-if"),
+            Event(),
+        )
+        try:
+            if not str(session.sparkContext.master).startswith("local"):
+                ship_package(session)
+                _await_executors(watch)
+            yield session
+        finally:
+            if found is None:
+                session.stop()
+
+
+def run_on_spark(plan: Plan, session: SparkSession) -> tuple[list[ReplayResult], str]:
+    """All replays of a range, one task per part; as many parts as the cluster has cores.
+
+    Returns:
+        What each replay found, and a description of where it ran.
+
+    Raises:
+        ExecutorPythonUnfit: The Python of the executors can not run a replay.
+        UsageOutOfReach: They do not find the table.
+        UsageNotKept: The range has no usage.
+    """
+    context = session.sparkContext
+    plan = plan.for_processes(context.defaultParallelism)
+    tasks = len(plan.parts)
+    replayed = context.parallelize(plan.parts, tasks).map(lambda part: replay_part(plan, part, lambda: None))
+    try:
+        results = replayed.collect()
+    except (Py4JJavaError, PySparkException) as exc:
+        missing, cause = _OUT_OF_REACH.search(str(exc)), unfit_python(exc)
+        if missing is not None:
+            raise UsageOutOfReach(str(context.master), plan.uri, missing[1]) from exc
+        if cause is None:
+            raise
+        raise ExecutorPythonUnfit(str(context.master), str(context.pythonExec), cause, NEEDED_TO_REPLAY) from exc
+    return joined(plan, results), f"Spark {session.version} at {context.master}, {tasks} tasks"
+
+
+def _await_executors(watch: ExecutorWatch) -> None:
+    """Wait until there are executors and no more come: they decide into how many parts the work is divided."""
+    count, since = 0, time.monotonic()
+    while not count or time.monotonic() - since < _SETTLED_SECONDS:
+        if watch.count != count:
+            count, since = watch.count, time.monotonic()
+        time.sleep(_POLL_SECONDS)

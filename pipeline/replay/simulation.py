@@ -1,0 +1,323 @@
+"""A simulated job: the job's own engine, lifecycle and purgatory, without Kafka, Spark and tables."""
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pydantic import ValidationError
+
+from pipeline.clock import Moment
+from pipeline.settings.model import Settings
+from pipeline.throttle.assembly import Ports, assemble
+from pipeline.throttle.outbox import Written
+from pipeline.throttle.purgatory import ThrottlePurgatory
+from pipeline.throttle.topic import TopicEnd
+from quota.replay import Evaluation
+from quota.snapshot import QuotaSnapshot
+from schemas.arrow import arrow_schema
+from schemas.names import ClientKey
+from schemas.throttle_record import ThrottleEventRow, ThrottleRecord
+from schemas.usage import UsageEvent
+
+# Puts events into the micro-batches that a job with a given trigger would have made.
+
+_SCHEMA: Final = pa.schema(
+    [
+        *((name, pa.string()) for name in ("broker_id", "user", "client_id")),
+        *((name, pa.int64()) for name in ("sample_start_ms", "last_event_ms", "produced_bytes", "fetched_bytes")),
+        *((name, pa.int64()) for name in ("io_time_ns", "network_time_ns")),
+    ]
+)
+_BYTES: Final = ("produced_bytes", "fetched_bytes")
+_TIMES: Final = ("io_time_ns", "network_time_ns")
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedBatch:
+    """One micro-batch.
+
+    Attributes:
+        trigger_ms: When it runs: the first trigger after its newest event.
+        newest_event_ms: Its newest event.
+        usage: Columns for `QuotaEngine.record`, one row per sample window and client.
+    """
+
+    trigger_ms: int
+    newest_event_ms: int
+    usage: pa.Table
+
+
+def batches_of_events(events: Iterable[UsageEvent], trigger_ms: int, sample_window_ms: int) -> Iterator[SimulatedBatch]:
+    """Events in order of time, cut at multiples of the trigger. An event at a multiple is in the later batch."""
+    waiting: list[UsageEvent] = []
+    due_ms = 0
+    for event in sorted(events, key=lambda event: event.event_time_ms):
+        if event.event_time_ms >= due_ms:
+            if waiting:
+                yield _batch(waiting, due_ms, sample_window_ms)
+            waiting = []
+            due_ms = (event.event_time_ms // trigger_ms + 1) * trigger_ms
+        waiting.append(event)
+    if waiting:
+        yield _batch(waiting, due_ms, sample_window_ms)
+
+
+def _batch(events: list[UsageEvent], trigger_ms: int, sample_window_ms: int) -> SimulatedBatch:
+    rows: dict[tuple[int, str, str, str], dict[str, Any]] = {}
+    for event in events:
+        start_ms = event.event_time_ms // sample_window_ms * sample_window_ms
+        row = rows.setdefault(
+            (start_ms, event.broker_id, event.user, event.client_id),
+            {
+                "broker_id": event.broker_id,
+                "user": event.user,
+                "client_id": event.client_id,
+                "sample_start_ms": start_ms,
+            },
+        )
+        row["last_event_ms"] = event.event_time_ms
+        # The time of an exempt request counts in no rate, but its bytes do.
+        for name in _BYTES if event.throttle_exempt else (*_BYTES, *_TIMES):
+            amount = getattr(event, name)
+            if amount is not None:
+                row[name] = row.get(name, 0) + amount
+    return SimulatedBatch(trigger_ms, events[-1].event_time_ms, pa.Table.from_pylist(list(rows.values()), _SCHEMA))
+
+
+# Reads usage events from a file and checks them as the stream does.
+
+
+@dataclass(frozen=True, slots=True)
+class EventFile:
+    """The content of a file of events.
+
+    Attributes:
+        events: The valid events, in the order of the file.
+        refused: One sentence for each line or element that is not a valid event.
+    """
+
+    events: list[UsageEvent]
+    refused: list[str]
+
+
+def holds_events(text: str) -> bool:
+    """Whether a file holds events (one JSON value per line) and not quotas. Its first line decides."""
+    first = next((line for line in text.splitlines() if line.strip()), "")
+    try:
+        value = json.loads(first)
+    except ValueError:
+        return False
+    elements = value if isinstance(value, list) else [value]
+    return any(isinstance(element, dict) and "event_time_ms" in element for element in elements)
+
+
+def read_events(text: str) -> EventFile:
+    """The events of a text. Each line is a value as on the usage topic: an object, or an array of objects.
+
+    As in the stream, each element that is not a valid event is refused alone; null values and empty arrays are ignored.
+    """
+    events: list[UsageEvent] = []
+    refused: list[str] = []
+    for number, line in enumerate(text.splitlines(), start=1):
+        if not line.strip():
+            continue
+        try:
+            value = json.loads(line)
+        except ValueError as exc:
+            refused.append(f"line {number}: not JSON: {exc}")
+            continue
+        for where, element in _elements(value, number):
+            try:
+                events.append(UsageEvent.model_validate_json(json.dumps(element)))
+            except ValidationError as exc:
+                refused.append(f"{where}: {_mistakes(exc.errors(include_url=False))}")
+    return EventFile(events, refused)
+
+
+def _elements(value: Any, number: int) -> Iterator[tuple[str, Any]]:
+    if value is None:
+        return
+    if not isinstance(value, list):
+        yield f"line {number}", value
+        return
+    for index, element in enumerate(value):
+        yield f"line {number}, element {index}", element
+
+
+def _mistakes(errors: Sequence[Any]) -> str:
+    return "; ".join(f"'{'.'.join(map(str, error['loc']))}' {error['msg']}; got {error['input']!r}" for error in errors)
+
+
+# The clock, outbox and topic of a simulation: the clock is set by hand, and nothing is stored or sent.
+
+
+class SimulatedClock:
+    """`pipeline.clock.Clock` on event time. Wall time and steady time are the same."""
+
+    def __init__(self, start_ms: int) -> None:
+        self.now_ms = start_ms
+
+    def now(self) -> Moment:
+        """The instant it was set to."""
+        return Moment(self.now_ms, self.now_ms)
+
+
+class NoOutbox:
+    """`pipeline.throttle.outbox.Outbox` of a job that has never run before. It stores nothing."""
+
+    def append(self, rows: pa.Table, versions: Mapping[str, int], metadata: Mapping[str, str]) -> bool:
+        """Accept the rows and drop them."""
+        del rows, versions, metadata
+        return True
+
+    def rows_from(self, publish_seq: int) -> pa.Table:
+        """No rows: nothing is stored."""
+        del publish_seq
+        return arrow_schema(ThrottleEventRow).empty_table()
+
+    def newest(self) -> tuple[int, pa.Table]:
+        """No number and no throttles: nothing is stored."""
+        return -1, self.rows_from(0)
+
+    def is_fenced(self) -> bool:
+        """Nobody else is there."""
+        return False
+
+
+class NoTopic:
+    """`pipeline.throttle.topic.ThrottleTopic` that nobody reads."""
+
+    def open(self) -> int | None:
+        """No marker."""
+        return None
+
+    def publish(self, records: Sequence[ThrottleRecord], marker: int) -> None:
+        """Accept the records and drop them."""
+        del records, marker
+
+    def end(self) -> TopicEnd:
+        """No records."""
+        return TopicEnd(-1, "")
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+_NAME: Final = "simulated"
+_LONGEST_AFTERMATH_MS: Final = 3_600_000
+
+
+@dataclass(slots=True)
+class ClientStory:
+    """What happened to one client.
+
+    Attributes:
+        violations: How often a batch began a throttle or made it longer.
+        renewals: How often a look made a throttle longer.
+        releases: How often it was released.
+        shadowed: Batches in which a shadow quota would have throttled it.
+        throttle_ms: How long it was held, all throttles together.
+        held_since_ms: Begin of the running throttle; None while it is not throttled.
+    """
+
+    violations: int = 0
+    renewals: int = 0
+    releases: int = 0
+    shadowed: int = 0
+    throttle_ms: int = 0
+    held_since_ms: int | None = None
+
+    def hear(self, record: Written, now_ms: int) -> None:
+        """Count a record."""
+        if record.publication.action == "release":
+            self.releases += 1
+            self.throttle_ms += now_ms - (self.held_since_ms if self.held_since_ms is not None else now_ms)
+            self.held_since_ms = None
+            return
+        if record.publication.cause == "violation":
+            self.violations += 1
+        else:
+            self.renewals += 1
+        if self.held_since_ms is None:
+            self.held_since_ms = now_ms
+
+
+class Simulation:
+    """Decides batches, and does the looks and ends of throttles between and after them at their exact times.
+
+    The clients ignore throttles: usage is what the events contain, whether a client is throttled or not.
+
+    Args:
+        settings: Engine and purgatory.
+        trigger_ms: How often a batch starts; part of how long before its end a throttle is looked at.
+        quotas: In force all the time.
+        scope: `cluster` or `broker`.
+        tell: Called for every record, with the instant at which it is written.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        trigger_ms: int,
+        quotas: QuotaSnapshot,
+        scope: Literal["cluster", "broker"],
+        tell: Callable[[int, Written], None],
+    ) -> None:
+        self._quotas = quotas
+        self._tell = tell
+        self.clients: dict[ClientKey, ClientStory] = {}
+        self._clock = SimulatedClock(0)
+        stream = settings.stream.model_copy(update={"trigger_ms": trigger_ms})
+        self._enforcement = assemble(
+            settings.model_copy(update={"job": _NAME, "stream": stream}),
+            scope,
+            _NAME,
+            Ports(NoOutbox(), NoTopic(), self._clock, self._announce),
+        )
+
+    def run(self, batches: Iterable[SimulatedBatch]) -> int:
+        """Decide the batches, then wait until nobody is held, at most an hour; returns the number of batches."""
+        decider, purgatory = self._enforcement.decider, self._enforcement.purgatory
+        batch_id = -1
+        for batch_id, batch in enumerate(batches):
+            if batch_id == 0:
+                self._clock.now_ms = batch.trigger_ms
+                purgatory.take_over()
+            self._wait_until(purgatory, batch.trigger_ms)
+            at_ms = max(batch.newest_event_ms, decider.last.evaluated_at_ms)
+            evaluation = Evaluation(_NAME, batch_id, at_ms, self._quotas.version)
+            decided = decider.decide(self._quotas, batch.usage, evaluation, self._clock.now())
+            self._count_shadows(decided.decisions)
+            purgatory.violated(decided.violations, evaluation, {_NAME: batch_id})
+        self._wait_until(purgatory, self._clock.now_ms + _LONGEST_AFTERMATH_MS, while_held=True)
+        return batch_id + 1
+
+    def _wait_until(self, purgatory: ThrottlePurgatory, until_ms: int, while_held: bool = False) -> None:
+        """Move the clock on. Looks and ends happen at their exact millisecond."""
+        while not while_held or len(purgatory):
+            due_ms = purgatory.next_due_ms()
+            if due_ms is None or due_ms > until_ms:
+                break
+            self._clock.now_ms = max(due_ms, self._clock.now_ms)
+            if purgatory.hand_out():
+                purgatory.tick()
+            elif self._clock.now_ms < until_ms:
+                self._clock.now_ms += 1  # `due_ms` was only a lower bound
+            else:
+                break
+        if not while_held:
+            self._clock.now_ms = max(until_ms, self._clock.now_ms)
+
+    def _count_shadows(self, decisions: pa.Table) -> None:
+        rows = decisions.filter(pc.field("mode") == "shadow").select(ClientKey._fields).to_pylist()
+        for key in {ClientKey(**row) for row in rows}:
+            self.clients.setdefault(key, ClientStory()).shadowed += 1
+
+    def _announce(self, records: Sequence[Written], _quota_version: int) -> None:
+        now_ms = self._clock.now_ms
+        for record in records:
+            self.clients.setdefault(record.publication.key, ClientStory()).hear(record, now_ms)
+            self._tell(now_ms, record)

@@ -1,0 +1,155 @@
+"""What a job needs for a number of entities and of events: between the measured points, straight lines.
+
+Each figure is a line in the entities, through the points of the same events, plus a line in the events: what the point
+with more events needs beyond the one with as many entities. Beyond the last point the last line goes on.
+"""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Self
+
+from quota.shares import LARGEST_COUNT
+
+# The figures that `python -m bench scale --write` has measured.
+
+PATH: Final = Path(__file__).with_name("measured.json")
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A job under one load.
+
+    Attributes:
+        entities: How many clients sent, all in turn.
+        events_per_second: Of all together.
+        batch_ms: The median micro-batch.
+        driver_mb: The most memory that the Python process has held.
+        jvm_mb: The most memory that Spark's JVM has held, in local mode.
+        cores: CPU seconds of both per second.
+        back_s: From kill -9 until a micro-batch is done.
+    """
+
+    entities: int
+    events_per_second: int
+    batch_ms: float
+    driver_mb: float
+    jvm_mb: float
+    cores: float
+    back_s: float
+
+    @classmethod
+    def of(cls, fields: Mapping[str, Any]) -> Self:
+        """From the file, which has more fields."""
+        return cls(**{name: fields[name] for name in cls.__dataclass_fields__})
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What was measured, and where.
+
+    Attributes:
+        machine: One line.
+        points: The first ones differ in entities only, from few to many. The last one has as many entities as another
+            of them, and more events.
+    """
+
+    machine: str
+    points: tuple[Point, ...]
+
+
+def read_measured() -> Measured:
+    """The figures that come with this version."""
+    told = json.loads(PATH.read_text(encoding="utf-8"))
+    return Measured(told["machine"], tuple(map(Point.of, told["points"])))
+
+
+_FIGURES: Final = ("batch_ms", "driver_mb", "jvm_mb", "cores", "back_s")
+_TRIGGER_STEP_MS: Final = 50
+_LEAST_TRIGGER_MS: Final = 250
+LONGEST_BATCH_MS: Final = 1_500.0
+"""A longer micro-batch is more than one driver should have: throttles would come seconds late."""
+LARGEST_DRIVER_MB: Final = 3_000.0
+"""More memory is more than one driver should need: it has to be read again at a restart."""
+_ROOM: Final = 1.5  # between what is used mostly and what must be there
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """What one job needs.
+
+    Attributes:
+        batch_ms: A micro-batch, mostly.
+        trigger_ms: The shortest trigger that leaves room for slow batches.
+        driver_mb: Memory of the Python process.
+        jvm_mb: Memory of Spark's JVM in local mode.
+        cores: CPU that is used on average.
+        back_s: From kill -9 until the next decisions.
+        is_measured: False if there are more entities or events than were measured.
+    """
+
+    batch_ms: float
+    trigger_ms: int
+    driver_mb: float
+    jvm_mb: float
+    cores: float
+    back_s: float
+    is_measured: bool
+
+
+def size_of(entities: int, events_per_second: int, measured: Measured) -> Size:
+    """What a job needs.
+
+    Args:
+        entities: Clients with usage in the last minutes, > 0.
+        events_per_second: Of all together, >= 0.
+        measured: The points.
+    """
+    *few_events, most_events = measured.points
+    figures = {
+        name: _at(entities, few_events, name)
+        + (events_per_second - few_events[0].events_per_second) * _per_event(few_events, most_events, name)
+        for name in _FIGURES
+    }
+    figures = {name: max(value, 0.0) for name, value in figures.items()}
+    steps = math.ceil(figures["batch_ms"] * _ROOM / _TRIGGER_STEP_MS)
+    return Size(
+        **figures,
+        trigger_ms=max(steps * _TRIGGER_STEP_MS, _LEAST_TRIGGER_MS),
+        is_measured=entities <= few_events[-1].entities and events_per_second <= most_events.events_per_second,
+    )
+
+
+def shards_for(entities: int, events_per_second: int, measured: Measured) -> int | None:
+    """The number of jobs that should share the users, so that none needs more than one driver should.
+
+    Each of them reads all events, and decides for its part of the entities.
+
+    Returns:
+        1 if one job is enough; None if no number is: then it is the events that are too many.
+    """
+    for count in range(1, LARGEST_COUNT + 1):
+        size = size_of(math.ceil(entities / count), events_per_second, measured)
+        if size.batch_ms <= LONGEST_BATCH_MS and size.driver_mb <= LARGEST_DRIVER_MB:
+            return count
+    return None
+
+
+def _at(entities: int, points: Sequence[Point], name: str) -> float:
+    """The line through the two points around a number of entities; below the first point its figure."""
+    if entities <= points[0].entities:
+        return float(getattr(points[0], name))
+    after = next((place for place, point in enumerate(points) if point.entities >= entities), len(points) - 1)
+    left, right = points[after - 1], points[after]
+    share = (entities - left.entities) / (right.entities - left.entities)
+    low, high = getattr(left, name), getattr(right, name)
+    return float(low + share * (high - low))
+
+
+def _per_event(points: Sequence[Point], most_events: Point, name: str) -> float:
+    """What one more event per second costs; not below 0, as the difference of two runs may be."""
+    same = next(point for point in points if point.entities == most_events.entities)
+    more = most_events.events_per_second - same.events_per_second
+    return max(float(getattr(most_events, name) - getattr(same, name)) / more, 0.0)

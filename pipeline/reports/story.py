@@ -1,0 +1,289 @@
+"""One decision in words: its numbers, how they come about, and what followed."""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from pipeline.tables.throttles import Unpublished
+from quota.entity import label
+from quota.units import rate_text
+from schemas.throttle_record import verb, written_ms
+
+if TYPE_CHECKING:
+    from pipeline.tables.enforced import Enforced
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pipeline.clock import clock_time, seconds
+from pipeline.tables.quotas.history import QuotaOrigin, shown
+from pipeline.tables.throttles import Story
+from quota.units import rate_unit
+
+if TYPE_CHECKING:
+    from pipeline.settings.model import Settings
+    from pipeline.tables.enforced import Enforced
+
+# The records that were published for one decision, or why there are none, in words.
+#
+# All times are of the driver's wall clock and to the millisecond, so that they add up: a slice that was written at one
+# instant for so long ends at the other.
+
+_NO_TIME: Final = "its throttle time is 0 ms, rounded"
+_NOT_APPLIED: Final = "the throttle of another quota type is longer, or as long, and stands for both"
+
+
+def exact_seconds(duration_ms: int) -> str:
+    """Milliseconds as seconds with three decimals: 10402 -> "10.402 s"."""
+    return f"{duration_ms / 1000:.3f} s"
+
+
+def record_lines(events: Sequence[Mapping[str, Any]], min_hold_ms: int) -> list[str]:
+    """One line per record, after a line with the time held in all.
+
+    Args:
+        events: Rows of `throttle_events` of one decision, in their order; at least one.
+        min_hold_ms: `purgatory.min_hold_ms`.
+    """
+    ends = [*map(written_ms, events[1:]), events[-1]["throttled_until_ms"]]
+    held_ms = sum(
+        max(min(event["throttled_until_ms"], end_ms) - written_ms(event), 0)
+        for event, end_ms in zip(events, ends, strict=True)
+    )
+    lines = [f"published (held for {exact_seconds(held_ms)} in all; instants are UTC, by the driver's clock):"]
+    return [*lines, *(_record_line(event, min_hold_ms) for event in events)]
+
+
+def why_nothing(found: Unpublished, max_age_ms: int) -> str:
+    """Why a decision has no record of its own, in one line."""
+    record = found.record or {}
+    record_name = f"record #{record.get('publish_seq')} of decision {record.get('decision_id')}"
+    if found.cause == "too_old" and found.age_ms is not None:
+        age = f"{exact_seconds(found.age_ms)} old when it was collected"
+        return (
+            f"published: nothing: it was {age}, more than stream.max_decision_age_ms = {max_age_ms}; "
+            "so its usage charges the bucket down to -N * w * T at most"
+        )
+    if found.cause == "too_short":
+        soon = ", twice as long soon after a release" if found.record else ""
+        return f"not published: shorter than min_hold_ms ({found.least_ms} ms{soon}); what it owes stays owed"
+    reasons = {
+        "shadow": "its quota is in shadow mode",
+        "no_time": _NO_TIME,
+        "not_applied": _NOT_APPLIED,
+        "extension": f"under this id: it made a running throttle longer, with {record_name}",
+        "too_old": "it was too old when the job could publish it, after a restart",
+        "told_already": f"the client was told already: {record_name} holds it until "
+        f"{_clock(record.get('throttled_until_ms', 0))}",
+        "edited": f"quotas v{found.quota_version} came into force before it could be published",
+    }
+    separator = " " if found.cause == "extension" else ": "
+    return f"published: nothing{separator}{reasons[found.cause]}"
+
+
+def applied_text(decision: Mapping[str, Any]) -> str:
+    """Whether a decision throttles its client, and why not: its mode first."""
+    if decision["applied"]:
+        return f"mode {decision['mode']}, applied"
+    if decision["mode"] == "shadow":
+        return "mode shadow, which throttles nobody"
+    return f"mode {decision['mode']}, not applied: {_NOT_APPLIED if decision['throttle_time_ms'] else _NO_TIME}"
+
+
+def _record_line(event: Mapping[str, Any], min_hold_ms: int) -> str:
+    begin = f"  #{event['publish_seq']} {_clock(written_ms(event))}"
+    late = "" if event["lateness_ms"] is None else f"; handed out {event['lateness_ms']} ms after it was due"
+    if event["action"] == "release":
+        return f"{begin} release  {event['cause']}: {_why_released(event, min_hold_ms)}{late}"
+    slice_ms, until = event["throttle_time_ms"], _clock(event["throttled_until_ms"])
+    return f"{begin} {verb(event):<8} for {exact_seconds(slice_ms)} until {until}: {_owes(event)}{late}"
+
+
+def _owes(event: Mapping[str, Any]) -> str:
+    owed, bound = exact_seconds(event["owed_ms"]), event["bound"]
+    if bound is None or (event["tokens"] or 0.0) >= 0:
+        return f"owes {owed}"
+    amount = rate_text(event["quota_type"], -event["tokens"])
+    debt = f"{amount}·s" if amount.endswith("%") else amount.removesuffix("/s")
+    by_rate_ms = max((event["observed"] - bound) / bound * event["window_ms"], 0)
+    # Rounded to whole milliseconds, both; the larger of the two is owed.
+    return f"owes {owed} by its {'debt of ' + debt if event['owed_ms'] > by_rate_ms + 1 else 'rate'}"
+
+
+def _why_released(event: Mapping[str, Any], min_hold_ms: int) -> str:
+    quota_type, bound, owed_ms = event["quota_type"], event["bound"], event["owed_ms"]
+    observed = rate_text(quota_type, event["observed"])
+    if bound is None:
+        return f"O {observed}, no bound is enforced any more"
+    sign = ">" if event["observed"] > bound else "≤"
+    rates = f"O {observed} {sign} T {rate_text(quota_type, bound)}"
+    if 0 < owed_ms <= min_hold_ms:
+        return f"{rates}, owes {owed_ms} ms, not more than purgatory.min_hold_ms = {min_hold_ms}"
+    return f"{rates}, owes {owed_ms} ms"
+
+
+def _clock(epoch_ms: int) -> str:
+    return f"{datetime.fromtimestamp(epoch_ms // 1000, UTC):%H:%M:%S}.{epoch_ms % 1000:03d}"
+
+
+# What the brokers enforce now, and why, for people and for programs.
+
+
+def on_brokers_row(one: "Enforced") -> dict[str, Any]:
+    """For programs: the columns of the row of `broker_quotas`."""
+    change = one.change
+    return {
+        **change.key._asdict(),
+        "cluster": one.cluster,
+        "value": change.new,
+        "bound": change.bound,
+        "kind": change.kind,
+        "cause": change.cause,
+        "demand": change.demand,
+        "since_ms": one.at_ms,
+    }
+
+
+def on_brokers_line(one: "Enforced") -> str:
+    """`350.0 kB/s of T 1.0 MB/s on each broker, for client-id 'etl', since …: why; asked for 1: 2.0 MB/s`."""
+    from quota.broker_levels.writes import WORDS  # noqa: PLC0415 - it loads numpy, which most stories need not
+
+    change, key = one.change, one.change.key
+    value, bound = (rate_text(key.quota_type, rate or 0.0) for rate in (change.new, change.bound))
+    of_bound = "" if change.new == change.bound else f" of T {bound}"
+    since = datetime.fromtimestamp(one.at_ms // 1000, UTC)
+    wanted = ", ".join(
+        f"{broker_id}: {'more than it gets' if rate is None else rate_text(key.quota_type, rate)}"
+        for broker_id, rate in change.demand.items()
+    )
+    asked = f"; asked of broker {wanted}" if wanted else ""
+    return (
+        f"{value}{of_bound} on each broker, for {label(key.user, key.client_id)}, since {since:%Y-%m-%d %H:%M:%S} UTC: "
+        f"{WORDS[change.cause]}{asked}"
+    )
+
+
+_MOST_DECIMALS: Final = 16
+_LEVELS: Final = (
+    "",
+    "its own user and client-id",
+    "its user and the default client-id",
+    "its user",
+    "the default user and its client-id",
+    "the default user and the default client-id",
+    "the default user",
+    "its client-id",
+    "the default client-id",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """A throttle in words.
+
+    Attributes:
+        title: Who is over what.
+        facts: (name, text): how its numbers come about, in order.
+        samples: What the samples are, or that they are no longer kept.
+        published: A line on the records, and one for each.
+    """
+
+    title: str
+    facts: Sequence[tuple[str, str]]
+    samples: str
+    published: Sequence[str]
+
+
+def words_of(
+    story: Story,
+    settings: "Settings",
+    origin: QuotaOrigin | None,
+    unpublished: Unpublished | None,
+    on_brokers: "Sequence[Enforced]" = (),
+) -> Words:
+    """Tell the decision, how its numbers are computed, its samples and the records published for it.
+
+    Args:
+        story: The decision and what followed.
+        settings: Of the job.
+        origin: The edit that set the bound, if it is known.
+        unpublished: Why there are no records; None if there are.
+        on_brokers: What the brokers themselves enforce now for its quota type, if kquota wrote it.
+    """
+    published = (
+        record_lines(story.events, settings.purgatory.min_hold_ms)
+        if unpublished is None
+        else [why_nothing(unpublished, settings.stream.max_decision_age_ms)]
+    )
+    row = story.decision
+    facts = [*_facts(row), ("T set", origin_line(row, origin))]
+    facts += [("brokers", on_brokers_line(one)) for one in on_brokers]
+    title = f"decision {row['decision_id']}: {row['user']}/{row['client_id']} is over {row['quota_type']}"
+    return Words(title, facts, _samples_title(story, settings.engine.sample_window_ms), published)
+
+
+def origin_line(decision: dict[str, Any], origin: QuotaOrigin | None) -> str:
+    """The edit that set T, in one line: version, old and new bound, when, by whom, why."""
+    if origin is None:
+        return f"quota table version {decision['quota_version']} can no longer be read"
+    before, after = (shown(decision["quota_type"], bound) or "none" for bound in (origin.before, origin.after))
+    change = f"{before} → {after}" if origin.is_exact else after
+    line = f"{'by' if origin.is_exact else 'in or before'} quota table version {origin.version}: {change}"
+    if origin.commit is None:
+        return line
+    line += f", {origin.commit.committed_at:%Y-%m-%d %H:%M:%S} UTC"
+    audit = origin.commit.audit
+    if audit is None:
+        return f"{line}, by another tool ({origin.commit.operation})"
+    return f"{line}, by {audit.actor} at {audit.host}" + (f": {audit.reason}" if audit.reason else ", no reason given")
+
+
+def _in_words(decision: dict[str, Any], rate: float) -> str:
+    """The size of a large byte rate, beside its number: ` (1.0 MB/s)`."""
+    is_large = rate_unit(decision["quota_type"], rate)[1] > 1.0
+    return f" ({rate_text(decision['quota_type'], rate)})" if is_large else ""
+
+
+def _facts(row: dict[str, Any]) -> list[tuple[str, str]]:
+    unit = "% of one thread" if row["quota_type"] == "request_percentage" else "bytes/s"
+    observed, bound, window_ms = row["observed"], row["bound"], row["window_ms"]
+    shared = " and ".join(
+        part
+        for part in (
+            row["sensor_user"] and f"user {row['sensor_user']}",
+            row["sensor_client_id"] and f"client-id {row['sensor_client_id']}",
+        )
+        if part
+    )
+    level = f"level {row['level']} ({_LEVELS[row['level']]}), quota table version {row['quota_version']}"
+    computed = computed_time(observed, bound, window_ms, row["raw_throttle_time_ms"])
+    facts = [
+        ("at", f"{clock_time(row['evaluated_at_ms'])} UTC, batch {row['batch_id']}, {applied_text(row)}"),
+        ("quota", level),
+        ("sensor", f"{shared}: everything that shares it is counted together"),
+        ("observed", f"O = {observed:.1f} {unit}{_in_words(row, observed)}, over W = {exact_seconds(window_ms)}"),
+        ("bound", f"T = {bound:.1f} {unit}{_in_words(row, bound)}"),
+        ("throttle", f"X = (O − T) / T · W = {computed}"),
+    ]
+    rest_ms = row["raw_throttle_time_ms"] - row["throttle_time_ms"]
+    if rest_ms:
+        facts.append(("capped", f"to {row['throttle_time_ms']} ms; the other {rest_ms} ms stay owed"))
+    return facts
+
+
+def computed_time(observed: float, bound: float, window_ms: int, throttle_ms: int) -> str:
+    """The formula in figures, with as many decimals as it takes to come to the same whole milliseconds."""
+    for decimals in range(1, _MOST_DECIMALS + 1):
+        o, t = f"{observed:.{decimals}f}", f"{bound:.{decimals}f}"
+        exact_ms = (float(o) - float(t)) / float(t) * window_ms if float(t) else 0.0
+        if math.floor(exact_ms + 0.5) == throttle_ms:
+            break
+    rounded = "" if exact_ms == throttle_ms else f" = {exact_ms:.2f} ms, rounded"
+    return f"({o} − {t}) / {t} · {window_ms} ms{rounded} = {throttle_ms} ms"
+
+
+def _samples_title(story: Story, sample_window_ms: int) -> str:
+    if not story.samples:
+        return "samples: no longer kept (usage is trimmed after its retention)"
+    name = "ms of thread time" if story.decision["quota_type"] == "request_percentage" else "kB"
+    return f"samples of {seconds(sample_window_ms)} ({name}; │ marks what the bound allows in one):"

@@ -1,0 +1,247 @@
+"""What the place of the tables must be."""
+
+import re
+from pathlib import Path
+from typing import Final, Self
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
+
+from quota.shares import Share, share_of
+
+# A root of tables in a Spark catalog, as `catalog:main.kquota`: how it is written, and what goes with it.
+
+PREFIX: Final = "catalog:"
+TRIGGER_MS: Final = 3_000
+"""`stream.trigger_ms` of a job with such a root, where nothing else is set: docs/catalog-tables.md has why."""
+
+_ROOT: Final = re.compile(r"catalog:([A-Za-z0-9_-]+)\.([A-Za-z0-9_]+)")
+
+
+def is_in_catalog(address: str) -> bool:
+    """Whether an address is a name in a catalog, not a folder or a URI."""
+    return address.startswith(PREFIX)
+
+
+class CatalogRoot(str):
+    """A root of tables in a catalog: a text like any other root, that knows its parts.
+
+    Attributes:
+        catalog: Name of the catalog.
+        schema: Name of the schema in it.
+        location: The folder or place in a store under which its tables lie, one below another by their names; None
+            where the catalog chooses a place for each.
+    """
+
+    catalog: str
+    schema: str
+    location: str | None
+
+    def __new__(cls, root: str, location: str | None) -> Self:
+        """Make one of a text.
+
+        Raises:
+            ValueError: It is not written `catalog:CATALOG.SCHEMA`.
+        """
+        found = _ROOT.fullmatch(root)
+        if found is None:
+            message = (
+                "'tables.root' must be catalog:CATALOG.SCHEMA of letters, digits and _, in the catalog's name also -, "
+                f"as catalog:main.kquota; got {root}"
+            )
+            raise ValueError(message)
+        made = super().__new__(cls, root)
+        made.catalog, made.schema = found.groups()
+        made.location = location
+        return made
+
+    def __reduce__(self) -> tuple[type["CatalogRoot"], tuple[str, str | None]]:
+        """For copies, also in other processes."""
+        return CatalogRoot, (str(self), self.location)
+
+    @property
+    def sql_schema(self) -> str:
+        """The schema as SQL writes it."""
+        return f"`{self.catalog}`.`{self.schema}`"
+
+    def table(self, name: str) -> "CatalogTable":
+        """The table of this name."""
+        return CatalogTable(self, name)
+
+
+class CatalogTable(str):
+    """The address of a table in a catalog, as `catalog:main.kquota.usage`.
+
+    Attributes:
+        sql_name: Its name as SQL writes it.
+    """
+
+    sql_name: str
+
+    def __new__(cls, root: CatalogRoot, name: str) -> Self:
+        """Make one of its root and its name there."""
+        made = super().__new__(cls, f"{root}.{name}")
+        made.sql_name = f"{root.sql_schema}.`{name}`"
+        return made
+
+
+# delta-rs takes these for parts of a URI, also in the path of a folder: it reads another folder, or none.
+_NOT_IN_A_FOLDER: Final = re.compile(r"[#?\[\]\\]|%[0-9A-Fa-f]{2}")
+_S3: Final = ("s3://", "s3a://")
+
+
+def refuse_unfit_place(root: str, location: str | None, writer: str, *, has_root: bool) -> None:
+    """Refuse settings with which tables are not found again, or are overwritten.
+
+    Args:
+        root: `tables.root`.
+        location: `tables.location`.
+        writer: `tables.writer`.
+        has_root: Whether the root is given, and not the default.
+
+    Raises:
+        ValueError: They are unfit; the text says why.
+    """
+    if is_in_catalog(root):
+        _refuse_unfit_catalog(root, location, writer)
+        return
+    if location is not None and not has_root:
+        msg = "'tables.location' must stand beside a 'tables.root' as catalog:main.kquota; got no root"
+        raise ValueError(msg)
+    _refuse_unfit_folder("root", root)
+    if writer == "delta-spark" and root.lower().startswith(_S3):
+        # Seen with Delta 4.4.0 and Hadoop 3.5.0: the second of two files of the same name is accepted.
+        msg = (
+            "'tables.writer' must be delta-rs for tables in S3, where Spark's writer looks whether a commit is "
+            "there and then writes it, so that two drivers could overwrite each other's; got delta-spark"
+        )
+        raise ValueError(msg)
+
+
+def _refuse_unfit_catalog(root: str, location: str | None, writer: str) -> None:
+    CatalogRoot(root, location)
+    if writer != "delta-spark":
+        msg = f"'tables.writer' must be delta-spark for {root}, as only Spark commits to a catalog; got {writer}"
+        raise ValueError(msg)
+    if location is not None:
+        _refuse_unfit_folder("location", location)
+
+
+def _refuse_unfit_folder(key: str, place: str) -> None:
+    if "://" in place:
+        return
+    folder = str(Path(place).absolute())
+    found = _NOT_IN_A_FOLDER.search(folder)
+    if found is not None:
+        msg = f"'tables.{key}' must be a path without {found[0]}, which Delta takes for a part of a URI; got {folder}"
+        raise ValueError(msg)
+
+
+# The names of what belongs to one shard: its job and its folders, made of those that all shards are given.
+
+_FOLDER: Final = re.compile(r"(.+)/shard-(\d+)-of-(\d+)/*", re.DOTALL)
+
+
+def folder_of(place: str, share: Share) -> str:
+    """The folder of a shard under a place. A place that is this folder already stays as it is."""
+    return place if shard_at(place) == share else f"{place.rstrip('/')}/shard-{share.number}-of-{share.of}"
+
+
+def shard_at(place: str) -> Share | None:
+    """The shard whose folder a place is; None if it is none's."""
+    found = _FOLDER.fullmatch(place)
+    try:
+        return None if found is None else share_of(f"{found[2]}/{found[3]}")
+    except ValueError:
+        return None
+
+
+def above_shard(place: str) -> str:
+    """The place that all shards share; a place that is no shard's folder is its own."""
+    found = _FOLDER.fullmatch(place)
+    return place if found is None or shard_at(place) is None else found[1]
+
+
+def job_of(job: str, share: Share) -> str:
+    """The name of a shard's job. A name that is this one already stays as it is."""
+    return f"{job.removesuffix(_suffix(share))}{_suffix(share)}"
+
+
+def other_jobs(job: str, share: Share) -> tuple[str, ...]:
+    """The names of the jobs of all other shards, given the name of this one's."""
+    base = job.removesuffix(_suffix(share))
+    return tuple(job_of(base, Share(number, share.of)) for number in range(share.of) if number != share.number)
+
+
+def _suffix(share: Share) -> str:
+    return f"-{share.number}of{share.of}"
+
+
+# What every part of the settings tree is.
+
+
+class Branch(BaseModel):
+    """One frozen branch of the settings tree."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+# The object store of tables and checkpoint: the settings to reach it, and addresses that carry them.
+
+_SCHEMES: Final = ("http://", "https://")
+
+
+class StoreSettings(Branch):
+    """The object store of tables and checkpoint. What is not set here comes from where AWS's own tools look."""
+
+    endpoint: str | None = Field(
+        None,
+        description="URL of a store that speaks S3; null: AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL, else Amazon's own",
+    )
+    region: str | None = Field(None, description="null: AWS_REGION, AWS_DEFAULT_REGION, else us-east-1")
+    access_key_id: SecretStr | None = Field(
+        None, description="null: AWS_ACCESS_KEY_ID, else what the machine or its role has"
+    )
+    secret_access_key: SecretStr | None = Field(None, description="null: AWS_SECRET_ACCESS_KEY, likewise")
+    session_token: SecretStr | None = Field(None, description="null: AWS_SESSION_TOKEN, likewise")
+    options: dict[str, SecretStr] = Field(
+        default_factory=dict,
+        description="further options of delta-rs, as azure_storage_account_key or google_service_account; "
+        "no value is printed. Those of Spark are entries of spark.conf",
+    )
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.endpoint is not None and not self.endpoint.startswith(_SCHEMES):
+            msg = f"'store.endpoint' must begin with http:// or https://; got {self.endpoint}"
+            raise ValueError(msg)
+        if (self.access_key_id is None) != (self.secret_access_key is None):
+            msg = "'store.access_key_id' and 'store.secret_access_key' must be given together; got one of them"
+            raise ValueError(msg)
+        return self
+
+
+class StoreAddress(str):
+    """An address in an object store, as `s3://bucket/tables`, that knows how the store is reached.
+
+    It is a text like any other address, so that whoever takes an address takes this one. An address that is made from
+    its text alone is reached with what the environment says.
+
+    Attributes:
+        store: The settings of the store.
+    """
+
+    store: StoreSettings
+
+    def __new__(cls, address: str, store: StoreSettings) -> Self:
+        """Make one of a text."""
+        made = super().__new__(cls, address)
+        made.store = store
+        return made
+
+    def __reduce__(self) -> tuple[type["StoreAddress"], tuple[str, StoreSettings]]:
+        """For copies, also in other processes."""
+        return StoreAddress, (str(self), self.store)
+
+    def below(self, name: str) -> "StoreAddress":
+        """The address of what has this name under this one."""
+        return StoreAddress(f"{self.rstrip('/')}/{name}", self.store)

@@ -1,1 +1,0 @@
-"""What a job of some size needs, from what was measured: `kquota size`."""

@@ -1,1 +1,0 @@
-"""Object stores: how they are reached, and whether they do what tables need."""

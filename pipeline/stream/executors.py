@@ -1,0 +1,379 @@
+"""Which executors a session has had, and what there is to say when they come, go, or stay away."""
+
+import atexit
+import logging
+import re
+import shutil
+import socket
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from itertools import chain, repeat
+from pathlib import Path
+from threading import Event
+from typing import Any, Final, TypeVar
+from uuid import uuid4
+from zipfile import ZIP_DEFLATED, ZipFile
+
+from filelock import FileLock, Timeout
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark import SparkContext
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+import pipeline
+import purgatory
+import quota
+import schemas
+from pipeline.errors import first_line
+from pipeline.process import Background
+from pipeline.stream.errors import ExecutorsMissing, MasterUnreachable, SparkGivenUp
+
+MISSING_AFTER_SECONDS: Final = 10.0
+SAID_AGAIN_SECONDS: Final = 300.0
+_CAUSES: Final = (
+    (re.compile(r"worker lost|decommission", re.IGNORECASE), "its worker is gone"),
+    (re.compile(r"code 137|SIGKILL", re.IGNORECASE), "it was killed, perhaps for a lack of memory"),
+    (re.compile(r"code 52\b|OutOfMemory"), "it had too little memory"),
+    (re.compile(r"disassociated|heartbeat", re.IGNORECASE), "it does not answer any more"),
+)
+
+Line = tuple[int, str]
+"""Level and text of a line for the log."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """An executor that has gone.
+
+    Attributes:
+        place: Its host and port.
+        reason: In Spark's words; "" if Spark gives none.
+    """
+
+    place: str
+    reason: str
+
+    @property
+    def cause(self) -> str:
+        """The reason in plain words, and Spark's own."""
+        plain = next((words for pattern, words in _CAUSES if pattern.search(self.reason)), "")
+        own = self.reason.strip().rstrip(".")
+        return f"{plain} ({own})" if plain and own else own or "no reason is known"
+
+
+class ExecutorBook:
+    """The executors of one application. Knows neither Spark nor a clock.
+
+    Args:
+        master: The cluster's address, for the lines.
+        wanted: What one executor asks for, in words.
+    """
+
+    def __init__(self, master: str, wanted: str) -> None:
+        self._master = master
+        self._wanted = wanted
+        self._places: dict[str, str] = {}
+        self._none_since: float | None = None
+        self._say_next = MISSING_AFTER_SECONDS
+
+    def note(
+        self, places: Mapping[str, str], losses: Mapping[str, Loss], now_seconds: float, are_wanted: bool = True
+    ) -> Iterator[Line]:
+        """Note what there is now; yields what to say about it.
+
+        Args:
+            places: The executors that are there: host and port by id.
+            losses: Those that have gone since the last call, by id.
+            now_seconds: Of a clock that never goes back.
+            are_wanted: False where it is right that there are none.
+        """
+        came = {executor: place for executor, place in places.items() if executor not in self._places}
+        self._places = dict(places)
+        for executor, loss in losses.items():
+            yield logging.WARNING, f"executor {executor} at {loss.place} is lost: {loss.cause}. {self._remedied()}"
+        if came:
+            names = ", ".join(f"{executor} at {place}" for executor, place in came.items())
+            yield logging.INFO, f"{_counted(len(places))} at {self._master}; new: {names}"
+        if places or not are_wanted:
+            self._none_since, self._say_next = None, MISSING_AFTER_SECONDS
+            return
+        if self._none_since is None:
+            self._none_since = now_seconds
+        waited_seconds = now_seconds - self._none_since
+        if waited_seconds >= self._say_next:
+            self._say_next = waited_seconds + SAID_AGAIN_SECONDS
+            yield logging.WARNING, str(ExecutorsMissing(self._master, self._wanted, waited_seconds))
+
+    def _remedied(self) -> str:
+        left = len(self._places)
+        where = f"on the {_counted(left)} left" if left else "when another executor comes"
+        return f"Its tasks run again {where}; no usage is lost or counted twice"
+
+
+def _counted(count: int) -> str:
+    return "1 executor" if count == 1 else f"{count} executors"
+
+
+# Watches the executors of the session on a thread of its own, and logs when they come, go, or stay away.
+#
+# Spark waits for executors for ever and almost without a word; of a lost one it writes lines of its own form.
+
+log = logging.getLogger(__name__)
+
+_PERIOD_SECONDS: Final = 1.0
+_REASON_LOOKS: Final = 5
+"""How often it is looked for the reason of a loss, which Spark notes a moment after the loss."""
+_GIVEN_BACK: Final = "killed by driver"
+"""In the reason if the session itself let an idle executor go, as with dynamic allocation."""
+
+
+class ExecutorWatch:
+    """A context manager. It says nothing of a local session, which has no executors of its own."""
+
+    def __init__(self) -> None:
+        self._book: ExecutorBook | None = None
+        self._places: dict[str, str] = {}
+        self._lost: dict[str, int] = {}
+        self._thread = Background("executor-watch", self._look, self._failed)
+
+    def __enter__(self) -> "ExecutorWatch":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._thread.close()
+
+    @property
+    def count(self) -> int:
+        """The number of executors at the last look."""
+        return len(self._places)
+
+    def _look(self) -> float:
+        # While the context is being made, there is one already, without a JVM's side.
+        context: Any = SparkContext._active_spark_context
+        if getattr(context, "_conf", None) is None:
+            return _PERIOD_SECONDS
+        if self._book is None:
+            self._book = _book_of(context)
+        scala: Any = context._jsc.sc() if getattr(context, "_jsc", None) is not None else None
+        if scala is not None and scala.isLocal():
+            return _PERIOD_SECONDS
+        losses = self._take_notes(scala) if scala is not None else {}
+        are_wanted = scala is None or bool(self._places) or _are_wanted(scala)
+        for level, text in self._book.note(self._places, losses, time.monotonic(), are_wanted):
+            log.log(level, "%s", text)
+        return _PERIOD_SECONDS
+
+    def _take_notes(self, scala: Any) -> dict[str, Loss]:
+        """Bring `_places` up to date; returns what was lost since, as soon as the reason is known."""
+        present = {executor for executor in str(scala.getExecutorIds().mkString(" ")).split() if executor}
+        before = self._places
+        self._places = {executor: before.get(executor) or _place(scala, executor) for executor in sorted(present)}
+        self._lost |= {executor: 0 for executor in before if executor not in present}
+        losses = {}
+        for executor in list(self._lost):
+            place, reason = _end(scala, executor)
+            self._lost[executor] += 1
+            if reason or self._lost[executor] >= _REASON_LOOKS:
+                del self._lost[executor]
+                if _GIVEN_BACK not in reason:
+                    losses[executor] = Loss(place, reason)
+        return losses
+
+    def _failed(self, failure: BaseException) -> None:
+        log.debug("the executors are not watched any more: %s", failure)
+
+
+def _book_of(context: Any) -> ExecutorBook:
+    conf = context._conf
+    memory, cores = conf.get("spark.executor.memory", "1g"), conf.get("spark.executor.cores", None)
+    wanted = f"{memory} of memory and {cores or 'a'} core{'s' if cores and cores != '1' else ''}"
+    return ExecutorBook(str(conf.get("spark.master", "")), wanted)
+
+
+def _place(scala: Any, executor: str) -> str:
+    with suppress(Py4JError):
+        return str(scala.statusStore().executorSummary(executor).hostPort())
+    return "an unknown place"
+
+
+def _end(scala: Any, executor: str) -> tuple[str, str]:
+    """Place and reason of an executor that has gone; the reason is "" while Spark has not noted it."""
+    with suppress(Py4JError):
+        summary = scala.statusStore().executorSummary(executor)
+        reason = summary.removeReason()
+        return str(summary.hostPort()), str(reason.get()) if reason.isDefined() else ""
+    return "an unknown place", ""
+
+
+def _are_wanted(scala: Any) -> bool:
+    """Whether there should be executors: with dynamic allocation only while a job runs."""
+    if str(scala.getConf().get("spark.dynamicAllocation.enabled", "false")) != "true":
+        return True
+    return bool(list(scala.statusTracker().getActiveJobIds()))
+
+
+# Waits for the master of a standalone Spark cluster, `spark://host:port`, before and while a session is made there.
+#
+# Spark itself tries for a minute, writes stack traces, and then leaves a stopped context behind.
+
+Made = TypeVar("Made")
+
+_STANDALONE: Final = re.compile(r"spark://(.+)")
+_PLACE: Final = re.compile(r"\[?(?P<host>.+?)\]?:(?P<port>\d+)")
+_RETRY_SECONDS: Final = (1, 2, 4, 8, 16, 30)
+_CONNECT_SECONDS: Final = 3.0
+_STOPPED: Final = "stopped SparkContext"
+
+
+def when_master_answers(master: str, make: Callable[[], Made], given_up: Event, waits: bool = True) -> Made:
+    """Make a session as soon as the master answers; tried again without end, with a line in the log for each try.
+
+    Args:
+        master: As in the settings. Where it is not `spark://…`, the session is made at once.
+        make: Makes the session.
+        given_up: Ends the waiting.
+        waits: Whether to wait; if not, the first failure is raised.
+
+    Raises:
+        MasterUnreachable: The master does not answer, and nobody is to wait.
+        SparkGivenUp: `given_up` is set.
+    """
+    places = _places(master)
+    for rest_seconds in chain(_RETRY_SECONDS, repeat(_RETRY_SECONDS[-1])):
+        try:
+            if places:
+                _refuse_silent(master, places)
+            return _made(master, make) if places else make()
+        except MasterUnreachable as exc:
+            if not waits:
+                raise
+            log.warning("%s; next try in %g s", exc, rest_seconds)
+        if given_up.wait(rest_seconds):
+            break
+    raise SparkGivenUp
+
+
+def _places(master: str) -> list[tuple[str, int]]:
+    """Host and port of each master, as there may be spare ones; none if Spark has to judge the address itself."""
+    found = _STANDALONE.fullmatch(master)
+    matches = [_PLACE.fullmatch(place) for place in found[1].split(",")] if found else []
+    return [(match["host"], int(match["port"])) for match in matches if match]
+
+
+def _refuse_silent(master: str, places: Sequence[tuple[str, int]]) -> None:
+    causes = []
+    for host, port in places:
+        try:
+            socket.create_connection((host, port), _CONNECT_SECONDS).close()
+        except (OSError, OverflowError) as exc:
+            causes.append(f"{host}:{port}: {first_line(exc)}")
+        else:
+            return
+    raise MasterUnreachable(master, "; ".join(causes))
+
+
+def _made(master: str, make: Callable[[], Made]) -> Made:
+    try:
+        return make()
+    except (Py4JJavaError, PySparkException) as exc:
+        if _STOPPED not in str(exc):
+            raise
+        context = SparkContext._active_spark_context
+        with suppress(Py4JError, OSError):
+            if context is not None:
+                context.stop()
+        raise MasterUnreachable(master, "something listens there, and took no application within a minute") from exc
+
+
+# The folder where Spark's JVM keeps its temporary files: copies of the jars, shuffled blocks, unpacked libraries.
+#
+# The JVM removes them when it ends, but not when it is killed: each kill −9 would leave 22 MB for ever.
+
+_PREFIX: Final = "kquota-spark-"
+_LOCK: Final = ".lock"
+
+
+@cache
+def scratch_folder() -> Path:
+    """The scratch folder of this process: made at the first call, removed when the process ends.
+
+    The first call also removes the folders that killed processes have left.
+
+    Returns:
+        A folder below the system's folder for temporary files (`TMPDIR`).
+
+    Raises:
+        OSError: The folder can not be made.
+    """
+    parent = Path(tempfile.gettempdir())
+    remove_left_behind(parent)
+    folder = parent / f"{_PREFIX}{uuid4().hex}"
+    # Locked before it is made: a folder without a lock counts as left behind.
+    lock = FileLock(folder.with_suffix(_LOCK))
+    lock.acquire()
+    folder.mkdir(mode=0o700)
+    atexit.register(_remove, folder, lock)
+    return folder
+
+
+def remove_left_behind(parent: Path) -> int:
+    """Remove the scratch folders of processes that have ended in any way; returns how many were removed.
+
+    The operating system has released the locks of those processes. A folder that can not be removed, for example one
+    of another user, is left alone.
+    """
+    removed = 0
+    for path in parent.glob(f"{_PREFIX}*{_LOCK}"):
+        lock = FileLock(path)
+        try:
+            lock.acquire(timeout=0)
+        except (Timeout, OSError):
+            continue
+        _remove(path.with_suffix(""), lock)
+        removed += 1
+    return removed
+
+
+def _remove(folder: Path, lock: FileLock) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    if not folder.exists():
+        Path(lock.lock_file).unlink(missing_ok=True)
+    lock.release()
+
+
+# Gives this package to executors as a file, so that nothing of ours must be installed on their machines.
+
+NEEDED_TO_READ: Final = ("msgspec", "numpy", "pyarrow", "pydantic")
+"""What the Python of executors must have to read usage. It is machine code, which can not be imported from a zip."""
+NEEDED_TO_REPLAY: Final = ("deltalake", "numpy", "pyarrow", "pydantic", "yaml")
+"""The same for a replay."""
+_NAME: Final = "kquota.zip"
+
+
+def ship_package(session: SparkSession) -> None:
+    """Give the executors of a cluster this package; those of a local session have it.
+
+    Spark hands out the file itself, also to executors that come later; it stays until the process ends.
+    """
+    if not str(session.sparkContext.master).startswith("local"):
+        session.sparkContext.addPyFile(str(zip_package(scratch_folder())))
+
+
+def zip_package(folder: Path) -> Path:
+    """Write all modules of the installed package into a zip. Returns its path.
+
+    Args:
+        folder: Where to; a zip that is there is replaced.
+    """
+    path = folder / _NAME
+    with ZipFile(path, "w", ZIP_DEFLATED) as archive:
+        for package in (pipeline, purgatory, quota, schemas):
+            root = Path(str(package.__file__)).parent
+            for module in sorted(root.rglob("*.py")):
+                archive.write(module, f"{root.name}/{module.relative_to(root)}")
+    return path

@@ -1,0 +1,238 @@
+"""The tables of one job, opened once, in the order in which a batch writes them."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final, Self
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipeline.clock import Moment
+from pipeline.failpoints import failpoint
+from pipeline.settings.model import TablesSettings
+from pipeline.tables.append_guard import checked_epoch
+from pipeline.tables.from_settings import open_rolled
+from pipeline.tables.minute_roll_ups import ThrottleByMinute, UsageByMinute
+from pipeline.tables.port import TableWriter
+from pipeline.tables.queries import newest_rows
+from pipeline.tables.quotas.history import StoredOwners
+from pipeline.tables.quotas.source import QuotaVersions
+from pipeline.tables.usage_by_second import UsageBySecond
+from pipeline.throttle.decider import Decider
+from pipeline.throttle.outbox import DeltaOutbox
+from quota.replay import Evaluation, with_time_epoch
+from schemas.arrow import conform
+from schemas.rows import SensorStateRow
+
+# Snapshots of the token buckets, so that a restart replays at most about a minute of usage.
+
+# A snapshot without any bucket needs a row too, or an older snapshot would be taken for the newest. This row is for the
+# sensor without parts: it stands for clients without a quota, so it never has a bucket.
+_PLACEHOLDER = {
+    "broker_id": "",
+    "sensor_user": "",
+    "sensor_client_id": "",
+    "quota_type": "producer_byte_rate",
+    "tokens": 0.0,
+}
+
+
+class SensorStateTable:
+    """Writes and reads the `sensor_state` table.
+
+    Args:
+        table: Guarded writer of the table.
+        cluster: The cluster, written to every row.
+        interval_ms: The least steady time between two snapshots.
+    """
+
+    def __init__(self, table: TableWriter, cluster: str, interval_ms: int) -> None:
+        self._table = table
+        self._cluster = cluster
+        self._interval_ms = interval_ms
+        self._written_at_ms: int | None = None
+
+    def write_if_due(self, decider: Decider, now: Moment) -> bool:
+        """Write the buckets as they are after the last batch, if the interval has passed. True if it wrote them.
+
+        Call it at the start of a batch, before the batch changes any bucket. The id of the last batch guards the rows,
+        so a snapshot that is stored already is skipped.
+
+        The engine continues from what was written. A bucket that has become full again still has its last refill time.
+        Because of that time, a lower bound or late usage changes it in another way than a new bucket. The snapshot does
+        not have full buckets. So the engine forgets them here as well; otherwise it would decide differently from an
+        engine after a restart. If the snapshot is skipped, the engine keeps its buckets: it has begun with the stored
+        snapshot, and a bucket that is full now may not have been full under the bounds of that time.
+        """
+        last = decider.last
+        if last.batch_id < 0:
+            return False
+        # The first batch of a driver writes a snapshot at once. Otherwise drivers that live for less than an interval
+        # would leave more and more usage for the next one to read.
+        if self._written_at_ms is not None and now.steady_ms - self._written_at_ms < self._interval_ms:
+            return False
+        self._written_at_ms = now.steady_ms
+        buckets = decider.buckets()
+        is_new = self._table.append(self._rows(buckets, last), {last.query_id: last.batch_id}, {})
+        failpoint("sensor_state.appended")
+        if is_new:
+            decider.restore_buckets(buckets)
+        return is_new
+
+    def newest(self, last_query_id: str = "") -> tuple[Evaluation, pa.Table] | None:
+        """The newest snapshot: the batch after which it was taken, and its buckets (columns of `engine.buckets`).
+
+        Args:
+            last_query_id: of several snapshots at the same instant, those of this query are newer.
+        """
+        rows = with_time_epoch(newest_rows(self._table))
+        if not rows.num_rows:
+            return None
+        names = ["time_epoch", "evaluated_at_ms", "batch_id", "query_id"]
+        evaluations = [Evaluation(quota_version=-1, **row) for row in rows.group_by(names).aggregate([]).to_pylist()]
+        newest = max(evaluations, key=lambda one: one.order(last_query_id))
+        own = (pc.field("batch_id") == newest.batch_id) & (pc.field("query_id") == newest.query_id)
+        has_parts = (pc.field("sensor_user") != "") | (pc.field("sensor_client_id") != "")
+        return newest, rows.filter(own & has_parts)
+
+    def _rows(self, buckets: pa.Table, last: Evaluation) -> pa.Table:
+        if not buckets.num_rows:
+            buckets = pa.Table.from_pylist([{**_PLACEHOLDER, "refilled_at_ms": last.evaluated_at_ms}])
+        return conform(
+            buckets,
+            SensorStateRow,
+            cluster=self._cluster,
+            query_id=last.query_id,
+            batch_id=last.batch_id,
+            time_epoch=last.time_epoch,
+            evaluated_at_ms=last.evaluated_at_ms,
+        )
+
+
+WRITTEN_BY_THE_JOB: Final = (
+    "dead_letters",
+    "usage",
+    "decisions",
+    "batches",
+    "throttle_events",
+    "sensor_state",
+    "usage_by_second",
+    "usage_by_minute",
+    "throttle_by_minute",
+)
+
+
+class DriverEpoch:
+    """The epoch that this process has raised last. With it a restart in this process differs from another driver.
+
+    A driver that was fenced must not take over again by a restart in its process. Otherwise two drivers would fence
+    each other for ever.
+    """
+
+    def __init__(self) -> None:
+        self._raised: int | None = None
+
+    def raise_in(self, writers: Mapping[str, TableWriter], job: str) -> None:
+        """Raise the epoch of every table.
+
+        Raises:
+            Fenced: another driver has raised the epoch after this process did.
+        """
+        recorded = {name: writer.recorded_version(job) or 0 for name, writer in writers.items()}
+        table = max(recorded, key=lambda name: recorded[name])
+        if self._raised is not None:
+            checked_epoch(table, self._raised, recorded[table])
+        self._raised = 1 + recorded[table]
+        for writer in writers.values():
+            writer.raise_epoch(self._raised)
+
+
+@dataclass(frozen=True, slots=True)
+class JobTables:
+    """Guarded writers of all tables the job writes; it is their only writer."""
+
+    dead_letters: TableWriter
+    usage: TableWriter
+    decisions: TableWriter
+    batches: TableWriter
+    throttle_events: DeltaOutbox
+    sensor_state: SensorStateTable
+    usage_by_second: TableWriter
+    usage_by_minute: TableWriter
+    throttle_by_minute: TableWriter
+    job: str
+    writers: Mapping[str, TableWriter]
+
+    @classmethod
+    def open(
+        cls, open_writer: Callable[[str], TableWriter], job: str, cluster: str, sensor_state_interval_ms: int
+    ) -> Self:
+        """Open the tables; nothing is written. `take_over` comes before the first append.
+
+        Args:
+            open_writer: Opens the writer of a table by its name, epoch not yet raised.
+            job: The app id that carries the epoch.
+            cluster: Written to every row.
+            sensor_state_interval_ms: See `SensorStateTable`.
+        """
+        writers = {name: open_writer(name) for name in WRITTEN_BY_THE_JOB}
+        return cls(
+            dead_letters=writers["dead_letters"],
+            usage=writers["usage"],
+            decisions=writers["decisions"],
+            batches=writers["batches"],
+            throttle_events=DeltaOutbox(writers["throttle_events"], job),
+            sensor_state=SensorStateTable(writers["sensor_state"], cluster, sensor_state_interval_ms),
+            usage_by_second=writers["usage_by_second"],
+            usage_by_minute=writers["usage_by_minute"],
+            throttle_by_minute=writers["throttle_by_minute"],
+            job=job,
+            writers=writers,
+        )
+
+    def take_over(self, epoch: DriverEpoch) -> None:
+        """Take the tables over from an earlier driver.
+
+        Every table gets the new epoch before any is written, so a driver that still runs elsewhere is refused at
+        its next commit, whichever table that is for.
+
+        Args:
+            epoch: Of this process, the same one at each of its restarts.
+
+        Raises:
+            Fenced: Another driver has taken over.
+        """
+        epoch.raise_in(self.writers, self.job)
+
+
+# All roll-ups of a job, written one after the other.
+
+
+@dataclass(frozen=True, slots=True)
+class RollUps:
+    """The roll-ups of one job; for one thread."""
+
+    by_second: UsageBySecond
+    by_minute: UsageByMinute
+    throttles: ThrottleByMinute
+
+    @classmethod
+    def of(cls, settings: TablesSettings, tables: JobTables, quotas: QuotaVersions, job: str) -> Self:
+        """The roll-ups that a job writes into its tables; nothing is read or written yet."""
+        usage, events = open_rolled(settings, "usage"), open_rolled(settings, "throttle_events")
+        return cls(
+            UsageBySecond(usage, tables.usage_by_second, job, settings.seconds_retention_ms),
+            UsageByMinute(usage, tables.usage_by_minute, job),
+            ThrottleByMinute(events, tables.throttle_by_minute, job, StoredOwners(quotas).at),
+        )
+
+    @property
+    def written_until_ms(self) -> int:
+        """All usage evaluated before this instant is in every roll-up of usage. 0 before the first step."""
+        return min(self.by_second.written_until_ms, self.by_minute.written_until_ms)
+
+    def step(self) -> None:
+        """Write what is complete. Raises nothing; what fails is tried again at the next step."""
+        self.by_second.step()
+        self.by_minute.step()
+        self.throttles.step()

@@ -1,0 +1,536 @@
+"""Builds the Spark session, with every setting that the stream relies on. Nothing else builds one."""
+
+import logging
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
+from pathlib import Path
+from threading import Event, Thread
+from types import TracebackType
+from typing import Any, Final, Self
+
+from py4j.protocol import Py4JError
+from pyspark import SparkConf, SparkContext
+from pyspark.java_gateway import launch_gateway
+from pyspark.logger import PySparkLogger
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from pipeline.jvm.jars import pyspark_jars_folder, spark_jars
+from pipeline.jvm.java import class_archive, find_java, options_to_use
+from pipeline.settings.model import Settings, SparkSettings
+from pipeline.stream.checkpoint import has_scheme
+from pipeline.stream.collect import collect_on_driver
+from pipeline.stream.errors import ConnectorsMissing, JvmEnded, SparkConnectRefused
+from pipeline.stream.executors import ExecutorWatch, scratch_folder, ship_package, when_master_answers
+from pipeline.stream.usage_columns import ReadingRules
+from pipeline.tables.object_store import S3_SCHEMES, hadoop_settings, scheme_of
+
+# The settings of the driver's JVM: its memory, options, jars and class archive.
+
+# The JVM refuses two choices of a garbage collector, so an operator's choice replaces ours. Ours needs none of G1's
+# concurrent threads and barriers: a micro-batch leaves only short-lived garbage.
+_CHOICE_OF_COLLECTOR: Final = re.compile(r"-XX:\+Use\w+GC\b")
+_LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties")
+_OPTIONS: Final = "spark.driver.extraJavaOptions"
+_CLASS_PATH: Final = "spark.driver.extraClassPath"
+_JARS: Final = "spark.jars"
+MERGED: Final = (_OPTIONS, _CLASS_PATH, _JARS)
+"""Settings in which the operator's own value is added to ours."""
+
+
+def jvm_settings(
+    spark: SparkSettings, jars: Sequence[Path], *, starts_local: bool, scratch: Path | None
+) -> dict[str, str]:
+    """The settings of the driver's JVM, the operator's own included.
+
+    Args:
+        spark: The settings' branch.
+        jars: Local files; may be empty.
+        starts_local: Whether the session starts a JVM in which everything runs. Then the jars are on its class path,
+            and need not be copied to executors; classes of other places can not be in the class archive.
+        scratch: Where the JVM keeps temporary files; None leaves that to it.
+    """
+    conf = spark.plain_conf()
+    memory = conf.get("spark.driver.memory", spark.driver_memory)
+    settings = {"spark.driver.memory": memory}
+    places = {_CLASS_PATH if starts_local else _JARS: [str(jar) for jar in jars]}
+    for key, separator in ((_CLASS_PATH, os.pathsep), (_JARS, ",")):
+        if found := [*places.get(key, ()), *([conf[key]] if conf.get(key) else ())]:
+            settings[key] = separator.join(found)
+    # The whole heap is taken at the start: it fills up anyway, and a lack of memory then shows at once.
+    # -Xss4m: when a batch is interrupted, Spark matches a regular expression against the Python traceback. That
+    # overflows the default thread stack and kills the stream's thread.
+    options = [
+        f"-Xms{memory}",
+        "-XX:+AlwaysPreTouch",
+        "-Xss4m",
+        f'"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}"',
+    ]
+    if scratch is not None:
+        options.append(f'"-Djava.io.tmpdir={scratch}"')
+    own = conf.get(_OPTIONS, "")
+    if not _CHOICE_OF_COLLECTOR.search(own):
+        options.append("-XX:+UseParallelGC")
+    if starts_local:  # an archive is made for this class path alone
+        options += _class_archive_options(jars)
+    settings[_OPTIONS] = " ".join([*options, *([own] if own else ())])
+    return settings
+
+
+def archived_jars(jars: Sequence[Path]) -> list[Path]:
+    """What a class archive of Spark is for: its class path in order. Empty without pyspark.
+
+    Args:
+        jars: As given to `jvm_settings`.
+    """
+    own = pyspark_jars_folder()
+    return [] if own is None else [*jars, own]
+
+
+def _class_archive_options(jars: Sequence[Path]) -> list[str]:
+    """JVM options to use the machine's class archive, if there is one for this Java and these jars."""
+    found = archived_jars(jars)
+    if not found or not os.environ.get("JAVA_HOME"):
+        return []
+    archive = class_archive("spark", Path(os.environ["JAVA_HOME"]), found)
+    return options_to_use(archive) if archive.exists() else []
+
+
+# Starts Spark's JVM, and passes on what it writes to standard error, without the lines that every start writes.
+#
+# Spark's launcher adds the module jdk.incubator.vector to each JVM, and opens a package that Java 25 no longer has. The
+# JVM then warns of both. No option of Java or Spark switches the warnings off, and nobody can act on them.
+
+_OF_EVERY_START: Final = (
+    b"WARNING: Using incubator modules: jdk.incubator.vector\n",
+    b"WARNING: package sun.security.action not in java.base\n",
+)
+_STDERR: Final = 2
+
+_launch: Any = launch_gateway  # pyspark has no types for it
+
+
+def start_jvm(settings: Mapping[str, str]) -> None:
+    """Start the JVM of this process's sessions. Only where none was started before.
+
+    Args:
+        settings: Those of the session; the JVM's own options are among them.
+    """
+    conf = SparkConf().setAll(list(settings.items()))
+    read_end, write_end = os.pipe()
+    Thread(target=pass_on, args=(read_end, _STDERR), name="jvm-stderr", daemon=True).start()
+    try:
+        gateway = _launch(conf, {"stderr": write_end})
+    finally:
+        os.close(write_end)  # the JVM has its own; when it ends, so does the thread
+    SparkContext._ensure_initialized(gateway=gateway, conf=conf)
+
+
+def pass_on(source: int, target: int) -> None:
+    """Copy from one file descriptor to another until the end, but for those lines; closes the first.
+
+    What is not a whole line yet is passed on at once, too, unless it may become one of them.
+    """
+    held = b""
+    with open(source, "rb", buffering=0) as stream:
+        while chunk := stream.read(65_536):
+            held += chunk
+            for line in _OF_EVERY_START:
+                held = held.replace(line, b"")
+            begun = held.rpartition(b"\n")[2]
+            kept = begun if begun and any(line.startswith(begun) for line in _OF_EVERY_START) else b""
+            _write(target, held[: len(held) - len(kept)])
+            held = kept
+        _write(target, held)
+
+
+def _write(target: int, content: bytes) -> None:
+    while content:
+        content = content[os.write(target, content) :]
+
+
+# What Spark needs for a checkpoint in an object store: settings, and an optional set of jars.
+#
+# With a local checkpoint it needs none of this, wherever the tables are: delta-rs reads and writes those.
+
+_S3_JARS: Final = "s3"
+# Of the jars of that set: it writes a file of the checkpoint in one put. Spark's other managers write a file under
+# another name and rename it, which a store does by a copy.
+_CHECKPOINT_MANAGER: Final = "org.apache.spark.internal.io.cloud.AbortableStreamBasedCheckpointFileManager"
+
+
+def jar_sets(settings: Settings) -> tuple[str, ...]:
+    """The optional sets of jars that Spark needs."""
+    return (_S3_JARS,) if _is_checkpoint_in_s3(settings) else ()
+
+
+def with_store(settings: Settings) -> SparkSettings:
+    """The settings of Spark, with what it needs to reach the store. The operator's own entries stay as they are."""
+    if not _is_checkpoint_in_s3(settings):
+        return settings.spark
+    entries = hadoop_settings(settings.store)
+    entries["spark.sql.streaming.checkpointFileManagerClass"] = _CHECKPOINT_MANAGER
+    return settings.spark.with_default_conf(entries)
+
+
+def _is_checkpoint_in_s3(settings: Settings) -> bool:
+    return scheme_of(settings.stream.checkpoint) in S3_SCHEMES
+
+
+# What spark-submit has decided before this process began: the JVM, the master, the jars and where the driver runs.
+
+_GATEWAY: Final = "PYSPARK_GATEWAY_PORT"
+_CONNECTOR: Final = "org/apache/spark/sql/kafka010/KafkaSourceProvider.class"
+
+
+def is_submitted() -> bool:
+    """Whether spark-submit has started this process, and a JVM before it."""
+    return _GATEWAY in os.environ
+
+
+def runs_in_the_cluster() -> bool:
+    """Whether the cluster has chosen the node of this driver: spark-submit with `--deploy-mode cluster`."""
+    if not is_submitted():
+        return False
+    conf = _conf()
+    # On Kubernetes the pod of the driver runs spark-submit once more, in client mode.
+    return "cluster" in str(conf.get("spark.submit.deployMode", "")) or (
+        conf.get("spark.kubernetes.submitInDriver", "") == "true"
+    )
+
+
+def submitted_jars() -> str:
+    """The jars that were submitted, with commas; "" for none."""
+    return str(_conf().get("spark.jars", "")) if is_submitted() else ""
+
+
+def refuse_without_connectors() -> None:
+    """Refuse a submitted JVM whose class path has no Kafka source: it can not be added any more.
+
+    Raises:
+        ConnectorsMissing: It has none.
+    """
+    if _is_fresh() and _resource(_CONNECTOR) is None:
+        raise ConnectorsMissing
+
+
+def _is_fresh() -> bool:
+    """Whether this is a program that was submitted, and not a notebook, whose session runs already."""
+    return is_submitted() and SparkContext._active_spark_context is None
+
+
+def _conf() -> SparkConf:
+    _jvm()
+    return SparkConf()
+
+
+def _jvm() -> Any:
+    SparkContext._ensure_initialized()
+    return SparkContext._jvm
+
+
+def _resource(name: str) -> Any:
+    return _jvm().java.lang.Thread.currentThread().getContextClassLoader().getResource(name)
+
+
+_LOCAL_CHECKPOINT_MANAGER = (
+    "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+)
+
+
+def build_spark_session(
+    spark: SparkSettings,
+    jars: Sequence[Path],
+    checkpoint_is_local: bool = True,
+    app_name: str = "kquota",
+) -> SparkSession:
+    """Start (or join) the classic Spark session of this process.
+
+    If a session already exists, a notebook's for example, it is used: it keeps its own JVM options, memory and jars,
+    and only the settings that may change at run time are applied. `JAVA_HOME` chooses the Java.
+
+    Args:
+        spark: the settings' branch. `spark.conf` overrides everything here, except that its driver JVM options and
+            jars are added to ours.
+        jars: local files of the locked jar set, for driver and executors. Empty where the cluster provides them.
+        checkpoint_is_local: True for a checkpoint on a local disk or NFS. Spark's default checkpoint manager would
+            start `readlink` and `chmod` as processes for every log file there, so another one is used. But only the
+            default manager notices two drivers on one checkpoint, so the caller must hold a lock of its own.
+        app_name: name in the cluster's lists.
+
+    Returns:
+        A classic session. Under Spark Connect `foreachBatch` would run on the server, without access to the driver's
+        rates and purgatory.
+
+    Raises:
+        SparkConnectRefused: the environment, the settings or the running session asks for Spark Connect.
+        ConnectorsMissing: spark-submit was not given the jars.
+    """
+    refuse_spark_connect(spark)
+    refuse_without_connectors()
+    # These print each error a second time, as a line of JSON with the whole Java stack. The exception has all of it.
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
+    master = spark.master
+    if not may_be_a_cluster(spark) and master is None:
+        master = "local[*]"
+    if master is not None and master.startswith("local"):
+        _prepare_local_process()
+    builder = SparkSession.builder.appName(app_name)
+    if master is not None:
+        builder = builder.master(master)
+    is_first = starts_a_jvm()
+    starts_local = is_first and master is not None and master.startswith("local")
+    settings = _session_conf(spark, checkpoint_is_local)
+    # What was submitted is given to executors already; named again, it would be sent twice.
+    jars = () if submitted_jars() else jars
+    settings |= jvm_settings(spark, jars, starts_local=starts_local, scratch=scratch_folder() if is_first else None)
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    if is_first:
+        start_jvm({"spark.app.name": app_name, **({"spark.master": master} if master else {}), **settings})
+    session = builder.getOrCreate()
+    if not hasattr(session, "_jsparkSession"):
+        raise SparkConnectRefused(found_in="the running session")
+    return session
+
+
+def _session_conf(spark: SparkSettings, checkpoint_is_local: bool) -> dict[str, str]:
+    """All settings of the session but those of its JVM, the operator's own applied last."""
+    partitions = spark.shuffle_partitions or len(os.sched_getaffinity(0))
+    conf = spark.plain_conf()
+    settings = {
+        "spark.api.mode": "classic",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": str(partitions),
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
+        # Of large messages Python is given few at once.
+        "spark.sql.execution.arrow.maxBytesPerBatch": "4194304",
+        "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+        # The plan is small and always the same: planning it again after each stage costs 30 ms and changes nothing.
+        "spark.sql.adaptive.enabled": "false",
+        # Spark describes every execution for its UI, even if that is off. This is the short form.
+        "spark.sql.ui.explainMode": "simple",
+        # Spark keeps a thousand jobs, stages, plans and tasks for its UI: they would fill a small heap within minutes.
+        "spark.sql.ui.retainedExecutions": "10",
+        "spark.ui.retainedJobs": "10",
+        "spark.ui.retainedStages": "10",
+        "spark.ui.retainedTasks": "100",
+        # By default a stop waits for ever for a batch that does not react to the interrupt.
+        "spark.sql.streaming.stopTimeout": "30s",
+        # Named sources, so that topics can be added later. This can not be switched on for an existing checkpoint.
+        "spark.sql.streaming.queryEvolution.enableSourceEvolution": "true",
+        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        # Hides secrets among a source's options when Spark prints a plan, as the private key of a client certificate.
+        "spark.sql.redaction.options.regex": r"(?i)url|\.(ssl|sasl)\.",
+        # With the default of 50, each append to a small table runs a job of 50 tasks to read its state: seconds.
+        "spark.databricks.delta.snapshotPartitions": "1",
+    }
+    if checkpoint_is_local:
+        settings["spark.sql.streaming.checkpointFileManagerClass"] = _LOCAL_CHECKPOINT_MANAGER
+    settings |= {key: value for key, value in conf.items() if key not in MERGED}
+    return settings
+
+
+def may_be_a_cluster(spark: SparkSettings) -> bool:
+    """Whether a session is not surely local: with a master of another kind, or one that spark-submit has chosen."""
+    return not spark.master.startswith("local") if spark.master is not None else is_submitted()
+
+
+def starts_a_jvm() -> bool:
+    """Whether a new session starts a JVM: not if a notebook, spark-submit or an earlier session has started one."""
+    return SparkContext._gateway is None and not is_submitted()
+
+
+def refuse_spark_connect(spark: SparkSettings) -> None:
+    """Refuse anything that would make this a session of Spark Connect.
+
+    Raises:
+        SparkConnectRefused: The environment or the settings ask for Spark Connect.
+    """
+    for name in ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED"):
+        if name in os.environ:
+            raise SparkConnectRefused(found_in=f"the environment variable {name}")
+    if "spark.remote" in spark.conf:
+        raise SparkConnectRefused(found_in="the setting spark.remote")
+    if spark.plain_conf().get("spark.api.mode", "classic").lower() != "classic":
+        raise SparkConnectRefused(found_in="the setting spark.api.mode")
+    if (spark.master or "").startswith("sc://"):
+        raise SparkConnectRefused(found_in=f"the master {spark.master}")
+
+
+def _prepare_local_process() -> None:
+    """Set the environment variables that Spark reads before its JVM starts. The user's own values are kept."""
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # otherwise workers run the first python3 on PATH
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # otherwise a host name that does not resolve is fatal
+    # Otherwise glibc gives the JVM's many threads eight arenas per core, and none of them ever shrinks.
+    os.environ.setdefault("MALLOC_ARENA_MAX", "2")
+
+
+# Runs the job's own plan on made-up messages while nobody needs Spark yet.
+#
+# The first run of a plan takes a second or more: the JVM loads classes and compiles generated code. That time is used
+# while the job reads its tables. It ends when the job is ready, so no decision has to wait for it.
+
+JOB_GROUP: Final = "kquota-warm-up"
+"""Spark's name for these runs; they are cancelled by it."""
+_ROWS: Final = 2_000
+_RUNS: Final = 2
+
+
+def warm_up(session: SparkSession, rules: ReadingRules, wanted: Event) -> None:
+    """Read a small batch some times; what has begun is finished.
+
+    Large batches are left out: Python's start on the executors costs them a second, and a young job memory.
+
+    Args:
+        session: Nobody else uses it yet.
+        rules: Of the job. With others Spark would compile other code.
+        wanted: Set when somebody waits for the session.
+    """
+    if wanted.is_set():
+        return  # to make the messages takes most of a second, too
+    session.sparkContext.setJobGroup(JOB_GROUP, "first run of the plan", interruptOnCancel=True)
+    number = F.col("id")
+    message = F.concat(
+        F.lit('{"event_time_ms":1,"user":"u'), number % 100, F.lit('","client_id":"c","produced_bytes":1}')
+    )
+    raw = session.range(_ROWS).select(
+        message.cast("binary").alias("value"),
+        F.lit("warm-up").alias("topic"),
+        F.lit(0).alias("partition"),
+        number.alias("offset"),
+        F.timestamp_millis(F.lit(1_000)).alias("timestamp"),
+    )
+    for _ in range(_RUNS):
+        if wanted.is_set():
+            return
+        collect_on_driver(raw, rules, _ROWS)
+
+
+# Starts Spark on a thread of its own, while the rest of the job starts, and warms it up until it is wanted.
+
+_POLL_SECONDS: Final = 0.1
+
+
+class SparkStarter:
+    """A context manager that starts a Spark session on a thread of its own, and stops it at the end.
+
+    Jars and Java are checked on entering the context; their errors are raised there.
+
+    Args:
+        spark: The settings' branch.
+        checkpoint: The query's checkpoint; a local one gets the quicker checkpoint manager.
+        rules: What the plan is warmed up with. With other rules Spark would generate and compile other code.
+        waits: Whether a master that does not answer is waited for; if not, `session` raises `MasterUnreachable`.
+        jar_sets: Optional sets of jars that are needed too.
+
+    Attributes:
+        warms_up: Set when there is a session; `session` returns it at once, or after a run of the warm-up.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSettings,
+        checkpoint: str,
+        rules: ReadingRules,
+        waits: bool = True,
+        jar_sets: Sequence[str] = (),
+    ) -> None:
+        self._spark = spark
+        self._jar_sets = jar_sets
+        self._rules = rules
+        self._checkpoint_is_local = not has_scheme(checkpoint)
+        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="spark-start")
+        self._session: Future[SparkSession] | None = None
+        self._starts_jvm = False
+        self._waits = waits
+        self._given_up = Event()
+        self._wanted = Event()
+        self._watch = ExecutorWatch()
+        self.warms_up = Event()
+
+    def __enter__(self) -> Self:
+        jars = spark_jars(*self._jar_sets)
+        os.environ["JAVA_HOME"] = str(find_java().home)
+        self._starts_jvm = starts_a_jvm()
+
+        def build() -> SparkSession:
+            return build_spark_session(self._spark, jars, self._checkpoint_is_local)
+
+        def start() -> SparkSession:
+            session = when_master_answers(self._spark.master or "", build, self._given_up, self._waits)
+            ship_package(session)
+            self.warms_up.set()
+            warm_up(session, self._rules, self._wanted)
+            return session
+
+        self._session = self._pool.submit(start)
+        if may_be_a_cluster(self._spark):
+            self._watch.__enter__()
+        return self
+
+    def session(self) -> SparkSession:
+        """Wait for the session, and end its warm-up. An error of its start is raised here."""
+        return self._begun().result()
+
+    def session_unless(self, given_up: Event) -> SparkSession | None:
+        """Wait for the session or the event, whichever comes first; None if it was the event."""
+        session = self._begun()
+        while not session.done():
+            if given_up.wait(_POLL_SECONDS):
+                return None
+        return session.result()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._given_up.set()
+        self._watch.__exit__()
+        session = self._session
+        if session is not None and not session.cancel():
+            self._cut_short(session)
+            if session.exception() is None and self.jvm_ended() is None:
+                session.result().stop()
+        self._pool.shutdown()
+
+    def _begun(self) -> Future[SparkSession]:
+        if self._session is None:
+            message = "enter the starter before asking for its session"
+            raise RuntimeError(message)
+        self._wanted.set()
+        return self._session
+
+    def _cut_short(self, session: Future[SparkSession]) -> None:
+        """End the making of the session, which nobody needs now: kill the JVM if this starter has started it.
+
+        Otherwise cancel the warm-up, which would wait for executors for ever where there are none.
+        """
+        while not session.done():
+            process = _jvm_of_spark_starter() if self._starts_jvm else None
+            if process is not None:
+                process.kill()
+            elif self.warms_up.is_set():
+                with suppress(Py4JError, OSError):
+                    SparkContext.getOrCreate().cancelJobGroup(JOB_GROUP)
+            wait([session], _POLL_SECONDS)
+
+    def jvm_ended(self) -> JvmEnded | None:
+        """How the JVM of this process has ended; None while it runs, or if this process has not started it."""
+        process = _jvm_of_spark_starter()
+        exit_code = None if process is None else process.poll()
+        return None if exit_code is None else JvmEnded(exit_code, self._spark.driver_memory)
+
+
+def _jvm_of_spark_starter() -> "subprocess.Popen[bytes] | None":
+    """The JVM that this process has started, running or not."""
+    gateway: Any = SparkContext._gateway
+    return getattr(gateway, "proc", None)

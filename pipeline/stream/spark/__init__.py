@@ -1,1 +1,0 @@
-"""The Spark session: its JVM, settings and start."""

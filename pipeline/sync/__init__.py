@@ -1,1 +1,0 @@
-"""`kquota quotas sync`: the brokers' own quotas kept as the quota table and the usage say."""

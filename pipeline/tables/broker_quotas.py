@@ -1,0 +1,193 @@
+"""The table `broker_quotas`: every change of the brokers' own quotas, and what kquota owns there.
+
+Only `kquota quotas sync` writes it. Its epoch is recorded under one app id for all syncs, whatever their jobs are
+called: two of them on the same tables are never both right.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable, write_deltalake
+
+from pipeline.tables.address import table_uri
+from pipeline.tables.append_guard import checked_epoch
+from pipeline.tables.delta_rs import DeltaRsWriter
+from pipeline.tables.enforced import APPLIED, KEY, NAME, OF_A_CHANGE, PENDING, demands, newest_changes
+from pipeline.tables.opening import Options
+from pipeline.tables.queries import TableRows
+from pipeline.tables.reading import count, newest_of_each, select
+from pipeline.tables.upkeep import committed, rows_before
+from quota.broker_levels.entries import EntryKey, EntryKind
+from quota.broker_levels.writes import Change, Owned
+from schemas.arrow import arrow_schema, conform
+from schemas.rows import BrokerQuotaRow
+
+_APP_ID: Final = "broker-quotas"
+_SEQ_APP_ID: Final = f"{_APP_ID}:seq"
+
+
+@dataclass(frozen=True, slots=True)
+class StoredState:
+    """What the table says about one cluster.
+
+    Attributes:
+        owned: What kquota owns, by key: of each the newest change that was applied.
+        undecided: The changes after that, of which nobody has stored whether they got to the brokers; in order.
+    """
+
+    owned: dict[EntryKey, Owned]
+    undecided: list[Change]
+
+
+class BrokerQuotasTable:
+    """The writer of the table. One caller at a time.
+
+    Args:
+        root: Root of the tables.
+        cluster: The cluster whose brokers are changed; written to every row. Rows of another cluster are none of ours.
+        storage_options: See `Options`.
+
+    Raises:
+        TableMissing: There is no table.
+        TableUnreadable: It can not be read.
+    """
+
+    def __init__(self, root: str, cluster: str, storage_options: Options = None) -> None:
+        self.uri = table_uri(root, NAME)
+        self._options = storage_options
+        self._table = DeltaRsWriter(self.uri, _APP_ID, storage_options)
+        self._cluster = cluster
+        self._epoch = 0
+        self._next_seq = 0
+
+    def take_over(self) -> None:
+        """Fence an earlier sync: its next append is refused. Call it before the first append.
+
+        Raises:
+            Fenced: Another one started at the same moment.
+        """
+        self._epoch = 1 + (self._table.recorded_version(_APP_ID) or 0)
+        self._table.raise_epoch(self._epoch)
+        self._next_seq = 1 + self._newest_seq()
+
+    def append(self, steps: Iterable[tuple[Change, str]], at_ms: int) -> None:
+        """Append changes with their results in one commit, in their order.
+
+        Args:
+            steps: Each change, and `PENDING`, `APPLIED`, `NOT_APPLIED` or the words of a refusal.
+            at_ms: Now.
+
+        Raises:
+            Fenced: Another sync has taken over.
+            LostRace, RowsRefused, TableUnwritable: See `TableWriter.append`.
+        """
+        rows = [_row(change, result) for change, result in steps]
+        while rows:
+            last_seq = self._next_seq + len(rows) - 1
+            numbered = _table_of([{**row, "seq": seq} for seq, row in enumerate(rows, self._next_seq)])
+            table = conform(numbered, BrokerQuotaRow, cluster=self._cluster, sync_epoch=self._epoch, at_ms=at_ms)
+            is_appended = self._table.append(table, {_SEQ_APP_ID: last_seq}, {})
+            # An append that failed may have stored its rows after all. These are others, and come after them.
+            self._next_seq = 1 + (last_seq if is_appended else self._newest_seq())
+            if is_appended:
+                return
+
+    def state(self) -> StoredState:
+        """What kquota owns in this cluster."""
+        return state_of(TableRows(self.uri, self._options), self._cluster)
+
+    def refuse_fenced(self) -> None:
+        """Raise if another sync has taken over.
+
+        Raises:
+            Fenced: One has.
+        """
+        checked_epoch(self.uri, self._epoch, self._table.recorded_version(_APP_ID))
+
+    def _newest_seq(self) -> int:
+        recorded, stored = self._table.recorded_version(_SEQ_APP_ID), self._table.newest_value("seq")
+        return max(-1 if recorded is None else recorded, -1 if stored is None else stored)
+
+
+def state_of(table: TableRows, cluster: str) -> StoredState:
+    """What kquota owns in one cluster.
+
+    Args:
+        table: `broker_quotas`.
+        cluster: The cluster.
+    """
+    rows = newest_changes(table, cluster)
+    demand = demands(table, [row for row in rows if row["result"] == PENDING])
+    owned: dict[EntryKey, Owned] = {}
+    undecided: list[Change] = []
+    for row in rows:
+        change = change_of(row, demand.get(row["seq"], {}))
+        if row["result"] == PENDING:
+            undecided.append(change)
+        elif (ours := change.owned(row["at_ms"])) is not None:
+            owned[change.key] = ours
+    return StoredState(owned, undecided)
+
+
+def change_of(row: Mapping[str, Any], demand: dict[str, float | None]) -> Change:
+    """The change that a row is a step of, with its demand."""
+    key = EntryKey(*(row[name] for name in KEY))
+    kind = None if row["kind"] is None else EntryKind(row["kind"])
+    rest = {name: row[name] for name in OF_A_CHANGE if name not in {*KEY, "kind", "demand"}}
+    return Change(key=key, kind=kind, demand=demand, **rest)
+
+
+def _row(change: Change, result: str) -> dict[str, Any]:
+    values = {name: getattr(change, name) for name in OF_A_CHANGE if name not in KEY}
+    return {**change.key._asdict(), **values, "demand": list(change.demand.items()), "result": result}
+
+
+def _table_of(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
+    schema = pa.schema([field for field in arrow_schema(BrokerQuotaRow) if field.name in rows[0]])
+    return pa.Table.from_pylist(list(rows), schema)
+
+
+# Deletes old rows of `broker_quotas`, but never those that say what kquota owns on the brokers.
+
+
+def trim_changes(uri: str, before_ms: int, storage_options: Options = None) -> int:
+    """Delete the rows of before an instant, but not those that a start of the sync needs.
+
+    Args:
+        uri: Address of the table.
+        before_ms: Rows at exactly this instant stay.
+        storage_options: See `Options`.
+
+    Returns:
+        Number of rows that were deleted.
+
+    Raises:
+        LostRace: Other commits came first at every attempt.
+    """
+    old, predicate = rows_before("at_ms", before_ms)
+
+    def delete(table: DeltaTable) -> int:
+        if not count(table, old):
+            return 0
+        rows = select(table, None, old)
+        kept = rows.filter(pc.is_in(rows["seq"], pa.array(_needed(table), pa.int64())))
+        if len(kept) < len(rows):
+            # One commit that puts the rows that stay in place of all the old ones. A delete whose condition named them
+            # one by one has crashed delta-rs 1.6.6 (30 000 of them).
+            write_deltalake(table, kept, mode="overwrite", predicate=predicate)
+        return len(rows) - len(kept)
+
+    return committed(uri, delete, storage_options)
+
+
+def _needed(table: DeltaTable) -> list[int]:
+    """`seq` of each key's newest applied row, if it is owned, and of its newest row of all, if that is pending."""
+    keys = ["cluster", *KEY]
+    applied = newest_of_each(table, keys, "seq", ["kind"], [("result", "=", APPLIED)]).to_pylist()
+    newest = newest_of_each(table, keys, "seq", ["result"]).to_pylist()
+    return [row["seq"] for row in applied if row["kind"] is not None] + [
+        row["seq"] for row in newest if row["result"] == PENDING
+    ]

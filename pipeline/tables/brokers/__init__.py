@@ -1,1 +1,0 @@
-"""The table `broker_quotas`: what the sync has written to the brokers."""

@@ -1,0 +1,381 @@
+"""Creates the tables in a catalog, or registers those that lie at its location already."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from delta.tables import DeltaTable
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+
+from pipeline.errors import first_line
+from pipeline.settings.places import CatalogRoot, CatalogTable
+from pipeline.tables.address import full_address, table_uri
+from pipeline.tables.delta_spark import SparkTable, literal
+from pipeline.tables.errors import CatalogForgets, CatalogRefuses
+from pipeline.tables.layout import STATISTICS, TABLES, TableDefinition
+from schemas.columns import columns, spark_ddl
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Self
+from urllib.parse import unquote, urlsplit
+
+from pipeline.tables.delta_spark import DeltaSparkReader, reading_by_spark
+from pipeline.tables.errors import CommitsOverwritten, TableElsewhere, TableMissing, TableUnreadable
+from pipeline.tables.from_settings import KEPT_IN, PROPERTY, TablesOfAnotherJob
+from pipeline.tables.object_store import S3_SCHEMES, scheme_of
+from pipeline.tables.quotas.table import QuotaTableState
+from pipeline.tables.upkeep import rows_before
+from schemas.rows import QuotaRow
+
+_CONSTRAINT = "delta.constraints."
+_SESSION_CATALOG = "spark_catalog"
+
+
+def create_missing(
+    spark: "SparkSession", root: CatalogRoot, definitions: Iterable[TableDefinition] = TABLES.values()
+) -> list[str]:
+    """Create the schema and the tables that are missing, with their properties and constraints.
+
+    Can be repeated, also after a creation that was interrupted. A table that lies at the root's location already is
+    registered. Tables of earlier releases get the columns that they lack; nothing else of an existing table changes.
+
+    Returns:
+        Names of the tables that were created, in the order of `definitions`; not of those that were registered.
+
+    Raises:
+        CatalogForgets: The catalog is in memory, and the root has no location.
+        CatalogRefuses: Spark or the catalog refuses.
+    """
+    refuse_forgetting(spark, root)
+    with _refusals(root):
+        if not spark.catalog.databaseExists(root.sql_schema):
+            spark.sql(f"CREATE SCHEMA IF NOT EXISTS {root.sql_schema}{_schema_location(root)}").collect()
+    return [definition.name for definition in definitions if _create(spark, root, definition)]
+
+
+def refuse_forgetting(spark: "SparkSession", root: CatalogRoot) -> None:
+    """Refuse a catalog that ends with the session, where the next session would not find the tables again.
+
+    Raises:
+        CatalogForgets: It is one, and the root has no location.
+    """
+    in_memory = spark.conf.get("spark.sql.catalogImplementation", "in-memory") == "in-memory"
+    if root.catalog == _SESSION_CATALOG and in_memory and root.location is None:
+        raise CatalogForgets(root)
+
+
+def _schema_location(root: CatalogRoot) -> str:
+    # Otherwise Spark makes a folder for it in the working folder. It is not the tables' own folder, because DROP SCHEMA
+    # deletes it with all that is in it. Other catalogs take no location of a schema.
+    if root.catalog != _SESSION_CATALOG or root.location is None:
+        return ""
+    return f" LOCATION {literal(full_address(table_uri(root, '_schema')))}"
+
+
+def _create(spark: "SparkSession", root: CatalogRoot, definition: TableDefinition) -> bool:
+    """Create or register one table, with its constraints. True if it is new."""
+    address = root.table(definition.name)
+    location = None if root.location is None else full_address(table_uri(root, definition.name))
+    created = False
+    with _refusals(address):
+        if not spark.catalog.tableExists(address.sql_name):
+            is_there = location is not None and DeltaTable.isDeltaTable(spark, location)
+            spark.sql(_registered(address, location) if is_there else _created(address, location, definition)).collect()
+            created = not is_there
+        _add_missing_columns(SparkTable(spark, address), definition)
+        if definition.constraints:
+            _add_constraints(SparkTable(spark, address), definition)
+    return created
+
+
+def _registered(address: CatalogTable, location: str | None) -> str:
+    return f"CREATE TABLE IF NOT EXISTS {address.sql_name} USING DELTA LOCATION {literal(location or '')}"
+
+
+def _created(address: CatalogTable, location: str | None, definition: TableDefinition) -> str:
+    clauses = [f"CREATE TABLE IF NOT EXISTS {address.sql_name} ({spark_ddl(definition.model)}) USING DELTA"]
+    if definition.partition_by:
+        clauses.append(f"PARTITIONED BY ({', '.join(f'`{name}`' for name in definition.partition_by)})")
+    if location is not None:
+        clauses.append(f"LOCATION {literal(location)}")
+    clauses.append(f"COMMENT {literal(definition.description)}")
+    properties = definition.configuration_by_spark.items()
+    clauses.append(f"TBLPROPERTIES ({', '.join(f'{literal(key)} = {literal(value)}' for key, value in properties)})")
+    return " ".join(clauses)
+
+
+def _add_missing_columns(table: SparkTable, definition: TableDefinition) -> None:
+    present = set(table.rows().columns)
+    missing = [one for one in columns(definition.model) if one.nullable and one.name not in present]
+    if missing:
+        added = ", ".join(f"`{one.name}` {one.type.spark}" for one in missing)
+        table.run(f"ALTER TABLE {{table}} ADD COLUMNS ({added})")
+        statistics = definition.configuration_by_spark.get(STATISTICS)
+        if statistics is not None:
+            table.run(f"ALTER TABLE {{table}} SET TBLPROPERTIES ({literal(STATISTICS)} = {literal(statistics)})")
+
+
+def _add_constraints(table: SparkTable, definition: TableDefinition) -> None:
+    properties: dict[str, Any] = table.detail()["properties"]
+    present = {name.removeprefix(_CONSTRAINT) for name in properties if name.startswith(_CONSTRAINT)}
+    for name, rule in definition.constraints.items():
+        if name not in present:
+            table.run(f"ALTER TABLE {{table}} ADD CONSTRAINT `{name}` CHECK ({rule})")
+
+
+@contextmanager
+def _refusals(subject: str) -> Iterator[None]:
+    try:
+        yield
+    except (PySparkException, Py4JError) as exc:
+        raise CatalogRefuses(subject, first_line(exc)) from exc
+
+
+# The name of the job that owns tables in a catalog: as `pipeline.tables.from_settings`, through Spark.
+
+
+def claim(spark: "SparkSession", root: CatalogRoot, job: str) -> None:
+    """Store the job's name in its tables at its first start, and check it at later starts.
+
+    Raises:
+        TablesOfAnotherJob: The tables store another name.
+        TableUnwritable: Spark refuses to store it.
+    """
+    table = SparkTable(spark, root.table(KEPT_IN))
+    owner = table.detail()["properties"].get(PROPERTY)
+    if owner is not None and owner != job:
+        raise TablesOfAnotherJob(root, job, owner)
+    if owner is None:
+        table.change(f"ALTER TABLE {{table}} SET TBLPROPERTIES ({literal(PROPERTY)} = {literal(job)})")
+
+
+# Where the tables of a catalog lie, and who else can open them there.
+
+# Delta's feature of tables whose commits the catalog keeps, and its name before it was released.
+_MANAGED: Final = ("catalogManaged", "catalogOwned-preview")
+_DATABRICKS: Final = "DATABRICKS_RUNTIME_VERSION"
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogPlace:
+    """Where the tables lie.
+
+    Attributes:
+        folder: The folder or place in a store that has all tables by their names; None if there is none.
+        is_managed: Whether the catalog keeps the commits, so that a reader without the catalog misses the newest.
+    """
+
+    folder: str | None
+    is_managed: bool
+
+    @classmethod
+    def of(cls, spark: "SparkSession", root: CatalogRoot, environ: Mapping[str, str] = os.environ) -> Self:
+        """Ask the catalog.
+
+        Raises:
+            TableElsewhere: A table is not at the location that the settings name.
+            CommitsOverwritten: A table is in S3, where Spark's commits would overwrite each other.
+        """
+        details = {name: SparkTable(spark, root.table(name)).detail() for name in TABLES}
+        is_managed = any(_is_managed(detail) for detail in details.values())
+        for name, detail in details.items():
+            refuse_unfit(root, name, detail, is_ordered=is_managed or _DATABRICKS in environ)
+        folders = {folder_of(str(detail["location"]), name) for name, detail in details.items()}
+        return cls(folders.pop() if len(folders) == 1 else None, is_managed)
+
+    def told(self, root: CatalogRoot) -> str:
+        """One line about the place, for the log."""
+        if self.is_managed:
+            return f"tables are in {root}, which manages their commits: only Spark can open them"
+        if self.folder is None:
+            return f"tables are in {root}, each at a place of its own: only Spark can open them by their names"
+        how = "finds them by tables.location" if root.location else f"opens them with --tables {self.folder}"
+        return f"tables are in {root} and lie under {self.folder}: what works without Spark {how}"
+
+
+def refuse_unfit(root: CatalogRoot, name: str, detail: Mapping[str, Any], *, is_ordered: bool) -> None:
+    """Refuse a table by its row of `DESCRIBE DETAIL`.
+
+    Args:
+        root: The root.
+        name: Of the table.
+        detail: The row.
+        is_ordered: Whether something orders commits in S3.
+
+    Raises:
+        TableElsewhere, CommitsOverwritten: See `CatalogPlace.of`.
+    """
+    address, location = root.table(name), str(detail["location"])
+    if root.location is not None:
+        wanted = full_address(table_uri(root, name))
+        if plain(location) != plain(wanted):
+            raise TableElsewhere(address, plain(location), plain(wanted))
+    if scheme_of(location) in S3_SCHEMES and not is_ordered:
+        raise CommitsOverwritten(address, location)
+
+
+def folder_of(location: str, name: str) -> str | None:
+    """The place above a table whose last part is its name; None for a table at a place of another name."""
+    above, _, last = plain(location).rpartition("/")
+    return above if last == name else None
+
+
+def plain(location: str) -> str:
+    """A location as Delta tells it, as an address: `file:/a%20b` is the folder `/a b`."""
+    parts = urlsplit(location)
+    address = unquote(parts.path) if parts.scheme == "file" else location
+    return address.rstrip("/")
+
+
+def _is_managed(detail: Mapping[str, Any]) -> bool:
+    return any(feature in _MANAGED for feature in detail.get("tableFeatures") or ())
+
+
+# The quota table in a catalog, read version by version through Spark. SQL writes it, not this class.
+
+_DEFAULTS: Final = {"kquota.scope": "cluster", "kquota.mode": "enforce"}
+
+
+class SparkQuotas:
+    """`QuotaVersions` of a table in a catalog. It may be shared between threads.
+
+    Args:
+        spark: A classic session with Delta.
+        root: Root of the tables.
+
+    Raises:
+        TableMissing: There is no table.
+    """
+
+    def __init__(self, spark: "SparkSession", root: CatalogRoot) -> None:
+        self.uri: str = root.table("quotas")
+        self._table = SparkTable(spark, self.uri)
+
+    def version(self) -> int:
+        """The newest version. Takes about 0.1 s."""
+        return self._table.version()
+
+    def read(self, version: int | None = None) -> QuotaTableState:
+        """The table at a version; None = the newest.
+
+        Raises:
+            TableMissing: The version does not exist, or no longer exists: its log entry or a file was cleaned away.
+            TableUnreadable: The table can not be read.
+        """
+        commits = self._table.history()
+        newest = int(commits[0]["version"])
+        at = newest if version is None else version
+        properties = properties_at(commits, self._table.detail()["properties"], at)
+        return QuotaTableState(
+            version=at, rows=self._rows(at, newest), scope=properties["kquota.scope"], mode=properties["kquota.mode"]
+        )
+
+    def _rows(self, version: int, newest: int) -> tuple[dict[str, Any], ...]:
+        columns = [f"`{name}`" for name in QuotaRow.model_fields]
+        try:
+            with reading_by_spark(self.uri):
+                rows = [row.asDict() for row in self._table.rows_at(version).select(columns).collect()]
+        except (TableMissing, TableUnreadable) as exc:
+            if isinstance(exc, TableUnreadable) and not exc.is_file_missing:
+                raise
+            raise TableMissing(self.uri, version, newest) from exc
+        return tuple(sorted(rows, key=lambda row: (row["user"], row["client_id"])))
+
+
+def properties_at(commits: Sequence[Any], newest: Mapping[str, str], version: int) -> dict[str, str]:
+    """Scope and mode at a version. Spark tells the properties of the newest version only; the history has the changes.
+
+    Args:
+        commits: Rows of `DESCRIBE HISTORY`, newest first.
+        newest: The properties at the newest version.
+        version: The version that is asked for.
+
+    Returns:
+        `kquota.scope` and `kquota.mode`. Where the log no longer has the commit that set one, and a later one has
+        changed it, that is the default.
+    """
+    found = {}
+    for name, default in _DEFAULTS.items():
+        changes = [(commit["version"], value) for commit in commits if (value := _set_by(commit, name)) is not None]
+        before = [value for at, value in changes if at <= version]
+        found[name] = before[0] if before else default if changes else newest.get(name, default)
+    return found
+
+
+def _set_by(commit: Any, name: str) -> str | None:
+    """What a commit has set a property to; None if it has not."""
+    parameters = commit["operationParameters"] or {}
+    try:
+        properties = json.loads(parameters.get("properties") or "{}")
+    except ValueError:
+        return None
+    if "UNSET" in commit["operation"]:
+        return _DEFAULTS[name] if name in properties else None
+    value = properties.get(name) if isinstance(properties, dict) else None
+    return None if value is None else str(value)
+
+
+# The upkeep of tables in a catalog, by Spark SQL.
+#
+# These commits do not carry the job's app id. An append of the job adds files and reads none, so it is in conflict with
+# none of them; if one of them is, the step fails and is made again in the next round.
+
+_MANY_FILES: Final = 200
+# Otherwise a cleaning lists some folders by ten thousand tasks, which takes 15 s on two cores.
+_LISTING: Final = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
+
+
+class SparkUpkeep:
+    """A `TableUpkeep` on a Spark session. Days are merged and not sorted.
+
+    Args:
+        spark: A classic session with Delta.
+        root: Root of the tables, which exist.
+        many_files: A table with more files is merged.
+    """
+
+    # A cleaning lists all files by Spark's tasks, so not at the start of a job; Delta's own commits clean the log.
+    rounds_per_cleaning = 60
+    cleaning_round = 5
+
+    def __init__(self, spark: "SparkSession", root: CatalogRoot, many_files: int = _MANY_FILES) -> None:
+        self._spark = spark
+        self._root = root
+        self._many_files = many_files
+        spark.conf.set(_LISTING, str(spark.sparkContext.defaultParallelism))
+
+    def newest_value(self, name: str, column: str) -> int | None:
+        """See `TableUpkeep`; so all others."""
+        return self._reader(name).newest_value(column)
+
+    def newest_evaluation_ms(self, name: str) -> int | None:  # noqa: D102
+        newest = self._reader(name).newest_instant()
+        return None if newest is None else newest.evaluated_at_ms
+
+    def trim(self, name: str, column: str, before_ms: int) -> int:  # noqa: D102
+        reader = self._reader(name)
+        old, predicate = rows_before(column, before_ms)
+        rows = reader.count(old)
+        if rows:
+            reader.stored.change(f"DELETE FROM {{table}} WHERE {predicate}")  # noqa: S608 - names and numbers of ours
+        return rows
+
+    def merge(self, name: str) -> bool:  # noqa: D102
+        reader = self._reader(name)
+        is_due = int(reader.stored.detail()["numFiles"]) > self._many_files
+        if is_due:
+            reader.stored.change("OPTIMIZE {table}")
+        return is_due
+
+    def clean(self, name: str) -> int:  # noqa: D102
+        self._reader(name).stored.change("VACUUM {table}")
+        return 0
+
+    def _reader(self, name: str) -> DeltaSparkReader:
+        return DeltaSparkReader(self._spark, self._root.table(name))

@@ -1,0 +1,120 @@
+"""What the brokers enforce for a client because `kquota quotas sync` wrote it: read from `broker_quotas`."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from pipeline.tables.address import table_uri
+from pipeline.tables.errors import TableMissing
+from pipeline.tables.port import Condition
+from pipeline.tables.queries import Row, TableRows
+from quota.entity import Level, entity_at, level_of
+
+if TYPE_CHECKING:
+    from quota.broker_levels.writes import Change
+
+# The rows of `broker_quotas` that say what kquota owns on the brokers, as they are stored.
+
+NAME: Final = "broker_quotas"
+KEY: Final = ("user", "client_id", "quota_type")
+PENDING: Final = "pending"
+APPLIED: Final = "applied"
+NOT_APPLIED: Final = "not applied"
+
+OF_A_CHANGE: Final = (*KEY, "old", "new", "bound", "kind", "demand", "cause", "before", "over_at_ms")
+"""The columns that are fields of a change, or of its key."""
+
+_COLUMNS: Final = ("cluster", "at_ms", *(name for name in OF_A_CHANGE if name != "demand"), "result")
+
+
+def newest_changes(table: TableRows, cluster: str | None = None, where: Sequence[Condition] = ()) -> list[Row]:
+    """The newest step that was applied of each key, and the newest one of all if that is pending; in order, no demand.
+
+    Args:
+        table: `broker_quotas`.
+        cluster: Only of this one; None = of all.
+        where: Further conditions, on the columns of a key.
+    """
+    conditions = [*([] if cluster is None else [("cluster", "=", cluster)]), *where]
+    keys = ["cluster", *KEY]
+    applied = table.newest_of_each(keys, "seq", _COLUMNS, [*conditions, ("result", "=", APPLIED)])
+    newest = table.newest_of_each(keys, "seq", _COLUMNS, conditions)
+    rows = [*applied, *(row for row in newest if row["result"] == PENDING)]
+    return sorted(rows, key=lambda row: int(row["seq"]))
+
+
+def demands(table: TableRows, rows: Iterable[Mapping[str, Any]]) -> dict[int, dict[str, float | None]]:
+    """The column `demand` of rows of `broker_quotas`, by `seq`. It is read by itself: to sort by it takes a second.
+
+    Args:
+        table: `broker_quotas`.
+        rows: As `newest_changes` returns them. To read few that were written together takes less.
+    """
+    wanted = [row["seq"] for row in rows]
+    if not wanted:
+        return {}
+    found = table.read(["seq", "demand"], [("seq", ">=", min(wanted)), ("seq", "<=", max(wanted))])
+    by_seq = {row["seq"]: row["demand"] for row in found}
+    return {seq: dict(by_seq[seq]) for seq in wanted if seq in by_seq}
+
+
+_NAMED_CLIENT: Final = frozenset({Level.USER_CLIENT, Level.DEFAULT_USER_CLIENT, Level.CLIENT})
+
+
+@dataclass(frozen=True, slots=True)
+class Enforced:
+    """A value that holds on the brokers.
+
+    Attributes:
+        change: The change that wrote it.
+        at_ms: Since when.
+        cluster: On which cluster.
+    """
+
+    change: "Change"
+    at_ms: int
+    cluster: str
+
+
+def enforced_for(root: str, user: str, client_id: str, quota_types: Iterable[str]) -> list[Enforced]:
+    """For each quota type the most specific value that kquota owns on the brokers and that concerns a client.
+
+    Values that others wrote are not in the table. One of these, at a more specific level, goes before it.
+
+    Args:
+        root: Root of the tables.
+        user: The client's user.
+        client_id: Its client-id; "" for none.
+        quota_types: Which types, in which order.
+
+    Returns:
+        Nothing for a type without such a value; nothing at all without the table.
+    """
+    levels = [level for level in Level if client_id or level not in _NAMED_CLIENT]
+    entities = {entity_at(level, user, client_id): level for level in levels}
+    where: list[Condition] = [
+        ("user", "in", sorted({entity[0] for entity in entities})),
+        ("client_id", "in", sorted({entity[1] for entity in entities})),
+    ]
+    try:
+        table = TableRows(table_uri(root, NAME))
+    except TableMissing:
+        return []
+    rows = newest_changes(table, None, where)
+    rows = [row for row in rows if row["kind"] is not None and row["result"] == APPLIED]
+    if not rows:
+        return []
+    # Loads the arithmetic of levels with it, which most clients' answers do not need.
+    from pipeline.tables.broker_quotas import change_of  # noqa: PLC0415
+
+    demand = demands(table, rows)
+    found = [Enforced(change_of(row, demand.get(row["seq"], {})), row["at_ms"], row["cluster"]) for row in rows]
+    best: dict[str, Enforced] = {}
+    for one in found:
+        key = one.change.key
+        if (key.user, key.client_id) not in entities:
+            continue
+        held = best.get(key.quota_type)
+        if held is None or level_of(key.user, key.client_id) <= level_of(*held.change.key[:2]):
+            best[key.quota_type] = one
+    return [best[name] for name in quota_types if name in best]

@@ -1,0 +1,277 @@
+"""How a store is reached: one set of settings, told to delta-rs, to obstore and to Hadoop's classes in Spark's JVM.
+
+What the settings leave open is left to each of them: they look into the same environment variables and at the role of
+the machine. Hadoop does not look for an endpoint or a region there, so it is told.
+"""
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any, Final
+from urllib.parse import urlsplit
+from uuid import uuid4
+
+from pydantic import SecretStr
+
+from pipeline.errors import first_line
+from pipeline.settings.places import StoreAddress, StoreSettings
+from pipeline.tables.errors import StoreLibraryMissing, StoreUnfit, StoreUnreachable
+
+S3_SCHEMES: Final = ("s3", "s3a")
+STORE_SCHEMES: Final = (*S3_SCHEMES, "abfs", "abfss", "az", "gs")
+"""The stores that delta-rs and obstore know."""
+_ENDPOINT: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
+_REGION: Final = ("AWS_REGION", "AWS_DEFAULT_REGION")
+_HADOOP: Final = "org.apache.hadoop.fs.s3a"
+
+
+def scheme_of(address: str) -> str:
+    """The scheme of an address, in small letters; "" for a folder."""
+    scheme, separator, _ = address.partition("://")
+    return scheme.lower() if separator else ""
+
+
+def delta_rs_options(address: str) -> dict[str, str] | None:
+    """The options with which delta-rs reaches an address; None if it needs none.
+
+    Args:
+        address: A folder, or a place in a store. Only a `StoreAddress` has settings.
+    """
+    if not isinstance(address, StoreAddress):
+        return None
+    store = address.store
+    options = {key: value.get_secret_value() for key, value in store.options.items()}
+    if scheme_of(address) in S3_SCHEMES:
+        endpoint = endpoint_of(store)
+        found = {
+            "aws_endpoint": endpoint,
+            "aws_allow_http": "true" if endpoint and endpoint.startswith("http://") else None,
+            "aws_region": _first_set(store.region, _REGION),
+            "aws_access_key_id": _text(store.access_key_id),
+            "aws_secret_access_key": _text(store.secret_access_key),
+            "aws_session_token": _text(store.session_token),
+        }
+        options = {**{key: value for key, value in found.items() if value}, **options}
+    return options or None
+
+
+def hadoop_settings(store: StoreSettings, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The entries of Spark's configuration with which its JVM reaches a store that speaks S3.
+
+    `s3://` means the same there as for delta-rs.
+
+    Args:
+        store: The settings.
+        environ: Where endpoint and region are looked up that the settings leave open.
+    """
+    endpoint = endpoint_of(store, environ)
+    found = {
+        "fs.s3.impl": f"{_HADOOP}.S3AFileSystem",
+        "fs.AbstractFileSystem.s3.impl": f"{_HADOOP}.S3A",
+        "fs.s3a.endpoint": endpoint,
+        "fs.s3a.path.style.access": "true" if endpoint else None,
+        "fs.s3a.endpoint.region": _first_set(store.region, _REGION, environ) or ("us-east-1" if endpoint else None),
+        "fs.s3a.access.key": _text(store.access_key_id),
+        "fs.s3a.secret.key": _text(store.secret_access_key),
+        "fs.s3a.session.token": _text(store.session_token),
+    }
+    return {f"spark.hadoop.{key}": value for key, value in found.items() if value}
+
+
+def endpoint_of(store: StoreSettings, environ: Mapping[str, str] = os.environ) -> str | None:
+    """The endpoint of a store that speaks S3; None for Amazon's own."""
+    return _first_set(store.endpoint, _ENDPOINT, environ)
+
+
+def _first_set(value: str | None, variables: tuple[str, ...], environ: Mapping[str, str] = os.environ) -> str | None:
+    return value or next((environ[name] for name in variables if environ.get(name)), None)
+
+
+def _text(secret: SecretStr | None) -> str | None:
+    return None if secret is None else secret.get_secret_value()
+
+
+# What a store's answer means, in words: stores name the cause of a refusal in `<Code>`, in XML.
+
+_CODE: Final = re.compile(r"<Code>([^<]+)</Code>")
+_REGION_CAUSES: Final = re.compile(r"<Region>([^<]+)</Region>|expecting '?&?#?3?4?;?([a-z0-9-]+)")
+_NO_ANSWER: Final = ("error sending request", "ConnectError", "dns error", "operation timed out")
+_NO_CREDENTIALS: Final = ("InstanceMetadata", "169.254.169.254", "metadata/instance", "computeMetadata")
+_WRONG_REGION: Final = ("AuthorizationHeaderMalformed", "PermanentRedirect", "IllegalLocationConstraintException")
+_SETTINGS: Final = "store.access_key_id and store.secret_access_key, or the environment variables of AWS"
+
+# Code of the store -> what is wrong, what to do.
+_KNOWN: Final = {
+    "NoSuchBucket": ("there is no such bucket", "create it, or correct tables.root and store.endpoint"),
+    "ContainerNotFound": ("there is no such container", "create it, or correct tables.root"),
+    "AccessDenied": (
+        "the store denies access",
+        "grant s3:ListBucket on the bucket, s3:GetObject, s3:PutObject and s3:DeleteObject on what is under this root",
+    ),
+    "InvalidAccessKeyId": ("the store does not know the access key", f"correct {_SETTINGS}"),
+    "XAdminUserNotFound": ("the store does not know the access key", f"correct {_SETTINGS}"),
+    "SignatureDoesNotMatch": ("the secret does not belong to the access key", f"correct {_SETTINGS}"),
+    "ExpiredToken": ("the session token has expired", "get new credentials"),
+    "RequestTimeTooSkewed": ("the clock of this machine is wrong", "set it by NTP"),
+    "NotImplemented": (
+        "the store does not know conditional put (If-None-Match), with which two commits are kept apart",
+        "use a store, or a version of it, that has conditional put",
+    ),
+}
+
+
+def store_error(address: str, step: str, failure: BaseException) -> StoreUnfit:
+    """The error for what a store answered.
+
+    Args:
+        address: What was looked at.
+        step: What was tried: "list", "read", "write" or "delete under".
+        failure: What the library raised. Its text holds the store's answer, of which only code and region are told.
+    """
+    text = str(failure)
+    found = _CODE.search(text)
+    code = found[1] if found else ""
+    if code in _WRONG_REGION or "301 Moved" in text:
+        region = _REGION_CAUSES.search(text)
+        wanted = f", {region[1] or region[2]}" if region else ""
+        return StoreUnfit(
+            address, step, f"the bucket is in another region{wanted}", "correct store.region, or AWS_REGION"
+        )
+    if code in _KNOWN:
+        return StoreUnfit(address, step, *_KNOWN[code])
+    if any(sign in text for sign in _NO_CREDENTIALS):
+        return StoreUnfit(address, step, "there are no credentials", f"set {_SETTINGS}")
+    if not code and any(sign in text for sign in _NO_ANSWER):
+        endpoint = _endpoint_in(text)
+        return StoreUnreachable(
+            address, step, f"nothing answers at {endpoint}", "correct store.endpoint, or the network"
+        )
+    if not code and "403 Forbidden" in text:
+        return StoreUnfit(address, step, *_KNOWN["AccessDenied"])
+    cause = f"the store answers {code}" if code else first_line(failure)
+    return StoreUnfit(address, step, cause, "see what the store's own log says")
+
+
+def _endpoint_in(text: str) -> str:
+    address = re.search(r"https?://[^\s,)]+", text)
+    parts = urlsplit(address[0]) if address else None
+    return f"{parts.scheme}://{parts.netloc}" if parts else "the endpoint"
+
+
+# Single objects of a store, read and written by obstore: the library of delta-rs for stores, with the same options.
+
+_RETRIES: Final = 2
+_PATIENCE: Final = timedelta(seconds=10)
+# obstore takes these as options of its client.
+_OF_THE_CLIENT: Final = "aws_allow_http"
+
+
+class StoreObjects:
+    """The objects under an address.
+
+    Each call raises `StoreUnfit` if the store refuses, and `StoreUnreachable` if it does not answer within seconds.
+
+    Args:
+        address: Of a folder of a store, such as `s3://bucket/tables`.
+
+    Raises:
+        StoreLibraryMissing: obstore is not installed.
+    """
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        try:
+            from obstore.store import from_url  # noqa: PLC0415 - of an extra
+        except ImportError as exc:
+            raise StoreLibraryMissing(address) from exc
+        options: Any = delta_rs_options(address) or {}
+        client: Any = {"timeout": "5s", "connect_timeout": "5s"}
+        if options.pop(_OF_THE_CLIENT, "") == "true":
+            client["allow_http"] = True
+        scheme, _, rest = str(address).partition("://")
+        url = f"s3://{rest}" if scheme in S3_SCHEMES else str(address)
+        retries: Any = {"max_retries": _RETRIES, "retry_timeout": _PATIENCE}
+        self._store: Any = from_url(url, config=options or None, client_options=client, retry_config=retries)
+
+    def create(self, name: str, content: bytes) -> bool:
+        """Write an object that must not be there yet, by a conditional put. False if the store refused: it is there."""
+        from obstore.exceptions import AlreadyExistsError  # noqa: PLC0415 - of an extra
+
+        with self._told("write under"):
+            try:
+                self._store.put(name, content, mode="create")
+            except AlreadyExistsError:
+                return False
+        return True
+
+    def read(self, name: str) -> bytes | None:
+        """The content of an object; None if there is no such object."""
+        with self._told("read"):
+            try:
+                return bytes(self._store.get(name).bytes())
+            except FileNotFoundError as exc:
+                if "NoSuchKey" in str(exc) or "BlobNotFound" in str(exc):
+                    return None
+                raise
+
+    def names(self, folder: str) -> list[str]:
+        """The names of the objects in a folder, without those in folders below it."""
+        with self._told("list"):
+            found = self._store.list_with_delimiter(folder)["objects"]
+        return [str(entry["path"]).rpartition("/")[2] for entry in found]
+
+    def delete(self, name: str) -> None:
+        """Delete an object. One that is not there is no error."""
+        with self._told("delete under"):
+            self._store.delete(name)
+
+    @contextmanager
+    def _told(self, step: str) -> Iterator[None]:
+        from obstore.exceptions import BaseError  # noqa: PLC0415 - of an extra
+
+        try:
+            yield
+        except (BaseError, OSError) as exc:
+            raise store_error(self.address, step, exc) from exc
+
+
+# Whether a store does what tables need: list, write, read, delete, and refuse to overwrite.
+#
+# A commit to a table is an object that must not be there yet. On a store that ignores this condition, two writers would
+# overwrite each other's commits without any message. So the condition is tried, with an object that is deleted again.
+
+_FOLDER: Final = ".kquota-probe"
+
+
+def refuse_unfit(address: str) -> None:
+    """Try everything that tables need of a store.
+
+    Args:
+        address: Root of the tables, or of another folder of the store.
+
+    Raises:
+        StoreUnfit: Something is refused, or done although it must be refused.
+        StoreUnreachable: The store does not answer.
+        StoreLibraryMissing: obstore is not installed.
+    """
+    objects = StoreObjects(address)
+    name, content = f"{_FOLDER}/{uuid4().hex}", uuid4().bytes
+    objects.names("")
+    if not objects.create(name, content):
+        raise StoreUnfit(address, "write under", "an object with a name of no other is there already", "try again")
+    found = _mistake(objects, name, content)
+    objects.delete(name)
+    if found is not None:
+        raise StoreUnfit(address, *found)
+
+
+def _mistake(objects: StoreObjects, name: str, content: bytes) -> tuple[str, str, str] | None:
+    """What can not be done, why, and what to do about it."""
+    if objects.read(name) != content:
+        return "read", "what was written is not what is read", "use a store that is consistent after a write"
+    if objects.create(name, uuid4().bytes):
+        cause = "the store ignores conditional put (If-None-Match): the second write of one object was accepted"
+        return "keep commits apart under", cause, "use a store, or a version of it, that has conditional put"
+    return None

@@ -1,0 +1,299 @@
+"""Queries of one table as SQL, and their answers by delta-rs' own engine. It loads neither pyarrow nor numpy.
+
+The engine reads only the columns and files it needs, and holds no whole table. No file is read through Python.
+"""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, date, datetime, timedelta
+from functools import partial
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
+
+from arro3.core import ChunkedArray, DataType, Table
+from deltalake import DeltaTable, QueryBuilder
+
+from pipeline.tables.address import table_uri
+from pipeline.tables.opening import Options, local_path, newest_in, newest_instant_in, open_table, unreadable
+from pipeline.tables.port import Condition, Instant, TableReader
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+FILTER_FIRST: Final = {
+    "datafusion.execution.parquet.pushdown_filters": "true",
+    "datafusion.execution.parquet.max_predicate_cache_size": "0",
+    "datafusion.execution.target_partitions": "1",
+}
+"""For queries of few rows among many: the engine reads a filter's columns, and of the others only what it lets pass.
+
+It keeps no values of the filter's columns for later: of a large file they took 40 MB. And it runs on one core: with
+two, such a query takes half as much CPU again, and the job needs the other core.
+"""
+
+
+ADDED_COLUMN: Final = "time_epoch"
+"""Tables that no job of this release has opened yet do not have it. It is read as null there."""
+
+
+def answer(
+    table: DeltaTable,
+    sql: str,
+    others: Mapping[str, DeltaTable] = MappingProxyType({}),
+    engine: Mapping[str, str] | None = None,
+) -> Table:
+    """The answer to a query over the table `source`, in the types of the engine.
+
+    Args:
+        table: the table at the version to read.
+        sql: the query. Names and values in it are quoted by the caller.
+        others: further tables, by the names that the query gives them.
+        engine: settings of the engine; None = its own.
+
+    Raises:
+        TableUnreadable: a file of the table can not be read.
+    """
+    try:
+        is_older = ADDED_COLUMN in sql and ADDED_COLUMN not in column_names(table)
+        query = QueryBuilder(None if engine is None else dict(engine))
+        query = query.register("stored" if is_older else "source", table)
+        if is_older:
+            sql = f'WITH source AS (SELECT *, CAST(NULL AS BIGINT) AS "{ADDED_COLUMN}" FROM stored) {sql}'  # noqa: S608
+        for name, other in others.items():
+            query = query.register(name, other)
+        return query.execute(sql).read_all()
+    except Exception as exc:  # delta-rs raises plain exceptions here
+        raise unreadable(local_path(table) or table.table_uri, exc) from exc
+
+
+def column_names(table: DeltaTable) -> list[str]:
+    """The columns of a table, in its order."""
+    return [field.name for field in table.schema().fields]
+
+
+def rows_where(columns: Sequence[str], where: Sequence[Condition]) -> str:
+    """These columns of the rows that meet all conditions."""
+    return f"SELECT {_list(columns)} FROM source{_where(where)}"  # noqa: S608 - quoted by us
+
+
+def count_where(where: Sequence[Condition]) -> str:
+    """The number of rows that meet all conditions, as `n`."""
+    return f"SELECT count(*) AS n FROM source{_where(where)}"  # noqa: S608 - quoted by us
+
+
+def smallest_where(column: str, where: Sequence[Condition]) -> str:
+    """The smallest value of a column in rows that meet all conditions, as `least`."""
+    return f"SELECT min({_name(column)}) AS least FROM source{_where(where)}"  # noqa: S608 - quoted by us
+
+
+def largest_where(column: str, where: Sequence[Condition]) -> str:
+    """The largest value of a column in rows that meet all conditions, as `most`."""
+    return f"SELECT max({_name(column)}) AS most FROM source{_where(where)}"  # noqa: S608 - quoted by us
+
+
+def last_values_of_each(keys: Sequence[str], order: str, columns: Sequence[str], where: Sequence[Condition]) -> str:
+    """For each combination of keys, `order` and these columns of the row with the largest `order`."""
+    largest = ", ".join(f"last_value({_name(name)} ORDER BY {_name(order)}) AS {_name(name)}" for name in columns)
+    found = f"max({_name(order)}) AS {_name(order)}, {largest}"
+    return f"SELECT {found} FROM source{_where(where)} GROUP BY {_list(keys)}"  # noqa: S608 - quoted by us
+
+
+def last_rows_of_each(
+    keys: Sequence[str], order: str, columns: Sequence[str], among: Sequence[Condition], where: Sequence[Condition]
+) -> str:
+    """Of each combination of keys the row with the largest `order` among some rows, if it meets further conditions."""
+    last = f"SELECT max({_name(order)}) FROM source{_where(among)} GROUP BY {_list(keys)}"  # noqa: S608 - quoted by us
+    return f"{rows_where(columns, [*among, *where])} AND {_name(order)} IN ({last})"
+
+
+def last_row(columns: Sequence[str], order: Sequence[str], where: Sequence[Condition]) -> str:
+    """The row that is last in an order, of those that meet all conditions."""
+    last_first = ", ".join(f"{_name(column)} DESC NULLS LAST" for column in order)
+    return f"{rows_where(columns, where)} ORDER BY {last_first} LIMIT 1"
+
+
+def _where(conditions: Sequence[Condition]) -> str:
+    return " WHERE " + " AND ".join(map(_predicate, conditions)) if conditions else ""
+
+
+def _predicate(condition: Condition) -> str:
+    column, operator, value = condition
+    if operator in {"in", "not in"}:
+        if not value:
+            return "false" if operator == "in" else "true"
+        listed = f"{_name(column)} {operator} ({', '.join(_literal(one) for one in value if one is not None)})"
+        return f"({listed} OR {_name(column)} IS NULL)" if None in value else listed
+    return f"{_name(column)} {operator} {_literal(value)}"
+
+
+def _list(columns: Sequence[str]) -> str:
+    return ", ".join(map(_name, columns))
+
+
+def _name(column: str) -> str:
+    return '"' + column.replace('"', '""') + '"'
+
+
+def _literal(value: Any) -> str:
+    if isinstance(value, str):
+        return "'" + value.replace("'", "''") + "'"
+    if isinstance(value, date):
+        return f"DATE '{value.isoformat()}'"
+    return str(value)
+
+
+# One version of a table as rows: mappings of Python's own values, for commands that print few of them.
+#
+# It loads neither pyarrow nor numpy, which take longer than the queries of such a command. What computes with columns,
+# or looks at a table again and again, takes `pipeline.tables.reading`.
+
+Row = dict[str, Any]
+
+_TIME: Final = "evaluated_at_ms"
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+# The job writes a file or two per second: to read those of a minute takes 70 ms, those of the newest instant 3 ms.
+_SPANS_MS: Final = (0, 2_000, 16_000, 128_000, 3_600_000)
+
+
+class TableRows:
+    """The version of a table that was the newest when this object was made. All that is read fits together.
+
+    Every method raises `TableUnreadable` if a file can not be read.
+
+    Args:
+        uri: Address of the table.
+        storage_options: See `Options`.
+
+    Raises:
+        TableMissing: There is no table.
+        TableUnreadable: It can not be read.
+    """
+
+    def __init__(self, uri: str, storage_options: Options = None) -> None:
+        self.uri = uri
+        self._table = open_table(uri, storage_options=storage_options)
+        self._columns = column_names(self._table)
+
+    def read(self, columns: Sequence[str] | None = None, where: Sequence[Condition] = ()) -> list[Row]:
+        """The rows that meet all conditions, in no order; `columns` None = all, in the order of the table."""
+        return self._rows(rows_where(self._columns if columns is None else columns, where))
+
+    def newest_value(self, column: str) -> int | None:
+        """See `TableReader`."""
+        return newest_in(self._table, column)
+
+    def newest_instant(self) -> Instant | None:
+        """See `TableReader`."""
+        return newest_instant_in(self._table, partial(self._largest, _TIME))
+
+    def smallest(self, column: str, where: Sequence[Condition] = ()) -> int | None:
+        """The smallest value of an INT64 column in rows that meet all conditions; None without such rows."""
+        (found,) = self._rows(smallest_where(column, where))
+        least: int | None = found["least"]
+        return least
+
+    def newest_of_each(
+        self, keys: Sequence[str], order: str, columns: Sequence[str], where: Sequence[Condition] = ()
+    ) -> list[Row]:
+        """See `TableReader`."""
+        return self._rows(last_values_of_each(keys, order, columns, where))
+
+    def last_of_each(
+        self, keys: Sequence[str], order: str, among: Sequence[Condition], where: Sequence[Condition]
+    ) -> list[Row]:
+        """Of each combination of keys the row with the largest `order`, if it meets further conditions; in no order.
+
+        Args:
+            keys: Columns that tell the combinations apart.
+            order: An INT64 column; no two rows have the same value.
+            among: Of rows that meet all of these conditions.
+            where: Conditions on the row that was found; at least one.
+
+        Returns:
+            The rows with all columns.
+        """
+        return self._rows(last_rows_of_each(keys, order, self._columns, among, where))
+
+    def newest(self, order: Sequence[str], where: Sequence[Condition] = ()) -> Row | None:
+        """The row that is last in the order of these INT64 columns, with all columns; None if no row fits.
+
+        Args:
+            order: `evaluated_at_ms` is among them, at most `time_epoch` before it. It is looked for at the newest
+                instant, then in spans before it that become longer, and at last in all rows.
+            where: Conditions that must all hold.
+        """
+        newest = self.newest_instant()
+        spans = () if newest is None else [newest.since(span_ms) for span_ms in _SPANS_MS]
+        for recent in (*spans, []):
+            found = self._rows(last_row(self._columns, order, [*where, *recent]))
+            if found:
+                return found[0]
+        return None
+
+    def _largest(self, column: str, where: Sequence[Condition]) -> int | None:
+        (found,) = self._rows(largest_where(column, where))
+        most: int | None = found["most"]
+        return most
+
+    def _rows(self, sql: str) -> list[Row]:
+        return rows_of(answer(self._table, sql, engine=FILTER_FIRST))
+
+
+def rows_of(found: Table) -> list[Row]:
+    """The rows of an answer by column. Instants (TIMESTAMP columns in microseconds) are in UTC."""
+    names = found.column_names
+    columns = [_values(found.column(name)) for name in names]
+    return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+
+
+def _values(column: ChunkedArray) -> list[Any]:
+    plain: Any = column  # the stubs of arro3 take its lists for arrays of numpy
+    values: list[Any]
+    if not DataType.is_timestamp(column.type):
+        values = plain.to_pylist()
+        return values
+    # By arro3 an instant would need the machine's time zone database, to tell UTC.
+    values = plain.cast(DataType.int64()).to_pylist()
+    return [None if instant is None else _EPOCH + timedelta(microseconds=instant) for instant in values]
+
+
+# The newest rows of a table that the job writes, and the newest row of `batches`.
+
+# Of several batches that were evaluated at the same instant, the one that was processed last.
+_ORDER: Final = ("processed_at_ms", "batch_id")
+
+
+def newest_rows(table: TableReader, columns: Sequence[str] | None = None) -> "pa.Table":
+    """The rows of the newest instant, in no order; several batches may have been evaluated at it.
+
+    Within a time epoch the job evaluates each batch at the instant of the batch before it or later, so these rows are
+    the newest.
+
+    Args:
+        table: one with a column `evaluated_at_ms`.
+        columns: which ones, in which order; None = all.
+
+    Returns:
+        No rows if the table has none.
+    """
+    newest = table.newest_instant()
+    return table.read(columns, [] if newest is None else newest.conditions)
+
+
+def newest_batch(batches: TableReader) -> dict[str, Any] | None:
+    """The newest row of `batches` by column, for the job and its writer; None if the table has no rows."""
+    return _last(rows_of(Table.from_arrow(newest_rows(batches))))
+
+
+def newest_batch_under(root: str) -> dict[str, Any] | None:
+    """The same, for a command that looks at the tables under a root.
+
+    Raises:
+        TableMissing, TableUnreadable: the table is not there, or can not be read.
+    """
+    batches = TableRows(table_uri(root, "batches"))
+    newest = batches.newest_instant()
+    return None if newest is None else _last(batches.read(None, newest.conditions))
+
+
+def _last(rows: list[dict[str, Any]]) -> dict[str, Any] | None:
+    return max(rows, key=lambda row: tuple(row[name] for name in _ORDER), default=None)

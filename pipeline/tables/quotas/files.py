@@ -1,0 +1,356 @@
+"""Quotas as a file: the JSON and YAML of `rpk cluster quotas`, with mode, owner and note beside each quota's values.
+
+    quotas:
+      - entity:
+          - {name: etl, type: client-id}
+          - {name: alice, type: user}
+        values:
+          - {key: producer_byte_rate, values: "1048576"}
+        mode: shadow
+
+rpk calls the value `values` and writes it as text. `value`, numbers and units (`1MB/s`) are accepted as well. The
+default entity is named `<default>`, as in the table and in rpk. `file_reading` reads such files.
+"""
+
+import json
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import yaml
+
+from pipeline import process as garbage_collector
+from pipeline.errors import first_line
+from pipeline.tables.errors import QuotaFileRefused
+from pipeline.tables.quotas.edit import LABELS
+from quota.entity import QUOTA_TYPES, label
+from quota.snapshot import MODES, Mistake, Mistakes, Step
+from quota.units import exact_text, parse_bound
+
+ENTITY_TYPES: Final = {"user": "user", "client-id": "client_id"}
+"""How rpk calls the parts of an entity -> the column of the table."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredQuota:
+    """The quota a file declares for one entity.
+
+    Attributes:
+        user: "" = not part of the entity, `<default>` = the default user.
+        client_id: likewise, for the client-id.
+        bounds: a bound for every quota type; None = no bound, because the file does not name it.
+        labels: those of mode, owner and note that the file names. An edit leaves the others as they are.
+    """
+
+    user: str
+    client_id: str
+    bounds: Mapping[str, float | None]
+    labels: Mapping[str, str | None]
+
+
+def to_document(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Rows of the table as one document. `mode` is left out if it is enforce, owner and note if they are null."""
+    return {"quotas": [_exported(row) for row in rows]}
+
+
+def _exported(row: Mapping[str, Any]) -> dict[str, Any]:
+    # Types and keys in alphabetical order, as rpk writes them.
+    quota: dict[str, Any] = {
+        "entity": [{"name": row[column], "type": kind} for kind, column in sorted(ENTITY_TYPES.items()) if row[column]],
+        "values": [
+            {"key": name, "values": exact_text(row[name])} for name in sorted(QUOTA_TYPES) if row[name] is not None
+        ],
+    }
+    if row["mode"] != "enforce":
+        quota["mode"] = row["mode"]
+    return quota | {name: row[name] for name in ("owner", "note") if row[name] is not None}
+
+
+def applied(
+    rows: Sequence[Mapping[str, Any]], declared: Iterable[DeclaredQuota], *, prune: bool
+) -> list[dict[str, Any]]:
+    """The rows after the file is applied, sorted by entity.
+
+    A declared entity gets the bounds that the file names and no others. Mode, owner and note that the file does not
+    name stay as they are; in a new row they are enforce, null and null.
+
+    Args:
+        rows: the rows of the table.
+        declared: the quotas of the file.
+        prune: remove the entities that the file does not name.
+    """
+    by_entity = {(row["user"], row["client_id"]): dict(row) for row in rows}
+    wanted = {(quota.user, quota.client_id): quota for quota in declared}
+    kept = {entity: row for entity, row in by_entity.items() if not prune or entity in wanted}
+    for entity, quota in wanted.items():
+        row = kept.get(entity) or {"user": quota.user, "client_id": quota.client_id, "mode": "enforce"}
+        kept[entity] = {**row, **quota.bounds, **quota.labels}
+    return [kept[entity] for entity in sorted(kept)]
+
+
+# Reads JSON or YAML text. A key that is given twice is a mistake; the usual readers would drop the first value.
+
+
+class _StrictLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc] # the C loader is not always built
+    """A safe YAML loader that collects keys that a mapping has twice.
+
+    Attributes:
+        mistakes: Where they go.
+    """
+
+    mistakes: Mistakes
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        # Keys are compared as text, before values are made of them: `1` and `"1"` look too alike to be two keys.
+        keys = [key.value if isinstance(key, yaml.ScalarNode) else repr(key) for key, _ in node.value]
+        _refuse_repeated(keys, self.mistakes, node.start_mark.line + 1)
+        mapping: dict[Hashable, Any] = super().construct_mapping(node, deep)
+        return mapping
+
+
+def load_text(text: str, name: str, mistakes: Mistakes) -> Any:
+    """Read JSON if the text begins with a brace, YAML otherwise.
+
+    Args:
+        text: The text.
+        name: How the file is called, for the error.
+        mistakes: Gets a mistake for each key that a mapping has twice. The last value counts then.
+
+    Raises:
+        QuotaFileRefused: The text is neither JSON nor YAML.
+    """
+    line: int | None = None
+    try:
+        if text.lstrip().startswith("{"):
+            return _json(text, mistakes)
+        return _yaml(text, mistakes)
+    except json.JSONDecodeError as exc:
+        problem, line = f"column {exc.colno}: {exc.msg}", exc.lineno
+    except yaml.MarkedYAMLError as exc:
+        mark = exc.problem_mark
+        problem = f"column {mark.column + 1}: {exc.problem}" if mark else str(exc.problem)
+        line = mark.line + 1 if mark else None
+    except yaml.YAMLError as exc:
+        problem = first_line(exc)
+    raise QuotaFileRefused(name, [Mistake(f"the file must be JSON or YAML; {problem}", (), line)])
+
+
+def with_lines(mistakes: Sequence[Mistake], text: str) -> list[Mistake]:
+    """The mistakes with the lines of their paths in a text that `load_text` has read.
+
+    A path that is not in the text to its end gets the line of what there is of it. JSON that is no YAML (it
+    escapes a character as two surrogates) has no lines.
+    """
+    try:
+        root = yaml.compose(text, Loader=_StrictLoader)
+    except yaml.YAMLError:
+        return list(mistakes)
+    return [one if one.line is not None else replace(one, line=_line(root, one.path)) for one in mistakes]
+
+
+def _line(node: yaml.Node | None, path: Sequence[Step]) -> int | None:
+    if node is None or not path:
+        return None
+    for step in path:
+        inner = _child(node, step)
+        if inner is None:
+            break
+        node = inner
+    line: int = node.start_mark.line + 1
+    return line
+
+
+def _child(node: yaml.Node, step: Step) -> yaml.Node | None:
+    if isinstance(step, int):
+        return node.value[step] if isinstance(node, yaml.SequenceNode) and step < len(node.value) else None
+    pairs = node.value if isinstance(node, yaml.MappingNode) else ()
+    return next((value for key, value in pairs if key.value == step), None)
+
+
+def _json(text: str, mistakes: Mistakes) -> Any:
+    repeated = Mistakes()
+
+    def mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        _refuse_repeated([key for key, _ in pairs], repeated)
+        return dict(pairs)
+
+    document = json.loads(text, object_pairs_hook=mapping)
+    if repeated.found:
+        try:
+            _yaml(text, mistakes)  # finds the same keys, and knows their lines
+        except yaml.YAMLError:
+            for one in repeated.found:
+                mistakes.add(one.text)
+    return document
+
+
+def _yaml(text: str, mistakes: Mistakes) -> Any:
+    loader = _StrictLoader(text)
+    loader.mistakes = mistakes
+    try:
+        with garbage_collector.paused():
+            return loader.get_single_data()
+    finally:
+        loader.dispose()
+
+
+def _refuse_repeated(keys: Sequence[str], mistakes: Mistakes, line: int | None = None) -> None:
+    if len(keys) == len(set(keys)):
+        return
+    for key in dict.fromkeys(key for key in keys if keys.count(key) > 1):
+        mistakes.add(f"'{key}' must be given once; got it {keys.count(key)} times", line)
+
+
+# Reads a file of quotas: rpk's form, or plain rows with the columns of the table.
+
+_NOT_OURS: Final = ("ip", "client-id-prefix")
+_NAMES: Final = ("user", "client_id")
+
+
+def from_text(text: str, name: str = "the file") -> list[DeclaredQuota]:
+    """Read a file.
+
+    Args:
+        text: JSON or YAML: a list of quotas, or a mapping with the list `quotas`. A quota is in rpk's form (see
+            `pipeline.tables.quotas.files`) or a row: user, client_id, bounds, mode, owner, note. Bounds are numbers or
+            texts, in which units are allowed (`quota.units`).
+        name: How the file is called, for the error.
+
+    Raises:
+        QuotaFileRefused: The text is neither JSON nor YAML, or a part of it is not a quota. Names all mistakes at
+            once, each with its place in the file.
+    """
+    mistakes = Mistakes()
+    declared = _declared_quotas(load_text(text, name, mistakes), mistakes)
+    if mistakes.found:
+        raise QuotaFileRefused(name, with_lines(mistakes.found, text))
+    return declared
+
+
+def _declared_quotas(document: object, mistakes: Mistakes) -> list[DeclaredQuota]:
+    items, where = document, mistakes
+    if isinstance(document, dict):
+        for key in document:
+            if key != "quotas":
+                mistakes.at(str(key)).add(f"'{key}' is no part of a quota file")
+        items, where = document.get("quotas"), mistakes.at("quotas")
+    if not isinstance(items, list):
+        mistakes.add(f"the file must be a list of quotas, or a mapping with the list 'quotas'; got {_shown(document)}")
+        return []
+    declared: list[DeclaredQuota] = []
+    places: dict[tuple[str, str], int] = {}
+    for number, item in enumerate(items):
+        quota = _declared(item, where.at(number))
+        if quota is None:
+            continue
+        entity = (quota.user, quota.client_id)
+        first = places.setdefault(entity, number)
+        if first != number:
+            where.at(number).add(f"{label(*entity)} must be given once; got it in [{first}] too")
+        declared.append(quota)
+    return declared
+
+
+def _declared(item: object, mistakes: Mistakes) -> DeclaredQuota | None:
+    """Read one quota; None if something is wrong with it, which is added to `mistakes` then."""
+    before = len(mistakes.found)
+    if not isinstance(item, dict):
+        mistakes.add(f"a quota must be a mapping of entity and values; got {_shown(item)}")
+        return None
+    is_row = "entity" not in item and any(name in item for name in _NAMES)
+    parts = (*_NAMES, *QUOTA_TYPES) if is_row else ("entity", "values")
+    unknown = [str(key) for key in item if key not in {*parts, *LABELS}]
+    if unknown:
+        mistakes.add(f"a quota must hold {', '.join((*parts, *LABELS))}; got {', '.join(unknown)}")
+    names = _row_names(item, mistakes) if is_row else _entity(item.get("entity"), mistakes.at("entity"))
+    bounds = _row_bounds(item, mistakes) if is_row else _bounds(item.get("values"), mistakes.at("values"))
+    labels = _labels(item, mistakes)
+    if len(mistakes.found) == before and not any(bounds.values()) and labels.get("mode") != "exempt":
+        mistakes.add("a quota must have a value unless its mode is exempt; to remove a quota leave it out")
+    if len(mistakes.found) != before:
+        return None
+    return DeclaredQuota(names.get("user", ""), names.get("client_id", ""), bounds, labels)
+
+
+def _entity(parts: object, mistakes: Mistakes) -> dict[str, str]:
+    names: dict[str, str] = {}
+    if not isinstance(parts, list) or not parts:
+        mistakes.add(f"'entity' must be a list of name and type; got {_shown(parts)}")
+        return names
+    for number, part in enumerate(parts):
+        at = mistakes.at(number)
+        if not isinstance(part, dict) or part.keys() != {"name", "type"}:
+            at.add(f"'entity' must be a list of name and type; got {_shown(part)}")
+            continue
+        kind, name = part["type"], part["name"]
+        if kind not in ENTITY_TYPES:
+            hint = ": kquota has no such quotas" if kind in _NOT_OURS else ""
+            at.at("type").add(f"'type' must be user or client-id; got {_shown(kind)}{hint}")
+        elif ENTITY_TYPES[kind] in names:
+            at.at("type").add(f"'type' must be given once per entity; got {kind} again")
+        elif not isinstance(name, str) or not name:
+            at.at("name").add(f"'name' must be text that is not empty (quote it); got {_shown(name)}")
+        else:
+            names[ENTITY_TYPES[kind]] = name
+    return names
+
+
+def _row_names(row: Mapping[str, Any], mistakes: Mistakes) -> dict[str, str]:
+    names = {}
+    for column in _NAMES:
+        name = row.get(column)
+        if isinstance(name, str | None):
+            names[column] = name or ""
+        else:
+            mistakes.at(column).add(f"'{column}' must be text (quote it); got {_shown(name)}")
+    if len(names) == len(_NAMES) and not any(names.values()):
+        mistakes.add("'user' and 'client_id' must not both be empty; got \"\" and \"\"")
+    return names
+
+
+def _bounds(values: object, mistakes: Mistakes) -> dict[str, float | None]:
+    bounds: dict[str, float | None] = dict.fromkeys(QUOTA_TYPES)
+    if not isinstance(values, list | None):
+        mistakes.add(f"'values' must be a list of key and value; got {_shown(values)}")
+        return bounds
+    given: set[object] = set()
+    for number, pair in enumerate(values or ()):
+        at = mistakes.at(number)
+        if not isinstance(pair, dict) or pair.keys() not in ({"key", "values"}, {"key", "value"}):
+            at.add(f"'values' must be a list of key and value; got {_shown(pair)}")
+            continue
+        key, value = pair["key"], pair.get("values", pair.get("value"))
+        if not isinstance(key, str) or key not in bounds:
+            at.at("key").add(f"'key' must be one of {', '.join(QUOTA_TYPES)}; got {_shown(key)}")
+        elif key in given:
+            at.at("key").add(f"'key' must be given once; got {key} again")
+        else:
+            given.add(key)
+            with at.bound():
+                bounds[key] = parse_bound(key, value)
+    return bounds
+
+
+def _row_bounds(row: Mapping[str, Any], mistakes: Mistakes) -> dict[str, float | None]:
+    bounds: dict[str, float | None] = dict.fromkeys(QUOTA_TYPES)
+    for name in QUOTA_TYPES:
+        if row.get(name) is not None:
+            with mistakes.at(name).bound():
+                bounds[name] = parse_bound(name, row[name])
+    return bounds
+
+
+def _labels(item: Mapping[str, Any], mistakes: Mistakes) -> dict[str, str | None]:
+    labels = {name: item[name] for name in LABELS if name in item}
+    if "mode" in labels and labels["mode"] not in MODES:
+        mistakes.at("mode").add(f"'mode' must be one of {', '.join(MODES)}; got {_shown(labels['mode'])}")
+    for name in ("owner", "note"):
+        if not isinstance(labels.get(name), str | None):
+            mistakes.at(name).add(f"'{name}' must be text or null; got {_shown(labels[name])}")
+    return labels
+
+
+def _shown(value: object) -> str:
+    """A value for a message: as JSON, shortened to 60 characters."""
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= 60 else f"{text[:57]}…"

@@ -1,1 +1,0 @@
-"""Reading tables: statistics, queries, scans."""

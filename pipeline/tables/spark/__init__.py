@@ -1,1 +1,0 @@
-"""Tables through Spark: by their address, or by their names in a catalog."""

@@ -1,0 +1,343 @@
+"""What the tables say about throttles: who is throttled now, and the story of one decision."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from pipeline.command_line import command_text
+from pipeline.errors import PipelineError
+from pipeline.tables.address import table_uri
+from pipeline.tables.errors import TableMissing
+from pipeline.tables.port import Condition, of_epoch
+from pipeline.tables.queries import TableRows
+from pipeline.tables.quotas.history import QuotaOrigin, origin_of
+from pipeline.tables.quotas.table import QuotaTable
+from quota.entity import QUOTA_TYPES, Level, entity_at
+from schemas.throttle_record import written_ms
+
+_MEASURES: Final = dict(
+    zip(QUOTA_TYPES, (["produced_bytes"], ["fetched_bytes"], ["io_time_ns", "network_time_ns"]), strict=True)
+)
+"""Quota type -> the columns of `usage` whose sum it limits."""
+
+_SHOWN: Final = 5
+
+
+class NothingMatches(PipelineError):
+    """There is no decision with that id, or of that client."""
+
+    exit_code = 3
+
+    def __init__(self, wanted: str, looked_at: str) -> None:
+        self.wanted = wanted
+        super().__init__(
+            f"'decision' must be the beginning of a decision_id, or a user and a client-id; got {wanted}, "
+            f"which matches nothing in {looked_at}",
+            f"see what is recorded: {command_text('throttles', 'list', '--all')}",
+        )
+
+
+class SeveralMatch(PipelineError):
+    """Several decision ids begin with the given text.
+
+    Attributes:
+        matches: All of them, in order.
+    """
+
+    exit_code = 2
+
+    def __init__(self, wanted: str, matches: Sequence[str]) -> None:
+        self.matches = tuple(matches)
+        shown = [*matches[:_SHOWN], *([f"{len(matches) - _SHOWN} more"] if len(matches) > _SHOWN else [])]
+        super().__init__(
+            f"'decision' must fit one decision_id; got {wanted}, which fits {', '.join(shown)}",
+            f"name one of them in full: {command_text('throttles', 'explain', matches[0])}",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """One throttle from its decision to its release.
+
+    Attributes:
+        decision: The row of `decisions` that started it.
+        events: Its rows of `throttle_events`, in order; empty if nothing was published for it.
+        samples: What the clients of its sensor used in each sample window of the rate, in bytes or nanoseconds: pairs
+            (sample_start_ms, amount), oldest first.
+    """
+
+    decision: dict[str, Any]
+    events: list[dict[str, Any]]
+    samples: list[tuple[int, int]]
+
+
+def decision_with_id(root: str, beginning: str) -> dict[str, Any]:
+    """The row of `decisions` whose `decision_id` begins with a text.
+
+    Raises:
+        NothingMatches: There is none.
+        SeveralMatch: There are several.
+    """
+    decisions = TableRows(table_uri(root, "decisions"))
+    where: list[Condition] = [("decision_id", ">=", beginning), ("decision_id", "<=", beginning + "g")]
+    found = decisions.read(["decision_id", "evaluated_at_ms"], where)
+    ids = sorted({row["decision_id"] for row in found})
+    if not ids:
+        raise NothingMatches(beginning, decisions.uri)
+    if len(ids) > 1:
+        raise SeveralMatch(beginning, ids)
+    # Ids are hashes, so only the instant tells which files can hold the row.
+    return decisions.read(None, [(name, "=", found[0][name]) for name in ("decision_id", "evaluated_at_ms")])[0]
+
+
+def newest_decision(root: str, user: str | None, client_id: str | None) -> dict[str, Any]:
+    """The newest row of `decisions` of a client; None = any user, or any client-id.
+
+    Raises:
+        NothingMatches: There is none.
+    """
+    decisions = TableRows(table_uri(root, "decisions"))
+    names = {name: value for name, value in (("user", user), ("client_id", client_id)) if value is not None}
+    where: list[Condition] = [(name, "=", value) for name, value in names.items()]
+    found = decisions.newest(["time_epoch", "evaluated_at_ms", "batch_id"], where)
+    if found is None:
+        raise NothingMatches("/".join(names.values()), decisions.uri)
+    return found
+
+
+def story_of(root: str, decision: Mapping[str, Any]) -> Story:
+    """The story of a row of `decisions`."""
+    with ThreadPoolExecutor(1) as pool:
+        events = pool.submit(_events, root, decision)
+        samples = _samples(root, decision)
+        in_order = sorted(events.result(), key=lambda row: row["publish_seq"])
+    return Story(dict(decision), in_order, samples)
+
+
+def _events(root: str, decision: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The records of a decision, in no order."""
+    events = TableRows(table_uri(root, "throttle_events"))
+    own: Condition = ("decision_id", "=", decision["decision_id"])
+    # Ids are hashes, so only the instant tells which files can hold the records. None is older than the decision.
+    found = events.read(None, [own, ("evaluated_at_ms", ">=", decision["evaluated_at_ms"])])
+    epoch, newest = decision.get("time_epoch") or 0, events.newest_instant()
+    if newest is None or newest.time_epoch == epoch:
+        return found
+    known = {row["publish_seq"] for row in found}
+    later = events.read(None, [own, ("time_epoch", ">", epoch)])
+    return [*found, *(row for row in later if row["publish_seq"] not in known)]
+
+
+def origin_of_bound(table: QuotaTable, decision: dict[str, Any]) -> QuotaOrigin | None:
+    """The edit that set the bound of a decision; None if the quota table no longer has that version."""
+    entity = entity_at(Level(decision["level"]), decision["sensor_user"], decision["sensor_client_id"])
+    try:
+        return origin_of(table, decision["quota_version"], *entity, decision["quota_type"])
+    except TableMissing:
+        return None
+
+
+def _samples(root: str, decision: Mapping[str, Any]) -> list[tuple[int, int]]:
+    """Usage of the sensor's clients in the window of the decision, from all batches up to that of the decision."""
+    at_ms, window_ms = decision["evaluated_at_ms"], decision["window_ms"]
+    conditions: list[tuple[str, str, Any]] = [
+        ("sample_start_ms", ">=", at_ms - window_ms),
+        ("sample_start_ms", "<=", at_ms),
+        ("evaluated_at_ms", "<=", at_ms),
+        ("evaluated_at_ms", ">=", at_ms - window_ms),
+        of_epoch(decision.get("time_epoch") or 0),
+    ]
+    if decision["sensor_user"]:
+        conditions.append(("user", "=", decision["sensor_user"]))
+    if decision["sensor_client_id"]:
+        conditions.append(("client_id", "=", decision["sensor_client_id"]))
+    if decision["broker_id"]:
+        conditions.append(("broker_id", "=", decision["broker_id"]))
+    measures = _MEASURES[decision["quota_type"]]
+    rows = TableRows(table_uri(root, "usage")).read(["sample_start_ms", *measures], conditions)
+    sums: Counter[int] = Counter()
+    for row in rows:
+        sums[row["sample_start_ms"]] += sum(row[measure] or 0 for measure in measures)
+    return sorted(sums.items())
+
+
+# The records of `throttle_events` that are asked for: those of throttles that run, or the newest ones.
+
+_MORE: Final = 8
+_CLIENT: Final = ("cluster", "broker_id", "user", "client_id")
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which records are asked for.
+
+    Attributes:
+        user: Of this user; None = of any.
+        client_id: Of this client-id, which may be ""; None = of any.
+        quota_type: Of this quota type; None = of any.
+        since_ms: Written at this instant or later, by wall clock; None = at any time.
+    """
+
+    user: str | None = None
+    client_id: str | None = None
+    quota_type: str | None = None
+    since_ms: int | None = None
+
+    def of_client(self) -> list[Condition]:
+        """The conditions on the client. They hold for all of its records or for none."""
+        names = (("user", self.user), ("client_id", self.client_id))
+        return [(column, "=", name) for column, name in names if name is not None]
+
+    def conditions(self) -> list[Condition]:
+        """All conditions."""
+        found = self.of_client()
+        if self.quota_type is not None:
+            found.append(("quota_type", "=", self.quota_type))
+        if self.since_ms is not None:
+            found.append(("evaluated_at_ms", ">=", self.since_ms))
+        return found
+
+
+ALL: Final = Wanted()
+
+
+def running_throttles(root: str, now_ms: int, wanted: Wanted = ALL) -> list[dict[str, Any]]:
+    """The last record of every wanted client that is throttled at `now_ms` (wall clock). The latest end comes first."""
+    events = TableRows(table_uri(root, "throttle_events"))
+    # As `last_throttles` for the job: the release of a client may end before the throttle that it ends. So from the
+    # first throttle that could run on, the last record of each client counts, whatever its end.
+    first = events.smallest("publish_seq", [("throttled_until_ms", ">", now_ms), *wanted.of_client()])
+    if first is None:
+        return []
+    later: Condition = ("publish_seq", ">=", first)
+    runs: list[Condition] = [("action", "=", "throttle"), ("throttled_until_ms", ">", now_ms)]
+    rows = events.last_of_each(_CLIENT, "publish_seq", [later, *wanted.of_client()], [*runs, *wanted.conditions()])
+    return sorted(rows, key=lambda row: (-row["throttled_until_ms"], row["publish_seq"]))
+
+
+def recent_events(root: str, limit: int, wanted: Wanted = ALL) -> list[dict[str, Any]]:
+    """The newest `limit` wanted records, newest first."""
+    events = TableRows(table_uri(root, "throttle_events"))
+    newest_seq = events.newest_value("publish_seq")
+    if newest_seq is None:
+        return []
+    # `publish_seq` counts up by one per record. It takes more numbers where rows were lost, or are not wanted.
+    numbers = limit
+    while True:
+        rows = events.read(None, [("publish_seq", ">", newest_seq - numbers), *wanted.conditions()])
+        if len(rows) >= limit or numbers > newest_seq:
+            break
+        numbers *= _MORE
+    return sorted(rows, key=lambda row: -row["publish_seq"])[:limit]
+
+
+# Why nothing was published for a decision: one cause, from what the tables hold.
+
+Cause = Literal["shadow", "no_time", "not_applied", "extension", "too_old", "told_already", "edited", "too_short"]
+
+# A client that is held all the time has many records in a day, and mostly one a moment ago.
+_LOOKED_BACK_MS: Final = (20_000, 600_000, 86_400_000)
+_COLUMNS: Final = ("publish_seq", "action", "cause", "throttle_time_ms", "throttled_until_ms", "decision_id")
+_BATCH: Final = ("query_id", "batch_id")
+
+
+@dataclass(frozen=True, slots=True)
+class Unpublished:
+    """Why a decision has no record of its own.
+
+    Attributes:
+        cause: shadow: its quota is in shadow mode. no_time: X is 0 ms, rounded. not_applied: another quota type
+            throttles as long or longer. extension: it made a running throttle longer, under the id of the decision that
+            began that one. too_old: when it could be published. told_already: its client was held, and the end would
+            not have moved clearly. edited: an edit changed its quota before it could be published. too_short: it would
+            have held its client for too short a time.
+        record: extension: the record that was published; told_already: the one that held the client;
+            too_short: its last release, if it had one. Else None.
+        age_ms: too_old: its age when its batch was collected; None if it grew too old afterwards, during a restart.
+        quota_version: edited: the version that came into force. Else None.
+        least_ms: too_short: how long it must have held its client; twice that soon after a `record`. Else None.
+    """
+
+    cause: Cause
+    record: Mapping[str, Any] | None = None
+    age_ms: int | None = None
+    quota_version: int | None = None
+    least_ms: int | None = None
+
+
+def why_unpublished(
+    root: str, quotas: QuotaTable, decision: Mapping[str, Any], max_age_ms: int, min_hold_ms: int
+) -> Unpublished:
+    """The reason, by the order in which the job itself decides; `too_old` where the tables tell none.
+
+    Args:
+        root: Root of the tables.
+        quotas: The quota table.
+        decision: A row of `decisions` whose id no record has.
+        max_age_ms: `stream.max_decision_age_ms`.
+        min_hold_ms: `purgatory.min_hold_ms`.
+    """
+    if decision["mode"] == "shadow" or not decision["applied"]:
+        unapplied: Cause = "not_applied" if decision["throttle_time_ms"] else "no_time"
+        return Unpublished("shadow" if decision["mode"] == "shadow" else unapplied)
+    records = _records(root, decision, _LOOKED_BACK_MS[0])
+    own = [row for row in records if row["cause"] == "violation" and _is_of_batch(row, decision)]
+    if own:
+        return Unpublished("extension", record=own[-1])
+    collected_ms = _collected_ms(root, decision)
+    age_ms = collected_ms - decision["evaluated_at_ms"]
+    if age_ms > max_age_ms:
+        return Unpublished("too_old", age_ms=age_ms)
+    before = _written_by(records, collected_ms)
+    for back_ms in _LOOKED_BACK_MS[1:]:
+        before = before or _written_by(_records(root, decision, back_ms), collected_ms)
+    if before and before[-1]["action"] == "throttle":
+        return Unpublished("told_already", record=before[-1])
+    from quota.slicing import SOON, TIMES_SOON  # noqa: PLC0415 - numpy, which most answers do not need
+
+    soon = [row for row in before[-1:] if collected_ms - written_ms(row) < SOON * min_hold_ms]
+    if decision["throttle_time_ms"] < min_hold_ms * (TIMES_SOON if soon else 1):
+        return Unpublished("too_short", record=soon[-1] if soon else None, least_ms=min_hold_ms)
+    return _edited(quotas, decision["quota_version"], collected_ms) or Unpublished("too_old")
+
+
+def _records(root: str, decision: Mapping[str, Any], back_ms: int) -> list[dict[str, Any]]:
+    """The records of its client from so long before it until a moment after it, by evaluation, in their order."""
+    at_ms = decision["evaluated_at_ms"]
+    where: list[Condition] = [
+        *((name, "=", decision[name]) for name in ("broker_id", "user", "client_id")),
+        ("evaluated_at_ms", ">=", at_ms - back_ms),
+        ("evaluated_at_ms", "<=", at_ms + _LOOKED_BACK_MS[0]),
+        of_epoch(decision.get("time_epoch") or 0),
+    ]
+    rows = TableRows(table_uri(root, "throttle_events")).read([*_COLUMNS, *_BATCH, "time_epoch"], where)
+    epoch = decision.get("time_epoch") or 0
+    return sorted((row for row in rows if (row["time_epoch"] or 0) == epoch), key=lambda row: row["publish_seq"])
+
+
+def _written_by(records: Sequence[Mapping[str, Any]], at_ms: int) -> list[Mapping[str, Any]]:
+    """The records that were written at an instant or before it: a row is written when its slice begins."""
+    return [row for row in records if written_ms(row) <= at_ms]
+
+
+def _is_of_batch(row: Mapping[str, Any], decision: Mapping[str, Any]) -> bool:
+    return all(row[name] == decision[name] for name in _BATCH)
+
+
+def _collected_ms(root: str, decision: Mapping[str, Any]) -> int:
+    """When the driver collected its batch, by wall clock; the time of its events if that is no longer kept."""
+    where: list[Condition] = [(name, "=", decision[name]) for name in _BATCH]
+    found = TableRows(table_uri(root, "batches")).read(["processed_at_ms"], where)
+    return int(found[0]["processed_at_ms"] if found else decision["evaluated_at_ms"])
+
+
+def _edited(quotas: QuotaTable, version: int, collected_ms: int) -> Unpublished | None:
+    """By the first later version that was in force within a minute of the batch; None if there is none."""
+    commits = [
+        commit.version
+        for commit in quotas.history(None)
+        if commit.version > version and commit.committed_at.timestamp() * 1_000 <= collected_ms + 60_000
+    ]
+    return Unpublished("edited", quota_version=min(commits)) if commits else None

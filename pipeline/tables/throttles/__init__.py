@@ -1,1 +1,0 @@
-"""The table `throttle_events`, and what is told of it."""

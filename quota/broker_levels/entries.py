@@ -1,0 +1,338 @@
+"""Which quotas the brokers themselves must hold, so that they enforce what the quota table says.
+
+An *entry* is one value at one quota entity and type, the same on every broker.
+
+* A row that names a user, a client-id or a pair has one sensor, whoever its clients are. In cluster scope its entry is
+  the level (`quota.broker_levels.level_control`), from T / n to T.
+* A row of a default has as many sensors as there are clients without a row of their own. They all stand under one
+  value, so it stays at T. See `quota.broker_levels.entries` for one of them that is over T on all brokers together.
+* In broker scope (mirror mode) every entry is T.
+* A shadow row has no entry. In shadow mode, of the whole table, there are no entries.
+* Kafka has no exempt rows. An exempt row needs an entry only where a less specific row would hold without it; then it
+  is a bound that nobody reaches.
+
+What was on the brokers before kquota wrote there is put back when an entry goes: `quota.broker_levels.sync`.
+
+>>> rows = [
+...     {"user": "alice", "client_id": "", "producer_byte_rate": 3e6},
+...     {"user": "<default>", "client_id": "", "producer_byte_rate": 1e6},
+...     {"user": "bob", "client_id": "", "mode": "exempt"},
+... ]
+>>> for entry in broker_entries(QuotaSnapshot.from_rows(rows, version=1)):
+...     print(entry.user, entry.quota_type, f"{entry.bound:g}", entry.kind)
+alice producer_byte_rate 3e+06 level
+<default> producer_byte_rate 1e+06 bound
+bob producer_byte_rate 1e+18 unbounded
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from quota.broker_level import Floats
+from quota.engine import QuotaEngine
+from quota.entity import DEFAULT, QUOTA_TYPES, Level, level_of
+from quota.snapshot import Bounds, Quota, QuotaSnapshot
+
+UNREACHED: Final = 1e18
+"""The bound of an exempt row, bytes per second or percent: the largest power of ten that Kafka takes for a LONG."""
+
+
+class EntryKey(NamedTuple):
+    """One value on the brokers: the entity as in the quota table, and the quota type."""
+
+    user: str
+    client_id: str
+    quota_type: str
+
+
+class EntryKind(StrEnum):
+    """What the value of an entry is."""
+
+    LEVEL = "level"
+    OWN = "own"
+    BOUND = "bound"
+    UNBOUNDED = "unbounded"
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerEntry:
+    """An entry that the brokers must hold.
+
+    Attributes:
+        user: name, `<default>` or "".
+        client_id: likewise.
+        quota_type: the type.
+        bound: T; `UNREACHED` for an exempt row.
+        kind: `level`: the value is L, from T / n to T; `own`: likewise, for a sensor of a default; otherwise it is the
+            bound.
+    """
+
+    user: str
+    client_id: str
+    quota_type: str
+    bound: float
+    kind: EntryKind
+
+    @property
+    def key(self) -> EntryKey:
+        """The place of the entry."""
+        return EntryKey(self.user, self.client_id, self.quota_type)
+
+
+def broker_entries(snapshot: QuotaSnapshot, mirror: bool = False) -> tuple[BrokerEntry, ...]:
+    """The entries of a quota table, in the order of its rows and of `QUOTA_TYPES`.
+
+    Args:
+        snapshot: the quotas. In shadow mode, read with `mode="shadow"`, it has no entries.
+        mirror: True for broker scope: every named row at T too.
+    """
+    enforced = [quota for quota in snapshot.quotas if quota.mode == "enforce"]
+    least_specific = [
+        max((quota.level for quota in enforced if quota.bounds[position] is not None), default=None)
+        for position in range(len(QUOTA_TYPES))
+    ]
+    return tuple(
+        entry
+        for quota in snapshot.quotas
+        for entry in (_bounds_of(quota, mirror) if quota.mode != "exempt" else _exemptions(quota, least_specific))
+    )
+
+
+def _bounds_of(quota: Quota, mirror: bool) -> Iterable[BrokerEntry]:
+    if quota.mode != "enforce":
+        return
+    is_default = DEFAULT in {quota.user, quota.client_id}
+    kind = EntryKind.BOUND if mirror or is_default else EntryKind.LEVEL
+    for name, bound in zip(QUOTA_TYPES, quota.bounds, strict=True):
+        if bound is not None:
+            yield BrokerEntry(quota.user, quota.client_id, name, bound, kind)
+
+
+def _exemptions(quota: Quota, least_specific: Sequence[Level | None]) -> Iterable[BrokerEntry]:
+    for name, level in zip(QUOTA_TYPES, least_specific, strict=True):
+        if level is not None and level > quota.level:
+            yield BrokerEntry(quota.user, quota.client_id, name, UNREACHED, EntryKind.UNBOUNDED)
+
+
+def writable_levels(level: Floats, bound: Floats, quota_type: str) -> Floats:
+    """Levels as Kafka takes them: byte rates are whole numbers, rounded up, but never above T.
+
+    Args:
+        level: L, with T / n ≤ L ≤ T, float64[m].
+        bound: T, float64[m].
+        quota_type: `request_percentage` may be a fraction, and stays as it is.
+    """
+    return level if quota_type == "request_percentage" else np.minimum(np.ceil(level), bound)
+
+
+def as_brokers_take(snapshot: QuotaSnapshot) -> QuotaSnapshot:
+    """The rows that are not in shadow mode, with bounds as brokers take them: byte rates without the fraction.
+
+    A byte rate below 1 stays as it is. The brokers will refuse it.
+    """
+    enforced = (quota for quota in snapshot.quotas if quota.mode != "shadow")
+    return replace(snapshot, quotas=tuple(replace(quota, bounds=_whole(quota.bounds)) for quota in enforced))
+
+
+def _whole(bounds: Bounds) -> Bounds:
+    produced, fetched, percentage = bounds
+    return _whole_rate(produced), _whole_rate(fetched), percentage
+
+
+def _whole_rate(bound: float | None) -> float | None:
+    return bound if bound is None or bound < 1 else float(bound // 1)
+
+
+# Entries of their own for sensors of a default that are over the bound on all brokers together.
+#
+# The value of a default holds for many sensors, on every broker, so it cannot be lowered for one of them. That one can
+# get an entry of its own: its tags, as an entity. But an entry can change which quota holds for other clients. An entry
+# of a user hides the rows of the default user with a client-id: a client of that user that had one of these as its
+# quota would fall under the new entry. So the project's own resolution is asked, with and without the entries, about
+# every client that an entry could concern. If the answer differs for any of them, in sensor or bound, there is no
+# entry, and the sensor is reported.
+#
+# Which clients these are: a row is found by names, so clients whose names are in no row all get the same answer. It is
+# enough to ask about the names of all rows, and about one name that is in none.
+
+_DEFAULTS: Final = frozenset(Level) - {Level.USER_CLIENT, Level.USER, Level.CLIENT}
+_UNNAMED: Final = "\x00any other name"
+"""A name that no row has: Kafka's names cannot have a NUL, so neither can those of its clients."""
+
+_Answer = tuple[str, str, float | None]
+_Client = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A sensor that gets no entry of its own.
+
+    Attributes:
+        key: the entry that it would have been.
+        client: a client whose quota the entry would change, (user, client-id); None if the sensor has no default's
+            bound: it has a row of its own, or no quota.
+    """
+
+    key: EntryKey
+    client: _Client | None
+
+    @property
+    def reason(self) -> str:
+        """Why, as a part of a sentence."""
+        if self.client is None:
+            return "no default bounds it"
+        user, client_id = (name if name != _UNNAMED else "any other" for name in self.client)
+        return f"an entry of its own would change the quota of user '{user}', client-id '{client_id}'"
+
+
+@dataclass(frozen=True, slots=True)
+class OwnEntries:
+    """The answer.
+
+    Attributes:
+        granted: the entries, in the order of the sensors.
+        refused: the others, likewise.
+    """
+
+    granted: tuple[BrokerEntry, ...]
+    refused: tuple[Refused, ...]
+
+
+def own_entries(snapshot: QuotaSnapshot, sensors: Sequence[EntryKey]) -> OwnEntries:
+    """Which sensors of defaults can have an entry of their own.
+
+    Args:
+        snapshot: the quotas in force.
+        sensors: tags and quota type of each, "" for a part that is no tag; each once. Pass those that have an entry
+            already too, as long as they need it: an edit of the quotas can make it harmful.
+    """
+    enforced = replace(snapshot, quotas=tuple(quota for quota in snapshot.quotas if quota.mode != "shadow"))
+    probes = {sensor: _probes(enforced, sensor) for sensor in sensors}
+    clients = sorted({client for of_sensor in probes.values() for client in of_sensor})
+    before = _resolve(enforced, clients)
+    bounds: dict[EntryKey, float] = {}
+    refused: dict[EntryKey, Refused] = {}
+    for sensor in sensors:
+        level, bound = _holding(before, sensor, probes[sensor])
+        if bound is None or level not in _DEFAULTS:
+            refused[sensor] = Refused(sensor, None)
+        else:
+            bounds[sensor] = bound
+    # An entry of a pair concerns that client only. It must not be what makes an entry of its user harmless: it may go.
+    pairs = [sensor for sensor in bounds if sensor.user and sensor.client_id]
+    others = [sensor for sensor in bounds if not (sensor.user and sensor.client_id)]
+    for group in (pairs, others):
+        after = _resolve(_with_rows(enforced, {sensor: bounds[sensor] for sensor in group}), clients)
+        for sensor in group:
+            harmed = (one for one in probes[sensor] if _answer(before, one, sensor) != _answer(after, one, sensor))
+            client = next(harmed, None)
+            if client is not None:
+                refused[sensor] = Refused(sensor, client)
+    return OwnEntries(
+        tuple(BrokerEntry(*sensor, bounds[sensor], EntryKind.OWN) for sensor in sensors if sensor not in refused),
+        tuple(refused[sensor] for sensor in sensors if sensor in refused),
+    )
+
+
+def _probes(snapshot: QuotaSnapshot, sensor: EntryKey) -> list[_Client]:
+    """The clients that an entry with these tags could concern."""
+    if sensor.user and sensor.client_id:
+        return [(sensor.user, sensor.client_id)]
+    if sensor.user:
+        names = {quota.client_id for quota in snapshot.quotas} - {DEFAULT}
+        return [(sensor.user, name) for name in sorted({*names, "", _UNNAMED})]
+    names = {quota.user for quota in snapshot.quotas} - {DEFAULT, ""}
+    return [(name, sensor.client_id) for name in sorted({*names, _UNNAMED})]
+
+
+_Resolved = dict[tuple[str, str, str], tuple[int | None, _Answer]]
+
+
+def _resolve(snapshot: QuotaSnapshot, clients: Sequence[_Client]) -> _Resolved:
+    engine = QuotaEngine()
+    engine.load_quotas(snapshot)
+    users, client_ids = [client[0] for client in clients], [client[1] for client in clients]
+    table = pa.table({"user": pa.array(users, pa.string()), "client_id": pa.array(client_ids, pa.string())})
+    return {
+        (row["user"], row["client_id"], row["quota_type"]): (
+            row["level"],
+            (row["sensor_user"], row["sensor_client_id"], row["bound"]),
+        )
+        for row in engine.resolve(table).to_pylist()
+    }
+
+
+def _answer(resolved: _Resolved, client: _Client, sensor: EntryKey) -> _Answer:
+    return resolved[(*client, sensor.quota_type)][1]
+
+
+def _holding(resolved: _Resolved, sensor: EntryKey, clients: Sequence[_Client]) -> tuple[int | None, float | None]:
+    """The level and the bound of the sensor, from a client that is in it; nothing if none is."""
+    for client in clients:
+        level, (user, client_id, bound) = resolved[(*client, sensor.quota_type)]
+        if (user, client_id) == (sensor.user, sensor.client_id):
+            return level, bound
+    return None, None
+
+
+def _with_rows(snapshot: QuotaSnapshot, bounds: dict[EntryKey, float]) -> QuotaSnapshot:
+    """The quotas with a bound at each of these keys. A row that is there for other types keeps them."""
+    rows = {(quota.user, quota.client_id): quota for quota in snapshot.quotas}
+    for (user, client_id, quota_type), bound in bounds.items():
+        row = rows.get((user, client_id)) or Quota(
+            user, client_id, (None, None, None), "enforce", level_of(user, client_id)
+        )
+        at = QUOTA_TYPES.index(quota_type)
+        first, second, third = (bound if position == at else old for position, old in enumerate(row.bounds))
+        rows[user, client_id] = replace(row, bounds=(first, second, third))
+    return replace(snapshot, quotas=tuple(rows.values()))
+
+
+# Which sensors of defaults have an entry of their own, or asked for one and cannot have it, under the quotas in force.
+#
+# The answers of `quota.broker_levels.entries` are kept: asking is dear, and they hold until the quotas change.
+
+
+class OwnGrants:
+    """The answers to all that have asked.
+
+    Attributes:
+        granted: the entries of those that may have one.
+        refused: the others.
+    """
+
+    def __init__(self) -> None:
+        self._snapshot = QuotaSnapshot(0, ())
+        self.granted: dict[EntryKey, BrokerEntry] = {}
+        self.refused: dict[EntryKey, Refused] = {}
+
+    def load(self, snapshot: QuotaSnapshot, asking: Iterable[EntryKey]) -> None:
+        """Put other quotas in force.
+
+        Args:
+            snapshot: the quotas.
+            asking: those that have an entry, and shall keep it if they may.
+        """
+        self._snapshot = snapshot
+        self.granted, self.refused = {}, {}
+        self.ask(asking)
+
+    def ask(self, keys: Iterable[EntryKey]) -> None:
+        """Ask for these too. Those that asked before cost nothing, but a new entry can make another one harmful."""
+        asked = self.granted.keys() | self.refused.keys()
+        new = [key for key in dict.fromkeys(keys) if key not in asked]
+        if new:
+            answer = own_entries(self._snapshot, [*self.granted, *new])
+            self.granted = {entry.key: entry for entry in answer.granted}
+            self.refused.update({refused.key: refused for refused in answer.refused})
+
+    def forget(self, keys: Iterable[EntryKey]) -> None:
+        """These need none any more."""
+        for key in keys:
+            self.granted.pop(key, None)
+            self.refused.pop(key, None)

@@ -1,0 +1,414 @@
+"""The levels of all quota types on one cluster, and the usage they are found by."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from quota.broker_level import Flags, Floats
+from quota.broker_levels.entries import BrokerEntry, EntryKey, EntryKind, writable_levels
+from quota.broker_levels.level_control import NEVER_MS, Cause, Ints, LevelRules, LevelState, propose
+from quota.broker_levels.usage import BrokerUsage
+from quota.broker_levels.writes import BrokerHoldings, Owned
+from quota.entity import QUOTA_TYPES
+from quota.names import Ids
+from quota.snapshot import QuotaSnapshot
+
+# The levels of all entities of one quota type: who is looked at in a period, and what is proposed.
+#
+# A *row* is an entity that has a level, or may need one:
+#
+# * an entity of the quota table;
+# * a sensor of a default that has an entry of its own on the brokers;
+# * a *candidate*: a sensor of a default that is busy. It stands under T on every broker. If a lower level is proposed
+#   for it, it asks for an entry of its own.
+#
+# Most entities are far below their bound, and a period costs nothing for them. A row is looked at if its level is not
+# T, if it used T / 2 or more on all brokers together in the last 15 s, if a broker that throttled it may still hide
+# what it wants, or if its bound was edited. For all others `propose` would say: leave it alone.
+
+BUSY: Final = 0.5
+"""The part of T from which on an entity is looked at."""
+
+BUSY_MS: Final = 15_000
+"""For how long after: longer than W, so that no broker throttles an entity that is not looked at."""
+
+
+class Standing(IntEnum):
+    """Why a row is there."""
+
+    LISTED = 0
+    OWN = 1
+    CANDIDATE = 2
+
+
+@dataclass(frozen=True, slots=True)
+class LevelMoves:
+    """The rows whose level should move, or whose bound was edited.
+
+    Attributes:
+        keys: k keys.
+        is_candidate: whether each has no entry yet, bool[k].
+        is_edited: whether each has another bound than the one its level was written for, bool[k].
+        level: L as Kafka takes it, per second, float64[k].
+        bound: T, float64[k].
+        cause: a `Cause`, int64[k].
+        urgency: as in `Proposals`; infinity for an edited bound, float64[k].
+        demand: as in `Proposals`, float64[k, n].
+        over_at_ms: when the brokers were last asked for more than T together, int64[k].
+    """
+
+    keys: list[EntryKey]
+    is_candidate: Flags
+    is_edited: Flags
+    level: Floats
+    bound: Floats
+    cause: Ints
+    urgency: Floats
+    demand: Floats
+    over_at_ms: Ints
+
+
+class EntityLevels:
+    """The rows of one quota type.
+
+    A row is ruled if its value on the brokers is what it should be by what is known here. Only then a move is proposed.
+
+    No lock: one caller at a time.
+
+    Args:
+        quota_type: position in `QUOTA_TYPES`.
+        usage: who uses what where.
+        rules: the thresholds.
+    """
+
+    def __init__(self, quota_type: int, usage: BrokerUsage, rules: LevelRules) -> None:
+        self._type, self._usage, self._rules = quota_type, usage, rules
+        self._brokers = 0
+        self._linked = 0
+        self._clear()
+
+    def _clear(self) -> None:
+        self._keys: list[EntryKey] = []
+        self._rows: dict[EntryKey, int] = {}
+        self._standing, self._sensor, self._busy_until_ms, self._moved_at_ms = (np.zeros(0, np.int64) for _ in range(4))
+        self._bound, self._written_for = np.zeros(0), np.zeros(0)
+        self._is_ruled = np.zeros(0, np.bool_)
+        empty = np.zeros(0, np.int64)
+        self._state = LevelState.start(np.zeros(0), empty, empty, self._brokers, 0)
+
+    def set_brokers(self, columns: Ints) -> None:
+        """Follow the brokers.
+
+        Args:
+            columns: what `BrokerUsage.set_brokers` returned.
+        """
+        self._brokers = len(columns)
+        self._state = self._state.on_brokers(columns)
+
+    def list_entries(self, bounds: Mapping[EntryKey, float], own: Mapping[EntryKey, float], at_ms: int) -> None:
+        """Say which entries there are; the rows of all others are dropped, those of candidates too.
+
+        Args:
+            bounds: T of each entry of the quota table.
+            own: T of each sensor of a default that has an entry of its own.
+            at_ms: the instant, in event time.
+        """
+        listed = {**bounds, **own}
+        kept = np.array([key in listed for key in self._keys], np.bool_)
+        self._keep(kept)
+        self._add([key for key in listed if key not in self._rows], listed, at_ms)
+        self._bound = np.array([listed[key] for key in self._keys], np.float64)
+        standing = (Standing.OWN if key in own else Standing.LISTED for key in self._keys)
+        self._standing = np.array(list(standing), np.int64)
+
+    def begin_epoch(self, at_ms: int) -> None:
+        """See `BrokerSync.begin_epoch`. `BrokerUsage.forget` comes before."""
+        never, now = np.full(len(self._keys), NEVER_MS), np.full(len(self._keys), at_ms)
+        self._state = replace(
+            LevelState.start(self._state.level, self._state.altered_at_ms, never, self._brokers, at_ms),
+            over_at_ms=np.minimum(self._state.over_at_ms, now),
+        )
+        self._busy_until_ms = never
+        self.renumber_sensors()
+
+    def hold(self, held: Sequence[tuple[EntryKey, Owned, int]]) -> None:
+        """These levels are in force. Keys without a row are ignored.
+
+        Args:
+            held: the key, what was written, and when it was last written for any reason but an edit.
+        """
+        found = [(self._rows[key], owned, moved_at_ms) for key, owned, moved_at_ms in held if key in self._rows]
+        if not found:
+            return
+        rows = np.array([row for row, *_ in found], np.int64)
+        part = self._state.take(rows)
+        level = np.array([owned.value for _, owned, _ in found], np.float64)
+        over_at_ms = np.array([NEVER_MS if owned.over_at_ms is None else owned.over_at_ms for _, owned, _ in found])
+        moved = level != part.level
+        part = replace(
+            part,
+            level=level,
+            altered_at_ms=np.array([owned.written_at_ms for _, owned, _ in found], np.int64),
+            over_at_ms=np.maximum(part.over_at_ms, over_at_ms),
+            side=np.where(moved, 0, part.side),
+        )
+        self._state = self._state.put(rows, part)
+        self._written_for[rows] = [owned.bound for _, owned, _ in found]
+        self._moved_at_ms[rows] = [moved_at_ms for *_, moved_at_ms in found]
+        self._is_ruled[rows] = True
+        of_defaults = [row for row, owned in zip(rows.tolist(), found, strict=True) if owned[1].kind is EntryKind.OWN]
+        self._standing[of_defaults] = Standing.OWN
+
+    def leave(self, keys: Iterable[EntryKey]) -> None:
+        """Propose nothing for these, until they are held again. Candidates have nothing to hold, and go on."""
+        rows = np.array([self._rows[key] for key in keys if key in self._rows], np.int64)
+        self._is_ruled[rows[self._standing[rows] != Standing.CANDIDATE]] = False
+
+    def period(self, at_ms: int, now_ms: int, event_ahead_ms: int) -> LevelMoves:
+        """One period.
+
+        Args:
+            at_ms: the instant up to which usage is known, not before that of the last period.
+            now_ms: when it would be written.
+            event_ahead_ms: how far event time is ahead of `now_ms`.
+        """
+        self._link()
+        together = np.append(self._usage.together(self._type, at_ms), 0.0)
+        if self._brokers > 1:
+            self._follow_candidates(together[:-1], at_ms, now_ms + event_ahead_ms)
+        busy = together[self._sensor] >= BUSY * self._bound
+        self._busy_until_ms[busy] = at_ms + BUSY_MS
+        rows = self._worth_a_look(at_ms)
+        view = self._usage.view(self._type, self._sensor[rows], at_ms)
+        part, bound, written_for = self._state.take(rows), self._bound[rows], self._written_for[rows]
+        is_edited = bound != written_for
+        # The new bound at once, with the level in proportion, and judged by nothing that was seen under the old one.
+        level = np.where(is_edited, part.level * (bound / written_for), part.level)
+        altered_at_ms = np.where(is_edited, now_ms, part.altered_at_ms) + event_ahead_ms
+        tried = replace(part, level=level, altered_at_ms=altered_at_ms, over_at_ms=np.minimum(part.over_at_ms, at_ms))
+        found, seen = propose(view, bound, tried, now_ms, self._rules, is_edited, self._moved_at_ms[rows])
+        # Only what is remembered. What is in force is said by `hold`.
+        memory = replace(seen, level=part.level, altered_at_ms=part.altered_at_ms)
+        if len(rows):
+            self._state = self._state.put(rows, memory)
+        new = writable_levels(found.level, bound, QUOTA_TYPES[self._type])
+        at = np.flatnonzero(((found.cause != Cause.KEPT) & (new != part.level)) | is_edited)
+        return LevelMoves(
+            [self._keys[row] for row in rows[at].tolist()],
+            self._standing[rows[at]] == Standing.CANDIDATE,
+            is_edited[at],
+            new[at],
+            bound[at],
+            found.cause[at],
+            np.where(is_edited[at], np.inf, found.urgency[at]),
+            found.demand[at],
+            memory.over_at_ms[at],
+        )
+
+    def no_longer_needed(self, at_ms: int) -> list[EntryKey]:
+        """The own entries of sensors that are quiet and were not over T lately."""
+        quiet = at_ms - self._state.used_at_ms >= self._rules.quiet_ms
+        not_over = at_ms - self._state.over_at_ms >= self._rules.remember_ms
+        return self._keys_of((self._standing == Standing.OWN) & quiet & not_over)
+
+    def drop(self, keys: Iterable[EntryKey]) -> None:
+        """Forget the rows of these keys."""
+        gone = set(keys)
+        if gone:
+            self._keep(np.array([key not in gone for key in self._keys], np.bool_))
+
+    @property
+    def sensors(self) -> Ids:
+        """The sensors that have a row."""
+        return self._sensor[self._sensor >= 0]
+
+    def __contains__(self, key: EntryKey) -> bool:
+        return key in self._rows
+
+    def renumber_sensors(self) -> None:
+        """Look up all sensors again, after `BrokerUsage.expire`."""
+        self._sensor = np.array([self._usage.sensor((key.user, key.client_id)) for key in self._keys], np.int64)
+        self._linked = len(self._usage.tags)
+
+    def _worth_a_look(self, at_ms: int) -> Ids:
+        return np.flatnonzero(self._is_ruled & (~self._is_idle(at_ms) | (self._bound != self._written_for)))
+
+    def _is_idle(self, at_ms: int) -> Flags:
+        """Which rows stand at T, and have not been near it lately."""
+        state = self._state
+        is_hidden = (state.saturated_until_ms > at_ms).any(axis=1)
+        is_at_rest = (state.level == self._written_for) & (state.side == 0) & (at_ms >= self._busy_until_ms)
+        is_idle: Flags = is_at_rest & ~is_hidden
+        return is_idle
+
+    def _follow_candidates(self, together: Floats, at_ms: int, since_ms: int) -> None:
+        """Add busy sensors of defaults, and drop those that are no longer."""
+        bound = self._usage.default_bounds(self._type)
+        name = QUOTA_TYPES[self._type]
+        busy = np.flatnonzero(together >= BUSY * bound).tolist()
+        bounds = {EntryKey(*self._usage.tags[sensor], name): float(bound[sensor]) for sensor in busy}
+        # Sorted, since the numbers of sensors differ from process to process.
+        self._add(sorted(key for key in bounds if key not in self._rows), bounds, since_ms, Standing.CANDIDATE)
+        gone = (self._standing == Standing.CANDIDATE) & self._is_idle(at_ms)
+        gone &= ~np.isin(self._sensor, busy)
+        if gone.any():
+            self._keep(~gone)
+
+    def _link(self) -> None:
+        """Find the rows of sensors that are new."""
+        name, tags = QUOTA_TYPES[self._type], self._usage.tags
+        for sensor in range(self._linked, len(tags)):
+            row = self._rows.get(EntryKey(*tags[sensor], name))
+            if row is not None:
+                self._sensor[row] = sensor
+        self._linked = len(tags)
+
+    def _add(
+        self,
+        keys: Sequence[EntryKey],
+        bounds: Mapping[EntryKey, float],
+        at_ms: int,
+        standing: Standing = Standing.LISTED,
+    ) -> None:
+        if not keys:
+            return
+        size = len(keys)
+        self._rows.update(zip(keys, range(len(self._keys), len(self._keys) + size), strict=True))
+        self._keys.extend(keys)
+        bound = np.array([bounds[key] for key in keys], np.float64)
+        sensor = np.array([self._usage.sensor((key.user, key.client_id)) for key in keys], np.int64)
+        never = np.full(size, NEVER_MS)
+        self._state = self._state.joined(LevelState.start(bound, never, never, self._brokers, at_ms))
+        self._bound, self._written_for = np.append(self._bound, bound), np.append(self._written_for, bound)
+        self._sensor, self._busy_until_ms = np.append(self._sensor, sensor), np.append(self._busy_until_ms, never)
+        self._moved_at_ms = np.append(self._moved_at_ms, never)
+        self._standing = np.append(self._standing, np.full(size, standing))
+        self._is_ruled = np.append(self._is_ruled, np.full(size, standing is Standing.CANDIDATE))
+
+    def _keep(self, kept: Flags) -> None:
+        if kept.all():
+            return
+        self._keys = self._keys_of(kept)
+        self._rows = {key: row for row, key in enumerate(self._keys)}
+        rows = np.flatnonzero(kept)
+        self._state = self._state.take(rows)
+        self._bound, self._written_for = self._bound[rows], self._written_for[rows]
+        self._sensor, self._busy_until_ms = self._sensor[rows], self._busy_until_ms[rows]
+        self._moved_at_ms = self._moved_at_ms[rows]
+        self._standing, self._is_ruled = self._standing[rows], self._is_ruled[rows]
+
+    def _keys_of(self, chosen: Flags) -> list[EntryKey]:
+        return [self._keys[row] for row in np.flatnonzero(chosen).tolist()]
+
+
+EXPIRE_EVERY_MS: Final = 600_000
+
+
+class ClusterLevels:
+    """One `EntityLevels` per quota type.
+
+    Args:
+        rules: the thresholds.
+        num_samples: N of the brokers.
+        sample_window_ms: w of the brokers.
+
+    Attributes:
+        broker_ids: the brokers that are in the cluster.
+    """
+
+    def __init__(self, rules: LevelRules, num_samples: int, sample_window_ms: int) -> None:
+        self._usage = BrokerUsage(num_samples, sample_window_ms)
+        self._of_type = {name: EntityLevels(at, self._usage, rules) for at, name in enumerate(QUOTA_TYPES)}
+        self._expired_at_ms = 0
+        self.broker_ids: tuple[str, ...] = ()
+
+    def __contains__(self, key: EntryKey) -> bool:
+        return key in self._of_type[key.quota_type]
+
+    def load(self, snapshot: QuotaSnapshot) -> None:
+        """See `BrokerUsage.load`."""
+        self._usage.load(snapshot)
+
+    def record(self, usage: pa.Table) -> None:
+        """See `BrokerSync.record`."""
+        self._usage.record(usage)
+
+    def begin_epoch(self, at_ms: int) -> None:
+        """See `BrokerSync.begin_epoch`."""
+        self._usage.forget()
+        for levels in self._of_type.values():
+            levels.begin_epoch(at_ms)
+
+    @property
+    def unplaced_bytes(self) -> int:
+        """See `BrokerSync.unplaced_bytes`."""
+        return self._usage.unplaced_bytes
+
+    def set_brokers(self, broker_ids: Sequence[str]) -> None:
+        """See `BrokerSync.set_brokers`."""
+        if set(broker_ids) == set(self.broker_ids):
+            return
+        self.broker_ids = tuple(broker_ids)
+        columns = self._usage.set_brokers(self.broker_ids)
+        for levels in self._of_type.values():
+            levels.set_brokers(columns)
+
+    def list_entries(self, entries: Iterable[BrokerEntry], owned: Mapping[EntryKey, Owned], at_ms: int) -> None:
+        """See `EntityLevels.list_entries`.
+
+        Args:
+            entries: those of the quota table, and those of sensors of defaults.
+            owned: what is on the brokers.
+            at_ms: the instant, in event time.
+        """
+        bounds: dict[str, dict[EntryKey, float]] = {name: {} for name in QUOTA_TYPES}
+        own: dict[str, dict[EntryKey, float]] = {name: {} for name in QUOTA_TYPES}
+        for entry in entries:
+            if entry.kind is EntryKind.LEVEL:
+                bounds[entry.quota_type][entry.key] = entry.bound
+            elif entry.kind is EntryKind.OWN and entry.key in owned:
+                own[entry.quota_type][entry.key] = entry.bound
+        for name, levels in self._of_type.items():
+            levels.list_entries(bounds[name], own[name], at_ms)
+
+    def follow(self, keys: Iterable[EntryKey], holdings: BrokerHoldings) -> None:
+        """Learn what is in force at these keys."""
+        held: dict[str, list[tuple[EntryKey, Owned, int]]] = {name: [] for name in QUOTA_TYPES}
+        left: dict[str, list[EntryKey]] = {name: [] for name in QUOTA_TYPES}
+        for key in keys:
+            owned = holdings.ruled(key)
+            if owned is None:
+                left[key.quota_type].append(key)
+            else:
+                held[key.quota_type].append((key, owned, holdings.moved_at_ms.get(key, NEVER_MS)))
+        for name, levels in self._of_type.items():
+            levels.hold(held[name])
+            levels.leave(left[name])
+
+    def period(self, at_ms: int, now_ms: int, event_ahead_ms: int) -> list[LevelMoves]:
+        """See `EntityLevels.period`: one answer per quota type."""
+        moves = [levels.period(at_ms, now_ms, event_ahead_ms) for levels in self._of_type.values()]
+        if now_ms - self._expired_at_ms >= EXPIRE_EVERY_MS:
+            self._expired_at_ms = now_ms
+            self._expire(at_ms)
+        return moves
+
+    def _expire(self, at_ms: int) -> None:
+        used = np.concatenate([levels.sensors for levels in self._of_type.values()])
+        if self._usage.expire(used, at_ms):
+            for levels in self._of_type.values():
+                levels.renumber_sensors()
+
+    def no_longer_needed(self, at_ms: int) -> list[EntryKey]:
+        """See `EntityLevels.no_longer_needed`."""
+        return [key for levels in self._of_type.values() for key in levels.no_longer_needed(at_ms)]
+
+    def drop(self, keys: Iterable[EntryKey]) -> None:
+        """See `EntityLevels.drop`."""
+        gone = list(keys)
+        for name, levels in self._of_type.items():
+            levels.drop(key for key in gone if key.quota_type == name)

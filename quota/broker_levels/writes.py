@@ -1,0 +1,409 @@
+"""What is written to the brokers, what kquota owns there, and what stands in the way: plain values, to be stored.
+
+A *write* changes one value at one entity and quota type, on all brokers alike. kquota owns a key from its first write
+there until it has given back what stood there before.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Final, Literal
+
+from quota.broker_levels.entries import BrokerEntry, EntryKey, EntryKind
+from quota.broker_levels.level_control import Cause
+
+ADDED: Final = "added"
+EDITED: Final = "edited"
+REMOVED: Final = "removed"
+GIVEN_BACK: Final = "given_back"
+ADOPTED: Final = "adopted"
+RESTORED: Final = "restored"
+
+WORDS: Final = {
+    **{cause.name.lower(): cause.words for cause in Cause},
+    ADDED: "the quota table asks for it",
+    EDITED: "the quota table was edited",
+    REMOVED: "it is no longer needed, and nothing stood there before",
+    GIVEN_BACK: "it is no longer needed, and this stood there before",
+    ADOPTED: "a value that others wrote was adopted",
+    RESTORED: "the sync stops, and every broker gets the whole bound",
+}
+"""Why something is written, by `Change.cause`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Owned:
+    """A key that is kquota's.
+
+    Attributes:
+        before: what stood on the brokers before kquota's first write; None for nothing.
+        value: what kquota wrote last.
+        kind: what the value is.
+        bound: T when it was written.
+        written_at_ms: when, on the clock of `BrokerSync`'s `now_ms`.
+        over_at_ms: when the brokers were last asked for more than T together, as far as it was stored; None for never.
+    """
+
+    before: float | None
+    value: float
+    kind: EntryKind
+    bound: float
+    written_at_ms: int
+    over_at_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One write.
+
+    Attributes:
+        key: the entity and the quota type.
+        old: the value on the brokers until then; None for none.
+        new: the value from then on, as Kafka takes it; None to remove it.
+        bound: T; None if the entry goes.
+        kind: what the new value is; None if the entry goes. The key is then no longer owned.
+        demand: of a level, per broker-id what was wanted there, per second; None where it counted as unbounded. In the
+            order of the brokers. Empty where no level was computed.
+        cause: a key of `WORDS`.
+        before: what stood on the brokers before kquota's first write; None for nothing.
+        over_at_ms: as in `Owned`.
+    """
+
+    key: EntryKey
+    old: float | None
+    new: float | None
+    bound: float | None
+    kind: EntryKind | None
+    demand: dict[str, float | None]
+    cause: str
+    before: float | None
+    over_at_ms: int | None = None
+
+    def owned(self, written_at_ms: int) -> Owned | None:
+        """What kquota owns at the key once this is in force; None if the entry goes.
+
+        Args:
+            written_at_ms: when it was written.
+        """
+        if self.new is None or self.bound is None or self.kind is None:
+            return None
+        return Owned(self.before, self.new, self.kind, self.bound, written_at_ms, self.over_at_ms)
+
+    @property
+    def is_move(self) -> bool:
+        """Whether a level moves because of what is used, or of the brokers there are."""
+        return self.cause.upper() in Cause.__members__
+
+    @property
+    def words(self) -> str:
+        """The write in a sentence.
+
+        >>> key = EntryKey("alice", "", "producer_byte_rate")
+        >>> level = Change(key, 100.0, 35.0, 100.0, EntryKind.LEVEL, {"1": None, "2": 30.0}, "together_above", None)
+        >>> print(level.words)
+        100 to 35 of 100 on each of 2 brokers: the brokers together would give more than the bound
+        >>> print(Change(key, 35.0, None, None, None, {}, "removed", None).words)
+        35 to nothing: it is no longer needed, and nothing stood there before
+        """
+        of_bound = "" if self.bound is None or self.bound == self.new else f" of {self.bound:.12g}"
+        brokers = f" on each of {len(self.demand)} brokers" if self.demand else ""
+        return f"{_shown(self.old)} to {_shown(self.new)}{of_bound}{brokers}: {WORDS[self.cause]}"
+
+
+class DriftKind(StrEnum):
+    """How a value got onto the brokers that kquota does not want there."""
+
+    FOREIGN = "foreign"
+    CHANGED = "changed"
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """A value on the brokers that is not kquota's, at a key where kquota wants to write. It is left alone.
+
+    Attributes:
+        key: the entity and the quota type.
+        theirs: what stands there; None for nothing.
+        ours: what kquota wrote last; None if it never wrote there.
+        wanted: what kquota would write there; None to remove it.
+        kind: `foreign`: kquota never wrote there. `changed`: someone changed what kquota wrote.
+    """
+
+    key: EntryKey
+    theirs: float | None
+    ours: float | None
+    wanted: float | None
+    kind: DriftKind
+
+    @property
+    def words(self) -> str:
+        """The drift in a sentence.
+
+        >>> drift = Drift(EntryKey("alice", "", "producer_byte_rate"), 7e6, None, 1e6, DriftKind.FOREIGN)
+        >>> print(drift.words)
+        the brokers have 7000000, which kquota did not write; it wants 1000000
+        """
+        wrote = "which kquota did not write" if self.kind is DriftKind.FOREIGN else f"kquota wrote {_shown(self.ours)}"
+        return f"the brokers have {_shown(self.theirs)}, {wrote}; it wants {_shown(self.wanted)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A key that kquota wants to write and cannot.
+
+    Attributes:
+        key: the entity and the quota type.
+        by: `broker`: it refused the write. `resolution`: an entry of its own would change another client's quota.
+        reason: why, as a part of a sentence.
+        retry_at_ms: when it is tried again; None for when the quotas change.
+    """
+
+    key: EntryKey
+    by: Literal["broker", "resolution"]
+    reason: str
+    retry_at_ms: int | None
+
+
+def _shown(value: float | None) -> str:
+    return "nothing" if value is None else f"{value:.12g}"
+
+
+# Writes that a broker refused: when each is tried again.
+
+FIRST_MS: Final = 10_000
+LONGEST_MS: Final = 600_000
+"""The time to the first retry. It doubles with every refusal, up to the longest."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Tried:
+    bound: float | None
+    reason: str
+    wait_ms: int
+    retry_at_ms: int
+
+
+class WriteRetries:
+    """The keys whose last write was refused.
+
+    >>> retries, key = WriteRetries(), EntryKey("alice", "", "producer_byte_rate")
+    >>> for now_ms in (0, 10_000, 30_000):
+    ...     retries.refuse(key, 5.0, "not allowed", now_ms)
+    ...     print(retries.refusals[0].retry_at_ms, retries.is_due(key, 5.0, now_ms + 9_999))
+    10000 False
+    30000 False
+    70000 False
+    >>> retries.is_due(key, 6.0, 30_000)
+    True
+    """
+
+    def __init__(self) -> None:
+        self._tried: dict[EntryKey, _Tried] = {}
+
+    def __len__(self) -> int:
+        return len(self._tried)
+
+    def refuse(self, key: EntryKey, bound: float | None, reason: str, now_ms: int) -> None:
+        """A broker refused this.
+
+        Args:
+            key: the entity and the quota type.
+            bound: T of what was refused. Another one is tried at once.
+            reason: the broker's, as a part of a sentence.
+            now_ms: the instant.
+        """
+        before = self._tried.get(key)
+        is_again = before is not None and before.bound == bound
+        wait_ms = min(2 * before.wait_ms, LONGEST_MS) if before is not None and is_again else FIRST_MS
+        self._tried[key] = _Tried(bound, reason, wait_ms, now_ms + wait_ms)
+
+    def is_due(self, key: EntryKey, bound: float | None, now_ms: int) -> bool:
+        """Whether this may be tried now."""
+        tried = self._tried.get(key)
+        return tried is None or tried.bound != bound or now_ms >= tried.retry_at_ms
+
+    def forget(self, key: EntryKey) -> None:
+        """It was taken, or nobody wants it any more."""
+        self._tried.pop(key, None)
+
+    @property
+    def refusals(self) -> list[Refusal]:
+        """What is refused now."""
+        return [Refusal(key, "broker", tried.reason, tried.retry_at_ms) for key, tried in self._tried.items()]
+
+
+# What the brokers hold, what of it is kquota's, and what should stand there.
+#
+# At each key one of these is true:
+#
+# * All is as it should be.
+# * Something is *due*: the entry is new, was edited, or goes. A level that moves is no matter of this module.
+# * There is a *drift*: the brokers hold a value that is not kquota's. It is left alone, unless values of others are
+#   adopted. If it is what kquota wants there, there is nothing to do, and what others changed is kquota's again.
+#
+# What was written and not answered is remembered. If it turns up on the brokers later, it is kquota's.
+
+LEVELS: Final = (EntryKind.LEVEL, EntryKind.OWN)
+_UNDECIDED_KEPT: Final = 4
+"""The largest number of unanswered writes of a key that are remembered: the newest ones."""
+
+
+class BrokerHoldings:
+    """One value per key, everywhere.
+
+    Args:
+        adopt: write where others wrote, too.
+
+    Attributes:
+        owned: what is kquota's.
+        held: what the brokers hold, as far as it is known.
+        wanted: what should stand there.
+        brokers: how many brokers there are.
+        due: the cause of what is to be written, in the order in which it became due.
+        drifts: what is left alone.
+        moved_at_ms: when a level was last written for any reason but an edit.
+    """
+
+    def __init__(self, adopt: bool) -> None:
+        self._adopt = adopt
+        self._undecided: dict[EntryKey, list[Change]] = {}
+        self.owned: dict[EntryKey, Owned] = {}
+        self.held: dict[EntryKey, float] = {}
+        self.wanted: dict[EntryKey, BrokerEntry] = {}
+        self.brokers = 0
+        self.due: dict[EntryKey, str] = {}
+        self.drifts: dict[EntryKey, Drift] = {}
+        self.moved_at_ms: dict[EntryKey, int] = {}
+
+    def restore(self, owned: Mapping[EntryKey, Owned], undecided: Iterable[Change]) -> None:
+        """See `BrokerSync.restore_owned`."""
+        self.owned = dict(owned)
+        self.held = {key: one.value for key, one in owned.items()}
+        self.moved_at_ms = {key: one.written_at_ms for key, one in owned.items()}
+        self.hand_out(undecided)
+
+    def hand_out(self, changes: Iterable[Change]) -> None:
+        """These may get to the brokers."""
+        for change in changes:
+            of_key = self._undecided.setdefault(change.key, [])
+            if change not in of_key:
+                of_key.append(change)
+                del of_key[:-_UNDECIDED_KEPT]
+
+    def observe(self, held: Mapping[EntryKey, float], now_ms: int) -> None:
+        """Compare with what the brokers hold, and decide what was not answered. `review` has to follow."""
+        self.held = dict(held)
+        for key, changes in list(self._undecided.items()):
+            arrived = next((change for change in reversed(changes) if change.new == held.get(key)), None)
+            if arrived is not None and not self._is_ours(key):
+                self.take(arrived, now_ms)
+
+    def _is_ours(self, key: EntryKey) -> bool:
+        return key in self.owned and self.owned[key].value == self.held.get(key)
+
+    def take(self, change: Change, now_ms: int) -> None:
+        """The brokers took this. `review` has to follow."""
+        self._undecided.pop(change.key, None)
+        owned = change.owned(now_ms)
+        if change.is_move:
+            self.moved_at_ms[change.key] = now_ms
+        if owned is None:
+            self.owned.pop(change.key, None)
+            self.moved_at_ms.pop(change.key, None)
+        else:
+            self.owned[change.key] = owned
+        if change.new is None:
+            self.held.pop(change.key, None)
+        else:
+            self.held[change.key] = change.new
+
+    def refuse(self, change: Change) -> None:
+        """The brokers refused this."""
+        left = [other for other in self._undecided.get(change.key, ()) if other != change]
+        self._undecided[change.key] = left
+        if not left:
+            del self._undecided[change.key]
+
+    def review(self, keys: Iterable[EntryKey]) -> None:
+        """Say what is due and what has drifted at these keys."""
+        for key in keys:
+            drift, due = self._judge(key, self.wanted.get(key), self.owned.get(key))
+            if due is not None:
+                self.due[key] = due
+            else:
+                self.due.pop(key, None)
+            if drift is not None:
+                self.drifts[key] = drift
+            else:
+                self.drifts.pop(key, None)
+
+    def _judge(self, key: EntryKey, entry: BrokerEntry | None, owned: Owned | None) -> tuple[Drift | None, str | None]:
+        held = self.held.get(key)
+        if owned is None:
+            return (None, None) if entry is None else self._judge_new(key, entry, held)
+        value = self.value(key)
+        if held in {value, owned.value}:
+            if held is not None and held != owned.value:
+                bound = owned.bound if entry is None else entry.bound
+                owned = self.owned[key] = replace(owned, value=held, bound=bound)
+            return None, self._due(entry, owned)
+        if self._adopt:
+            return None, ADOPTED if entry is not None else GIVEN_BACK
+        return Drift(key, held, owned.value, value, DriftKind.CHANGED), None
+
+    def _judge_new(self, key: EntryKey, entry: BrokerEntry, held: float | None) -> tuple[Drift | None, str | None]:
+        """An entry where kquota never wrote. The first write of a sensor of a default is a move of its level."""
+        if held is not None and not self._adopt:
+            is_right = held == entry.bound and entry.kind not in LEVELS
+            return None if is_right else Drift(key, held, None, entry.bound, DriftKind.FOREIGN), None
+        if entry.kind is EntryKind.OWN:
+            return None, None
+        return None, ADDED if held is None else ADOPTED
+
+    def _due(self, entry: BrokerEntry | None, owned: Owned) -> str | None:
+        if entry is None:
+            return REMOVED if owned.before is None else GIVEN_BACK
+        if owned.kind is not entry.kind:
+            self.owned[entry.key] = replace(owned, kind=entry.kind)
+        return EDITED if entry.kind not in LEVELS and owned.value != entry.bound else None
+
+    def value(self, key: EntryKey) -> float | None:
+        """What should stand at a key; None for nothing. A level stays, within its range."""
+        entry, owned = self.wanted.get(key), self.owned.get(key)
+        if entry is None:
+            return None if owned is None else owned.before
+        if owned is None or entry.kind not in LEVELS:
+            return entry.bound
+        return min(max(owned.value, entry.bound / max(self.brokers, 1)), entry.bound)
+
+    def ruled(self, key: EntryKey) -> Owned | None:
+        """What kquota owns at a key that has a level, if it stands as it should; else None."""
+        entry = self.wanted.get(key)
+        is_level = entry is not None and entry.kind in LEVELS
+        return self.owned.get(key) if is_level and key not in self.drifts and key not in self.due else None
+
+    def change(self, key: EntryKey) -> Change:
+        """The write that is due at a key."""
+        entry, owned, held, cause = self.wanted.get(key), self.owned.get(key), self.held.get(key), self.due[key]
+        before = held if owned is None else owned.before
+        if entry is None:
+            cause = REMOVED if before is None else GIVEN_BACK
+            return Change(key, held, before, None, None, {}, cause, before)
+        over_at_ms = None if owned is None else owned.over_at_ms
+        return Change(key, held, self.value(key), entry.bound, entry.kind, {}, cause, before, over_at_ms)
+
+    def restored(self) -> list[Change]:
+        """See `BrokerSync.restore`."""
+        found = []
+        for key, owned in self.owned.items():
+            if owned.kind not in LEVELS or key in self.drifts:
+                continue
+            if owned.kind is EntryKind.OWN or key not in self.wanted:
+                cause = REMOVED if owned.before is None else GIVEN_BACK
+                found.append(Change(key, owned.value, owned.before, None, None, {}, cause, owned.before))
+            elif owned.value != self.wanted[key].bound:
+                bound = self.wanted[key].bound
+                found.append(
+                    Change(key, owned.value, bound, bound, owned.kind, {}, RESTORED, owned.before, owned.over_at_ms)
+                )
+        return found
