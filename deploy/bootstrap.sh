@@ -17,7 +17,7 @@ archives="${ARCHIVES:-now}"
 jar_cache="${KQUOTA_JARS_DIR:-${KQUOTA_CACHE:-$HOME/.cache/kquota}/jars}"
 
 fail() { # what and where, how to mend it
-  printf 'bootstrap: %s. To mend it: %s\n' "$1" "$2" >&2
+  printf 'bootstrap: %s. Fix: %s\n' "$1" "$2" >&2
   exit 1
 }
 

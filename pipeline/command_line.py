@@ -1,4 +1,4 @@
-"""Commands of kquota as a reader can paste them: every hint, remedy and example that kquota prints is made here.
+"""Commands of kquota as a reader can paste them: every hint, fix and example that kquota prints is made here.
 
 A command is printed by the name or path that starts this kquota in the reader's shell and folder. In front of it stand
 the environment variables with which it finds what this process works on, where the shell does not have them already.

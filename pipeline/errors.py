@@ -1,9 +1,8 @@
-"""The root of all errors: each prints as one line that says what is wrong, where, and what to do.
+"""The errors of the pipeline: each prints as one line that says what happened, the facts, and how to fix it.
 
-Each folder of `pipeline` has its own `errors` module; all errors derive from `PipelineError`.
-
-Exit codes: 1 failed, 2 wrong usage, 3 nothing matched, 4 conflict, 5 refused by validation, 6 an outside
-service is unreachable.
+An error has a class of its own only where a caller catches it by name. All others are raised as one of the classes here,
+which differ in the exit code that the command ends with: 1 failed, 2 wrong usage, 3 not found, 4 conflict, 5 refused by
+validation, 6 an outside service does not answer.
 """
 
 
@@ -12,22 +11,52 @@ class PipelineError(Exception):
 
     Attributes:
         message: what is wrong and where, without a full stop.
-        remedy: what to do about it, one clause or command.
+        fix: what to do about it, one clause or command.
         exit_code: exit code of the process.
     """
 
     exit_code: int = 1
 
-    def __init__(self, message: str, remedy: str, exit_code: int | None = None) -> None:
+    def __init__(self, message: str, fix: str, exit_code: int | None = None) -> None:
         self.message = message
-        self.remedy = remedy
+        self.fix = fix
         if exit_code is not None:
             self.exit_code = exit_code
-        super().__init__(message, remedy)
+        super().__init__(message, fix)
 
     def __str__(self) -> str:
-        """One printable line: the message, then the remedy."""
-        return printable(" ".join(f"{self.message}. To mend it: {self.remedy}".split()))
+        """One printable line: the message, then the fix."""
+        return printable(" ".join(f"{self.message}. Fix: {self.fix}".split()))
+
+
+class UsageError(PipelineError):
+    """What was given on the command line or in settings cannot be used so."""
+
+    exit_code = 2
+
+
+class NotFound(PipelineError):
+    """What was asked for does not exist."""
+
+    exit_code = 3
+
+
+class Conflict(PipelineError):
+    """Another process has it, or has changed it."""
+
+    exit_code = 4
+
+
+class Refused(PipelineError):
+    """Validation refuses it."""
+
+    exit_code = 5
+
+
+class Unreachable(PipelineError):
+    """A cluster, a store or another service does not answer."""
+
+    exit_code = 6
 
 
 def first_line(failure: BaseException) -> str:

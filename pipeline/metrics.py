@@ -83,7 +83,7 @@ def metrics_endpoint(settings: MetricsSettings, registry: CollectorRegistry) -> 
     try:
         server = WebServer(app, listen, most_connections=_MOST_CONNECTIONS)
     except ListenRefused as exc:
-        exc.remedy = "give each program a port of its own, with --metrics-port; 0 means any free one"
+        exc.fix = "give each program a port of its own, with --metrics-port; 0 means any free one"
         raise
     log.info("metrics at %smetrics", server.address)
     thread = Thread(target=server.run, name="metrics", daemon=True)

@@ -17,9 +17,9 @@ class UnreadableFile(PipelineError):
 
     exit_code = 2
 
-    def __init__(self, option: str, path: Path, cause: str, remedy: str) -> None:
+    def __init__(self, option: str, path: Path, cause: str, fix: str) -> None:
         self.path = path
-        super().__init__(f"'{option}' must name a text file that can be read; got {path}: {cause}", remedy)
+        super().__init__(f"'{option}' must name a text file that can be read; got {path}: {cause}", fix)
 
 
 class UnwritableFile(PipelineError):
@@ -31,9 +31,9 @@ class UnwritableFile(PipelineError):
 
     exit_code = 2
 
-    def __init__(self, option: str, path: Path, cause: str, remedy: str) -> None:
+    def __init__(self, option: str, path: Path, cause: str, fix: str) -> None:
         self.path = path
-        super().__init__(f"'{option}' must name a file that can be written; got {path}: {cause}", remedy)
+        super().__init__(f"'{option}' must name a file that can be written; got {path}: {cause}", fix)
 
 
 def refuse_unwritable(option: str, path: Path) -> None:

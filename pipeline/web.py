@@ -63,9 +63,9 @@ class QueryRefused(PipelineError):
 
     exit_code = 2
 
-    def __init__(self, mistakes: Sequence[str], remedy: str) -> None:
+    def __init__(self, mistakes: Sequence[str], fix: str) -> None:
         self.mistakes = tuple(mistakes)
-        super().__init__("; ".join(mistakes), remedy)
+        super().__init__("; ".join(mistakes), fix)
 
 
 class Listen(NamedTuple):
@@ -140,14 +140,14 @@ def refuse_unguarded(listen: Listen, token: str | None, variable: str) -> None:
 
 
 def read_parameters(
-    parameters: Sequence[tuple[str, str]], known: Mapping[str, Read], remedy: str, required: Collection[str] = ()
+    parameters: Sequence[tuple[str, str]], known: Mapping[str, Read], fix: str, required: Collection[str] = ()
 ) -> dict[str, Any]:
     """Read the parameters of a request, strictly: with one ignored, the answer would be about another thing.
 
     Args:
         parameters: Names and values, in the order given, percent-decoded.
         known: How each name that the request takes is read.
-        remedy: Where a caller finds what may be asked.
+        fix: Where a caller finds what may be asked.
         required: Names that must be given.
 
     Returns:
@@ -171,7 +171,7 @@ def read_parameters(
                 mistakes.append(f"'{name}' {exc}; got {text[:40]!r}")
     mistakes += [f"'{name}' must be given; got none" for name in required if name not in given]
     if mistakes:
-        raise QueryRefused(mistakes, remedy)
+        raise QueryRefused(mistakes, fix)
     return given
 
 
@@ -231,8 +231,8 @@ class Guard:
         if refusal is None:
             await self._app(scope, receive, guarded)
             return
-        status, error, remedy = refusal
-        body = json.dumps({"error": error, "remedy": remedy}).encode()
+        status, error, fix = refusal
+        body = json.dumps({"error": error, "fix": fix}).encode()
         headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
         headers += [(b"www-authenticate", b"Bearer")] if status == 401 else []
         await guarded({"type": "http.response.start", "status": status, "headers": headers})

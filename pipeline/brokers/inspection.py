@@ -106,8 +106,8 @@ def sync_findings(settings: Settings, now_ms: int) -> Iterator[Finding]:
     yield severity, f"{runs}, {last}; values that are kquota's on the brokers of {plan.cluster}: {len(plan.owned)}"
     see = command_text("quotas", "diff", "--brokers")
     if plan.changes and process is None:
-        yield "warning", f"values that the brokers must get: {len(plan.changes)}. To mend it: start it again; see {see}"
+        yield "warning", f"values that the brokers must get: {len(plan.changes)}. Fix: start it again; see {see}"
     for drift in plan.drifts[:_SHOWN]:
-        yield "warning", f"{drift_line(drift)}. To mend it: remove it there, or start the sync with --adopt"
+        yield "warning", f"{drift_line(drift)}. Fix: remove it there, or start the sync with --adopt"
     if len(plan.drifts) > _SHOWN:
         yield "warning", f"and {len(plan.drifts) - _SHOWN} more such values: see {see}"

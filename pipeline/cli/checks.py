@@ -27,7 +27,7 @@ def doctor(
     command_config: CommandConfig = None,
     tables: TablesRoot = None,
 ) -> None:
-    """Check Java, jars, cluster, topics, tables, quotas and lock; one line each, with a remedy.
+    """Check Java, jars, cluster, topics, tables, quotas and lock; one line each, with a fix.
 
     Exit codes: 0 no errors; 1 at least one error. Without --bootstrap-server the cluster is not checked.
     """

@@ -121,9 +121,7 @@ def _report_unexpected(failure: Exception) -> int:
         sys.stderr.write(f"kquota: {JobExtraMissing(library)}\n")
         return JobExtraMissing.exit_code
     line = f"{type(failure).__name__}: {first_line(failure)}"
-    sys.stderr.write(
-        f"kquota: {line}. To mend it: repeat it with KQUOTA_LOG_LEVEL=DEBUG, which shows where it happened\n"
-    )
+    sys.stderr.write(f"kquota: {line}. Fix: repeat it with KQUOTA_LOG_LEVEL=DEBUG, which shows where it happened\n")
     return 1
 
 

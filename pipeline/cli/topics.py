@@ -89,7 +89,7 @@ def create(
     ]
     print_rows(rows, output, _CREATED)
     for finding in findings:
-        typer.echo(f"{finding.severity}: {finding}. To mend it: {finding.remedy}", err=True)
+        typer.echo(f"{finding.severity}: {finding}. Fix: {finding.fix}", err=True)
     if any(finding.severity == "error" for finding in findings):
         raise typer.Exit(topics.TopicsUnfit.exit_code)
 
@@ -139,8 +139,8 @@ def check(
     print_rows([asdict(finding) for finding in findings], output, _FINDINGS)
     if is_table(output):
         # Below the table, where a narrow terminal does not cut them.
-        for remedy in dict.fromkeys(finding.remedy for finding in findings):
-            typer.echo(remedy)
+        for fix in dict.fromkeys(finding.fix for finding in findings):
+            typer.echo(fix)
     if not findings:
         typer.echo(f"the topics at {address} are as they must be", err=True)
     if any(finding.severity == "error" for finding in findings):

@@ -65,7 +65,7 @@ class BoundedHandshakes(NetworkSelector):  # type: ignore[misc] # kafka-python h
 
 # Why a client did not connect, as an error an operator can act on.
 #
-# The causes are exceptions of kafka-python, OpenSSL and the operating system; here each becomes one line and a remedy.
+# The causes are exceptions of kafka-python, OpenSSL and the operating system; here each becomes one line and a fix.
 
 
 class LostWhileSigningIn(OSError):
@@ -117,7 +117,7 @@ def _unreachable(address: str, protocol: str, causes: Sequence[BaseException], t
     words = _words(failed) if failed is not None else f"no answer within {timeout_ms / 1000:g} s"
     for known in _KNOWN_CAUSES:
         if known.word in words:
-            return ClusterUnreachable(address, known.cause.format(protocol=protocol), known.remedy)
+            return ClusterUnreachable(address, known.cause.format(protocol=protocol), known.fix)
     return ClusterUnreachable(address, words, _LOOK_EVERYWHERE)
 
 
@@ -128,7 +128,7 @@ def _latest(causes: Sequence[BaseException], *kinds: type[BaseException]) -> Bas
 class _KnownCause(NamedTuple):
     word: str
     cause: str
-    remedy: str
+    fix: str
 
 
 _PROTOCOL: Final = "set security.protocol of the client properties to that of the listener"

@@ -30,10 +30,10 @@ class ClusterUnreachable(PipelineError):
 
     exit_code = 6
 
-    def __init__(self, bootstrap_servers: str, cause: str, remedy: str) -> None:
+    def __init__(self, bootstrap_servers: str, cause: str, fix: str) -> None:
         self.bootstrap_servers = bootstrap_servers
         self.cause = cause
-        super().__init__(f"no Kafka broker answers at {bootstrap_servers}: {cause}", remedy)
+        super().__init__(f"no Kafka broker answers at {bootstrap_servers}: {cause}", fix)
 
 
 class SignInRefused(PipelineError):
@@ -47,14 +47,14 @@ class SignInRefused(PipelineError):
 
     exit_code = 6
 
-    def __init__(self, bootstrap_servers: str, user: str, cause: str, remedy: str = "") -> None:
+    def __init__(self, bootstrap_servers: str, user: str, cause: str, fix: str = "") -> None:
         self.bootstrap_servers = bootstrap_servers
         self.user = user
         self.cause = cause
         who = f"user '{user}'" if user else "the client"
         super().__init__(
             f"the Kafka broker at {bootstrap_servers} refuses {who}: {cause}",
-            remedy or "check sasl.mechanism, user and password of the client properties",
+            fix or "check sasl.mechanism, user and password of the client properties",
         )
 
 

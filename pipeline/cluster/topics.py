@@ -60,7 +60,7 @@ class Finding:
         what: The setting, `partitions` or `topic`.
         got: What it is.
         wanted: What it must be.
-        remedy: The command that corrects it.
+        fix: The command that corrects it.
     """
 
     topic: str
@@ -68,7 +68,7 @@ class Finding:
     what: str
     got: str
     wanted: str
-    remedy: str
+    fix: str
 
     def __str__(self) -> str:
         return f"topic '{self.topic}': '{self.what}' must be {self.wanted}; got {self.got}"
@@ -85,7 +85,7 @@ class TopicsUnfit(PipelineError):
 
     def __init__(self, findings: Sequence[Finding]) -> None:
         self.findings = tuple(findings)
-        super().__init__("; ".join(map(str, findings)), "; ".join(dict.fromkeys(f.remedy for f in findings)))
+        super().__init__("; ".join(map(str, findings)), "; ".join(dict.fromkeys(f.fix for f in findings)))
 
 
 class TopicNotCreated(PipelineError):
@@ -243,12 +243,12 @@ def refuse_unfit(findings: Iterable[Finding]) -> None:
 def _check_partitions(spec: TopicSpec, partitions: int, address: str, create: str) -> list[Finding]:
     if spec.partition_rule == "exactly" and partitions != spec.partitions:
         # Partitions can not be removed, so the topic is deleted and created again; it stores no records.
-        remedy = f"kafka-topics --bootstrap-server {address} --delete --topic {spec.name} && {create}"
-        return [Finding(spec.name, "error", "partitions", str(partitions), str(spec.partitions), remedy)]
+        fix = f"kafka-topics --bootstrap-server {address} --delete --topic {spec.name} && {create}"
+        return [Finding(spec.name, "error", "partitions", str(partitions), str(spec.partitions), fix)]
     if spec.partition_rule == "at_least" and partitions < spec.partitions:
-        remedy = f"kafka-topics --bootstrap-server {address} --alter --topic {spec.name} --partitions {spec.partitions}"
+        fix = f"kafka-topics --bootstrap-server {address} --alter --topic {spec.name} --partitions {spec.partitions}"
         wanted = f"{spec.partitions} or more"
-        return [Finding(spec.name, "warning", "partitions", str(partitions), wanted, remedy)]
+        return [Finding(spec.name, "warning", "partitions", str(partitions), wanted, fix)]
     return []
 
 
@@ -263,11 +263,11 @@ def _check_settings(spec: TopicSpec, values: Mapping[str, str], address: str) ->
         severity: Severity = "error" if key in spec.required and not harmless else "warning"
         # A value with a comma is put in brackets, as kafka-configs wants it.
         value = f"[{wanted}]" if "," in wanted else wanted
-        remedy = (
+        fix = (
             f"kafka-configs --bootstrap-server {address} --alter --entity-type topics --entity-name {spec.name} "
             f"--add-config '{key}={value}'"
         )
-        findings.append(Finding(spec.name, severity, key, got or "nothing", wanted, remedy))
+        findings.append(Finding(spec.name, severity, key, got or "nothing", wanted, fix))
     return findings
 
 

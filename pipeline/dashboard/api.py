@@ -184,7 +184,7 @@ def _operation(summary: str, parameters: tuple[str, ...], name: str) -> dict[str
         "parameters": [_parameter(one) for one in parameters],
         "responses": {
             "200": {"description": "The answer.", "content": {kind: {"schema": schema}}},
-            "400": {"description": "A parameter is wrong: {error, remedy}."},
+            "400": {"description": "A parameter is wrong: {error, fix}."},
             "401": {"description": "The token is missing or another one."},
             "404": {"description": "Nothing matches."},
             "503": {"description": "The tables can not be read."},
@@ -216,7 +216,7 @@ def _edit(summary: str, name: str) -> dict[str, Any]:
             "409": {
                 "description": "The table is at another version, another what-if runs, or the dashboard only reads."
             },
-            "422": {"description": "The edit is not valid: {error, remedy}."},
+            "422": {"description": "The edit is not valid: {error, fix}."},
         },
     }
 

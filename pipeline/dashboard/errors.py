@@ -47,8 +47,8 @@ class EditsForbidden(PipelineError):
     exit_code = 4
 
     def __init__(self) -> None:
-        remedy = f"start it with --allow-edits, or make the edit by {command_text('quotas', 'alter')}"
-        super().__init__("'--allow-edits' must be given to write; got none", remedy)
+        fix = f"start it with --allow-edits, or make the edit by {command_text('quotas', 'alter')}"
+        super().__init__("'--allow-edits' must be given to write; got none", fix)
 
 
 class EditRefused(PipelineError):

@@ -8,7 +8,7 @@
     GET /healthz                          200 while the process works
     GET /readyz                           200 once the tables can be read, else 503
 
-Mistakes are answered with 400 (401, 404, 405, 421) and {"error": …, "remedy": …}.
+Mistakes are answered with 400 (401, 404, 405, 421) and {"error": …, "fix": …}.
 """
 
 import asyncio
@@ -327,7 +327,7 @@ async def _metrics(registry: CollectorRegistry, _request: Request) -> Response:
 async def _failed(_request: Request, exc: Exception) -> Response:
     if not isinstance(exc, PipelineError):
         return refused(500, "the dashboard failed", "see its log")
-    return refused(_STATUS.get(exc.exit_code, 500), exc.message, exc.remedy)
+    return refused(_STATUS.get(exc.exit_code, 500), exc.message, exc.fix)
 
 
 async def _not_ours(request: Request, exc: Exception) -> Response:
@@ -336,9 +336,9 @@ async def _not_ours(request: Request, exc: Exception) -> Response:
     return refused(status, what, "see /api/v1/openapi.json")
 
 
-def refused(status: int, error: str, remedy: str) -> JSONResponse:
+def refused(status: int, error: str, fix: str) -> JSONResponse:
     """The answer to a request that can not be answered."""
-    return JSONResponse({"error": error, "remedy": remedy}, status)
+    return JSONResponse({"error": error, "fix": fix}, status)
 
 
 # The dashboard on a socket, until it is asked to stop; and the one function that puts its parts together.

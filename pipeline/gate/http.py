@@ -7,7 +7,7 @@
     GET /metrics                                           200, Prometheus' text format
 
 Health is 200 in all three states: the gate fails open, so no state is a reason to take a service out of rotation.
-Mistakes are answered with 400 (401, 404, 405, 421) and {"error": …, "remedy": …}.
+Mistakes are answered with 400 (401, 404, 405, 421) and {"error": …, "fix": …}.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -191,8 +191,8 @@ async def _not_ours(request: Request, exc: Exception) -> Response:
     return _error(status, what, "GET /v1/throttle, /v1/throttles or /healthz")
 
 
-def _error(status: int, error: str, remedy: str) -> JSONResponse:
-    return JSONResponse({"error": error, "remedy": remedy}, status)
+def _error(status: int, error: str, fix: str) -> JSONResponse:
+    return JSONResponse({"error": error, "fix": fix}, status)
 
 
 # The side-car: the gate's HTTP application on a socket, until it is asked to stop.

@@ -169,10 +169,10 @@ def _way_back(table: QuotaTable, invalid_version: int, share: Share) -> str:
         kept = newest_valid(table, invalid_version - 1, share)
     except InvalidQuotas:
         help_text = command_text("quotas", "sql", "--help")
-        return f"no version is valid: the job does not start. To mend it: delete the rows named; how: {help_text}"
+        return f"no version is valid: the job does not start. Fix: delete the rows named; how: {help_text}"
     rollback, history = command_text("quotas", "rollback", str(kept.version)), command_text("quotas", "history")
     return (
-        f"v{kept.version} is in force, the newest valid version. To mend it: {rollback}, or mend the rows named; "
+        f"v{kept.version} is in force, the newest valid version. Fix: {rollback}, or mend the rows named; "
         f"{history} tells who wrote v{invalid_version}"
     )
 
@@ -210,7 +210,7 @@ def _cluster(settings: Settings) -> Iterator[Diagnosis]:
         refuse_unpermitted(admin, rights, access.client_options(), access.bootstrap_servers)
         findings = check_topics(admin, wanted_topics(settings), access.bootstrap_servers)
     for finding in findings:
-        yield Diagnosis(finding.severity, "topics", f"{finding}. To mend it: {finding.remedy}")
+        yield Diagnosis(finding.severity, "topics", f"{finding}. Fix: {finding.fix}")
     if not findings:
         yield Diagnosis("ok", "topics", "all three are there and fit")
 

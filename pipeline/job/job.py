@@ -127,7 +127,7 @@ class Job:
             cluster = self._settings.cluster or str(admin.describe_cluster()["cluster_id"])
         for finding in findings:
             if finding.severity == "warning":
-                log.warning("%s; %s", finding, finding.remedy)
+                log.warning("%s; %s", finding, finding.fix)
         refuse_unfit(findings)
         return Place(access, cluster)
 

@@ -70,10 +70,10 @@ class JarMissing(PipelineError):
         path: where it was expected.
     """
 
-    def __init__(self, jar: str, path: Path, remedy: str) -> None:
+    def __init__(self, jar: str, path: Path, fix: str) -> None:
         self.jar = jar
         self.path = path
-        super().__init__(f"jar '{jar}' is missing at {path}", remedy)
+        super().__init__(f"jar '{jar}' is missing at {path}", fix)
 
 
 class JarAltered(PipelineError):
@@ -86,12 +86,12 @@ class JarAltered(PipelineError):
         got: the file's own.
     """
 
-    def __init__(self, jar: str, path: Path, expected: str, got: str, remedy: str) -> None:
+    def __init__(self, jar: str, path: Path, expected: str, got: str, fix: str) -> None:
         self.jar = jar
         self.path = path
         self.expected = expected
         self.got = got
-        super().__init__(f"jar '{jar}' at {path} must have {expected}; got {got}", remedy)
+        super().__init__(f"jar '{jar}' at {path} must have {expected}; got {got}", fix)
 
 
 class JarsUnavailable(PipelineError):

@@ -224,7 +224,7 @@ def _replay_reporting(plan: Plan, part: Part) -> ReplayResult:
 # reach.
 
 _SETTLED_SECONDS: Final = 2.5
-_OUT_OF_REACH: Final = re.compile(r"TableMissing: ([^\n]*?)\. To mend it: ")
+_OUT_OF_REACH: Final = re.compile(r"TableMissing: ([^\n]*?)\. Fix: ")
 
 
 @contextmanager

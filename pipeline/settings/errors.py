@@ -35,9 +35,9 @@ class SettingsFileUnreadable(PipelineError):
 
     def __init__(self, file: Path, reason: str) -> None:
         self.file = file
-        remedy = (
+        fix = (
             f"correct what stands there, by the keys of: {command_text('config', 'schema', about='program')}"
             if file.is_file()
             else f"correct the path in --config or KQUOTA_CONFIG: {file.absolute()} does not exist"
         )
-        super().__init__(f"'--config' must name a readable TOML file; got {file} ({reason})", remedy)
+        super().__init__(f"'--config' must name a readable TOML file; got {file} ({reason})", fix)

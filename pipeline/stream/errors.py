@@ -67,11 +67,11 @@ class JvmEnded(PipelineError):
 
     def __init__(self, exit_code_of_jvm: int, driver_memory: str) -> None:
         self.exit_code_of_jvm = exit_code_of_jvm
-        how, remedy = f"exit code {exit_code_of_jvm}", "start the job again: it goes on where it was"
+        how, fix = f"exit code {exit_code_of_jvm}", "start the job again: it goes on where it was"
         if exit_code_of_jvm == _NO_MEMORY:
             how = f"too little memory, {driver_memory}"
-            remedy = f"give 'spark.driver_memory' more, or 'stream.max_offsets_per_trigger' less, and {remedy}"
-        super().__init__(f"Spark's JVM must outlive the job; got its end with {how}", remedy)
+            fix = f"give 'spark.driver_memory' more, or 'stream.max_offsets_per_trigger' less, and {fix}"
+        super().__init__(f"Spark's JVM must outlive the job; got its end with {how}", fix)
 
 
 class CheckpointUnfit(PipelineError):
@@ -136,11 +136,11 @@ class QueryFailed(PipelineError):
         reason: Why, in one line.
     """
 
-    def __init__(self, reason: str, remedy: str | None = None) -> None:
+    def __init__(self, reason: str, fix: str | None = None) -> None:
         self.reason = reason
         super().__init__(
             f"streaming query failed: {reason}",
-            remedy or "see the log above for the cause; a restart continues where it ended",
+            fix or "see the log above for the cause; a restart continues where it ended",
         )
 
 

@@ -118,7 +118,7 @@ class ClockWarning:
             return
         log.warning(
             "%d events are ahead of this machine's clock by more than %d ms, one by %.1f s more: of user %s, client-id "
-            "%s, broker %s. They count as of now. To mend it: set the clocks of brokers, meters and this machine",
+            "%s, broker %s. They count as of now. Fix: set the clocks of brokers, meters and this machine",
             self._events,
             tolerance_ms,
             ahead.ahead_ms / 1000,

@@ -120,8 +120,8 @@ class TableMissing(PipelineError):
         self.version = version
         self.newest_version = newest_version
         if version is None:
-            remedy = f"correct --tables or --config, or create new tables: {creating(table)}"
-            super().__init__(f"no Delta table at {self.table}", remedy, exit_code=2)
+            fix = f"correct --tables or --config, or create new tables: {creating(table)}"
+            super().__init__(f"no Delta table at {self.table}", fix, exit_code=2)
             return
         is_future = newest_version is not None and version > newest_version
         newest = "" if newest_version is None else f": the newest is {newest_version}"
@@ -194,9 +194,9 @@ class QuotaEditRefused(PipelineError):
 
     exit_code = 5
 
-    def __init__(self, mistakes: Sequence[Mistake], remedy: str = _A_VALID_EDIT) -> None:
+    def __init__(self, mistakes: Sequence[Mistake], fix: str = _A_VALID_EDIT) -> None:
         self.mistakes = tuple(mistakes)
-        super().__init__(f"quotas were not changed: {'; '.join(map(str, mistakes))}", remedy)
+        super().__init__(f"quotas were not changed: {'; '.join(map(str, mistakes))}", fix)
 
 
 class QuotaFileRefused(PipelineError):
@@ -415,11 +415,11 @@ class StoreUnfit(PipelineError):
 
     exit_code = 5
 
-    def __init__(self, address: str, step: str, cause: str, remedy: str) -> None:
+    def __init__(self, address: str, step: str, cause: str, fix: str) -> None:
         self.address = address
         self.step = step
         self.cause = cause
-        super().__init__(f"can not {step} {address}: {cause}", remedy)
+        super().__init__(f"can not {step} {address}: {cause}", fix)
 
 
 class StoreUnreachable(StoreUnfit):

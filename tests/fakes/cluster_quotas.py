@@ -45,9 +45,9 @@ class FakeQuotas:
                 self.values[change.key] = change.new
         if self.takes is not None:
             self.takes = None
-            raise ClusterUnreachable(ADDRESS, cause="the connection was lost", remedy="try again")
+            raise ClusterUnreachable(ADDRESS, cause="the connection was lost", fix="try again")
         return {change.key: self.refused[change.key] for change in changes if change.key in self.refused}
 
     def _answer(self) -> None:
         if self.is_away:
-            raise ClusterUnreachable(ADDRESS, cause="it is away", remedy="start it")
+            raise ClusterUnreachable(ADDRESS, cause="it is away", fix="start it")

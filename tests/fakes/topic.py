@@ -32,7 +32,7 @@ class MemoryTopic:
 
     def open(self) -> int | None:
         if not self._broker.is_reachable:
-            raise ClusterUnreachable(bootstrap_servers="memory", cause="switched off", remedy="switch it on")
+            raise ClusterUnreachable(bootstrap_servers="memory", cause="switched off", fix="switch it on")
         self._broker.epoch += 1
         self._epoch = self._broker.epoch
         return self._broker.marker

@@ -83,4 +83,4 @@ class MemoryUsageTopic:
 
     def _refuse_while_away(self) -> None:
         if self._broker.is_away:
-            raise ClusterUnreachable(bootstrap_servers="memory", cause="switched off", remedy="switch it on")
+            raise ClusterUnreachable(bootstrap_servers="memory", cause="switched off", fix="switch it on")

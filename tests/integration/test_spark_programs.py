@@ -79,7 +79,7 @@ def test_spark_submit_without_the_connectors_is_refused_with_the_missing_option(
 ) -> None:
     done = submit(cluster, tmp_path, "--master", "local[1]", str(app(tmp_path)), "run", "--tables", "tables")
     assert done.returncode == 2
-    assert re.search(r'To mend it: submit with --jars "\$\(.* jars paths\)"', done.stdout)
+    assert re.search(r'Fix: submit with --jars "\$\(.* jars paths\)"', done.stdout)
     assert not (tmp_path / "tables").exists()
 
 

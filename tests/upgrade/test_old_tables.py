@@ -66,8 +66,8 @@ def test_a_command_that_needs_a_table_of_later_releases_says_how_to_create_it(tm
     report = ("report", "chargeback", "--since", "3650d", "--tables", kept.tables)
     refused = kquota(*report)
     assert refused.exit_code == 2
-    _program, *remedy = refused.stderr.strip().rpartition("create new tables: ")[2].split()
-    assert kquota(*remedy).exit_code == 0
+    _program, *fix = refused.stderr.strip().rpartition("create new tables: ")[2].split()
+    assert kquota(*fix).exit_code == 0
     assert "no usage from" in kquota(*report).stderr, "the job of today writes the minutes from its start on"
 
 

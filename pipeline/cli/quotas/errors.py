@@ -21,8 +21,8 @@ class QuotaUsage(PipelineError):
 
     exit_code = 2
 
-    def __init__(self, message: str, remedy: str) -> None:
-        super().__init__(message, remedy)
+    def __init__(self, message: str, fix: str) -> None:
+        super().__init__(message, fix)
 
 
 class NothingMatched(PipelineError):
@@ -40,8 +40,8 @@ class NothingMatched(PipelineError):
         self.alike = tuple(alike)
         shown = [*alike[:_SHOWN], *([f"{len(alike) - _SHOWN} more"] if len(alike) > _SHOWN else [])]
         instead = f"; there is one for {'; '.join(shown)}" if shown else ""
-        remedy = f"see which exist: {command_text('quotas', 'describe')}"
-        super().__init__(f"there is no quota for {entity}{instead}", remedy)
+        fix = f"see which exist: {command_text('quotas', 'describe')}"
+        super().__init__(f"there is no quota for {entity}{instead}", fix)
 
 
 class WouldDeleteAll(PipelineError):

@@ -51,7 +51,7 @@ const context = {
     if (error.name === 'AbortError') return;
     if (error instanceof NeedsToken) askToken();
     else show(main, h('section', { class: 'card pad', 'data-testid': 'failed' }, h('h2', {}, 'That did not work'),
-      h('p', {}, error.message), error.remedy ? h('p', { class: 'quiet' }, error.remedy) : null));
+      h('p', {}, error.message), error.fix ? h('p', { class: 'quiet' }, error.fix) : null));
   },
   ready() {
     tick();

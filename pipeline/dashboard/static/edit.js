@@ -52,7 +52,7 @@ export function edit(row, version, mayWrite, done) {
       }
       if (write) write.disabled = what === 'edit';
     } catch (error) {
-      show(answer, h('p', { class: 'wrong' }, error.message), error.remedy ? h('p', { class: 'quiet' }, error.remedy) : null);
+      show(answer, h('p', { class: 'wrong' }, error.message), error.fix ? h('p', { class: 'quiet' }, error.fix) : null);
     }
   }
 

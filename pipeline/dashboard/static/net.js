@@ -7,7 +7,7 @@ export class NeedsToken extends Error {}
 export class Refused extends Error {
   constructor(answer) {
     super(answer.error || 'the dashboard did not answer');
-    this.remedy = answer.remedy || '';
+    this.fix = answer.fix || '';
   }
 }
 

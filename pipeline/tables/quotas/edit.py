@@ -71,8 +71,8 @@ def refuse_absent(rows: Iterable[QuotaValues], user: str, client_id: str, column
     is_set = {column for column in (*QUOTA_TYPES, *LABELS) if row.get(column) not in {None, _UNSET.get(column)}}
     absent = [column for column in columns if column not in is_set]
     if absent:
-        remedy = f"name only what is set: {', '.join(sorted(is_set))}" if is_set else "it has no quota to delete from"
-        raise QuotaEditRefused([Mistake(f"Invalid config(s): {','.join(absent)}")], remedy)
+        fix = f"name only what is set: {', '.join(sorted(is_set))}" if is_set else "it has no quota to delete from"
+        raise QuotaEditRefused([Mistake(f"Invalid config(s): {','.join(absent)}")], fix)
 
 
 def refuse_undivided(rows: Iterable[QuotaValues], before: Iterable[QuotaValues]) -> None:
@@ -88,8 +88,8 @@ def refuse_undivided(rows: Iterable[QuotaValues], before: Iterable[QuotaValues])
             Mistake(f"the quota of {label(row['user'], row['client_id'])} must name a user or the default user")
             for row in found
         ]
-        remedy = "the users are divided by several jobs (shards), and users of two of them would share its sensor"
-        raise QuotaEditRefused(mistakes, remedy)
+        fix = "the users are divided by several jobs (shards), and users of two of them would share its sensor"
+        raise QuotaEditRefused(mistakes, fix)
 
 
 def validated(rows: Sequence[QuotaValues], before: Iterable[QuotaValues] = ()) -> list[dict[str, Any]]:

@@ -39,8 +39,8 @@ def test_to_see_and_to_change_quotas_need_a_right_each_which_the_error_names(sec
                 call()
             assert refused.value.acls == (right,)
             assert f"'User:operator' must be allowed {right.operation} on the cluster" in str(refused.value)
-            assert refused.value.remedy == grant_commands([right], "User:operator", access.bootstrap_servers)[0]
-            assert refused.value.remedy.endswith(f"--operation {right.operation} --cluster")
+            assert refused.value.fix == grant_commands([right], "User:operator", access.bootstrap_servers)[0]
+            assert refused.value.fix.endswith(f"--operation {right.operation} --cluster")
         secured.allow("operator", [DESCRIBE_QUOTAS, ALTER_QUOTAS])
         assert native.alter(CHANGE) == []
         assert {quota.entity for quota in native.describe()} <= set(CHANGE)

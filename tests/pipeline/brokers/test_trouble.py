@@ -70,7 +70,7 @@ def test_brokers_older_than_the_requests_are_told_in_one_line(quota_broker: Embe
             NativeQuotasUnsupported, match=r"do not know the request AlterClientQuotas \(API 49\)"
         ) as old:
             native.alter(CHANGE)
-    assert (old.value.exit_code, old.value.remedy) == (6, "update them: Kafka has it since 2.6")
+    assert (old.value.exit_code, old.value.fix) == (6, "update them: Kafka has it since 2.6")
 
 
 def test_a_call_is_made_again_until_the_broker_is_back_or_the_last_pause_is_over(

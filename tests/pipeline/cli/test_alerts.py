@@ -42,7 +42,7 @@ def test_each_receiver_gets_one_test_alert_and_its_answer_is_told(tmp_path: Path
         file = settings_file(tmp_path, "[alerts.webhooks]", f'ops = "{inbox.url}"', f'pager = "{broken.url}"')
         answer = kquota("alerts", "test", "--config", str(file), "-o", "json")
     assert answer.exit_code == 6
-    assert answer.stderr.startswith("kquota: 'alerts' must reach all receivers; got no success from pager. To mend it:")
+    assert answer.stderr.startswith("kquota: 'alerts' must reach all receivers; got no success from pager. Fix:")
     ops, pager = json.loads(answer.stdout)
     assert (ops["receiver"], ops["result"], ops["answer"]) == ("ops", "taken", "200")
     assert (pager["receiver"], pager["result"], pager["answer"]) == ("pager", "not taken", "503 Service Unavailable")

@@ -32,7 +32,7 @@ def test_a_bad_file_is_refused_as_a_whole(name: str, root: str) -> None:
     assert refused.stdout == ""
     assert refused.stderr == (
         f"kquota: quotas of {FILES / name} are not valid, nothing was changed: {'; '.join(MISTAKES[name])}. "
-        "To mend it: correct these places; a quota is written like "
+        "Fix: correct these places; a quota is written like "
         "{user: alice, client_id: etl, producer_byte_rate: 1MB/s}\n"
     )
     assert kquota("quotas", "describe", "--tables", root) == before

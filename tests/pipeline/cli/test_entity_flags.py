@@ -111,7 +111,7 @@ def test_a_decision_is_found_by_one_name_alone(flag: str, user: str, root: str) 
         ("quotas delete --default client-id-prefix", "'--default' must be for one of user, client-id; got client-id-p"),
         ("quotas delete --name user=a --user a", "'--name', '--default' and '--any' must not be mixed"),
         ("quotas delete --name user=a,user=b", "Duplicate entity type(s) specified: users"),
-        ("quotas delete", "At least one entity type must be specified. To mend it: name one: --user, --client-id"),
+        ("quotas delete", "At least one entity type must be specified. Fix: name one: --user, --client-id"),
         ("quotas effective", "'USER' must be given; got none"),
         ("quotas effective alice --user bob", "'USER' must be given once; got alice, and bob with --user"),
         ("quotas effective --entity-type users", "'--entity-name' must be given for each --entity-type"),

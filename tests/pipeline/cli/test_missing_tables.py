@@ -59,7 +59,7 @@ def test_a_command_in_the_wrong_folder_names_the_table_it_misses_and_creates_not
     table, *arguments = command
     answer = kquota(*arguments)
     assert (answer.exit_code, answer.stdout) == (2, "")
-    assert answer.stderr.startswith(f"kquota: no Delta table at {wrong_folder}/.kquota/tables/{table}. To mend it: ")
+    assert answer.stderr.startswith(f"kquota: no Delta table at {wrong_folder}/.kquota/tables/{table}. Fix: ")
     assert f"kquota tables create --tables '{wrong_folder}/.kquota/tables'" in answer.stderr
     assert [path.name for path in wrong_folder.iterdir()] == ["quotas.json"]
 

@@ -121,7 +121,7 @@ def test_bounds_are_typed_with_units_and_shown_exactly_with_their_size(root: str
 
 def test_what_is_not_set_is_not_deleted_and_what_is_set_is_said(root: str) -> None:
     refused = alter(root, "--delete-config", "note,producer_byte_rate")
-    assert refused.stderr.endswith("Invalid config(s): note. To mend it: name only what is set: producer_byte_rate\n")
+    assert refused.stderr.endswith("Invalid config(s): note. Fix: name only what is set: producer_byte_rate\n")
 
 
 def test_an_edit_of_a_pair_says_which_pair_and_old_to_new_beside_kafkas_line(root: str) -> None:

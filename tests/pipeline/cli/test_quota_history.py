@@ -98,7 +98,7 @@ def test_a_rollback_is_a_new_version_that_says_so(root: str) -> None:
     assert f"no version 99 of {root}/quotas: the newest is {newest}." in future.stderr
     listed = future.stderr.partition("name one of these: ")[2]
     ran = subprocess.run(["/bin/sh", "-c", listed], capture_output=True, text=True, check=True)
-    assert f"\n{newest}  " in ran.stdout, "the remedy runs as printed"
+    assert f"\n{newest}  " in ran.stdout, "the fix runs as printed"
 
 
 def test_a_rollback_restores_rows_that_only_sql_could_write(root: str) -> None:

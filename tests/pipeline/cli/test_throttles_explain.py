@@ -235,7 +235,7 @@ def test_a_beginning_of_several_ids_is_answered_with_a_command_for_the_first(tmp
     ids = sorted(row["decision_id"] for row in rows if row["decision_id"][0] == digit)
     answer = kquota("throttles", "explain", digit, "--tables", job.root)
     assert answer.exit_code == 2
-    named = f"{', '.join(ids[:5])}, {count - 5} more. To mend it: name one of them in full: "
+    named = f"{', '.join(ids[:5])}, {count - 5} more. Fix: name one of them in full: "
     assert f"got {digit}, which fits {named}" in answer.stderr
     shown = subprocess.run(
         ["/bin/sh", "-c", answer.stderr.strip().rpartition("in full: ")[2]], capture_output=True, text=True, check=False
@@ -251,4 +251,4 @@ def test_an_empty_user_is_refused(command: str, names: tuple[str, ...], tmp_path
     job.flush()
     answer = kquota(*command.split(), *names, "--tables", job.root)
     assert (answer.exit_code, answer.stdout) == (2, "")
-    assert answer.stderr.startswith("kquota: 'USER' must not be empty; got ''. To mend it: see whether the variable in")
+    assert answer.stderr.startswith("kquota: 'USER' must not be empty; got ''. Fix: see whether the variable in")

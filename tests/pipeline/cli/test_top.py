@@ -124,7 +124,7 @@ def test_it_is_drawn_more_often_than_read_and_trouble_is_shown_with_the_last_sta
         return answer
 
     follow(read, lambda one, trouble: shown.append((one, trouble)), lambda _: len(shown) == 5, 1.0, 0.5)
-    away = ("first", "away. To mend it: wait")
+    away = ("first", "away. Fix: wait")
     assert shown == [("first", None), ("first", None), away, away, ("second", None)]
 
 
@@ -168,7 +168,7 @@ def test_programs_get_one_document_with_all_figures(root: str) -> None:
 def test_a_document_of_what_goes_on_is_refused(root: str) -> None:
     answer = kquota("top", "-o", "json", "--tables", root)
     assert (answer.exit_code, answer.stdout) == (2, "")
-    assert "To mend it: write --once -o json" in answer.stderr
+    assert "Fix: write --once -o json" in answer.stderr
 
 
 @pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM])

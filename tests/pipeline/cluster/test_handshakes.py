@@ -40,21 +40,21 @@ def refusal(identity: Identity, trusted: Path) -> str:
 def test_an_authority_that_is_not_trusted(authority: Authority, tmp_path: Path) -> None:
     other = Authority(tmp_path / "other").certificate
     assert refusal(authority.issue("broker", FOR_US), other) == (
-        "its certificate is not from an authority that is trusted here. To mend it: put the certificate of that "
+        "its certificate is not from an authority that is trusted here. Fix: put the certificate of that "
         "authority, in PEM, into ssl.truststore.location of the client properties"
     )
 
 
 def test_another_name(authority: Authority) -> None:
     told = refusal(authority.issue("named", "DNS:broker.example"), authority.certificate)
-    assert told.startswith("its certificate is for another name. To mend it: reach it by a name in its certificate")
+    assert told.startswith("its certificate is for another name. Fix: reach it by a name in its certificate")
 
 
 def test_a_certificate_that_has_expired(authority: Authority) -> None:
     late = authority.issue("late", FOR_US, expired=True)
     time.sleep(1.1)
     told = refusal(late, authority.certificate)
-    assert told == "its certificate has expired. To mend it: renew the broker's certificate"
+    assert told == "its certificate has expired. Fix: renew the broker's certificate"
 
 
 @pytest.mark.parametrize("make", [KafkaAdminClient, KafkaProducer, KafkaConsumer])
@@ -65,7 +65,7 @@ def test_a_port_that_accepts_connections_and_never_answers_is_given_up(make: Cal
         with pytest.raises(ClusterUnreachable) as refused:
             open_client(make, address, 200, **options)
     assert str(refused.value) == (
-        f"no Kafka broker answers at {address}: it does not answer the TLS handshake. To mend it: check that this is "
+        f"no Kafka broker answers at {address}: it does not answer the TLS handshake. Fix: check that this is "
         "the address of a broker's TLS listener, and see that broker's log"
     )
 

@@ -77,7 +77,7 @@ def test_each_right_of_the_job_is_missed_by_name(topics: Secured, role: Role, ta
     assert {acl.name for acl in refused.value.acls} == {taken.name}
     assert taken.operation in {"Read"} or refused.value.acls == (taken,)
     assert f"'User:job' must be allowed {refused.value.acls[0]}" in str(refused.value)
-    assert refused.value.remedy == grant_commands(refused.value.acls, "User:job", access.bootstrap_servers)[0]
+    assert refused.value.fix == grant_commands(refused.value.acls, "User:job", access.bootstrap_servers)[0]
     assert refused.value.exit_code == 6
 
 

@@ -66,13 +66,13 @@ def test_the_principal_is_known_from_the_password_or_the_token() -> None:
             errors.UnsupportedSaslMechanismError(),
             "SASL_SSL",
             SignInRefused,
-            "this listener does not have the mechanism PLAIN. To mend it: check sasl.mechanism",
+            "this listener does not have the mechanism PLAIN. Fix: check sasl.mechanism",
         ),
         (
             errors.SaslAuthenticationFailedError("SaslAuthenticationFailedError: Authentication failed: Wrong"),
             "SASL_SSL",
             SignInRefused,
-            "refuses user 'alice': Wrong. To mend it: check sasl.mechanism",
+            "refuses user 'alice': Wrong. Fix: check sasl.mechanism",
         ),
         (
             errors.KafkaConnectionError("[SSL: SSLV3_ALERT_BAD_CERTIFICATE] sslv3 alert bad certificate"),
@@ -84,10 +84,10 @@ def test_the_principal_is_known_from_the_password_or_the_token() -> None:
             errors.KafkaConnectionError("Handshake failed: [SSL: WRONG_VERSION_NUMBER] wrong version number"),
             "SSL",
             ClusterUnreachable,
-            "it does not speak TLS on this port. To mend it: set security.protocol",
+            "it does not speak TLS on this port. Fix: set security.protocol",
         ),
         (TokenRefused("https://idp", "answers 500"), "SASL_SSL", TokenRefused, "no OAuth token from https://idp: it"),
-        (TimeoutError("7"), "SSL", ClusterUnreachable, "7. To mend it: check the address"),
+        (TimeoutError("7"), "SSL", ClusterUnreachable, "7. Fix: check the address"),
     ],
 )
 def test_each_cause_is_reported_in_one_line(cause: Exception, protocol: str, kind: type[Exception], told: str) -> None:

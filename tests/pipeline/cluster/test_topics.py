@@ -63,7 +63,7 @@ def test_warnings_alone_refuse_nothing() -> None:
     refuse_unfit([warning])
 
     error = Finding("t", "error", "partitions", "2", "1", "mend it")
-    with pytest.raises(TopicsUnfit, match=r"topic 't': 'partitions' must be 1; got 2. To mend it: mend it") as caught:
+    with pytest.raises(TopicsUnfit, match=r"topic 't': 'partitions' must be 1; got 2. Fix: mend it") as caught:
         refuse_unfit([warning, error])
     assert caught.value.findings == (error,)
 
@@ -105,7 +105,7 @@ def test_topics_that_are_missing_are_errors_until_they_are_created_once(admin: A
     assert [(finding.topic, finding.severity, finding.what) for finding in findings] == [
         (name, "error", "topic") for name in NAMES
     ]
-    assert findings[0].remedy == create_command(address, specs())
+    assert findings[0].fix == create_command(address, specs())
 
     assert create_topics(admin, specs()) == dict.fromkeys(NAMES, "created")
     assert create_topics(admin, specs()) == dict.fromkeys(NAMES, "exists")
@@ -132,7 +132,7 @@ def test_a_setting_that_differs_is_found_and_its_command_corrects_it(
     (finding,) = check_topics(admin, specs(), broker.bootstrap_servers)
 
     assert (finding.topic, finding.what, finding.got, finding.severity) == (topic, key, value, severity)
-    assert finding.remedy == (
+    assert finding.fix == (
         f"kafka-configs --bootstrap-server {broker.bootstrap_servers} --alter --entity-type topics "
         f"--entity-name {topic} --add-config '{key}={wanted}'"
     )
@@ -157,9 +157,9 @@ def test_a_marker_of_many_partitions_is_an_error_and_a_small_usage_topic_a_warni
     usage, marker = check_topics(admin, specs(cores=2), broker.bootstrap_servers)
 
     assert (usage.severity, usage.got, usage.wanted) == ("warning", "2", "4 or more")
-    assert usage.remedy.endswith("--alter --topic t.usage --partitions 4")
+    assert usage.fix.endswith("--alter --topic t.usage --partitions 4")
     assert (marker.severity, marker.got, marker.wanted) == ("error", "2", "1")
-    assert "kquota topics create" in marker.remedy
+    assert "kquota topics create" in marker.fix
 
 
 @pytest.mark.broker
@@ -199,7 +199,7 @@ def test_the_topic_of_the_alerts_is_created_and_checked_where_it_is_named(admin:
     assert invoke(app, ["check", *common]).exit_code == 0, "the job does not need it"
     (missing,) = json.loads(invoke(app, ["check", *common, "--alerts-topic", "t.alerts", "-o", "json"]).stdout)
     assert (missing["topic"], missing["severity"], missing["got"]) == ("t.alerts", "error", "none")
-    assert missing["remedy"].endswith("--alerts-topic t.alerts")
+    assert missing["fix"].endswith("--alerts-topic t.alerts")
 
 
 def test_the_command_that_creates_topics_names_those_that_have_other_names() -> None:

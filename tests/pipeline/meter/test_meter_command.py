@@ -28,7 +28,7 @@ def test_the_way_to_sign_in_comes_from_the_settings(settings: Path, tmp_path: Pa
     answer = metered(tmp_path, "--config", str(settings))
     assert (answer.exit_code, answer.stderr) == (
         2,
-        f"kquota: the settings under kafka.client: {REFUSED_PROTOCOL}. To mend it: correct these entries in the "
+        f"kquota: the settings under kafka.client: {REFUSED_PROTOCOL}. Fix: correct these entries in the "
         "settings under kafka.client\n",
     )
 
@@ -39,7 +39,7 @@ def test_the_file_of_the_command_line_wins_and_is_named(settings: Path, tmp_path
     given = ("--config", str(settings), "--command-config", str(file))
     assert metered(tmp_path, *given).exit_code == 5, "only the state is refused"
     file.write_text("security.protocol=NOPE\n")
-    assert metered(tmp_path, *given).stderr.startswith(f"kquota: {file}: {REFUSED_PROTOCOL}. To mend it: ")
+    assert metered(tmp_path, *given).stderr.startswith(f"kquota: {file}: {REFUSED_PROTOCOL}. Fix: ")
 
 
 def test_the_environment_names_the_settings_too(
@@ -72,7 +72,7 @@ def test_a_topic_that_has_another_use_is_refused(tmp_path: Path) -> None:
 def test_without_an_address_it_says_how_to_give_one(tmp_path: Path) -> None:
     answer = metered(tmp_path)
     assert answer.exit_code == 2
-    assert answer.stderr.startswith("kquota: 'kafka.bootstrap_servers' must be given; got nothing. To mend it: pass")
+    assert answer.stderr.startswith("kquota: 'kafka.bootstrap_servers' must be given; got nothing. Fix: pass")
 
 
 @pytest.mark.usefixtures("impatient")
@@ -94,4 +94,4 @@ def test_a_time_zone_that_does_not_exist_is_refused_before_it_connects(tmp_path:
 def test_a_codec_that_does_not_exist_is_refused(tmp_path: Path) -> None:
     answer = metered(tmp_path, "--bootstrap-server", "127.0.0.1:1", "--codec", "avro")
     assert answer.exit_code == 2
-    assert answer.stderr.startswith("kquota: flag: 'meter.codec' must be 'json' or 'packed'; got 'avro'. To mend it: ")
+    assert answer.stderr.startswith("kquota: flag: 'meter.codec' must be 'json' or 'packed'; got 'avro'. Fix: ")

@@ -49,7 +49,7 @@ def test_a_damaged_state_is_refused_and_not_taken_for_none(path: Path, text: str
     with pytest.raises(MeterStateDamaged) as refused:
         read_state(path)
     assert f"'--state-file' must name a state that a meter has written; got {path}: {reason}" in str(refused.value)
-    assert f"rm '{path}'" in refused.value.remedy
+    assert f"rm '{path}'" in refused.value.fix
     assert path.read_text() == text
 
 

@@ -170,5 +170,5 @@ def test_a_mark_that_no_meter_has_written_is_refused_and_stays(broker: UsageBrok
 
     assert refused.value.exit_code == 5
     assert refused.value.reason.startswith(reason)
-    assert "--delete-offsets --group kquota-meter.1 --topic marker" in refused.value.remedy
+    assert "--delete-offsets --group kquota-meter.1 --topic marker" in refused.value.fix
     assert (broker.mark, broker.messages) == (Mark(3, text), [])

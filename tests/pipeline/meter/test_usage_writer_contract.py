@@ -114,7 +114,7 @@ def test_a_missing_topic_is_named_with_the_command_that_makes_it(
     usage, marker = (f"{name}{missing}", f"{name}.there") if purpose == "usage" else (f"{name}.there", f"{name}.marker")
     with pytest.raises(TopicMissing) as refused:
         KafkaUsageTopic("1", usage, marker, ClusterAccess(broker.bootstrap_servers), 5_000)
-    assert f"--{purpose}-topic {name}{missing}" in refused.value.remedy
+    assert f"--{purpose}-topic {name}{missing}" in refused.value.fix
 
 
 @pytest.mark.broker

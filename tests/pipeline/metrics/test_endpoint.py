@@ -52,7 +52,7 @@ def test_a_port_that_is_taken_is_told_with_a_way_out() -> None:
             metrics_endpoint(MetricsSettings(port=port), CollectorRegistry()),
         ):
             pass
-    assert "--metrics-port" in refused.value.remedy
+    assert "--metrics-port" in refused.value.fix
 
 
 def test_unfinished_requests_and_other_names_do_not_get_in_its_way() -> None:

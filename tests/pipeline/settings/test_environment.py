@@ -30,7 +30,7 @@ def test_a_variable_like_no_other_is_refused_without_a_proposal(monkeypatch: pyt
     monkeypatch.setenv("KQUOTA_XYZZY", "1")
     answer = kquota("config", "show")
     assert answer.exit_code == 2
-    assert "KQUOTA_XYZZY: 'variable' must be one that kquota knows. To mend it: " in answer.stderr
+    assert "KQUOTA_XYZZY: 'variable' must be one that kquota knows. Fix: " in answer.stderr
 
 
 def test_mistakes_of_file_and_environment_are_told_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,9 +17,9 @@ def told(code: str, message: str = "", more: str = "", status: str = "403 Forbid
 @pytest.mark.parametrize(
     ("code", "told_as"),
     [
-        ("NoSuchBucket", "there is no such bucket. To mend it: create it, or correct tables.root"),
-        ("AccessDenied", "the store denies access. To mend it: grant s3:ListBucket"),
-        ("InvalidAccessKeyId", "the store does not know the access key. To mend it: correct store.access_key_id"),
+        ("NoSuchBucket", "there is no such bucket. Fix: create it, or correct tables.root"),
+        ("AccessDenied", "the store denies access. Fix: grant s3:ListBucket"),
+        ("InvalidAccessKeyId", "the store does not know the access key. Fix: correct store.access_key_id"),
         ("SignatureDoesNotMatch", "the secret does not belong to the access key"),
         ("NotImplemented", "the store does not know conditional put (If-None-Match)"),
         ("ExpiredToken", "the session token has expired"),
@@ -38,7 +38,7 @@ def test_a_refusal_is_told_in_words(code: str, told_as: str) -> None:
     ],
 )
 def test_a_wrong_region_is_told_with_the_right_one(answer: str) -> None:
-    assert "the bucket is in another region, eu-north-1. To mend it: correct store.region" in answer
+    assert "the bucket is in another region, eu-north-1. Fix: correct store.region" in answer
 
 
 def test_a_redirect_to_another_region_without_a_word_is_one_too() -> None:

@@ -50,7 +50,7 @@ def test_a_checkpoint_of_another_job_or_day_is_refused_with_the_way_out(
 ) -> None:
     with pytest.raises(CheckpointUnfit, match=complaint) as refused:
         write_checkpoint(tmp_path, planned, committed).check({"q": recorded}.get, newest_query_id)
-    assert "delete this one" in refused.value.remedy
+    assert "delete this one" in refused.value.fix
     assert refused.value.exit_code == 5
 
 

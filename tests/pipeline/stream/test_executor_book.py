@@ -32,7 +32,7 @@ def test_the_line_says_what_is_missing_where_and_what_to_do(book: ExecutorBook) 
     assert level == logging.WARNING
     assert text.startswith(
         "'spark.master' spark://there:7077 must give an executor (1g of memory and a core); got none for 12 s, so no "
-        "usage is read. To mend it: see on the master's page"
+        "usage is read. Fix: see on the master's page"
     )
     assert "\n" not in text
 

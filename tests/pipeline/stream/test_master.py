@@ -56,7 +56,7 @@ def test_a_silent_master_is_told_with_address_cause_and_remedy_and_tried_again(
     assert made == "session"
     first, second = messages_of(caplog, "pipeline.stream.executors")
     assert first.startswith(f"no Spark master answers at spark://127.0.0.1:{port}: 127.0.0.1:{port}: ")
-    assert "refused. To mend it: start it, or name" in first
+    assert "refused. Fix: start it, or name" in first
     assert first.endswith("next try in 0.01 s")
     assert second.endswith("next try in 0.02 s")
 

@@ -35,7 +35,7 @@ def test_a_root_without_one_is_refused_with_the_ways_out() -> None:
         table_uri(ROOT, "usage")
     assert refused.value.exit_code == 2
     assert str(refused.value) == (
-        "'tables.root' must be a folder or a URI for what works without Spark; got catalog:main.kquota. To mend it: "
+        "'tables.root' must be a folder or a URI for what works without Spark; got catalog:main.kquota. Fix: "
         "set tables.location, or give --tables the place that the job tells when it starts"
     )
     assert tables_lock_file(ROOT) is None
@@ -46,4 +46,4 @@ def test_a_name_in_a_catalog_is_no_folder() -> None:
     assert full_address(ROOT) == ROOT
     table = ROOT.table("usage")
     assert looking_at(table) == "DESCRIBE DETAIL `main`.`kquota`.`usage`, in Spark SQL"
-    assert str(TableMissing(table)).startswith("no Delta table at catalog:main.kquota.usage. To mend it: correct ")
+    assert str(TableMissing(table)).startswith("no Delta table at catalog:main.kquota.usage. Fix: correct ")

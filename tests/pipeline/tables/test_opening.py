@@ -70,7 +70,7 @@ def quotas(tmp_path: Path) -> QuotaTable:
 @pytest.mark.parametrize("read", READS.values(), ids=READS)
 def test_a_damaged_log_is_no_missing_table(tmp_path: Path, read: Callable[[str], Any]) -> None:
     uri = damaged(tmp_path, "batches" if read is READS["owner_of"] else "quotas")
-    with pytest.raises(TableUnreadable, match=r"can not be read: Kernel error: Json error.* To mend it:") as refused:
+    with pytest.raises(TableUnreadable, match=r"can not be read: Kernel error: Json error.* Fix:") as refused:
         read(uri)
     assert "\n" not in str(refused.value)
 

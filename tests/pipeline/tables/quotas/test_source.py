@@ -88,12 +88,12 @@ def test_the_doctor_says_which_row_and_why_and_what_is_in_force(
     table: QuotaTable, tmp_path: Path, row: dict[str, Any], why: str
 ) -> None:
     version = write_past_us(table, row)
-    row_finding, remedy = quota_findings(tmp_path)
-    assert (row_finding.severity, remedy.severity) == ("error", "error")
+    row_finding, fix = quota_findings(tmp_path)
+    assert (row_finding.severity, fix.severity) == ("error", "error")
     assert row_finding.text.startswith(f"v{version}: row ")
     assert why in row_finding.text
-    assert f"v{version - 1} is in force" in remedy.text
-    assert f"kquota quotas rollback {version - 1}" in remedy.text
+    assert f"v{version - 1} is in force" in fix.text
+    assert f"kquota quotas rollback {version - 1}" in fix.text
     table.edit(lambda _: table.read(version - 1).rows, AUDIT)
     (well,) = quota_findings(tmp_path)
     assert (well.severity, well.text) == ("ok", f"v{version + 1}: 1 entities, cluster, enforce")
@@ -114,9 +114,9 @@ def test_a_table_without_a_valid_version_is_refused(tmp_path: Path) -> None:
     write_deltalake(str(tmp_path / "quotas"), pa.Table.from_pylist([{**GOOD, "mode": "observe"}], schema=schema))
     with pytest.raises(InvalidQuotas, match="row 1"):
         QuotaSource(QuotaTable(str(tmp_path)))
-    (row_finding, remedy) = quota_findings(tmp_path)
+    (row_finding, fix) = quota_findings(tmp_path)
     assert "'mode' must be one of" in row_finding.text
-    assert "no version is valid" in remedy.text
+    assert "no version is valid" in fix.text
 
 
 def test_a_version_that_could_not_be_read_is_read_at_the_next_poll(table: QuotaTable) -> None:

@@ -1,4 +1,4 @@
-"""A remedy is pasted into the shell that has shown it, and answers about the same tables."""
+"""A fix is pasted into the shell that has shown it, and answers about the same tables."""
 
 import subprocess
 from pathlib import Path
@@ -16,9 +16,9 @@ def test_a_remedy_finds_the_tables_that_the_command_was_given(given_by: str, tmp
     where = ("--tables", root) if given_by == "option" else ("--config", str(settings))
     kquota("quotas", "alter", "--user", "alice", "--add-config", "producer_byte_rate=1", *where)
     refused = kquota("quotas", "delete", "--user", "nobody", *where)
-    remedy = refused.stderr.strip().partition("see which exist: ")[2]
-    assert remedy, refused.stderr
-    shown = subprocess.run(["/bin/sh", "-c", remedy], capture_output=True, text=True, check=False)
+    fix = refused.stderr.strip().partition("see which exist: ")[2]
+    assert fix, refused.stderr
+    shown = subprocess.run(["/bin/sh", "-c", fix], capture_output=True, text=True, check=False)
     assert (shown.returncode, "alice" in shown.stdout) == (0, True), shown.stderr
 
 
