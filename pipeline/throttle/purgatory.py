@@ -89,7 +89,8 @@ class ThrottlePurgatory:
             now = self._clock.now()
             self._ledger = ThrottleLedger(start_ms=now.steady_ms)
             self._publisher.take_over(highest_seq, now)
-            self._ledger.hold(held_from(running, now, self._slicing.lead_ms))
+            # Clients hear of the last of them only now.
+            self._ledger.hold(held_from(running, self._clock.now(), self._slicing.lead_ms))
         if running.num_rows:
             log.info("took up %d running throttles", running.num_rows)
 

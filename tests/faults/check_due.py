@@ -89,12 +89,15 @@ def _least_excess_ms(case: Case, reign: Reign, held: Held, version: int, begin_m
     shift_ms = reign.begin_ms - reign.batch.evaluated_at_ms
     left_ms = max(held.end_ms - begin_ms, 0)
     early_ms = begin_ms - case.rules.clock_slack_ms
-    owed = [books.owed(held.row, reign.instant_of(at_ms), version) for at_ms in (early_ms, begin_ms)]
+    first_instants = {reign.instant_of(early_ms), reign.instant_of(begin_ms)}
+    if reign.starts:
+        first_instants.add(reign.latest_instant_of(begin_ms))
+    owed = [books.owed(held.row, at_ms, version) for at_ms in sorted(first_instants)]
     least_ms = min(map(most_ms, owed)) - left_ms
     if least_ms <= slack_ms:
         return least_ms
     instants = {last_ms}
-    if debt_ms(owed[1]) <= left_ms + slack_ms:
+    if debt_ms(owed[-1]) <= left_ms + slack_ms:
         instants |= {held.end_ms, *(drop_ms + shift_ms for drop_ms in books.drops(held.row, version))}
     others_ms = (
         most_ms(books.owed(held.row, reign.instant_of(at_ms), version)) - max(held.end_ms - at_ms, 0)

@@ -4,9 +4,9 @@
 
 The job is killed every 20 to 40 seconds (never with `--spare-job`, which watches the memory of one process). Every 8
 seconds there is another fault: a broker that is killed or does not answer, a quota edit, messages of which half are
-garbage, wrong clocks, a new partition, a deleted consumer group, a full disk (if a disk can be mounted and its content
-need not be kept). One client-id in four is new. Ends with 1 if anything was lost, written twice or different. Records
-the memory of the job.
+garbage, events dated far ahead and back, wall clocks that are set (with a C compiler), a new partition, a deleted
+consumer group, a full disk (if a disk can be mounted and its content need not be kept). One client-id in four is new.
+Ends with 1 if anything was lost, written twice or different. Records the memory of the job.
 """
 
 import argparse
@@ -24,6 +24,7 @@ from pipeline.demo.broker import EmbeddedBroker
 from pipeline.demo.broker_config import BrokerOptions
 from pipeline.jvm.jars import fetch
 from tests.faults.rig import Rig, rig
+from tests.faults.stepped_clock import COMPILER, stepped_clock
 from tests.soak.memory import MemoryTrace
 from tests.soak.nemeses import Nemeses
 from tests.soak.small_disk import small_disk
@@ -113,10 +114,12 @@ def main() -> int:
         folder = given.keep or Path(temporary)
         (folder / "job").mkdir(parents=True, exist_ok=True)
         with (
+            stepped_clock(folder) if COMPILER else nullcontext() as clock,
             EmbeddedBroker(folder / "broker", options=_BROKER) as broker,
             nullcontext() if given.keep else small_disk(folder / "job", _DISK_MB) as disk,
             rig("soak", folder / "job", broker.bootstrap_servers, ledgers=folder) as rigged,
         ):
+            rigged.clock = clock
             if given.spare_job:
                 rigged.job.overrides["KQUOTA_STREAM__RESTART_LIMIT"] = _ONE_LIFE
             soak = Soak(rigged, Nemeses(rigged, broker, given.seed, disk, given.spare_job))
