@@ -80,7 +80,7 @@ class ThrottlePurgatory:
             return self._ledger.held().select(HELD.names)
 
     def take_over(self) -> None:
-        """Fence an earlier publisher, take up the stored throttles and publish what is stored but not yet on the topic.
+        """Fence an earlier publisher, publish what is stored but not yet on the topic, take up the stored throttles.
 
         What is overdue is due at once: the first `tick` looks at it and renews or releases it.
         """
