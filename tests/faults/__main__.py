@@ -21,6 +21,7 @@ from pipeline.demo.broker import EmbeddedBroker
 from pipeline.failpoints import FAILPOINTS
 from pipeline.jvm.jars import fetch
 from tests.faults.report import replace_table
+from tests.faults.rig import BROKER
 from tests.faults.rounds import STEPS, Outcome, play
 from tests.faults.stepped_clock import COMPILER, stepped_clock
 
@@ -37,7 +38,7 @@ def main() -> int:
     with (
         _folder(given.keep) as folder,
         stepped_clock(folder) if COMPILER else nullcontext() as clock,
-        EmbeddedBroker(folder / "broker") as broker,
+        EmbeddedBroker(folder / "broker", options=BROKER) as broker,
     ):
         for number in range(given.rounds):
             for place_number, point in enumerate(points):

@@ -12,6 +12,7 @@ from typing import Any
 
 from kafka import KafkaConsumer, TopicPartition
 
+from pipeline.demo.broker_config import BrokerOptions
 from pipeline.failpoints import VARIABLE
 from pipeline.tables.address import place_of
 from pipeline.tables.from_settings import open_quota_table
@@ -32,6 +33,9 @@ SETTINGS = {
     "KQUOTA_SPARK__DRIVER_MEMORY": "512m",
 }
 """Short windows: debts are paid within seconds, and many throttles fit into one round."""
+
+BROKER = BrokerOptions(settings={"log.cleaner.enable": "false", "log.retention.check.interval.ms": "86400000"})
+"""The verifier reads the throttle topic from its first record, also when the clock is an hour ahead."""
 
 _DAY_SECONDS = 86_400
 _LONGEST_AHEAD_SECONDS = 7_200

@@ -91,7 +91,7 @@ def play(
         rigged.end_load()
         rigged.drain()
         rigged.job.stop()
-        return Outcome(point, recovery_seconds, rigged.verdict(AT_LEAST))
+        return Outcome(point, recovery_seconds, rigged.verdict({**AT_LEAST, "epochs": int(-3_600 in steps)}))
 
 
 def _fail(rigged: Rig, failpoint: str, steps: tuple[int, int]) -> float:

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -37,7 +38,7 @@ def test_what_the_clock_never_showed_is_refused(reading_ms: int) -> None:
 
 
 def test_rows_and_starts_are_put_on_the_first_clock() -> None:
-    tables = {
+    tables: dict[str, list[dict[str, Any]]] = {
         "batches": [{"processed_at_ms": 160_001}],
         "throttle_events": [
             {"publish_seq": 0, "throttled_until_ms": 121_000, "throttle_time_ms": 1_000, "due_ms": None},
