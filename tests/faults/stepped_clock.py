@@ -83,7 +83,7 @@ class ClockHistory:
     def _event(self, row: dict[str, Any]) -> dict[str, Any]:
         """With how far the wall clock was ahead, and due by the first clock: a process has a steady one of its own."""
         moved_ms = self.moved_ms(written_ms(row))
-        started_ms = max(life_ms for life_ms in self.lives if life_ms <= written_ms(row) - moved_ms + _SLACK_MS)
+        started_ms = max(life_ms for life_ms in self.lives if life_ms < written_ms(row) - moved_ms)
         due_ms = None if row["due_ms"] is None else row["due_ms"] - self.ahead_at(started_ms)
         return {**row, "moved_ms": moved_ms, "due_ms": due_ms}
 
