@@ -89,10 +89,11 @@ class ThrottlePurgatory:
             now = self._clock.now()
             self._ledger = ThrottleLedger(start_ms=now.steady_ms)
             self._publisher.take_over(highest_seq, now)
-            # Clients hear of the last of them only now.
-            self._ledger.hold(held_from(running, self._clock.now(), self._slicing.lead_ms))
-        if running.num_rows:
-            log.info("took up %d running throttles", running.num_rows)
+            # Clients hear of the last of them only now, and what is left counts from here: the log says so at once.
+            now = self._clock.now()
+            if running.num_rows:
+                log.info("took up %d running throttles", running.num_rows)
+            self._ledger.hold(held_from(running, now, self._slicing.lead_ms))
 
     def violated(self, violations: pa.Table, evaluation: Evaluation, batch_versions: dict[str, int]) -> int:
         """Publish and hold what a batch's violations ask for; returns the number of records.

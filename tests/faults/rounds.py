@@ -18,6 +18,8 @@ _NTH_BATCH: Final = 4
 _LEFT_BEHIND: Final = "outbox.appended:3"
 """Where a job dies before another one dies in its start: it leaves records to publish."""
 _GOES_ON_SECONDS: Final = 3.0
+_BATCHES_AFTER_STEPS: Final = 2
+"""The last of them has only usage of after the steps, also on a machine that is slow."""
 STEPS: Final = ((20, -3_600), (-20, 3_600), (3_600, -20), (-3_600, 20))
 """By how many seconds the clocks are set while the job runs, and while it is down. In all, they are not set."""
 AT_LEAST: Final = {
@@ -88,6 +90,8 @@ def play(
                 _die(rigged, point)
             recovery_seconds = rigged.start()
         time.sleep(goes_on_seconds)
+        for _ in range(_BATCHES_AFTER_STEPS if any(steps) else 0):
+            rigged.job.wait_for_line("batch_id=", len(rigged.job.log))
         rigged.end_load()
         rigged.drain()
         rigged.job.stop()

@@ -34,7 +34,7 @@ class Rules:
     clock_slack_ms: int = 100
     longest_append_ms: int = 5_000
     longest_publish_ms: int = 30_000
-    longest_take_over_ms: int = 5_000
+    longest_take_over_ms: int = 30_000
 
     @classmethod
     def from_json(cls, text: str) -> Self:
