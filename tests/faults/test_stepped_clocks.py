@@ -11,13 +11,16 @@ from threading import Event, Thread
 from typing import Any, Final, Self
 
 import pytest
+from deltalake import DeltaTable
 from kafka import KafkaProducer
 
 from pipeline.demo.broker import EmbeddedBroker
 from pipeline.jvm.jars import fetch
+from pipeline.tables.address import table_uri
 from pipeline.tables.audit import local_audit
 from pipeline.tables.from_settings import open_quota_table
 from pipeline.tables.quotas.edit import QuotaChange
+from pipeline.tables.reading import read_table
 from tests.faults.stepped_clock import COMPILER, SteppedClock, stepped_clock
 from tests.integration.running_job import RunningJob, running_job
 from tests.waiting import wait_until
@@ -75,11 +78,13 @@ class Load:
         """Make a change, let a newcomer offend, and wait until all offenders are held by what came after the change.
 
         Returns:
-            How long it took until all were held, milliseconds by the clock.
+            How long it took from the first micro-batch after the change until all were held, milliseconds by the clock.
+            How long a killed job needs until that micro-batch depends on the machine.
         """
+        last_batch = max(self._batches(), default=-1)
         last_seq = max((record["publish_seq"] for record in self._job.records()), default=-1)
         change()
-        changed_ms, held_from_ms = self._clock.now_ms(), dict[str, int]()
+        held_from_ms = dict[str, int]()
         self.offends(newcomer)
 
         def are_held() -> bool:
@@ -88,7 +93,16 @@ class Load:
             return len(held_from_ms) == len(self._offenders)
 
         wait_until(are_held, f"throttles of {self._offenders} that reach past now", PATIENCE_SECONDS)
-        return max(held_from_ms.values()) - changed_ms
+        first_batch_ms = min(at_ms for batch_id, at_ms in self._batches().items() if batch_id > last_batch)
+        return max(held_from_ms.values()) - first_batch_ms
+
+    def _batches(self) -> dict[int, int]:
+        """When each micro-batch was collected, by its id."""
+        uri = table_uri(str(self._job.settings.tables.root), "batches")
+        if not DeltaTable.is_deltatable(uri):
+            return {}
+        rows = read_table(uri, ["batch_id", "processed_at_ms"]).to_pylist()
+        return {row["batch_id"]: row["processed_at_ms"] for row in rows}
 
     def _holds(self, user: str, after_seq: int) -> list[int]:
         """When the throttles began that hold a client now, of those published after a record.
