@@ -41,12 +41,9 @@ If the third broker were asked for 5 only, all would fit. But if it throttles, n
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
+from quota.arrays import Flags, Floats
 from quota.errors import InvalidArgument
-
-Floats = NDArray[np.float64]
-Flags = NDArray[np.bool_]
 
 
 def broker_level(demand: Floats, saturated: Flags, bound: float) -> float:

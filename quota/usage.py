@@ -7,14 +7,11 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
+from quota.arrays import Flags, Ints
 from quota.errors import InvalidUsage
 from quota.names import DictionaryMemo, HashedNames, NameColumn, Seeds
 from quota.rates import LARGEST_SUM
-
-Ints = NDArray[np.int64]
-Flags = NDArray[np.bool_]
 
 BLOCK_ROWS: Final = 1 << 15
 """The number of rows worked on at a time where many steps need the same rows: as many as a core's cache holds."""

@@ -23,7 +23,7 @@ from pipeline.settings.places import (
     refuse_unfit_place,
     shard_at,
 )
-from quota.shares import ALL_USERS, Share, share_of
+from quota.snapshot import ALL_USERS, Share, share_of
 from schemas.names import MARKER_TOPIC, THROTTLE_TOPIC, USAGE_TOPIC
 
 # Whom `kquota alerts` tells, and of what.

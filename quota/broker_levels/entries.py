@@ -33,7 +33,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from quota.broker_level import Floats
+from quota.arrays import Floats
 from quota.engine import QuotaEngine
 from quota.entity import DEFAULT, QUOTA_TYPES, Level, level_of
 from quota.snapshot import Bounds, Quota, QuotaSnapshot

@@ -30,15 +30,14 @@ from enum import IntEnum
 from typing import Final, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
-from quota.broker_level import Flags, Floats, broker_levels
+from quota.arrays import Flags, Floats, Ints
+from quota.broker_level import broker_levels
 from quota.broker_levels.usage import BrokerView
 from quota.throttle_time import throttle_time_ms
 
 # What is remembered of the levels of entities from one period to the next.
 
-Ints = NDArray[np.int64]
 
 NEVER_MS: Final = -(1 << 60)
 """An instant before all others."""

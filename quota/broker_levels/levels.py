@@ -8,13 +8,12 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from quota.broker_level import Flags, Floats
+from quota.arrays import Flags, Floats, Ids, Ints
 from quota.broker_levels.entries import BrokerEntry, EntryKey, EntryKind, writable_levels
-from quota.broker_levels.level_control import NEVER_MS, Cause, Ints, LevelRules, LevelState, propose
+from quota.broker_levels.level_control import NEVER_MS, Cause, LevelRules, LevelState, propose
 from quota.broker_levels.usage import BrokerUsage
 from quota.broker_levels.writes import BrokerHoldings, Owned
 from quota.entity import QUOTA_TYPES
-from quota.names import Ids
 from quota.snapshot import QuotaSnapshot
 
 # The levels of all entities of one quota type: who is looked at in a period, and what is proposed.

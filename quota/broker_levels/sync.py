@@ -22,14 +22,13 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from quota.broker_level import Floats
+from quota.arrays import Floats, Ids
 from quota.broker_levels.entries import EntryKey, EntryKind, OwnGrants, as_brokers_take, broker_entries
 from quota.broker_levels.level_control import NEVER_MS, Cause, LevelRules
 from quota.broker_levels.levels import ClusterLevels, LevelMoves
 from quota.broker_levels.usage import NUM_SAMPLES, SAMPLE_WINDOW_MS
 from quota.broker_levels.writes import EDITED, LEVELS, BrokerHoldings, Change, Drift, Owned, Refusal, WriteRetries
 from quota.errors import InvalidEngineSetting
-from quota.names import Ids
 from quota.snapshot import QuotaSnapshot
 
 # Chooses the levels that may be written now: a limited number, the most urgent first.

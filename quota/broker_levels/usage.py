@@ -11,11 +11,10 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
+from quota.arrays import Flags, Floats, Ids, Ints
 from quota.entity import Level
-from quota.names import Ids
-from quota.rates import Floats, Ints, SampleWindows
+from quota.rates import SampleWindows
 from quota.recording import SensorGroups
 from quota.resolution import NO_QUOTA, Side
 from quota.sensors import IDLE_MS, SensorTable, TypeSensors
@@ -74,7 +73,7 @@ class BrokerRates:
         self._w = sample_window_ms
         self._long = SampleWindows(quota_type, num_samples, sample_window_ms, newest)
         self._recent = SampleWindows(quota_type, RECENT_SAMPLES, sample_window_ms, newest)
-        self._last_ms: NDArray[np.int64] = np.zeros(0, np.int64)
+        self._last_ms: Ints = np.zeros(0, np.int64)
 
     def record(self, cells: Ids, window: int, sums: Ints, last_ms: Ints) -> None:
         """Record usage of one sample window.
@@ -115,7 +114,7 @@ class BrokerRates:
             at_ms, observed.reshape(shape), window_ms.reshape(shape), recent.reshape(shape), last_ms.reshape(shape)
         )
 
-    def keep(self, kept: NDArray[np.bool_]) -> None:
+    def keep(self, kept: Flags) -> None:
         """Forget the cells that are not kept, bool[n]. The others close the gaps in their order."""
         known = len(self._last_ms)
         of_known = np.pad(kept[:known], (0, max(known - len(kept), 0)))
@@ -311,7 +310,7 @@ class BrokerUsage:
             rates.keep(kept)
 
 
-def _counts(measure: Measure, bound: Floats) -> NDArray[np.bool_]:
+def _counts(measure: Measure, bound: Floats) -> Flags:
     """Which rows count: those with usage of the type whose sensor has a bound, bool[n]."""
     counts = np.isfinite(bound)
     if measure.present is not None:

@@ -6,8 +6,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from quota.buckets import MAX_DEBT_BURSTS_OF_OLD, TokenBuckets
 from quota.errors import InvalidUsage
+from quota.rates import MAX_DEBT_BURSTS_OF_OLD, TokenBuckets
 from quota.snapshot import QuotaSnapshot
 from tests.quota.factories import decide, loaded, owed, quota_row, table, usage_row
 
