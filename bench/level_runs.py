@@ -20,12 +20,15 @@ from typing import Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from quota.arrays import Floats, Ints
 from quota.broker_level import broker_levels
 from quota.broker_levels.level_control import NEVER_MS, LevelState, first_level, propose
 from quota.broker_levels.level_control import LevelRules as Rules
 from quota.broker_levels.usage import BrokerRates, BrokerView
 from quota.throttle_time import throttle_time_ms
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Flags = NDArray[np.bool_]
 
 NUM_SAMPLES: Final = 11
 SAMPLE_WINDOW_MS: Final = 1000

@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 from quota.arrays import Flags, Floats, Ids, Ints
 from quota.decisions import SCHEMA, Judged, Violations, decisions_table, judge, names_of
 from quota.entity import QUOTA_TYPES
-from quota.errors import InvalidEngineSetting, InvalidUsage
+from quota.errors import InvalidArgument, InvalidUsage
 from quota.names import HashedNames
 from quota.rates import TokenBuckets
 from quota.recording import BatchInstant, SensorGroups, record_piece, split_by_window, violated_sensors
@@ -189,7 +189,7 @@ class QuotaEngine:
         carry_debt: keep token buckets. If False, Kafka's rate decides alone: `tokens` is null and `owed_ms` is X.
 
     Raises:
-        InvalidEngineSetting: an argument is out of its range.
+        InvalidArgument: an argument is out of its range.
     """
 
     def __init__(
@@ -206,9 +206,11 @@ class QuotaEngine:
         )
         for name, value, largest in ranges:
             if not 1 <= value <= largest:
-                raise InvalidEngineSetting(name, f"be from 1 to {largest}", value)
+                message = f"{name} is {value}; it can be from 1 to {largest}"
+                raise InvalidArgument(message)
         if scope not in {"cluster", "broker"}:
-            raise InvalidEngineSetting(name="scope", requirement="be cluster or broker", got=repr(scope))
+            message = f"scope is {scope!r}; it can be cluster or broker"
+            raise InvalidArgument(message)
         self.num_samples = num_samples
         self.sample_window_ms = sample_window_ms
         self.max_throttle_time = max_throttle_time or ThrottleCaps()
@@ -364,7 +366,8 @@ class QuotaEngine:
     def _check_instant(self, evaluated_at_ms: int) -> None:
         earliest_ms = self._evaluated_at_ms or 0
         if evaluated_at_ms < earliest_ms:
-            raise InvalidUsage(name="evaluated_at_ms", requirement=f"not be before {earliest_ms}", got=evaluated_at_ms)
+            message = f"the evaluation at {evaluated_at_ms} is before the last one, at {earliest_ms}"
+            raise InvalidUsage(message)
 
     def _answers(self) -> Answers:
         short_window_ms = max((self.num_samples - 1) * self.sample_window_ms, 1)

@@ -64,7 +64,7 @@ def level_of(user: str, client_id: str) -> Level:
         ValueError: both parts are "".
     """
     if not user and not client_id:
-        message = "'user' and 'client_id' must not both be empty; got \"\" and \"\""
+        message = "neither a user nor a client-id is given"
         raise ValueError(message)
     if not user:
         return Level.DEFAULT_CLIENT if client_id == DEFAULT else Level.CLIENT

@@ -300,13 +300,16 @@ def read_buckets(table: pa.Table) -> list[Ids]:
     """
     for name in BUCKETS_SCHEMA.names:
         if name not in table.column_names:
-            raise InvalidUsage(name, "be a column of the buckets", table.column_names)
+            message = f"column '{name}' is not in the buckets; their columns are {', '.join(table.column_names)}"
+            raise InvalidUsage(message)
         if table[name].null_count:
-            raise InvalidUsage(name, "not be null", f"{table[name].null_count} nulls")
+            message = f"column '{name}' has nulls in {table[name].null_count} rows"
+            raise InvalidUsage(message)
     types = np.array(table["quota_type"].to_pylist(), np.object_)
     unknown = set(types) - set(QUOTA_TYPES)
     if unknown:
-        raise InvalidUsage(name="quota_type", requirement="be one of " + ", ".join(QUOTA_TYPES), got=min(unknown))
+        message = f"unknown quota type '{min(unknown)}'; known are {', '.join(QUOTA_TYPES)}"
+        raise InvalidUsage(message)
     return [np.flatnonzero(types == name) for name in QUOTA_TYPES]
 
 

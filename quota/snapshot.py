@@ -83,11 +83,11 @@ class QuotaSnapshot:
             first = seen.setdefault((quota.user, quota.client_id), number)
             if first != number:
                 entity = f"user {quota.user!r}, client-id {quota.client_id!r}"
-                problems.append(f"row {number}: 'entity' must be given once; got {entity} in row {first} too")
+                problems.append(f"row {number}: {entity} is in row {first} too")
                 continue
             quotas.append(quota)
         if mode not in {"enforce", "shadow"}:
-            problems.append(f"'mode' must be enforce or shadow; got {mode!r}")
+            problems.append(f"the table cannot be read in mode {mode!r}; known are enforce, shadow")
         if problems:
             raise InvalidQuotas(version, problems)
         return cls(version, tuple(quotas))
@@ -105,11 +105,11 @@ def _read_row(row: Mapping[str, object], number: int, table_mode: str, problems:
     client_id = _name(row, "client_id", number, problems)
     where = f"row {number} (user {user!r}, client-id {client_id!r})"
     if len(problems) == before and not user and not client_id:
-        problems.append(f"row {number}: 'user' and 'client_id' must not both be empty; got \"\" and \"\"")
+        problems.append(f"row {number}: neither a user nor a client-id is given")
     mode = row.get("mode")
     mode = "enforce" if mode is None else mode
     if mode not in MODES:
-        problems.append(f"{where}: 'mode' must be one of enforce, shadow, exempt; got {mode!r}")
+        problems.append(f"{where}: unknown mode {mode!r}; known are {', '.join(MODES)}")
     bounds = tuple(_bound(row.get(name), name, where, problems) for name in QUOTA_TYPES)
     if len(problems) != before:
         return None
@@ -123,7 +123,7 @@ def _name(row: Mapping[str, object], column: str, number: int, problems: list[st
     if value is None:
         return ""
     if not isinstance(value, str):
-        problems.append(f"row {number}: '{column}' must be text; got {value!r}")
+        problems.append(f"row {number}: {column} is {value!r}, not text")
         return ""
     return value
 
@@ -138,7 +138,7 @@ def _bound(value: object, column: str, where: str, problems: list[str]) -> float
             bound = math.inf
         if math.isfinite(bound) and bound > 0:
             return bound
-    problems.append(f"{where}: '{column}' must be a finite number above 0; got {value!r}")
+    problems.append(f"{where}: {column} is {value!r}, not a finite number above 0")
     return None
 
 

@@ -47,7 +47,7 @@ import numpy as np
 
 from quota.arrays import Flags, Floats, Ints
 from quota.entity import QUOTA_TYPES
-from quota.errors import InvalidEngineSetting
+from quota.errors import InvalidArgument
 
 _LONG_MAX: Final = np.iinfo(np.int64).max
 _LONG_LIMIT: Final = 2.0**63
@@ -166,15 +166,16 @@ class ThrottleCaps:
         """Refuse what is not a cap.
 
         Raises:
-            InvalidEngineSetting: a cap is neither one of the words nor an int of at least 1.
+            InvalidArgument: a cap is neither one of the words nor an int of at least 1.
         """
         for field in fields(self):
             cap = getattr(self, field.name)
             is_word = isinstance(cap, str) and cap in {"sample_window", "window", "none"}
             if not is_word and not (isinstance(cap, int) and not isinstance(cap, bool) and cap >= 1):
-                requirement = "be sample_window, window, none or milliseconds of at least 1"
-                name = f"max_throttle_time.{field.name}"
-                raise InvalidEngineSetting(name, requirement, repr(cap))
+                message = (
+                    f"the cap of {field.name} is {cap!r}; it can be sample_window, window, none or milliseconds above 0"
+                )
+                raise InvalidArgument(message)
 
     def cap_ms(self, quota_type: str, window_ms: int, sample_window_ms: int) -> int | None:
         """The cap of one quota type in milliseconds; None if it has none. The arguments are those of `cap_ms`."""

@@ -71,12 +71,12 @@ def parse_double(text: str) -> float:
         return _from_hex(found[1])
     if _WORD.fullmatch(text):
         return float(text)
-    message = f"'number' must be one Java can read; got {text}"
+    message = f"{text!r} is not a number that Java can read"
     raise ValueError(message)
 
 
 def parse_bound(quota_type: str, given: object) -> float:
-    """The bound of a quota, as somebody typed it.
+    """The bound of a quota, as it was typed.
 
     Args:
         quota_type: one of `QUOTA_TYPES`.
@@ -87,7 +87,7 @@ def parse_bound(quota_type: str, given: object) -> float:
         Bytes per second, or percent of one thread: finite and above 0.
 
     Raises:
-        InvalidBound: it is no number, the unit is not one of this quota type, or no bound can have this value.
+        InvalidBound: it is not a number, the unit is not one of this quota type, or no bound can have this value.
 
     >>> parse_bound("producer_byte_rate", "1.5 MB/s"), parse_bound("request_percentage", "50%")
     (1500000.0, 50.0)
@@ -172,11 +172,13 @@ def _parse_text(quota_type: str, text: str) -> float:
     number, unit, per_second = found.groups()
     if quota_type == _PERCENTAGE:
         if unit != "%" or per_second:
-            raise InvalidBound(quota_type, text, f"'{quota_type}' must be a number or a percentage, 50%; got {text}")
+            raise InvalidBound(quota_type, text, f"{text} is not a percentage; write {quota_type} like 50 or 50%")
         return float(number)
     if unit not in UNITS:
-        known = "B, kB, MB or GB (thousands), or KiB, MiB or GiB (of 1024)"
-        raise InvalidBound(quota_type, text, f"'{quota_type}' must have the unit {known}; got {_shortened(text)}")
+        known = "B, kB, MB, GB (thousands) and KiB, MiB, GiB (of 1024)"
+        raise InvalidBound(
+            quota_type, text, f"{_shortened(text)} has an unknown unit; those of {quota_type} are {known}"
+        )
     return _whole_bytes(quota_type, text, number, UNITS[unit])
 
 
@@ -191,11 +193,12 @@ def _whole_bytes(quota_type: str, text: str, number: str, size: int) -> float:
     except DecimalException:
         exact, is_whole = Decimal(nearest), False
     if not is_whole:
-        shown = _shortened(text)
-        raise InvalidBound(quota_type, text, f"'{quota_type}' must be whole bytes per second; got {shown}")
+        raise InvalidBound(
+            quota_type, text, f"{_shortened(text)} is not a whole number of bytes; {quota_type} has no fractions"
+        )
     value = float(exact)
     if value != exact:
-        message = f"'{quota_type}' must be exact in a double; got {_shortened(text)}, nearest is {exact_text(value)}"
+        message = f"{_shortened(text)} cannot be stored exactly; the nearest {quota_type} is {exact_text(value)}"
         raise InvalidBound(quota_type, text, message)
     return value
 
@@ -283,9 +286,9 @@ class Mistakes:
     A collector made by `at` adds to the same list, at a place further in.
 
     >>> mistakes = Mistakes()
-    >>> mistakes.at("quotas", 0).at("mode").add("must be one of enforce, shadow, exempt; got loud")
+    >>> mistakes.at("quotas", 0).at("mode").add("unknown mode loud")
     >>> print(mistakes.found[0], mistakes.found[0].path)
-    quotas[0].mode: must be one of enforce, shadow, exempt; got loud ('quotas', 0, 'mode')
+    quotas[0].mode: unknown mode loud ('quotas', 0, 'mode')
     """
 
     def __init__(self) -> None:

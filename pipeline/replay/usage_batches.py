@@ -17,7 +17,6 @@ from pipeline.stream.recovery import evaluation_of
 from pipeline.tables.address import table_uri
 from pipeline.tables.reading import TimeSlices, split_range
 from pipeline.throttle.assembly import new_engine
-from quota.arrays import Ints
 from quota.rates import on_windows, windows_divide
 from quota.replay import (
     USAGE_COLUMNS,
@@ -34,6 +33,7 @@ from quota.snapshot import ALL_USERS, Share
 from quota.usage import Usage
 from schemas.names import ClientKey
 
+Ints = NDArray[np.int64]
 Source = Literal["usage_by_second", "usage"]
 _BYTES: Final = ("produced_bytes", "fetched_bytes")
 _TIMES: Final = ("io_time_ns", "network_time_ns")

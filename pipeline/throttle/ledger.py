@@ -14,9 +14,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from pipeline.throttle.lifecycle import Running
-from pipeline.throttle.shapes import CLIENTS, NO_BOUND, NO_LEVEL, bounds_of, int64s, levels_of, types_of
+from pipeline.throttle.shapes import CLIENTS, NO_BOUND, NO_LEVEL, Ints, bounds_of, int64s, levels_of, types_of
 from purgatory.batch_wheel import BatchTimingWheel, slots_of
-from quota.arrays import Ints
 from quota.decisions import names_of
 from quota.entity import QUOTA_TYPES
 from quota.names import KeyIndex, Seeds

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
-from quota.arrays import Floats, Ints
 from quota.engine import QuotaEngine
 from quota.entity import QUOTA_TYPES
 from quota.holds import type_that_owes_most
@@ -83,6 +83,9 @@ if TYPE_CHECKING:  # pyarrow's classes are generic to its stubs only
 
     Values: TypeAlias = pa.ChunkedArray[Any] | pa.Array[Any]
 
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Flags = NDArray[np.bool_]
 
 NO_BOUND: Final = np.inf
 """Stands for "no bound" in an array of bounds."""

@@ -1,7 +1,12 @@
 """Who uses what on which broker: the usage table, sensor by sensor, as the brokers and all of them together see it.
 
-Usage goes to sensors by the project's own resolution. A cell is made for a sensor and a broker
-when the first usage comes, so a client that uses few of many brokers costs little. Sensors without a bound have none.
+Usage goes to sensors by the project's own resolution. A *cell* is one sensor on one broker, for one quota type. It is
+made when the first usage comes, so a client that uses few of many brokers costs little. Sensors without a bound have
+none.
+
+The usage comes late, by a second or two, and in sample windows that begin at multiples of w; those of a broker begin
+with the first event. So O agrees with the broker's own within one sample window, and
+`quota.broker_levels.level_control` allows for that.
 """
 
 from collections.abc import Sequence
@@ -20,12 +25,6 @@ from quota.resolution import NO_QUOTA, Side
 from quota.sensors import IDLE_MS, SensorTable, TypeSensors
 from quota.snapshot import QuotaSnapshot
 from quota.usage import EntityNames, Measure, Usage
-
-# What each broker sees of each entity: its rate by the broker's own rule, what it was asked for lately, and when.
-#
-# A *cell* is one entity on one broker, for one quota type. The usage that is recorded here comes late, by a second or
-# two, and in sample windows that begin at multiples of w; those of a broker begin with the first event. So O agrees
-# with the broker's own within one sample window, and `quota.broker_levels.level_control` allows for that.
 
 NUM_SAMPLES: Final = 11
 SAMPLE_WINDOW_MS: Final = 1000
