@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from purgatory.batch_levels import Int64s
 from purgatory.batch_wheel import BatchTimingWheel
-from purgatory.errors import InvalidBatchError, MissingWatchKeyError
+from purgatory.errors import InvalidArgumentError
 
 _NOTHING: Int64s = np.empty(0, dtype=np.int64)
 
@@ -137,18 +137,22 @@ class BatchPurgatory:
             int64[n], one handle per operation.
 
         Raises:
-            MissingWatchKeyError: k is 0. Nothing waits.
-            InvalidBatchError: `keys` is not a two-dimensional array of integers with n rows. Nothing waits.
-            InvalidTimeError, WheelFullError: as `BatchTimingWheel.schedule_many`. Nothing waits.
+            InvalidArgumentError: `keys` is not a two-dimensional array of integers with n rows, or k is 0; or a time is
+                refused, as by `BatchTimingWheel.schedule_many`. Nothing waits.
+            WheelFullError: more than MAX_PENDING operations would wait. Nothing waits.
         """
         expirations = np.asarray(expiration_ms)
         columns = np.asarray(keys)
         whole = columns.dtype.kind in "iu" or not columns.size
         if columns.ndim != 2 or columns.shape[:1] != expirations.shape[:1] or not whole:
-            name, expected = "keys", f"a two-dimensional integer array with a row for each of {expirations.size} times"
-            raise InvalidBatchError(name, str(columns.dtype), columns.shape, expected)
+            message = (
+                f"keys is an array of {columns.dtype} and shape {columns.shape}, not a two-dimensional integer array "
+                f"with a row for each of {expirations.size} times"
+            )
+            raise InvalidArgumentError(message)
         if not columns.shape[1]:
-            raise MissingWatchKeyError
+            message = "an operation has no watch key, so only its time-out could complete it"
+            raise InvalidArgumentError(message)
         handles = self._wheel.schedule_many(expirations)
         self._lists.watch(handles, columns.astype(np.int64, copy=False))
         if self._lists.size > 2 * self._kept_by_purge + self._purge_slack:

@@ -63,7 +63,7 @@ from purgatory.batch_levels import (
     Staging,
     expiration_order,
 )
-from purgatory.errors import InvalidBatchError, InvalidTimeError, WheelFullError
+from purgatory.errors import InvalidArgumentError, WheelFullError
 
 SLOT_BITS = 25
 MAX_PENDING = 1 << SLOT_BITS
@@ -232,7 +232,6 @@ def slots_of(handles: npt.NDArray[np.int64]) -> Int64s:
 
 _STAGED_MAX = 1 << 15
 _DEAD_SLACK = 1 << 16  # so few dead references are never worth a compaction
-_TIME_RANGE = f"be whole milliseconds from 0 to {MAX_TIME_MS} (2^48 − 1)"
 
 
 class BatchTimingWheel:
@@ -255,11 +254,11 @@ class BatchTimingWheel:
             start_ms: where its clock begins.
 
         Raises:
-            InvalidTimeError: start_ms is negative, above MAX_TIME_MS or not an integer.
+            InvalidArgumentError: start_ms is negative, above MAX_TIME_MS or not an integer.
         """
         self._clock_ms = _whole("start_ms", start_ms)
         if not 0 <= self._clock_ms <= MAX_TIME_MS:
-            raise InvalidTimeError(name="start_ms", value=start_ms, reason=_TIME_RANGE)
+            raise _refused_time(name="start_ms", value_ms=start_ms)
         self._slab = Slab()
         self._levels = Levels()
         self._staging = Staging()
@@ -278,8 +277,8 @@ class BatchTimingWheel:
             int64[n], one handle per entry, never negative.
 
         Raises:
-            InvalidTimeError: an element is negative or above MAX_TIME_MS. Nothing was scheduled.
-            InvalidBatchError: not a one-dimensional array of integers. Nothing was scheduled.
+            InvalidArgumentError: not a one-dimensional array of integers, or an element is negative or above
+                MAX_TIME_MS. Nothing was scheduled.
             WheelFullError: more than MAX_PENDING entries would be pending. Nothing was scheduled.
         """
         given = _integers("expiration_ms", expiration_ms)
@@ -288,7 +287,7 @@ class BatchTimingWheel:
         min_ms, max_ms = int(given.min()), int(given.max())
         if min_ms < 0 or max_ms > MAX_TIME_MS:
             refused = given[(given < 0) | (given > MAX_TIME_MS)]
-            raise InvalidTimeError(name="expiration_ms", value=int(refused[0]), reason=_TIME_RANGE)
+            raise _refused_time(name="expiration_ms", value_ms=int(refused[0]))
         self._slab.reserve(given.size)
         owned_ms = given.astype(np.int64)  # a copy: the caller may reuse its array
         handles = self._slab.take_many(owned_ms.size)
@@ -301,7 +300,7 @@ class BatchTimingWheel:
         """Schedule one entry and return its handle. Same rules and errors as `schedule_many`."""
         expiration_ms = _whole("expiration_ms", expiration_ms)
         if not 0 <= expiration_ms <= MAX_TIME_MS:
-            raise InvalidTimeError(name="expiration_ms", value=expiration_ms, reason=_TIME_RANGE)
+            raise _refused_time(name="expiration_ms", value_ms=expiration_ms)
         handle = self._slab.take()
         self._staging.append(expiration_ms, handle)
         if len(self._staging.tail_ms) >= _STAGED_MAX:
@@ -312,7 +311,7 @@ class BatchTimingWheel:
         """Cancel entries and return how many of them were pending. Any int64 is accepted; repeated ones count once.
 
         Raises:
-            InvalidBatchError: not a one-dimensional array of integers.
+            InvalidArgumentError: not a one-dimensional array of integers.
         """
         return self.withdraw_many(handles).size
 
@@ -323,7 +322,7 @@ class BatchTimingWheel:
             int64[m], each handle once. Do not write into the array.
 
         Raises:
-            InvalidBatchError: not a one-dimensional array of integers.
+            InvalidArgumentError: not a one-dimensional array of integers.
         """
         cancelled = self._slab.remove_many(_integers("handles", handles).astype(np.int64, copy=False))
         self._dead += cancelled.size
@@ -349,11 +348,11 @@ class BatchTimingWheel:
             (handles, expiration_ms), int64[m] each, in the order of (expiration, submission). The handles are stale.
 
         Raises:
-            InvalidTimeError: now_ms is above MAX_TIME_MS or not an integer. Nothing happened.
+            InvalidArgumentError: now_ms is above MAX_TIME_MS or not an integer. Nothing happened.
         """
         now_ms = _whole("now_ms", now_ms)
         if now_ms > MAX_TIME_MS:
-            raise InvalidTimeError(name="now_ms", value=now_ms, reason=_TIME_RANGE)
+            raise _refused_time(name="now_ms", value_ms=now_ms)
         due = self._overdue
         in_order = not due
         self._overdue = []
@@ -463,15 +462,22 @@ class BatchTimingWheel:
         return self._slab.capacity
 
 
+def _refused_time(name: str, value_ms: object) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        f"{name} is {value_ms!r}; a time is whole milliseconds from 0 to {MAX_TIME_MS} (2^48 − 1)"
+    )
+
+
 def _whole(name: str, value: int) -> int:
     try:
         return index(value)
     except TypeError:
-        raise InvalidTimeError(name=name, value=value, reason=_TIME_RANGE) from None
+        raise _refused_time(name, value) from None
 
 
 def _integers(name: str, values: npt.ArrayLike) -> np.ndarray[tuple[int], np.dtype[np.integer]]:
     array = np.asarray(values)
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
-        raise InvalidBatchError(name, str(array.dtype), array.shape)
+        message = f"{name} is an array of {array.dtype} and shape {array.shape}, not a one-dimensional integer array"
+        raise InvalidArgumentError(message)
     return array if array.size else array.astype(np.int64)

@@ -66,7 +66,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterable
 from typing import Generic, TypeVar
 
-from purgatory.errors import MissingWatchKeyError
+from purgatory.errors import InvalidArgumentError
 from purgatory.timer import Timer
 from purgatory.timing_wheel import TimerTask
 
@@ -133,7 +133,7 @@ class DelayedOperation(TimerTask):
         """Under the lock: `try_complete`; if it fails, run `otherwise`, then try once more.
 
         The second try is for an event that arrives after the first try and before `otherwise` has done its work (for
-        example, put the operation on a watch list). Without it nobody would notice that event.
+        example, put the operation on a watch list). Without it that event would go unnoticed.
 
         Returns:
             True if one of the two tries completed the operation.
@@ -190,11 +190,12 @@ class DelayedOperationPurgatory(Generic[Operation]):
             True if this call completed the operation.
 
         Raises:
-            MissingWatchKeyError: there is no key.
+            InvalidArgumentError: there is no key.
         """
         watch_keys = tuple(keys)
         if not watch_keys:
-            raise MissingWatchKeyError
+            message = "an operation has no watch key, so only its time-out could complete it"
+            raise InvalidArgumentError(message)
         if operation.safe_try_complete_or_else(lambda: self._watch(operation, watch_keys)):
             return True
         if not operation.is_completed:

@@ -13,7 +13,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from purgatory.errors import AlreadyMutedError, InvalidSizeError, NotAllocatedError
+from purgatory.errors import AlreadyMutedError, InvalidArgumentError
 from purgatory.timer import MonotonicClock
 
 _LOW_MEMORY_FRACTION = 0.1
@@ -61,14 +61,17 @@ class MemoryPool:
             depleted_window_ms: how far back `depleted_percent` looks; more than 0.
 
         Raises:
-            InvalidSizeError: one of them is out of its range.
+            InvalidArgumentError: one of them is out of its range.
         """
         for name, value in (("size_bytes", size_bytes), ("depleted_window_ms", depleted_window_ms)):
             if value < 1:
-                raise InvalidSizeError(name=name, value=value, reason="be more than 0")
+                message = f"{name} is {value}; it can be 1 or more"
+                raise InvalidArgumentError(message)
         if not 1 <= max_allocation_bytes <= size_bytes:
-            reason = f"be from 1 to the pool's size of {size_bytes} bytes"
-            raise InvalidSizeError(name="max_allocation_bytes", value=max_allocation_bytes, reason=reason)
+            message = (
+                f"max_allocation_bytes is {max_allocation_bytes}; it can be from 1 to the pool's size, {size_bytes}"
+            )
+            raise InvalidArgumentError(message)
         self.size_bytes = size_bytes
         self.max_allocation_bytes = max_allocation_bytes
         self.strict = strict
@@ -85,7 +88,7 @@ class MemoryPool:
         """Hand out bytes; None when there is not enough. Never waits.
 
         Raises:
-            InvalidSizeError: size_bytes is below 1 or above max_allocation_bytes.
+            InvalidArgumentError: size_bytes is below 1 or above max_allocation_bytes.
         """
         self.check_size(size_bytes)
         if self.available_bytes < (size_bytes if self.strict else 1):
@@ -102,20 +105,23 @@ class MemoryPool:
         """Refuse a size that the pool could never hand out.
 
         Raises:
-            InvalidSizeError: size_bytes is below 1 or above max_allocation_bytes.
+            InvalidArgumentError: size_bytes is below 1 or above max_allocation_bytes.
         """
         if not 1 <= size_bytes <= self.max_allocation_bytes:
-            reason = f"be from 1 to {self.max_allocation_bytes} bytes"
-            raise InvalidSizeError(name="size_bytes", value=size_bytes, reason=reason)
+            message = (
+                f"an allocation of {size_bytes} bytes is impossible; it can be from 1 to {self.max_allocation_bytes}"
+            )
+            raise InvalidArgumentError(message)
 
     def release(self, allocation: Allocation) -> None:
         """Take bytes back.
 
         Raises:
-            NotAllocatedError: it was released before, or another pool handed it out. Nothing changed.
+            InvalidArgumentError: it was released before, or another pool handed it out. Nothing changed.
         """
         if allocation not in self._outstanding:
-            raise NotAllocatedError(allocation)
+            message = f"{allocation!r} is not outstanding in this pool: released before, or handed out by another pool"
+            raise InvalidArgumentError(message)
         self._outstanding.remove(allocation)
         self.available_bytes += allocation.size_bytes
         self._end_depleted_span()
@@ -199,10 +205,11 @@ class MemoryIntake(Generic[Source]):
 
         Raises:
             AlreadyMutedError: the source is already muted.
-            InvalidSizeError: the size is impossible, see `MemoryPool.check_size`. The source is not muted.
+            InvalidArgumentError: the size is impossible, see `MemoryPool.check_size`. The source is not muted.
         """
         if source in self._muted:
-            raise AlreadyMutedError(source)
+            message = f"{source!r} is muted already, and asks for memory"
+            raise AlreadyMutedError(message)
         self._pool.check_size(size_bytes)
         allocation = None if self._muted else self._pool.try_allocate(size_bytes)
         if allocation is None:

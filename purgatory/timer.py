@@ -6,7 +6,7 @@ Three things differ from Kafka's `SystemTimer`, on purpose:
   tick of 5 ms a task that is due at 99 runs at 95.)
 - Tasks of one millisecond run first in, first out: due tasks run in the order of (expiration, submission).
 - The thread that calls `advance_clock` runs the tasks, after it has released the lock. There is no executor, whose
-  queue could make tasks late without anybody noticing. A task with a delay of zero or less runs at the next
+  queue could make tasks late without a trace. A task with a delay of zero or less runs at the next
   `advance_clock`, never inside `add`.
 
 The structures read no clock and have no thread. `SystemMonotonicClock` gives the time, and a `Reaper` is the thread
@@ -87,7 +87,7 @@ class SystemTimer:
             wheel_size: buckets per level, at least 2.
 
         Raises:
-            InvalidTimeError: tick_ms or wheel_size is too small.
+            InvalidArgumentError: tick_ms or wheel_size is too small.
         """
         self._clock = clock
         self._tick_ms = tick_ms
@@ -211,7 +211,7 @@ class Reaper:
         """Make a reaper that is not running yet.
 
         Args:
-            advanced: what to drive. Nobody else may advance it while the reaper runs.
+            advanced: what to drive. No other thread may advance it while the reaper runs.
             name: the name of the thread.
             on_error: gets what tasks raised. The loop goes on.
         """

@@ -114,7 +114,7 @@ import heapq
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
-from purgatory.errors import InvalidTimeError
+from purgatory.errors import InvalidArgumentError
 
 NOT_QUEUED_MS = -1
 """The expiration of a bucket that is in no queue."""
@@ -346,11 +346,12 @@ class TimingWheel:
             level: 1 for the finest.
 
         Raises:
-            InvalidTimeError: tick_ms, wheel_size or start_ms is too small.
+            InvalidArgumentError: tick_ms, wheel_size or start_ms is too small.
         """
         for name, value, least in (("tick_ms", tick_ms, 1), ("wheel_size", wheel_size, 2), ("start_ms", start_ms, 0)):
             if value < least:
-                raise InvalidTimeError(name=name, value=value, reason=f"be at least {least}")
+                message = f"{name} is {value}; it can be {least} or more"
+                raise InvalidArgumentError(message)
         self.tick_ms = tick_ms
         self.wheel_size = wheel_size
         self.interval_ms = tick_ms * wheel_size

@@ -8,8 +8,8 @@ wants d_b per second on broker b gets min(d_b, L) there. All brokers together sh
     sum(min(d_b, L)) = T
 
 Think of brokers as vessels of heights d_b that stand side by side, and of T as the water that is poured into all of
-them at once: L is how high the water stands. If there is room for all of it, that is sum(d_b) ≤ T, nobody needs a bound
-below T, and L = T.
+them at once: L is how high the water stands. If there is room for all of it, that is sum(d_b) ≤ T, no broker needs a
+bound below T, and L = T.
 
 Sorting solves it. Let d_1 ≤ d_2 ≤ … ≤ d_n, and let the first i brokers be those that L does not reach. They take all
 they want, and the others share the rest evenly:
@@ -19,7 +19,7 @@ they want, and the others share the rest evenly:
 The answer is the first L_i that does not exceed d_(i + 1). It is also the largest of them. For, as long as d_(i + 1) is
 below L_i, taking that broker out leaves the others more: L_(i + 1) > L_i. From there on it leaves them no more.
 
-L_0 = T / n is one of them. So T / n ≤ L ≤ T, whatever the demands are: a level that nobody changes any more lets no
+L_0 = T / n is one of them. So T / n ≤ L ≤ T, whatever the demands are: a level that is not changed any more lets no
 broker alone exceed T, and cannot take from the entity what an even division of T would have left it.
 
 A broker that throttles an entity hides what it wants. Its demand counts as unbounded (`saturated`).
@@ -32,7 +32,7 @@ reached. L_1 = (100 − 30) / 2 = 35 does not exceed 60. The brokers give 35 + 3
 >>> broker_level(np.array([60.0, 30.0, 90.0]), np.zeros(3, np.bool_), bound=100.0)
 35.0
 
-If the third broker were asked for 5 only, all would fit. But if it throttles, nobody knows what it is asked for:
+If the third broker were asked for 5 only, all would fit. But if it throttles, what it is asked for is not known:
 
 >>> broker_level(np.array([60.0, 30.0, 5.0]), np.array([False, False, False]), bound=100.0)
 100.0
@@ -41,12 +41,9 @@ If the third broker were asked for 5 only, all would fit. But if it throttles, n
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
+from quota.arrays import Flags, Floats
 from quota.errors import InvalidArgument
-
-Floats = NDArray[np.float64]
-Flags = NDArray[np.bool_]
 
 
 def broker_level(demand: Floats, saturated: Flags, bound: float) -> float:
@@ -82,10 +79,12 @@ def broker_levels(demand: Floats, saturated: Flags, bound: Floats) -> Floats:
     """
     if not (demand >= 0).all():
         worst = demand[~(demand >= 0)][0]
-        raise InvalidArgument(name="demand", requirement="be 0 or more on every broker", got=worst)
+        message = f"the demand on a broker is {worst}; it can be 0 or more"
+        raise InvalidArgument(message)
     if not (np.isfinite(bound) & (bound >= 0)).all():
         worst = bound[~(np.isfinite(bound) & (bound >= 0))][0]
-        raise InvalidArgument(name="bound", requirement="be a finite number of 0 or more", got=worst)
+        message = f"the bound is {worst}; it can be a finite number of 0 or more"
+        raise InvalidArgument(message)
     brokers = demand.shape[1]
     if brokers == 0:
         return bound.copy()

@@ -1,8 +1,13 @@
-"""The current rate under each quota: how near the clients are to their bounds.
+"""The current rate under each quota (how near the clients are to their bounds), and two gauges of Kafka's brokers.
 
 The rates are those of the engine, at one instant. A quota of a default has a sensor for each client it holds for; then
 the sensor that is nearest to the bound is shown. A shadow quota is seen as the shadow resolution sees it: as if it, and
 every other shadow quota, were enforced.
+
+The gauges are the mean throttle time and the exempt request time. Kafka 4.3.1 takes both over two samples of 30 s, the
+defaults of its metrics; the windows of the quotas do not matter. `throttle-time` is per sensor (`ClientQuotaManager`):
+the mean of all throttle times above 0; no value without one. `exempt-request-time` is per broker
+(`ClientRequestQuotaManager`): a rate, in percent of one thread.
 """
 
 from collections import Counter, defaultdict
@@ -215,13 +220,6 @@ def bounds_of(row: Mapping[str, Any]) -> dict[QuotaKey, float]:
     return {QuotaKey(row["user"], row["client_id"], name): row[name] for name in QUOTA_TYPES if row[name] is not None}
 
 
-# Two figures that Kafka's brokers show beside the rates: the mean throttle time, and the exempt request time.
-#
-# Kafka 4.3.1 takes both over two samples of 30 s. These are the defaults of its metrics, and the windows of the quotas
-# do not matter. `throttle-time` is per sensor (`ClientQuotaManager`): the mean of all throttle times above 0; no value
-# if there were none. `exempt-request-time` is per broker (`ClientRequestQuotaManager`): a rate, in percent of one
-# thread.
-
 SPAN_MS: Final = 60_000
 """Two samples of 30 s."""
 
@@ -239,9 +237,8 @@ def throttle_times(decisions: pa.Table, now_ms: int) -> pa.Table:
 
     Returns:
         The columns of `SENSOR`, `throttle_time_avg_ms` float64, `throttle_time_max_ms` int64, and `throttles` int64:
-            how
-        many decisions had a throttle time above 0. A sensor without such a decision has no row. The longest mean is
-        first; equal ones are in the order of the sensors.
+            how many decisions had a throttle time above 0. A sensor without such a decision has no row. The longest
+            mean is first; equal ones are in the order of the sensors.
     """
     at_ms = decisions["evaluated_at_ms"]
     in_span = pc.and_(pc.greater(at_ms, now_ms - SPAN_MS), pc.less_equal(at_ms, now_ms))

@@ -8,15 +8,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from quota.arrays import Flags, Floats, Ids, Ints
 from quota.entity import QUOTA_TYPES, TIE_ORDER
-from quota.names import Ids
 from quota.resolution import Side
 from quota.throttle_time import NO_CAP, ThrottleCaps, throttle_time_ms
 from quota.usage import EntityNames
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Flags = NDArray[np.bool_]
 
 SCHEMA: Final = pa.schema(
     [
@@ -91,7 +87,7 @@ class Throttles:
 
     @classmethod
     def none(cls) -> Self:
-        """Nobody must wait."""
+        """No client must wait."""
         nothing = np.zeros(0, np.int64)
         return cls(nothing, nothing, np.zeros(0, np.float64), nothing, nothing)
 

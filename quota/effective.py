@@ -1,4 +1,7 @@
-"""Which quotas apply to one client: the row at each of the eight levels, which match, and who shares its sensors."""
+"""Which quotas apply to a client: the row at each of the eight levels, which match, and who shares its sensors.
+
+The same question asked of two versions of the quotas says for which clients an edit changes anything.
+"""
 
 from dataclasses import dataclass
 from typing import Any, Final
@@ -9,7 +12,8 @@ from quota.engine import QuotaEngine
 from quota.entity import QUOTA_TYPES, Level, entity_at
 from quota.snapshot import Quota, QuotaSnapshot
 
-_SENSOR: Final = ("sensor_user", "sensor_client_id")
+_SENSOR: Final = ("quota_type", "sensor_user", "sensor_client_id")
+_COMPARED: Final = ("level", "bound", "mode")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +91,8 @@ def effective(snapshot: QuotaSnapshot, user: str, client_id: str, others: pa.Tab
         client_id: its client-id; may be "".
         others: the clients among which to look for such; columns user and client_id. May contain the client itself.
     """
-    engine = QuotaEngine()
-    engine.load_quotas(snapshot)
-    own = engine.resolve(pa.table({"user": [user], "client_id": [client_id]})).to_pylist()
-    rest = engine.resolve(others.select(["user", "client_id"])).to_pylist()
+    own = _resolved(pa.table({"user": [user], "client_id": [client_id]}), snapshot)
+    rest = _resolved(others, snapshot)
     by_type = tuple(
         EffectiveQuota(
             quota_type=row["quota_type"],
@@ -112,9 +114,17 @@ def effective(snapshot: QuotaSnapshot, user: str, client_id: str, others: pa.Tab
     return Effective(_levels(snapshot, user, client_id, by_type), by_type)
 
 
+def _resolved(clients: pa.Table, quotas: QuotaSnapshot) -> list[dict[str, Any]]:
+    """One row per client and quota type, as `QuotaEngine.resolve` returns them."""
+    engine = QuotaEngine()
+    engine.load_quotas(quotas)
+    rows: list[dict[str, Any]] = engine.resolve(clients.select(["user", "client_id"])).to_pylist()
+    return rows
+
+
 def _same_sensor(one: dict[str, object], other: dict[str, object]) -> bool:
     # Equal tags find equal rows. So both answers are from the enforced side, or both from the shadow side.
-    return all(one[name] == other[name] for name in ("quota_type", *_SENSOR))
+    return all(one[name] == other[name] for name in _SENSOR)
 
 
 def _levels(
@@ -139,3 +149,27 @@ def _is_named(level: Level, client_id: str) -> bool:
 def types_bounded(quota: Quota) -> dict[str, float]:
     """The bounds of a row, by quota type; only those that are set."""
     return {name: bound for name, bound in zip(QUOTA_TYPES, quota.bounds, strict=True) if bound is not None}
+
+
+def standing_changes(clients: pa.Table, before: QuotaSnapshot, after: QuotaSnapshot) -> list[dict[str, Any]]:
+    """Which of these clients get another level, bound or mode under other quotas. Needs no usage.
+
+    Args:
+        clients: columns `user` and `client_id`, each pair once.
+        before: the quotas in force.
+        after: the quotas that are to be in force.
+
+    Returns:
+        One row per client and quota type that differs, in the order of the table: user, client_id, quota_type, and with
+        the prefixes old_ and new_ level (1–8, None for no quota), bound (None for none) and mode (None, enforce,
+        shadow, exempt).
+    """
+    old, new = (_resolved(clients, quotas) for quotas in (before, after))
+    return [
+        {
+            **{name: was[name] for name in ("user", "client_id", "quota_type")},
+            **{f"{age}_{name}": row[name] for name in _COMPARED for age, row in (("old", was), ("new", now))},
+        }
+        for was, now in zip(old, new, strict=True)
+        if any(was[name] != now[name] for name in _COMPARED)
+    ]

@@ -1,28 +1,23 @@
 """The quota engine: usage in, decisions out. All it knows was given to its methods: no clock, no I/O."""
 
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
-from quota.buckets import TokenBuckets
+from quota.arrays import Flags, Floats, Ids, Ints
 from quota.decisions import SCHEMA, Judged, Violations, decisions_table, judge, names_of
 from quota.entity import QUOTA_TYPES
-from quota.errors import InvalidEngineSetting, InvalidUsage
-from quota.names import HashedNames, Ids
+from quota.errors import InvalidArgument, InvalidUsage
+from quota.names import HashedNames
+from quota.rates import TokenBuckets
 from quota.recording import BatchInstant, SensorGroups, record_piece, split_by_window, violated_sensors
 from quota.resolution import NO_QUOTA, Resolution, Resolved, Side
 from quota.sensors import Key, SensorNumbers, SensorTable, TypeSensors
 from quota.snapshot import QuotaSnapshot
 from quota.throttle_time import ThrottleCaps, owed_time_ms
 from quota.usage import EntityNames, Usage
-
-# Read-only answers about entities: what they owe now, and which quota applies to them.
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 _KEYS: Final = [
     ("broker_id", pa.string()),
@@ -59,7 +54,7 @@ _MODES: Final = ("enforce", "shadow", "exempt")
 
 
 class Answers:
-    """Answers from the engine's state at one time. Changes nothing. Not valid after the next `record`.
+    """What entities owe now, and which quota applies to them. Changes nothing. Not valid after the next `record`.
 
     Args:
         resolution: the quotas in force.
@@ -150,7 +145,7 @@ class Answers:
         buckets = self._full_buckets if sensors is None or sensors.buckets is None else sensors.buckets
         return buckets.tokens_at(ids, np.where(np.isfinite(bound), bound, 1.0), now_ms)
 
-    def _is_violated(self, key: Key, hashes: HashedNames, resolved: Resolved, now_ms: int | None) -> NDArray[np.bool_]:
+    def _is_violated(self, key: Key, hashes: HashedNames, resolved: Resolved, now_ms: int | None) -> Flags:
         if now_ms is None or key not in self._sensors:
             return np.zeros(len(hashes), np.bool_)
         ids = self._numbers.find(hashes, resolved.has_user, resolved.has_client_id)
@@ -178,7 +173,7 @@ class QuotaEngine:
 
     A sensor is what a rate belongs to: the tags that the matched quota gives a `<user, client-id>`, and in broker scope
     the broker. For every sensor and quota type the engine keeps the sums of the last N + 1 sample windows and a token
-    bucket. The rules are in `quota.resolution`, `quota.rates`, `quota.buckets` and `quota.throttle_time`; see also
+    bucket. The rules are in `quota.resolution`, `quota.rates`, `quota.rates` and `quota.throttle_time`; see also
     docs/design.md, "Rules". The engine works on whole columns, without a Python loop over rows.
 
     The same batches with the same snapshots give the same answers, in any process. Names are compared by 128-bit hashes
@@ -194,7 +189,7 @@ class QuotaEngine:
         carry_debt: keep token buckets. If False, Kafka's rate decides alone: `tokens` is null and `owed_ms` is X.
 
     Raises:
-        InvalidEngineSetting: an argument is out of its range.
+        InvalidArgument: an argument is out of its range.
     """
 
     def __init__(
@@ -211,9 +206,11 @@ class QuotaEngine:
         )
         for name, value, largest in ranges:
             if not 1 <= value <= largest:
-                raise InvalidEngineSetting(name, f"be from 1 to {largest}", value)
+                message = f"{name} is {value}; it can be from 1 to {largest}"
+                raise InvalidArgument(message)
         if scope not in {"cluster", "broker"}:
-            raise InvalidEngineSetting(name="scope", requirement="be cluster or broker", got=repr(scope))
+            message = f"scope is {scope!r}; it can be cluster or broker"
+            raise InvalidArgument(message)
         self.num_samples = num_samples
         self.sample_window_ms = sample_window_ms
         self.max_throttle_time = max_throttle_time or ThrottleCaps()
@@ -241,10 +238,8 @@ class QuotaEngine:
     def load_quotas(self, snapshot: QuotaSnapshot) -> None:
         """Put other quotas in force. No sensor changes: samples and buckets stay and are judged by the new bounds.
 
-        An entity whose tags change goes to another sensor: a new one, or one that already has samples. A sensor to
-            which
-        no entity goes any more keeps its samples until `expire_idle` drops it. Loading the same quotas again costs
-        nothing.
+        An entity whose tags change goes to another sensor: a new one, or one that already has samples. A sensor without
+        entities keeps its samples until `expire_idle` drops it. Loading the same quotas again costs nothing.
         """
         if snapshot.quotas is not self._snapshot.quotas and snapshot.quotas != self._snapshot.quotas:
             self._sensors.load(snapshot)
@@ -272,7 +267,7 @@ class QuotaEngine:
                 before the N + 1 newest are late: they are in no rate, but are charged to the bucket.
             evaluated_at_ms: the instant of the decision. It must not be before any event, nor before that of the last
                 call.
-            is_old: the usage is so old that no throttle is published for it. Its clients were not told to wait, so it
+            is_old: the usage is so old that no throttle is published for it. Its clients got no throttle, so it
                 takes a bucket no further below 0 than one burst, N · (w / 1000) · T. What a bucket owes already stays.
 
         Returns:
@@ -371,7 +366,8 @@ class QuotaEngine:
     def _check_instant(self, evaluated_at_ms: int) -> None:
         earliest_ms = self._evaluated_at_ms or 0
         if evaluated_at_ms < earliest_ms:
-            raise InvalidUsage(name="evaluated_at_ms", requirement=f"not be before {earliest_ms}", got=evaluated_at_ms)
+            message = f"the evaluation at {evaluated_at_ms} is before the last one, at {earliest_ms}"
+            raise InvalidUsage(message)
 
     def _answers(self) -> Answers:
         short_window_ms = max((self.num_samples - 1) * self.sample_window_ms, 1)
@@ -379,7 +375,7 @@ class QuotaEngine:
         return Answers(self._sensors.resolution, self._sensors.numbers, self._sensors.by_key, short_window_ms, full)
 
     def _judge(self, batch: Usage, evaluated_at_ms: int, is_old: bool = False) -> Judged | None:
-        """Add a batch to the sensors. Returns the violations; None if there are none. The instant has been checked."""
+        """Add a batch to the sensors. Returns the violations; None if none. The instant has been checked."""
         self._evaluated_at_ms = evaluated_at_ms
         newest = evaluated_at_ms // self.sample_window_ms
         self._sensors.advance(newest)
@@ -450,46 +446,3 @@ class QuotaEngine:
             has_user=numbers.has_user[of_entity],
             has_client_id=numbers.has_client_id[of_entity],
         )
-
-
-# Which clients get another level, bound or mode under other quotas. Needs no clock, no usage and no sensors.
-
-_COMPARED: Final = ("level", "bound", "mode")
-
-
-def standing_changes(clients: pa.Table, before: QuotaSnapshot, after: QuotaSnapshot) -> list[dict[str, Any]]:
-    """Compare two versions of the quotas for the clients given.
-
-    Args:
-        clients: columns `user` and `client_id`, each pair once.
-        before: the quotas in force.
-        after: the quotas that are to be in force.
-
-    Returns:
-        One row per client and quota type that differs, in the order of the table: user, client_id, quota_type, and with
-        the prefixes old_ and new_ level (1–8, None for no quota), bound (None for none) and mode (None, enforce,
-        shadow, exempt).
-    """
-    entities = pa.table(
-        {
-            "broker_id": pa.array([""] * clients.num_rows, pa.string()),
-            "user": clients["user"],
-            "client_id": clients["client_id"],
-        }
-    )
-    old, new = (_resolved(entities, quotas) for quotas in (before, after))
-    return [
-        {
-            **{name: was[name] for name in ("user", "client_id", "quota_type")},
-            **{f"{age}_{name}": row[name] for name in _COMPARED for age, row in (("old", was), ("new", now))},
-        }
-        for was, now in zip(old, new, strict=True)
-        if any(was[name] != now[name] for name in _COMPARED)
-    ]
-
-
-def _resolved(entities: pa.Table, quotas: QuotaSnapshot) -> list[dict[str, Any]]:
-    engine = QuotaEngine()
-    engine.load_quotas(quotas)
-    rows: list[dict[str, Any]] = engine.resolve(entities).to_pylist()
-    return rows

@@ -1,15 +1,14 @@
-"""The errors of this package.
+"""The errors of this package: one class for each thing that a caller does something about.
 
 QuotaError
-├── InvalidQuotas              rows that cannot be quotas; names every mistake at once
-├── InvalidBound               a bound, as somebody typed it, that cannot be read or is out of its range
-└── InvalidArgument
-    ├── InvalidUsage           usage, entities or times that the engine cannot take; nothing was changed
-    └── InvalidEngineSetting   a constructor argument out of its range
+├── InvalidQuotas     rows that cannot be quotas; has every mistake
+├── InvalidBound      a typed bound that cannot be read or is out of its range
+├── InvalidUsage      usage, entities or an instant that the engine cannot take; nothing was changed
+└── InvalidArgument   a setting of the engine, or a demand of the brokers, that is out of its range
 """
 
 from collections.abc import Sequence
-from typing import Final, Self
+from typing import Final
 
 _SHOWN_PROBLEMS: Final = 10
 
@@ -50,29 +49,9 @@ class InvalidBound(QuotaError):
         super().__init__(mistake)
 
 
-class InvalidArgument(QuotaError):
-    """The engine was given something that breaks its rules.
-
-    Attributes:
-        name: the column, argument or setting.
-        requirement: what it must be.
-        got: what it was, as text.
-    """
-
-    def __init__(self, name: str, requirement: str, got: object) -> None:
-        self.name = name
-        self.requirement = requirement
-        self.got = str(got)
-        super().__init__(f"'{name}' must {requirement}; got {self.got}")
-
-    def __reduce__(self) -> tuple[type[Self], tuple[str, str, str]]:
-        """Pickle the parts, not the message, because the error may come from another process."""
-        return type(self), (self.name, self.requirement, self.got)
-
-
-class InvalidUsage(InvalidArgument):
+class InvalidUsage(QuotaError):
     """A table or an instant that was given to the engine breaks its contract. No sensor was changed."""
 
 
-class InvalidEngineSetting(InvalidArgument):
-    """A setting of the engine is out of its range."""
+class InvalidArgument(QuotaError, ValueError):
+    """A setting of the engine, or a demand of the brokers, is out of its range."""

@@ -2,8 +2,8 @@
 
 The usage does not react to the decisions: it is what was stored, even where a client would have waited. Apart from that
 a throttle lives as in the job: an applied decision holds a client for its capped X; further decisions extend that;
-before and at its end the client is looked at, and renewed if it still owes (`quota.slicing`). Usage at or after the
-beginning of a hold and before its end counts as deferred.
+before and at its end the client is looked at, and renewed if it still owes (`quota.throttle_time.Slicing`). Usage at or
+after the beginning of a hold and before its end counts as deferred.
 
 Between two batches nothing is recorded, so what a client owes depends on the time alone. Therefore each look can be
 taken at its own instant, and many clients can be looked at in one step.
@@ -14,22 +14,19 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from quota.arrays import Floats, Ids, Ints
 from quota.decisions import Throttles
 from quota.entity import TIE_ORDER
-from quota.names import Ids
-from quota.slicing import Slicing, Step
-
-# How long clients were held in a range of time: per client, and per part of the range.
-
-Ints = NDArray[np.int64]
+from quota.throttle_time import Slicing, Step
 
 _MOST_WAITING: Final = 1_000
 
 
 class HeldTime:
-    """Adds up intervals in which clients were held. The caller numbers the clients 0, 1, 2 ….
+    """Adds up intervals in which clients were held: per client, and per part of a range of time.
+
+    The caller numbers the clients 0, 1, 2 ….
 
     The intervals of one client must not overlap. Only what lies in the range counts.
 
@@ -88,11 +85,6 @@ class HeldTime:
             part = ms // self._bin_ms
             np.add.at(self._whole, part, -sign)
             np.add.at(self._partial_ms, part, sign * (ms - part * self._bin_ms))
-
-
-# What clients owe, by columns: for replays, which look at many running throttles, each at an instant of its own.
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,10 +259,10 @@ class Holds:
         is_published = slicing.is_published(owed_ms, slices_ms, left_ms, runs)
         self._from_ms[clients[is_published & ~runs]] = at_ms
         news = np.flatnonzero(is_published)
-        told = clients[news]
-        self._bound[told], self._level[told] = throttles.bound[news], throttles.level[news]
-        self._quota_type[told] = throttles.quota_type[news]
-        self._hold(told, np.full(len(told), at_ms), slices_ms[news])
+        published = clients[news]
+        self._bound[published], self._level[published] = throttles.bound[news], throttles.level[news]
+        self._quota_type[published] = throttles.quota_type[news]
+        self._hold(published, np.full(len(published), at_ms), slices_ms[news])
 
     def advance(self, to_ms: int) -> None:
         """Take all looks that are due up to an instant, inclusive: before the batch of that instant is recorded."""

@@ -1,7 +1,7 @@
-"""Names as 128-bit hashes, computed column by column.
+"""Names as 128-bit hashes, computed column by column, and a hash table from such keys to ids.
 
 The engine distinguishes names by two 64-bit hashes with seeds of its own, drawn when it is built. Among 10 million
-entities the chance that two are mistaken for each other is below 1e-24, and nobody outside the process can provoke it.
+entities the chance that two are mistaken for each other is below 1e-24, and no client can provoke it.
 Both hashes read the UTF-8 bytes of an Arrow column, eight at a time. They use different operations and shifts, so two
 names that were made to collide in one hash do not collide in the other.
 """
@@ -12,6 +12,8 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
+
+from quota.arrays import Flags, Ids, Ints
 
 Words = NDArray[np.uint64]
 Pair = tuple[Words, Words]
@@ -76,7 +78,7 @@ class NameColumn:
 
     def __init__(self, column: pa.Array, seeds: Seeds, memo: DictionaryMemo | None = None) -> None:
         self._seeds = seeds
-        self._codes: NDArray[np.int64] | NDArray[np.int32] | None = None
+        self._codes: Ints | NDArray[np.int32] | None = None
         if pa.types.is_dictionary(column.type):
             self._read_dictionary(column, memo or DictionaryMemo())
         else:
@@ -168,7 +170,7 @@ class HashedNames:
     def __len__(self) -> int:
         return len(self.user[0])
 
-    def take(self, rows: NDArray[np.int64]) -> "HashedNames":
+    def take(self, rows: Ints) -> "HashedNames":
         """The hashes of some of the rows."""
         broker = None if self.broker_id is None else (self.broker_id[0][rows], self.broker_id[1][rows])
         return HashedNames(
@@ -182,7 +184,7 @@ class HashedNames:
         """One 128-bit key per row, of broker, user and client-id together."""
         return self._keys(self.user, self.client_id)
 
-    def sensor_keys(self, has_user: NDArray[np.bool_], has_client_id: NDArray[np.bool_]) -> Pair:
+    def sensor_keys(self, has_user: Flags, has_client_id: Flags) -> Pair:
         """The key of each row's sensor: that of an entity in which a name that is not a tag is ""."""
         user = (np.where(has_user, self.user[0], _EMPTY), np.where(has_user, self.user[1], _EMPTY))
         client_id = (
@@ -201,15 +203,11 @@ class HashedNames:
         return first, second
 
 
-def is_named(name: Pair) -> NDArray[np.bool_]:
+def is_named(name: Pair) -> Flags:
     """True where the hashed name is not ""."""
-    named: NDArray[np.bool_] = (name[0] | name[1]) != _EMPTY
+    named: Flags = (name[0] | name[1]) != _EMPTY
     return named
 
-
-# A hash table from 128-bit keys to the ids 0, 1, 2, … that is searched and filled by whole columns.
-
-Ids = NDArray[np.int64]
 
 _MIN_SLOTS_LOG2: Final = 6
 _BOTH_HALVES: Final = np.complex128
@@ -217,7 +215,7 @@ _BOTH_HALVES: Final = np.complex128
 
 
 class KeyIndex:
-    """Ids 0, 1, 2, … for keys, in the order in which they were first added.
+    """Ids 0, 1, 2, … for 128-bit keys, in the order in which they were first added; searched and filled by columns.
 
     Open addressing with linear probing. The table is at most a quarter full, so almost every look-up ends at the first
     slot. A slot holds an id + 1, or 0 if it is free. The top bits of the first half of a key say which slot is first.
@@ -260,7 +258,7 @@ class KeyIndex:
             rows, at, first, second = rows[left], at[left], first[left], second[left]
         return ids
 
-    def _probe(self, at: Ids, first: Words, second: Words) -> tuple[Ids, NDArray[np.bool_]]:
+    def _probe(self, at: Ids, first: Words, second: Words) -> tuple[Ids, Flags]:
         ids = self._slots.take(at, mode="clip").astype(np.int64)
         ids -= 1
         keys = self._keys.take(ids, mode="clip").view(np.uint64)
@@ -292,7 +290,7 @@ class KeyIndex:
             unknown = unknown[ids[unknown] < 0]
         return ids, np.concatenate(new_rows) if new_rows else np.zeros(0, np.int64)
 
-    def keep(self, kept: NDArray[np.bool_]) -> None:
+    def keep(self, kept: Flags) -> None:
         """Forget the ids that are not kept, bool[n]. The others get new numbers, in their order."""
         halves = self._keys[: self._count][kept].view(np.uint64)
         self._clear()

@@ -5,15 +5,12 @@ from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from quota.buckets import MAX_DEBT_BURSTS, MAX_DEBT_BURSTS_OF_OLD
-from quota.names import Ids
-from quota.rates import Floats, Selection, amounts, at_places, saturated
+from quota.arrays import Flags, Floats, Ids, Ints
+from quota.rates import MAX_DEBT_BURSTS, MAX_DEBT_BURSTS_OF_OLD, Selection, amounts, at_places, saturated
 from quota.sensors import TypeSensors
 from quota.usage import BLOCK_ROWS, Usage
 
-Ints = NDArray[np.int64]
 Rows = slice | Ids
 
 _EXACT_IN_FLOAT: Final = 1 << 53
@@ -200,7 +197,7 @@ class ViolatedSensors:
     observed: Floats
     window_ms: Ints
 
-    def where(self, kept: NDArray[np.bool_]) -> "ViolatedSensors":
+    def where(self, kept: Flags) -> "ViolatedSensors":
         """Only those for which `kept`, bool[n], is True."""
         return ViolatedSensors(self.ids[kept], self.observed[kept], self.window_ms[kept])
 

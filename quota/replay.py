@@ -2,6 +2,9 @@
 
 First decisions (docs/design.md, "The rate") depend on the sample windows alone, never on a token bucket. So a replay
 may begin at any instant: after it has read the usage of the (N + 1) · w before, its windows are what they were.
+
+`replay` decides batches again for `kquota verify`, which compares with `differences`. `ReplayEngine` is for what-if:
+its answers have no names, and each client has an instant of its own.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -12,11 +15,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from quota.arrays import Ids, Ints
 from quota.decisions import Throttles
 from quota.engine import QuotaEngine
 from quota.entity import QUOTA_TYPES
-from quota.holds import Ints, Owed
-from quota.names import Ids
+from quota.holds import Owed
 from quota.resolution import Side
 from quota.sensors import Key
 from quota.snapshot import QuotaSnapshot
@@ -157,8 +160,6 @@ def replay(engine: QuotaEngine, batches: Iterable[StoredBatch], snapshot_at: Sna
         yield Replayed(batch, engine.record(batch.usage, batch.evaluated_at_ms))
 
 
-# The quota engine with answers by columns, for replays: no names in the answers, and one instant per client.
-
 _UNKNOWN: Final = -1
 
 
@@ -201,7 +202,10 @@ class NumberedUsage(Usage):
 
 
 class ReplayEngine(QuotaEngine):
-    """A `QuotaEngine` that works by the numbers of clients. `expire_idle` must not be called on it."""
+    """A `QuotaEngine` that works by the numbers of clients and answers by columns, without names.
+
+    `expire_idle` must not be called on it.
+    """
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
@@ -242,7 +246,7 @@ class ReplayEngine(QuotaEngine):
                 usage of it, or by `resolve_again`. While no quota is in force any number may be asked: none owes.
             at_ms: the instants, int64[n], not before the last batch.
         """
-        # Nobody is looked up while nothing records: the numbers of clients that came then are not known here.
+        # No client is looked up while nothing records: the numbers of clients that came then are not known here.
         entities = self._entity_of_client[clients] if self._sensors.recording else clients
         shape = (len(QUOTA_TYPES), len(clients))
         bound, level = np.full(shape, np.inf), np.zeros(shape, np.int64)
@@ -276,9 +280,6 @@ class ReplayEngine(QuotaEngine):
         room = 2 * (int(clients.max()) + 1) - len(self._entity_of_client)
         if room > len(self._entity_of_client):
             self._entity_of_client = np.pad(self._entity_of_client, (0, room), constant_values=_UNKNOWN)
-
-
-# The facts from which a record can be computed again.
 
 
 def begins_time_epoch(last_ms: int, ring_ms: int, now_ms: Iterable[int | None]) -> bool:
@@ -323,8 +324,6 @@ class Evaluation:
         """See `quota.replay.batch_order`."""
         return batch_order(self.time_epoch, self.evaluated_at_ms, self.query_id, self.batch_id, last_query_id)
 
-
-# Stored decisions compared with recomputed ones: which rows differ, and in which columns.
 
 KEY: Final = ("query_id", "batch_id", "broker_id", "user", "client_id", "quota_type", "mode")
 """The columns that identify a row of `decisions`."""

@@ -55,12 +55,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from quota.arrays import Flags, Floats, Ids, Ints
 from quota.entity import DEFAULT, KIND_OF_LEVEL, QUOTA_TYPES, Level, LevelKind
-from quota.names import HashedNames, Ids, KeyIndex, NameColumn, Pair, Seeds, is_named
+from quota.names import HashedNames, KeyIndex, NameColumn, Pair, Seeds, is_named
 from quota.snapshot import Quota, QuotaSnapshot
-
-Floats = NDArray[np.float64]
-Flags = NDArray[np.bool_]
 
 NO_QUOTA: Final = -1
 """Stands for "no quota" in an array of positions in `QuotaSnapshot.quotas`."""
@@ -238,7 +236,7 @@ class Resolution:
         seen = self._seen(self.candidates(tags), bound)
         return bound[self._quota_of_tags(seen, is_named(tags.user), is_named(tags.client_id))]
 
-    def _tag_kinds(self, seen: Candidates, side: Side, quota_type: int, size: int) -> NDArray[np.int64]:
+    def _tag_kinds(self, seen: Candidates, side: Side, quota_type: int, size: int) -> Ints:
         """Which parts are the tags of each entity's sensor, as a `LevelKind`."""
         kinds = self._kinds[side, quota_type]
         if kinds.value.bit_count() <= 1:

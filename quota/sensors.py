@@ -1,4 +1,12 @@
-"""All sensors of an engine: finding and making them for usage, storing and restoring their buckets, dropping them."""
+"""All sensors of an engine: finding and making them for usage, storing and restoring their buckets, dropping them.
+
+A sensor is what a rate belongs to: a pair of tags, and in broker scope a broker. Entities with equal tags share it.
+Sensors have one numbering for all quota types and both sides. So an entity needs only one look-up as long as all types
+give it the same tags. Each type keeps its own samples under these numbers.
+
+To which sensors the usage of an entity goes is kept for all entities that were seen lately (`EntityDirectory`). Buckets
+are stored as a table, because they are the only state that stored usage does not give again.
+"""
 
 from collections.abc import Iterable
 from typing import Final
@@ -6,26 +14,17 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
-from quota.buckets import TokenBuckets
+from quota.arrays import Flags, Ids
 from quota.decisions import names_of
 from quota.entity import QUOTA_TYPES
 from quota.errors import InvalidUsage
-from quota.names import DictionaryMemo, HashedNames, Ids, KeyIndex, Seeds
-from quota.rates import SampleWindows
+from quota.names import DictionaryMemo, HashedNames, KeyIndex, Seeds
+from quota.rates import SampleWindows, TokenBuckets
 from quota.resolution import NO_QUOTA, Resolution, Resolved, Side
 from quota.snapshot import QuotaSnapshot
 from quota.usage import BLOCK_ROWS, EntityNames
 
-# Sensors: what a rate belongs to.
-#
-# A sensor is a pair of tags, and in broker scope a broker. Entities with equal tags share it. Sensors have one
-# numbering for all quota types and both sides. So an entity needs only one look-up as long as all types give it the
-# same tags. Each type keeps its own samples under these numbers.
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 Key = tuple[Side, int]
 """A side and the position of a quota type."""
 
@@ -67,7 +66,7 @@ class TypeSensors:
         if self.buckets is not None:
             self.buckets.grow(capacity)
 
-    def keep(self, kept: NDArray[np.bool_]) -> None:
+    def keep(self, kept: Flags) -> None:
         """Forget the sensors that are not kept, bool[n]. The others close the gaps in their order."""
         self.bound = self.bound[: len(kept)][kept]
         self.quota = self.quota[: len(kept)][kept]
@@ -100,7 +99,7 @@ class SensorNumbers:
         """The memory of keys and names, in bytes."""
         return self._index.nbytes + self.used_at_ms.nbytes + sum(int(chunk.nbytes) for chunk in self._names)
 
-    def find(self, names: HashedNames, has_user: NDArray[np.bool_], has_client_id: NDArray[np.bool_]) -> Ids:
+    def find(self, names: HashedNames, has_user: Flags, has_client_id: Flags) -> Ids:
         """The sensor of each entity, int64[n]; −1 if it does not exist yet."""
         return self._index.find(names.sensor_keys(has_user, has_client_id))
 
@@ -108,8 +107,8 @@ class SensorNumbers:
         self,
         hashes: HashedNames,
         names: tuple[pa.Array, pa.Array, pa.Array],
-        has_user: NDArray[np.bool_],
-        has_client_id: NDArray[np.bool_],
+        has_user: Flags,
+        has_client_id: Flags,
     ) -> Ids:
         """The sensor of each entity, int64[n]. One that does not exist is made.
 
@@ -151,7 +150,7 @@ class SensorNumbers:
         self._names = [pa.concat_tables(self._names).combine_chunks()]
         return self._names[0].take(pa.array(sensors))
 
-    def keep(self, kept: NDArray[np.bool_]) -> None:
+    def keep(self, kept: Flags) -> None:
         """Forget the sensors that are not kept, bool[n]. The others get new numbers, in their order."""
         self._names = [self.names(np.flatnonzero(kept))]
         self._index.keep(kept)
@@ -159,8 +158,6 @@ class SensorNumbers:
         self.has_user = self.has_user[: len(kept)][kept]
         self.has_client_id = self.has_client_id[: len(kept)][kept]
 
-
-# A cache: to which sensor the usage of an entity goes, for all entities that were seen lately.
 
 UNRESOLVED: Final = -1
 """In place of a sensor: not resolved yet under the quotas in force."""
@@ -233,7 +230,7 @@ class EntityDirectory:
         self._sensors = {key: ids[: len(self)] for key, ids in self._sensors.items()}
         self._seen_since_ms = now_ms
 
-    def follow_sensors(self, kept: NDArray[np.bool_]) -> None:
+    def follow_sensors(self, kept: Flags) -> None:
         """Use the new numbers of the sensors after some were dropped.
 
         Args:
@@ -247,8 +244,6 @@ class EntityDirectory:
         for ids in self._sensors.values():
             ids[lost] = UNRESOLVED
 
-
-# Buckets as a table, for storing and restoring. They are the only state that stored usage does not give again.
 
 BUCKETS_SCHEMA: Final = pa.schema(
     [
@@ -305,13 +300,16 @@ def read_buckets(table: pa.Table) -> list[Ids]:
     """
     for name in BUCKETS_SCHEMA.names:
         if name not in table.column_names:
-            raise InvalidUsage(name, "be a column of the buckets", table.column_names)
+            message = f"column '{name}' is not in the buckets; their columns are {', '.join(table.column_names)}"
+            raise InvalidUsage(message)
         if table[name].null_count:
-            raise InvalidUsage(name, "not be null", f"{table[name].null_count} nulls")
+            message = f"column '{name}' has nulls in {table[name].null_count} rows"
+            raise InvalidUsage(message)
     types = np.array(table["quota_type"].to_pylist(), np.object_)
     unknown = set(types) - set(QUOTA_TYPES)
     if unknown:
-        raise InvalidUsage(name="quota_type", requirement="be one of " + ", ".join(QUOTA_TYPES), got=min(unknown))
+        message = f"unknown quota type '{min(unknown)}'; known are {', '.join(QUOTA_TYPES)}"
+        raise InvalidUsage(message)
     return [np.flatnonzero(types == name) for name in QUOTA_TYPES]
 
 

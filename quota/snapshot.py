@@ -1,14 +1,20 @@
-"""One version of the quota table as an immutable value. Knows rows, not sensors."""
+"""One version of the quota table as an immutable value, and the shards that its users can be divided into.
+
+Each shard decides for its users as one engine would for all, if no sensor is divided. Quotas of users, of pairs and of
+the default user make sensors that belong to one user. A quota of a client-id alone makes sensors that several users
+share: with such a row the work cannot be divided. A client without any quota may share a sensor, but nothing is ever
+decided by it.
+"""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from numbers import Real
 from typing import Final, Literal, Self, cast
+from zlib import crc32
 
-from quota.entity import QUOTA_TYPES, REQUEST, Level, level_of
-from quota.errors import InvalidBound, InvalidQuotas
+from quota.entity import QUOTA_TYPES, Level, label, level_of
+from quota.errors import InvalidQuotas
 
 Mode = Literal["enforce", "shadow", "exempt"]
 MODES: Final = ("enforce", "shadow", "exempt")
@@ -77,11 +83,11 @@ class QuotaSnapshot:
             first = seen.setdefault((quota.user, quota.client_id), number)
             if first != number:
                 entity = f"user {quota.user!r}, client-id {quota.client_id!r}"
-                problems.append(f"row {number}: 'entity' must be given once; got {entity} in row {first} too")
+                problems.append(f"row {number}: {entity} is in row {first} too")
                 continue
             quotas.append(quota)
         if mode not in {"enforce", "shadow"}:
-            problems.append(f"'mode' must be enforce or shadow; got {mode!r}")
+            problems.append(f"the table cannot be read in mode {mode!r}; known are enforce, shadow")
         if problems:
             raise InvalidQuotas(version, problems)
         return cls(version, tuple(quotas))
@@ -99,11 +105,11 @@ def _read_row(row: Mapping[str, object], number: int, table_mode: str, problems:
     client_id = _name(row, "client_id", number, problems)
     where = f"row {number} (user {user!r}, client-id {client_id!r})"
     if len(problems) == before and not user and not client_id:
-        problems.append(f"row {number}: 'user' and 'client_id' must not both be empty; got \"\" and \"\"")
+        problems.append(f"row {number}: neither a user nor a client-id is given")
     mode = row.get("mode")
     mode = "enforce" if mode is None else mode
     if mode not in MODES:
-        problems.append(f"{where}: 'mode' must be one of enforce, shadow, exempt; got {mode!r}")
+        problems.append(f"{where}: unknown mode {mode!r}; known are {', '.join(MODES)}")
     bounds = tuple(_bound(row.get(name), name, where, problems) for name in QUOTA_TYPES)
     if len(problems) != before:
         return None
@@ -117,7 +123,7 @@ def _name(row: Mapping[str, object], column: str, number: int, problems: list[st
     if value is None:
         return ""
     if not isinstance(value, str):
-        problems.append(f"row {number}: '{column}' must be text; got {value!r}")
+        problems.append(f"row {number}: {column} is {value!r}, not text")
         return ""
     return value
 
@@ -132,114 +138,59 @@ def _bound(value: object, column: str, where: str, problems: list[str]) -> float
             bound = math.inf
         if math.isfinite(bound) and bound > 0:
             return bound
-    problems.append(f"{where}: '{column}' must be a finite number above 0; got {value!r}")
+    problems.append(f"{where}: {column} is {value!r}, not a finite number above 0")
     return None
 
 
-# Which values can be the bound of a quota, and the words in which the others are refused.
-#
-# The rules are those of Kafka 4.3.1's controller (`ClientQuotaControlManager`): a bound is above 0; a byte rate is not
-# larger than a LONG, and an integer within 1e-6. That tolerance has one side: a value just above an integer is taken,
-# one just below is not.
-#
-# Two rules are added. A bound must be finite: Kafka stores NaN, which violates every quota and throttles by 0 ms, and
-# an infinite percentage, which bounds nothing. And a percentage must be below 1e19, as the constraints of the table
-# demand.
-
-_LARGEST_LONG: Final = float(2**63)
-_TOO_LARGE: Final = 1e19  # the upper end of the table's CHECK constraints
-_FRACTION_TOLERANCE: Final = 1e-6
-_LONGS: Final = frozenset(QUOTA_TYPES) - {QUOTA_TYPES[REQUEST]}
-
-
-def bound_mistake(quota_type: str, value: float) -> str | None:
-    """Why a value cannot be a bound; None if it can.
-
-    Where Kafka refuses the value too, the words are Kafka's, without a full stop.
-
-    Args:
-        quota_type: one of `QUOTA_TYPES`.
-        value: bytes per second, or percent of one thread.
-    """
-    if not math.isfinite(value):
-        return f"Quota {quota_type} must be a finite number"
-    if value <= 0:
-        return f"Quota {quota_type} must be greater than 0"
-    if value >= _TOO_LARGE and quota_type not in _LONGS:
-        return f"Quota {quota_type} must be below {_TOO_LARGE:g}"
-    if quota_type in _LONGS:
-        if value > _LARGEST_LONG:
-            return f"Proposed value for {quota_type} is too large for a LONG"
-        if math.fmod(value, 1.0) > _FRACTION_TOLERANCE:
-            return f"{quota_type} cannot be a fractional value"
-    return None
-
-
-# What is wrong with quotas that somebody typed: one collector, for the command line and for files.
-
-Step = str | int
+LARGEST_COUNT: Final = 64
+"""The largest number of shares."""
 
 
 @dataclass(frozen=True, slots=True)
-class Mistake:
-    """One thing that is wrong.
+class Share:
+    """A share of all users, the same in every process and on every machine.
 
     Attributes:
-        text: what is wrong, without its place and without a full stop.
-        path: the place: keys and positions (from 0) in a file, from the outside; or a flag of the command line. Empty
-            if the mistake is in no certain place.
-        line: line of the file, from 1; None if there is no file, or if the line is not known.
+        number: Which share, from 0 to `of` − 1.
+        of: How many shares there are.
     """
 
-    text: str
-    path: tuple[Step, ...] = ()
-    line: int | None = None
+    number: int
+    of: int
 
-    @property
-    def place(self) -> str:
-        """The path as text: `quotas[0].values[1]`; "" for an empty path."""
-        steps = (f"[{step}]" if isinstance(step, int) else f".{step}" for step in self.path)
-        return "".join(steps).removeprefix(".")
-
-    def __str__(self) -> str:
-        """The place, if there is one, and what is wrong."""
-        line = "" if self.line is None else f"line {self.line}"
-        place = ", ".join(part for part in (line, self.place) if part)
-        return f"{place}: {self.text}" if place else self.text
+    def has(self, user: str) -> bool:
+        """Whether a user belongs to this share."""
+        return crc32(user.encode()) % self.of == self.number
 
 
-class Mistakes:
-    """Collects mistakes. A collector made by `at` adds to the same list, at a place further in.
+ALL_USERS: Final = Share(0, 1)
 
-    >>> mistakes = Mistakes()
-    >>> mistakes.at("quotas", 0).at("mode").add("must be one of enforce, shadow, exempt; got loud")
-    >>> print(mistakes.found[0], mistakes.found[0].path)
-    quotas[0].mode: must be one of enforce, shadow, exempt; got loud ('quotas', 0, 'mode')
+
+def share_of(text: str) -> Share:
+    """The share that a text names: `0/2` is the first of two.
+
+    Raises:
+        ValueError: it names none; the message says what it must be.
     """
+    number, slash, of = text.partition("/")
+    # Not isdecimal: other alphabets have digits, too.
+    is_a_share = slash and all(part.isascii() and part.isdecimal() for part in (number, of)) and int(number) < int(of)
+    if not is_a_share or not 2 <= int(of) <= LARGEST_COUNT:
+        message = f"must be i/n, with i from 0 to n − 1 and n from 2 to {LARGEST_COUNT}, as in 0/2"
+        raise ValueError(message)
+    return Share(int(number), int(of))
 
-    def __init__(self) -> None:
-        self._path: tuple[Step, ...] = ()
-        self._found: list[Mistake] = []
 
-    def at(self, *steps: Step) -> "Mistakes":
-        """The collector for a place further in."""
-        inner = Mistakes()
-        inner._path, inner._found = (*self._path, *steps), self._found
-        return inner
+def can_be_divided(quotas: Iterable[Quota]) -> bool:
+    """Whether every sensor that these quotas bound belongs to one user, on the enforced and on the shadow side."""
+    return not undivided(quotas)
 
-    def add(self, text: str, line: int | None = None) -> None:
-        """Add a mistake at this place."""
-        self._found.append(Mistake(text, self._path, line))
 
-    @contextmanager
-    def bound(self) -> Iterator[None]:
-        """Add a bound that is refused inside the block, and go on after the block."""
-        try:
-            yield
-        except InvalidBound as exc:
-            self.add(exc.mistake)
-
-    @property
-    def found(self) -> tuple[Mistake, ...]:
-        """All mistakes of all places, in the order they were added."""
-        return tuple(self._found)
+def undivided(quotas: Iterable[Quota]) -> list[str]:
+    """The quotas that make sensors of several users: a text for each, with what to do; none if work can be divided."""
+    return [
+        f"the quota of {label(quota.user, quota.client_id)} names no user, so that users of several shards would share "
+        "its sensor; with shards every quota must name a user or the default user: give it one, or remove it"
+        for quota in quotas
+        if not quota.user
+    ]

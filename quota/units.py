@@ -1,19 +1,27 @@
-"""Bounds as people write and read them: `1MB/s`, `512KiB`, `50%`, and exact numbers; and ages.
+"""Bounds as people write and read them (`1MB/s`, `512KiB`, `50%`), which of them are refused, and how ages are shown.
 
 kB, MB and GB are 1000, 1000² and 1000³ bytes; KiB, MiB and GiB are 1024, 1024² and 1024³. Letters count: `KB` and `mb`
 are refused, because one reader takes them for thousands of bytes, another for 1024, a third for bits. A bound without a
 unit is read as Kafka's tools read it.
+
+Which bounds are refused, and in which words, is the rule of Kafka 4.3.1's controller (`ClientQuotaControlManager`): a
+bound is above 0; a byte rate fits into a LONG and is an integer within 1e-6. That tolerance has one side: a value just
+above an integer is taken, one just below is not. Two rules are added. A bound must be finite: Kafka stores NaN, which
+violates every quota and throttles by 0 ms, and an infinite percentage, which bounds nothing. And a percentage must be
+below 1e19, as the constraints of the table demand.
 """
 
 import json
 import math
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from decimal import Context, Decimal, DecimalException, Inexact, InvalidOperation
 from typing import Final
 
 from quota.entity import QUOTA_TYPES, REQUEST
 from quota.errors import InvalidBound
-from quota.snapshot import bound_mistake
 
 NUMBER: Final = r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
 """A decimal number, as Java's `Double.parseDouble` takes it: no underscores, no digits of other scripts."""
@@ -39,7 +47,10 @@ _PERCENTAGE: Final = QUOTA_TYPES[REQUEST]
 _SHOWN_UNITS: Final = ("GB", "MB", "kB", "B")
 _EXACT: Final = Context(prec=60, traps=[Inexact, InvalidOperation])
 _ONE_OF_THE_NEXT: Final = 10_000  # tenths of a unit that are one of the next larger unit
-_LARGEST: Final = 2.0**63
+_LARGEST_LONG: Final = float(2**63)
+_TOO_LARGE: Final = 1e19  # the upper end of the table's CHECK constraints
+_FRACTION_TOLERANCE: Final = 1e-6
+_LONGS: Final = frozenset(QUOTA_TYPES) - {_PERCENTAGE}
 _SHOWN_LENGTH: Final = 60
 
 _MINUTE_MS: Final = 60_000
@@ -60,12 +71,12 @@ def parse_double(text: str) -> float:
         return _from_hex(found[1])
     if _WORD.fullmatch(text):
         return float(text)
-    message = f"'number' must be one Java can read; got {text}"
+    message = f"{text!r} is not a number that Java can read"
     raise ValueError(message)
 
 
 def parse_bound(quota_type: str, given: object) -> float:
-    """The bound of a quota, as somebody typed it.
+    """The bound of a quota, as it was typed.
 
     Args:
         quota_type: one of `QUOTA_TYPES`.
@@ -76,7 +87,7 @@ def parse_bound(quota_type: str, given: object) -> float:
         Bytes per second, or percent of one thread: finite and above 0.
 
     Raises:
-        InvalidBound: it is no number, the unit is not one of this quota type, or no bound can have this value.
+        InvalidBound: it is not a number, the unit is not one of this quota type, or no bound can have this value.
 
     >>> parse_bound("producer_byte_rate", "1.5 MB/s"), parse_bound("request_percentage", "50%")
     (1500000.0, 50.0)
@@ -124,7 +135,7 @@ def rate_text(quota_type: str, value: float) -> str:
 
 
 def bound_text(quota_type: str, value: float) -> str:
-    """A bound exactly, with a readable size beside a large one: "1048576 (1.0 MB/s)", "999 B/s", "50 %"."""
+    """A bound exactly, followed by a readable size where it is large: "1048576 (1.0 MB/s)", "999 B/s", "50 %"."""
     name, size = rate_unit(quota_type, value)
     return f"{exact_text(value)} {name}" if size == 1.0 else f"{exact_text(value)} ({rate_text(quota_type, value)})"
 
@@ -161,18 +172,20 @@ def _parse_text(quota_type: str, text: str) -> float:
     number, unit, per_second = found.groups()
     if quota_type == _PERCENTAGE:
         if unit != "%" or per_second:
-            raise InvalidBound(quota_type, text, f"'{quota_type}' must be a number or a percentage, 50%; got {text}")
+            raise InvalidBound(quota_type, text, f"{text} is not a percentage; write {quota_type} like 50 or 50%")
         return float(number)
     if unit not in UNITS:
-        known = "B, kB, MB or GB (thousands), or KiB, MiB or GiB (of 1024)"
-        raise InvalidBound(quota_type, text, f"'{quota_type}' must have the unit {known}; got {_shortened(text)}")
+        known = "B, kB, MB, GB (thousands) and KiB, MiB, GiB (of 1024)"
+        raise InvalidBound(
+            quota_type, text, f"{_shortened(text)} has an unknown unit; those of {quota_type} are {known}"
+        )
     return _whole_bytes(quota_type, text, number, UNITS[unit])
 
 
 def _whole_bytes(quota_type: str, text: str, number: str, size: int) -> float:
     """`number` times `size`, computed without rounding."""
     nearest = float(number) * size
-    if not 0 < nearest <= _LARGEST:  # refused in any case, and perhaps too long to be computed with
+    if not 0 < nearest <= _LARGEST_LONG:  # refused in any case, and perhaps too long to be computed with
         return nearest
     try:
         exact = _EXACT.multiply(_EXACT.create_decimal(number), Decimal(size))
@@ -180,11 +193,12 @@ def _whole_bytes(quota_type: str, text: str, number: str, size: int) -> float:
     except DecimalException:
         exact, is_whole = Decimal(nearest), False
     if not is_whole:
-        shown = _shortened(text)
-        raise InvalidBound(quota_type, text, f"'{quota_type}' must be whole bytes per second; got {shown}")
+        raise InvalidBound(
+            quota_type, text, f"{_shortened(text)} is not a whole number of bytes; {quota_type} has no fractions"
+        )
     value = float(exact)
     if value != exact:
-        message = f"'{quota_type}' must be exact in a double; got {_shortened(text)}, nearest is {exact_text(value)}"
+        message = f"{_shortened(text)} cannot be stored exactly; the nearest {quota_type} is {exact_text(value)}"
         raise InvalidBound(quota_type, text, message)
     return value
 
@@ -210,3 +224,96 @@ def _from_hex(text: str) -> float:
 def _tenths(value: float) -> int:
     """Ten times a number, rounded half up."""
     return math.floor(value * 10 + 0.5)
+
+
+def bound_mistake(quota_type: str, value: float) -> str | None:
+    """Why a value cannot be a bound; None if it can.
+
+    Where Kafka refuses the value too, the words are Kafka's, without a full stop.
+
+    Args:
+        quota_type: one of `QUOTA_TYPES`.
+        value: bytes per second, or percent of one thread.
+    """
+    if not math.isfinite(value):
+        return f"Quota {quota_type} must be a finite number"
+    if value <= 0:
+        return f"Quota {quota_type} must be greater than 0"
+    if value >= _TOO_LARGE and quota_type not in _LONGS:
+        return f"Quota {quota_type} must be below {_TOO_LARGE:g}"
+    if quota_type in _LONGS:
+        if value > _LARGEST_LONG:
+            return f"Proposed value for {quota_type} is too large for a LONG"
+        if math.fmod(value, 1.0) > _FRACTION_TOLERANCE:
+            return f"{quota_type} cannot be a fractional value"
+    return None
+
+
+Step = str | int
+
+
+@dataclass(frozen=True, slots=True)
+class Mistake:
+    """One thing that is wrong.
+
+    Attributes:
+        text: what is wrong, without its place and without a full stop.
+        path: the place: keys and positions (from 0) in a file, from the outside; or a flag of the command line. Empty
+            if the mistake is in no certain place.
+        line: line of the file, from 1; None if there is no file, or if the line is not known.
+    """
+
+    text: str
+    path: tuple[Step, ...] = ()
+    line: int | None = None
+
+    @property
+    def place(self) -> str:
+        """The path as text: `quotas[0].values[1]`; "" for an empty path."""
+        steps = (f"[{step}]" if isinstance(step, int) else f".{step}" for step in self.path)
+        return "".join(steps).removeprefix(".")
+
+    def __str__(self) -> str:
+        """The place, if there is one, and what is wrong."""
+        line = "" if self.line is None else f"line {self.line}"
+        place = ", ".join(part for part in (line, self.place) if part)
+        return f"{place}: {self.text}" if place else self.text
+
+
+class Mistakes:
+    """Collects what is wrong with typed quotas, on the command line or in a file, to report all of it at once.
+
+    A collector made by `at` adds to the same list, at a place further in.
+
+    >>> mistakes = Mistakes()
+    >>> mistakes.at("quotas", 0).at("mode").add("unknown mode loud")
+    >>> print(mistakes.found[0], mistakes.found[0].path)
+    quotas[0].mode: unknown mode loud ('quotas', 0, 'mode')
+    """
+
+    def __init__(self) -> None:
+        self._path: tuple[Step, ...] = ()
+        self._found: list[Mistake] = []
+
+    def at(self, *steps: Step) -> "Mistakes":
+        """The collector for a place further in."""
+        inner = Mistakes()
+        inner._path, inner._found = (*self._path, *steps), self._found
+        return inner
+
+    def add(self, text: str, line: int | None = None) -> None:
+        """Add a mistake at this place."""
+        self._found.append(Mistake(text, self._path, line))
+
+    @contextmanager
+    def bound(self) -> Iterator[None]:
+        """Add a bound that is refused inside the block, and go on after the block."""
+        try:
+            yield
+        except InvalidBound as exc:
+            self.add(exc.mistake)
+
+    @property
+    def found(self) -> tuple[Mistake, ...]:
+        """All mistakes of all places, in the order they were added."""
+        return tuple(self._found)

@@ -7,14 +7,11 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
+from quota.arrays import Flags, Ints
 from quota.errors import InvalidUsage
 from quota.names import DictionaryMemo, HashedNames, NameColumn, Seeds
 from quota.rates import LARGEST_SUM
-
-Ints = NDArray[np.int64]
-Flags = NDArray[np.bool_]
 
 BLOCK_ROWS: Final = 1 << 15
 """The number of rows worked on at a time where many steps need the same rows: as many as a core's cache holds."""
@@ -109,7 +106,8 @@ class Usage:
         last_ms = _integers(table, "last_event_ms").values
         window = _windows(start_ms, last_ms, sample_window_ms)
         if len(last_ms) and last_ms.max() > evaluated_at_ms:
-            raise InvalidUsage(name="last_event_ms", requirement=f"not be after {evaluated_at_ms}", got=last_ms.max())
+            message = f"an event (last_event_ms {last_ms.max()}) is after the evaluation at {evaluated_at_ms}"
+            raise InvalidUsage(message)
         produced, fetched = (_measure(table, name) for name in _BYTES)
         io, network = (_measure(table, name) for name in _TIMES)
         return cls(EntityNames(table, has_brokers), window, last_ms, (produced, fetched, _both(io, network)))
@@ -125,12 +123,12 @@ def _windows(start_ms: Ints, last_ms: Ints, sample_window_ms: int) -> Ints:
     windows = start_ms // sample_window_ms
     bad = np.flatnonzero(windows * sample_window_ms != start_ms)
     if len(bad):
-        raise InvalidUsage(
-            name="sample_start_ms", requirement=f"be a multiple of {sample_window_ms}", got=start_ms[bad[0]]
-        )
+        message = f"sample_start_ms {start_ms[bad[0]]} is not a multiple of the sample window of {sample_window_ms} ms"
+        raise InvalidUsage(message)
     bad = np.flatnonzero(last_ms // sample_window_ms != windows)
     if len(bad):
-        raise InvalidUsage(name="last_event_ms", requirement="lie in its sample window", got=last_ms[bad[0]])
+        message = f"last_event_ms {last_ms[bad[0]]} is outside its sample window, which begins at {start_ms[bad[0]]}"
+        raise InvalidUsage(message)
     return windows
 
 
@@ -144,7 +142,9 @@ def _both(io: Measure, network: Measure) -> Measure:
 def _column(table: pa.Table, name: str) -> pa.Array:
     at = table.schema.get_field_index(name)
     if at < 0:
-        raise InvalidUsage(name, "be a column of the table, once", table.schema.names)
+        fault = "twice" if name in table.schema.names else "not"
+        message = f"column '{name}' is {fault} in the table; its columns are {', '.join(table.schema.names)}"
+        raise InvalidUsage(message)
     column = table.column(at)
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
@@ -157,14 +157,16 @@ def _names(table: pa.Table, name: str) -> pa.Array:
     if pa.types.is_string_view(kind):
         column = column.cast(pa.large_string())
     elif not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
-        raise InvalidUsage(name, "be a string column", column.type)
+        message = f"column '{name}' has the type {column.type}, not string"
+        raise InvalidUsage(message)
     return column
 
 
 def _integers(table: pa.Table, name: str) -> Measure:
     measure = _measure(table, name)
     if measure.present is not None:
-        raise InvalidUsage(name, "not be null", f"{int((~measure.present).sum())} nulls")
+        message = f"column '{name}' has nulls in {int((~measure.present).sum())} rows"
+        raise InvalidUsage(message)
     return measure
 
 
@@ -173,7 +175,8 @@ def _measure(table: pa.Table, name: str) -> Measure:
     if pa.types.is_null(column.type):
         return Measure(np.zeros(len(column), np.int64), np.zeros(len(column), np.bool_))
     if not pa.types.is_integer(column.type):
-        raise InvalidUsage(name, "be an integer column", column.type)
+        message = f"column '{name}' has the type {column.type}, not an integer type"
+        raise InvalidUsage(message)
     if column.type != pa.int64():
         column = column.cast(pa.int64())
     present = None
@@ -182,7 +185,8 @@ def _measure(table: pa.Table, name: str) -> Measure:
         column = column.fill_null(0)
     values: Ints = column.to_numpy(zero_copy_only=False)
     if len(values) and values.min() < 0:
-        raise InvalidUsage(name, "not be negative", values.min())
+        message = f"column '{name}' has a negative value, {values.min()}"
+        raise InvalidUsage(message)
     return Measure(values, present)
 
 

@@ -24,7 +24,7 @@ class UnsupportedFieldType(SchemaError):
         self.model = model
         self.field = field
         self.annotation = str(annotation)
-        super().__init__(f"'{model}.{field}' must have a type of the type table; got {self.annotation}")
+        super().__init__(f"{model}.{field} has the type {self.annotation}, which is not in the type table")
 
 
 class UnreadableRecord(SchemaError):
@@ -40,7 +40,7 @@ class UnreadableRecord(SchemaError):
         self.record = record
         self.cause = cause
         self.value = value
-        super().__init__(f"'{record}' must be readable JSON of its schema; got {cause}")
+        super().__init__(f"the value is not a {record}: {cause}")
 
 
 class RowsDoNotFit(SchemaError):
@@ -54,4 +54,4 @@ class RowsDoNotFit(SchemaError):
     def __init__(self, model: str, cause: str) -> None:
         self.model = model
         self.cause = cause
-        super().__init__(f"'{model}' rows must have the columns of the model; got {cause}")
+        super().__init__(f"the table cannot be made into rows of {model}: {cause}")

@@ -57,7 +57,7 @@ class QuotaRow(Row):
     @model_validator(mode="after")
     def _names_an_entity(self) -> Self:
         if not self.user and not self.client_id:
-            message = "'user' and 'client_id' must not both be empty; got \"\" and \"\""
+            message = "neither a user nor a client-id is given"
             raise ValueError(message)
         return self
 

@@ -116,7 +116,7 @@ class ThrottleRecord(BaseModel):
             where = ".".join(map(str, first["loc"]))
             raise UnreadableRecord(cls.__name__, f"{where}: {first['msg']}", value) from exc
         except ValueError as exc:
-            raise UnreadableRecord(cls.__name__, f"no JSON: {exc}", value) from exc
+            raise UnreadableRecord(cls.__name__, f"it is not JSON: {exc}", value) from exc
 
     @property
     def written_ms(self) -> int:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("schemas", "purgatory")
+PACKAGES = ("schemas", "quota", "purgatory", "pipeline.tables.quotas")
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
 
 
@@ -38,6 +38,20 @@ def test_every_supported_name_is_there_and_documented(package: str) -> None:
     module = importlib.import_module(package)
     assert [name for name in module.__all__ if not hasattr(module, name)] == []
     assert documented(package) == supported(package)
+
+
+@pytest.mark.parametrize(
+    ("module", "names"),
+    [
+        ("quota.engine", {"QuotaEngine", "QuotaSnapshot", "ThrottleCaps"}),
+        ("quota.broker_level", {"broker_level"}),
+        ("purgatory.batch_wheel", {"BatchTimingWheel"}),
+        ("purgatory.timing_wheel", {"TimingWheel"}),
+        ("purgatory.delayed_operation", {"DelayedOperation", "DelayedOperationPurgatory"}),
+    ],
+)
+def test_the_module_paths_that_other_programs_import_stay(module: str, names: set[str]) -> None:
+    assert names <= set(vars(importlib.import_module(module)))
 
 
 @pytest.mark.parametrize("package", PACKAGES)

@@ -19,8 +19,7 @@ from pipeline.cluster.connecting import as_cluster_error
 from pipeline.cluster.errors import ClusterUnreachable
 from pipeline.tables.quotas.files import DeclaredQuota
 from quota.entity import DEFAULT, QUOTA_TYPES
-from quota.snapshot import bound_mistake
-from quota.units import exact_text
+from quota.units import bound_mistake, exact_text
 from schemas.usage import LARGEST_NAME_BYTES
 
 # Quota entities as brokers know them, and how the quota table names the same ones.

@@ -298,7 +298,7 @@ def slo(
     from pipeline.tables.from_settings import open_quota_table
     from pipeline.tables.minute_sums import Minutes
     from pipeline.text_file import refuse_unwritable
-    from quota.owners import Owners
+    from quota.entity import Owners
 
     known_period(by)
     wanted = Target.parse(target)

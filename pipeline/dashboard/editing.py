@@ -21,7 +21,7 @@ from pipeline.tables.quotas.files import to_document
 from pipeline.tables.quotas.history import differences, entity_texts
 from pipeline.tables.quotas.table import QuotaEdit, QuotaTable
 from pipeline.tables.reading import live_clients
-from quota.engine import standing_changes
+from quota.effective import standing_changes
 from quota.entity import QUOTA_TYPES
 from quota.errors import InvalidBound
 from quota.snapshot import QuotaSnapshot

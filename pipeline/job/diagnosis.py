@@ -31,7 +31,7 @@ from pipeline.tables.quotas.source import newest_valid, valid_snapshot
 from pipeline.tables.quotas.table import QuotaTable
 from pipeline.tables.reading import read_table
 from quota.errors import InvalidQuotas
-from quota.shares import Share
+from quota.snapshot import Share
 from quota.units import age_text
 
 _LITTLE_SPACE_BYTES = 1 << 30

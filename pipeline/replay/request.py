@@ -23,12 +23,11 @@ from pipeline.replay.usage_batches import Scope, Slice, Source, UsageReader, joi
 from pipeline.settings.model import EngineSettings
 from pipeline.tables.address import full_address, place_of, table_uri
 from pipeline.tables.reading import TimeSlices
-from quota.buckets import MAX_DEBT_BURSTS
 from quota.entity import REQUEST
+from quota.rates import MAX_DEBT_BURSTS
 from quota.replay import EpochSpan
-from quota.shares import ALL_USERS, Share, can_be_divided
-from quota.slicing import Slicing
-from quota.snapshot import Quota
+from quota.snapshot import ALL_USERS, Quota, Share, can_be_divided
+from quota.throttle_time import Slicing
 
 # The quotas of a replay: those that were in force, by time, or those of a file.
 
@@ -143,7 +142,7 @@ class ReplayRequest:
         return self.since_ms - warm_up_ms(self.settings)
 
     def can_be_divided(self) -> bool:
-        """Whether the users can be divided between processes: see `quota.shares`."""
+        """Whether the users can be divided between processes: see `quota.snapshot`."""
         return can_be_divided(self._all_quotas())
 
     def reader(self, share: Share = ALL_USERS) -> UsageReader:

@@ -31,7 +31,7 @@ from quota.replay import (
     replay,
     with_time_epoch,
 )
-from quota.shares import ALL_USERS, Share
+from quota.snapshot import ALL_USERS, Share
 from quota.usage import Usage
 from schemas.names import ClientKey
 

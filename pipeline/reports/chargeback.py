@@ -1,6 +1,6 @@
 """Who used how much: bytes and request time by owner and period, exact to the byte.
 
-The owner of a client is that of `quota.owners`, in the quotas that were in force when the minute began; if these name
+The owner of a client is that of `quota.entity`, in the quotas that were in force when the minute began; if these name
 none, the first one named later.
 """
 

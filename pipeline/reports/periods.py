@@ -10,7 +10,7 @@ from typing import Final
 from pipeline.errors import PipelineError
 from pipeline.tables.errors import TableMissing
 from pipeline.tables.quotas.table import QuotaTable
-from quota.owners import Owners
+from quota.entity import Owners
 
 MINUTE_MS: Final = 60_000
 _DAY_MS: Final = 86_400_000

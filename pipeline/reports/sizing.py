@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self
 
-from quota.shares import LARGEST_COUNT
+from quota.snapshot import LARGEST_COUNT
 
 # The figures that `python -m bench scale --write` has measured.
 

@@ -5,11 +5,11 @@ runs. Parts of the program receive the smallest branch they need, never the whol
 reads the values from defaults, file, environment and flags.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ModelWrapValidatorHandler, SecretStr, model_validator
 
 from pipeline.settings.places import (
     TRIGGER_MS,
@@ -23,7 +23,7 @@ from pipeline.settings.places import (
     refuse_unfit_place,
     shard_at,
 )
-from quota.shares import ALL_USERS, Share, share_of
+from quota.snapshot import ALL_USERS, Share, share_of
 from schemas.names import MARKER_TOPIC, THROTTLE_TOPIC, USAGE_TOPIC
 
 # Whom `kquota alerts` tells, and of what.
@@ -279,7 +279,7 @@ class Settings(Branch):
 
     job: str = Field(
         "kquota",
-        pattern=r"^[a-z0-9][a-z0-9-]{0,40}$",
+        pattern=r"^[a-z0-9][a-z0-9-]{0,47}$",  # 41 characters, and the suffix of a shard
         description="its name, also of lock, group and transactions",
     )
     shard: Annotated[str | None, BeforeValidator(_known_shard)] = Field(
@@ -310,51 +310,13 @@ class Settings(Branch):
         """The users for whom this job decides."""
         return ALL_USERS if self.shard is None else share_of(self.shard)
 
-    @model_validator(mode="after")
-    def _shard_has_its_own(self) -> Self:
-        if self.shard is not None and is_in_catalog(self.tables.root):
-            msg = f"'shard' must not be set for tables in a catalog, which has no place for several; got {self.shard}"
-            raise ValueError(msg)
-        found = shard_at(self.tables.root)
-        if self.shard is not None and found not in {None, share_of(self.shard)}:
-            msg = f"'shard' must be that of 'tables.root' {self.tables.root}; got {self.shard}"
-            raise ValueError(msg)
-        share = found if self.shard is None else share_of(self.shard)
-        if share is not None:
-            root, checkpoint = (folder_of(place, share) for place in (self.tables.root, self.stream.checkpoint))
-            self.__dict__ |= {
-                "shard": f"{share.number}/{share.of}",
-                "job": job_of(self.job, share),
-                "tables": self.tables.model_copy(update={"root": root}),
-                "stream": self.stream.model_copy(update={"checkpoint": checkpoint}),
-            }
-        return self
-
-    @model_validator(mode="after")
-    def _tables_are_found_again(self) -> Self:
-        tables = self.tables
-        refuse_unfit_place(tables.root, tables.location, tables.writer, has_root="root" in tables.model_fields_set)
-        return self
-
-    @model_validator(mode="after")
-    def _addresses_know_their_store(self) -> Self:
-        # `model_copy`, because the default branches are shared by all settings.
-        for name, key in (("tables", "root"), ("tables", "location"), ("stream", "checkpoint")):
-            branch = getattr(self, name)
-            address = getattr(branch, key)
-            if address is not None and "://" in address:
-                known = StoreAddress(address, self.store)
-                self.__dict__[name] = branch.model_copy(update={key: known})
-        return self
-
-    @model_validator(mode="after")
-    def _a_catalog_is_known(self) -> Self:
-        if is_in_catalog(self.tables.root):
-            root = CatalogRoot(self.tables.root, self.tables.location)
-            self.__dict__["tables"] = self.tables.model_copy(update={"root": root})
-            if "trigger_ms" not in self.stream.model_fields_set:
-                self.__dict__["stream"] = self.stream.model_copy(update={"trigger_ms": TRIGGER_MS})
-        return self
+    @model_validator(mode="wrap")
+    @classmethod
+    def _knows_its_places(cls, given: Any, validated: ModelWrapValidatorHandler[Self]) -> Self:
+        """Validated as given, then once more with the names and places that follow: a frozen tree is never changed."""
+        settings = validated(given)
+        given = {name: getattr(settings, name) for name in settings.model_fields_set}
+        return validated(given | _derived(settings))
 
     @model_validator(mode="after")
     def _topics_differ(self) -> Self:
@@ -363,3 +325,45 @@ class Settings(Branch):
             msg = f"'kafka' topics must be three different ones; got {', '.join(topics)}"
             raise ValueError(msg)
         return self
+
+
+def _derived(settings: Settings) -> dict[str, Any]:
+    """What a shard, an object store or a catalog makes of the values given.
+
+    Raises:
+        ValueError: The shard or the places do not fit together; the text says why.
+    """
+    derived: dict[str, Any] = {}
+    tables, stream = settings.tables, settings.stream
+    share = _share(settings)
+    if share is not None:
+        derived = {"shard": f"{share.number}/{share.of}", "job": job_of(settings.job, share)}
+        tables = tables.model_copy(update={"root": folder_of(tables.root, share)})
+        stream = stream.model_copy(update={"checkpoint": folder_of(stream.checkpoint, share)})
+    refuse_unfit_place(tables.root, tables.location, tables.writer, has_root="root" in tables.model_fields_set)
+    tables = tables.model_copy(update=_in_store(tables, ("root", "location"), settings.store))
+    stream = stream.model_copy(update=_in_store(stream, ("checkpoint",), settings.store))
+    if is_in_catalog(tables.root):
+        tables = tables.model_copy(update={"root": CatalogRoot(tables.root, tables.location)})
+        if "trigger_ms" not in stream.model_fields_set:
+            stream = stream.model_copy(update={"trigger_ms": TRIGGER_MS})
+    return derived | {"tables": tables, "stream": stream}
+
+
+def _share(settings: Settings) -> Share | None:
+    """The shard that is set, or whose folder the tables are in."""
+    root, shard = settings.tables.root, settings.shard
+    if shard is not None and is_in_catalog(root):
+        msg = f"'shard' must not be set for tables in a catalog, which has no place for several; got {shard}"
+        raise ValueError(msg)
+    found = shard_at(root)
+    if shard is not None and found not in {None, share_of(shard)}:
+        msg = f"'shard' must be that of 'tables.root' {root}; got {shard}"
+        raise ValueError(msg)
+    return found if shard is None else share_of(shard)
+
+
+def _in_store(branch: Branch, keys: Iterable[str], store: StoreSettings) -> dict[str, StoreAddress]:
+    """The addresses of a branch that carry the settings of their object store."""
+    addresses = ((key, getattr(branch, key)) for key in keys)
+    return {key: StoreAddress(given, store) for key, given in addresses if given is not None and "://" in given}

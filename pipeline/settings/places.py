@@ -6,7 +6,7 @@ from typing import Final, Self
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
 
-from quota.shares import Share, share_of
+from quota.snapshot import Share, share_of
 
 # A root of tables in a Spark catalog, as `catalog:main.kquota`: how it is written, and what goes with it.
 

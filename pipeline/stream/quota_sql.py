@@ -20,7 +20,8 @@ from pipeline.tables.from_settings import open_quota_table
 from pipeline.tables.layout import TABLES, create_missing
 from pipeline.tables.quotas.table import EditAudit, QuotaTable, QuotaTableState
 from quota.errors import InvalidQuotas
-from quota.snapshot import Mistake, QuotaSnapshot
+from quota.snapshot import QuotaSnapshot
+from quota.units import Mistake
 
 _A_STATEMENT: Final = "the table is as it was; write for example UPDATE quotas SET mode = 'shadow' WHERE user = 'alice'"
 _VIOLATED: Final = "[DELTA_VIOLATE_CONSTRAINT"

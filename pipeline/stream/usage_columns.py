@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from pydantic.fields import FieldInfo
 
 from pipeline.stream.dead_letters import DEAD_LETTER_SCHEMA, DeadLetter, letter_rows, merge_letters
-from quota.shares import ALL_USERS, Share
+from quota.snapshot import ALL_USERS, Share
 from schemas.columns import columns
 from schemas.usage import UsageEvent
 

@@ -26,7 +26,7 @@ from typing import Final
 from pipeline.command_line import command_text
 from pipeline.errors import PipelineError
 from pipeline.tables.address import creating, full_address, looking_at
-from quota.snapshot import Mistake
+from quota.units import Mistake
 
 _A_VALID_EDIT: Final = "set values like producer_byte_rate=1MB/s, request_percentage=50% or mode=shadow"
 

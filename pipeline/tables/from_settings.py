@@ -29,7 +29,7 @@ from pipeline.tables.errors import TableMissing
 from pipeline.tables.opening import open_table
 from pipeline.tables.quotas.source import newest_valid
 from quota.errors import InvalidQuotas
-from quota.shares import undivided
+from quota.snapshot import undivided
 
 log = logging.getLogger(__name__)
 

@@ -32,7 +32,7 @@ from pipeline.tables.reading import last_throttles
 from pipeline.tables.rollups.epochs import RolledEpoch, RolledEpochs, first_sample_ms
 from pipeline.tables.upkeep import tried_again
 from pipeline.tables.usage_by_second import COLUMNS, NAMES, summed_by
-from quota.owners import Owners
+from quota.entity import Owners
 from schemas.arrow import arrow_schema, conform
 from schemas.names import ClientKey
 from schemas.throttle_record import ThrottleByMinuteRow, ThrottleEventRow, written_ms

@@ -295,7 +295,7 @@ def why_unpublished(
         before = before or _written_by(_records(root, decision, back_ms), collected_ms)
     if before and before[-1]["action"] == "throttle":
         return Unpublished("told_already", record=before[-1])
-    from quota.slicing import SOON, TIMES_SOON  # noqa: PLC0415 - numpy, which most answers do not need
+    from quota.throttle_time import SOON, TIMES_SOON  # noqa: PLC0415 - numpy, which most answers do not need
 
     soon = [row for row in before[-1:] if collected_ms - written_ms(row) < SOON * min_hold_ms]
     if decision["throttle_time_ms"] < min_hold_ms * (TIMES_SOON if soon else 1):

@@ -17,7 +17,7 @@ from pipeline.throttle.publisher import Publisher, RenewLead
 from pipeline.throttle.purgatory import ThrottlePurgatory
 from pipeline.throttle.topic import ThrottleTopic
 from quota.engine import QuotaEngine
-from quota.slicing import Slicing
+from quota.throttle_time import Slicing
 
 EngineT = TypeVar("EngineT", bound=QuotaEngine)
 

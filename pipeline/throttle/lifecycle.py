@@ -8,7 +8,7 @@
                                                                                        ▼
                                                                               publish `release`
 
-What "longer" and "clearly later" are, and how long a slice is, says `quota.slicing`.
+What "longer" and "clearly later" are, and how long a slice is, says `quota.throttle_time`.
 
 A look happens ahead of the end because a record needs time to take effect: a renewal that is published when the
 throttle ends lets the client run for one loop delay in each cycle. For an offender at k times its quota that adds up to
@@ -37,7 +37,7 @@ from pipeline.throttle.shapes import (
     table_of,
     types_of,
 )
-from quota.slicing import Slicing, Step
+from quota.throttle_time import Slicing, Step
 
 if TYPE_CHECKING:
     from pipeline.throttle.shapes import Values

@@ -27,8 +27,8 @@ from pipeline.throttle.outbox import Announce, Outbox, WrittenRecords, held_from
 from pipeline.throttle.publisher import Publisher, RenewLead
 from pipeline.throttle.shapes import columns_of, int64s, table_of
 from quota.replay import Evaluation
-from quota.slicing import Slicing
 from quota.snapshot import QuotaSnapshot
+from quota.throttle_time import Slicing
 
 log = logging.getLogger(__name__)
 

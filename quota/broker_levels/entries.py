@@ -5,11 +5,11 @@ An *entry* is one value at one quota entity and type, the same on every broker.
 * A row that names a user, a client-id or a pair has one sensor, whoever its clients are. In cluster scope its entry is
   the level (`quota.broker_levels.level_control`), from T / n to T.
 * A row of a default has as many sensors as there are clients without a row of their own. They all stand under one
-  value, so it stays at T. See `quota.broker_levels.entries` for one of them that is over T on all brokers together.
+  value, so it stays at T. A sensor that is over T on all brokers together can get an entry of its own, see below.
 * In broker scope (mirror mode) every entry is T.
 * A shadow row has no entry. In shadow mode, of the whole table, there are no entries.
 * Kafka has no exempt rows. An exempt row needs an entry only where a less specific row would hold without it; then it
-  is a bound that nobody reaches.
+  is a bound that no client reaches.
 
 What was on the brokers before kquota wrote there is put back when an entry goes: `quota.broker_levels.sync`.
 
@@ -23,6 +23,17 @@ What was on the brokers before kquota wrote there is put back when an entry goes
 alice producer_byte_rate 3e+06 level
 <default> producer_byte_rate 1e+06 bound
 bob producer_byte_rate 1e+18 unbounded
+
+Entries of their own for sensors of a default
+---------------------------------------------
+Such an entry has the sensor's tags as its entity. But it can change which quota holds for other clients. An entry of a
+user hides the rows of the default user with a client-id: a client of that user that had one of these as its quota would
+fall under the new entry. So the project's own resolution is asked, with and without the entries, about every client
+that an entry could concern. If the answer differs for any of them, in sensor or bound, there is no entry, and the
+sensor is reported.
+
+Which clients these are: a row is found by names, so clients whose names are in no row all get the same answer. It is
+enough to ask about the names of all rows, and about one name that is in none.
 """
 
 from collections.abc import Iterable, Sequence
@@ -33,7 +44,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from quota.broker_level import Floats
+from quota.arrays import Floats
 from quota.engine import QuotaEngine
 from quota.entity import DEFAULT, QUOTA_TYPES, Level, level_of
 from quota.snapshot import Bounds, Quota, QuotaSnapshot
@@ -147,18 +158,6 @@ def _whole(bounds: Bounds) -> Bounds:
 def _whole_rate(bound: float | None) -> float | None:
     return bound if bound is None or bound < 1 else float(bound // 1)
 
-
-# Entries of their own for sensors of a default that are over the bound on all brokers together.
-#
-# The value of a default holds for many sensors, on every broker, so it cannot be lowered for one of them. That one can
-# get an entry of its own: its tags, as an entity. But an entry can change which quota holds for other clients. An entry
-# of a user hides the rows of the default user with a client-id: a client of that user that had one of these as its
-# quota would fall under the new entry. So the project's own resolution is asked, with and without the entries, about
-# every client that an entry could concern. If the answer differs for any of them, in sensor or bound, there is no
-# entry, and the sensor is reported.
-#
-# Which clients these are: a row is found by names, so clients whose names are in no row all get the same answer. It is
-# enough to ask about the names of all rows, and about one name that is in none.
 
 _DEFAULTS: Final = frozenset(Level) - {Level.USER_CLIENT, Level.USER, Level.CLIENT}
 _UNNAMED: Final = "\x00any other name"
@@ -293,13 +292,10 @@ def _with_rows(snapshot: QuotaSnapshot, bounds: dict[EntryKey, float]) -> QuotaS
     return replace(snapshot, quotas=tuple(rows.values()))
 
 
-# Which sensors of defaults have an entry of their own, or asked for one and cannot have it, under the quotas in force.
-#
-# The answers of `quota.broker_levels.entries` are kept: asking is dear, and they hold until the quotas change.
-
-
 class OwnGrants:
-    """The answers to all that have asked.
+    """Which sensors of defaults have an entry of their own, or cannot have it, under the quotas in force.
+
+    The answers of `own_entries` are kept, because asking is dear and they hold until the quotas change.
 
     Attributes:
         granted: the entries of those that may have one.
@@ -332,7 +328,7 @@ class OwnGrants:
             self.refused.update({refused.key: refused for refused in answer.refused})
 
     def forget(self, keys: Iterable[EntryKey]) -> None:
-        """These need none any more."""
+        """These sensors need no entry any more."""
         for key in keys:
             self.granted.pop(key, None)
             self.refused.pop(key, None)

@@ -10,14 +10,14 @@ every period, for every entity:
    the broker's sample windows begin elsewhere than ours, and its X may be longer. Events from before the last alter say
    nothing: they were judged by another level.
 2. **What the others want**: their rate of the last two to three seconds. It is in full view.
-3. **All fits** if nobody throttles and the wants are together at most 1.02 · T, lately or over W. Then L is left alone.
-   Only a broker that is asked for 0.97 · L or more counts as unbounded then: it gets what the others leave before it
-   throttles.
+3. **All fits** if no broker throttles and the wants are together at most 1.02 · T, lately or over W. Then L is left
+   alone. Only a broker that is asked for 0.97 · L or more counts as unbounded then: it gets what the others leave
+   before it throttles.
 4. Otherwise the level is that of `broker_levels`.
 5. **When it is written**: if it differs by 5 % or more, in the same direction for 2 s, and 10 s after the last alter
    that was no edit of T.
    A level that must go down is not held up for the 2 s while the brokers would let through more than 1.2 · T.
-6. **Quiet**: less than T / 2 for a minute and nobody throttles. L goes back to T, and the entity costs nothing more.
+6. **Quiet**: less than T / 2 for a minute and no broker throttles. L goes back to T, and the entity costs nothing more.
    But one that was over T in the last ten minutes goes to T / n, if no broker is asked for more than 0.8 of that: when
    it begins again, n brokers do not let through n · T.
 7. A level outside T / n … T is corrected at once: the bound or the number of brokers has changed.
@@ -30,15 +30,11 @@ from enum import IntEnum
 from typing import Final, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
-from quota.broker_level import Flags, Floats, broker_levels
+from quota.arrays import Flags, Floats, Ints
+from quota.broker_level import broker_levels
 from quota.broker_levels.usage import BrokerView
 from quota.throttle_time import throttle_time_ms
-
-# What is remembered of the levels of entities from one period to the next.
-
-Ints = NDArray[np.int64]
 
 NEVER_MS: Final = -(1 << 60)
 """An instant before all others."""
@@ -73,8 +69,8 @@ class LevelState:
         """The state of entities of which no more is known."""
         size = len(level)
         now = np.full(size, now_ms, np.int64)
-        nobody = np.full((size, brokers), NEVER_MS, np.int64)
-        return cls(level, altered_at_ms, over_at_ms, nobody, np.zeros(size, np.int64), now, now)
+        never = np.full((size, brokers), NEVER_MS, np.int64)
+        return cls(level, altered_at_ms, over_at_ms, never, np.zeros(size, np.int64), now, now)
 
     def on_brokers(self, columns: Ints) -> Self:
         """The same entities on other brokers.
@@ -249,7 +245,7 @@ class _Look:
         demand: as in `Proposals`.
         filled: the level of these demands.
         passing: what the brokers would let through of the recent rates, per second.
-        fits: nobody throttles, and all that is wanted is at most T.
+        fits: no broker throttles, and all that is wanted is at most T.
         is_left_alone: all fits, and no broker is asked for as much as L.
         in_use: not quiet.
     """

@@ -1,4 +1,16 @@
-"""The levels of all quota types on one cluster, and the usage they are found by."""
+"""The levels of all quota types on one cluster: which entities are looked at in a period, and what is proposed.
+
+A *row* is an entity that has a level, or may need one:
+
+* an entity of the quota table;
+* a sensor of a default that has an entry of its own on the brokers;
+* a *candidate*: a sensor of a default that is busy. It stands under T on every broker. If a lower level is proposed for
+  it, it asks for an entry of its own.
+
+Most entities are far below their bound, and a period costs nothing for them. A row is looked at if its level is not T,
+if it used T / 2 or more on all brokers together in the last 15 s, if a broker that throttled it may still hide what it
+wants, or if its bound was edited. For all others `propose` would say: leave it alone.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -8,27 +20,13 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from quota.broker_level import Flags, Floats
+from quota.arrays import Flags, Floats, Ids, Ints
 from quota.broker_levels.entries import BrokerEntry, EntryKey, EntryKind, writable_levels
-from quota.broker_levels.level_control import NEVER_MS, Cause, Ints, LevelRules, LevelState, propose
+from quota.broker_levels.level_control import NEVER_MS, Cause, LevelRules, LevelState, propose
 from quota.broker_levels.usage import BrokerUsage
 from quota.broker_levels.writes import BrokerHoldings, Owned
 from quota.entity import QUOTA_TYPES
-from quota.names import Ids
 from quota.snapshot import QuotaSnapshot
-
-# The levels of all entities of one quota type: who is looked at in a period, and what is proposed.
-#
-# A *row* is an entity that has a level, or may need one:
-#
-# * an entity of the quota table;
-# * a sensor of a default that has an entry of its own on the brokers;
-# * a *candidate*: a sensor of a default that is busy. It stands under T on every broker. If a lower level is proposed
-#   for it, it asks for an entry of its own.
-#
-# Most entities are far below their bound, and a period costs nothing for them. A row is looked at if its level is not
-# T, if it used T / 2 or more on all brokers together in the last 15 s, if a broker that throttled it may still hide
-# what it wants, or if its bound was edited. For all others `propose` would say: leave it alone.
 
 BUSY: Final = 0.5
 """The part of T from which on an entity is looked at."""

@@ -22,24 +22,21 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from quota.broker_level import Floats
+from quota.arrays import Floats, Ids
 from quota.broker_levels.entries import EntryKey, EntryKind, OwnGrants, as_brokers_take, broker_entries
 from quota.broker_levels.level_control import NEVER_MS, Cause, LevelRules
 from quota.broker_levels.levels import ClusterLevels, LevelMoves
 from quota.broker_levels.usage import NUM_SAMPLES, SAMPLE_WINDOW_MS
 from quota.broker_levels.writes import EDITED, LEVELS, BrokerHoldings, Change, Drift, Owned, Refusal, WriteRetries
-from quota.errors import InvalidEngineSetting
-from quota.names import Ids
+from quota.errors import InvalidArgument
 from quota.snapshot import QuotaSnapshot
-
-# Chooses the levels that may be written now: a limited number, the most urgent first.
 
 ALTERS_PER_SECOND: Final = 2_000
 BATCH_SIZE: Final = 1_000
 
 
 class AlterBudget:
-    """A bound on the alters per second over all entities.
+    """A bound on the alters per second over all entities: chooses those that may be written now, most urgent first.
 
     A second's alters may be written at once after a second without any; more is not saved up.
 
@@ -48,13 +45,14 @@ class AlterBudget:
         batch_size: how many entities one request may have, at least 1.
 
     Raises:
-        InvalidEngineSetting: an argument is below 1.
+        InvalidArgument: an argument is below 1.
     """
 
     def __init__(self, alters_per_second: int = ALTERS_PER_SECOND, batch_size: int = BATCH_SIZE) -> None:
         for name, value in (("alters_per_second", alters_per_second), ("batch_size", batch_size)):
             if value < 1:
-                raise InvalidEngineSetting(name, "be at least 1", value)
+                message = f"{name} is {value}; it can be 1 or more"
+                raise InvalidArgument(message)
         self._per_second = alters_per_second
         self._batch_size = batch_size
         self._left = float(alters_per_second)
@@ -88,7 +86,7 @@ MOST_ASKS: Final = 50
 
 
 class BrokerSync:
-    """All that is known of the brokers' quotas, and of who uses what where.
+    """All that is known of the brokers' quotas and of the usage on each broker.
 
     No lock: one caller at a time.
 

@@ -1,7 +1,12 @@
 """Who uses what on which broker: the usage table, sensor by sensor, as the brokers and all of them together see it.
 
-Usage goes to sensors by the project's own resolution. A cell is made for a sensor and a broker
-when the first usage comes, so a client that uses few of many brokers costs little. Sensors without a bound have none.
+Usage goes to sensors by the project's own resolution. A *cell* is one sensor on one broker, for one quota type. It is
+made when the first usage comes, so a client that uses few of many brokers costs little. Sensors without a bound have
+none.
+
+The usage comes late, by a second or two, and in sample windows that begin at multiples of w; those of a broker begin
+with the first event. So O agrees with the broker's own within one sample window, and
+`quota.broker_levels.level_control` allows for that.
 """
 
 from collections.abc import Sequence
@@ -11,22 +16,15 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
+from quota.arrays import Flags, Floats, Ids, Ints
 from quota.entity import Level
-from quota.names import Ids
-from quota.rates import Floats, Ints, SampleWindows
+from quota.rates import SampleWindows
 from quota.recording import SensorGroups
 from quota.resolution import NO_QUOTA, Side
 from quota.sensors import IDLE_MS, SensorTable, TypeSensors
 from quota.snapshot import QuotaSnapshot
 from quota.usage import EntityNames, Measure, Usage
-
-# What each broker sees of each entity: its rate by the broker's own rule, what it was asked for lately, and when.
-#
-# A *cell* is one entity on one broker, for one quota type. The usage that is recorded here comes late, by a second or
-# two, and in sample windows that begin at multiples of w; those of a broker begin with the first event. So O agrees
-# with the broker's own within one sample window, and `quota.broker_levels.level_control` allows for that.
 
 NUM_SAMPLES: Final = 11
 SAMPLE_WINDOW_MS: Final = 1000
@@ -74,7 +72,7 @@ class BrokerRates:
         self._w = sample_window_ms
         self._long = SampleWindows(quota_type, num_samples, sample_window_ms, newest)
         self._recent = SampleWindows(quota_type, RECENT_SAMPLES, sample_window_ms, newest)
-        self._last_ms: NDArray[np.int64] = np.zeros(0, np.int64)
+        self._last_ms: Ints = np.zeros(0, np.int64)
 
     def record(self, cells: Ids, window: int, sums: Ints, last_ms: Ints) -> None:
         """Record usage of one sample window.
@@ -115,7 +113,7 @@ class BrokerRates:
             at_ms, observed.reshape(shape), window_ms.reshape(shape), recent.reshape(shape), last_ms.reshape(shape)
         )
 
-    def keep(self, kept: NDArray[np.bool_]) -> None:
+    def keep(self, kept: Flags) -> None:
         """Forget the cells that are not kept, bool[n]. The others close the gaps in their order."""
         known = len(self._last_ms)
         of_known = np.pad(kept[:known], (0, max(known - len(kept), 0)))
@@ -311,7 +309,7 @@ class BrokerUsage:
             rates.keep(kept)
 
 
-def _counts(measure: Measure, bound: Floats) -> NDArray[np.bool_]:
+def _counts(measure: Measure, bound: Floats) -> Flags:
     """Which rows count: those with usage of the type whose sensor has a bound, bool[n]."""
     counts = np.isfinite(bound)
     if measure.present is not None:

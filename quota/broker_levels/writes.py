@@ -168,8 +168,6 @@ def _shown(value: float | None) -> str:
     return "nothing" if value is None else f"{value:.12g}"
 
 
-# Writes that a broker refused: when each is tried again.
-
 FIRST_MS: Final = 10_000
 LONGEST_MS: Final = 600_000
 """The time to the first retry. It doubles with every refusal, up to the longest."""
@@ -184,7 +182,7 @@ class _Tried:
 
 
 class WriteRetries:
-    """The keys whose last write was refused.
+    """The keys whose last write a broker refused, and when each is tried again.
 
     >>> retries, key = WriteRetries(), EntryKey("alice", "", "producer_byte_rate")
     >>> for now_ms in (0, 10_000, 30_000):
@@ -223,7 +221,7 @@ class WriteRetries:
         return tried is None or tried.bound != bound or now_ms >= tried.retry_at_ms
 
     def forget(self, key: EntryKey) -> None:
-        """It was taken, or nobody wants it any more."""
+        """It was taken, or is not wanted any more."""
         self._tried.pop(key, None)
 
     @property
@@ -232,24 +230,22 @@ class WriteRetries:
         return [Refusal(key, "broker", tried.reason, tried.retry_at_ms) for key, tried in self._tried.items()]
 
 
-# What the brokers hold, what of it is kquota's, and what should stand there.
-#
-# At each key one of these is true:
-#
-# * All is as it should be.
-# * Something is *due*: the entry is new, was edited, or goes. A level that moves is no matter of this module.
-# * There is a *drift*: the brokers hold a value that is not kquota's. It is left alone, unless values of others are
-#   adopted. If it is what kquota wants there, there is nothing to do, and what others changed is kquota's again.
-#
-# What was written and not answered is remembered. If it turns up on the brokers later, it is kquota's.
-
 LEVELS: Final = (EntryKind.LEVEL, EntryKind.OWN)
 _UNDECIDED_KEPT: Final = 4
 """The largest number of unanswered writes of a key that are remembered: the newest ones."""
 
 
 class BrokerHoldings:
-    """One value per key, everywhere.
+    """What the brokers hold, what of it is kquota's, and what should stand there: one value per key, on all brokers.
+
+    At each key one of these is true:
+
+    * All is as it should be.
+    * Something is *due*: the entry is new, was edited, or goes. Levels that move are decided elsewhere.
+    * There is a *drift*: the brokers hold a value that is not kquota's. It is left alone, unless values of others are
+      adopted. If it is what kquota wants there, nothing is due, and what others changed is kquota's again.
+
+    What was written and not answered is remembered. If it turns up on the brokers later, it is kquota's.
 
     Args:
         adopt: write where others wrote, too.

@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 from datetime import UTC, date, datetime
 from typing import Any, Final
 
-from quota.owners import Owners
+from quota.entity import Owners
 from tests.deploy.written_tables import Row, Written
 
 MINUTE_MS: Final = 60_000

@@ -33,7 +33,7 @@ from pipeline.tables.quotas.source import QuotaSource
 from pipeline.tables.quotas.table import EditAudit
 from pipeline.tables.reading import read_table
 from pipeline.throttle.assembly import Ports, assemble
-from quota.shares import ALL_USERS, Share
+from quota.snapshot import ALL_USERS, Share
 from schemas.arrow import arrow_schema
 from schemas.throttle_record import ThrottleRecord
 from tests.fakes.clock import ManualClock

@@ -24,10 +24,9 @@ from pipeline.throttle.outbox import DeltaOutbox
 from pipeline.throttle.publisher import RenewLead
 from pipeline.throttle.purgatory import ThrottlePurgatory
 from quota import decisions
-from quota.buckets import MAX_DEBT_BURSTS, TokenBuckets
-from quota.rates import SampleWindows
+from quota.rates import MAX_DEBT_BURSTS, SampleWindows, TokenBuckets
 from quota.recording import BatchInstant
-from quota.slicing import Slicing
+from quota.throttle_time import Slicing
 from schemas.decisions import DecisionRow
 from tests.fakes.topic import MemoryTopic
 

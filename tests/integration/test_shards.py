@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pipeline.demo.broker import EmbeddedBroker
-from quota.shares import Share
+from quota.snapshot import Share
 from tests.integration.running_job import RunningJob, running_job, usage
 from tests.pipeline.stream.messages import packed
 

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from purgatory.delayed_operation import DelayedOperation, DelayedOperationPurgatory
-from purgatory.errors import MissingWatchKeyError
+from purgatory.errors import InvalidArgumentError
 from purgatory.timer import Reaper, SystemMonotonicClock, SystemTimer
 from purgatory.timing_wheel import TimerTask
 from tests.fakes.monotonic_clock import ManualMonotonicClock
@@ -158,7 +158,7 @@ def test_repeated_keys_are_watched_once() -> None:
 
 
 def test_an_operation_without_a_key_is_refused() -> None:
-    with pytest.raises(MissingWatchKeyError):
+    with pytest.raises(InvalidArgumentError):
         Setting().purgatory.try_complete_else_watch(Operation(), [])
 
 

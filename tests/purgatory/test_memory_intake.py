@@ -2,7 +2,7 @@
 
 import pytest
 
-from purgatory.errors import AlreadyMutedError, InvalidSizeError
+from purgatory.errors import AlreadyMutedError, InvalidArgumentError
 from purgatory.memory_pool import Allocation, MemoryIntake, MemoryPool, Unmuted
 from tests.fakes.monotonic_clock import ManualMonotonicClock
 
@@ -63,7 +63,7 @@ def test_a_muted_source_must_not_ask_again() -> None:
 def test_an_impossible_size_does_not_mute() -> None:
     intake, _, _ = full_intake()
     intake.try_allocate("a", 5)
-    with pytest.raises(InvalidSizeError):
+    with pytest.raises(InvalidArgumentError):
         intake.try_allocate("b", 11)
     assert intake.muted == ("a",)
 

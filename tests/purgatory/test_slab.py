@@ -65,7 +65,7 @@ def test_a_free_slot_is_not_owned_by_a_negative_handle() -> None:
 
 def test_room_for_more_than_handles_can_address_is_refused() -> None:
     slab = Slab()
-    with pytest.raises(WheelFullError, match=f"'pending' must stay at or below {MAX_PENDING}"):
+    with pytest.raises(WheelFullError, match=f"holds at most {MAX_PENDING} pending entries"):
         slab.reserve(MAX_PENDING + 1)
     assert slab.capacity == 1024
 

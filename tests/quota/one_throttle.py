@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from quota.slicing import Slicing
+from quota.throttle_time import Slicing
 
 
 def slice_ms(slicing: Slicing, owed_ms: int, window_ms: int, quota_type: str) -> int:

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from quota.broker_levels.sync import AlterBudget
-from quota.errors import InvalidEngineSetting
+from quota.errors import InvalidArgument
 
 NOW_MS = 1_700_000_000_000
 
@@ -43,7 +43,7 @@ def test_requests_are_batches() -> None:
 
 
 def test_a_budget_of_nothing_is_refused() -> None:
-    with pytest.raises(InvalidEngineSetting, match="'alters_per_second' must be at least 1; got 0"):
+    with pytest.raises(InvalidArgument, match="alters_per_second is 0; it can be 1 or more"):
         AlterBudget(0)
-    with pytest.raises(InvalidEngineSetting, match="'batch_size' must be at least 1; got 0"):
+    with pytest.raises(InvalidArgument, match="batch_size is 0; it can be 1 or more"):
         AlterBudget(batch_size=0)

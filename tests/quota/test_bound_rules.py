@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from quota.snapshot import bound_mistake
+from quota.units import bound_mistake
 
 TOO_LARGE = "Proposed value for producer_byte_rate is too large for a LONG"
 FRACTION = "producer_byte_rate cannot be a fractional value"

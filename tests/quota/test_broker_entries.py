@@ -5,7 +5,8 @@ import pytest
 
 from quota.broker_levels.entries import UNREACHED, broker_entries, writable_levels
 from quota.entity import QUOTA_TYPES
-from quota.snapshot import QuotaSnapshot, bound_mistake
+from quota.snapshot import QuotaSnapshot
+from quota.units import bound_mistake
 from tests.quota.factories import quota_row
 
 PRODUCER, CONSUMER, REQUEST = QUOTA_TYPES

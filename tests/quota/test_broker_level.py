@@ -87,10 +87,10 @@ def test_equal_inputs_give_equal_levels_in_any_order_and_company(
 @pytest.mark.parametrize(
     ("demand", "bound", "message"),
     [
-        ([-1.0, 2.0], 5.0, "'demand' must be 0 or more on every broker; got -1.0"),
-        ([math.nan], 5.0, "'demand' must be 0 or more on every broker; got nan"),
-        ([1.0], -5.0, "'bound' must be a finite number of 0 or more; got -5.0"),
-        ([1.0], INF, "'bound' must be a finite number of 0 or more; got inf"),
+        ([-1.0, 2.0], 5.0, "the demand on a broker is -1.0; it can be 0 or more"),
+        ([math.nan], 5.0, "the demand on a broker is nan; it can be 0 or more"),
+        ([1.0], -5.0, "the bound is -5.0; it can be a finite number of 0 or more"),
+        ([1.0], INF, "the bound is inf; it can be a finite number of 0 or more"),
     ],
 )
 def test_what_is_no_rate_is_refused(demand: list[float], bound: float, message: str) -> None:

@@ -6,8 +6,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from quota.buckets import MAX_DEBT_BURSTS_OF_OLD, TokenBuckets
 from quota.errors import InvalidUsage
+from quota.rates import MAX_DEBT_BURSTS_OF_OLD, TokenBuckets
 from quota.snapshot import QuotaSnapshot
 from tests.quota.factories import decide, loaded, owed, quota_row, table, usage_row
 
@@ -105,8 +105,8 @@ def test_a_debt_without_a_bound_is_kept_for_the_next_bound() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"quota_type": "disk"}, "'quota_type' must be one of producer_byte_rate, consumer_byte_rate"),
-        ({"tokens": None}, "'tokens' must not be null; got 1 nulls"),
+        ({"quota_type": "disk"}, "unknown quota type 'disk'; known are producer_byte_rate, consumer_byte_rate"),
+        ({"tokens": None}, "column 'tokens' has nulls in 1 rows"),
     ],
 )
 def test_buckets_that_can_not_be_are_refused(change: dict[str, Any], message: str) -> None:

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from quota.engine import Scope
-from quota.errors import InvalidEngineSetting, InvalidUsage
+from quota.errors import InvalidArgument, InvalidUsage
 from quota.snapshot import QuotaSnapshot
 from quota.throttle_time import ThrottleCaps
 from tests.quota.factories import decide, loaded, owed, quota_row, table, usage_row
@@ -168,7 +168,7 @@ def test_usage_that_can_not_be_is_refused_before_anything_changes(change: dict[s
     for bad in ([{**good, **change}], [good, {**usage_row(AT_MS - 3000), **change}]):
         with pytest.raises(InvalidUsage) as refused:
             decide(engine, AT_MS + 500, *bad)
-        assert refused.value.name in {name, "sample_start_ms", "last_event_ms"}
+        assert any(column in str(refused.value) for column in (name, "sample_start_ms", "last_event_ms"))
         assert owed(engine, AT_MS)["observed"] == 0.0
 
 
@@ -177,7 +177,7 @@ def test_usage_that_can_not_be_is_refused_before_anything_changes(change: dict[s
 )
 def test_a_missing_column_is_named(name: str) -> None:
     engine = loaded(quota_row(producer_byte_rate=1000), scope="broker")
-    with pytest.raises(InvalidUsage, match=f"'{name}' must be a column of the table, once; got"):
+    with pytest.raises(InvalidUsage, match=f"column '{name}' is not in the table; its columns are"):
         engine.record(table([usage_row(AT_MS)]).drop_columns([name]), AT_MS)
 
 
@@ -187,14 +187,14 @@ def test_columns_of_other_types_are_refused() -> None:
     for name, column in (("user", pa.array([1])), ("produced_bytes", pa.array([1.5]))):
         with pytest.raises(InvalidUsage) as refused:
             engine.record(usage.set_column(usage.column_names.index(name), name, column), AT_MS)
-        assert refused.value.name == name
+        assert f"column '{name}' has the type" in str(refused.value)
 
 
 def test_time_does_not_go_back() -> None:
     engine = loaded(quota_row(producer_byte_rate=1000))
     decide(engine, AT_MS)
     for call in (lambda: decide(engine, AT_MS - 1), lambda: owed(engine, AT_MS - 1)):
-        with pytest.raises(InvalidUsage, match=f"'evaluated_at_ms' must not be before {AT_MS}; got {AT_MS - 1}"):
+        with pytest.raises(InvalidUsage, match=f"the evaluation at {AT_MS - 1} is before the last one, at {AT_MS}"):
             call()
 
 
@@ -209,9 +209,9 @@ def test_time_does_not_go_back() -> None:
     ],
 )
 def test_settings_out_of_range_are_refused(setting: str, value: object) -> None:
-    with pytest.raises(InvalidEngineSetting) as refused:
+    with pytest.raises(InvalidArgument) as refused:
         loaded(**{setting: value})
-    assert refused.value.name == setting
+    assert str(refused.value).startswith(f"{setting} is {value!r}; it can be ")
 
 
 def test_many_sensors_at_once_equal_few_at_a_time() -> None:

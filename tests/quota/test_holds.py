@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from quota.decisions import Throttles
 from quota.holds import Holds, Owed
-from quota.slicing import Slicing
-from quota.throttle_time import ThrottleCaps
+from quota.throttle_time import Slicing, ThrottleCaps
 from tests.quota import one_throttle
 
 T0_MS = 1_700_000_000_000

@@ -1,5 +1,4 @@
-from quota.snapshot import Mistake, Mistakes
-from quota.units import parse_bound
+from quota.units import Mistake, Mistakes, parse_bound
 
 
 def test_places_further_in_share_one_list_and_keep_their_paths() -> None:

@@ -1,6 +1,6 @@
 import pytest
 
-from quota.owners import Owners
+from quota.entity import Owners
 
 
 def row(user: str, client_id: str, owner: str | None) -> dict[str, str | None]:

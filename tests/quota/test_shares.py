@@ -7,8 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quota.engine import QuotaEngine, Scope
-from quota.shares import ALL_USERS, Share, can_be_divided
-from quota.snapshot import QuotaSnapshot
+from quota.snapshot import ALL_USERS, QuotaSnapshot, Share, can_be_divided
 from tests.quota.factories import quota_row, table, usage_row
 from tests.quota.test_engine_equals_model import ENTITIES, MODES, SCOPES, START_MS, batch, quota_rows
 

@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quota.entity import QUOTA_TYPES
-from quota.slicing import Slicing, Step
-from quota.throttle_time import ThrottleCaps
+from quota.throttle_time import Slicing, Step, ThrottleCaps
 from tests.quota import one_throttle
 
 SLICING = Slicing(lead_ms=300, min_hold_ms=1_000, caps=ThrottleCaps(), sample_window_ms=1_000)

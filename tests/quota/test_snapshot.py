@@ -16,34 +16,34 @@ from tests.quota.factories import quota_row
     [
         (
             quota_row(producer_byte_rate=0),
-            "row 1 (user 'u', client-id ''): 'producer_byte_rate' must be a finite number above 0; got 0",
+            "row 1 (user 'u', client-id ''): producer_byte_rate is 0, not a finite number above 0",
         ),
         (
             quota_row(consumer_byte_rate=-1.5),
-            "row 1 (user 'u', client-id ''): 'consumer_byte_rate' must be a finite number above 0; got -1.5",
+            "row 1 (user 'u', client-id ''): consumer_byte_rate is -1.5, not a finite number above 0",
         ),
         (
             quota_row(request_percentage=math.nan),
-            "row 1 (user 'u', client-id ''): 'request_percentage' must be a finite number above 0; got nan",
+            "row 1 (user 'u', client-id ''): request_percentage is nan, not a finite number above 0",
         ),
         (
             quota_row(request_percentage=math.inf),
-            "row 1 (user 'u', client-id ''): 'request_percentage' must be a finite number above 0; got inf",
+            "row 1 (user 'u', client-id ''): request_percentage is inf, not a finite number above 0",
         ),
         (
             quota_row(producer_byte_rate="1000"),
-            "row 1 (user 'u', client-id ''): 'producer_byte_rate' must be a finite number above 0; got '1000'",
+            "row 1 (user 'u', client-id ''): producer_byte_rate is '1000', not a finite number above 0",
         ),
         (
             quota_row(producer_byte_rate=True),
-            "row 1 (user 'u', client-id ''): 'producer_byte_rate' must be a finite number above 0; got True",
+            "row 1 (user 'u', client-id ''): producer_byte_rate is True, not a finite number above 0",
         ),
         (
             quota_row(mode="off"),
-            "row 1 (user 'u', client-id ''): 'mode' must be one of enforce, shadow, exempt; got 'off'",
+            "row 1 (user 'u', client-id ''): unknown mode 'off'; known are enforce, shadow, exempt",
         ),
-        (quota_row("", ""), "row 1: 'user' and 'client_id' must not both be empty; got \"\" and \"\""),
-        ({"user": 7, "client_id": "c"}, "row 1: 'user' must be text; got 7"),
+        (quota_row("", ""), "row 1: neither a user nor a client-id is given"),
+        ({"user": 7, "client_id": "c"}, "row 1: user is 7, not text"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -71,7 +71,7 @@ def test_all_problems_are_reported_at_once() -> None:
         "row 4 (user 'a', client-id 'b')",
         "row 5",
     ]
-    assert "got user 'a', client-id 'b' in row 2 too" in refused.value.problems[-1]
+    assert "user 'a', client-id 'b' is in row 2 too" in refused.value.problems[-1]
 
 
 def test_a_long_list_of_problems_is_cut_in_the_message_only() -> None:
@@ -109,5 +109,5 @@ def test_the_eight_levels(user: str, client_id: str, level: int) -> None:
 
 
 def test_a_quota_names_at_least_one_part() -> None:
-    with pytest.raises(ValueError, match="must not both be empty"):
+    with pytest.raises(ValueError, match="neither a user nor a client-id"):
         level_of("", "")

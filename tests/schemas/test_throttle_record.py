@@ -65,8 +65,8 @@ def test_a_writer_may_not_make_up_fields() -> None:
 @pytest.mark.parametrize(
     ("value", "cause"),
     [
-        (b"", "no JSON"),
-        (b"\xff\xfe", "no JSON"),
+        (b"", "not JSON"),
+        (b"\xff\xfe", "not JSON"),
         (b"[]", "Input should be"),
         (b"{}", "action: Field required"),
         (json.dumps({**FIELDS, "action": "wait"}).encode(), "action: Input should be 'throttle' or 'release'"),
@@ -74,8 +74,8 @@ def test_a_writer_may_not_make_up_fields() -> None:
         (json.dumps({**FIELDS, "observed": float("nan")}).encode(), "observed: .* finite"),
     ],
 )
-def test_what_can_not_be_read_is_told_with_its_cause(value: bytes, cause: str) -> None:
-    with pytest.raises(UnreadableRecord, match=f"'ThrottleRecord' must be readable JSON .*{cause}") as unreadable:
+def test_what_can_not_be_read_is_refused_with_its_cause(value: bytes, cause: str) -> None:
+    with pytest.raises(UnreadableRecord, match=f"the value is not a ThrottleRecord: .*{cause}") as unreadable:
         ThrottleRecord.from_value(value)
     assert unreadable.value.value == value
 

@@ -103,7 +103,7 @@ def _alteration(
     from pipeline.tables.errors import QuotaEditRefused
     from pipeline.tables.quotas.edit import QuotaChange, altered, refuse_absent
     from pipeline.text_file import read_text_file
-    from quota.snapshot import Mistakes
+    from quota.units import Mistakes
 
     if added is not None and added_file is not None:
         msg = "Only one of --add-config or --add-config-file must be specified"

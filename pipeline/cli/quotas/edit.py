@@ -131,7 +131,7 @@ def _moved_clients(settings: "Settings", edit: "QuotaEdit") -> list[dict[str, An
     clients = live_clients(table_uri(settings.tables.root, "usage"))
     if not clients.num_rows:
         return []
-    from quota.engine import standing_changes
+    from quota.effective import standing_changes
     from quota.snapshot import QuotaSnapshot
 
     mode: Any = "shadow" if edit.before.mode == "shadow" else "enforce"

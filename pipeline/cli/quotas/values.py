@@ -6,8 +6,8 @@ from typing import Any, Final
 
 from pipeline.tables.quotas.edit import LABELS
 from quota.entity import QUOTA_TYPES
-from quota.snapshot import MODES, Mistakes
-from quota.units import parse_bound
+from quota.snapshot import MODES
+from quota.units import Mistakes, parse_bound
 
 _KNOWN: Final = (*QUOTA_TYPES, *LABELS)
 

@@ -1,1 +1,41 @@
-"""The table `quotas`: read at a version, watched, edited under a lock, kept in files and in history."""
+"""The table `quotas`: read at a version, watched, edited under a lock, kept in files and in history.
+
+`__all__` is what is supported. A module is loaded when one of its names is first asked for.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pipeline.tables.audit import local_audit
+    from pipeline.tables.errors import QuotaEditRefused
+    from pipeline.tables.quotas.edit import QuotaChange
+    from pipeline.tables.quotas.source import QuotaSource
+    from pipeline.tables.quotas.table import EditAudit, QuotaCommit, QuotaTable, QuotaTableState
+
+__all__ = [
+    "EditAudit",
+    "QuotaChange",
+    "QuotaCommit",
+    "QuotaEditRefused",
+    "QuotaSource",
+    "QuotaTable",
+    "QuotaTableState",
+    "local_audit",
+]
+
+_MODULES = {
+    "pipeline.tables.audit": ("local_audit",),
+    "pipeline.tables.errors": ("QuotaEditRefused",),
+    "pipeline.tables.quotas.edit": ("QuotaChange",),
+    "pipeline.tables.quotas.source": ("QuotaSource",),
+    "pipeline.tables.quotas.table": ("EditAudit", "QuotaCommit", "QuotaTable", "QuotaTableState"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    module = next((module for module, names in _MODULES.items() if name in names), None)
+    if module is None:
+        msg = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(msg, name=name)
+    return getattr(import_module(module), name)

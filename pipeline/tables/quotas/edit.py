@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from pipeline.tables.errors import QuotaEditRefused
 from quota.entity import QUOTA_TYPES, label
-from quota.snapshot import Mistake, Mistakes, bound_mistake
+from quota.units import Mistake, Mistakes, bound_mistake
 from schemas.rows import QuotaRow
 
 LABELS: Final = ("mode", "owner", "note")

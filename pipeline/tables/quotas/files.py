@@ -24,8 +24,8 @@ from pipeline.errors import first_line
 from pipeline.tables.errors import QuotaFileRefused
 from pipeline.tables.quotas.edit import LABELS
 from quota.entity import QUOTA_TYPES, label
-from quota.snapshot import MODES, Mistake, Mistakes, Step
-from quota.units import exact_text, parse_bound
+from quota.snapshot import MODES
+from quota.units import Mistake, Mistakes, Step, exact_text, parse_bound
 
 ENTITY_TYPES: Final = {"user": "user", "client-id": "client_id"}
 """How rpk calls the parts of an entity -> the column of the table."""

@@ -10,8 +10,7 @@ from pipeline.tables.errors import TableMissing, VersionGone
 from pipeline.tables.quotas.edit import LABELS
 from pipeline.tables.quotas.source import QuotaVersions
 from pipeline.tables.quotas.table import QuotaCommit, QuotaTable, QuotaTableState
-from quota.entity import QUOTA_TYPES, label
-from quota.owners import Owners
+from quota.entity import QUOTA_TYPES, Owners, label
 from quota.units import bound_text
 
 # The differences between two versions of the quota table, computed from their rows.

@@ -8,8 +8,7 @@ from typing import Final, Literal, Protocol
 from pipeline.tables.errors import TableMissing
 from pipeline.tables.quotas.table import QuotaTableState
 from quota.errors import InvalidQuotas
-from quota.shares import ALL_USERS, Share, undivided
-from quota.snapshot import QuotaSnapshot
+from quota.snapshot import ALL_USERS, QuotaSnapshot, Share, undivided
 
 log = logging.getLogger(__name__)
 

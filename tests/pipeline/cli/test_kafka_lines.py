@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from pipeline.cli.quotas.entity import described_line, java_double
 from pipeline.cli.quotas.values import parse_added
-from quota.snapshot import Mistakes
-from quota.units import parse_double
+from quota.units import Mistakes, parse_double
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from pipeline.stream.usage_columns import CollectedBatch, ReadingRules
 from pipeline.stream.usage_reader import read_usage
 from pipeline.tables.from_settings import open_quota_table
 from pipeline.tables.quotas.edit import QuotaChange
-from quota.shares import ALL_USERS, Share
+from quota.snapshot import ALL_USERS, Share
 from tests.faults.evidence import Message
 from tests.faults.hand_job import _AUDIT, HandJob
 from tests.pipeline.stream.messages import fetched, packed

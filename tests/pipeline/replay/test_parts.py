@@ -19,8 +19,7 @@ from pipeline.replay.run import Count, follow, joined, replay_part, run
 from pipeline.replay.usage_batches import ReplayResult, Source
 from pipeline.settings.model import EngineSettings
 from pipeline.tables.address import table_uri
-from quota.shares import Share
-from quota.snapshot import QuotaSnapshot
+from quota.snapshot import QuotaSnapshot, Share
 from tests.pipeline.replay.histories import T0_MS, History, in_one_piece
 from tests.quota.factories import quota_row
 

@@ -13,7 +13,7 @@ from pipeline.tables.address import table_uri
 from pipeline.tables.layout import create_missing
 from pipeline.tables.quotas.edit import QuotaChange
 from pipeline.tables.quotas.table import EditAudit, QuotaTable
-from quota.owners import Owners
+from quota.entity import Owners
 from tests.pipeline.cli.running import kquota
 from tests.pipeline.reports.minutes_kept import MINUTE_MS, MONDAY_MS, KeptMinutes
 from tests.pipeline.tables.rollups.rolled_usage import RolledMinutes, full

@@ -81,7 +81,7 @@ def test_origins_name_the_place_of_every_value_that_is_no_default(
             "same_topic_twice",
             "'kafka' topics must be three different ones; got quota.throttle.v1, quota.throttle.v1, quota.marker.v1",
         ),
-        ("bad_job_name", "'job' string should match pattern '^[a-z0-9][a-z0-9-]{0,40}$'; got 'My Job'"),
+        ("bad_job_name", "'job' string should match pattern '^[a-z0-9][a-z0-9-]{0,47}$'; got 'My Job'"),
     ],
 )
 def test_a_bad_file_is_refused_with_place_key_and_rule(name: str, message: str) -> None:

@@ -9,7 +9,7 @@ from pipeline.settings.loading import load_settings
 from pipeline.settings.model import Settings
 from pipeline.settings.places import above_shard, job_of, other_jobs, shard_at
 from pipeline.tables.address import shared_root, table_uri
-from quota.shares import ALL_USERS, Share
+from quota.snapshot import ALL_USERS, Share
 
 
 def of_shard(**given: object) -> Settings:

@@ -7,7 +7,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pipeline.stream.collect import Collector, largest_bytes
-from quota.shares import Share
+from quota.snapshot import Share
 from tests.pipeline.stream.messages import (
     APPENDED_AT_MS,
     RULES,

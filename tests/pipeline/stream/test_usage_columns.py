@@ -3,7 +3,7 @@
 import pyarrow as pa
 
 from pipeline.stream.usage_columns import FIELD_RULES, LARGEST_SUM, USAGE_SCHEMA, merge_batches, merge_usage
-from quota.shares import Share
+from quota.snapshot import Share
 from schemas.usage import LARGEST_MEASURE, UsageEvent
 from tests.pipeline.stream.messages import array, counts, event, message, read, usage
 

@@ -13,7 +13,7 @@ from pipeline.stream import usage_reader
 from pipeline.stream.dead_letters import DEAD_LETTER_SCHEMA
 from pipeline.stream.usage_columns import LARGEST_SUM, USAGE_SCHEMA
 from pipeline.stream.usage_reader import NO_JSON, NO_OBJECT, NO_OBJECTS, NO_UTF8
-from quota.shares import Share
+from quota.snapshot import Share
 from tests.pipeline.stream.messages import (
     APPENDED_AT_MS,
     DAY_MS,

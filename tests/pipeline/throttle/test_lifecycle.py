@@ -9,8 +9,7 @@ import pytest
 
 from pipeline.throttle.lifecycle import Running, Verdict, look, look_after_edit, violations_to_publish
 from pipeline.throttle.shapes import Publication, publication_of
-from quota.slicing import Slicing
-from quota.throttle_time import ThrottleCaps
+from quota.throttle_time import Slicing, ThrottleCaps
 from tests.pipeline.throttle.factories import handed_out, publications, reason, reasons, violation
 
 SLICING = Slicing(

@@ -6,7 +6,7 @@ import pytest
 
 from pipeline.tables.errors import QuotaFileRefused
 from pipeline.tables.quotas.files import DeclaredQuota, from_text
-from quota.snapshot import Mistake
+from quota.units import Mistake
 
 ROWS = """
 - {user: alice, client_id: etl, producer_byte_rate: 1MB/s, mode: shadow, owner: null}

@@ -15,7 +15,7 @@ from pipeline.tables.quotas.files import DeclaredQuota, applied, from_text, to_d
 from pipeline.tables.quotas.history import differences, versions
 from pipeline.tables.quotas.table import EditAudit, QuotaTable
 from quota.entity import QUOTA_TYPES
-from quota.snapshot import bound_mistake
+from quota.units import bound_mistake
 
 AUDIT = EditAudit(actor="carol", host="ops1", tool_version="0.1.0", reason="")
 

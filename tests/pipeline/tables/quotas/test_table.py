@@ -67,7 +67,7 @@ def test_all_mistakes_of_an_edit_come_at_once_and_nothing_is_stored(table: Quota
     with pytest.raises(QuotaEditRefused) as refused:
         table.alter([bound("alice", 0.0), bound("bob", 1.0, mode="off"), bound("", 1.0)], AUDIT)
     assert tuple(map(str, refused.value.mistakes)) == (
-        "a row without user and client-id: 'user' and 'client_id' must not both be empty; got \"\" and \"\"",
+        "a row without user and client-id: neither a user nor a client-id is given",
         "user-principal 'alice': Quota producer_byte_rate must be greater than 0; got 0.0",
         "user-principal 'bob': 'mode': Input should be 'enforce', 'shadow' or 'exempt'; got 'off'",
     )

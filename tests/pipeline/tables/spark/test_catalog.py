@@ -28,7 +28,7 @@ from pipeline.tables.quotas.source import QuotaSource
 from pipeline.tables.quotas.table import EditAudit, QuotaTable
 from pipeline.tables.reading import DeltaRsReader
 from pipeline.tables.usage_by_second import UsageBySecond
-from quota.owners import Owners
+from quota.entity import Owners
 from schemas.arrow import arrow_schema, conform
 from schemas.usage import UsageRow
 from tests.fakes.table import MemoryTable, MemoryWriter
