@@ -13,6 +13,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final, Literal
 
+from pipeline.errors import PipelineError
+
 CONFIG: Final = "KQUOTA_CONFIG"
 COMMAND_CONFIG: Final = "KQUOTA_COMMAND_CONFIG"
 TABLES_ROOT: Final = "KQUOTA_TABLES__ROOT"
@@ -121,3 +123,8 @@ def _from_folder(path: Path, folder: Path) -> Path:
     # Not resolved: the link a reader knows is a better name than where it leads to.
     absolute = folder / path
     return absolute.relative_to(folder) if absolute.is_relative_to(folder) else absolute
+
+
+def job_extra_missing(library: str) -> PipelineError:
+    """The error of a machine with the core alone, for what needs Spark; `library` is the first that is missing."""
+    return PipelineError(f"{library} is not installed; this needs pyspark, delta-spark and a Java", extra_text("job"))

@@ -6,25 +6,24 @@ an active exception", exit code 134, after a result that was printed in full. So
 """
 
 import atexit
+import ctypes
 import fcntl
+import gc
 import logging
 import os
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from threading import Event, Thread
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, NoReturn, Self
+from typing import TYPE_CHECKING, Final, Literal, NoReturn, Self
 
 if TYPE_CHECKING:
     from filelock import BaseFileLock
-import ctypes
-import gc
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from threading import Event, Thread
-from typing import Literal
+
 
 _FAILED = 1
 

@@ -5,35 +5,23 @@ from difflib import get_close_matches
 from pathlib import Path
 from shlex import quote
 
-from pipeline.errors import PipelineError
+from pipeline.errors import UsageError
 
 
-class UnreadableFile(PipelineError):
+class UnreadableFile(UsageError):
     """A file can not be read as text.
 
     Attributes:
         path: the file.
     """
 
-    exit_code = 2
-
     def __init__(self, option: str, path: Path, cause: str, fix: str) -> None:
         self.path = path
-        super().__init__(f"'{option}' must name a text file that can be read; got {path}: {cause}", fix)
+        super().__init__(f"{path} of {option} cannot be read: {cause}", fix)
 
 
-class UnwritableFile(PipelineError):
-    """A file can not be written.
-
-    Attributes:
-        path: the file.
-    """
-
-    exit_code = 2
-
-    def __init__(self, option: str, path: Path, cause: str, fix: str) -> None:
-        self.path = path
-        super().__init__(f"'{option}' must name a file that can be written; got {path}: {cause}", fix)
+def _unwritable(option: str, path: Path, cause: str, fix: str) -> UsageError:
+    return UsageError(f"{path} of {option} cannot be written: {cause}", fix)
 
 
 def refuse_unwritable(option: str, path: Path) -> None:
@@ -44,16 +32,16 @@ def refuse_unwritable(option: str, path: Path) -> None:
         path: the file; it may exist.
 
     Raises:
-        UnwritableFile: its folder does not exist, it is a folder, or its rights do not allow to write.
+        UsageError: its folder does not exist, it is a folder, or its rights do not allow to write.
     """
     folder = path.parent
     if not folder.is_dir():
-        raise UnwritableFile(option, path, f"there is no folder {folder}", f"mkdir -p {quote(str(folder))}")
+        raise _unwritable(option, path, f"there is no folder {folder}", f"mkdir -p {quote(str(folder))}")
     if path.is_dir():
         example = quote(str(path / "report.html"))
-        raise UnwritableFile(option, path, "it is a folder", f"name a file in it: {option} {example}")
+        raise _unwritable(option, path, "it is a folder", f"name a file in it: {option} {example}")
     if not os.access(path if path.exists() else folder, os.W_OK):
-        raise UnwritableFile(option, path, "permission denied", f"see who may write: ls -ld {quote(str(folder))}")
+        raise _unwritable(option, path, "permission denied", f"see who may write: ls -ld {quote(str(folder))}")
 
 
 def read_text_file(option: str, path: Path) -> str:

@@ -154,7 +154,7 @@ class ChangeWriter:
         """Fence an earlier sync, and return what it left.
 
         Raises:
-            Fenced: Another one started at the same moment.
+            Conflict: Another one started at the same moment.
         """
         self._table.take_over()
         state = self._table.state()
@@ -206,7 +206,7 @@ class ChangeWriter:
         """Raise if another sync has taken over.
 
         Raises:
-            Fenced: One has.
+            Conflict: One has.
         """
         self._table.refuse_fenced()
 

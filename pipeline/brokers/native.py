@@ -12,11 +12,10 @@ from kafka import KafkaAdminClient
 from kafka import errors as kafka_errors
 from kafka.protocol import admin as kafka_admin
 
-from pipeline.brokers.errors import NativeQuotasUnsupported
 from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.acls import ALTER_QUOTAS, DESCRIBE_QUOTAS, Acl
 from pipeline.cluster.connecting import as_cluster_error
-from pipeline.cluster.errors import ClusterUnreachable
+from pipeline.errors import ClusterUnreachable, Unreachable
 from pipeline.tables.quotas.files import DeclaredQuota
 from quota.entity import DEFAULT, QUOTA_TYPES
 from quota.snapshot import bound_mistake
@@ -254,7 +253,7 @@ class NativeQuotas:
 
     Raises:
         ClusterUnreachable: No broker answers.
-        SignInRefused: The credentials are refused.
+        Unreachable: The credentials are refused.
     """
 
     def __init__(
@@ -272,10 +271,10 @@ class NativeQuotas:
         """Every quota of every entity, ips among them, in no certain order.
 
         Raises:
-            NativeQuotasUnsupported: The brokers are older than 2.6.
+            Unreachable: The brokers are older than 2.6.
             PermissionMissing: It needs DescribeConfigs on the cluster.
             ClusterUnreachable: No answer, at any try.
-            SignInRefused: The credentials are refused, at a new connection.
+            Unreachable: The credentials are refused, at a new connection.
         """
         return self._called(DESCRIBE_QUOTAS, lambda admin: quotas_in(_sent(admin, describe_request())))
 
@@ -349,7 +348,9 @@ class NativeQuotas:
                 try:
                     return call(self._admin)
                 except _ERRORS.IncompatibleBrokerVersion as exc:
-                    raise NativeQuotasUnsupported(self._access.bootstrap_servers, _REQUESTS[right]) from exc
+                    servers = self._access.bootstrap_servers
+                    message = f"the Kafka brokers at {servers} do not know the request {_REQUESTS[right]}"
+                    raise Unreachable(message, "update them: Kafka has it since 2.6") from exc
                 except _ERRORS.KafkaError as exc:
                     refusal = self._access.refusal(exc, [right])
                     raise refusal or exc from exc

@@ -13,13 +13,11 @@ from deltalake.exceptions import DeltaError
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from pipeline.brokers.changes import KafkaQuotas
-from pipeline.brokers.errors import SyncIsRunning
 from pipeline.brokers.sync import BrokerQuotaSync, ChosenQuotas, Sources, UsageFollower
 from pipeline.clock import Clock, SystemClock
 from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.connecting import as_cluster_error
-from pipeline.cluster.errors import ClusterUnreachable
-from pipeline.errors import PipelineError, first_line
+from pipeline.errors import ClusterUnreachable, Conflict, PipelineError, first_line
 from pipeline.process import Background, LockHeld, ProcessLock, holder_of
 from pipeline.settings.model import Settings, TablesSettings
 from pipeline.tables.address import local_folder, table_uri
@@ -72,7 +70,7 @@ def cluster_name(settings: Settings, access: ClusterAccess) -> str:
 
     Raises:
         ClusterUnreachable: No broker answers.
-        SignInRefused: The credentials are refused.
+        Unreachable: The credentials are refused.
     """
     with access.admin() as admin, as_cluster_error(access.bootstrap_servers):
         return settings.cluster or str(admin.describe_cluster()["cluster_id"])
@@ -90,7 +88,7 @@ def sync_lock(tables_root: str) -> Iterator[None]:
     """Hold the lock; the operating system lets go of it when the process dies, however it dies.
 
     Raises:
-        SyncIsRunning: Another process holds it.
+        Conflict: Another process holds it.
     """
     path = _lock_file(tables_root)
     if path is None:
@@ -99,7 +97,9 @@ def sync_lock(tables_root: str) -> Iterator[None]:
     try:
         lock = ProcessLock(path).__enter__()
     except LockHeld as exc:
-        raise SyncIsRunning(path, exc.holder) from exc
+        message = f"another sync of these tables runs ({path} is held by process {exc.holder})"
+        fix = f"stop the other one (kill {exc.holder}), or start this one with another --tables"
+        raise Conflict(message, fix) from exc
     with lock:
         yield
 
@@ -214,8 +214,8 @@ def run_sync(settings: Settings, wait: Wait, *, adopt: bool = False, metrics: Sy
         metrics: Hears of every period.
 
     Raises:
-        SyncIsRunning: Another process syncs from the same tables.
-        Fenced: One on another machine does.
+        Conflict: Another process syncs from the same tables.
+        Conflict: One on another machine does.
         PipelineError: The tables can not be read at the start, or the brokers refuse the first look.
     """
     clock, access = SystemClock(), ClusterAccess.from_settings(settings.kafka)
@@ -246,7 +246,7 @@ def sync_once(settings: Settings, *, adopt: bool = False) -> BrokerSync:
         adopt: Whether values of others are taken over.
 
     Raises:
-        SyncIsRunning, Fenced: Another sync is at work.
+        Conflict, Conflict: Another sync is at work.
         PipelineError: A table or the cluster can not be read or written.
     """
     access = ClusterAccess.from_settings(settings.kafka)

@@ -356,7 +356,7 @@ class BrokerQuotaSync:
         """Fence an earlier sync, and take over what it owned.
 
         Raises:
-            Fenced: Another one started at the same moment.
+            Conflict: Another one started at the same moment.
         """
         state, quotas = self._writer.take_over(), self._sources.quotas.pin()
         self._control.restore_owned(state.owned, state.undecided, self._now())

@@ -1,10 +1,12 @@
 """The rights each part of kquota needs in a cluster with an authorizer, and the commands that grant them."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from shlex import quote
 from typing import Final, Literal
+
+from pipeline.errors import Unreachable
 
 Role = Literal["job", "meter", "gate", "operator", "import", "sync", "alerts"]
 Resource = Literal["topic", "group", "transactional-id", "cluster"]
@@ -141,3 +143,19 @@ def grant_commands(acls: Iterable[Acl], principal: str, bootstrap_servers: str) 
 def _option_of(resource: Resource, name: str) -> str:
     """The option of kafka-acls that names a resource; that of the cluster takes no name."""
     return "--cluster" if resource == "cluster" else f"--{resource} {quote(name)}"
+
+
+class PermissionMissing(Unreachable):
+    """A broker knows the client and refuses what it wants to do; the fix is the commands that grant it.
+
+    Attributes:
+        acls: all rights that are known to be missing.
+    """
+
+    def __init__(self, acls: Sequence[Acl], principal: str, bootstrap_servers: str) -> None:
+        self.acls = tuple(acls)
+        rights = ", ".join(map(str, acls))
+        super().__init__(
+            f"'{principal}' is not allowed {rights}; the Kafka broker at {bootstrap_servers} refuses it",
+            " && ".join(grant_commands(acls, principal, bootstrap_servers)),
+        )

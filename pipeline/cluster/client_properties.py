@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from pipeline.cluster.errors import ClientPropertiesInvalid
 from pipeline.cluster.properties_file import Jaas, module_of, parse_jaas, resolved
 from pipeline.cluster.sign_in import KEYS as TLS_KEYS
 from pipeline.cluster.sign_in import Tls, TlsMistakes, TokenProvider, TokenSource, read_tls
+from pipeline.errors import ClientPropertiesInvalid
 
 SECURITY_PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 SASL_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")

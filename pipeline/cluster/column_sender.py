@@ -1,6 +1,7 @@
 """Sends many messages of one topic as prepared record batches: a few microseconds each."""
 
-from collections.abc import Sequence
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, overload
 
@@ -21,9 +22,12 @@ from kafka.record.util import encode_varint
 from schemas.throttle_messages import MessageColumns
 
 if TYPE_CHECKING:
+    from typing import TypeAlias
+
     import pyarrow as pa
-import time
-from collections.abc import Iterable, Iterator
+
+    Binaries: TypeAlias = pa.Array[Any]
+
 
 # The one place where record batches go into kafka-python's producer as a whole, through its inside.
 #
@@ -152,10 +156,6 @@ def batch_of(partition: TopicPartition, batch: PreparedBatch, compression: int) 
 
 # Records in Kafka's format (version 2) by columns: the same bytes as kafka-python writes one by one.
 
-if TYPE_CHECKING:
-    from typing import TypeAlias
-
-    Binaries: TypeAlias = pa.Array[Any]
 
 Ints = npt.NDArray[np.int64]
 

@@ -23,10 +23,9 @@ from kafka import errors as kafka_errors
 from kafka.net.compat import KafkaNetClient
 from kafka.net.selector import NetworkSelector
 
-from pipeline.cluster.acls import Acl, Resource
-from pipeline.cluster.errors import ClusterUnreachable, PermissionMissing, SignInRefused, TokenRefused
-from pipeline.cluster.sign_in import TokenProvider
-from pipeline.errors import PipelineError
+from pipeline.cluster.acls import Acl, PermissionMissing, Resource
+from pipeline.cluster.sign_in import TokenProvider, TokenRefused
+from pipeline.errors import ClusterUnreachable, PipelineError, Unreachable
 
 # Ends a TLS handshake that the other side does not go on with.
 #
@@ -90,25 +89,31 @@ def connection_error(
     return _refusal(address, options, causes) or _unreachable(address, protocol, causes, timeout_ms)
 
 
-def _refusal(address: str, options: Mapping[str, Any], causes: Sequence[BaseException]) -> SignInRefused | None:
+def _sign_in_refused(address: str, user: str, cause: str, fix: str = "") -> Unreachable:
+    who = f"user '{user}'" if user else "the client"
+    message = f"the Kafka broker at {address} refuses {who}: {cause}"
+    return Unreachable(message, fix or "check sasl.mechanism, user and password of the client properties")
+
+
+def _refusal(address: str, options: Mapping[str, Any], causes: Sequence[BaseException]) -> Unreachable | None:
     """The error of a broker that answers and refuses; None if no broker answers."""
     user = str(options.get("sasl_plain_username", ""))
     if _latest(causes, kafka_errors.IllegalSaslStateError) is not None:
-        return SignInRefused(address, user, "this listener knows no SASL", _PROTOCOL)
+        return _sign_in_refused(address, user, "this listener knows no SASL", _PROTOCOL)
     if _latest(causes, kafka_errors.UnsupportedSaslMechanismError) is not None:
-        return SignInRefused(address, user, f"this listener does not have the mechanism {options['sasl_mechanism']}")
+        return _sign_in_refused(address, user, f"this listener does not have the mechanism {options['sasl_mechanism']}")
     refused = _latest(causes, kafka_errors.SaslAuthenticationFailedError, kafka_errors.AuthorizationError)
     if refused is not None:
-        return SignInRefused(address, user, _words(refused))
+        return _sign_in_refused(address, user, _words(refused))
     if options.get("security_protocol", "").startswith("SASL_") and _latest(causes, LostWhileSigningIn) is not None:
         # kafka-python often sees the end of the connection before the answer that gives the reason.
         reason = "it closes the connection at sign-in, as it does on a wrong mechanism, user or password"
-        return SignInRefused(address, user, reason)
+        return _sign_in_refused(address, user, reason)
     alert = _latest(causes, kafka_errors.KafkaConnectionError, OSError)
     if alert is not None and "alert" in _words(alert):
         # Only the broker's log says which of the three it is.
         reason = "it wants a client certificate that it trusts and that has not expired"
-        return SignInRefused(address, user, reason, _OWN_CERTIFICATE)
+        return _sign_in_refused(address, user, reason, _OWN_CERTIFICATE)
     return None
 
 
@@ -190,7 +195,7 @@ def open_client(
         options: Further keyword arguments; those of `client_properties.kafka_options` and the class's own.
 
     Raises:
-        SignInRefused: the broker refused the credentials.
+        Unreachable: the broker refused the credentials.
         ClusterUnreachable: anything else that kept the client from connecting.
     """
     timeout_ms = CONNECT_TIMEOUT_MS if timeout_ms is None else timeout_ms

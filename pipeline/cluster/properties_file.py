@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from pipeline.cluster.errors import ClientPropertiesInvalid
+from pipeline.errors import ClientPropertiesInvalid
 from pipeline.text_file import UnreadableFile, read_text_file
 
 _CONTINUED: Final = re.compile(r"(?<!\\)((?:\\\\)*)\\\r?\n[ \t\f]*")

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from kafka.net.sasl.oauth import AbstractTokenProvider
 
-from pipeline.cluster.errors import TokenRefused
+from pipeline.errors import Unreachable
 
 _RENEW_AFTER: Final = 0.8  # of a token's life, as sasl.login.refresh.window.factor
 _UNKNOWN_LIFE_SECONDS: Final = 60.0
@@ -50,6 +50,23 @@ class TokenSource:
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
     def redirect_request(self, *_: object) -> None:
         """A redirected request would carry the client's secret to another server."""
+
+
+class TokenRefused(Unreachable):
+    """There is no OAuth token to sign in with.
+
+    Attributes:
+        url: the token endpoint, or the file.
+        cause: its answer; never a secret.
+    """
+
+    def __init__(self, url: str, cause: str) -> None:
+        self.url = url
+        self.cause = cause
+        super().__init__(
+            f"no OAuth token from {url}: it {cause}",
+            "check sasl.oauthbearer.token.endpoint.url, clientId, clientSecret and scope of the client properties",
+        )
 
 
 class TokenProvider(AbstractTokenProvider):  # type: ignore[misc] # kafka-python has no types

@@ -6,7 +6,7 @@ them. A different retention only changes how far back the topics can be read.
 """
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -15,7 +15,7 @@ from kafka import errors as kafka_errors
 
 from pipeline.cluster.acls import Names
 from pipeline.command_line import command_text
-from pipeline.errors import PipelineError
+from pipeline.errors import Refused, TopicNotCreated
 from pipeline.settings.model import Settings
 from pipeline.settings.throttle_caps import longest_throttle_ms
 from schemas.names import MARKER_TOPIC, THROTTLE_TOPIC, USAGE_TOPIC
@@ -72,37 +72,6 @@ class Finding:
 
     def __str__(self) -> str:
         return f"topic '{self.topic}': '{self.what}' must be {self.wanted}; got {self.got}"
-
-
-class TopicsUnfit(PipelineError):
-    """Topics that the job can not use.
-
-    Attributes:
-        findings: The errors among the findings.
-    """
-
-    exit_code = 5
-
-    def __init__(self, findings: Sequence[Finding]) -> None:
-        self.findings = tuple(findings)
-        super().__init__("; ".join(map(str, findings)), "; ".join(dict.fromkeys(f.fix for f in findings)))
-
-
-class TopicNotCreated(PipelineError):
-    """The cluster refused to create a topic.
-
-    Attributes:
-        topic: Its name.
-        reason: The cluster's answer.
-    """
-
-    def __init__(self, topic: str, reason: str) -> None:
-        self.topic = topic
-        self.reason = reason
-        super().__init__(
-            f"topic '{topic}' could not be created: {reason}",
-            "set --replication-factor to what the cluster can hold",
-        )
 
 
 def topic_specs(
@@ -233,11 +202,11 @@ def refuse_unfit(findings: Iterable[Finding]) -> None:
     """Raise if there is an error among the findings.
 
     Raises:
-        TopicsUnfit: with all errors and the commands that correct them.
+        Refused: with all errors and the commands that correct them.
     """
     errors = [finding for finding in findings if finding.severity == "error"]
     if errors:
-        raise TopicsUnfit(errors)
+        raise Refused("; ".join(map(str, errors)), "; ".join(dict.fromkeys(error.fix for error in errors)))
 
 
 def _check_partitions(spec: TopicSpec, partitions: int, address: str, create: str) -> list[Finding]:

@@ -16,8 +16,13 @@ from kafka.structs import OffsetAndMetadata
 
 from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.acls import Acl, marker_acls
-from pipeline.cluster.errors import ClusterUnreachable, MessageTooLarge, TransactionFenced, TransactionUndecided
-from pipeline.errors import PipelineError
+from pipeline.errors import (
+    ClusterUnreachable,
+    MessageTooLarge,
+    PipelineError,
+    TransactionFenced,
+    TransactionUndecided,
+)
 from pipeline.failpoints import failpoint
 
 _FENCING: Final = (kafka_errors.ProducerFencedError, kafka_errors.InvalidProducerEpochError)

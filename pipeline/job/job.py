@@ -22,15 +22,13 @@ from pipeline.clock import Moment, SystemClock
 from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.acls import acls_of
 from pipeline.cluster.connecting import as_cluster_error, refuse_unpermitted
-from pipeline.cluster.errors import ClusterUnreachable
 from pipeline.cluster.topics import check_topics, refuse_unfit, resource_names, wanted_topics
-from pipeline.errors import PipelineError, first_line
+from pipeline.errors import ClusterUnreachable, MasterUnreachable, PipelineError, QueryFailed, first_line
 from pipeline.job.job_run import JobRun, Place
 from pipeline.job.lock import JobLock
 from pipeline.job.metrics import Listeners
 from pipeline.job.status import Heartbeat
 from pipeline.settings.model import Settings
-from pipeline.stream.errors import ClockSetBack, MasterUnreachable, QueryFailed
 from pipeline.stream.session import SparkStarter, jar_sets, with_store
 from pipeline.stream.usage_columns import ReadingRules
 from pipeline.tables.from_settings import open_catalog
@@ -228,6 +226,16 @@ class Job:
             if self._heartbeat.is_due(now.wall_ms) and run.is_waiting():
                 self._heartbeat.beat(now.wall_ms)
         return None
+
+
+class ClockSetBack(PipelineError):
+    """The wall clock was set back while the query ran: Spark would begin no batch until it shows the old time again."""
+
+    def __init__(self, by_ms: int) -> None:
+        super().__init__(
+            f"the wall clock was set back by {by_ms / 1000:.1f} s, for which Spark would begin no batch",
+            "nothing needs doing: the query is started again",
+        )
 
 
 def _may_be_tried_again(failure: BaseException) -> bool:

@@ -220,9 +220,9 @@ class JobRun:
             What the tables had; `start` needs it.
 
         Raises:
-            TablesOfAnotherJob: The tables are another job's.
-            ShardsDiffer, UsersShareSensors: The users are, or can, not be divided so.
-            Fenced: Another driver has taken over.
+            Conflict: The tables are another job's.
+            Conflict, Refused: The users are, or can, not be divided so.
+            Conflict: Another driver has taken over.
             ClusterUnreachable: The throttle topic can not be reached.
         """
         settings = self._settings

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from pipeline.errors import PipelineError
+from pipeline.errors import Conflict
 from pipeline.process import LockHeld, ProcessLock, holder_of
 from pipeline.tables.address import local_folder
 
@@ -36,21 +36,6 @@ def job_process(run_dir: Path, job: str, tables_root: str) -> str | None:
     return process
 
 
-class JobIsRunning(PipelineError):
-    """Another process holds the job's lock."""
-
-    exit_code = 4
-
-    def __init__(self, job: str, path: Path, holder: str) -> None:
-        self.job = job
-        self.path = path
-        super().__init__(
-            f"'job' must be the only driver of its run folder and tables; got a second one for {job!r} "
-            f"({path} is held by process {holder})",
-            "stop the other one, or start this one with another --job, --run-dir and --tables",
-        )
-
-
 class JobLock:
     """Held from `__enter__` to `__exit__`; the operating system lets go of it when the process dies, however it dies.
 
@@ -60,7 +45,7 @@ class JobLock:
         tables_root: Where its tables are. Only a local folder that exists is locked.
 
     Raises:
-        JobIsRunning: On entering, if another process holds one of the two.
+        Conflict: On entering, if another process holds one of the two.
     """
 
     def __init__(self, run_dir: Path, job: str, tables_root: str | None = None) -> None:
@@ -78,7 +63,10 @@ class JobLock:
                 try:
                     held.enter_context(ProcessLock(path))
                 except LockHeld as exc:
-                    raise JobIsRunning(self._job, path, exc.holder) from exc
+                    message = f"another driver runs job {self._job!r} or writes its tables"
+                    message += f" ({path} is held by process {exc.holder})"
+                    fix = "stop the other one, or start this one with another --job, --run-dir and --tables"
+                    raise Conflict(message, fix) from exc
             self._held = held.pop_all()
         return self
 

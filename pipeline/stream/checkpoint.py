@@ -6,32 +6,26 @@ batch. So the two are compared before a query starts. Without a checkpoint there
 where its tables end.
 """
 
-import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
-from urllib.parse import unquote, urlsplit
-
-from pipeline.errors import first_line
-from pipeline.stream.errors import CheckpointUnreadable
-from pipeline.tables.errors import StoreUnfit
-from pipeline.tables.object_store import STORE_SCHEMES, StoreObjects, scheme_of
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 import json
 import logging
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import NamedTuple, Self
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, Self, TypeVar
+from urllib.parse import unquote, urlsplit
 
 from kafka import KafkaConsumer, TopicPartition
 from kafka import errors as kafka_errors
 
 from pipeline.cluster.access import ClusterAccess
-from pipeline.cluster.errors import ClusterUnreachable
-from pipeline.stream.errors import CheckpointUnfit, UsageGone
+from pipeline.errors import ClusterUnreachable, Refused, Unreachable, first_line
+from pipeline.tables.object_store import STORE_SCHEMES, StoreObjects, scheme_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 
 # The files of Spark's checkpoint: on a local disk, or with a scheme (s3://…, file:/…) on Hadoop's file systems.
 #
@@ -59,7 +53,7 @@ class CheckpointFiles(Protocol):
             name: Its path in the checkpoint.
 
         Raises:
-            CheckpointUnreadable: The file system does not answer.
+            Unreachable: The file system does not answer.
         """
         ...
 
@@ -67,7 +61,7 @@ class CheckpointFiles(Protocol):
         """The names of the files in a folder of the checkpoint, in no order; none if there is no such folder.
 
         Raises:
-            CheckpointUnreadable: The file system does not answer.
+            Unreachable: The file system does not answer.
         """
         ...
 
@@ -131,7 +125,14 @@ class HadoopFiles:
             conf = self._spark._jsparkSession.sessionState().newHadoopConf()
             return read(path.getFileSystem(conf), path)
         except Py4JJavaError as exc:
-            raise CheckpointUnreadable(self.checkpoint, first_line(exc)) from exc
+            raise _unreadable(self.checkpoint, first_line(exc)) from exc
+
+
+def _unreadable(checkpoint: str, reason: str) -> Unreachable:
+    return Unreachable(
+        f"checkpoint {checkpoint} cannot be read: {reason}",
+        "check the store's address, credentials and jars in 'spark.conf', or name another one with --checkpoint",
+    )
 
 
 class StoreFiles:
@@ -156,8 +157,8 @@ class StoreFiles:
     def _told(self) -> Iterator[None]:
         try:
             yield
-        except StoreUnfit as exc:
-            raise CheckpointUnreadable(self.checkpoint, exc.cause) from exc
+        except (Refused, Unreachable) as exc:
+            raise _unreadable(self.checkpoint, exc.message) from exc
 
 
 def has_scheme(checkpoint: str) -> bool:
@@ -182,7 +183,7 @@ def open_without_spark(checkpoint: str) -> CheckpointFiles | None:
         checkpoint: A path on a local disk, or a URI. One with the scheme `file` is on a local disk.
 
     Raises:
-        StoreLibraryMissing: It is in an object store, and nothing is installed that reads from there.
+        UsageError: It is in an object store, and nothing is installed that reads from there.
     """
     if not has_scheme(checkpoint):
         return LocalFiles(checkpoint, Path(checkpoint))
@@ -241,11 +242,13 @@ def refuse_gaps(topic: str, checkpoint: str, wanted: Mapping[str, int], spans: M
     """Refuse to continue from a checkpoint if usage after it is gone.
 
     Raises:
-        UsageGone: A message that the next batch begins with is missing.
+        Refused: A message that the next batch begins with is missing.
     """
     missing = gaps(wanted, spans)
     if missing:
-        raise UsageGone(topic, missing, checkpoint)
+        message = f"usage on topic '{topic}' was deleted before it was read: {'; '.join(missing)}"
+        fix = f"delete the checkpoint {checkpoint}: the job then continues with what is left, without the missing usage"
+        raise Refused(message, fix)
 
 
 def starting_offsets(topic: str, end_offsets: str, spans: Mapping[str, Span]) -> str:
@@ -344,7 +347,7 @@ class Checkpoint:
         """Read a checkpoint; None if there is none.
 
         Raises:
-            CheckpointUnreadable: Its file system does not answer.
+            Unreachable: Its file system does not answer.
         """
         metadata = files.text("metadata")
         if metadata is None:
@@ -371,23 +374,27 @@ class Checkpoint:
             newest_query_id: The query that wrote the newest batch; None for tables without batches.
 
         Raises:
-            CheckpointUnfit: The checkpoint belongs to another job, or is older or newer than the tables.
+            Refused: The checkpoint belongs to another job, or is older or newer than the tables.
         """
         if self.planned < 0:
             return
         batch_id = recorded(self.query_id)
-        wanted_and_got = None
+        mismatch = None
         if batch_id is None:
             if self.committed >= 0:
-                wanted_and_got = "have written these tables; got that of a query that has not"
+                mismatch = "it belongs to a query that has not written them"
         elif self.query_id != newest_query_id:
-            wanted_and_got = "be the newest of these tables; got that of an earlier query"
+            mismatch = "it belongs to an earlier query"
         elif batch_id > self.planned:
-            wanted_and_got = f"reach to batch {batch_id}, as the tables do; got one that ends at {self.planned}"
+            mismatch = f"it ends at batch {self.planned}, the tables at {batch_id}"
         elif batch_id < self.committed:
-            wanted_and_got = f"end with the tables, at batch {batch_id}; got one that has committed {self.committed}"
-        if wanted_and_got is not None:
-            raise CheckpointUnfit(self.files.checkpoint, wanted_and_got)
+            mismatch = f"it has committed batch {self.committed}, the tables end at {batch_id}"
+        if mismatch is not None:
+            message = f"checkpoint {self.files.checkpoint} does not fit the tables: {mismatch}"
+            fix = (
+                "give the job's own one with --checkpoint, or delete this one: the job then begins where its tables end"
+            )
+            raise Refused(message, fix)
 
 
 def _newest(names: Iterable[str]) -> int:

@@ -6,6 +6,7 @@ all cores of the executors. Only sums, counts and dead letters come back.
 """
 
 import re
+from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
@@ -14,7 +15,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
-from pipeline.stream.errors import ExecutorPythonUnfit
+from pipeline.errors import Unreachable
 from pipeline.stream.executors import NEEDED_TO_READ
 from pipeline.stream.usage_columns import CollectedBatch, ReadingRules, merge_batches
 from pipeline.stream.usage_reader import MESSAGE_SCHEMA, from_partitions, read_partition, read_usage
@@ -125,7 +126,7 @@ def collect_on_executors(raw: DataFrame, rules: ReadingRules) -> CollectedBatch:
         rules: As in `collect_on_driver`.
 
     Raises:
-        ExecutorPythonUnfit: The Python of the executors can not read usage.
+        Unreachable: The Python of the executors can not read usage.
     """
     messages = raw.selectExpr("value", *_PLACE)
     try:
@@ -133,9 +134,18 @@ def collect_on_executors(raw: DataFrame, rules: ReadingRules) -> CollectedBatch:
     except (Py4JJavaError, PySparkException) as exc:
         if unfit := unfit_python(exc):
             context = raw.sparkSession.sparkContext
-            raise ExecutorPythonUnfit(str(context.master), str(context.pythonExec), unfit, NEEDED_TO_READ) from exc
+            raise executor_python_unfit(str(context.master), str(context.pythonExec), unfit, NEEDED_TO_READ) from exc
         raise
     return from_partitions(rows)
+
+
+def executor_python_unfit(master: str, python: str, cause: str, needed: Sequence[str]) -> Unreachable:
+    """The error of executors whose Python lacks a package, has another version, or is not there."""
+    return Unreachable(
+        f"the executors of {master} can not run this job's Python, '{python}': {cause}",
+        f"give every worker that Python in the driver's version, with {', '.join(needed)} (the easiest is to "
+        "install kafka-quota-pipeline for it), and name it in PYSPARK_PYTHON",
+    )
 
 
 def unfit_python(failure: Exception) -> str | None:

@@ -28,9 +28,8 @@ import pipeline
 import purgatory
 import quota
 import schemas
-from pipeline.errors import first_line
+from pipeline.errors import MasterUnreachable, PipelineError, first_line
 from pipeline.process import Background
-from pipeline.stream.errors import ExecutorsMissing, MasterUnreachable, SparkGivenUp
 
 MISSING_AFTER_SECONDS: Final = 10.0
 SAID_AGAIN_SECONDS: Final = 300.0
@@ -43,6 +42,13 @@ _CAUSES: Final = (
 
 Line = tuple[int, str]
 """Level and text of a line for the log."""
+
+
+_FIND_EXECUTORS: Final = (
+    "see on the master's page whether a worker is alive with that much free; start one, end another application, "
+    "limit it with 'spark.cores.max', or ask for less in 'spark.conf'; a master that was started anew does not know "
+    "this job: start the job again"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +112,11 @@ class ExecutorBook:
         waited_seconds = now_seconds - self._none_since
         if waited_seconds >= self._say_next:
             self._say_next = waited_seconds + SAID_AGAIN_SECONDS
-            yield logging.WARNING, str(ExecutorsMissing(self._master, self._wanted, waited_seconds))
+            message = (
+                f"no executor from {self._master} for {waited_seconds:.0f} s ({self._wanted} is wanted), so no usage "
+                f"is read. Fix: {_FIND_EXECUTORS}"
+            )
+            yield logging.WARNING, message
 
     def _remedied(self) -> str:
         left = len(self._places)
@@ -241,7 +251,7 @@ def when_master_answers(master: str, make: Callable[[], Made], given_up: Event, 
 
     Raises:
         MasterUnreachable: The master does not answer, and nobody is to wait.
-        SparkGivenUp: `given_up` is set.
+        PipelineError: `given_up` is set.
     """
     places = _places(master)
     for rest_seconds in chain(_RETRY_SECONDS, repeat(_RETRY_SECONDS[-1])):
@@ -255,7 +265,8 @@ def when_master_answers(master: str, make: Callable[[], Made], given_up: Event, 
             log.warning("%s; next try in %g s", exc, rest_seconds)
         if given_up.wait(rest_seconds):
             break
-    raise SparkGivenUp
+    message = "the job stopped while Spark was starting"
+    raise PipelineError(message, "start it again")
 
 
 def _places(master: str) -> list[tuple[str, int]]:

@@ -136,7 +136,7 @@ class DriverEpoch:
         """Raise the epoch of every table.
 
         Raises:
-            Fenced: another driver has raised the epoch after this process did.
+            Conflict: another driver has raised the epoch after this process did.
         """
         recorded = {name: writer.recorded_version(job) or 0 for name, writer in writers.items()}
         table = max(recorded, key=lambda name: recorded[name])
@@ -200,7 +200,7 @@ class JobTables:
             epoch: Of this process, the same one at each of its restarts.
 
         Raises:
-            Fenced: Another driver has taken over.
+            Conflict: Another driver has taken over.
         """
         epoch.raise_in(self.writers, self.job)
 

@@ -14,8 +14,7 @@ from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery as SparkQuery
 
-from pipeline.errors import first_line
-from pipeline.stream.errors import QueryFailed
+from pipeline.errors import QueryFailed, first_line
 
 log = logging.getLogger(__name__)
 

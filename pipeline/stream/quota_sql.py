@@ -9,15 +9,16 @@ from typing import Any, Final
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
-from pipeline.errors import first_line
+from pipeline.command_line import command_text
+from pipeline.errors import Refused, first_line
 from pipeline.jvm.jars import spark_jars
 from pipeline.jvm.java import find_java
 from pipeline.settings.model import Settings, SparkSettings
 from pipeline.stream.session import build_spark_session
 from pipeline.tables.address import full_address, is_local
-from pipeline.tables.errors import QuotaEditRefused, QuotasLeftInvalid
 from pipeline.tables.from_settings import open_quota_table
 from pipeline.tables.layout import TABLES, create_missing
+from pipeline.tables.quotas.edit import edit_refused
 from pipeline.tables.quotas.table import EditAudit, QuotaTable, QuotaTableState
 from quota.errors import InvalidQuotas
 from quota.snapshot import Mistake, QuotaSnapshot
@@ -36,12 +37,12 @@ def run_sql(settings: Settings, statement: str, audit: EditAudit) -> list[dict[s
         The rows of its result: of an UPDATE the number of rows it touched.
 
     Raises:
-        QuotaEditRefused: Spark or a CHECK constraint refuses the statement, or, in a store, it leaves rows that are no
+        Refused: Spark or a CHECK constraint refuses the statement, or, in a store, it leaves rows that are no
             valid quotas; the table is as it was.
-        QuotasLeftInvalid: On a local disk: the statement was carried out and left rows that no constraint can refuse,
+        Refused: On a local disk: the statement was carried out and left rows that no constraint can refuse,
             an entity twice.
-        QuotaTableBusy: Another edit holds the lock.
-        VersionIsAnother: In a store: another edit came first.
+        Conflict: Another edit holds the lock.
+        Conflict: In a store: another edit came first.
     """
     table = open_quota_table(settings.tables)
     if is_local(table.uri):
@@ -77,7 +78,7 @@ def _run(
                     _refuse_invalid(table, before)
             return rows
         except (PySparkException, Py4JJavaError) as exc:
-            raise QuotaEditRefused([Mistake(_reason(exc))], _A_STATEMENT) from exc
+            raise edit_refused([Mistake(_reason(exc))], _A_STATEMENT) from exc
         finally:
             session.stop()
 
@@ -99,4 +100,8 @@ def _refuse_invalid(table: QuotaTable, before: QuotaTableState) -> None:
     try:
         QuotaSnapshot.from_rows(after.rows, version=after.version)
     except InvalidQuotas as exc:
-        raise QuotasLeftInvalid(after.version, before.version, exc.problems) from exc
+        message = (
+            f"quotas v{after.version} was written and is invalid, so v{before.version} stays in force: "
+            f"{'; '.join(exc.problems)}"
+        )
+        raise Refused(message, command_text("quotas", "rollback", str(before.version))) from exc

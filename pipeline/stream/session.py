@@ -20,12 +20,13 @@ from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from pipeline.command_line import command_text
+from pipeline.errors import PipelineError, UsageError
 from pipeline.jvm.jars import pyspark_jars_folder, spark_jars
 from pipeline.jvm.java import class_archive, find_java, options_to_use
 from pipeline.settings.model import Settings, SparkSettings
 from pipeline.stream.checkpoint import has_scheme
 from pipeline.stream.collect import collect_on_driver
-from pipeline.stream.errors import ConnectorsMissing, JvmEnded, SparkConnectRefused
 from pipeline.stream.executors import ExecutorWatch, scratch_folder, ship_package, when_master_answers
 from pipeline.stream.usage_columns import ReadingRules
 from pipeline.tables.object_store import S3_SCHEMES, hadoop_settings, scheme_of
@@ -213,10 +214,11 @@ def refuse_without_connectors() -> None:
     """Refuse a submitted JVM whose class path has no Kafka source: it can not be added any more.
 
     Raises:
-        ConnectorsMissing: It has none.
+        UsageError: It has none.
     """
     if _is_fresh() and _resource(_CONNECTOR) is None:
-        raise ConnectorsMissing
+        message = "spark-submit was started without the Kafka and Delta connectors on its class path"
+        raise UsageError(message, f'submit with --jars "$({command_text("jars", "paths", about="program")})"')
 
 
 def _is_fresh() -> bool:
@@ -268,8 +270,8 @@ def build_spark_session(
         rates and purgatory.
 
     Raises:
-        SparkConnectRefused: the environment, the settings or the running session asks for Spark Connect.
-        ConnectorsMissing: spark-submit was not given the jars.
+        UsageError: the environment, the settings or the running session asks for Spark Connect.
+        UsageError: spark-submit was not given the jars.
     """
     refuse_spark_connect(spark)
     refuse_without_connectors()
@@ -296,7 +298,7 @@ def build_spark_session(
         start_jvm({"spark.app.name": app_name, **({"spark.master": master} if master else {}), **settings})
     session = builder.getOrCreate()
     if not hasattr(session, "_jsparkSession"):
-        raise SparkConnectRefused(found_in="the running session")
+        raise _spark_connect_refused(found_in="the running session")
     return session
 
 
@@ -350,21 +352,28 @@ def starts_a_jvm() -> bool:
     return SparkContext._gateway is None and not is_submitted()
 
 
+def _spark_connect_refused(found_in: str) -> UsageError:
+    return UsageError(
+        f"the session would be of Spark Connect, by {found_in}; the purgatory needs a classic session in its driver",
+        "unset it, and name a master (local[*], spark://…) or use spark-submit",
+    )
+
+
 def refuse_spark_connect(spark: SparkSettings) -> None:
     """Refuse anything that would make this a session of Spark Connect.
 
     Raises:
-        SparkConnectRefused: The environment or the settings ask for Spark Connect.
+        UsageError: The environment or the settings ask for Spark Connect.
     """
     for name in ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED"):
         if name in os.environ:
-            raise SparkConnectRefused(found_in=f"the environment variable {name}")
+            raise _spark_connect_refused(found_in=f"the environment variable {name}")
     if "spark.remote" in spark.conf:
-        raise SparkConnectRefused(found_in="the setting spark.remote")
+        raise _spark_connect_refused(found_in="the setting spark.remote")
     if spark.plain_conf().get("spark.api.mode", "classic").lower() != "classic":
-        raise SparkConnectRefused(found_in="the setting spark.api.mode")
+        raise _spark_connect_refused(found_in="the setting spark.api.mode")
     if (spark.master or "").startswith("sc://"):
-        raise SparkConnectRefused(found_in=f"the master {spark.master}")
+        raise _spark_connect_refused(found_in=f"the master {spark.master}")
 
 
 def _prepare_local_process() -> None:
@@ -523,14 +532,25 @@ class SparkStarter:
                     SparkContext.getOrCreate().cancelJobGroup(JOB_GROUP)
             wait([session], _POLL_SECONDS)
 
-    def jvm_ended(self) -> JvmEnded | None:
+    def jvm_ended(self) -> PipelineError | None:
         """How the JVM of this process has ended; None while it runs, or if this process has not started it."""
         process = _jvm_of_spark_starter()
         exit_code = None if process is None else process.poll()
-        return None if exit_code is None else JvmEnded(exit_code, self._spark.driver_memory)
+        return None if exit_code is None else _jvm_ended(exit_code, self._spark.driver_memory)
 
 
 def _jvm_of_spark_starter() -> "subprocess.Popen[bytes] | None":
     """The JVM that this process has started, running or not."""
     gateway: Any = SparkContext._gateway
     return getattr(gateway, "proc", None)
+
+
+def _jvm_ended(exit_code: int, driver_memory: str) -> PipelineError:
+    how, fix = f"code {exit_code}", "start the job again: it goes on where it was"
+    if exit_code == _NO_MEMORY:
+        how = f"code {exit_code}: out of memory, driver_memory = {driver_memory}"
+        fix = f"raise 'spark.driver_memory', or lower 'stream.max_offsets_per_trigger', and {fix}"
+    return PipelineError(f"Spark's JVM exited ({how})", fix)
+
+
+_NO_MEMORY: Final = 52  # of Spark; a code below 0 is a signal

@@ -5,7 +5,7 @@ from shlex import quote
 from typing import Final
 
 from pipeline.command_line import command_text
-from pipeline.errors import PipelineError
+from pipeline.errors import PipelineError, TableMissing
 from pipeline.settings.places import CatalogRoot, CatalogTable, StoreAddress, above_shard, is_in_catalog
 
 QUOTAS: Final = "quotas"
@@ -97,3 +97,21 @@ def looking_at(table: str) -> str:
         return command_text("doctor")
     path = quote(full_address(table))
     return f"ls -ld {path}; df -h {path}"
+
+
+def table_missing(table: str, version: int | None = None, newest_version: int | None = None) -> TableMissing:
+    """The error of an address without a table, or of a table without this version.
+
+    Args:
+        table: its address.
+        version: the version that is missing; None if there is no table.
+        newest_version: the newest one; None if it is not known.
+    """
+    if version is None:
+        fix = f"correct --tables or --config, or create new tables: {creating(table)}"
+        return TableMissing(f"no Delta table at {full_address(table)}", fix, exit_code=2)
+    is_future = newest_version is not None and version > newest_version
+    newest = "" if newest_version is None else f": the newest is {newest_version}"
+    kept = "" if is_future or newest_version is None else f", and version {version} is no longer kept"
+    listed = command_text("quotas", "history")
+    return TableMissing(f"no version {version} of {full_address(table)}{newest}{kept}", f"name one of these: {listed}")

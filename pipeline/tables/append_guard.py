@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import pyarrow as pa
 
-from pipeline.tables.errors import EpochNotRaised, Fenced, VersionWentBack
+from pipeline.errors import Conflict, PipelineError
 from pipeline.tables.port import Condition, Instant, TableWriter
 
 Recorded = Callable[[str], int | None]
@@ -24,7 +24,7 @@ def is_written(table: str, versions: Mapping[str, int], recorded: Recorded) -> b
 
     Raises:
         ValueError: no app id is given.
-        VersionWentBack: the guard has a lower version, but another app id of `versions` has reached its own.
+        PipelineError: the guard has a lower version, but another app id of `versions` has reached its own.
     """
     if not versions:
         message = "'versions' must name at least one app id; got none"
@@ -35,7 +35,8 @@ def is_written(table: str, versions: Mapping[str, int], recorded: Recorded) -> b
     for app_id in others:
         found = recorded(app_id)
         if found is not None and found >= versions[app_id]:
-            raise VersionWentBack(table, app_id, versions[app_id], found)
+            message = f"version {versions[app_id]} of '{app_id}' is not above {found}, which {table} has recorded"
+            raise PipelineError(message, "restart the job; it continues after the versions in the table")
     return False
 
 
@@ -43,14 +44,22 @@ def checked_epoch(table: str, epoch: int | None, recorded_epoch: int | None) -> 
     """The epoch of this driver, after a check that no higher one is recorded.
 
     Raises:
-        EpochNotRaised: this driver has not raised an epoch yet.
-        Fenced: a higher one is recorded.
+        PipelineError: this driver has not raised an epoch yet.
+        Conflict: a higher one is recorded.
     """
     if epoch is None:
-        raise EpochNotRaised(table)
+        message = f"an append to {table} came before the driver had raised its epoch"
+        raise PipelineError(message, "raise the epoch when the driver starts")
     if is_fenced(epoch, recorded_epoch):
-        raise Fenced(table, epoch, recorded_epoch or epoch)
+        raise _fenced(table, epoch, recorded_epoch or epoch)
     return epoch
+
+
+def _fenced(table: str, epoch: int, recorded_epoch: int) -> Conflict:
+    return Conflict(
+        f"another driver writes {table}: epoch {recorded_epoch} is recorded, this driver has {epoch}",
+        "stop one of the two drivers; the one that started last keeps running",
+    )
 
 
 def is_fenced(epoch: int, recorded_epoch: int | None) -> bool:
@@ -62,10 +71,10 @@ def refuse_taken_epoch(table: str, epoch: int, recorded_epoch: int | None) -> No
     """Refuse to raise an epoch that is not above the recorded one.
 
     Raises:
-        Fenced: an equal or higher epoch is recorded. An equal one means that another driver chose the same number.
+        Conflict: an equal or higher epoch is recorded. An equal one means that another driver chose the same number.
     """
     if _has_reached(recorded_epoch, epoch):
-        raise Fenced(table, epoch, recorded_epoch or epoch)
+        raise _fenced(table, epoch, recorded_epoch or epoch)
 
 
 def commit_note(metadata: Mapping[str, str], versions: Mapping[str, int]) -> str:

@@ -67,7 +67,7 @@ class BrokerQuotasTable:
         """Fence an earlier sync: its next append is refused. Call it before the first append.
 
         Raises:
-            Fenced: Another one started at the same moment.
+            Conflict: Another one started at the same moment.
         """
         self._epoch = 1 + (self._table.recorded_version(_APP_ID) or 0)
         self._table.raise_epoch(self._epoch)
@@ -81,8 +81,8 @@ class BrokerQuotasTable:
             at_ms: Now.
 
         Raises:
-            Fenced: Another sync has taken over.
-            LostRace, RowsRefused, TableUnwritable: See `TableWriter.append`.
+            Conflict: Another sync has taken over.
+            Conflict, Refused, TableUnwritable: See `TableWriter.append`.
         """
         rows = [_row(change, result) for change, result in steps]
         while rows:
@@ -103,7 +103,7 @@ class BrokerQuotasTable:
         """Raise if another sync has taken over.
 
         Raises:
-            Fenced: One has.
+            Conflict: One has.
         """
         checked_epoch(self.uri, self._epoch, self._table.recorded_version(_APP_ID))
 
@@ -165,7 +165,7 @@ def trim_changes(uri: str, before_ms: int, storage_options: Options = None) -> i
         Number of rows that were deleted.
 
     Raises:
-        LostRace: Other commits came first at every attempt.
+        Conflict: Other commits came first at every attempt.
     """
     old, predicate = rows_before("at_ms", before_ms)
 

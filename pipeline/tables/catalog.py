@@ -1,37 +1,33 @@
 """Creates the tables in a catalog, or registers those that lie at its location already."""
 
-from collections.abc import Iterable, Iterator
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Self
+from urllib.parse import unquote, urlsplit
 
 from delta.tables import DeltaTable
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
-from pipeline.errors import first_line
+from pipeline.errors import PipelineError, TableMissing, UsageError, first_line
 from pipeline.settings.places import CatalogRoot, CatalogTable
-from pipeline.tables.address import full_address, table_uri
-from pipeline.tables.delta_spark import SparkTable, literal
-from pipeline.tables.errors import CatalogForgets, CatalogRefuses
+from pipeline.tables.address import full_address, table_missing, table_uri
+from pipeline.tables.delta_spark import DeltaSparkReader, SparkTable, literal, reading_by_spark
+from pipeline.tables.from_settings import KEPT_IN, PROPERTY, tables_of_another_job
 from pipeline.tables.layout import STATISTICS, TABLES, TableDefinition
+from pipeline.tables.object_store import S3_SCHEMES, scheme_of
+from pipeline.tables.port import TableUnreadable
+from pipeline.tables.quotas.table import QuotaTableState
+from pipeline.tables.upkeep import rows_before
 from schemas.columns import columns, spark_ddl
+from schemas.rows import QuotaRow
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-import json
-import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Self
-from urllib.parse import unquote, urlsplit
 
-from pipeline.tables.delta_spark import DeltaSparkReader, reading_by_spark
-from pipeline.tables.errors import CommitsOverwritten, TableElsewhere, TableMissing, TableUnreadable
-from pipeline.tables.from_settings import KEPT_IN, PROPERTY, TablesOfAnotherJob
-from pipeline.tables.object_store import S3_SCHEMES, scheme_of
-from pipeline.tables.quotas.table import QuotaTableState
-from pipeline.tables.upkeep import rows_before
-from schemas.rows import QuotaRow
 
 _CONSTRAINT = "delta.constraints."
 _SESSION_CATALOG = "spark_catalog"
@@ -49,8 +45,8 @@ def create_missing(
         Names of the tables that were created, in the order of `definitions`; not of those that were registered.
 
     Raises:
-        CatalogForgets: The catalog is in memory, and the root has no location.
-        CatalogRefuses: Spark or the catalog refuses.
+        UsageError: The catalog is in memory, and the root has no location.
+        PipelineError: Spark or the catalog refuses.
     """
     refuse_forgetting(spark, root)
     with _refusals(root):
@@ -63,11 +59,12 @@ def refuse_forgetting(spark: "SparkSession", root: CatalogRoot) -> None:
     """Refuse a catalog that ends with the session, where the next session would not find the tables again.
 
     Raises:
-        CatalogForgets: It is one, and the root has no location.
+        UsageError: It is one, and the root has no location.
     """
     in_memory = spark.conf.get("spark.sql.catalogImplementation", "in-memory") == "in-memory"
     if root.catalog == _SESSION_CATALOG and in_memory and root.location is None:
-        raise CatalogForgets(root)
+        message = f"Spark keeps the catalog of {root} in memory and loses its tables when the session ends"
+        raise UsageError(message, "set 'tables.location' to a folder; at each start the job registers the tables there")
 
 
 def _schema_location(root: CatalogRoot) -> str:
@@ -134,7 +131,9 @@ def _refusals(subject: str) -> Iterator[None]:
     try:
         yield
     except (PySparkException, Py4JError) as exc:
-        raise CatalogRefuses(subject, first_line(exc)) from exc
+        fix = "correct tables.root, or let somebody with the right create schema and tables (docs/catalog-tables.md)"
+        message = f"{subject} can not be created or changed: {first_line(exc)}"
+        raise PipelineError(message, fix) from exc
 
 
 # The name of the job that owns tables in a catalog: as `pipeline.tables.from_settings`, through Spark.
@@ -144,13 +143,13 @@ def claim(spark: "SparkSession", root: CatalogRoot, job: str) -> None:
     """Store the job's name in its tables at its first start, and check it at later starts.
 
     Raises:
-        TablesOfAnotherJob: The tables store another name.
+        Conflict: The tables store another name.
         TableUnwritable: Spark refuses to store it.
     """
     table = SparkTable(spark, root.table(KEPT_IN))
     owner = table.detail()["properties"].get(PROPERTY)
     if owner is not None and owner != job:
-        raise TablesOfAnotherJob(root, job, owner)
+        raise tables_of_another_job(root, job, owner)
     if owner is None:
         table.change(f"ALTER TABLE {{table}} SET TBLPROPERTIES ({literal(PROPERTY)} = {literal(job)})")
 
@@ -179,8 +178,8 @@ class CatalogPlace:
         """Ask the catalog.
 
         Raises:
-            TableElsewhere: A table is not at the location that the settings name.
-            CommitsOverwritten: A table is in S3, where Spark's commits would overwrite each other.
+            UsageError: A table is not at the location that the settings name.
+            UsageError: A table is in S3, where Spark's commits would overwrite each other.
         """
         details = {name: SparkTable(spark, root.table(name)).detail() for name in TABLES}
         is_managed = any(_is_managed(detail) for detail in details.values())
@@ -209,15 +208,20 @@ def refuse_unfit(root: CatalogRoot, name: str, detail: Mapping[str, Any], *, is_
         is_ordered: Whether something orders commits in S3.
 
     Raises:
-        TableElsewhere, CommitsOverwritten: See `CatalogPlace.of`.
+        UsageError, UsageError: See `CatalogPlace.of`.
     """
     address, location = root.table(name), str(detail["location"])
     if root.location is not None:
         wanted = full_address(table_uri(root, name))
         if plain(location) != plain(wanted):
-            raise TableElsewhere(address, plain(location), plain(wanted))
+            message = f"{address} lies at {plain(location)}, not at {plain(wanted)}, where 'tables.location' puts it"
+            raise UsageError(message, "correct tables.location, or take another schema")
     if scheme_of(location) in S3_SCHEMES and not is_ordered:
-        raise CommitsOverwritten(address, location)
+        message = (
+            f"{address} is in S3 at {location}, without a service that orders commits; Spark's writer could overwrite "
+            "commits of others there"
+        )
+        raise UsageError(message, "use a catalog that manages commits, or delta-rs with the address as tables.root")
 
 
 def folder_of(location: str, name: str) -> str | None:
@@ -284,7 +288,7 @@ class SparkQuotas:
         except (TableMissing, TableUnreadable) as exc:
             if isinstance(exc, TableUnreadable) and not exc.is_file_missing:
                 raise
-            raise TableMissing(self.uri, version, newest) from exc
+            raise table_missing(self.uri, version, newest) from exc
         return tuple(sorted(rows, key=lambda row: (row["user"], row["client_id"])))
 
 

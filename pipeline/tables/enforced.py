@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from pipeline.errors import TableMissing
 from pipeline.tables.address import table_uri
-from pipeline.tables.errors import TableMissing
 from pipeline.tables.port import Condition
 from pipeline.tables.queries import Row, TableRows
 from quota.entity import Level, entity_at, level_of

@@ -15,9 +15,8 @@ from uuid import uuid4
 
 from pydantic import SecretStr
 
-from pipeline.errors import first_line
+from pipeline.errors import PipelineError, Refused, Unreachable, UsageError, first_line
 from pipeline.settings.places import StoreAddress, StoreSettings
-from pipeline.tables.errors import StoreLibraryMissing, StoreUnfit, StoreUnreachable
 
 S3_SCHEMES: Final = ("s3", "s3a")
 STORE_SCHEMES: Final = (*S3_SCHEMES, "abfs", "abfss", "az", "gs")
@@ -122,7 +121,7 @@ _KNOWN: Final = {
 }
 
 
-def store_error(address: str, step: str, failure: BaseException) -> StoreUnfit:
+def store_error(address: str, step: str, failure: BaseException) -> PipelineError:
     """The error for what a store answered.
 
     Args:
@@ -136,22 +135,23 @@ def store_error(address: str, step: str, failure: BaseException) -> StoreUnfit:
     if code in _WRONG_REGION or "301 Moved" in text:
         region = _REGION_CAUSES.search(text)
         wanted = f", {region[1] or region[2]}" if region else ""
-        return StoreUnfit(
-            address, step, f"the bucket is in another region{wanted}", "correct store.region, or AWS_REGION"
-        )
+        return _unfit(address, step, f"the bucket is in another region{wanted}", "correct store.region, or AWS_REGION")
     if code in _KNOWN:
-        return StoreUnfit(address, step, *_KNOWN[code])
+        return _unfit(address, step, *_KNOWN[code])
     if any(sign in text for sign in _NO_CREDENTIALS):
-        return StoreUnfit(address, step, "there are no credentials", f"set {_SETTINGS}")
+        return _unfit(address, step, "there are no credentials", f"set {_SETTINGS}")
     if not code and any(sign in text for sign in _NO_ANSWER):
         endpoint = _endpoint_in(text)
-        return StoreUnreachable(
-            address, step, f"nothing answers at {endpoint}", "correct store.endpoint, or the network"
-        )
+        message = f"can not {step} {address}: nothing answers at {endpoint}"
+        return Unreachable(message, "correct store.endpoint, or the network")
     if not code and "403 Forbidden" in text:
-        return StoreUnfit(address, step, *_KNOWN["AccessDenied"])
+        return _unfit(address, step, *_KNOWN["AccessDenied"])
     cause = f"the store answers {code}" if code else first_line(failure)
-    return StoreUnfit(address, step, cause, "see what the store's own log says")
+    return _unfit(address, step, cause, "see what the store's own log says")
+
+
+def _unfit(address: str, step: str, cause: str, fix: str) -> Refused:
+    return Refused(f"can not {step} {address}: {cause}", fix)
 
 
 def _endpoint_in(text: str) -> str:
@@ -171,13 +171,13 @@ _OF_THE_CLIENT: Final = "aws_allow_http"
 class StoreObjects:
     """The objects under an address.
 
-    Each call raises `StoreUnfit` if the store refuses, and `StoreUnreachable` if it does not answer within seconds.
+    Each call raises `Refused` if the store refuses, and `Unreachable` if it does not answer within seconds.
 
     Args:
         address: Of a folder of a store, such as `s3://bucket/tables`.
 
     Raises:
-        StoreLibraryMissing: obstore is not installed.
+        UsageError: obstore is not installed.
     """
 
     def __init__(self, address: str) -> None:
@@ -185,7 +185,8 @@ class StoreObjects:
         try:
             from obstore.store import from_url  # noqa: PLC0415 - of an extra
         except ImportError as exc:
-            raise StoreLibraryMissing(address) from exc
+            message = f"{address} can not be checked: the package obstore is not installed"
+            raise UsageError(message, "pip install 'kafka-quota-pipeline[object-store]'") from exc
         options: Any = delta_rs_options(address) or {}
         client: Any = {"timeout": "5s", "connect_timeout": "5s"}
         if options.pop(_OF_THE_CLIENT, "") == "true":
@@ -252,19 +253,19 @@ def refuse_unfit(address: str) -> None:
         address: Root of the tables, or of another folder of the store.
 
     Raises:
-        StoreUnfit: Something is refused, or done although it must be refused.
-        StoreUnreachable: The store does not answer.
-        StoreLibraryMissing: obstore is not installed.
+        Refused: Something is refused, or done although it must be refused.
+        Unreachable: The store does not answer.
+        UsageError: obstore is not installed.
     """
     objects = StoreObjects(address)
     name, content = f"{_FOLDER}/{uuid4().hex}", uuid4().bytes
     objects.names("")
     if not objects.create(name, content):
-        raise StoreUnfit(address, "write under", "an object with a name of no other is there already", "try again")
+        raise _unfit(address, "write under", "an object with a name of no other is there already", "try again")
     found = _mistake(objects, name, content)
     objects.delete(name)
     if found is not None:
-        raise StoreUnfit(address, *found)
+        raise _unfit(address, *found)
 
 
 def _mistake(objects: StoreObjects, name: str, content: bytes) -> tuple[str, str, str] | None:

@@ -10,10 +10,10 @@ from arro3.core import Table
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
-from pipeline.errors import first_line
-from pipeline.tables.errors import TableMissing, TableUnreadable
+from pipeline.errors import TableMissing, first_line
+from pipeline.tables.address import table_missing
 from pipeline.tables.object_store import delta_rs_options
-from pipeline.tables.port import Condition, Instant
+from pipeline.tables.port import Condition, Instant, TableUnreadable
 
 Options = Mapping[str, str] | None
 """Options of delta-rs in place of those that an address brings along."""
@@ -44,10 +44,10 @@ def open_table(uri: str, version: int | None = None, storage_options: Options = 
         # delta-rs has one error for a folder that does not exist and for one that may not be read.
         if "PermissionDenied" in str(exc):
             raise unreadable(place, exc) from exc
-        raise TableMissing(uri, version) from exc
+        raise table_missing(uri, version) from exc
     except (DeltaError, OSError) as exc:
         if version is not None and any(text in str(exc) for text in _NO_SUCH_VERSION):
-            raise TableMissing(uri, version) from exc
+            raise table_missing(uri, version) from exc
         raise unreadable(place, exc) from exc
 
 

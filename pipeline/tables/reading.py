@@ -13,8 +13,8 @@ from arro3.core import Array, DataType
 from deltalake import DeltaTable
 from pyarrow.parquet import filters_to_expression
 
+from pipeline.errors import TableMissing
 from pipeline.tables.address import table_uri
-from pipeline.tables.errors import TableMissing
 from pipeline.tables.opening import (
     Options,
     file_statistics,

@@ -20,9 +20,8 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 
 from pipeline.errors import PipelineError, first_line
 from pipeline.tables.address import table_uri
-from pipeline.tables.errors import LostRace
 from pipeline.tables.opening import Options, file_statistics, newest_value, open_table
-from pipeline.tables.port import Condition
+from pipeline.tables.port import Condition, lost_race
 from pipeline.tables.reading import DeltaRsReader, count
 
 # Upkeep of a table while the stream writes it: delete old rows, merge files, checkpoint and shorten the log.
@@ -50,7 +49,7 @@ def trim(uri: str, column: str, before_ms: int, storage_options: Options = None)
         Number of rows that were deleted.
 
     Raises:
-        LostRace: other commits came first at every attempt.
+        Conflict: other commits came first at every attempt.
     """
     old, predicate = rows_before(column, before_ms)
 
@@ -78,7 +77,7 @@ def compact(uri: str, many_files: int = _MANY_FILES, storage_options: Options = 
     """Merge small files if the table has more than `many_files`. Returns True if it did.
 
     Raises:
-        LostRace: other commits came first at every attempt.
+        Conflict: other commits came first at every attempt.
     """
 
     def optimize(table: DeltaTable) -> bool:
@@ -106,7 +105,7 @@ def committed(uri: str, commit: Callable[[DeltaTable], _Result], storage_options
     """What a function returns that makes a commit on a new handle; called again if another commit came first.
 
     Raises:
-        LostRace: Other commits came first at every attempt.
+        Conflict: Other commits came first at every attempt.
     """
     for _ in range(_ATTEMPTS):
         table = open_table(uri, storage_options=storage_options)
@@ -114,7 +113,7 @@ def committed(uri: str, commit: Callable[[DeltaTable], _Result], storage_options
             return commit(table)
         except CommitFailedError:
             continue
-    raise LostRace(uri, _ATTEMPTS)
+    raise lost_race(uri, _ATTEMPTS)
 
 
 # Work on the tables that may fail and is tried again later: throttling goes on meanwhile.
@@ -181,7 +180,7 @@ def sort_day(
         The day, YYYY-MM-DD; None if none is due.
 
     Raises:
-        LostRace: Other commits came first at every attempt.
+        Conflict: Other commits came first at every attempt.
     """
 
     def sort(table: DeltaTable) -> str | None:

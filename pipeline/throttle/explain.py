@@ -7,17 +7,15 @@ import numpy as np
 from pipeline.clock import SHOWN_DIGITS, clock_time, seconds
 from pipeline.command_line import command_text
 from pipeline.errors import printable
-from pipeline.throttle.shapes import Reason
+from pipeline.throttle.outbox import Written
+from pipeline.throttle.shapes import Publication, Reason
 from quota.throttle_time import throttle_time_ms
 from quota.units import rate_unit
-from schemas.throttle_record import verb_of
+from schemas.names import ClientKey
+from schemas.throttle_record import ThrottleRecord, verb_of
 
 if TYPE_CHECKING:
     from pipeline.throttle.outbox import Written
-from pipeline.throttle.outbox import Written
-from pipeline.throttle.shapes import Publication
-from schemas.names import ClientKey
-from schemas.throttle_record import ThrottleRecord
 
 
 def line_of(record: "Written", quota_version: int) -> str:

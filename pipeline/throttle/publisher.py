@@ -19,18 +19,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.clock import Moment
-from pipeline.cluster.errors import ClusterUnreachable, PermissionMissing
-from pipeline.failpoints import failpoint
-from pipeline.throttle.errors import (
-    OutboxUndecided,
-    PublisherFenced,
-    PublishUndecided,
-    RecordTooLarge,
-    TopicOfAnotherJob,
+from pipeline.cluster.acls import PermissionMissing
+from pipeline.command_line import command_text
+from pipeline.errors import (
+    ClusterUnreachable,
+    Conflict,
+    MessageTooLarge,
+    PipelineError,
+    TransactionFenced,
+    TransactionUndecided,
 )
+from pipeline.failpoints import failpoint
 from pipeline.throttle.outbox import NO_ROWS, NOTHING_WRITTEN, Outbox, publish_app_id, rows_of, write_down
 from pipeline.throttle.topic import ThrottleTopic
 from quota.replay import Evaluation
+from schemas.names import THROTTLE_TOPIC
 from schemas.throttle_messages import ThrottleRecords
 
 log = logging.getLogger(__name__)
@@ -38,6 +41,15 @@ log = logging.getLogger(__name__)
 # Of one transaction. After one that failed there are as few as a slow broker takes before its time-out.
 _MOST_RECORDS, _FEWEST_RECORDS = 100_000, 5_000
 _RETENTION_MS = 3_600_000  # the shortest a throttle topic may have
+
+
+def _topic_of_another_job(job: str, owner: str) -> Conflict:
+    own = f"{THROTTLE_TOPIC}.{job}"
+    return Conflict(
+        f"the throttle topic has records of job {owner!r}, and each job needs its own; this is job {job!r}",
+        f"give this job a topic of its own: set KQUOTA_KAFKA__THROTTLE_TOPIC={own}, and create it: "
+        f"{command_text('topics', 'create', '--throttle-topic', own, about='cluster')}",
+    )
 
 
 class Publisher:
@@ -84,7 +96,7 @@ class Publisher:
         Raises:
             ClusterUnreachable: the topic can not be reached.
             PermissionMissing: the cluster does not allow to write it.
-            TopicOfAnotherJob: its records are another job's.
+            Conflict: its records are another job's.
         """
         self._next_seq = highest_stored_seq + 1
         self._catch_up(now)
@@ -110,12 +122,13 @@ class Publisher:
             rows.
 
         Raises:
-            OutboxUndecided: an append before this one raised.
+            PipelineError: an append before this one raised.
         """
         if not publications.num_rows:
             return NOTHING_WRITTEN
         if self._append_undecided:
-            raise OutboxUndecided(self._next_seq)
+            message = f"the outcome of an earlier append, from publish_seq {self._next_seq} on, is unknown"
+            raise PipelineError(message, "nothing needs doing: the restart reads what is stored and goes on after it")
         written = write_down(publications, self._next_seq, now)
         last_seq = self._next_seq + written.num_rows - 1
         versions = {**(batch_versions or {}), self._publish_app_id: last_seq}
@@ -142,7 +155,7 @@ class Publisher:
             return False
         try:
             self._catch_up(now)
-        except (ClusterUnreachable, PermissionMissing, PublishUndecided) as exc:
+        except (ClusterUnreachable, PermissionMissing, TransactionUndecided) as exc:
             self._failures += 1
             delay_ms = min(250 * 2 ** (self._failures - 1), 8_000)
             self._retry_at_ms = now.steady_ms + delay_ms
@@ -158,7 +171,8 @@ class Publisher:
         marker = self._topic.open()
         failpoint("start.fenced")
         if self._was_fenced and marker is not None and marker > self._next_seq:
-            raise PublisherFenced(self._job)
+            identity = f"kquota-{self._job}"
+            raise TransactionFenced(identity)
         missing = self._missing_from(marker, now)
         if missing.num_rows:
             first_seq = missing["publish_seq"][0].as_py()
@@ -167,7 +181,7 @@ class Publisher:
         self._transact(missing)
         if self._behind:
             detail = "the transaction with the stored records did not commit"
-            raise PublishUndecided(detail)
+            raise TransactionUndecided(detail)
         self._failures = 0
 
     def _missing_from(self, marker: int | None, now: Moment) -> pa.Table:
@@ -176,7 +190,7 @@ class Publisher:
         if marker is None:
             end = self._topic.end()
             if end.job not in {"", self._job}:
-                raise TopicOfAnotherJob(self._job, end.job)
+                raise _topic_of_another_job(self._job, end.job)
             marker = end.publish_seq + 1
             # Nothing on the topic and no marker: a new job, or a week of rest, after which what was published has
             # gone from the topic and the marker with it.
@@ -212,7 +226,7 @@ class Publisher:
                 self._publish(now)
                 if len(now) == self._most_records:
                     self._most_records = min(2 * self._most_records, _MOST_RECORDS)
-        except PublisherFenced:
+        except TransactionFenced:
             self._most_records = _FEWEST_RECORDS
             # A pause longer than the transaction time-out looks the same as a second driver. A second driver has taken
             # the tables first; if they are still ours, it was a pause.
@@ -220,7 +234,7 @@ class Publisher:
                 raise
             self._behind = self._was_fenced = True
             log.warning("a transaction was open for longer than its time-out, after a pause; opening the topic again")
-        except (ClusterUnreachable, PublishUndecided, PermissionMissing) as exc:
+        except (ClusterUnreachable, TransactionUndecided, PermissionMissing) as exc:
             self._behind = True
             self._most_records = _FEWEST_RECORDS
             log.warning("%s; the records are stored and will be published again", exc)
@@ -233,7 +247,7 @@ class Publisher:
         last = records[-1]
         try:
             self._topic.publish(records, last.publish_seq + 1)
-        except RecordTooLarge as exc:
+        except MessageTooLarge as exc:
             self._topic.open()
             if len(records) > 1:
                 half = len(records) // 2

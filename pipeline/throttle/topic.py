@@ -14,9 +14,10 @@ from kafka import errors as kafka_errors
 from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.acls import Acl
 from pipeline.cluster.column_sender import ColumnSender, can_prepare
-from pipeline.cluster.errors import ClusterUnreachable, MessageTooLarge, TransactionFenced, TransactionUndecided
 from pipeline.cluster.transactions import RETRIED, Mark, MarkedTransactions, detail_of
-from pipeline.throttle.errors import PublisherFenced, PublishUndecided, RecordTooLarge
+from pipeline.errors import (
+    ClusterUnreachable,
+)
 from schemas.errors import UnreadableRecord
 from schemas.throttle_messages import ThrottleRecords
 from schemas.throttle_record import JOB_HEADER, ThrottleRecord
@@ -57,10 +58,10 @@ class ThrottleTopic(Protocol):
             marker: The `publish_seq` that is to be published next.
 
         Raises:
-            RecordTooLarge: one of the records is larger than the topic takes; nothing is published, `open` again.
-            PublishUndecided: the outcome is not known or the transaction failed; `open` again and compare markers.
+            MessageTooLarge: one of the records is larger than the topic takes; nothing is published, `open` again.
+            TransactionUndecided: the outcome is not known or the transaction failed; `open` again and compare markers.
             PermissionMissing: the cluster does not allow it; the same.
-            PublisherFenced: the topic has been taken over, or this writer's transaction has timed out; `open` again
+            TransactionFenced: the topic has been taken over, or this writer's transaction has timed out; `open` again
                 only if the tables still belong to this driver.
         """
         ...
@@ -131,14 +132,7 @@ class KafkaThrottleTopic:
         by_columns = ThrottleRecords.of(records)
         is_many = len(by_columns) >= self._many and can_prepare()
         send = self._send_batches if is_many else self._send_each
-        try:
-            self._transactions.commit(lambda producer: send(producer, by_columns), Mark(marker))
-        except TransactionFenced as exc:
-            raise PublisherFenced(self._job) from exc
-        except MessageTooLarge as exc:
-            raise RecordTooLarge(exc.detail) from exc
-        except TransactionUndecided as exc:
-            raise PublishUndecided(exc.detail) from exc
+        self._transactions.commit(lambda producer: send(producer, by_columns), Mark(marker))
 
     def end(self) -> TopicEnd:
         """See `ThrottleTopic.end`: reads the end of every partition, all of it only if need be."""

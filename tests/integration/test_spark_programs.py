@@ -189,7 +189,7 @@ import sys
 from pathlib import Path
 from pipeline.settings.model import SparkSettings
 from pipeline.stream.collect import collect_on_executors
-from pipeline.stream.errors import ExecutorPythonUnfit
+from pipeline.errors import Unreachable
 from pipeline.stream.session import SparkStarter
 from pipeline.stream.usage_columns import ReadingRules
 
@@ -202,7 +202,7 @@ with SparkStarter(settings, str(Path(sys.argv[2]) / "checkpoint"), rules) as sta
     try:
         batch = collect_on_executors(raw, rules)
         print("read", batch.good_count, batch.usage.num_rows, flush=True)
-    except ExecutorPythonUnfit as exc:
+    except Unreachable as exc:
         print("unfit", exc, flush=True)
 """
 

@@ -20,8 +20,7 @@ from typing import Any, Final
 import yaml
 
 from pipeline import process as garbage_collector
-from pipeline.errors import first_line
-from pipeline.tables.errors import QuotaFileRefused
+from pipeline.errors import Refused, first_line
 from pipeline.tables.quotas.edit import LABELS
 from quota.entity import QUOTA_TYPES, label
 from quota.snapshot import MODES, Mistake, Mistakes, Step
@@ -29,6 +28,19 @@ from quota.units import exact_text, parse_bound
 
 ENTITY_TYPES: Final = {"user": "user", "client-id": "client_id"}
 """How rpk calls the parts of an entity -> the column of the table."""
+
+
+class QuotaFileRefused(Refused):
+    """A file does not hold valid quotas.
+
+    Attributes:
+        mistakes: all mistakes, each with its place and line in the file, as far as they are known.
+    """
+
+    def __init__(self, file: str, mistakes: Sequence[Mistake]) -> None:
+        self.mistakes = tuple(mistakes)
+        fix = "correct these places; a quota is written like {user: alice, client_id: etl, producer_byte_rate: 1MB/s}"
+        super().__init__(f"quotas of {file} are not valid, nothing was changed: {'; '.join(map(str, mistakes))}", fix)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from collections import OrderedDict
 from threading import Lock
 from typing import Final, Literal, Protocol
 
-from pipeline.tables.errors import TableMissing
+from pipeline.errors import TableMissing
 from pipeline.tables.quotas.table import QuotaTableState
 from quota.errors import InvalidQuotas
 from quota.shares import ALL_USERS, Share, undivided

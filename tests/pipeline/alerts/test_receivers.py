@@ -8,7 +8,7 @@ import pytest
 
 from pipeline.alerts.errors import ReceiversInvalid, ReceiversMissing
 from pipeline.alerts.receivers import receivers_of
-from pipeline.cluster.access import BootstrapServersMissing
+from pipeline.errors import UsageError
 from pipeline.settings.model import AlertsSettings, Settings
 from tests.pipeline.alerts.receiving import receiving
 from tests.pipeline.cli.running import kquota
@@ -80,7 +80,7 @@ def test_without_a_receiver_nobody_would_be_told() -> None:
 
 
 def test_a_topic_needs_the_address_of_the_cluster() -> None:
-    with pytest.raises(BootstrapServersMissing):
+    with pytest.raises(UsageError):
         receivers_of(settings(topic="quota.alerts"))
 
 

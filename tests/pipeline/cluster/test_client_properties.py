@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from pipeline.cluster.client_properties import java_properties, kafka_options
-from pipeline.cluster.errors import ClientPropertiesInvalid
 from pipeline.cluster.properties_file import read_properties
 from pipeline.cluster.sign_in import TokenProvider
+from pipeline.errors import ClientPropertiesInvalid
 from tests.pipeline.cluster.certificates import Authority
 
 SECURITY = "org.apache.kafka.common.security"

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.cluster.errors import ClientPropertiesInvalid
 from pipeline.cluster.properties_file import parse_properties, read_properties, resolved
+from pipeline.errors import ClientPropertiesInvalid
 from pipeline.text_file import UnreadableFile
 
 

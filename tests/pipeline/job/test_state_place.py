@@ -2,9 +2,9 @@
 
 import pytest
 
+from pipeline.errors import UsageError
 from pipeline.job.take_over import places_on_one_node, refuse_state_on_one_node
 from pipeline.settings.model import Settings
-from pipeline.stream.errors import StateOnOneNode
 
 STORE = "s3a://bucket/checkpoint"
 
@@ -43,7 +43,7 @@ def test_a_folder_that_every_node_mounts_is_shared(place: str, is_shared: bool) 
 
 
 def test_the_refusal_names_setting_place_and_ways_out() -> None:
-    with pytest.raises(StateOnOneNode) as refusal:
+    with pytest.raises(UsageError) as refusal:
         refuse_state_on_one_node(settings("tables", "checkpoint"))
     assert refusal.value.exit_code == 2
     assert str(refusal.value) == (

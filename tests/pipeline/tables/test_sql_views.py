@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.tables.layout import QUOTA_HISTORY, VIEWS, NotInSql, view_sql
+from pipeline.errors import UsageError
+from pipeline.tables.layout import QUOTA_HISTORY, VIEWS, view_sql
 from tests.pipeline.cli.running import kquota
 
 
@@ -22,13 +23,13 @@ def test_a_folder_is_a_whole_path() -> None:
 
 @pytest.mark.parametrize("schema", ["", "a.b.c", "a b", "a;DROP TABLE usage", "1a", "a."])
 def test_a_schema_that_is_no_name_is_refused(schema: str) -> None:
-    with pytest.raises(NotInSql, match="'--schema' must be a name"):
+    with pytest.raises(UsageError, match="'--schema' must be a name"):
         view_sql(VIEWS, "s3://lake", schema)
 
 
 @pytest.mark.parametrize("root", ["s3://it's", "/a`b", "/a\\b", "/a${b}"])
 def test_a_root_that_would_end_the_text_is_refused(root: str) -> None:
-    with pytest.raises(NotInSql, match=r"'tables\.root' must be an address without"):
+    with pytest.raises(UsageError, match=r"'tables\.root' must be an address without"):
         view_sql(VIEWS, root, "kquota")
 
 
