@@ -37,7 +37,7 @@ _carried: dict[str, str] = {}
 
 
 def carry(variable: str, value: str) -> None:
-    """Let later commands carry an environment variable, because this process was told so in another way.
+    """Let later commands carry an environment variable, because this process got it in another way.
 
     Args:
         variable: `CONFIG`, `COMMAND_CONFIG` or `TABLES_ROOT`.
@@ -47,12 +47,12 @@ def carry(variable: str, value: str) -> None:
 
 
 def carried(variable: str) -> str | None:
-    """What `carry` was told about a variable; None if nothing."""
+    """What `carry` has for a variable; None if nothing."""
     return _carried.get(variable)
 
 
 def carry_nothing() -> None:
-    """Forget what `carry` was told: another command begins in this process."""
+    """Forget what `carry` was given: another command begins in this process."""
     _carried.clear()
 
 
@@ -76,7 +76,7 @@ def command_text(*arguments: str, about: About = "tables") -> str:
 
 
 def extra_text(extra: str) -> str:
-    """A command that installs an extra of kquota beside this Python, as text for a shell in this process's folder.
+    """A command that installs an extra of kquota into this Python, as text for a shell in this process's folder.
 
     pip takes kquota itself as it is installed, wherever its wheel came from, and adds what the extra names.
     """
@@ -114,9 +114,9 @@ def _program(called_as: str, python: str, search_path: str | None, folder: Path)
 
 
 def _own_script(called_as: Path, python: Path) -> Path | None:
-    """The console script of this kquota: the one that was called, else the one beside its Python."""
-    beside = python.with_name(_NAME)
-    return next((script for script in (called_as, beside) if script.name == _NAME and script.is_file()), None)
+    """The console script of this kquota: the one that was called, else the one next to its Python."""
+    neighbour = python.with_name(_NAME)
+    return next((script for script in (called_as, neighbour) if script.name == _NAME and script.is_file()), None)
 
 
 def _from_folder(path: Path, folder: Path) -> Path:

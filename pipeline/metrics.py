@@ -18,7 +18,7 @@ from pipeline.web import Guard, Listen, ListenRefused, WebServer
 
 
 def new_registry(program: str) -> CollectorRegistry:
-    """A registry with what all programs tell: version, memory, processor time and open files.
+    """A registry with what all programs have: version, memory, processor time and open files.
 
     Args:
         program: job, gate, meter, sync, dashboard or alerts.
@@ -31,7 +31,7 @@ def new_registry(program: str) -> CollectorRegistry:
 
 
 class _WithoutCreated(CollectorRegistry):
-    """Leaves out when each counter began: a second series for each one, which nobody reads."""
+    """Leaves out when each counter began: a second series for each one, which is not used."""
 
     def collect(self) -> Iterable[Metric]:
         for metric in super().collect():
@@ -40,7 +40,7 @@ class _WithoutCreated(CollectorRegistry):
 
 
 class ReadAtScrape(Collector):
-    """Metrics whose values are read when Prometheus asks.
+    """Metrics whose values are read at each scrape.
 
     Args:
         read: Makes them; called on the endpoint's threads, so it must not change anything.
@@ -70,7 +70,7 @@ def metrics_endpoint(settings: MetricsSettings, registry: CollectorRegistry) -> 
 
     Args:
         settings: Host and port.
-        registry: What is told.
+        registry: The metrics.
 
     Raises:
         ListenRefused: The system does not let it listen there.

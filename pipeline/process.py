@@ -72,7 +72,7 @@ def exit_code_of(ended: SystemExit) -> int:
     return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
 
 
-# A lock file that one process holds while it lives, and beside it a file that says which process it is.
+# A lock file that one process holds while it lives, and next to it a file with the id of that process.
 
 # `holder_of` holds a lock for a moment. A process that starts just then must not be refused for it.
 _PATIENCE_SECONDS: Final = 0.2
@@ -96,7 +96,7 @@ class ProcessLock:
     """Held from `__enter__` to `__exit__`; the operating system lets go of it when the process dies, however it dies.
 
     Args:
-        path: The lock file, in a folder that exists. `<its stem>.pid` beside it gets the process id.
+        path: The lock file, in a folder that exists. `<its stem>.pid` next to it gets the process id.
 
     Raises:
         LockHeld: On entering, if another process holds it.
@@ -107,7 +107,7 @@ class ProcessLock:
         self._lock: BaseFileLock
 
     def __enter__(self) -> Self:
-        # Here, not at the top: `kquota status` only asks who holds it.
+        # Here, not at the top: `kquota status` only reads who holds it.
         from filelock import FileLock, Timeout  # noqa: PLC0415
 
         self._lock = FileLock(self._path)
@@ -129,7 +129,7 @@ class ProcessLock:
 
 
 def holder_of(path: Path) -> str | None:
-    """The process that holds a lock now, as text; None if nobody does. Only reads, and waits for nobody."""
+    """The process that holds a lock now, as text; None if none does. Only reads, and does not wait."""
     try:
         descriptor = os.open(path, os.O_RDONLY)
     except FileNotFoundError:
@@ -241,7 +241,7 @@ def share_one_allocator() -> None:
 
     pyarrow's own allocator keeps some 15 MB of its own, and glibc begins an arena for each of the first threads,
     eight per core. And once a large block was freed, glibc takes blocks of that size from arenas, in which they leave
-    holes; now they go back to the system. For a process that asks for little and must stay small. Values that the user
+    holes; now they go back to the system. For a process that needs little and must stay small. Values that the user
     has set are kept. Does nothing about arenas and blocks with a C library other than glibc.
     """
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
@@ -256,7 +256,7 @@ def return_query_memory_soon() -> None:
     """Make delta-rs return freed memory to the system soon. Must be called before deltalake is imported.
 
     Its engine has an allocator of its own (jemalloc), which keeps what is freed for 10 s, for each of many threads: a
-    process that asks all the time then holds twice what a query needs. A value that the user has set is kept.
+    process that queries all the time then holds twice what a query needs. A value that the user has set is kept.
     """
     os.environ.setdefault("_RJEM_MALLOC_CONF", "dirty_decay_ms:200,muzzy_decay_ms:0,narenas:1")
 
@@ -373,7 +373,7 @@ class JobSigns:
     def is_idle(self, now_ms: int) -> bool:
         """Whether the job runs here and waits for usage, at this time by wall clock. No batch is then no failure.
 
-        This asks whether somebody is to be called, so it is patient: up to `LATE_AFTER_MS` a job that waited still
+        This decides whether to alert somebody, so it is patient: up to `LATE_AFTER_MS` a job that waited still
         counts as waiting.
         """
         waited_ms = self.last_wait_ms()

@@ -52,7 +52,7 @@ def read_text_file(option: str, path: Path) -> str:
         path: the file; UTF-8.
 
     Raises:
-        UnreadableFile: it is missing, no file, may not be read or is no UTF-8.
+        UnreadableFile: it is missing, not a file, may not be read or is not UTF-8.
     """
     try:
         return path.read_text(encoding="utf-8")
@@ -64,7 +64,7 @@ def read_text_file(option: str, path: Path) -> str:
             option, path, cause, f"see what it is and who may read it: ls -ld {quote(str(path))}"
         ) from exc
     except UnicodeDecodeError as exc:
-        byte = f"byte {exc.start} is no UTF-8"
+        byte = f"byte {exc.start} is not UTF-8"
         raise UnreadableFile(option, path, byte, "save the file as UTF-8, or name another one") from exc
 
 

@@ -305,7 +305,7 @@ class WebServer:
     Args:
         app: The ASGI application.
         listen: Where to listen.
-        lifespan: Whether the application is told of start and end.
+        lifespan: Whether the application receives start and end.
         finish_seconds: How long requests may take to finish at the end.
         most_connections: Further bounded by the descriptors that the process may open.
 

@@ -46,7 +46,7 @@ class NativeEntity:
 
     @classmethod
     def of_row(cls, user: str, client_id: str) -> Self:
-        """The entity of a row of the quota table, where `<default>` is the default and "" is no part."""
+        """The entity of a row of the quota table, where `<default>` is the default and "" is not a part."""
         names = (("client-id", client_id), ("user", user))
         return cls(tuple((kind, None if name == DEFAULT else name) for kind, name in names if name))
 
@@ -99,7 +99,7 @@ class NativeQuota:
 # DescribeClientQuotas is API 48, AlterClientQuotas API 49; of both kafka-python has the generated classes and no more.
 
 QuotaChanges = Mapping[NativeEntity, Mapping[str, float | None]]
-"""Entity -> key -> new value; None removes the value. To remove what is not set is no mistake for Kafka."""
+"""Entity -> key -> new value; None removes the value. To remove what is not set is allowed by Kafka."""
 
 # kafka-python has no types.
 _ERRORS: Final[Any] = kafka_errors
@@ -364,7 +364,7 @@ def _sent(admin: Any, request: Any) -> Any:
     return admin._manager.run(admin._manager.send, request)
 
 
-# The quotas of a cluster's brokers as quotas of the table; what the table can not hold is told, never dropped.
+# The quotas of a cluster's brokers as quotas of the table; what the table can not hold is reported, never dropped.
 
 
 @dataclass(frozen=True, slots=True)

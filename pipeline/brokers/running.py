@@ -76,7 +76,7 @@ def cluster_name(settings: Settings, access: ClusterAccess) -> str:
         return settings.cluster or str(admin.describe_cluster()["cluster_id"])
 
 
-# One sync per set of tables: a lock file beside them, where they are on a local disk.
+# One sync per set of tables: a lock file next to them, where they are on a local disk.
 #
 # A sync that starts from elsewhere is not stopped by it but fences the first one: by the epoch in the table.
 
@@ -105,7 +105,7 @@ def sync_lock(tables_root: str) -> Iterator[None]:
 
 
 def running_sync(tables_root: str) -> str | None:
-    """The process of this machine that holds the lock, as text; None if nobody does."""
+    """The process of this machine that holds the lock, as text; None if none does."""
     path = _lock_file(tables_root)
     return None if path is None else holder_of(path)
 
@@ -115,7 +115,7 @@ def _lock_file(tables_root: str) -> Path | None:
     return None if folder is None else folder / _LOCK
 
 
-# What `kquota quotas sync` tells Prometheus: of every period.
+# Metrics of `kquota quotas sync`, of every period.
 
 
 class SyncMetrics:
@@ -170,7 +170,7 @@ log = logging.getLogger(__name__)
 
 
 class SyncUpkeep:
-    """Does the upkeep in rounds. What fails is told, and tried again in the next round.
+    """Does the upkeep in rounds. What fails is logged, and the next round repeats it.
 
     Args:
         tables: Where the table is, and how long its rows are kept.
@@ -205,7 +205,7 @@ Outcome = TypeVar("Outcome")
 
 
 def run_sync(settings: Settings, wait: Wait, *, adopt: bool = False, metrics: SyncMetrics | None = None) -> None:
-    """Keep the brokers' quotas until told to stop. A cluster that is away is waited for.
+    """Keep the brokers' quotas until stopped. A cluster that is away is waited for.
 
     Args:
         settings: The whole tree.
@@ -231,7 +231,7 @@ def run_sync(settings: Settings, wait: Wait, *, adopt: bool = False, metrics: Sy
         upkeep = Background("sync-upkeep", SyncUpkeep(settings.tables, clock).round, _upkeep_failed)
         upkeep.start()
         try:
-            _run_periods(_told_to(metrics, sync, control), settings.sync.period_ms / 1000, wait)
+            _run_periods(_steps_for(metrics, sync, control), settings.sync.period_ms / 1000, wait)
             if settings.sync.restore_on_stop:
                 log.info("every level is back at its bound: %d changes", sync.restore())
         finally:
@@ -260,7 +260,7 @@ def sync_once(settings: Settings, *, adopt: bool = False) -> BrokerSync:
         return control
 
 
-def _told_to(metrics: SyncMetrics | None, sync: BrokerQuotaSync, control: BrokerSync) -> Callable[[], object]:
+def _steps_for(metrics: SyncMetrics | None, sync: BrokerQuotaSync, control: BrokerSync) -> Callable[[], object]:
     """One period, of which metrics hear."""
     if metrics is None:
         return sync.step
@@ -277,7 +277,7 @@ def _told_to(metrics: SyncMetrics | None, sync: BrokerQuotaSync, control: Broker
 
 
 def _run_periods(step: Callable[[], object], period_seconds: float, wait: Wait) -> None:
-    failures, has_looked, told = 0, False, ""
+    failures, has_looked, logged = 0, False, ""
     while True:
         began = time.monotonic()
         try:
@@ -288,13 +288,13 @@ def _run_periods(step: Callable[[], object], period_seconds: float, wait: Wait) 
             rest_seconds = PAUSES_SECONDS[min(failures, len(PAUSES_SECONDS) - 1)]
             failures += 1
             trouble = _kind_of(exc)
-            if trouble != told:
-                told = trouble
+            if trouble != logged:
+                logged = trouble
                 log.warning("%s; tried again with back-off until it works", exc)
         else:
             if failures:
                 log.info("works again after %d failures", failures)
-            failures, has_looked, told = 0, True, ""
+            failures, has_looked, logged = 0, True, ""
             rest_seconds = max(began + period_seconds - time.monotonic(), 0.0)
         if wait(rest_seconds):
             return
@@ -306,12 +306,12 @@ def _kind_of(failure: PipelineError) -> str:
 
 
 def _is_final(failure: PipelineError, has_looked: bool) -> bool:
-    """Whether it is no use to try again: another sync has taken over, a table is gone, or the start is refused."""
+    """Whether a retry is useless: another sync has taken over, a table is gone, or the start is refused."""
     return failure.exit_code in {2, 4, 5} or not (has_looked or isinstance(failure, ClusterUnreachable))
 
 
 def _once_reached(call: Callable[[], Outcome], wait: Wait) -> Outcome | None:
-    """What a call returns, as soon as the cluster answers; None if told to stop meanwhile."""
+    """What a call returns, as soon as the cluster answers; None if stopped meanwhile."""
     for rest_seconds in chain(PAUSES_SECONDS, repeat(PAUSES_SECONDS[-1])):
         try:
             return call()
@@ -326,7 +326,7 @@ def _upkeep_failed(failure: BaseException) -> None:
     log.error("upkeep of broker_quotas has ended: %s", failure)
 
 
-# The sync on a thread beside other work: `kquota run --sync`.
+# The sync on a thread next to other work: `kquota run --sync`.
 
 _PATIENCE_SECONDS: Final = 15.0
 _ENDED_SECONDS: Final = 3_600.0

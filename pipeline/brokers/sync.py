@@ -63,7 +63,7 @@ MOST_LINES: Final = 200
 
 
 class Telling:
-    """Says each thing once. What lasts, as a drift, is told when it begins, and again if it comes back."""
+    """Logs each thing once. What lasts, as a drift, is logged when it begins, and again if it comes back."""
 
     def __init__(self) -> None:
         self._drifts: frozenset[Drift] = frozenset()
@@ -102,7 +102,7 @@ class Telling:
 # A batch is one commit, and within a time epoch batches are evaluated in order. So what is new are the batches that
 # were evaluated after the last one seen, or at the same instant and not seen. That does not ask which files a row is
 # in: compaction may merge them, and old ones may be deleted. When the newest instant goes back, or a new epoch begins,
-# the follower begins anew, with the newest rows of that epoch.
+# the follower begins again, with the newest rows of that epoch.
 
 COLUMNS: Final = (
     "sample_start_ms",
@@ -279,7 +279,7 @@ class Sources:
         return (self._scope or self.quotas.scope) == "broker"
 
     def usage(self) -> UsageFollower | None:
-        """The usage; None where no level is computed. It is opened anew when levels are computed again.
+        """The usage; None where no level is computed. It is opened again when levels are computed again.
 
         Raises:
             TableMissing, TableUnreadable: The table is not there, or can not be read.

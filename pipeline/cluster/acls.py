@@ -63,7 +63,7 @@ class Names:
         throttle_topic: Throttles and releases.
         marker_topic: Holds the publish marker.
         job: Of the job; its group and its transactional id are `kquota-<job>`.
-        alerts_topic: Is told of alerts; None = no topic is.
+        alerts_topic: Receives alerts; None = no topic does.
     """
 
     usage_topic: str

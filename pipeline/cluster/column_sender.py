@@ -289,7 +289,7 @@ def _hashed(text: npt.NDArray[np.uint8], starts: Ints, lengths: Ints) -> _Words:
 
 
 MOST_BATCH_BYTES: Final = 1_000_000
-"""Brokers and topics take at least so many bytes in a batch, unless they are told otherwise (`max.message.bytes`)."""
+"""The bytes of a batch that brokers and topics take at least, unless configured otherwise (`max.message.bytes`)."""
 
 _FEWEST_BATCH_BYTES: Final = 16_384
 _RECORD_OVERHEAD_BYTES: Final = 21  # the most that length, attributes, time and offset of a record take

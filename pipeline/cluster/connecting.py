@@ -4,7 +4,7 @@ kafka-python 3.0 tries until its bootstrap time-out and then says only `Unable t
 attempt failed is only in its log, as the exception object of the attempt. Those exceptions are collected here.
 
 A constructor that raises leaves its network part behind, with its thread and its sockets, and that goes on trying.
-Nobody else has a reference to it, so it is closed here.
+There is no other reference to it, so it is closed here.
 
 kafka-python limits how long a connection and a request may take, but not a TLS handshake. `pipeline.cluster.connecting`
 does that.
@@ -244,7 +244,7 @@ class _CauseCollector(logging.Handler):
     Clients that connect at the same time in one process share the causes.
     """
 
-    _SIGNING_IN: Final = "broker_version=("  # the connection was lost after the broker had told its version
+    _SIGNING_IN: Final = "broker_version=("  # the connection was lost after the broker had sent its version
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -301,7 +301,7 @@ def missing_acls(admin: Any, wanted: Iterable[Acl]) -> list[Acl]:
     """Those of `wanted` that the cluster does not allow this client, in their order.
 
     A topic that does not exist is skipped. For a transactional id the cluster only says whether it may be described.
-    Rights on the cluster itself are not asked for; a refused call tells them.
+    Rights on the cluster itself are not asked for; a refused call names them.
 
     Args:
         admin: A connected `kafka.KafkaAdminClient`.

@@ -27,7 +27,7 @@ def read_properties(path: Path) -> dict[str, str]:
 
     Raises:
         UnreadableFile: it can not be read.
-        ClientPropertiesInvalid: a line is no setting.
+        ClientPropertiesInvalid: a line is not a setting.
     """
     return parse_properties(read_text_file("--command-config", path), str(path))
 
@@ -40,7 +40,7 @@ def parse_properties(text: str, source: str) -> dict[str, str]:
         source: Named in the error.
 
     Raises:
-        ClientPropertiesInvalid: a line is no setting; all of them at once.
+        ClientPropertiesInvalid: a line is not a setting; all of them at once.
     """
     properties: dict[str, str] = {}
     mistakes: list[str] = []

@@ -114,7 +114,7 @@ def topic_specs(
 
 
 def alerts_spec(name: str) -> TopicSpec:
-    """The topic that `kquota alerts` tells: a week is kept, so that no weekend is missed."""
+    """The topic of `kquota alerts`: a week is kept, so that no weekend is missed."""
     week_ms = 7 * 24 * HOUR_MS
     return TopicSpec(
         name, "alerts", partitions=1, partition_rule="any", required={}, advised={"retention.ms": str(week_ms)}
@@ -268,12 +268,12 @@ def wanted_topics(
 
 
 def alerts_topics(settings: Settings) -> tuple[TopicSpec, ...]:
-    """The topic that is told of alerts, if the settings name one; the job does not use it."""
+    """The topic that receives alerts, if the settings name one; the job does not use it."""
     topic = settings.alerts.topic
     return () if topic is None else (alerts_spec(topic),)
 
 
 def resource_names(settings: Settings) -> Names:
-    """The names of the resources that this job and what runs beside it use in the cluster."""
+    """The names of the resources that this job and what runs next to it use in the cluster."""
     kafka = settings.kafka
     return Names(kafka.usage_topic, kafka.throttle_topic, kafka.marker_topic, settings.job, settings.alerts.topic)

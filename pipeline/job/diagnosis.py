@@ -172,8 +172,8 @@ def _way_back(table: QuotaTable, invalid_version: int, share: Share) -> str:
         return f"no version is valid: the job does not start. Fix: delete the rows named; how: {help_text}"
     rollback, history = command_text("quotas", "rollback", str(kept.version)), command_text("quotas", "history")
     return (
-        f"v{kept.version} is in force, the newest valid version. Fix: {rollback}, or mend the rows named; "
-        f"{history} tells who wrote v{invalid_version}"
+        f"v{kept.version} is in force, the newest valid version. Fix: {rollback}, or correct the rows named; "
+        f"{history} shows who wrote v{invalid_version}"
     )
 
 

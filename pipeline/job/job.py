@@ -1,6 +1,6 @@
 """The composition root: builds every part of the job, starts them in order, stops them in reverse.
 
-What outlives a failed query (lock, Spark session, checks) is `Job`; what is built anew each time the query starts
+What outlives a failed query (lock, Spark session, checks) is `Job`; what is built again each time the query starts
 (tables, engine, purgatory, publisher, the query itself) is `JobRun`, so an in-process restart goes the same way as a
 start after kill −9.
 """
@@ -91,7 +91,7 @@ class Job:
             if place is None:
                 return
             if starter is None:
-                # After the cheap checks: what they refuse is told at once, not when Spark has started.
+                # After the cheap checks: what they refuse is reported at once, not when Spark has started.
                 settings = self._settings
                 rules = ReadingRules.from_settings(settings)
                 starter = SparkStarter(
@@ -150,7 +150,7 @@ class Job:
             if outage is not None and not self._waits:
                 raise outage
             # What ended a life that has done nothing yet.
-            at_start = None if outage or was_healthy or self._has_done_a_batch else _told(failure)
+            at_start = None if outage or was_healthy or self._has_done_a_batch else _reason(failure)
             if at_start is not None and at_start == before and not _may_pass(failure):
                 raise QueryFailed(at_start, _SAME_TWICE)
             before = at_start
@@ -158,10 +158,10 @@ class Job:
                 raise _given_up(failure, failures)
             if outage is None:
                 rest_seconds = _RESTART_SECONDS[min(failures, len(_RESTART_SECONDS)) - 1]
-                log.error("%s. Starting again in %g s (%d in a row)", _told(failure), rest_seconds, failures)
+                log.error("%s. Starting again in %g s (%d in a row)", _reason(failure), rest_seconds, failures)
             else:
                 rest_seconds = 0.0
-                log.error("%s. Starting again when the cluster answers", _told(failure))
+                log.error("%s. Starting again when the cluster answers", _reason(failure))
             # The traceback holds all of the ended run: engine, tables and clients, in cycles that Python would leave
             # alone for hours.
             del failure
@@ -241,7 +241,7 @@ class ClockSetBack(PipelineError):
 def _may_be_tried_again(failure: BaseException) -> bool:
     """Not when another driver has taken over, nor when settings or data forbid it: those do not pass by waiting.
 
-    Nor when there is no session and nobody is to wait for one.
+    Nor when there is no session and waiting for one is not wanted.
     """
     return not (
         isinstance(failure, MasterUnreachable)
@@ -270,7 +270,7 @@ def _may_pass(failure: BaseException) -> bool:
     return False
 
 
-def _told(failure: BaseException) -> str:
+def _reason(failure: BaseException) -> str:
     return failure.reason if isinstance(failure, QueryFailed) else first_line(failure)
 
 

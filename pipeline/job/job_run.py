@@ -36,7 +36,7 @@ from pipeline.tables.append_guard import NotedWriter
 from pipeline.tables.from_settings import claim_shards, claim_tables, open_quota_versions, open_upkeep, open_writer
 from pipeline.tables.port import TableWriter
 from pipeline.tables.quotas.source import QuotaSource
-from pipeline.tables.upkeep import tried_again
+from pipeline.tables.upkeep import log_failures
 from pipeline.throttle.assembly import Ports, assemble
 from pipeline.throttle.topic import KafkaThrottleTopic
 
@@ -92,7 +92,7 @@ class Upkeep:
         cleaning = self._rounds % self._files.rounds_per_cleaning == self._files.cleaning_round
         self._rounds += 1
         for name in WRITTEN_BY_THE_JOB:
-            with tried_again(log, f"upkeep of {name}"):
+            with log_failures(log, f"upkeep of {name}"):
                 self._keep_up(name, cleaning)
         return_freed_memory()
         return self._tables.upkeep_interval_ms / 1000

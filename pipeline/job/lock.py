@@ -1,6 +1,6 @@
 """One driver per job and one per set of tables: lock files that are held while the process lives.
 
-One lies in the job's run folder. Another lies beside the tables, where they are on a local disk: a second job with
+One lies in the job's run folder. Another lies next to the tables, where they are on a local disk: a second job with
 another run folder would otherwise take the tables over and end the first. A driver that starts from elsewhere is not
 stopped by a lock but fenced: by the epoch in every table commit and by the transactional id.
 """
@@ -23,16 +23,16 @@ def lock_file(run_dir: Path, job: str) -> Path:
 
 
 def tables_lock_file(tables_root: str) -> Path | None:
-    """The lock file beside the tables; None where they are in no local folder that exists."""
+    """The lock file next to the tables; None where they are in no local folder that exists."""
     folder = local_folder(tables_root)
     return None if folder is None else folder / _TABLES_LOCK
 
 
 def job_process(run_dir: Path, job: str, tables_root: str) -> str | None:
-    """The process of this machine that is the job, as text; None if none is. Waits for nobody."""
+    """The process of this machine that is the job, as text; None if none is. Does not wait."""
     process = holder_of(lock_file(run_dir, job))
-    if process is None and (beside := tables_lock_file(tables_root)) is not None:
-        process = holder_of(beside)
+    if process is None and (neighbour := tables_lock_file(tables_root)) is not None:
+        process = holder_of(neighbour)
     return process
 
 
@@ -52,8 +52,8 @@ class JobLock:
         self._job = job
         self._run_dir = run_dir
         self._paths = [lock_file(run_dir, job)]
-        if tables_root is not None and (beside := tables_lock_file(tables_root)) is not None:
-            self._paths.append(beside)
+        if tables_root is not None and (neighbour := tables_lock_file(tables_root)) is not None:
+            self._paths.append(neighbour)
         self._held = ExitStack()
 
     def __enter__(self) -> Self:

@@ -96,8 +96,8 @@ class Line:
         mode: Of the quota: enforce or shadow.
         owner: Of the quota; "" if the row names none.
         throttled_clients: How many of the sensor's clients are throttled for this type.
-        throttled_until_ms: When the last of these throttles ends, by wall clock; None = nobody is throttled.
-        decision_id: Of that throttle; None = nobody is throttled.
+        throttled_until_ms: When the last of these throttles ends, by wall clock; None = no client is throttled.
+        decision_id: Of that throttle; None = no client is throttled.
     """
 
     user: str

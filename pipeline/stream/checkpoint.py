@@ -144,17 +144,17 @@ class StoreFiles:
 
     def text(self, name: str) -> str | None:
         """See `CheckpointFiles`."""
-        with self._told():
+        with self._named_errors():
             content = self._objects.read(name)
         return None if content is None else content.decode("utf-8")
 
     def names(self, folder: str) -> list[str]:
         """See `CheckpointFiles`."""
-        with self._told():
+        with self._named_errors():
             return self._objects.names(folder)
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
+    def _named_errors(self) -> Iterator[None]:
         try:
             yield
         except (Refused, Unreachable) as exc:

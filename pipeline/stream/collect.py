@@ -34,7 +34,7 @@ _LARGEST_BYTES: Final = (
 )
 # An event of a packed message costs the driver less than this share of one in JSON; see docs/bench/packed.md.
 _PACKED_SHARE: Final = 0.3
-# Of a batch whose messages nobody has seen yet: what a meter sends at once.
+# Of a batch whose messages no batch has seen yet: what a meter sends at once.
 _EVENTS_PER_MESSAGE: Final = 100.0
 _BYTES_PER_EVENT: Final = 200.0
 # Messages are not all as large as their mean.

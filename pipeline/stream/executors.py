@@ -46,7 +46,7 @@ Line = tuple[int, str]
 
 _FIND_EXECUTORS: Final = (
     "see on the master's page whether a worker is alive with that much free; start one, end another application, "
-    "limit it with 'spark.cores.max', or ask for less in 'spark.conf'; a master that was started anew does not know "
+    "limit it with 'spark.cores.max', or ask for less in 'spark.conf'; a master that was restarted does not know "
     "this job: start the job again"
 )
 
@@ -250,7 +250,7 @@ def when_master_answers(master: str, make: Callable[[], Made], given_up: Event, 
         waits: Whether to wait; if not, the first failure is raised.
 
     Raises:
-        MasterUnreachable: The master does not answer, and nobody is to wait.
+        MasterUnreachable: The master does not answer, and waiting is not wanted.
         PipelineError: `given_up` is set.
     """
     places = _places(master)

@@ -74,7 +74,7 @@ def read_usage_topic(
         .option("startingOffsets", starting_offsets)
         .option("maxOffsetsPerTrigger", max_offsets_per_trigger)
         .option("maxRecordsPerPartition", _MOST_MESSAGES_OF_A_TASK)
-        # If usage were deleted before it was read, nobody could reproduce the decisions.
+        # If usage were deleted before it was read, the decisions could not be reproduced.
         .option("failOnDataLoss", True)
         .load()
         .select(*RAW_COLUMNS)
@@ -133,7 +133,7 @@ class UsageQuery:
         return self._query is not None and self._query.isActive
 
     def progress(self) -> Mapping[str, Any] | None:
-        """What Spark says of the newest micro-batch: empty before the first one, None if the query does not run.
+        """Spark's progress of the newest micro-batch: empty before the first one, None if the query does not run.
 
         Any thread may ask. It costs no work in the stream: Spark keeps the newest progress in any case.
         """

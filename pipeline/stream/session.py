@@ -105,7 +105,7 @@ def _class_archive_options(jars: Sequence[Path]) -> list[str]:
 # Starts Spark's JVM, and passes on what it writes to standard error, without the lines that every start writes.
 #
 # Spark's launcher adds the module jdk.incubator.vector to each JVM, and opens a package that Java 25 no longer has. The
-# JVM then warns of both. No option of Java or Spark switches the warnings off, and nobody can act on them.
+# JVM then warns of both. No option of Java or Spark switches the warnings off, and there is nothing to do about them.
 
 _OF_EVERY_START: Final = (
     b"WARNING: Using incubator modules: jdk.incubator.vector\n",
@@ -384,7 +384,7 @@ def _prepare_local_process() -> None:
     os.environ.setdefault("MALLOC_ARENA_MAX", "2")
 
 
-# Runs the job's own plan on made-up messages while nobody needs Spark yet.
+# Runs the job's own plan on made-up messages while Spark is not needed yet.
 #
 # The first run of a plan takes a second or more: the JVM loads classes and compiles generated code. That time is used
 # while the job reads its tables. It ends when the job is ready, so no decision has to wait for it.
@@ -401,7 +401,7 @@ def warm_up(session: SparkSession, rules: ReadingRules, wanted: Event) -> None:
     Large batches are left out: Python's start on the executors costs them a second, and a young job memory.
 
     Args:
-        session: Nobody else uses it yet.
+        session: It is not used elsewhere yet.
         rules: Of the job. With others Spark would compile other code.
         wanted: Set when somebody waits for the session.
     """
@@ -519,7 +519,7 @@ class SparkStarter:
         return self._session
 
     def _cut_short(self, session: Future[SparkSession]) -> None:
-        """End the making of the session, which nobody needs now: kill the JVM if this starter has started it.
+        """End the making of the session, which is not needed any more: kill the JVM if this starter has started it.
 
         Otherwise cancel the warm-up, which would wait for executors for ever where there are none.
         """

@@ -345,7 +345,7 @@ def _parsed(value: bytes, text: str) -> Any:
 
 
 def _levels(value: bytes) -> int:
-    """How many levels are nested; of what is no JSON, up to its first fault."""
+    """How many levels are nested; of what is not JSON, up to its first fault."""
     found = np.frombuffer(_ESCAPE.sub(b"..", value), np.uint8)
     is_outside = np.cumsum(found == ord('"')) % 2 == 0
     steps = np.isin(found, (ord("["), ord("{"))).astype(np.int8) - np.isin(found, (ord("]"), ord("}")))
@@ -425,7 +425,7 @@ def _number_check(rule: FieldRule) -> Callable[[Any], str | None]:
     too_small, too_large, no_integer = rule.too_small, rule.too_large, rule.ill_typed
 
     def check(value: Any) -> str | None:
-        if type(value) is not int:  # a bool is no number
+        if type(value) is not int:  # a bool is not a number
             return no_integer
         return too_small if value < lowest else too_large if value > highest else None
 

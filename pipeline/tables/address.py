@@ -13,7 +13,7 @@ QUOTAS: Final = "quotas"
 
 
 class TablesInCatalog(PipelineError):
-    """The tables are in a catalog, and nobody has said where they lie. Only Spark can open them by their names.
+    """The tables are in a catalog, and their location is not set. Only Spark can open them by their names.
 
     Attributes:
         root: The root of the tables.
@@ -25,7 +25,7 @@ class TablesInCatalog(PipelineError):
         self.root = root
         super().__init__(
             f"'tables.root' must be a folder or a URI for what works without Spark; got {root}",
-            "set tables.location, or give --tables the place that the job tells when it starts",
+            "set tables.location, or give --tables the place that the job logs when it starts",
         )
 
 

@@ -95,7 +95,7 @@ def _has_reached(recorded: int | None, version: int) -> bool:
     return recorded is not None and recorded >= version
 
 
-# A writer that tells when it has written, for metrics.
+# A writer that reports when it has written, for metrics.
 
 
 class NotedWriter:

@@ -35,7 +35,7 @@ class StoredState:
 
     Attributes:
         owned: What kquota owns, by key: of each the newest change that was applied.
-        undecided: The changes after that, of which nobody has stored whether they got to the brokers; in order.
+        undecided: The changes after that, whose outcome at the brokers is not stored; in order.
     """
 
     owned: dict[EntryKey, Owned]

@@ -188,7 +188,7 @@ class CatalogPlace:
         folders = {folder_of(str(detail["location"]), name) for name, detail in details.items()}
         return cls(folders.pop() if len(folders) == 1 else None, is_managed)
 
-    def told(self, root: CatalogRoot) -> str:
+    def described(self, root: CatalogRoot) -> str:
         """One line about the place, for the log."""
         if self.is_managed:
             return f"tables are in {root}, which manages their commits: only Spark can open them"
@@ -231,7 +231,7 @@ def folder_of(location: str, name: str) -> str | None:
 
 
 def plain(location: str) -> str:
-    """A location as Delta tells it, as an address: `file:/a%20b` is the folder `/a b`."""
+    """A location as Delta gives it, as an address: `file:/a%20b` is the folder `/a b`."""
     parts = urlsplit(location)
     address = unquote(parts.path) if parts.scheme == "file" else location
     return address.rstrip("/")
@@ -293,7 +293,7 @@ class SparkQuotas:
 
 
 def properties_at(commits: Sequence[Any], newest: Mapping[str, str], version: int) -> dict[str, str]:
-    """Scope and mode at a version. Spark tells the properties of the newest version only; the history has the changes.
+    """Scope and mode at a version. Spark gives the properties of the newest version only; the history has the changes.
 
     Args:
         commits: Rows of `DESCRIBE HISTORY`, newest first.

@@ -50,7 +50,7 @@ def create_tables(tables: TablesSettings) -> list[str]:
         refuse_unfit(root)
     from pipeline.tables.layout import create_missing  # noqa: PLC0415
 
-    return _told(create_missing(root), root)
+    return _logged(create_missing(root), root)
 
 
 def claim_tables(tables: TablesSettings, job: str) -> None:
@@ -68,7 +68,7 @@ def claim_tables(tables: TablesSettings, job: str) -> None:
 
 
 def open_catalog(tables: TablesSettings) -> None:
-    """Create or register the tables of a root in a catalog, and tell where they lie. Nothing for other roots.
+    """Create or register the tables of a root in a catalog, and log where they lie. Nothing for other roots.
 
     Raises:
         UsageError, PipelineError, UsageError, UsageError: The catalog can not be used so.
@@ -78,8 +78,8 @@ def open_catalog(tables: TablesSettings) -> None:
     from pipeline.tables.catalog import CatalogPlace, create_missing  # noqa: PLC0415
 
     spark = _session()
-    _told(create_missing(spark, tables.root), tables.root)
-    log.info("%s", CatalogPlace.of(spark, tables.root).told(tables.root))
+    _logged(create_missing(spark, tables.root), tables.root)
+    log.info("%s", CatalogPlace.of(spark, tables.root).described(tables.root))
 
 
 def open_writer(tables: TablesSettings, job: str, name: str) -> TableWriter:
@@ -138,7 +138,7 @@ def open_quota_versions(tables: TablesSettings) -> QuotaVersions:
     return open_quota_table(tables)
 
 
-def _told(created: list[str], root: str) -> list[str]:
+def _logged(created: list[str], root: str) -> list[str]:
     if created:
         log.info("created tables %s under %s", ", ".join(created), root)
     return created
@@ -232,7 +232,7 @@ def _is_new(table: QuotaTable, settings: Settings) -> bool:
         message = f"the users of {above} are divided as for {_divided(stored)}; this is {_divided(share.of)}"
         fix = (
             "a running division can not be changed, as each shard has the rates and the debts of its own users: start "
-            "as before, or anew with other tables, another checkpoint and another throttle topic (docs/shards.md)"
+            "as before, or with other tables, another checkpoint and another throttle topic (docs/shards.md)"
         )
         raise Conflict(message, fix)
     _refuse_undivided(table)
@@ -244,7 +244,7 @@ def _refuse_undivided(table: QuotaTable) -> None:
     try:
         snapshot = newest_valid(table, newest)
     except InvalidQuotas:
-        return  # the job says it, when it reads them
+        return  # the job reports it when it reads them
     if problems := undivided(snapshot.quotas):
         more = f" (and {len(problems) - 1} more)" if problems[1:] else ""
         message = f"quotas v{snapshot.version} has rows for all users, which shards cannot divide: {problems[0]}{more}"

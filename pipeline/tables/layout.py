@@ -205,7 +205,7 @@ def _create_empty(uri: str, definition: TableDefinition, options: dict[str, str]
 VIEWS: Final = "views.sql"
 QUOTA_HISTORY: Final = "quota_history.sql"
 
-# A checkout has the files under deploy/; a wheel carries them beside this module.
+# A checkout has the files under deploy/; a wheel carries them next to this module.
 _CHECKOUT: Final = Path(__file__).resolve().parents[2] / "deploy" / "sql"
 _PACKAGED: Final = Path(__file__).with_name("sql")
 _SCHEMA: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)?")
@@ -221,7 +221,7 @@ def view_sql(file: str, root: str, schema: str) -> str:
         schema: Where tables and views are registered: `schema`, or `catalog.schema`.
 
     Raises:
-        UsageError: The schema is no name, or the root has a character that ends a text in SQL.
+        UsageError: The schema is not a name, or the root has a character that ends a text in SQL.
     """
     if not _SCHEMA.fullmatch(schema):
         message = f"'--schema' must be a name, or a catalog and a name; got {schema}"
@@ -232,6 +232,6 @@ def view_sql(file: str, root: str, schema: str) -> str:
         raise UsageError(message, "move the tables to another folder, or register them by hand and drop these lines")
     folder = _CHECKOUT if _CHECKOUT.exists() else _PACKAGED
     text = (folder / file).read_text(encoding="utf-8")
-    # The quota table of a shard is beside its root.
+    # The quota table of a shard is above its root.
     text = text.replace(f"${{tables_root}}/{QUOTAS}", table_uri(root, QUOTAS))
     return text.replace("${schema}", schema).replace("${tables_root}", root)

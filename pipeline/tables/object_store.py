@@ -1,7 +1,7 @@
-"""How a store is reached: one set of settings, told to delta-rs, to obstore and to Hadoop's classes in Spark's JVM.
+"""How a store is reached: one set of settings, given to delta-rs, to obstore and to Hadoop's classes in Spark's JVM.
 
 What the settings leave open is left to each of them: they look into the same environment variables and at the role of
-the machine. Hadoop does not look for an endpoint or a region there, so it is told.
+the machine. Hadoop does not look for an endpoint or a region there, so it gets them.
 """
 
 import os
@@ -200,7 +200,7 @@ class StoreObjects:
         """Write an object that must not be there yet, by a conditional put. False if the store refused: it is there."""
         from obstore.exceptions import AlreadyExistsError  # noqa: PLC0415 - of an extra
 
-        with self._told("write under"):
+        with self._named_errors("write under"):
             try:
                 self._store.put(name, content, mode="create")
             except AlreadyExistsError:
@@ -209,7 +209,7 @@ class StoreObjects:
 
     def read(self, name: str) -> bytes | None:
         """The content of an object; None if there is no such object."""
-        with self._told("read"):
+        with self._named_errors("read"):
             try:
                 return bytes(self._store.get(name).bytes())
             except FileNotFoundError as exc:
@@ -219,17 +219,17 @@ class StoreObjects:
 
     def names(self, folder: str) -> list[str]:
         """The names of the objects in a folder, without those in folders below it."""
-        with self._told("list"):
+        with self._named_errors("list"):
             found = self._store.list_with_delimiter(folder)["objects"]
         return [str(entry["path"]).rpartition("/")[2] for entry in found]
 
     def delete(self, name: str) -> None:
         """Delete an object. One that is not there is no error."""
-        with self._told("delete under"):
+        with self._named_errors("delete under"):
             self._store.delete(name)
 
     @contextmanager
-    def _told(self, step: str) -> Iterator[None]:
+    def _named_errors(self, step: str) -> Iterator[None]:
         from obstore.exceptions import BaseError  # noqa: PLC0415 - of an extra
 
         try:

@@ -109,7 +109,7 @@ class TableReader(Protocol):
         Holds in memory only what it returns, so it may go over a large table.
 
         Args:
-            keys: columns that tell the combinations apart.
+            keys: columns that distinguish the combinations.
             order: an INT64 column; of each combination no two rows have the same value.
             columns: columns of the result besides `order`.
             where: conditions that must all hold.

@@ -203,7 +203,7 @@ class TableRows:
         """Of each combination of keys the row with the largest `order`, if it meets further conditions; in no order.
 
         Args:
-            keys: Columns that tell the combinations apart.
+            keys: Columns that distinguish the combinations.
             order: An INT64 column; no two rows have the same value.
             among: Of rows that meet all of these conditions.
             where: Conditions on the row that was found; at least one.
@@ -251,7 +251,7 @@ def _values(column: ChunkedArray) -> list[Any]:
     if not DataType.is_timestamp(column.type):
         values = plain.to_pylist()
         return values
-    # By arro3 an instant would need the machine's time zone database, to tell UTC.
+    # By arro3 an instant would need the machine's time zone database, to know UTC.
     values = plain.cast(DataType.int64()).to_pylist()
     return [None if instant is None else _EPOCH + timedelta(microseconds=instant) for instant in values]
 

@@ -81,7 +81,7 @@ def newest_of_each(
 
     Args:
         table: the table at the version to read.
-        keys: columns that tell the combinations apart.
+        keys: columns that distinguish the combinations.
         order: an INT64 column; of each combination no two rows have the same value.
         columns: columns of the result besides `order`.
         where: conditions that must all hold.
@@ -323,7 +323,7 @@ class LastMinute:
 
     Attributes:
         throttle_times: See `quota.current_rates.throttle_times`.
-        exempt_percentage: Request time that is charged to nobody, in percent of one thread.
+        exempt_percentage: Request time that is charged to no client, in percent of one thread.
     """
 
     throttle_times: pa.Table

@@ -58,7 +58,7 @@ def decision_with_id(root: str, beginning: str) -> dict[str, Any]:
         fix = f"name one of them in full: {command_text('throttles', 'explain', ids[0])}"
         message = f"several decisions begin with {beginning}: {', '.join(shown)}"
         raise UsageError(message, fix)
-    # Ids are hashes, so only the instant tells which files can hold the row.
+    # Ids are hashes, so only the instant limits which files can hold the row.
     return decisions.read(None, [(name, "=", found[0][name]) for name in ("decision_id", "evaluated_at_ms")])[0]
 
 
@@ -90,7 +90,7 @@ def _events(root: str, decision: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The records of a decision, in no order."""
     events = TableRows(table_uri(root, "throttle_events"))
     own: Condition = ("decision_id", "=", decision["decision_id"])
-    # Ids are hashes, so only the instant tells which files can hold the records. None is older than the decision.
+    # Ids are hashes, so only the instant limits which files can hold the records. None is older than the decision.
     found = events.read(None, [own, ("evaluated_at_ms", ">=", decision["evaluated_at_ms"])])
     epoch, newest = decision.get("time_epoch") or 0, events.newest_instant()
     if newest is None or newest.time_epoch == epoch:
@@ -240,7 +240,7 @@ class Unpublished:
 def why_unpublished(
     root: str, quotas: QuotaTable, decision: Mapping[str, Any], max_age_ms: int, min_hold_ms: int
 ) -> Unpublished:
-    """The reason, by the order in which the job itself decides; `too_old` where the tables tell none.
+    """The reason, by the order in which the job itself decides; `too_old` where the tables have none.
 
     Args:
         root: Root of the tables.
@@ -297,7 +297,7 @@ def _is_of_batch(row: Mapping[str, Any], decision: Mapping[str, Any]) -> bool:
 
 
 def _collected_ms(root: str, decision: Mapping[str, Any]) -> int:
-    """When the driver collected its batch, by wall clock; the time of its events if that is no longer kept."""
+    """When the driver collected its batch, by wall clock; the time of its events if that is not kept any more."""
     where: list[Condition] = [(name, "=", decision[name]) for name in _BATCH]
     found = TableRows(table_uri(root, "batches")).read(["processed_at_ms"], where)
     return int(found[0]["processed_at_ms"] if found else decision["evaluated_at_ms"])

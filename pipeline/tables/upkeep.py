@@ -120,17 +120,17 @@ def committed(uri: str, commit: Callable[[DeltaTable], _Result], storage_options
 
 
 @contextmanager
-def tried_again(log: logging.Logger, what: str) -> Iterator[None]:
+def log_failures(log: logging.Logger, what: str) -> Iterator[None]:
     """Log a failure of the block in one line instead of raising it. Mistakes of the program are raised.
 
     Args:
         log: Where.
-        what: Begins the line: "<what> failed and is tried again: …".
+        what: Begins the line: "<what> failed, the next round repeats it: …".
     """
     try:
         yield
     except (PipelineError, DeltaError, OSError, ValueError) as exc:
-        log.warning("%s failed and is tried again: %s", what, first_line(exc))
+        log.warning("%s failed, the next round repeats it: %s", what, first_line(exc))
 
 
 # Days of a roll-up by minute as one file each, sorted by client: to read one client is to read few pages.
@@ -284,7 +284,7 @@ class TableUpkeep(Protocol):
         ...
 
     def clean(self, name: str) -> int:
-        """Delete replaced files after the time in the table's properties; returns how many, 0 if that is not told."""
+        """Delete replaced files after the time in the table's properties; returns how many, 0 if that is not known."""
         ...
 
 

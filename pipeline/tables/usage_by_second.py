@@ -1,4 +1,4 @@
-"""The roll-up of `usage` to one row per second and client. It runs beside the decisions.
+"""The roll-up of `usage` to one row per second and client. It runs next to the decisions.
 
 A second is written when stored usage is `LATENESS_MS` past its end, so one to two intervals after it happened. Usage
 that comes later is in `usage` and counts in the rate or the bucket, but it is not in the roll-up. The log says how many
@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 
 from pipeline.tables.port import Instant, RolledTable, TableWriter
 from pipeline.tables.rollups.epochs import RolledEpoch, RolledEpochs, first_sample_ms
-from pipeline.tables.upkeep import tried_again
+from pipeline.tables.upkeep import log_failures
 from schemas.arrow import conform
 from schemas.usage import UsageBySecondRow
 
@@ -128,7 +128,7 @@ class UsageBySecond:
 
     def step(self) -> None:
         """Write all seconds that are complete. Raises nothing, because throttling must go on if the roll-up fails."""
-        with tried_again(log, "the roll-up by second"):
+        with log_failures(log, "the roll-up by second"):
             newest = self._usage.newest_instant()
             if newest is not None:
                 begin_ms = partial(self._begin_ms, newest.evaluated_at_ms)

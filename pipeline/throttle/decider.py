@@ -74,7 +74,7 @@ class Decider:
     """Records batches, evaluates looks, adopts quota versions.
 
     Args:
-        engine: The engine; nobody else may touch it.
+        engine: The engine; no other thread may touch it.
         cluster: Part of every decision id.
 
     Attributes:
@@ -213,8 +213,8 @@ class Decider:
         owed = self._engine.evaluate(applied, evaluated_at_ms=evaluated_at_ms)
         debts = rows_of_types(owed, types_of(applied)).select(["tokens", "owed_ms"])
         asked = columns_of(applied, PUBLICATIONS) | columns_of(debts, PUBLICATIONS)
-        told = {"action": "throttle", "cause": "violation", "extends": False}
-        return table_of(PUBLICATIONS, applied.num_rows, asked | told)
+        fixed = {"action": "throttle", "cause": "violation", "extends": False}
+        return table_of(PUBLICATIONS, applied.num_rows, asked | fixed)
 
     def _with_ids(self, rows: pa.Table, evaluation: Evaluation) -> pa.Table:
         ids = decision_id_column(rows, cluster=self.cluster, query_id=evaluation.query_id, batch_id=evaluation.batch_id)

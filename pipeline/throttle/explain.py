@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 def line_of(record: "Written", quota_version: int) -> str:
     """What happened, to whom, why and until when.
 
-    Instants are UTC; O, T and a debt share one unit; seconds have one decimal. A bucket's debt is told where O ≤ T, and
-    what is still owed where a client is released: they are why it is held, or the little that it is let go with.
+    Instants are UTC; O, T and a debt share one unit; seconds have one decimal. A bucket's debt is given where O ≤ T,
+    and what is still owed where a client is released: they are why it is held, or the little that it is let go with.
     """
     publication, reason = record.publication, record.publication.reason
     who = f"{publication.key.user}/{publication.key.client_id}"
@@ -49,7 +49,7 @@ def line_of(record: "Written", quota_version: int) -> str:
 
 
 def line_with_command(record: "Written", quota_version: int) -> str:
-    """The line, and the command that tells more of it; only where the record is in the tables."""
+    """The line, and the command that shows more of it; only where the record is in the tables."""
     explain = command_text("throttles", "explain", record.publication.decision_id[:SHOWN_DIGITS])
     return f"{line_of(record, quota_version)} · {explain}"
 
@@ -79,7 +79,7 @@ def _rates(reason: Reason) -> str:
 
 
 def line_of_record(record: ThrottleRecord, extends: bool) -> str:
-    """What happened, to whom, why and until when, and the command that tells more. The record does not tell the level.
+    """What happened, to whom, why and until when, and the command that shows more. The record does not have the level.
 
     Args:
         record: As read from the topic.

@@ -23,7 +23,7 @@ from quota.usage import EntityNames
 
 # When which client is due: a timing wheel of client numbers, and those that it has handed out.
 #
-# Its lock is held for array operations only, so the reaper can always tell what is due.
+# Its lock is held for array operations only, so the reaper always knows what is due.
 
 _NONE: Final = -1
 

@@ -15,7 +15,7 @@ throttle ends lets the client run for one loop delay in each cycle. For an offen
 a leak. A slice does not forgive the rest of a debt: the next look finds it in `owed_ms`.
 
 The end is looked at too. Usage may have arrived since the last look, and after a restart the end may have passed while
-nobody was there to look.
+the job was down.
 """
 
 from dataclasses import dataclass
@@ -59,7 +59,7 @@ class Running:
 
 
 def violations_to_publish(violations: pa.Table, running: Running, now_ms: int, slicing: Slicing) -> pa.Table:
-    """The batch's throttles that a client can obey and that tell it something new.
+    """The batch's throttles that a client can obey and that change what it knows.
 
     A violation holds its client for the larger of X and of what its bucket owes, in slices. A client that is held hears
     of it only if its throttle would end clearly later than the end published last. Otherwise a client that ignores its
@@ -84,8 +84,8 @@ def violations_to_publish(violations: pa.Table, running: Running, now_ms: int, s
         "decision_id": pc.if_else(extends, running.decision_id, violations["decision_id"]),
         "extends": extends,
     }
-    told = table_of(PUBLICATIONS, violations.num_rows, columns_of(violations, PUBLICATIONS) | changed)
-    return told.filter(pa.array(is_published))
+    published = table_of(PUBLICATIONS, violations.num_rows, columns_of(violations, PUBLICATIONS) | changed)
+    return published.filter(pa.array(is_published))
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,13 +119,13 @@ def look(handed_out: pa.Table, reasons: pa.Table, now_ms: int, slicing: Slicing)
     left_ms = np.maximum(int64s(handed_out, "end_ms") - now_ms, 0)
     steps = slicing.at_look(int64s(reasons, "owed_ms"), left_ms, at_end)
     lateness_ms = np.maximum(int64s(handed_out, "handed_out_ms") - due_ms, 0)
-    told = _told(handed_out, reasons, steps, slicing)
-    told |= {
+    published = _next_slices(handed_out, reasons, steps, slicing)
+    published |= {
         "cause": pc.if_else(pa.array(steps == Step.HOLD), "renewed", "expired"),
         "due_ms": handed_out["due_ms"],
         "lateness_ms": pa.array(lateness_ms),
     }
-    return _verdict(told, steps)
+    return _verdict(published, steps)
 
 
 def look_after_edit(throttles: pa.Table, reasons: pa.Table, now_ms: int, slicing: Slicing) -> Verdict:
@@ -141,8 +141,8 @@ def look_after_edit(throttles: pa.Table, reasons: pa.Table, now_ms: int, slicing
     """
     left_ms = np.maximum(int64s(throttles, "end_ms") - now_ms, 0)
     steps = slicing.at_edit(int64s(reasons, "owed_ms"), left_ms, _bound_fell(throttles, reasons))
-    told = _told(throttles, reasons, steps, slicing) | {"cause": "quota_changed"}
-    return _verdict(told, steps)
+    published = _next_slices(throttles, reasons, steps, slicing) | {"cause": "quota_changed"}
+    return _verdict(published, steps)
 
 
 def _bound_fell(before: pa.Table, after: pa.Table) -> Flags:
@@ -152,7 +152,7 @@ def _bound_fell(before: pa.Table, after: pa.Table) -> Flags:
     return is_same_type & np.isfinite(bound_before) & (bound_after < bound_before)
 
 
-def _told(
+def _next_slices(
     throttles: pa.Table, reasons: pa.Table, steps: Ints, slicing: Slicing
 ) -> "dict[str, Values | str | int | bool]":
     """Columns of `PUBLICATIONS`: a throttle for each that is held on, a release for each other."""
@@ -168,9 +168,9 @@ def _told(
     }
 
 
-def _verdict(told: "dict[str, Values | str | int | bool]", steps: Ints) -> Verdict:
-    is_told = steps != Step.WAIT
-    publications = table_of(PUBLICATIONS, len(is_told), told)
-    if not is_told.all():
-        publications = publications.filter(pa.array(is_told))
-    return Verdict(publications, np.flatnonzero(~is_told))
+def _verdict(published: "dict[str, Values | str | int | bool]", steps: Ints) -> Verdict:
+    is_published = steps != Step.WAIT
+    publications = table_of(PUBLICATIONS, len(is_published), published)
+    if not is_published.all():
+        publications = publications.filter(pa.array(is_published))
+    return Verdict(publications, np.flatnonzero(~is_published))

@@ -128,7 +128,7 @@ def held_from(rows: pa.Table, now: Moment, lead_ms: int) -> pa.Table:
     """The running throttles that stored rows stand for, after a restart; of `HELD`.
 
     Their ends on the steady clock are as far away as their wall-clock ends are from the wall clock now, but never
-    farther than the whole throttle is long: then the clock was set back, and no client waits longer than it was told.
+    farther than the whole throttle is long: then the clock was set back, no client waits longer than its record gave.
     One whose end has passed, or is nearer than the lead, is due at once.
     """
     left_ms = np.minimum(int64s(rows, "throttled_until_ms") - now.wall_ms, int64s(rows, "throttle_time_ms"))

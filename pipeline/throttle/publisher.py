@@ -4,7 +4,7 @@ Guarantee: every row is on the topic exactly once for a `read_committed` reader,
 fails in between. What a retry does, step by step:
 
 * append: carries the last `publish_seq` as its version, so appending the same rows again is skipped; after one that
-  raised nobody knows whether its numbers are taken, so this publisher writes no more and the next start reads them;
+  raised it is unknown whether its numbers are taken, so this publisher writes no more and the next start reads them;
 * transaction: built from stored rows only; after a failed or undecided one the marker is read again by a new
   producer, and stored rows past it go first.
 
@@ -298,7 +298,7 @@ class RenewLead:
         return self._lead_ms
 
     def observe(self, publish_lag_ms: int) -> None:
-        """Take in how long one publishing took; the p99 is of the last 512 and taken anew every 16."""
+        """Take in how long one publishing took; the p99 is of the last 512 and taken again every 16."""
         self._lags_ms.append(publish_lag_ms)
         self._observed += 1
         if self._observed % _EVERY == 0:

@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 
 class ThrottlePurgatory:
-    """Holds throttled clients and tells the topic.
+    """Holds throttled clients and publishes to the topic.
 
     Args:
         decider: Says what a client owes.

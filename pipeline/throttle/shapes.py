@@ -19,14 +19,14 @@ from quota.holds import type_that_owes_most
 from schemas.names import ClientKey
 from schemas.throttle_record import Action, Cause
 
-# A record that is about to be written, and why: one at a time, as logs tell them.
+# A record that is about to be written, and why: one at a time, as in logs.
 #
 # Decisions and looks go by columns (`pipeline.throttle.shapes`).
 
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Why a client must wait: the row of the quota type that asks for the longest wait.
+    """Why a client must wait: the row of the quota type with the longest wait.
 
     Attributes:
         quota_type: The quota type whose sensor is violated, or whose bucket owes most.
@@ -214,10 +214,10 @@ def rows_of_types(answers: pa.Table, quota_types: Ints) -> pa.Table:
 
 
 def reasons_of(engine: QuotaEngine, throttles: pa.Table, evaluated_at_ms: int) -> pa.Table:
-    """What clients owe now, by the quota type that asks for the longest wait; of `REASONS`, row for row.
+    """What clients owe now, by the quota type with the longest wait; of `REASONS`, row for row.
 
     Where several types ask for the same wait (also: for none), it is the type that the throttle is held for. The sensor
-    and its level are those that were published last, unless another type asks or the bound has changed.
+    and its level are those that were published last, unless another type sets it or the bound has changed.
 
     Args:
         engine: Under the quotas in force.

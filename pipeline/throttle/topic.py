@@ -95,7 +95,7 @@ class KafkaThrottleTopic:
         access: How to reach the cluster.
         transaction_timeout_ms: The broker aborts a transaction that is open for longer.
         many: From so many records of a transaction on they are sent as prepared batches, which are the same to readers.
-        others: Jobs that write the same topic, each for clients of its own. Their records tell nothing of this job's.
+        others: Jobs that write the same topic, each for clients of its own. Their records are not this job's.
     """
 
     def __init__(

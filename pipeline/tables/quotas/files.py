@@ -1,4 +1,4 @@
-"""Quotas as a file: the JSON and YAML of `rpk cluster quotas`, with mode, owner and note beside each quota's values.
+"""Quotas as a file: the JSON and YAML of `rpk cluster quotas`, with mode, owner and note next to each quota's values.
 
     quotas:
       - entity:
@@ -150,7 +150,7 @@ def load_text(text: str, name: str, mistakes: Mistakes) -> Any:
 def with_lines(mistakes: Sequence[Mistake], text: str) -> list[Mistake]:
     """The mistakes with the lines of their paths in a text that `load_text` has read.
 
-    A path that is not in the text to its end gets the line of what there is of it. JSON that is no YAML (it
+    A path that is not in the text to its end gets the line of what there is of it. JSON that is not YAML (it
     escapes a character as two surrogates) has no lines.
     """
     try:
@@ -244,7 +244,7 @@ def _declared_quotas(document: object, mistakes: Mistakes) -> list[DeclaredQuota
     if isinstance(document, dict):
         for key in document:
             if key != "quotas":
-                mistakes.at(str(key)).add(f"'{key}' is no part of a quota file")
+                mistakes.at(str(key)).add(f"'{key}' is not part of a quota file")
         items, where = document.get("quotas"), mistakes.at("quotas")
     if not isinstance(items, list):
         mistakes.add(f"the file must be a list of quotas, or a mapping with the list 'quotas'; got {_shown(document)}")

@@ -27,7 +27,7 @@ class QuotaVersions(Protocol):
         """The newest version.
 
         Raises:
-            TableUnreadable: It can not be told.
+            TableUnreadable: It can not be read.
         """
         ...
 

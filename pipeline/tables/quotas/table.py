@@ -107,7 +107,7 @@ QuotaChanger = Callable[[tuple[dict[str, Any], ...]], Sequence[QuotaValues]]
 class QuotaTable:
     """The table `quotas` under a root.
 
-    On a local disk an edit holds the lock file `quotas.lock` beside the table. On object stores the commit itself is
+    On a local disk an edit holds the lock file `quotas.lock` next to the table. On object stores the commit itself is
     conditional. In both cases an edit reads the table again and is made again if another commit came first.
     """
 

@@ -41,7 +41,7 @@ def test_a_managed_table_lies_at_a_place_of_no_name() -> None:
     ],
 )
 def test_the_log_says_who_can_open_them(place: CatalogPlace, told: str) -> None:
-    assert place.told(ROOT).endswith(told)
+    assert place.described(ROOT).endswith(told)
 
 
 def test_commits_in_s3_need_something_that_orders_them() -> None:
