@@ -39,9 +39,7 @@ _carried: dict[str, str] = {}
 def carry(variable: str, value: str) -> None:
     """Let later commands carry an environment variable, because this process got it in another way.
 
-    Args:
-        variable: `CONFIG`, `COMMAND_CONFIG` or `TABLES_ROOT`.
-        value: Not needed by a shell that has this very value already: then it is left out.
+    * `value`: Not needed by a shell that has this very value already: then it is left out.
     """
     _carried[variable] = value
 
@@ -58,10 +56,6 @@ def carry_nothing() -> None:
 
 def command_text(*arguments: str, about: About = "tables") -> str:
     """A command as text for a POSIX shell in this process's working folder.
-
-    Args:
-        arguments: What follows `kquota`. Parts that a shell would change are quoted.
-        about: What the command works on; it decides which variables stand in front.
 
     Returns:
         One line, such as `KQUOTA_CONFIG=demo/kquota.toml .venv/bin/kquota throttles explain 79cc1637`.

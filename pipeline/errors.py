@@ -14,7 +14,6 @@ class PipelineError(Exception):
     Attributes:
         message: what is wrong and where, without a full stop.
         fix: what to do about it, one clause or command.
-        exit_code: exit code of the process.
     """
 
     exit_code: int = 1
@@ -88,11 +87,7 @@ class ClientPropertiesInvalid(UsageError):
 
 
 class TopicNotCreated(PipelineError):
-    """The cluster refused to create a topic.
-
-    Attributes:
-        topic: its name.
-    """
+    """The cluster refused to create a topic."""
 
     def __init__(self, topic: str, cause: str) -> None:
         self.topic = topic
@@ -121,11 +116,7 @@ class TransactionFenced(Conflict):
 
 
 class MessageTooLarge(PipelineError):
-    """A message of a transaction is larger than its topic, or the producer, takes.
-
-    Attributes:
-        detail: what the client library said.
-    """
+    """A message of a transaction is larger than its topic, or the producer, takes."""
 
     def __init__(self, detail: str) -> None:
         self.detail = detail
@@ -143,11 +134,7 @@ class MasterUnreachable(Unreachable):
 
 
 class QueryFailed(PipelineError):
-    """The streaming query ended by itself. The next query repeats what this one had not committed.
-
-    Attributes:
-        reason: why, in one line.
-    """
+    """The streaming query ended by itself. The next query repeats what this one had not committed."""
 
     def __init__(self, reason: str, fix: str | None = None) -> None:
         self.reason = reason

@@ -47,9 +47,6 @@ class FailpointReached(PipelineError):
 class Failpoint:
     """One armed failpoint.
 
-    Args:
-        text: `name[:nth][:raise]`.
-
     Raises:
         UsageError: No such name, or the rest can not be read.
     """

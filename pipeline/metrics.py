@@ -1,4 +1,7 @@
-"""A registry for one program. It is made once and passed on: nothing is registered where others could meet it."""
+"""A registry for one program, its endpoint for Prometheus, and a histogram that takes many values at once.
+
+A registry is made once and passed on: nothing is registered where others could meet it.
+"""
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -18,11 +21,7 @@ from pipeline.web import Guard, Listen, ListenRefused, WebServer
 
 
 def new_registry(program: str) -> CollectorRegistry:
-    """A registry with what all programs have: version, memory, processor time and open files.
-
-    Args:
-        program: job, gate, meter, sync, dashboard or alerts.
-    """
+    """A registry with what all programs have: version, memory, processor time and open files."""
     registry = _WithoutCreated(auto_describe=False)
     ProcessCollector(registry=registry)
     build = Info("kquota_build", "Which program this is, and its version.", registry=registry)
@@ -68,10 +67,6 @@ def metrics_endpoint(settings: MetricsSettings, registry: CollectorRegistry) -> 
     Without a port in the settings nothing listens, and it gives None. There is no token: only machines that can reach
     the host can read it. On a loopback address only names of this machine are answered.
 
-    Args:
-        settings: Host and port.
-        registry: The metrics.
-
     Raises:
         ListenRefused: The system does not let it listen there.
     """
@@ -102,8 +97,6 @@ class ColumnHistogram(Collector):
     """Counts values by upper bounds, each inclusive, and adds them up. Any thread may use it.
 
     Args:
-        name: Of the metric.
-        documentation: What it measures.
         bounds: Upper bounds, ascending, without infinity.
         registry: Where it is registered.
     """

@@ -1,8 +1,8 @@
-"""The end of a program whose libraries have threads of their own.
+"""The process of a program: its locks, its background threads, its memory, its heartbeat, and its end.
 
-Arrow's threads may still free memory that belongs to Python when the program is done. If the interpreter takes itself
-down meanwhile, it ends such a thread in the middle of C++ code. C++ then aborts the process: "terminate called without
-an active exception", exit code 134, after a result that was printed in full. So the process ends before that point.
+The end: Arrow's threads may still free memory that belongs to Python when the program is done. If the interpreter takes
+itself down meanwhile, it ends such a thread in the middle of C++ code. C++ then aborts the process: "terminate called
+without an active exception", exit code 134, after a result that was printed in full. So the process ends before that.
 """
 
 import atexit
@@ -82,7 +82,6 @@ class LockHeld(Exception):
     """Another process holds the lock.
 
     Attributes:
-        path: The lock file.
         holder: Its process id as text, "unknown" if it has not written it.
     """
 
@@ -94,9 +93,6 @@ class LockHeld(Exception):
 
 class ProcessLock:
     """Held from `__enter__` to `__exit__`; the operating system lets go of it when the process dies, however it dies.
-
-    Args:
-        path: The lock file, in a folder that exists. `<its stem>.pid` next to it gets the process id.
 
     Raises:
         LockHeld: On entering, if another process holds it.
@@ -177,9 +173,7 @@ class Background:
     """Runs `step` again and again on a thread of its own.
 
     Args:
-        name: Of the thread.
         step: One step; returns for how many seconds to rest before the next.
-        failed: Called once, on that thread, with what a step raised; the thread ends then.
         first_after_seconds: How long to rest before the first step.
     """
 
@@ -327,12 +321,9 @@ Activity = Literal["working", "idle", "hung", "unknown", "down"]
 def activity_of(is_up: bool, batch_age_ms: int | None, beat_age_ms: int | None, stalled_after_ms: int) -> Activity:
     """What the job does.
 
-    Args:
-        is_up: A process of this machine holds its lock.
-        batch_age_ms: How old the newest micro-batch is; None without one.
-        beat_age_ms: How long ago the query was last seen to wait; None if it was not. Negative if the job's clock is
-            ahead, or was set back since.
-        stalled_after_ms: A batch up to this age is new.
+    * `batch_age_ms`: How old the newest micro-batch is; None without one.
+    * `beat_age_ms`: How long ago the query was last seen to wait; None if it was not. Negative if the job's clock is
+      ahead, or was set back since.
 
     Returns:
         working: batches come. idle: none comes, and the query waits for usage. hung: none comes, and it does not wait.

@@ -9,11 +9,7 @@ from pipeline.errors import UsageError
 
 
 class UnreadableFile(UsageError):
-    """A file can not be read as text.
-
-    Attributes:
-        path: the file.
-    """
+    """A file can not be read as text."""
 
     def __init__(self, option: str, path: Path, cause: str, fix: str) -> None:
         self.path = path
@@ -27,9 +23,7 @@ def _unwritable(option: str, path: Path, cause: str, fix: str) -> UsageError:
 def refuse_unwritable(option: str, path: Path) -> None:
     """Refuse a path before work is done whose result could then not be written to it. Writes nothing.
 
-    Args:
-        option: the option that names it, for the error.
-        path: the file; it may exist.
+    * `path`: the file; it may exist.
 
     Raises:
         UsageError: its folder does not exist, it is a folder, or its rights do not allow to write.
@@ -47,9 +41,7 @@ def refuse_unwritable(option: str, path: Path) -> None:
 def read_text_file(option: str, path: Path) -> str:
     """The text of a file.
 
-    Args:
-        option: the option or argument that names it, for the error.
-        path: the file; UTF-8.
+    * `path`: the file; UTF-8.
 
     Raises:
         UnreadableFile: it is missing, not a file, may not be read or is not UTF-8.

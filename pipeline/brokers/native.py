@@ -1,4 +1,7 @@
-"""The client quotas of a cluster's brokers, over one connection that is made again when it is lost."""
+"""The client quotas of a cluster's brokers: their entities, the requests, the connection, and the table's rows.
+
+The connection is made again when it is lost.
+"""
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -75,7 +78,6 @@ class NativeQuota:
     """The quota that brokers have for one entity. It holds for each broker by itself.
 
     Attributes:
-        entity: For whom.
         values: Key to value, as Kafka has them: bytes per second, or percent of one thread. Also keys that kquota does
             not have, as `controller_mutation_rate`, and values that it refuses, as NaN.
     """
@@ -115,7 +117,6 @@ class AlterRefusal(NamedTuple):
     """An entity that the brokers refuse to change. Of its changes none is made.
 
     Attributes:
-        entity: The entity.
         reason: The words of the controller, without a full stop.
     """
 
@@ -247,7 +248,6 @@ class NativeQuotas:
     to alter twice is the same as once. A cluster that can not be reached at the start is not waited for.
 
     Args:
-        access: Of the cluster.
         pauses_seconds: The rests before the second try and each further one; empty = one try.
         stopping: Ends the rests and with them the tries, when it is set.
 
@@ -291,9 +291,6 @@ class NativeQuotas:
         Returns:
             The entities that were refused, with the reason. All others are changed. Other clients, and `describe`, see
             it as soon as the broker they ask has heard of it, mostly within some ms.
-
-        Raises:
-            As `describe`; PermissionMissing: It needs AlterConfigs on the cluster.
         """
         refused = unsendable(changes)
         left_out = {refusal.entity for refusal in refused}
@@ -303,11 +300,7 @@ class NativeQuotas:
         return refused
 
     def broker_ids(self) -> list[int]:
-        """The ids of the brokers that are up, in order. A broker that is fenced, as it is at its start, is none.
-
-        Raises:
-            As `describe`.
-        """
+        """The ids of the brokers that are up, in order. A broker that is fenced, as it is at its start, is none."""
         brokers = self._called(DESCRIBE_QUOTAS, lambda admin: admin.describe_cluster()["brokers"])
         return sorted(broker["broker_id"] for broker in brokers if not broker.get("is_fenced"))
 

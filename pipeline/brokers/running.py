@@ -1,4 +1,4 @@
-"""The life of a sync: reach the cluster, take over, a period each second, try again after failures, stop."""
+"""The life of a sync: lock, reach the cluster, take over, a period each second, upkeep, metrics, retries, stop."""
 
 import logging
 import time
@@ -38,7 +38,6 @@ def open_sources(settings: Settings) -> Sources:
     """Open what the sync follows. In scope `broker` no usage is needed.
 
     Raises:
-        TableMissing, TableUnreadable: A table is not there, or can not be read.
         InvalidQuotas: No version of the quotas is valid.
     """
     uri, first_ms = table_uri(settings.tables.root, "usage"), settings.engine.rate_span_ms + _LATE_MS
@@ -52,10 +51,7 @@ def open_sources(settings: Settings) -> Sources:
 def new_control(settings: Settings, *, adopt: bool, at_once: bool = False) -> BrokerSync:
     """What says what to write.
 
-    Args:
-        settings: The whole tree; `engine` has the sample windows, as the brokers are set.
-        adopt: Whether values of others are taken over.
-        at_once: No bound on the changes per second: all of them in one period.
+    * `at_once`: No bound on the changes per second: all of them in one period.
     """
     return BrokerSync(
         budget=AlterBudget(1 << 30 if at_once else settings.sync.alters_per_second),
@@ -119,12 +115,7 @@ def _lock_file(tables_root: str) -> Path | None:
 
 
 class SyncMetrics:
-    """Fills a registry, a period at a time.
-
-    Args:
-        registry: Of this process.
-        clock: Its wall clock dates periods.
-    """
+    """Fills a registry, a period at a time."""
 
     def __init__(self, registry: CollectorRegistry, clock: Clock) -> None:
         self._clock = clock
@@ -147,9 +138,7 @@ class SyncMetrics:
     def period_done(self, control: BrokerSync, changes: int) -> None:
         """A period went well.
 
-        Args:
-            control: What is known after it.
-            changes: How many values the brokers took.
+        * `control`: What is known after it.
         """
         self._periods.inc()
         self._changes.inc(changes)
@@ -174,7 +163,6 @@ class SyncUpkeep:
 
     Args:
         tables: Where the table is, and how long its rows are kept.
-        clock: Retention is counted back from its wall clock.
     """
 
     def __init__(self, tables: TablesSettings, clock: Clock) -> None:
@@ -207,12 +195,6 @@ Outcome = TypeVar("Outcome")
 def run_sync(settings: Settings, wait: Wait, *, adopt: bool = False, metrics: SyncMetrics | None = None) -> None:
     """Keep the brokers' quotas until stopped. A cluster that is away is waited for.
 
-    Args:
-        settings: The whole tree.
-        wait: Rests between two periods.
-        adopt: Whether values of others are taken over.
-        metrics: Hears of every period.
-
     Raises:
         Conflict: Another process syncs from the same tables.
         Conflict: One on another machine does.
@@ -240,10 +222,6 @@ def run_sync(settings: Settings, wait: Wait, *, adopt: bool = False, metrics: Sy
 
 def sync_once(settings: Settings, *, adopt: bool = False) -> BrokerSync:
     """Do one period, with all changes that it wants. Returns what is known after it.
-
-    Args:
-        settings: The whole tree.
-        adopt: Whether values of others are taken over.
 
     Raises:
         Conflict, Conflict: Another sync is at work.
@@ -336,9 +314,7 @@ _ENDED_SECONDS: Final = 3_600.0
 def sync_beside(settings: Settings, ended: Callable[[], None]) -> Iterator[None]:
     """Keep the brokers' quotas until the end of the block.
 
-    Args:
-        settings: The whole tree.
-        ended: Called on the sync's thread if it fails for good, as `run_sync` does. It should end the block.
+    * `ended`: Called on the sync's thread if it fails for good, as `run_sync` does. It should end the block.
 
     Raises:
         PipelineError: At the end of the block, what the sync failed with. An error of the block goes before it.

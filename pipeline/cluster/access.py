@@ -84,12 +84,7 @@ class ClusterAccess:
         return java_properties(self.properties, _source())
 
     def refusal(self, error: BaseException, wanted: Sequence[Acl]) -> PermissionMissing | None:
-        """The error that names what a refused call was not allowed; None if it failed for something else.
-
-        Args:
-            error: What kafka-python raised.
-            wanted: What the call needs.
-        """
+        """The error that names what a refused call was not allowed; None if it failed for something else."""
         return permission_missing(error, wanted, self.client_options(), self.bootstrap_servers)
 
     @contextmanager

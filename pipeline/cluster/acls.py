@@ -30,10 +30,7 @@ class Acl:
     """One operation on one resource, by its exact name, or on all whose names begin alike.
 
     Attributes:
-        resource: In the words of kafka-acls.
-        name: Of the resource; of the cluster always `kafka-cluster`.
         operation: In the words of kafka-acls. Read and Write include Describe.
-        pattern: prefixed: the names begin with `name`.
     """
 
     resource: Resource
@@ -59,10 +56,6 @@ class Names:
     """What the resources of an installation are called.
 
     Attributes:
-        usage_topic: Usage events.
-        throttle_topic: Throttles and releases.
-        marker_topic: Holds the publish marker.
-        job: Of the job; its group and its transactional id are `kquota-<job>`.
         alerts_topic: Receives alerts; None = no topic does.
     """
 
@@ -76,13 +69,7 @@ class Names:
 def marker_acls(
     identity: str, marker_topic: str, pattern: Literal["literal", "prefixed"] = "literal"
 ) -> tuple[Acl, ...]:
-    """The rights to move a mark inside transactions: a committed offset, which needs Read on group and topic (KIP-98).
-
-    Args:
-        identity: Name of group and transactional id, or how their names begin.
-        marker_topic: The topic of the offset.
-        pattern: Which of the two `identity` is.
-    """
+    """The rights to move a mark inside transactions (KIP-98): Read on group and topic for the committed offset."""
     return (
         Acl("topic", marker_topic, "Read"),
         Acl("group", identity, "Read", pattern),
@@ -125,10 +112,7 @@ def acls_of(role: Role, names: Names) -> tuple[Acl, ...]:
 def grant_commands(acls: Iterable[Acl], principal: str, bootstrap_servers: str) -> list[str]:
     """The kafka-acls commands that grant them, one per resource.
 
-    Args:
-        acls: In any order.
-        principal: As `User:alice`.
-        bootstrap_servers: Written into the commands.
+    * `acls`: In any order.
     """
     return [
         f"kafka-acls --bootstrap-server {bootstrap_servers} --add --allow-principal {quote(principal)} "
@@ -146,11 +130,7 @@ def _option_of(resource: Resource, name: str) -> str:
 
 
 class PermissionMissing(Unreachable):
-    """A broker knows the client and refuses what it wants to do; the fix is the commands that grant it.
-
-    Attributes:
-        acls: all rights that are known to be missing.
-    """
+    """A broker knows the client and refuses what it wants to do; the fix is the commands that grant it."""
 
     def __init__(self, acls: Sequence[Acl], principal: str, bootstrap_servers: str) -> None:
         self.acls = tuple(acls)

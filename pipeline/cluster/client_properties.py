@@ -57,7 +57,6 @@ class SignIn:
         tls: What is trusted, and the certificate of this client; None without TLS.
         mechanism: One of `SASL_MECHANISMS`; "" without SASL.
         jaas: Credentials; None without SASL.
-        endpoint: URL of OAuth tokens; "" for other mechanisms.
     """
 
     protocol: str
@@ -69,10 +68,6 @@ class SignIn:
 
 def kafka_options(properties: Mapping[str, str], source: str = "client properties") -> dict[str, Any]:
     """Keyword arguments for `KafkaProducer`, `KafkaConsumer` and `KafkaAdminClient`.
-
-    Args:
-        properties: Java keys and values; references to secrets are resolved.
-        source: Named in the error: the file.
 
     Raises:
         ClientPropertiesInvalid: a security setting is wrong or not supported; the error names all of them. None is

@@ -6,7 +6,7 @@ attempt failed is only in its log, as the exception object of the attempt. Those
 A constructor that raises leaves its network part behind, with its thread and its sockets, and that goes on trying.
 There is no other reference to it, so it is closed here.
 
-kafka-python limits how long a connection and a request may take, but not a TLS handshake. `pipeline.cluster.connecting`
+kafka-python limits how long a connection and a request may take, but not a TLS handshake. `BoundedHandshakes`
 does that.
 """
 
@@ -41,7 +41,6 @@ class BoundedHandshakes(NetworkSelector):  # type: ignore[misc] # kafka-python h
 
     Args:
         timeout_ms: How long a handshake may take, from the first time that it waits for the other side.
-        settings: As kafka-python gives them to its loop.
     """
 
     def __init__(self, timeout_ms: int, **settings: Any) -> None:
@@ -52,9 +51,7 @@ class BoundedHandshakes(NetworkSelector):  # type: ignore[misc] # kafka-python h
     def wait_read(self, fileobj: Any, timeout_at: float | None = None) -> Any:
         """Wait until there is something to read; during a handshake no longer than its end.
 
-        Args:
-            fileobj: What is waited for.
-            timeout_at: On the monotonic clock, in seconds; None = no end, except for a handshake.
+        * `timeout_at`: On the monotonic clock, in seconds; None = no end, except for a handshake.
         """
         # A socket has a TLS version from the end of its handshake on.
         if timeout_at is None and isinstance(fileobj, ssl.SSLSocket) and fileobj.version() is None:
@@ -76,11 +73,7 @@ def connection_error(
 ) -> PipelineError:
     """The error that says why a client did not connect.
 
-    Args:
-        address: What was tried.
-        options: kafka-python options it was tried with.
-        causes: What the attempts failed with, the latest last. A refusal is reported before anything else.
-        timeout_ms: How long the client tried.
+    * `causes`: What the attempts failed with, the latest last. A refusal is reported before anything else.
     """
     token = _latest(causes, TokenRefused)
     if isinstance(token, TokenRefused):
@@ -185,14 +178,11 @@ def open_client(
 ) -> Client:
     """Make a `KafkaProducer`, `KafkaConsumer` or `KafkaAdminClient` and wait until it is connected.
 
-    Args:
-        make: The class.
-        bootstrap_servers: host:port[,host:port…].
-        timeout_ms: How long to try; None: `CONNECT_TIMEOUT_MS`. A wrong password takes all of it: the client tries
-            again regardless. A TLS handshake may take as long, also later, when the client connects to other brokers.
-            So a port that never answers a handshake takes all of it too, and of several addresses the last one up to
-            twice as long.
-        options: Further keyword arguments; those of `client_properties.kafka_options` and the class's own.
+    * `bootstrap_servers`: host:port[,host:port…].
+    * `timeout_ms`: How long to try; None: `CONNECT_TIMEOUT_MS`. A wrong password takes all of it: the client tries
+      again regardless. A TLS handshake may take as long, also later, when the client connects to other brokers.
+      So a port that never answers a handshake takes all of it too, and of several addresses the last one up to
+      twice as long.
 
     Raises:
         Unreachable: the broker refused the credentials.
@@ -303,9 +293,7 @@ def missing_acls(admin: Any, wanted: Iterable[Acl]) -> list[Acl]:
     A topic that does not exist is skipped. For a transactional id the cluster only says whether it may be described.
     Rights on the cluster itself are not asked for; a refused call names them.
 
-    Args:
-        admin: A connected `kafka.KafkaAdminClient`.
-        wanted: What the client is about to do.
+    * `wanted`: What the client is about to do.
     """
     acls = list(wanted)
     allowed: dict[tuple[Resource, str], frozenset[str] | None] = {}
@@ -331,11 +319,7 @@ def missing_acls(admin: Any, wanted: Iterable[Acl]) -> list[Acl]:
 def refuse_unpermitted(admin: Any, wanted: Iterable[Acl], options: Mapping[str, Any], bootstrap_servers: str) -> None:
     """Raise if the cluster does not allow this client all it is about to do.
 
-    Args:
-        admin: A connected `kafka.KafkaAdminClient`.
-        wanted: What the client is about to do.
-        options: kafka-python options it has signed in with.
-        bootstrap_servers: Of the cluster.
+    * `wanted`: What the client is about to do.
 
     Raises:
         PermissionMissing: with all that is missing, and the commands that grant it.
@@ -352,11 +336,7 @@ def permission_missing(
 
     A broker names the kind of the resource, and mostly its name. The operation is known from the call.
 
-    Args:
-        error: What kafka-python raised.
-        wanted: What the call needs.
-        options: As of `refuse_unpermitted`.
-        bootstrap_servers: Of the cluster.
+    * `options`: As of `refuse_unpermitted`.
     """
     resource = next((resource for kind, resource in _REFUSED.items() if isinstance(error, kind)), None)
     if resource is None:
@@ -369,11 +349,7 @@ def permission_missing(
 
 
 def principal_of(options: Mapping[str, Any]) -> str:
-    """The principal of a client, as `User:alice`. For a certificate only the cluster knows it.
-
-    Args:
-        options: kafka-python options it has signed in with.
-    """
+    """The principal of a client, as `User:alice`. For a certificate only the cluster knows it."""
     if "sasl_plain_username" in options:
         return f"User:{options['sasl_plain_username']}"
     provider = options.get("sasl_oauth_token_provider")

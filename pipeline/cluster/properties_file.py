@@ -35,10 +35,6 @@ def read_properties(path: Path) -> dict[str, str]:
 def parse_properties(text: str, source: str) -> dict[str, str]:
     """The settings in the text of a properties file.
 
-    Args:
-        text: The content of the file.
-        source: Named in the error.
-
     Raises:
         ClientPropertiesInvalid: a line is not a setting; all of them at once.
     """
@@ -65,11 +61,6 @@ def resolved(properties: Mapping[str, str], source: str, environ: Mapping[str, s
     `${file:/path:key}` for an entry of a properties file, `${dir:/path:name}` for a file of a folder, as secrets are
     mounted; and `${file:/path}` for a whole file. A line end at the end of a file is not part of the secret. Inside
     `sasl.jaas.config` a reference is in double quotes; quotes and backslashes of the secret are escaped there.
-
-    Args:
-        properties: Keys and values.
-        source: Named in the error.
-        environ: Environment variables.
 
     Raises:
         ClientPropertiesInvalid: a reference can not be resolved; the error names all of them and no secret.

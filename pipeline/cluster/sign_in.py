@@ -1,4 +1,7 @@
-"""OAUTHBEARER: tokens by the client-credentials grant, or from a file, as Kafka's own Java clients get them."""
+"""Signing in to a cluster: OAuth tokens and TLS, from the same client properties as Kafka's Java clients.
+
+Tokens come by the client-credentials grant, or from a file.
+"""
 
 import base64
 import json
@@ -33,9 +36,7 @@ class TokenSource:
     Attributes:
         url: http(s):// of the token endpoint, or file:// of a file that holds a token.
         client_id: Of the grant; not used for a file.
-        client_secret: As above.
         scope: As above; "" = none.
-        extensions: SASL extensions sent with the token.
         tls: For an endpoint whose certificate the system does not trust; None = what the system trusts.
     """
 
@@ -56,7 +57,6 @@ class TokenRefused(Unreachable):
     """There is no OAuth token to sign in with.
 
     Attributes:
-        url: the token endpoint, or the file.
         cause: its answer; never a secret.
     """
 
@@ -231,7 +231,6 @@ class Tls:
     """What a client trusts, and who it is. All texts are PEM blocks.
 
     Attributes:
-        authorities: Certificates it trusts; "" = those of the system.
         chain: Its own certificate, then those of its issuers; "" = none.
         key: The private key, PKCS 8.
         key_password: Of the key; None if it is not encrypted.

@@ -34,12 +34,9 @@ class TopicSpec:
     """How one topic must be set.
 
     Attributes:
-        name: Of the topic.
         purpose: usage, throttle or marker; alerts for that of `kquota alerts`, demo for the load of the demo.
-        partitions: The number it is created with.
         partition_rule: exactly (else an error), at_least (else a warning), any.
         required: Settings without which the job refuses to start.
-        advised: Settings whose difference is worth a warning.
     """
 
     name: str
@@ -55,12 +52,7 @@ class Finding:
     """One thing that is not as it should be.
 
     Attributes:
-        topic: Its name.
-        severity: error: the job refuses to start; warning: it starts.
-        what: The setting, `partitions` or `topic`.
-        got: What it is.
         wanted: What it must be.
-        fix: The command that corrects it.
     """
 
     topic: str
@@ -83,13 +75,9 @@ def topic_specs(
 ) -> tuple[TopicSpec, TopicSpec, TopicSpec]:
     """The usage, throttle and marker topic.
 
-    Args:
-        cores: Of the job; the usage topic has twice as many partitions.
-        longest_throttle_ms: The largest cap; the throttle topic keeps records for twice as long, an hour at
-            least.
-        usage_topic: Names, if they are not the usual ones.
-        throttle_topic: As above.
-        marker_topic: As above.
+    * `longest_throttle_ms`: The largest cap; the throttle topic keeps records for twice as long, an hour at
+      least.
+    * `usage_topic`: Names, if they are not the usual ones.
     """
     throttle_retention_ms = max(HOUR_MS, 2 * longest_throttle_ms)
     return (
@@ -138,10 +126,7 @@ def create_topics(
 ) -> dict[str, Literal["created", "exists"]]:
     """Create the topics that are missing. Existing ones are not changed; see `check_topics`.
 
-    Args:
-        admin: A connected `kafka.KafkaAdminClient`.
-        specs: The topics.
-        replication_factor: -1 = the cluster's default.
+    * `replication_factor`: -1 = the cluster's default.
 
     Returns:
         Topic name to what was done.
@@ -173,10 +158,7 @@ def create_topics(
 def check_topics(admin: Any, specs: Iterable[TopicSpec], bootstrap_servers: str) -> list[Finding]:
     """Everything that differs from `specs`; empty if nothing does.
 
-    Args:
-        admin: A connected `kafka.KafkaAdminClient`.
-        specs: How the topics must be set.
-        bootstrap_servers: Written into the commands.
+    * `specs`: How the topics must be set.
     """
     wanted = list(specs)
     described = {topic["name"]: topic for topic in admin.describe_topics([spec.name for spec in wanted])}
@@ -252,10 +234,8 @@ def wanted_topics(
 ) -> tuple[TopicSpec, TopicSpec, TopicSpec]:
     """The three topics of this job, as they must be.
 
-    Args:
-        settings: Of the job.
-        cores: Of the machines it runs on; None = those of this machine that this process may use.
-        longest_slice_ms: The largest cap of a throttle; None = by the settings.
+    * `cores`: Of the machines it runs on; None = those of this machine that this process may use.
+    * `longest_slice_ms`: The largest cap of a throttle; None = by the settings.
     """
     kafka = settings.kafka
     return topic_specs(

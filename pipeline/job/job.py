@@ -54,8 +54,6 @@ class Job:
     """The streaming job, from its lock to its last commit.
 
     Args:
-        settings: The whole tree.
-        listeners: Who wants to hear what happens.
         waits: Whether a cluster that does not answer is waited for; if not, the job ends with `ClusterUnreachable`.
     """
 
@@ -101,11 +99,7 @@ class Job:
             self._run_with_restarts(place, starter)
 
     def _reached_place(self, access: ClusterAccess) -> Place | None:
-        """The place, as soon as the cluster answers: tried again without end. None if asked to stop meanwhile.
-
-        Raises:
-            ClusterUnreachable: It does not answer, and the job is not to wait.
-        """
+        """The place, as soon as the cluster answers: tried again without end. None if asked to stop meanwhile."""
         for rest_seconds in chain(_RETRY_SECONDS, repeat(_RETRY_SECONDS[-1])):
             try:
                 return self._place(access)

@@ -1,4 +1,4 @@
-"""One life of the streaming query: everything that is rebuilt from the tables when it starts."""
+"""One life of the streaming query: all that is rebuilt from the tables when it starts, and its upkeep."""
 
 import logging
 from collections.abc import Callable
@@ -66,7 +66,6 @@ class Upkeep:
         clock: Clock of the driver. Retention is counted from its wall time, or from the newest stored rows if they are
             older: after a pause, the next start still needs what was kept before it. The newest rows are those of the
             newest time epoch. Rows that a clock dated ahead of it go when it has passed them.
-        expire_idle: Drops idle sensors of the engine and returns how many.
         usage_read_until_ms: Usage evaluated at this instant or later stays, because it may not be rolled up yet.
     """
 
@@ -149,12 +148,6 @@ class JobRun:
 
     Making one builds the parts and changes nothing outside. `take_over` fences an earlier driver, rebuilds the engine
     and publishes what was left; `start` starts the query and the threads; `close` ends them in reverse.
-
-    Args:
-        settings: The whole tree.
-        place: The cluster.
-        clock: Time of everything written.
-        listeners: Who hears what happens.
     """
 
     def __init__(
@@ -223,7 +216,6 @@ class JobRun:
             Conflict: The tables are another job's.
             Conflict, Refused: The users are, or can, not be divided so.
             Conflict: Another driver has taken over.
-            ClusterUnreachable: The throttle topic can not be reached.
         """
         settings = self._settings
         claim_shards(self._quota_table, settings)
@@ -242,12 +234,7 @@ class JobRun:
         return recovered
 
     def start(self, spark: SparkSession, recovered: Recovered) -> None:
-        """Start the threads and the query.
-
-        Args:
-            spark: The session.
-            recovered: As `take_over` returned it.
-        """
+        """Start the threads and the query."""
         settings = self._settings
         files = open_checkpoint(settings.stream.checkpoint, spark)
         batch = MicroBatch(

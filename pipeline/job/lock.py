@@ -41,7 +41,6 @@ class JobLock:
 
     Args:
         run_dir: The job's run folder; made if it is missing.
-        job: The job's name.
         tables_root: Where its tables are. Only a local folder that exists is locked.
 
     Raises:

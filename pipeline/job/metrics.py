@@ -1,7 +1,4 @@
-"""The metrics of the job: of every batch, every record, every commit, and of the purgatory at each scrape.
-
-No metric is by client, unless `pipeline.job.metrics` is registered too: the tables have figures by client.
-"""
+"""The metrics of the job: batches, records, commits, purgatory, Spark's progress, and clients if asked for."""
 
 import json
 import logging
@@ -37,11 +34,7 @@ LABELS: Final = ("user", "client_id", "broker_id", "quota_type", "mode", "owner"
 
 
 def client_metrics(read: Callable[[], Overview]) -> Iterable[Metric]:
-    """How near each sensor is to its bound, and how many of its clients are throttled; nothing if it can not be read.
-
-    Args:
-        read: The state now.
-    """
+    """How near each sensor is to its bound, and how many of its clients are throttled; nothing if it can not be read."""
     try:
         state = read()
     except PipelineError as exc:
@@ -129,10 +122,7 @@ class RunGauges:
     """What can be asked of one life of the query, by any thread at any time.
 
     Attributes:
-        held: How many clients are held.
         next_due_ms: When the next look or end of a throttle is due, on the steady clock; None = nothing is held.
-        steady_ms: That clock.
-        quota_version: The version in force.
         quotas_refused: Whether there is a newer version, which is not valid.
         spark_progress: Spark's progress of the newest micro-batch: empty before the first one, None without a query.
     """
@@ -155,8 +145,6 @@ class Listeners:
 
     Attributes:
         announce: For all throttle records written, those of one batch or look together; see `Announce`.
-        report: For every micro-batch.
-        committed: For every commit with rows, the name of its table.
         began: For every start of the query, also after a failure, its gauges. They must be kept only weakly: they hold
             the whole run, which must go away when it ends.
     """
@@ -200,10 +188,6 @@ _LATENESS_SECONDS: Final = (0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
 def job_metrics(settings: Settings, others: Listeners) -> tuple[Listeners, CollectorRegistry]:
     """Let metrics hear what others hear; without a port in the settings they do not.
 
-    Args:
-        settings: The whole tree.
-        others: Who hears it too.
-
     Returns:
         Who is to hear the job, and the registry that they fill.
     """
@@ -216,12 +200,7 @@ def job_metrics(settings: Settings, others: Listeners) -> tuple[Listeners, Colle
 
 
 class JobMetrics:
-    """Fills a registry from the job's events; `listeners` is given to it.
-
-    Args:
-        registry: Of this process.
-        clock: Its wall clock dates what happens.
-    """
+    """Fills a registry from the job's events; `listeners` is given to it."""
 
     def __init__(self, registry: CollectorRegistry, clock: Clock) -> None:
         self._clock = clock

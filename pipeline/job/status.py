@@ -34,8 +34,6 @@ class Heartbeat:
     """Notes instants at which the query waits. For one thread.
 
     Args:
-        run_dir: The job's run folder.
-        job: The job's name.
         tables_root: Where its tables are, or will be.
     """
 
@@ -95,7 +93,6 @@ class JobStatus:
     """The state of a job and its tables at an instant.
 
     Attributes:
-        job: Its name.
         state: up: a process of this machine holds its lock; down: none does.
         process: That process's id as text; None if it is down.
         last_batch_id: The newest recorded micro-batch; None if there is none.
@@ -104,16 +101,12 @@ class JobStatus:
             batch.
         time_epoch: How often event time had begun again by then. None without a batch.
         ahead_ms: How far its time is ahead of the wall clock now, see `pipeline.process.ahead_ms`; 0 without a batch.
-        activity: What it does; see `activity_of`.
         last_wait_age_ms: How long ago its query was last seen to wait for usage; None if that is not known here.
             Negative if its clock is ahead, or was set back since.
         last_batch_quotas: The quota version it was decided with; None without a batch.
         quotas: The quota version in force: the newest valid one.
         newest_quotas: The newest version; another one than `quotas` if it is not valid.
-        mode: Of all quotas: enforce or shadow.
-        held_clients: How many clients are throttled now.
         bootstrap_servers: Of the cluster; None if the settings do not name it.
-        tables: The full address of the tables.
     """
 
     job: str
@@ -140,7 +133,6 @@ class Reading:
     """What the tables and the job's lock hold at an instant, each read once.
 
     Attributes:
-        at_ms: The instant, by wall clock.
         process: The id of the process that holds the job's lock, as text; None if none of this machine does.
         waited_ms: When the job's query was last seen to wait for usage; None if that is not known here.
         quotas: The newest version of the quota table, valid or not.
@@ -162,7 +154,6 @@ class Reading:
         """Read now.
 
         Raises:
-            TableMissing, TableUnreadable: A table is not there, or can not be read.
             InvalidQuotas: No version of the quotas is valid.
         """
         root = settings.tables.root
@@ -185,7 +176,6 @@ def status_of(settings: Settings, now_ms: int) -> JobStatus:
     A job that runs on another machine is down here; its last batch shows that it works.
 
     Raises:
-        TableMissing, TableUnreadable: A table is not there, or can not be read.
         InvalidQuotas: No version of the quotas is valid.
     """
     return status_from(settings, Reading.of(settings, now_ms))

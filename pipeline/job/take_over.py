@@ -1,4 +1,4 @@
-"""Taking over from an earlier driver: the one step of a start that changes what others see."""
+"""Taking over from an earlier driver, the one step of a start that changes what others see, and its checks."""
 
 from collections.abc import Iterator
 from pathlib import PurePosixPath
@@ -27,21 +27,11 @@ def take_over(
 ) -> Recovered:
     """Fence earlier drivers in the tables, rebuild the engine, fence them on the topic, publish what they left.
 
-    Args:
-        tables: The job's tables, opened.
-        epoch: Of this process.
-        quotas: The versions that stored batches were decided with, and the one in force now.
-        enforcement: As it was assembled: nothing recorded, nothing held.
-        clock: Time of everything written.
-        engine: Settings of the engine.
-        max_decision_age_ms: Of the job.
-
     Returns:
         What was found in the tables.
 
     Raises:
         Conflict: Another driver has taken over.
-        ClusterUnreachable: The throttle topic can not be reached.
     """
     tables.take_over(epoch)
     failpoint("start.epochs_raised")

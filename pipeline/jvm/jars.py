@@ -64,10 +64,6 @@ class LockedJar:
     Attributes:
         jar_set: "spark" (in addition to pyspark's jars), "broker" (class path of the embedded broker), "s3" (on top of
             "spark", where Spark itself reads or writes a store that speaks S3).
-        group, artifact, version: Maven coordinates.
-        origin: "maven", or "pyspark" for a jar that pyspark ships.
-        size_bytes: exact size of the file.
-        sha256: lower-case hex.
         note: why this version, printed as comment lines above the entry; "" for none.
     """
 
@@ -188,7 +184,7 @@ def _is_sha256(text: str) -> bool:
 # The sources of jars, nearest first. Each copies the jars it has into a folder and reports what went wrong.
 #
 # Downloads go through the ordinary clients, Maven or the Ivy inside pyspark, so that mirrors, proxies and
-# credentials of the site are honoured; no address is written here. No source is trusted: `pipeline.jvm.jars`
+# credentials of the site are honoured; no address is written here. No source is trusted: `JarStore`
 # checks every file against the lock.
 
 _DOWNLOAD_TIMEOUT_SECONDS = 600
@@ -357,7 +353,6 @@ class FetchReport:
 
     Attributes:
         fetched: jars copied into the cache now, with the source each came from.
-        cached: jars that were there already, or come with pyspark or KQUOTA_JARS_DIR.
     """
 
     fetched: Mapping[LockedJar, str]
@@ -368,11 +363,8 @@ class JarStore:
     """The locked jars of one machine.
 
     Args:
-        locked: the lock's entries.
-        environ: KQUOTA_CACHE, KQUOTA_JARS_DIR, PATH and Maven's variables are read from it.
         sources: where missing jars come from, nearest first; by default what the machine has.
         pause: sleeps between attempts; seconds.
-        pyspark_jars: the `jars` folder of pyspark; by default the installed one's.
     """
 
     def __init__(
@@ -530,23 +522,12 @@ class JarStore:
 
 
 def spark_jars(*with_sets: str) -> list[Path]:
-    """Jars that Spark needs in addition to its own (Kafka source, Delta), each checked against the lock.
-
-    Args:
-        with_sets: optional sets that are needed too.
-
-    Raises:
-        PipelineError, JarUnfit, JarUnfit: see there.
-    """
+    """Jars that Spark needs in addition to its own (Kafka source, Delta), each checked against the lock."""
     return [path for jar_set in ("spark", *with_sets) for path in _checked(jar_set)]
 
 
 def broker_classpath() -> list[Path]:
-    """The embedded broker's class path, each jar checked against the lock.
-
-    Raises:
-        PipelineError, JarUnfit, JarUnfit: see there.
-    """
+    """The embedded broker's class path, each jar checked against the lock."""
     return _checked("broker")
 
 
@@ -608,14 +589,7 @@ log = logging.getLogger(__name__)
 
 
 def fetch_missing(store: JarStore | None = None) -> None:
-    """Fetch every jar that is not there, each checked against the lock's sha256; a line in the log for each download.
-
-    Args:
-        store: By default that of the locked jars of this machine.
-
-    Raises:
-        Unreachable, JarUnfit, JarUnfit: As `JarStore.fetch`.
-    """
+    """Fetch every jar that is not there, each checked against the lock's sha256; logs each download."""
     store = store or JarStore(read_lock())
     missing = store.missing()
     if not missing:

@@ -20,7 +20,7 @@ from pipeline.errors import UsageError
 from pipeline.settings.model import Settings
 from pipeline.settings.places import StoreSettings
 
-# The environment variables of kquota: one for each setting, and some for what is no setting.
+# The environment variables of kquota: one for each setting, and some that are not settings.
 
 PREFIX: Final = "KQUOTA_"
 
@@ -70,9 +70,6 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
 
 def unknown_variables(names: Iterable[str]) -> dict[str, str | None]:
     """The variables that begin as those of kquota and are none.
-
-    Args:
-        names: Of the environment. Upper and lower case are the same, as for settings.
 
     Returns:
         Name -> the known variable that is most like it; None if none is.

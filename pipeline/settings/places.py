@@ -1,4 +1,4 @@
-"""What the place of the tables must be."""
+"""Where tables and checkpoint may lie: folders, object stores, Spark catalogs, and the folders of shards."""
 
 import re
 from pathlib import Path
@@ -26,8 +26,6 @@ class CatalogRoot(str):
     """A root of tables in a catalog: a text like any other root, that knows its parts.
 
     Attributes:
-        catalog: Name of the catalog.
-        schema: Name of the schema in it.
         location: The folder or place in a store under which its tables lie, one below another by their names; None
             where the catalog chooses a place for each.
     """
@@ -69,11 +67,7 @@ class CatalogRoot(str):
 
 
 class CatalogTable(str):
-    """The address of a table in a catalog, as `catalog:main.kquota.usage`.
-
-    Attributes:
-        sql_name: Its name as SQL writes it.
-    """
+    """The address of a table in a catalog, as `catalog:main.kquota.usage`."""
 
     sql_name: str
 
@@ -92,11 +86,7 @@ _S3: Final = ("s3://", "s3a://")
 def refuse_unfit_place(root: str, location: str | None, writer: str, *, has_root: bool) -> None:
     """Refuse settings with which tables are not found again, or are overwritten.
 
-    Args:
-        root: `tables.root`.
-        location: `tables.location`.
-        writer: `tables.writer`.
-        has_root: Whether the root is given, and not the default.
+    * `has_root`: Whether the root is given, and not the default.
 
     Raises:
         ValueError: They are unfit; the text says why.
@@ -225,9 +215,6 @@ class StoreAddress(str):
 
     It is a text like any other address, so that whoever takes an address takes this one. An address that is made from
     its text alone is reached with what the environment says.
-
-    Attributes:
-        store: The settings of the store.
     """
 
     store: StoreSettings

@@ -49,9 +49,6 @@ class CheckpointFiles(Protocol):
     def text(self, name: str) -> str | None:
         """The text of a file; None if there is no such file.
 
-        Args:
-            name: Its path in the checkpoint.
-
         Raises:
             Unreachable: The file system does not answer.
         """
@@ -167,20 +164,12 @@ def has_scheme(checkpoint: str) -> bool:
 
 
 def open_checkpoint(checkpoint: str, spark: "SparkSession") -> CheckpointFiles:
-    """The files of a checkpoint, as Spark finds them.
-
-    Args:
-        checkpoint: A path on a local disk, or a URI.
-        spark: For a URI: its JVM reads the files.
-    """
+    """The files of a checkpoint, as Spark finds them."""
     return HadoopFiles(checkpoint, spark) if has_scheme(checkpoint) else LocalFiles(checkpoint, Path(checkpoint))
 
 
 def open_without_spark(checkpoint: str) -> CheckpointFiles | None:
     """The files of a checkpoint that can be read without a JVM; None where only Hadoop's classes can read them.
-
-    Args:
-        checkpoint: A path on a local disk, or a URI. One with the scheme `file` is on a local disk.
 
     Raises:
         UsageError: It is in an object store, and nothing is installed that reads from there.
@@ -208,11 +197,7 @@ class Span(NamedTuple):
 
 
 def spans_of(access: ClusterAccess, topic: str) -> dict[str, Span]:
-    """The offsets that each partition of a topic has, by the partition's number as text.
-
-    Raises:
-        ClusterUnreachable: The broker did not answer.
-    """
+    """The offsets that each partition of a topic has, by the partition's number as text."""
     consumer = access.open(KafkaConsumer, enable_auto_commit=False, group_id=None)
     try:
         partitions = [TopicPartition(topic, number) for number in consumer.partitions_for_topic(topic) or ()]
@@ -257,10 +242,7 @@ def starting_offsets(topic: str, end_offsets: str, spans: Mapping[str, Span]) ->
     A partition that was added since then begins at its first offset. So does a partition whose stored end no longer
     exists: whoever deletes a checkpoint gives up the usage in between, but the log names it as an error.
 
-    Args:
-        topic: The usage topic.
-        end_offsets: End offsets of the newest stored batch, as Spark prints them.
-        spans: The offsets that the topic has.
+    * `end_offsets`: End offsets of the newest stored batch, as Spark prints them.
 
     Returns:
         JSON, as Spark takes it.
@@ -331,8 +313,6 @@ class Checkpoint:
     """The contents of a checkpoint.
 
     Attributes:
-        files: Its files.
-        query_id: The query it belongs to.
         planned: Newest batch in the offset log; -1 for none.
         committed: Newest batch in the commit log; -1 for none.
     """
@@ -369,9 +349,7 @@ class Checkpoint:
     def check(self, recorded: RecordedBatch, newest_query_id: str | None) -> None:
         """Compare the checkpoint with the tables.
 
-        Args:
-            recorded: Looks a query up in the table `batches`.
-            newest_query_id: The query that wrote the newest batch; None for tables without batches.
+        * `newest_query_id`: The query that wrote the newest batch; None for tables without batches.
 
         Raises:
             Refused: The checkpoint belongs to another job, or is older or newer than the tables.

@@ -62,9 +62,7 @@ class Collector:
     def __call__(self, frame: DataFrame, message_count: int | None) -> CollectedBatch:
         """Collect one batch.
 
-        Args:
-            frame: Spark's batch of Kafka records.
-            message_count: how many offsets it covers; None if that is not known.
+        * `message_count`: how many offsets it covers; None if that is not known.
         """
         if message_count is not None and self.is_small(message_count):
             batch = collect_on_driver(frame, self._rules, message_count)
@@ -93,11 +91,9 @@ def collect_on_driver(raw: DataFrame, rules: ReadingRules, message_count: int) -
 
     This is one small Spark job. A second one reads messages that are too large to fetch where they are.
 
-    Args:
-        raw: a static frame with the columns `query.RAW_COLUMNS`, as `foreachBatch` hands it over. It must give the
-            same rows each time. A Kafka micro-batch does, or it fails because its offsets are gone.
-        rules: of the job.
-        message_count: how many offsets the batch covers, at most `EVENTS_OF_DRIVER`.
+    * `raw`: a static frame with the columns `query.RAW_COLUMNS`, as `foreachBatch` hands it over. It must give the
+      same rows each time. A Kafka micro-batch does, or it fails because its offsets are gone.
+    * `message_count`: how many offsets the batch covers, at most `EVENTS_OF_DRIVER`.
     """
     most_bytes = largest_bytes(message_count)
     # A task waits for the broker most of its time, so there are as many as there are cores, and no more.
@@ -120,10 +116,6 @@ def largest_bytes(message_count: int) -> int:
 
 def collect_on_executors(raw: DataFrame, rules: ReadingRules) -> CollectedBatch:
     """Do what `collect_on_driver` does, with the same result, on all cores of the executors.
-
-    Args:
-        raw: As in `collect_on_driver`.
-        rules: As in `collect_on_driver`.
 
     Raises:
         Unreachable: The Python of the executors can not read usage.

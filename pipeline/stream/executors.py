@@ -1,4 +1,4 @@
-"""Which executors a session has had, and what there is to say when they come, go, or stay away."""
+"""The executors of a Spark cluster: waiting for the master, watching executors, temporary files, our package."""
 
 import atexit
 import logging
@@ -56,7 +56,6 @@ class Loss:
     """An executor that has gone.
 
     Attributes:
-        place: Its host and port.
         reason: In Spark's words; "" if Spark gives none.
     """
 
@@ -72,12 +71,7 @@ class Loss:
 
 
 class ExecutorBook:
-    """The executors of one application. Knows neither Spark nor a clock.
-
-    Args:
-        master: The cluster's address, for the lines.
-        wanted: What one executor asks for, in words.
-    """
+    """The executors of one application. Knows neither Spark nor a clock."""
 
     def __init__(self, master: str, wanted: str) -> None:
         self._master = master
@@ -91,11 +85,8 @@ class ExecutorBook:
     ) -> Iterator[Line]:
         """Note what there is now; yields what to say about it.
 
-        Args:
-            places: The executors that are there: host and port by id.
-            losses: Those that have gone since the last call, by id.
-            now_seconds: Of a clock that never goes back.
-            are_wanted: False where it is right that there are none.
+        * `now_seconds`: Of a clock that never goes back.
+        * `are_wanted`: False where it is right that there are none.
         """
         came = {executor: place for executor, place in places.items() if executor not in self._places}
         self._places = dict(places)
@@ -243,11 +234,8 @@ _STOPPED: Final = "stopped SparkContext"
 def when_master_answers(master: str, make: Callable[[], Made], given_up: Event, waits: bool = True) -> Made:
     """Make a session as soon as the master answers; tried again without end, with a line in the log for each try.
 
-    Args:
-        master: As in the settings. Where it is not `spark://…`, the session is made at once.
-        make: Makes the session.
-        given_up: Ends the waiting.
-        waits: Whether to wait; if not, the first failure is raised.
+    * `master`: As in the settings. Where it is not `spark://…`, the session is made at once.
+    * `waits`: Whether to wait; if not, the first failure is raised.
 
     Raises:
         MasterUnreachable: The master does not answer, and waiting is not wanted.

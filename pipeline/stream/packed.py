@@ -55,9 +55,7 @@ _FAULTS: Final = (
 def read_packed(messages: pa.Table, rules: ReadingRules) -> FoundEvents:
     """Read packed messages.
 
-    Args:
-        messages: `usage_reader.MESSAGE_SCHEMA`; each value begins with `PACKED_BEGIN`.
-        rules: Of the job.
+    * `messages`: `usage_reader.MESSAGE_SCHEMA`; each value begins with `PACKED_BEGIN`.
     """
     reader, batches, places, letters = PackedReader(), [], [], []
     for place, value in enumerate(messages["value"].to_pylist()):

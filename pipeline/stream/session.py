@@ -1,4 +1,4 @@
-"""Builds the Spark session, with every setting that the stream relies on. Nothing else builds one."""
+"""The Spark session: settings of its JVM, its start, spark-submit, warm-up, and the thread that makes it."""
 
 import logging
 import os
@@ -49,12 +49,10 @@ def jvm_settings(
 ) -> dict[str, str]:
     """The settings of the driver's JVM, the operator's own included.
 
-    Args:
-        spark: The settings' branch.
-        jars: Local files; may be empty.
-        starts_local: Whether the session starts a JVM in which everything runs. Then the jars are on its class path,
-            and need not be copied to executors; classes of other places can not be in the class archive.
-        scratch: Where the JVM keeps temporary files; None leaves that to it.
+    * `jars`: Local files; may be empty.
+    * `starts_local`: Whether the session starts a JVM in which everything runs. Then the jars are on its class path,
+      and need not be copied to executors; classes of other places can not be in the class archive.
+    * `scratch`: Where the JVM keeps temporary files; None leaves that to it.
     """
     conf = spark.plain_conf()
     memory = conf.get("spark.driver.memory", spark.driver_memory)
@@ -84,11 +82,7 @@ def jvm_settings(
 
 
 def archived_jars(jars: Sequence[Path]) -> list[Path]:
-    """What a class archive of Spark is for: its class path in order. Empty without pyspark.
-
-    Args:
-        jars: As given to `jvm_settings`.
-    """
+    """What a class archive of Spark is for: its class path in order. Empty without pyspark."""
     own = pyspark_jars_folder()
     return [] if own is None else [*jars, own]
 
@@ -117,11 +111,7 @@ _launch: Any = launch_gateway  # pyspark has no types for it
 
 
 def start_jvm(settings: Mapping[str, str]) -> None:
-    """Start the JVM of this process's sessions. Only where none was started before.
-
-    Args:
-        settings: Those of the session; the JVM's own options are among them.
-    """
+    """Start the JVM of this process's sessions. Only where none was started before."""
     conf = SparkConf().setAll(list(settings.items()))
     read_end, write_end = os.pipe()
     Thread(target=pass_on, args=(read_end, _STDERR), name="jvm-stderr", daemon=True).start()
@@ -256,14 +246,12 @@ def build_spark_session(
     If a session already exists, a notebook's for example, it is used: it keeps its own JVM options, memory and jars,
     and only the settings that may change at run time are applied. `JAVA_HOME` chooses the Java.
 
-    Args:
-        spark: the settings' branch. `spark.conf` overrides everything here, except that its driver JVM options and
-            jars are added to ours.
-        jars: local files of the locked jar set, for driver and executors. Empty where the cluster provides them.
-        checkpoint_is_local: True for a checkpoint on a local disk or NFS. Spark's default checkpoint manager would
-            start `readlink` and `chmod` as processes for every log file there, so another one is used. But only the
-            default manager notices two drivers on one checkpoint, so the caller must hold a lock of its own.
-        app_name: name in the cluster's lists.
+    * `spark`: the settings' branch. `spark.conf` overrides everything here, except that its driver JVM options and
+      jars are added to ours.
+    * `jars`: local files of the locked jar set, for driver and executors. Empty where the cluster provides them.
+    * `checkpoint_is_local`: True for a checkpoint on a local disk or NFS. Spark's default checkpoint manager would
+      start `readlink` and `chmod` as processes for every log file there, so another one is used. But only the
+      default manager notices two drivers on one checkpoint, so the caller must hold a lock of its own.
 
     Returns:
         A classic session. Under Spark Connect `foreachBatch` would run on the server, without access to the driver's
@@ -400,10 +388,8 @@ def warm_up(session: SparkSession, rules: ReadingRules, wanted: Event) -> None:
 
     Large batches are left out: Python's start on the executors costs them a second, and a young job memory.
 
-    Args:
-        session: It is not used elsewhere yet.
-        rules: Of the job. With others Spark would compile other code.
-        wanted: Set when somebody waits for the session.
+    * `session`: It is not used elsewhere yet.
+    * `wanted`: Set when somebody waits for the session.
     """
     if wanted.is_set():
         return  # to make the messages takes most of a second, too
@@ -436,11 +422,8 @@ class SparkStarter:
     Jars and Java are checked on entering the context; their errors are raised there.
 
     Args:
-        spark: The settings' branch.
-        checkpoint: The query's checkpoint; a local one gets the quicker checkpoint manager.
         rules: What the plan is warmed up with. With other rules Spark would generate and compile other code.
         waits: Whether a master that does not answer is waited for; if not, `session` raises `MasterUnreachable`.
-        jar_sets: Optional sets of jars that are needed too.
 
     Attributes:
         warms_up: Set when there is a session; `session` returns it at once, or after a run of the warm-up.

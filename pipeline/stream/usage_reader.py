@@ -80,9 +80,7 @@ def read_usage(messages: pa.Table, rules: ReadingRules) -> CollectedBatch:
     An event that is later than its record's append time counts as of the append time. An event at exactly the append
     time is not later. See docs/design.md, "Event time".
 
-    Args:
-        messages: `MESSAGE_SCHEMA`. In memory there are at a time the events of `BYTES_AT_ONCE`, and the sums.
-        rules: Of the job.
+    * `messages`: `MESSAGE_SCHEMA`. In memory there are at a time the events of `BYTES_AT_ONCE`, and the sums.
     """
     found = _Found()
     found.add(messages, rules)
@@ -92,9 +90,7 @@ def read_usage(messages: pa.Table, rules: ReadingRules) -> CollectedBatch:
 def read_partition(batches: Iterable[pa.RecordBatch], rules: ReadingRules) -> Iterator[pa.RecordBatch]:
     """Do what `read_usage` does with the messages of a partition, on an executor.
 
-    Args:
-        batches: `MESSAGE_SCHEMA`; no two hold the same message.
-        rules: Of the job.
+    * `batches`: `MESSAGE_SCHEMA`; no two hold the same message.
 
     Yields:
         One row, for `from_partitions`.

@@ -13,11 +13,7 @@ QUOTAS: Final = "quotas"
 
 
 class TablesInCatalog(PipelineError):
-    """The tables are in a catalog, and their location is not set. Only Spark can open them by their names.
-
-    Attributes:
-        root: The root of the tables.
-    """
+    """The tables are in a catalog, and their location is not set. Only Spark can open them by their names."""
 
     exit_code = 2
 
@@ -56,9 +52,6 @@ def table_uri(root: str, name: str) -> str:
     """Address of a table under a root (a folder, `s3://…`, `abfss://…`); for a root in a catalog, by its location.
 
     All shards of a job have one quota table, above their own roots.
-
-    Raises:
-        TablesInCatalog: As `place_of` does.
     """
     place = place_of(root)
     if name == QUOTAS:
@@ -102,10 +95,8 @@ def looking_at(table: str) -> str:
 def table_missing(table: str, version: int | None = None, newest_version: int | None = None) -> TableMissing:
     """The error of an address without a table, or of a table without this version.
 
-    Args:
-        table: its address.
-        version: the version that is missing; None if there is no table.
-        newest_version: the newest one; None if it is not known.
+    * `version`: the version that is missing; None if there is no table.
+    * `newest_version`: the newest one; None if it is not known.
     """
     if version is None:
         fix = f"correct --tables or --config, or create new tables: {creating(table)}"

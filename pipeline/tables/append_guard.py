@@ -1,4 +1,7 @@
-"""The rules of a guarded append, without any I/O. Both adapters of `TableWriter` use them."""
+"""The rules of a guarded append, without any I/O, and a writer that reports its commits.
+
+Both adapters of `TableWriter` use the rules.
+"""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -17,10 +20,7 @@ def is_written(table: str, versions: Mapping[str, int], recorded: Recorded) -> b
 
     They are if the version recorded for the first app id, the guard, is the given one or a higher one.
 
-    Args:
-        table: address of the table, for messages.
-        versions: app id to the version the append would record, the guard first.
-        recorded: looks up the recorded versions.
+    * `versions`: app id to the version the append would record, the guard first.
 
     Raises:
         ValueError: no app id is given.
@@ -102,7 +102,6 @@ class NotedWriter:
     """A `TableWriter` that calls a function after each commit with rows.
 
     Args:
-        writer: Does the work.
         noted: Must be quick and must not raise.
     """
 

@@ -1,4 +1,7 @@
-"""Creates the tables in a catalog, or registers those that lie at its location already."""
+"""Tables in a Spark catalog: creation, ownership, location, the quota table and upkeep, all through Spark.
+
+Tables that lie at the root's location already are registered, not created.
+"""
 
 import json
 import os
@@ -201,14 +204,7 @@ class CatalogPlace:
 def refuse_unfit(root: CatalogRoot, name: str, detail: Mapping[str, Any], *, is_ordered: bool) -> None:
     """Refuse a table by its row of `DESCRIBE DETAIL`.
 
-    Args:
-        root: The root.
-        name: Of the table.
-        detail: The row.
-        is_ordered: Whether something orders commits in S3.
-
-    Raises:
-        UsageError, UsageError: See `CatalogPlace.of`.
+    * `is_ordered`: Whether something orders commits in S3.
     """
     address, location = root.table(name), str(detail["location"])
     if root.location is not None:
@@ -247,15 +243,7 @@ _DEFAULTS: Final = {"kquota.scope": "cluster", "kquota.mode": "enforce"}
 
 
 class SparkQuotas:
-    """`QuotaVersions` of a table in a catalog. It may be shared between threads.
-
-    Args:
-        spark: A classic session with Delta.
-        root: Root of the tables.
-
-    Raises:
-        TableMissing: There is no table.
-    """
+    """`QuotaVersions` of a table in a catalog. It may be shared between threads."""
 
     def __init__(self, spark: "SparkSession", root: CatalogRoot) -> None:
         self.uri: str = root.table("quotas")
@@ -270,7 +258,6 @@ class SparkQuotas:
 
         Raises:
             TableMissing: The version does not exist, or no longer exists: its log entry or a file was cleaned away.
-            TableUnreadable: The table can not be read.
         """
         commits = self._table.history()
         newest = int(commits[0]["version"])
@@ -295,10 +282,8 @@ class SparkQuotas:
 def properties_at(commits: Sequence[Any], newest: Mapping[str, str], version: int) -> dict[str, str]:
     """Scope and mode at a version. Spark gives the properties of the newest version only; the history has the changes.
 
-    Args:
-        commits: Rows of `DESCRIBE HISTORY`, newest first.
-        newest: The properties at the newest version.
-        version: The version that is asked for.
+    * `commits`: Rows of `DESCRIBE HISTORY`, newest first.
+    * `newest`: The properties at the newest version.
 
     Returns:
         `kquota.scope` and `kquota.mode`. Where the log no longer has the commit that set one, and a later one has
@@ -336,13 +321,7 @@ _LISTING: Final = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
 
 
 class SparkUpkeep:
-    """A `TableUpkeep` on a Spark session. Days are merged and not sorted.
-
-    Args:
-        spark: A classic session with Delta.
-        root: Root of the tables, which exist.
-        many_files: A table with more files is merged.
-    """
+    """A `TableUpkeep` on a Spark session. Days are merged and not sorted."""
 
     # A cleaning lists all files by Spark's tasks, so not at the start of a job; Delta's own commits clean the log.
     rounds_per_cleaning = 60

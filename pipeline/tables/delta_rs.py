@@ -56,14 +56,7 @@ class DeltaRsWriter(DeltaRsReader):
     def __init__(self, uri: str, job: str, storage_options: Options = None) -> None:
         """Open the table.
 
-        Args:
-            uri: address of the table, which must exist.
-            job: name of the job; the epoch is recorded under this app id.
-            storage_options: see `Options`.
-
-        Raises:
-            TableMissing: there is no table.
-            TableUnreadable: the table can not be read.
+        * `uri`: address of the table, which must exist.
         """
         super().__init__(uri, storage_options)
         self._job = job

@@ -47,15 +47,7 @@ _FILE_MISSING: Final = ("FILE_NOT_EXIST", "FileNotFoundException")
 
 
 class SparkTable:
-    """A table that exists. It may be shared between threads.
-
-    Args:
-        spark: A classic session with Delta.
-        address: A folder, a URI, or a `CatalogTable`.
-
-    Raises:
-        TableMissing: There is no table.
-    """
+    """A table that exists. It may be shared between threads."""
 
     def __init__(self, spark: "SparkSession", address: str) -> None:
         self.spark = spark
@@ -83,7 +75,6 @@ class SparkTable:
 
         Raises:
             TableMissing: The table does not have this version any more or not yet.
-            TableUnreadable: It can not be read.
         """
         try:
             return self.rows(version)
@@ -161,11 +152,7 @@ class DeltaSparkReader:
     A call raises `TableUnreadable` if the table can not be read.
 
     Args:
-        spark: A classic session with Delta.
         table: Address of the table, which must exist.
-
-    Raises:
-        TableMissing: There is no table.
     """
 
     def __init__(self, spark: "SparkSession", table: str) -> None:
@@ -230,9 +217,7 @@ class SparkSlices:
     """A `TableSlices` on a Spark session.
 
     Args:
-        stored: The table.
         time_column: The column whose ranges are read.
-        version: Version of the table.
         time_epoch: Only the rows of this time epoch; None = all.
     """
 
@@ -303,13 +288,7 @@ class DeltaSparkWriter(DeltaSparkReader):
     def __init__(self, spark: "SparkSession", table: str, job: str) -> None:
         """Open the table.
 
-        Args:
-            spark: a classic session with Delta.
-            table: address of the table, which must exist; or its name, a `CatalogTable`.
-            job: name of the job; the epoch is recorded under this app id.
-
-        Raises:
-            TableMissing: there is no table.
+        * `table`: address of the table, which must exist; or its name, a `CatalogTable`.
         """
         super().__init__(spark, table)
         self._spark = spark

@@ -126,11 +126,7 @@ def open_quota_table(tables: TablesSettings) -> QuotaTable:
 
 
 def open_quota_versions(tables: TablesSettings) -> QuotaVersions:
-    """Open the quota table as the job reads it.
-
-    Raises:
-        TableMissing: There is no quota table.
-    """
+    """Open the quota table as the job reads it."""
     if isinstance(tables.root, CatalogRoot):
         from pipeline.tables.catalog import SparkQuotas  # noqa: PLC0415
 
@@ -195,11 +191,7 @@ def owner_of(root: str) -> str | None:
 
 
 def refuse_other_division(settings: Settings) -> None:
-    """Check what `claim_shards` checks, before anything is made; without a quota table all is well.
-
-    Raises:
-        Conflict, Refused: As `claim_shards` does.
-    """
+    """Check what `claim_shards` checks, before anything is made; without a quota table all is well."""
     with suppress(TableMissing, TablesInCatalog):
         _is_new(QuotaTable(settings.tables.root), settings)
 
@@ -208,10 +200,6 @@ def claim_shards(table: QuotaVersions, settings: Settings) -> None:
     """Write down by how many jobs the users are divided at the first start, and check it at later ones.
 
     Tables in a catalog are those of one job for all users; nothing is written there.
-
-    Args:
-        table: The quota table of the settings.
-        settings: The whole tree.
 
     Raises:
         Conflict: They are divided in another way, or one job for all users has written the tables above.

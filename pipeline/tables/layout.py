@@ -215,10 +215,7 @@ _NOT_IN_SQL: Final = re.compile(r"['`\\\n$]")
 def view_sql(file: str, root: str, schema: str) -> str:
     """The text of a file of deploy/sql, with its two variables filled in.
 
-    Args:
-        file: `VIEWS` or `QUOTA_HISTORY`.
-        root: Root of the tables. A folder becomes an absolute path.
-        schema: Where tables and views are registered: `schema`, or `catalog.schema`.
+    * `schema`: Where tables and views are registered: `schema`, or `catalog.schema`.
 
     Raises:
         UsageError: The schema is not a name, or the root has a character that ends a text in SQL.

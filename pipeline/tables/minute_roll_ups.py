@@ -50,9 +50,7 @@ class UsageByMinute:
     """Writes `usage_by_minute`, minute by minute, from one thread.
 
     Args:
-        usage: The table `usage`.
         minutes: Writer of `usage_by_minute`.
-        job: Name of the job; the rows are guarded by the version of the app id `<job>:minute`.
     """
 
     def __init__(self, usage: RolledTable, minutes: TableWriter, job: str) -> None:
@@ -291,10 +289,8 @@ class ThrottleByMinute:
     """Writes `throttle_by_minute`, one step at a time, from one thread.
 
     Args:
-        events: The table `throttle_events`.
         minutes: Writer of `throttle_by_minute`.
         job: Name of the job; the rows are guarded by the version of the app id `<job>:throttle-minute`.
-        owners_at: The owners of a version of the quota table.
     """
 
     def __init__(self, events: RolledTable, minutes: TableWriter, job: str, owners_at: Callable[[int], Owners]) -> None:

@@ -1,7 +1,8 @@
-"""How a store is reached: one set of settings, given to delta-rs, to obstore and to Hadoop's classes in Spark's JVM.
+"""Object stores: how they are reached, what their errors mean, and whether they do what tables need.
 
-What the settings leave open is left to each of them: they look into the same environment variables and at the role of
-the machine. Hadoop does not look for an endpoint or a region there, so it gets them.
+The same settings go to delta-rs, to obstore and to Hadoop's classes in Spark's JVM. What they leave open is left to
+each of them: they look into the same environment variables and at the role of the machine. Hadoop does not look for an
+endpoint or a region there, so it gets them.
 """
 
 import os
@@ -61,9 +62,7 @@ def hadoop_settings(store: StoreSettings, environ: Mapping[str, str] = os.enviro
 
     `s3://` means the same there as for delta-rs.
 
-    Args:
-        store: The settings.
-        environ: Where endpoint and region are looked up that the settings leave open.
+    * `environ`: Where endpoint and region are looked up that the settings leave open.
     """
     endpoint = endpoint_of(store, environ)
     found = {
@@ -124,10 +123,7 @@ _KNOWN: Final = {
 def store_error(address: str, step: str, failure: BaseException) -> PipelineError:
     """The error for what a store answered.
 
-    Args:
-        address: What was looked at.
-        step: What was tried: "list", "read", "write" or "delete under".
-        failure: What the library raised. Its text holds the store's answer, of which only code and region are told.
+    * `failure`: What the library raised. Its text holds the store's answer, of which only code and region are shown.
     """
     text = str(failure)
     found = _CODE.search(text)
@@ -248,9 +244,6 @@ _FOLDER: Final = ".kquota-probe"
 
 def refuse_unfit(address: str) -> None:
     """Try everything that tables need of a store.
-
-    Args:
-        address: Root of the tables, or of another folder of the store.
 
     Raises:
         Refused: Something is refused, or done although it must be refused.

@@ -1,4 +1,7 @@
-"""Opens a Delta table. A table that is missing and one that can not be read are different errors."""
+"""Opens a Delta table, and reads the newest and oldest values from its log.
+
+A table that is missing and one that can not be read are different errors.
+"""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -27,10 +30,7 @@ _CAUSE: Final = re.compile(r"\x1b\[31m↳\x1b\[0m (.*)")
 def open_table(uri: str, version: int | None = None, storage_options: Options = None) -> DeltaTable:
     """Open a table.
 
-    Args:
-        uri: address of the table.
-        version: the version to open; None = the newest.
-        storage_options: see `Options`.
+    * `version`: the version to open; None = the newest.
 
     Raises:
         TableMissing: there is no table, or it does not have this version any more or not yet.
@@ -79,9 +79,7 @@ def unreadable(table: str, failure: Exception) -> TableUnreadable:
 def newest_value(uri: str, column: str) -> int | None:
     """The largest value of a column; None if the table has no rows or is missing.
 
-    Args:
-        uri: address of the table.
-        column: an INT64 column with statistics.
+    * `column`: an INT64 column with statistics.
     """
     table = _opened(uri)
     return None if table is None else newest_in(table, column)

@@ -183,8 +183,6 @@ class TableWriter(TableReader, Protocol):
 
         Raises:
             Conflict: an equal or higher epoch is recorded.
-            Conflict: other commits came first at every attempt.
-            TableUnwritable: the store refused.
         """
         ...
 
@@ -207,9 +205,7 @@ class TableWriter(TableReader, Protocol):
             PipelineError: before the first `raise_epoch`.
             Conflict: another driver has raised the epoch.
             PipelineError: the guard has a lower version, but another app id has an equal or higher one.
-            Conflict: other commits came first at every attempt.
             Refused: the rows break the schema.
-            TableUnwritable: the store refused.
         """
         ...
 

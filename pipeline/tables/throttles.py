@@ -1,4 +1,4 @@
-"""What the tables say about throttles: who is throttled now, and the story of one decision."""
+"""What the tables hold about throttles: who is throttled, the story of a decision, why nothing was published."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -242,12 +242,7 @@ def why_unpublished(
 ) -> Unpublished:
     """The reason, by the order in which the job itself decides; `too_old` where the tables have none.
 
-    Args:
-        root: Root of the tables.
-        quotas: The quota table.
-        decision: A row of `decisions` whose id no record has.
-        max_age_ms: `stream.max_decision_age_ms`.
-        min_hold_ms: `purgatory.min_hold_ms`.
+    * `decision`: A row of `decisions` whose id no record has.
     """
     if decision["mode"] == "shadow" or not decision["applied"]:
         unapplied: Cause = "not_applied" if decision["throttle_time_ms"] else "no_time"

@@ -1,4 +1,4 @@
-"""The upkeep of the files of the job's tables, by their names: what the job needs of it, and how delta-rs does it."""
+"""The upkeep of the files of the job's tables: delete old rows, merge files, sort days, clean the log."""
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
@@ -39,17 +39,11 @@ _Result = TypeVar("_Result")
 def trim(uri: str, column: str, before_ms: int, storage_options: Options = None) -> int:
     """Delete the rows whose time is before an instant. If there are none, no commit is made.
 
-    Args:
-        uri: address of the table.
-        column: an INT64 `_ms` column that is never before the day in `date`.
-        before_ms: rows at exactly this instant stay.
-        storage_options: see `Options`.
+    * `column`: an INT64 `_ms` column that is never before the day in `date`.
+    * `before_ms`: rows at exactly this instant stay.
 
     Returns:
         Number of rows that were deleted.
-
-    Raises:
-        Conflict: other commits came first at every attempt.
     """
     old, predicate = rows_before(column, before_ms)
 
@@ -63,22 +57,13 @@ def trim(uri: str, column: str, before_ms: int, storage_options: Options = None)
 
 
 def rows_before(column: str, before_ms: int) -> tuple[list[Condition], str]:
-    """The rows whose time is before an instant: as conditions, and as the same predicate in SQL.
-
-    Args:
-        column: see `trim`.
-        before_ms: see `trim`.
-    """
+    """The rows whose time is before an instant: as conditions, and as the same predicate in SQL."""
     day = datetime.fromtimestamp(before_ms / 1000, UTC).date()
     return [("date", "<=", day), (column, "<", before_ms)], f"date <= '{day.isoformat()}' AND {column} < {before_ms}"
 
 
 def compact(uri: str, many_files: int = _MANY_FILES, storage_options: Options = None) -> bool:
-    """Merge small files if the table has more than `many_files`. Returns True if it did.
-
-    Raises:
-        Conflict: other commits came first at every attempt.
-    """
+    """Merge small files if the table has more than `many_files`. Returns True if it did."""
 
     def optimize(table: DeltaTable) -> bool:
         is_due = len(table.file_uris()) > many_files
@@ -102,11 +87,7 @@ def clean(uri: str, storage_options: Options = None) -> int:
 
 
 def committed(uri: str, commit: Callable[[DeltaTable], _Result], storage_options: Options = None) -> _Result:
-    """What a function returns that makes a commit on a new handle; called again if another commit came first.
-
-    Raises:
-        Conflict: Other commits came first at every attempt.
-    """
+    """What a function returns that makes a commit on a new handle; called again if another commit came first."""
     for _ in range(_ATTEMPTS):
         table = open_table(uri, storage_options=storage_options)
         try:
@@ -169,18 +150,12 @@ def sort_day(
 
     It takes the memory of `rows_at_once` rows and of a row group, however long a day is.
 
-    Args:
-        uri: Address of a roll-up by minute.
-        many_files: A day may have as many; one more, and it is rewritten.
-        quiet_ms: So much older than the newest file of the table are all files of a day that is over.
-        rows_at_once: About so many are in memory; those of one user always are together.
-        storage_options: See `Options`.
+    * `many_files`: A day may have as many; one more, and it is rewritten.
+    * `quiet_ms`: So much older than the newest file of the table are all files of a day that is over.
+    * `rows_at_once`: About so many are in memory; those of one user always are together.
 
     Returns:
         The day, YYYY-MM-DD; None if none is due.
-
-    Raises:
-        Conflict: Other commits came first at every attempt.
     """
 
     def sort(table: DeltaTable) -> str | None:
@@ -289,11 +264,7 @@ class TableUpkeep(Protocol):
 
 
 class DeltaRsUpkeep:
-    """The `TableUpkeep` of tables at an address.
-
-    Args:
-        root: Root of the tables.
-    """
+    """The `TableUpkeep` of tables at an address."""
 
     # Listing all files costs more than the rest of a round. Between two cleanings the log may grow by half.
     rounds_per_cleaning = 5

@@ -107,9 +107,7 @@ class UsageBySecond:
     """Writes `usage_by_second`, one step at a time, from one thread.
 
     Args:
-        usage: The table `usage`.
         seconds: Writer of `usage_by_second`.
-        job: Name of the job; the rows are guarded by the version of the app id `<job>:second`.
         retention_ms: How long rows of `usage_by_second` are kept, counted back from the newest evaluation. Usage of
             before that is not rolled up. So a step does limited work, also after an event that is dated in 1970.
     """

@@ -29,8 +29,6 @@ class Ports:
     Attributes:
         outbox: Where records are stored before they are published.
         topic: Where they are published.
-        clock: Time of everything that is written.
-        announce: Hears the records that were written; see `Announce`.
     """
 
     outbox: Outbox
@@ -41,12 +39,7 @@ class Ports:
 
 @dataclass(frozen=True, slots=True)
 class Enforcement:
-    """The half that decides and the half that holds, wired to each other.
-
-    Attributes:
-        decider: Takes usage and quotas; says what a client owes.
-        purgatory: Takes what a batch decided; holds clients, renews and releases them.
-    """
+    """The half that decides and the half that holds, wired to each other."""
 
     decider: Decider
     purgatory: ThrottlePurgatory
@@ -55,11 +48,7 @@ class Enforcement:
 def assemble(settings: Settings, scope: Literal["cluster", "broker"], cluster: str, ports: Ports) -> Enforcement:
     """Build the graph; nothing is read, written or started.
 
-    Args:
-        settings: Engine, purgatory, trigger and the job's name.
-        scope: Of the quotas: sums over all brokers, or one per broker.
-        cluster: Written to every row and part of every decision id.
-        ports: The outside world.
+    * `scope`: Of the quotas: sums over all brokers, or one per broker.
     """
     decider = Decider(new_engine(settings.engine, scope), cluster)
     purgatory = ThrottlePurgatory(

@@ -1,4 +1,4 @@
-"""A throttle in one line, for logs and the demo."""
+"""A throttle in one line, for logs and the demo: as the job writes it, and as the topic has it."""
 
 from typing import TYPE_CHECKING
 
@@ -79,12 +79,7 @@ def _rates(reason: Reason) -> str:
 
 
 def line_of_record(record: ThrottleRecord, extends: bool) -> str:
-    """What happened, to whom, why and until when, and the command that shows more. The record does not have the level.
-
-    Args:
-        record: As read from the topic.
-        extends: Whether it makes a running throttle longer.
-    """
+    """What happened, to whom, why and until when, and the command that shows more. It has no level."""
     sensor_user, sensor_client_id = record.sensor
     reason = Reason(
         quota_type=record.quota_type,

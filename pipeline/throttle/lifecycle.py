@@ -48,7 +48,6 @@ class Running:
     """Of each of n clients the throttle that is running, or the last one.
 
     Attributes:
-        is_held: Whether it is running, bool[n].
         end_ms: Its end on the steady clock, int64[n]; far in the past where none is known.
         decision_id: The decision that began it, n strings; any string where there is none.
     """
@@ -66,11 +65,8 @@ def violations_to_publish(violations: pa.Table, running: Running, now_ms: int, s
     throttle would get a record with every batch; the look before the end renews it anyway. Such an extension keeps the
     decision that began the throttle.
 
-    Args:
-        violations: Of `PUBLICATIONS`, one row per client, cause `violation`; `throttle_time_ms` is X, capped.
-        running: What is running of each of these clients.
-        now_ms: Steady time at which they will be written.
-        slicing: Lead, caps and threshold.
+    * `violations`: Of `PUBLICATIONS`, one row per client, cause `violation`; `throttle_time_ms` is X, capped.
+    * `running`: What is running of each of these clients.
     """
     capped_ms = int64s(violations, "throttle_time_ms")
     owed_ms = np.maximum(int64s(violations, "owed_ms"), capped_ms)
@@ -109,11 +105,8 @@ def is_at_end(throttles: pa.Table) -> Flags:
 def look(handed_out: pa.Table, reasons: pa.Table, now_ms: int, slicing: Slicing) -> Verdict:
     """Look at throttles shortly before they end, and at their end (`Slicing.at_look`).
 
-    Args:
-        handed_out: The throttles whose look or end has come, of `HANDED_OUT`.
-        reasons: What each of their clients owes now, by the quota type that owes most; of `REASONS`, row for row.
-        now_ms: Steady time.
-        slicing: Lead, caps and threshold.
+    * `handed_out`: The throttles whose look or end has come, of `HANDED_OUT`.
+    * `reasons`: What each of their clients owes now, by the quota type that owes most; of `REASONS`, row for row.
     """
     at_end, due_ms = is_at_end(handed_out), int64s(handed_out, "due_ms")
     left_ms = np.maximum(int64s(handed_out, "end_ms") - now_ms, 0)
@@ -133,11 +126,7 @@ def look_after_edit(throttles: pa.Table, reasons: pa.Table, now_ms: int, slicing
 
     Under a shadow quota, an exemption, or no bound nothing is owed.
 
-    Args:
-        throttles: Of `HELD`.
-        reasons: As for `look`.
-        now_ms: Steady time.
-        slicing: Lead, caps and threshold.
+    * `throttles`: Of `HELD`.
     """
     left_ms = np.maximum(int64s(throttles, "end_ms") - now_ms, 0)
     steps = slicing.at_edit(int64s(reasons, "owed_ms"), left_ms, _bound_fell(throttles, reasons))

@@ -150,7 +150,7 @@ _LONG_OVER_MS: Final = 86_400_000
 
 
 class DeltaOutbox:
-    """`pipeline.throttle.outbox.Outbox` on the guarded writer of `throttle_events`."""
+    """`Outbox` on the guarded writer of `throttle_events`."""
 
     def __init__(self, table: TableWriter, job: str) -> None:
         self._table = table

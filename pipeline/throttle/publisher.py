@@ -53,14 +53,7 @@ def _topic_of_another_job(job: str, owner: str) -> Conflict:
 
 
 class Publisher:
-    """Writes records down and publishes them.
-
-    Args:
-        job: Names the version under which rows are guarded: `<job>:publish`.
-        cluster: Written to every row.
-        outbox: The `throttle_events` table.
-        topic: The throttle topic.
-    """
+    """Writes records down and publishes them."""
 
     def __init__(self, job: str, cluster: str, outbox: Outbox, topic: ThrottleTopic) -> None:
         self._job = job
@@ -89,13 +82,9 @@ class Publisher:
     def take_over(self, highest_stored_seq: int, now: Moment) -> None:
         """Fence an earlier publisher, and publish what is stored but not on the topic.
 
-        Args:
-            highest_stored_seq: As the outbox says; the next record gets the number after it.
-            now: The moment of the start.
+        * `highest_stored_seq`: As the outbox says; the next record gets the number after it.
 
         Raises:
-            ClusterUnreachable: the topic can not be reached.
-            PermissionMissing: the cluster does not allow to write it.
             Conflict: its records are another job's.
         """
         self._next_seq = highest_stored_seq + 1
@@ -110,12 +99,9 @@ class Publisher:
     ) -> pa.Table:
         """Append records to the outbox; nothing is published yet.
 
-        Args:
-            publications: The records, in the order they shall have; of `PUBLICATIONS`.
-            evaluation: Facts of the batch or look.
-            now: The moment the rows are written; their wall-clock ends count from it.
-            batch_versions: For a batch, its own version, recorded in the same commit: a batch that is run again
-                after this commit finds it recorded and writes nothing.
+        * `publications`: The records, in the order they shall have; of `PUBLICATIONS`.
+        * `batch_versions`: For a batch, its own version, recorded in the same commit: a batch that is run again
+          after this commit finds it recorded and writes nothing.
 
         Returns:
             What was written, of `WRITTEN`; no rows if there was nothing to write or the batch had already written its
@@ -277,13 +263,7 @@ _EVERY: Final = 16
 
 
 class RenewLead:
-    """Follows the publish lag and gives the lead.
-
-    Args:
-        trigger_ms: How often a micro-batch starts.
-        client_lag_ms: From the record being readable to the client obeying it.
-        min_lead_ms: The floor.
-    """
+    """Follows the publish lag and gives the lead."""
 
     def __init__(self, trigger_ms: int, client_lag_ms: int, min_lead_ms: int) -> None:
         self._fixed_ms = trigger_ms + client_lag_ms

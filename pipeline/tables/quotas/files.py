@@ -224,7 +224,7 @@ def from_text(text: str, name: str = "the file") -> list[DeclaredQuota]:
 
     Args:
         text: JSON or YAML: a list of quotas, or a mapping with the list `quotas`. A quota is in rpk's form (see
-            `pipeline.tables.quotas.files`) or a row: user, client_id, bounds, mode, owner, note. Bounds are numbers or
+            the top of this module) or a row: user, client_id, bounds, mode, owner, note. Bounds are numbers or
             texts, in which units are allowed (`quota.units`).
         name: How the file is called, for the error.
 

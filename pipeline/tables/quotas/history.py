@@ -1,4 +1,4 @@
-"""The history of the quotas: every version with who, when, why and what it changed; the version at an instant."""
+"""The history of the quotas: each version with who, when, why and what changed; versions, edits and owners in it."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
