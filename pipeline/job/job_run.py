@@ -32,7 +32,7 @@ from pipeline.stream.micro_batch import BatchReport, MicroBatch
 from pipeline.stream.query import QueryPlan, UsageQuery, read_usage_topic
 from pipeline.stream.recovery import Recovered
 from pipeline.stream.usage_columns import ReadingRules
-from pipeline.tables.append_guard import NotedWriter
+from pipeline.tables.append_guard import noting
 from pipeline.tables.from_settings import claim_shards, claim_tables, open_quota_versions, open_upkeep, open_writer
 from pipeline.tables.port import TableWriter
 from pipeline.tables.quotas.source import QuotaSource
@@ -300,7 +300,7 @@ class JobRun:
 
     def _open_writer(self, name: str) -> TableWriter:
         writer = open_writer(self._settings.tables, self._settings.job, name)
-        return NotedWriter(writer, partial(self._listeners.committed, name))
+        return noting(writer, partial(self._listeners.committed, name))
 
     def _starting_offsets(self, recovered: Recovered, checkpoint: Checkpoint | None) -> str:
         """Where a new checkpoint begins. One that is there must fit the tables and find its messages."""

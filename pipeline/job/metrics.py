@@ -34,7 +34,7 @@ LABELS: Final = ("user", "client_id", "broker_id", "quota_type", "mode", "owner"
 
 
 def client_metrics(read: Callable[[], Overview]) -> Iterable[Metric]:
-    """How near each sensor is to its bound, and how many of its clients are throttled; nothing if it can not be read."""
+    """How near each sensor is to its bound, and how many of its clients are throttled; nothing if unreadable."""
     try:
         state = read()
     except PipelineError as exc:

@@ -228,7 +228,7 @@ def class_archive(
     fits = "\n".join([str(java_home.resolve()), release, *of_jars])
     version = version_in(release)
     suffix = _AOT_CACHE if version is not None and version >= AOT_SINCE_VERSION else _ARCHIVE
-    return _folder(environ) / hashlib.sha256(fits.encode()).hexdigest()[:16] / f"{program}{suffix}"
+    return cache_folder(environ) / "classes" / hashlib.sha256(fits.encode()).hexdigest()[:16] / f"{program}{suffix}"
 
 
 def options_to_make(archive: Path) -> list[str]:
@@ -284,10 +284,6 @@ def _delete_abandoned(folder: Path) -> None:
     for draft in folder.glob(f"{_DRAFTS}*"):
         if draft.stat().st_mtime < time.time() - _ABANDONED_AFTER_SECONDS:
             shutil.rmtree(draft, ignore_errors=True)
-
-
-def _folder(environ: Mapping[str, str]) -> Path:
-    return cache_folder(environ) / "classes"
 
 
 def _megabytes(archive: Path) -> int:

@@ -16,6 +16,7 @@ from pipeline.jvm.java import find_java
 from pipeline.settings.model import Settings, SparkSettings
 from pipeline.stream.session import build_spark_session
 from pipeline.tables.address import full_address, is_local
+from pipeline.tables.delta_spark import literal
 from pipeline.tables.from_settings import open_quota_table
 from pipeline.tables.layout import TABLES, create_missing
 from pipeline.tables.quotas.edit import edit_refused
@@ -70,7 +71,7 @@ def _run(
         session.sparkContext.setLogLevel("OFF")
         try:
             session.conf.set("spark.databricks.delta.commitInfo.userMetadata", json.dumps(asdict(audit)))
-            session.sql(f"CREATE TABLE quotas USING DELTA LOCATION {_literal(location)}")
+            session.sql(f"CREATE TABLE quotas USING DELTA LOCATION {literal(location)}")
             with table.lock():
                 before = table.read()
                 rows = [row.asDict() for row in session.sql(statement).collect()]
@@ -81,12 +82,6 @@ def _run(
             raise edit_refused([Mistake(_reason(exc))], _A_STATEMENT) from exc
         finally:
             session.stop()
-
-
-def _literal(text: str) -> str:
-    """A text as Spark SQL writes it. An address is written as it is: Spark encodes what a URI needs encoded."""
-    escaped = text.replace("\\", r"\\").replace("'", r"\'")
-    return f"'{escaped}'"
 
 
 def _reason(failure: PySparkException | Py4JJavaError) -> str:

@@ -206,7 +206,7 @@ def refuse_without_connectors() -> None:
     Raises:
         UsageError: It has none.
     """
-    if _is_fresh() and _resource(_CONNECTOR) is None:
+    if _is_fresh() and _jvm().java.lang.Thread.currentThread().getContextClassLoader().getResource(_CONNECTOR) is None:
         message = "spark-submit was started without the Kafka and Delta connectors on its class path"
         raise UsageError(message, f'submit with --jars "$({command_text("jars", "paths", about="program")})"')
 
@@ -224,10 +224,6 @@ def _conf() -> SparkConf:
 def _jvm() -> Any:
     SparkContext._ensure_initialized()
     return SparkContext._jvm
-
-
-def _resource(name: str) -> Any:
-    return _jvm().java.lang.Thread.currentThread().getContextClassLoader().getResource(name)
 
 
 _LOCAL_CHECKPOINT_MANAGER = (

@@ -4,12 +4,13 @@ Both adapters of `TableWriter` use the rules.
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from typing import Any, cast
 
 import pyarrow as pa
 
 from pipeline.errors import Conflict, PipelineError
-from pipeline.tables.port import Condition, Instant, TableWriter
+from pipeline.tables.port import TableWriter
 
 Recorded = Callable[[str], int | None]
 """The version a table has recorded for an app id; None if it has none."""
@@ -95,53 +96,21 @@ def _has_reached(recorded: int | None, version: int) -> bool:
     return recorded is not None and recorded >= version
 
 
-# A writer that reports when it has written, for metrics.
-
-
-class NotedWriter:
-    """A `TableWriter` that calls a function after each commit with rows.
-
-    Args:
-        noted: Must be quick and must not raise.
-    """
-
+class _NotedWriter:
     def __init__(self, writer: TableWriter, noted: Callable[[], None]) -> None:
         self._writer = writer
         self._noted = noted
 
-    @property
-    def version(self) -> int:
-        """See `TableWriter`; so all others."""
-        return self._writer.version
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._writer, name)
 
-    def raise_epoch(self, epoch: int) -> None:  # noqa: D102
-        self._writer.raise_epoch(epoch)
-
-    def append(self, rows: pa.Table, versions: Mapping[str, int], metadata: Mapping[str, str]) -> bool:  # noqa: D102
+    def append(self, rows: pa.Table, versions: Mapping[str, int], metadata: Mapping[str, str]) -> bool:
         has_written = self._writer.append(rows, versions, metadata)
         if has_written and rows.num_rows:
             self._noted()
         return has_written
 
-    def is_fenced(self) -> bool:  # noqa: D102
-        return self._writer.is_fenced()
 
-    def recorded_version(self, app_id: str) -> int | None:  # noqa: D102
-        return self._writer.recorded_version(app_id)
-
-    def commit_metadata(self, limit: int) -> list[dict[str, str]]:  # noqa: D102
-        return self._writer.commit_metadata(limit)
-
-    def read(self, columns: Sequence[str] | None = None, where: Sequence[Condition] = ()) -> pa.Table:  # noqa: D102
-        return self._writer.read(columns, where)
-
-    def newest_value(self, column: str) -> int | None:  # noqa: D102
-        return self._writer.newest_value(column)
-
-    def newest_instant(self) -> Instant | None:  # noqa: D102
-        return self._writer.newest_instant()
-
-    def newest_of_each(  # noqa: D102
-        self, keys: Sequence[str], order: str, columns: Sequence[str], where: Sequence[Condition] = ()
-    ) -> pa.Table:
-        return self._writer.newest_of_each(keys, order, columns, where)
+def noting(writer: TableWriter, noted: Callable[[], None]) -> TableWriter:
+    """The writer, which then calls a function after each commit with rows; it must be quick and must not raise."""
+    return cast("TableWriter", _NotedWriter(writer, noted))

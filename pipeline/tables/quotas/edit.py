@@ -126,7 +126,7 @@ def validated(rows: Sequence[QuotaValues], before: Iterable[QuotaValues] = ()) -
                 (column, text) for column, text in map(_mistake, exc.errors(include_url=False)) if column not in refused
             ]
         for _, text in problems:
-            mistakes.at(_label(row)).add(text)
+            mistakes.at(label(row["user"], row["client_id"]) or "a row without user and client-id").add(text)
     entities = Counter((row["user"], row["client_id"]) for row in rows)
     for entity, count in entities.items():
         if count > 1:
@@ -165,7 +165,3 @@ def _mistake(error: Any) -> tuple[str, str]:
     if not column:
         return "", error["msg"].removeprefix("Value error, ")
     return column, f"'{column}': {error['msg']}; got {error['input']!r}"
-
-
-def _label(row: QuotaValues) -> str:
-    return label(row["user"], row["client_id"]) or "a row without user and client-id"
