@@ -198,17 +198,17 @@ def _checked(jaas: Jaas, mechanism: str, mistakes: list[str]) -> Jaas | None:
 
 def _missing(protocol: str, mechanism: str, jaas: Jaas | None, properties: Mapping[str, str]) -> list[str]:
     if not mechanism:
-        return [f"'sasl.mechanism' must be set for {protocol}; got nothing"]
+        return [f"'sasl.mechanism' is not set, and {protocol} needs it"]
     options = jaas.options if jaas is not None else {}
     if mechanism != "OAUTHBEARER":
         wanted = [name for name in ("username", "password") if name not in options]
-        return [f"'sasl.jaas.config' must be set for {mechanism}, with a {name}" for name in wanted]
+        return [f"'sasl.jaas.config' has no {name}, and {mechanism} needs it" for name in wanted]
     url = properties.get(_ENDPOINT, "")
     if urlsplit(url).scheme not in {"http", "https", "file"}:
         return [f"'{_ENDPOINT}' must be an http, https or file URL; got {url or 'nothing'}"]
     if url.startswith("file:") or {"clientId", "clientSecret"} <= options.keys():
         return []
-    return ["'sasl.jaas.config' must be set for OAUTHBEARER, with clientId and clientSecret"]
+    return ["'sasl.jaas.config' has no clientId and clientSecret, and OAUTHBEARER needs them"]
 
 
 def _credentials(jaas: Jaas, endpoint: str) -> dict[str, Any]:

@@ -71,7 +71,7 @@ def resolved(properties: Mapping[str, str], source: str, environ: Mapping[str, s
         try:
             found = _looked_up(match[1], match[2], environ)
         except (LookupError, OSError, UnicodeDecodeError, UnreadableFile, ClientPropertiesInvalid):
-            mistakes.append(f"'{key}' must refer to a secret that exists; got {match[0]}")
+            mistakes.append(f"'{key}' refers to a secret that does not exist: {match[0]}")
             return ""
         return re.sub(r'(["\\])', r"\\\1", found) if key == "sasl.jaas.config" else found
 

@@ -293,8 +293,12 @@ class Tls:
                 context.load_cert_chain(file.name, password=self.key_password or "")
             except ssl.SSLError as exc:
                 encrypted = "ENCRYPTED" in self.key
-                what = "'ssl.key.password' must open the key" if encrypted else "'ssl.keystore' key must fit its chain"
-                raise TlsMistakes([f"{what}; got {_reason(exc)}"]) from exc
+                what = (
+                    "'ssl.key.password' does not open the key"
+                    if encrypted
+                    else "the key of 'ssl.keystore' does not fit its chain"
+                )
+                raise TlsMistakes([f"{what}: {_reason(exc)}"]) from exc
 
 
 def read_tls(properties: Mapping[str, str]) -> Tls:
@@ -356,7 +360,7 @@ def _content(key: str, path: str, mistakes: list[str]) -> str | None:
     try:
         return Path(path).read_bytes().decode("ascii", errors="replace")
     except OSError as exc:
-        mistakes.append(f"'{key}' must be a file that can be read; got {path} ({exc.strerror})")
+        mistakes.append(f"'{key}' {path} cannot be read: {exc.strerror}")
         return None
 
 

@@ -412,7 +412,7 @@ class JarStore:
             raise JarUnfit(_altered(path, expected, got), self._remedy(jar))
         digest = sha256_of(path)
         if digest != jar.sha256:
-            expected, got = f"sha256 {jar.sha256[:12]}…", f"{digest[:12]}…"
+            expected, got = f"sha256 {jar.sha256[:12]}…", f"sha256 {digest[:12]}…"
             raise JarUnfit(_altered(path, expected, got), self._remedy(jar))
         return path
 

@@ -209,7 +209,7 @@ def _mistakes(exc: ValidationError, flags: Mapping[str, Any], file: Path | None)
             place = str(file) if file else "settings"
         if is_unknown:
             # Its value is not shown: a password is one mistyped letter away from a setting that holds it.
-            lines.append(f"{place}: '{key}' must be a setting{_nearest_text(nearest(key, setting_keys()))}")
+            lines.append(f"{place}: '{key}' is not a setting{_nearest_text(nearest(key, setting_keys()))}")
             continue
         is_hidden = error["type"] == "missing" or not key or key.startswith(_HOLDS_SECRETS)
         given = "" if is_hidden else f"; got {error['input']!r}"

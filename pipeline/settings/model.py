@@ -313,11 +313,11 @@ class Settings(Branch):
     @model_validator(mode="after")
     def _shard_has_its_own(self) -> Self:
         if self.shard is not None and is_in_catalog(self.tables.root):
-            msg = f"'shard' must not be set for tables in a catalog, which has no place for several; got {self.shard}"
+            msg = f"'shard' {self.shard} is set, but tables in a catalog have no place for several shards"
             raise ValueError(msg)
         found = shard_at(self.tables.root)
         if self.shard is not None and found not in {None, share_of(self.shard)}:
-            msg = f"'shard' must be that of 'tables.root' {self.tables.root}; got {self.shard}"
+            msg = f"'shard' {self.shard} is not that of 'tables.root' {self.tables.root}"
             raise ValueError(msg)
         share = found if self.shard is None else share_of(self.shard)
         if share is not None:
@@ -360,6 +360,6 @@ class Settings(Branch):
     def _topics_differ(self) -> Self:
         topics = (self.kafka.usage_topic, self.kafka.throttle_topic, self.kafka.marker_topic)
         if len(set(topics)) < len(topics):
-            msg = f"'kafka' topics must be three different ones; got {', '.join(topics)}"
+            msg = f"the three topics of 'kafka' are not different: {', '.join(topics)}"
             raise ValueError(msg)
         return self

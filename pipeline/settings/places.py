@@ -101,8 +101,8 @@ def refuse_unfit_place(root: str, location: str | None, writer: str, *, has_root
     if writer == "delta-spark" and root.lower().startswith(_S3):
         # Seen with Delta 4.4.0 and Hadoop 3.5.0: the second of two files of the same name is accepted.
         msg = (
-            "'tables.writer' must be delta-rs for tables in S3, where Spark's writer looks whether a commit is "
-            "there and then writes it, so that two drivers could overwrite each other's; got delta-spark"
+            "'tables.writer' delta-spark can not write to S3: it looks whether a commit is there and then writes it, "
+            "so that two drivers could overwrite each other's; use delta-rs"
         )
         raise ValueError(msg)
 
@@ -110,7 +110,7 @@ def refuse_unfit_place(root: str, location: str | None, writer: str, *, has_root
 def _refuse_unfit_catalog(root: str, location: str | None, writer: str) -> None:
     CatalogRoot(root, location)
     if writer != "delta-spark":
-        msg = f"'tables.writer' must be delta-spark for {root}, as only Spark commits to a catalog; got {writer}"
+        msg = f"'tables.writer' {writer} can not write to {root}: only delta-spark commits to a catalog"
         raise ValueError(msg)
     if location is not None:
         _refuse_unfit_folder("location", location)
@@ -205,7 +205,7 @@ class StoreSettings(Branch):
             msg = f"'store.endpoint' must begin with http:// or https://; got {self.endpoint}"
             raise ValueError(msg)
         if (self.access_key_id is None) != (self.secret_access_key is None):
-            msg = "'store.access_key_id' and 'store.secret_access_key' must be given together; got one of them"
+            msg = "only one of 'store.access_key_id' and 'store.secret_access_key' is set"
             raise ValueError(msg)
         return self
 

@@ -20,7 +20,7 @@ class TablesInCatalog(PipelineError):
     def __init__(self, root: str) -> None:
         self.root = root
         super().__init__(
-            f"'tables.root' must be a folder or a URI for what works without Spark; got {root}",
+            f"only Spark can open {root}: its location is not set",
             "set tables.location, or give --tables the place that the job logs when it starts",
         )
 

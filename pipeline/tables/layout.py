@@ -221,11 +221,11 @@ def view_sql(file: str, root: str, schema: str) -> str:
         UsageError: The schema is not a name, or the root has a character that ends a text in SQL.
     """
     if not _SCHEMA.fullmatch(schema):
-        message = f"'--schema' must be a name, or a catalog and a name; got {schema}"
+        message = f"--schema {schema} is not a name, nor a catalog and a name"
         raise UsageError(message, "for example --schema main.kquota")
     root = full_address(place_of(root)).rstrip("/")
     if found := _NOT_IN_SQL.search(root):
-        message = f"'tables.root' must be an address without {found[0]!r} to be used in SQL; got {root}"
+        message = f"tables root {root} contains {found[0]!r} and can not be used in SQL"
         raise UsageError(message, "move the tables to another folder, or register them by hand and drop these lines")
     folder = _CHECKOUT if _CHECKOUT.exists() else _PACKAGED
     text = (folder / file).read_text(encoding="utf-8")

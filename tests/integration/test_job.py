@@ -183,7 +183,7 @@ def test_a_second_driver_on_the_same_folder_is_refused(job: RunningJob) -> None:
     second = job.command("run")
     assert second.returncode == 4
     assert second.stderr.count("\n") == 1
-    assert "must be the only driver of its run folder and tables" in second.stderr
+    assert "another driver runs job" in second.stderr
 
 
 def test_a_killed_job_continues_without_gap_or_repeat(job: RunningJob) -> None:

@@ -46,7 +46,7 @@ def test_secrets_are_looked_up_in_files_and_in_the_environment(tmp_path: Path, m
         ({"webhooks": {"ops": f"http://host:99999/{HIDDEN}"}}, "got one that can not be read"),
         ({"webhooks": {"ops": f"http://me:{HIDDEN}@host/"}}, "without user and password"),
         ({"webhooks": {"ops": f"http://host/a\r\nX: {HIDDEN}"}}, "of visible ASCII"),
-        ({"webhooks": {"ops": "${env:NOT_THERE}"}}, "'ops' must refer to a secret that exists; got ${env:NOT_THERE}"),
+        ({"webhooks": {"ops": "${env:NOT_THERE}"}}, "'ops' refers to a secret that does not exist: ${env:NOT_THERE}"),
         ({"webhooks": {"topic": "http://host/"}}, "other than topic; got 'topic'"),
         ({"webhooks": {"a b": "http://host/"}}, "must have names of a-z"),
         ({"signing_keys": {"ops": "${env:HOME}"}}, "must name webhooks; got 'ops', which is none"),

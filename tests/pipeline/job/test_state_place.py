@@ -47,7 +47,7 @@ def test_the_refusal_names_setting_place_and_ways_out() -> None:
         refuse_state_on_one_node(settings("tables", "checkpoint"))
     assert refusal.value.exit_code == 2
     assert str(refusal.value) == (
-        "'tables.root' must be in a store that every node reaches, because the cluster chooses the driver's node "
-        "(deploy mode cluster); got tables, which is on one node's disk. Fix: name a store (s3://…, abfss://…), "
-        "list the folder in 'spark.shared_folders' if every node mounts it, or submit with --deploy-mode client"
+        "'tables.root' tables is on one node's disk, and the cluster chooses the driver's node. Fix: name a store "
+        "(s3://…, abfss://…), list the folder in 'spark.shared_folders' if every node mounts it, or submit with "
+        "--deploy-mode client"
     )

@@ -134,8 +134,8 @@ def test_a_missing_jar_is_found_at_the_check(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"first ja", "must have 9 bytes; got 8 bytes"),
-        (b"firsT jar", f"must have sha256 {ONE.sha256[:12]}…; got "),
+        (b"first ja", "it has 8 bytes, not 9 bytes"),
+        (b"firsT jar", f"not sha256 {ONE.sha256[:12]}…"),
     ],
 )
 def test_an_altered_jar_is_found_at_the_check_and_fetched_again(tmp_path: Path, content: bytes, message: str) -> None:

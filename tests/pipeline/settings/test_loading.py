@@ -72,14 +72,14 @@ def test_origins_name_the_place_of_every_value_that_is_no_default(
         ),
         ("too_little_memory", "'spark.driver_memory' must be at least 472m: Spark needs 472 MB; got '400m'"),
         ("below_range", "'engine.num_samples' must be greater than or equal to 1; got 0"),
-        ("unknown_key", "'kafka.usage_topics' must be a setting; the nearest is kafka.usage_topic"),
+        ("unknown_key", "'kafka.usage_topics' is not a setting; the nearest is kafka.usage_topic"),
         (
             "unknown_cap",
             "'engine.producer_byte_rate_cap' must be sample_window, window, none or milliseconds above 0; got 'minute'",
         ),
         (
             "same_topic_twice",
-            "'kafka' topics must be three different ones; got quota.throttle.v1, quota.throttle.v1, quota.marker.v1",
+            "the three topics of 'kafka' are not different: quota.throttle.v1, quota.throttle.v1, quota.marker.v1",
         ),
         ("bad_job_name", "'job' string should match pattern '^[a-z0-9][a-z0-9-]{0,40}$'; got 'My Job'"),
     ],

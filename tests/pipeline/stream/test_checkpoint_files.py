@@ -67,7 +67,7 @@ def test_without_spark_a_local_disk_can_be_read_and_no_other_store(tmp_path: Pat
 
 @pytest.mark.spark
 def test_a_file_system_that_does_not_answer_is_named(spark: Any) -> None:
-    with pytest.raises(Unreachable, match=r"'checkpoint' nowhere://bucket/checkpoint must be readable; got "):
+    with pytest.raises(Unreachable, match=r"checkpoint nowhere://bucket/checkpoint cannot be read: "):
         Checkpoint.read(open_checkpoint("nowhere://bucket/checkpoint", spark))
 
 

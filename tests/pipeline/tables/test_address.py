@@ -34,7 +34,7 @@ def test_a_root_without_one_is_refused_with_the_ways_out() -> None:
         table_uri(ROOT, "usage")
     assert refused.value.exit_code == 2
     assert str(refused.value) == (
-        "'tables.root' must be a folder or a URI for what works without Spark; got catalog:main.kquota. Fix: "
+        "only Spark can open catalog:main.kquota: its location is not set. Fix: "
         "set tables.location, or give --tables the place that the job tells when it starts"
     )
     assert tables_lock_file(ROOT) is None

@@ -23,7 +23,7 @@ def test_a_folder_is_a_whole_path() -> None:
 
 @pytest.mark.parametrize("schema", ["", "a.b.c", "a b", "a;DROP TABLE usage", "1a", "a."])
 def test_a_schema_that_is_no_name_is_refused(schema: str) -> None:
-    with pytest.raises(UsageError, match="'--schema' must be a name"):
+    with pytest.raises(UsageError, match="is not a name, nor a catalog and a name"):
         view_sql(VIEWS, "s3://lake", schema)
 
 

@@ -173,7 +173,7 @@ def test_all_versions_of_a_commit_and_the_epoch_are_recorded(writer: TableWriter
 def test_the_first_app_id_guards_the_rows_and_the_versions_of_the_others_must_grow(writer: TableWriter) -> None:
     writer.append(usage("alice"), {"q1": 4, "job:publish": 17}, {})
     assert not writer.append(usage("alice"), {"q1": 4, "job:publish": 17}, {})
-    with pytest.raises(PipelineError, match=r"version of 'job:publish' in .* must be above 17; got 17"):
+    with pytest.raises(PipelineError, match=r"version 17 of 'job:publish' is not above 17, which .* has recorded"):
         writer.append(usage("bob"), {"q1": 5, "job:publish": 17}, {})
     assert writer.append(usage("bob"), {"job:publish": 18}, {})
     assert (writer.recorded_version("q1"), writer.recorded_version("job:publish")) == (4, 18)

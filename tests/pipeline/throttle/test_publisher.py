@@ -140,7 +140,7 @@ def test_a_fenced_publisher_stops_when_another_driver_has_the_tables() -> None:
     first = started(outbox, MemoryTopic(broker))
     started(MemoryOutbox(), MemoryTopic(broker))
     outbox.is_taken_over = True
-    with pytest.raises(TransactionFenced, match="one running driver"):
+    with pytest.raises(TransactionFenced, match="another writer has taken over"):
         first.write(publications(violation()), FACTS, NOW)
 
 
@@ -163,7 +163,7 @@ def test_a_second_driver_with_other_tables_ends_the_first_once_it_has_published(
     second = started(MemoryOutbox(), MemoryTopic(broker))
     second.write(publications(violation(), violation(BOB)), FACTS, NOW)
     first.write(publications(violation(BOB)), FACTS, NOW)
-    with pytest.raises(TransactionFenced, match="one running driver"):
+    with pytest.raises(TransactionFenced, match="another writer has taken over"):
         first.catch_up(NOW)
 
 
@@ -180,7 +180,9 @@ def test_another_jobs_topic_is_refused() -> None:
     broker = TopicBroker()
     started(MemoryOutbox(), MemoryTopic(broker)).write(publications(violation()), FACTS, NOW)
     broker.marker = None  # the marker is the group's of the job, and the second has none
-    with pytest.raises(Conflict, match="job 'second' got a topic with records of job 'kquota'") as refused:
+    with pytest.raises(
+        Conflict, match="records of job 'kquota', and each job needs its own; this is job 'second'"
+    ) as refused:
         started(MemoryOutbox(), MemoryTopic(broker, "second"), "second")
     assert refused.value.exit_code == 4
 

@@ -227,10 +227,10 @@ def test_upkeep_deletes_merges_and_cleans_by_name(spark: "SparkSession", tables:
 
 def test_a_catalog_in_memory_without_a_location_is_refused(spark: "SparkSession", tables: TablesSettings) -> None:
     nowhere = tables.model_copy(update={"root": CatalogRoot(str(tables.root), None)})
-    with pytest.raises(UsageError, match=r"'tables.location' must be set for catalog:spark_catalog\."):
+    with pytest.raises(UsageError, match=r"keeps the catalog of catalog:spark_catalog\..* in memory"):
         open_catalog(nowhere)
     create_missing(str(tables.location))
     open_catalog(tables)
     moved = tables.model_copy(update={"root": CatalogRoot(str(tables.root), f"{tables.location}-2")})
-    with pytest.raises(UsageError, match=r"quotas must lie at .*-2/quotas, by 'tables.location'; got .*/t/quotas"):
+    with pytest.raises(UsageError, match=r"quotas lies at .*/t/quotas, not at .*-2/quotas, where 'tables.location'"):
         open_catalog(moved)
