@@ -226,6 +226,7 @@ class ClockSetBack(PipelineError):
     """The wall clock was set back while the query ran: Spark would begin no batch until it shows the old time again."""
 
     def __init__(self, by_ms: int) -> None:
+        self.by_ms = by_ms
         super().__init__(
             f"the wall clock was set back by {by_ms / 1000:.1f} s, for which Spark would begin no batch",
             "nothing needs doing: the query is started again",

@@ -6,7 +6,7 @@ stored throttles and fences an earlier publisher.
 """
 
 from dataclasses import dataclass, replace
-from typing import Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from pipeline.clock import Clock
 from pipeline.settings.model import EngineSettings, Settings
@@ -15,9 +15,11 @@ from pipeline.throttle.decider import Decider
 from pipeline.throttle.outbox import Announce, Outbox
 from pipeline.throttle.publisher import Publisher, RenewLead
 from pipeline.throttle.purgatory import ThrottlePurgatory
-from pipeline.throttle.topic import ThrottleTopic
 from quota.engine import QuotaEngine
 from quota.slicing import Slicing
+
+if TYPE_CHECKING:
+    from pipeline.throttle.topic import ThrottleTopic
 
 EngineT = TypeVar("EngineT", bound=QuotaEngine)
 
@@ -32,7 +34,7 @@ class Ports:
     """
 
     outbox: Outbox
-    topic: ThrottleTopic
+    topic: "ThrottleTopic"
     clock: Clock
     announce: Announce = lambda _records, _quota_version: None
 

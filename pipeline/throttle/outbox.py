@@ -13,7 +13,6 @@ import pyarrow as pa
 
 from pipeline.clock import Moment
 from pipeline.tables.port import TableWriter
-from pipeline.tables.reading import last_throttles
 from pipeline.throttle.ledger import HELD
 from pipeline.throttle.shapes import PUBLICATIONS, Publication, columns_of, int64s, publication_of, table_of
 from quota.replay import Evaluation
@@ -170,6 +169,8 @@ class DeltaOutbox:
 
     def newest(self) -> tuple[int, pa.Table]:
         """See `Outbox`. Throttles that ended a day before the last record was written are left out: they are over."""
+        from pipeline.tables.reading import last_throttles  # noqa: PLC0415 - loads delta-rs
+
         recorded = self._table.recorded_version(self._app_id)
         stored = self._table.newest_value("publish_seq")
         if stored is None:

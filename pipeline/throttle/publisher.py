@@ -13,7 +13,7 @@ Callers hold one lock around every call (`pipeline.throttle.purgatory`).
 
 import logging
 from collections import deque
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -31,10 +31,12 @@ from pipeline.errors import (
 )
 from pipeline.failpoints import failpoint
 from pipeline.throttle.outbox import NO_ROWS, NOTHING_WRITTEN, Outbox, publish_app_id, rows_of, write_down
-from pipeline.throttle.topic import ThrottleTopic
 from quota.replay import Evaluation
 from schemas.names import THROTTLE_TOPIC
 from schemas.throttle_messages import ThrottleRecords
+
+if TYPE_CHECKING:  # what simulates has no Kafka client
+    from pipeline.throttle.topic import ThrottleTopic
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +57,7 @@ def _topic_of_another_job(job: str, owner: str) -> Conflict:
 class Publisher:
     """Writes records down and publishes them."""
 
-    def __init__(self, job: str, cluster: str, outbox: Outbox, topic: ThrottleTopic) -> None:
+    def __init__(self, job: str, cluster: str, outbox: Outbox, topic: "ThrottleTopic") -> None:
         self._job = job
         self._publish_app_id = publish_app_id(job)
         self._cluster = cluster

@@ -35,7 +35,7 @@ def test_a_checkpoint_is_read_whole(files: CheckpointFiles, tmp_path: Path) -> N
     assert checkpoint is not None
     assert (checkpoint.query_id, checkpoint.planned, checkpoint.committed) == ("q", 11, 10)
     assert checkpoint.next_offsets() == {"usage": {"0": 110}}
-    with pytest.raises(Refused, match="have written these tables"):
+    with pytest.raises(Refused, match="belongs to a query that has not written them"):
         checkpoint.check(lambda _: None, None)
     offsets = OffsetLog(files).range_of(11)
     assert (offsets.message_count, offsets.end) == (10, '{"usage": {"0": 120}}')

@@ -35,7 +35,7 @@ def test_a_root_without_one_is_refused_with_the_ways_out() -> None:
     assert refused.value.exit_code == 2
     assert str(refused.value) == (
         "only Spark can open catalog:main.kquota: its location is not set. Fix: "
-        "set tables.location, or give --tables the place that the job tells when it starts"
+        "set tables.location, or give --tables the place that the job logs when it starts"
     )
     assert tables_lock_file(ROOT) is None
 

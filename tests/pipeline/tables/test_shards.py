@@ -49,8 +49,8 @@ def test_a_shard_starts_again_and_writes_nothing_into_the_quota_table(tmp_path: 
 @pytest.mark.parametrize(
     ("first", "then", "message"),
     [
-        ("0/2", "0/3", "must be one of 2: .*; got one of 3"),
-        ("0/2", None, "must be one of 2: .*; got that of one job for all users"),
+        ("0/2", "0/3", "divided as for one of 2; this is one of 3"),
+        ("0/2", None, "divided as for one of 2; this is one job for all users"),
     ],
 )
 def test_users_that_are_divided_are_not_divided_in_another_way(
@@ -72,7 +72,7 @@ def test_a_start_that_is_refused_makes_no_tables(tmp_path: Path) -> None:
 def test_users_of_one_job_are_not_divided(tmp_path: Path) -> None:
     claimed(tmp_path, None)
     claim(str(tmp_path), "kquota")
-    with pytest.raises(Conflict, match=r"must be that of one job for all users: .*; got one of 2"):
+    with pytest.raises(Conflict, match=r"divided as for one job for all users; this is one of 2"):
         claimed(tmp_path, "0/2")
 
 

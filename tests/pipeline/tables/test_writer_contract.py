@@ -182,7 +182,7 @@ def test_the_first_app_id_guards_the_rows_and_the_versions_of_the_others_must_gr
 def test_a_driver_with_a_lower_epoch_is_fenced(writer: TableWriter, new_writer: NewWriter, uri: str) -> None:
     writer.append(usage("alice"), {"q1": 0}, {})
     new_writer(uri).raise_epoch(2)
-    with pytest.raises(Conflict, match="must be 1, this driver's; got 2"):
+    with pytest.raises(Conflict, match="epoch 2 is recorded, this driver has 1"):
         writer.append(usage("bob"), {"q1": 1}, {})
     assert stored_users(writer) == ["alice"]
 
